@@ -1,0 +1,216 @@
+"""The configuration: one strict section per stage. Class defaults are the method; a YAML says what differs.
+
+Semantic settings decide what is made: changing one on a half-done stage is refused. Runtime settings
+(marked with `runtime`) only decide how: they are recorded and may change between starts.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.config import Section, runtime
+
+
+class Run(Section):
+    """Which run this is."""
+
+    name: str = Field("demo", description="folder under data_dir", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    seed: int = Field(0, ge=0, description="every random number of the run follows from it")
+    data_dir: str = runtime("data", description="where runs are kept")
+
+
+class Engine(Section):
+    """How text is sampled, in every stage that samples."""
+
+    kind: Literal["transformers", "scripted"] = Field("transformers", description="generation backend")
+    max_live: int = runtime(256, ge=1, description="rollouts in flight at once")
+
+
+class Training(Section):
+    """How models are trained, in every stage that trains."""
+
+    backend: Literal["torch"] = Field("torch", description="training backend")
+    micro_batch_tokens: int = runtime(16384, ge=1, description="tokens, padding included, per forward pass")
+    threads: int = runtime(0, ge=0, description="CPU threads; 0 leaves torch's choice")
+
+
+class Tasks(Section):
+    """Tasks: worlds, companies, splits."""
+
+    environment: Literal["phone"] = Field("phone", description="which environment makes and grades tasks")
+    num_companies: int = Field(100, ge=4, description="companies over all splits")
+    num_train: int = Field(500, ge=1, description="tasks to train on")
+    num_val: int = Field(100, ge=1, description="new tasks of the training companies")
+    num_test: int = Field(100, ge=1, description="tasks of each unseen split")
+    level_shares: dict[int, float] = Field(
+        {1: 0.2, 2: 0.3, 3: 0.3, 4: 0.1, 5: 0.1}, description="share of companies, and so of tasks, per level"
+    )
+
+
+class TinyModel(Section):
+    """A Qwen3 made from scratch, for a machine without a GPU."""
+
+    hidden_size: int = Field(128, ge=8, description="width")
+    num_layers: int = Field(6, ge=1, description="depth")
+    num_heads: int = Field(4, ge=1, description="query heads")
+    num_kv_heads: int = Field(2, ge=1, description="key and value heads")
+    head_dim: int = Field(32, ge=2, description="width of a head")
+    intermediate_size: int = Field(384, ge=8, description="width of the MLP")
+    vocab_size: int = Field(1024, ge=300, description="byte-level BPE tokens, special ones included")
+    max_position: int = Field(1024, ge=64, description="longest sequence in tokens")
+    initializer_range: float = Field(0.08, gt=0, description="about 1/sqrt(width): 0.02 does not learn at this size")
+
+
+class Sft(Section):
+    """The starting policy, from demonstrations."""
+
+    model: TinyModel = TinyModel()
+    shares: dict[str, float] = Field(
+        {
+            "adaptive": 0.30,
+            "oracle": 0.10,
+            "prober": 0.15,
+            "prior_only": 0.20,
+            "over_collector": 0.10,
+            "noisy_adaptive": 0.15,
+        },
+        description="which scripted policies demonstrate, and how often",
+    )
+    num_demonstrations: int = Field(6000, ge=1, description="demonstrated episodes")
+    guided_share: float = Field(0.3, ge=0, le=1, description="demonstrations whose prompt carries feedback")
+    noise: float = Field(0.2, ge=0, le=1, description="share of random acts of the noisy policies")
+    num_updates: int = Field(600, ge=1, description="optimizer steps")
+    batch_rows: int = Field(64, ge=1, description="demonstrations per update")
+    learning_rate: float = Field(2e-3, gt=0, description="peak, cosine to a tenth after warm-up")
+    warmup_updates: int = Field(30, ge=0, description="linear warm-up")
+    weight_decay: float = Field(0.01, ge=0, description="AdamW")
+    checkpoint_every: int = runtime(200, ge=1, description="updates between checkpoints")
+
+
+class Sampling(Section):
+    """How a policy is sampled; training rollouts are never truncated."""
+
+    temperature: float = Field(1.0, ge=0, description="0 is greedy")
+    max_response_tokens: int = Field(512, ge=1, description="budget of an episode, replies included")
+
+
+class Chain(Section):
+    """How the attempts of a group follow each other."""
+
+    num_attempts: int = Field(4, ge=1, description="rounds: attempt k sees feedback on failed attempts 0..k-1")
+    draws: int = Field(2, ge=1, description="rollouts of each attempt")
+    feedback_free_share: float = Field(0.3, ge=0, le=1, description="share of groups that are one bare set")
+    feedback_free_draws: int = Field(8, ge=1, description="rollouts of a bare set")
+    max_feedback_tokens: int = Field(1024, ge=1, description="cap on feedback in a prompt; the oldest goes first")
+
+
+class Rollouts(Section):
+    """Feedback-guided rollouts of the starting policy."""
+
+    chain: Chain = Chain()
+    sampling: Sampling = Sampling()
+    verbosity: Literal["binary", "observed", "corrective"] = Field("observed", description="of rule feedback")
+    style: Literal["compact"] = Field("compact", description="prompt style")
+    num_tasks: int | None = Field(None, ge=1, description="training tasks to use; null is all")
+    groups_per_shard: int = Field(64, ge=1, description="groups that are committed together")
+
+
+class Labels(Section):
+    """What is known of step values."""
+
+    num_continuations: int = Field(8, ge=0, description="n fresh continuations of a chosen state")
+    anchors: tuple[float, ...] = Field((0.3, 0.6, 0.9), description="chosen states, as shares of the response")
+    around_errors: bool = Field(True, description="also just before and just after each located error")
+    max_states: int | None = Field(None, ge=1, description="cap on states that get continuations; null is none")
+    guided_share: float = Field(0.3, ge=0, le=1, description="share of those states that lie in a guided context")
+    kappa: float = Field(2.0, ge=0, description="pseudo-counts given to the recovery model")
+    states_per_shard: int = Field(128, ge=1, description="states that are committed together")
+
+
+class Critic(Section):
+    """The frozen step-level critic."""
+
+    trunk: str = Field("policy", description="'policy' starts from the sft policy; else a model folder")
+    fit_share: float = Field(0.84, gt=0, lt=1, description="clusters to fit on")
+    validate_share: float = Field(0.08, gt=0, lt=1, description="clusters that decide convergence")
+    head_updates: int = Field(50, ge=0, description="phase 1: head only")
+    head_learning_rate: float = Field(1e-4, gt=0, description="phase 1")
+    learning_rate: float = Field(1e-5, gt=0, description="phase 2: all weights, cosine")
+    max_epochs: float = Field(3, gt=0, description="phase 2 at most")
+    batch_states: int = Field(512, ge=1, description="states per update")
+    evaluations_per_epoch: int = Field(4, ge=1, description="looks at the validation clusters")
+    patience: int = Field(3, ge=1, description="evaluations running without a gain of one standard error")
+    error_weight: float = Field(0.5, ge=0, description="of the error head's loss")
+    weight_decay: float = Field(0.01, ge=0, description="AdamW")
+
+
+class CriticReport(Section):
+    """The audit on held-out tasks, and the gate."""
+
+    num_states: int = Field(600, ge=10, description="audited states")
+    num_continuations: int = Field(32, ge=2, description="K fresh continuations of each")
+    states_per_shard: int = Field(64, ge=1, description="states that are committed together")
+    bootstrap: int = Field(1000, ge=100, description="resamples of clusters behind each interval")
+    num_sample_rollouts: int = Field(6, ge=0, description="rollouts drawn with their values")
+    min_advantage_correlation: float = Field(0.2, description="gate: lower bound of rho_A above this")
+    max_calibration_excess: float = Field(0.03, gt=0, description="gate: ECE below its floor plus this")
+
+
+class Actor(Section):
+    """The actor's training."""
+
+    credit: Literal["v_dapo", "decoupled_clip", "grpo"] = Field("v_dapo", description="who gets how much advantage")
+    alpha: float = Field(0.5, ge=0, description="v_dapo: weight of the critic's step advantages")
+    lam: float = Field(0.95, ge=0, le=1, description="v_dapo: trace decay per step")
+    on_weak_critic: Literal["refuse", "group_only", "allow"] = Field("refuse", description="if the gate failed")
+    num_iterations: int = Field(100, ge=1, description="rounds of fresh rollouts")
+    tasks_per_update: int = Field(32, ge=1, description="tasks with kept sets per update")
+    updates_per_iteration: int = Field(1, ge=1, description="optimizer steps on each iteration's rollouts")
+    max_refills: int = Field(10, ge=0, description="dynamic sampling: rounds of more tasks per iteration")
+    learning_rate: float = Field(1e-6, gt=0, description="constant after warm-up")
+    warmup_updates: int = Field(10, ge=0, description="linear warm-up")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW")
+    kl_coefficient: float | None = Field(None, ge=0, description="k3 KL to pi_0; null: the credit mode's own")
+    chain: Chain = Chain()
+    sampling: Sampling = Sampling()
+    checkpoint_every: int = runtime(10, ge=1, description="iterations between checkpoints")
+    evaluate_every: int = Field(5, ge=1, description="iterations between looks at val, for the curve only")
+    evaluate_tasks: int = Field(100, ge=1, description="val tasks of such a look")
+
+
+class Evaluation(Section):
+    """Starting policy beside actor."""
+
+    splits: tuple[str, ...] = Field(("val", "test_unseen_company"), description="held-out splits")
+    draws: int = Field(4, ge=1, description="first tries of each task at temperature 1")
+    num_attempts: int = Field(2, ge=1, description="attempts of the with-feedback measure")
+    groups_per_shard: int = Field(100, ge=1, description="tasks that are committed together")
+    bootstrap: int = Field(2000, ge=100, description="resamples of clusters behind each interval")
+    sampling: Sampling = Sampling()
+
+
+class Config(Section):
+    """Everything a run needs, and nothing it does not."""
+
+    run: Run = Run()
+    engine: Engine = Engine()
+    training: Training = Training()
+    tasks: Tasks = Tasks()
+    sft: Sft = Sft()
+    rollouts: Rollouts = Rollouts()
+    labels: Labels = Labels()
+    critic: Critic = Critic()
+    critic_report: CriticReport = CriticReport()
+    actor: Actor = Actor()
+    evaluation: Evaluation = Evaluation()
+
+    @model_validator(mode="after")
+    def _shares_add_up(self) -> Config:
+        for name, shares in (("tasks.level_shares", self.tasks.level_shares), ("sft.shares", self.sft.shares)):
+            if any(share < 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-6:
+                raise ValueError(f"{name} = {shares}; shares are >= 0 and add up to 1")
+        if self.critic.fit_share + self.critic.validate_share >= 1:
+            raise ValueError("critic.fit_share + critic.validate_share must leave clusters to calibrate on")
+        return self
