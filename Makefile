@@ -1,0 +1,70 @@
+# Every target only calls a stage or a tool; a stage decides by digest what is left to do.
+#
+#   make demo                                   the whole chain on a laptop, to a printed summary
+#   make rollouts CONFIG=configs/demo.yaml RUN=mine SET="rollouts.chain.draws=4 run.seed=1"
+
+PYTHON ?= python3
+VENV   ?= .venv
+CONFIG ?= configs/demo.yaml
+RUN    ?=
+SET    ?=
+
+STAGES := tasks sft rollouts labels critic critic_report actor evaluation
+BIN    := $(VENV)/bin
+BASE   := $(VENV)/.installed-base
+DEV    := $(VENV)/.installed-dev
+RUN_STAGE = $(BIN)/python -m stages.$@ $(CONFIG) $(if $(RUN),--run $(RUN)) $(SET)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev demo all $(STAGES) summary test test-all check format bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## /  \1|/' | column -t -s '|'
+	@echo "  stages: $(STAGES)"
+	@echo "  variables: CONFIG= (a YAML), RUN= (folder under data/), SET=\"section.key=value ...\""
+
+$(BASE): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(DEV): pyproject.toml $(BASE)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+setup: $(BASE) ## make the environment the stages need
+setup-dev: $(DEV) ## the same, with tests, linters and table readers
+
+demo: ## set up, run the chain on two CPU cores, print what was won
+	@$(MAKE) --no-print-directory setup
+	@$(MAKE) --no-print-directory all summary CONFIG=configs/demo.yaml
+
+all: ## the main chain, stage by stage
+	@for stage in $(STAGES); do $(MAKE) --no-print-directory $$stage || exit $$?; done
+
+$(STAGES): $(BASE)
+	@$(RUN_STAGE)
+
+summary: $(BASE) ## print and write data/<run>/summary.json
+	@$(RUN_STAGE)
+
+test: $(DEV) ## the fast tests, under 15 minutes on two cores, no network
+	$(BIN)/python -m pytest
+
+test-all: $(DEV) ## the slow tests as well: README to the letter, kill sweep, real engines
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+check: $(DEV) ## lint, format, docstrings, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(DEV) ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(DEV) ## the benchmarks behind the figures in the docs
+	@for script in benchmarks/*.py; do $(BIN)/python $$script || exit $$?; done
+
+clean: ## remove the environment and caches; runs under data/ stay
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build *.egg-info
