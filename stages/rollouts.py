@@ -1,0 +1,118 @@
+"""Makes feedback-guided rollouts of the starting policy, and their steps.
+
+Groups are attempt chains: attempt k sees the feedback on the failed attempts before it. A share of the
+groups is feedback-free: one bare set of draws, the only kind whose outcome may label a bare state.
+
+    make rollouts CONFIG=configs/demo.yaml
+"""
+
+from __future__ import annotations
+
+import sys
+
+from env.chains import Chains, Group, plan_groups
+from pipeline.runner import Stage, Start, run_stage
+from pipeline.tables import ROLLOUTS, STEPS, rollouts_table, steps_table, tasks_from
+from pipeline.types import Rollout, Task
+from stages.backends import Player, make_player, policy_of
+from stages.settings import Chain, Config
+
+
+def tasks_of_split(start: Start, split: str) -> list[Task]:
+    """Returns the tasks of one split, in file order.
+
+    Raises:
+        ConfigError: the split is empty.
+    """
+    from pipeline.errors import ConfigError
+
+    tasks = tasks_from(start.inputs["tasks"].table("tasks"))
+    chosen = [task for task in tasks if task.split == split]
+    if not chosen:
+        splits = ", ".join(sorted({task.split for task in tasks})) or "none"
+        raise ConfigError(f"split {split!r} has no tasks; the tasks stage made: {splits}. Choose one of these")
+    return chosen
+
+
+def play_chains(
+    player: Player, groups: list[Group], chain: Chain, *, seed: int, purpose: str, stop_at_success: bool, start: Start
+) -> tuple[list[Rollout], dict[str, int]]:
+    """Returns the rollouts of whole groups, sorted by plan, and how many were skipped by kind."""
+    chains = Chains(
+        groups=groups,
+        seed=seed,
+        purpose=purpose,
+        attempt_line=player.style.attempt_line,
+        num_tokens=player.num_tokens,
+        max_feedback_tokens=chain.max_feedback_tokens,
+        stop_at_success=stop_at_success,
+    )
+    rollouts = player.play(chains.first(), then=chains.after, on_finish=lambda _: start.stop_if_asked())
+    place = {rollout_id: i for i, rollout_id in enumerate(r for group in groups for r in group.rollout_ids)}
+    return sorted(rollouts, key=lambda r: place[r.rollout_id]), chains.skipped
+
+
+def counts_of(rollouts: list[Rollout]) -> tuple[int, dict[str, int]]:
+    """Returns how many rollouts are done, and how many failed by kind."""
+    failed: dict[str, int] = {}
+    for rollout in rollouts:
+        if rollout.reward is None:
+            failed[rollout.env_status] = failed.get(rollout.env_status, 0) + 1
+    return len(rollouts) - sum(failed.values()), failed
+
+
+def make(start: Start) -> None:
+    """Plays the planned groups, a shard at a time."""
+    settings = start.config.rollouts
+    tasks = tasks_of_split(start, "train")[: settings.num_tasks]
+    groups = plan_groups(
+        tasks,
+        stage_key=start.stage_key,
+        seed=start.seed,
+        iteration=0,
+        num_attempts=settings.chain.num_attempts,
+        draws=settings.chain.draws,
+        feedback_free_share=settings.chain.feedback_free_share,
+        feedback_free_draws=settings.chain.feedback_free_draws,
+    )
+    size = settings.groups_per_shard
+    shards = [groups[i : i + size] for i in range(0, len(groups), size)]
+    planned = sum(len(group.rollout_ids) for group in groups)
+    start.plan(
+        [[rollout_id for group in shard for rollout_id in group.rollout_ids] for shard in shards],
+        tables=(ROLLOUTS, STEPS),
+        unit="rollouts",
+        estimate={"rollouts": planned, "tokens_at_most": planned * settings.sampling.max_response_tokens},
+    )
+    player = make_player(start.config, policy_of(start), settings.sampling)
+    for shard in start.to_do():
+        rollouts, skipped = play_chains(
+            player,
+            shards[shard.index],
+            settings.chain,
+            seed=start.seed,
+            purpose="rollouts",
+            stop_at_success=True,
+            start=start,
+        )
+        done, failed = counts_of(rollouts)
+        start.commit(
+            shard.index,
+            {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)},
+            done=done,
+            failed=failed,
+            skipped=skipped,
+        )
+    start.finish()
+
+
+STAGE = Stage(
+    name="rollouts",
+    code_version=1,
+    inputs=lambda config: ("tasks", "sft"),
+    sections=("rollouts", "engine"),
+    make=make,
+)
+
+if __name__ == "__main__":
+    sys.exit(run_stage(STAGE, Config))
