@@ -1,0 +1,213 @@
+"""Policies on disk and in memory: a tokenizer from text, a tiny Qwen3 from scratch, folders in Hugging Face form."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pipeline.errors import ArtifactError
+
+if TYPE_CHECKING:
+    import torch
+
+PAD_TOKEN = "<|endoftext|>"
+STOP_TOKEN = "<|im_end|>"
+
+
+class TinySettings(Protocol):
+    """Shape of a tiny Qwen3; `stages.settings.TinyModel` is one."""
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    max_position: int
+    initializer_range: float
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A causal language model with its tokenizer, and what identifies both.
+
+    Attributes:
+        folder: where it was loaded from.
+        model: a transformers causal LM, fp32, in eval mode.
+        tokenizer: a fast tokenizer.
+        policy_digest: `weights_digest` of the model.
+        tokenizer_digest: `tokenizer_digest` of the tokenizer.
+    """
+
+    folder: Path
+    model: Any
+    tokenizer: Any
+    policy_digest: str
+    tokenizer_digest: str
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path, chat_template: str) -> Any:
+    """Returns a byte-level BPE tokenizer trained on `texts`, and writes it to `folder`.
+
+    Each digit is a token of its own, so that numbers of any length are spelt the same way. Any text
+    encodes without loss; `<|endoftext|>` pads and `<|im_end|>` ends a message.
+
+    Args:
+        texts: training text; the order does not matter.
+        vocab_size: tokens, special ones and the 256 bytes included, >= 300.
+        folder: made if absent; receives tokenizer.json and its config.
+        chat_template: jinja source.
+
+    Raises:
+        ValueError: vocab_size too small, or not enough text to fill it.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    if vocab_size < 300:
+        raise ValueError(f"vocab_size = {vocab_size}; it is at least 300: 256 bytes, special tokens, some merges")
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[PAD_TOKEN, STOP_TOKEN],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    if backend.get_vocab_size() != vocab_size:
+        raise ValueError(
+            f"the text gives {backend.get_vocab_size()} tokens, vocab_size asks for {vocab_size}; "
+            "lower vocab_size or train on more text"
+        )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=PAD_TOKEN,
+        eos_token=STOP_TOKEN,
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = chat_template
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def make_tiny_model(settings: TinySettings, tokenizer: Any) -> Any:
+    """Returns a freshly initialised Qwen3ForCausalLM, fp32, tied embeddings; seed torch first.
+
+    Weights are drawn with standard deviation `initializer_range`. At width 128 that has to be near
+    1/sqrt(width): with the usual 0.02 a two-operand rule is not learnt from scratch.
+    """
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=settings.hidden_size,
+        num_hidden_layers=settings.num_layers,
+        num_attention_heads=settings.num_heads,
+        num_key_value_heads=settings.num_kv_heads,
+        head_dim=settings.head_dim,
+        intermediate_size=settings.intermediate_size,
+        max_position_embeddings=settings.max_position,
+        initializer_range=settings.initializer_range,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+        dtype="float32",
+    )
+    return Qwen3ForCausalLM(config).to(torch.float32).eval()
+
+
+def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Writes config, safetensors and tokenizer, as `AutoModelForCausalLM.from_pretrained` reads them."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def load_policy(folder: Path) -> Policy:
+    """Returns the policy in a folder, fp32, in eval mode; never looks on the network.
+
+    Raises:
+        ArtifactError: the folder is not a policy; the message says what is missing or damaged.
+    """
+    architectures = _check_folder(folder)
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # transformers raises many kinds; each means that the folder is unusable
+        first_line = (str(error).splitlines() or [""])[0]
+        raise ArtifactError(
+            f"cannot load the policy in {folder} ({', '.join(architectures)}): {type(error).__name__}: {first_line}. "
+            "Make it again, or name another folder"
+        ) from error
+    missing = sorted(info["missing_keys"]) + [str(key) for key in info["mismatched_keys"]]
+    if missing:
+        raise ArtifactError(
+            f"the weights in {folder} do not fill the model of its config.json: {missing[:3]} of {len(missing)} "
+            "missing or of another shape. Make it again, or name another folder"
+        )
+    model.eval()
+    return Policy(folder, model, tokenizer, weights_digest(model.state_dict()), tokenizer_digest(tokenizer))
+
+
+def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
+    """Returns the SHA-256 of names, dtypes, shapes and contents; the mapping's order does not matter."""
+    import torch
+
+    hasher = hashlib.sha256()
+    for name in sorted(weights):
+        tensor = weights[name].detach().cpu().contiguous()
+        hasher.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        hasher.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return hasher.hexdigest()
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """Returns the SHA-256 of a fast tokenizer's vocabulary, merges and rules; its padding state is left out."""
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    content.pop("padding", None)
+    content.pop("truncation", None)
+    return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def _check_folder(folder: Path) -> list[str]:
+    """Returns the architectures a policy folder names; cheap checks before torch is imported."""
+    if not folder.is_dir():
+        raise ArtifactError(f"no policy at {folder}: there is no such folder. Name a folder in Hugging Face format")
+    config_path = folder / "config.json"
+    if not config_path.is_file():
+        raise ArtifactError(f"no policy in {folder}: config.json is missing. Name a folder in Hugging Face format")
+    try:
+        architectures = [str(name) for name in json.loads(config_path.read_text("utf-8")).get("architectures") or []]
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ArtifactError(f"{config_path} is not a JSON object with a list of architectures: {error}") from error
+    if not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in architectures):
+        raise ArtifactError(
+            f"the model in {folder} is {architectures or 'of no architecture'}, not a causal language model "
+            "(...ForCausalLM). Name another folder"
+        )
+    if not any(folder.glob("*.safetensors")):
+        raise ArtifactError(f"no weights in {folder}: no *.safetensors file. Export the model again")
+    if not (folder / "tokenizer.json").is_file():
+        raise ArtifactError(f"no tokenizer in {folder}: tokenizer.json is missing. Save the tokenizer beside the model")
+    return architectures
