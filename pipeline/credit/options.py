@@ -1,0 +1,42 @@
+"""What a credit mode asks of the loss, as plain numbers: no torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Aggregation = Literal["token", "rollout"]
+
+
+@dataclass(frozen=True, slots=True)
+class LossOptions:
+    """Options of the clipped policy loss; the defaults are decoupled clip's (arXiv 2503.14476, eq. 8).
+
+    Attributes:
+        clip_low: the ratio is clipped from below at 1 - clip_low.
+        clip_high: and from above at 1 + clip_high.
+        dual_clip: with A < 0 the loss of a token is at most -dual_clip * A; None is no bound
+            (arXiv 1912.09729, eq. 5).
+        kl: coefficient of the k3 estimate of KL(actor || reference policy); 0 needs no reference.
+        aggregation: "token": mean over the update's trainable tokens; "rollout": mean over each rollout's
+            tokens, then over rollouts. Built into the `weight` column by `batches.policy_rows`.
+        engine_weight_cap: tokens count min(pi_old/pi_engine, cap) times, without gradient; None is once.
+    """
+
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    dual_clip: float | None = 10.0
+    kl: float = 0.0
+    aggregation: Aggregation = "token"
+    engine_weight_cap: float | None = 2.0
+
+    def __post_init__(self) -> None:
+        if not (0 < self.clip_low < 1 and self.clip_high > 0 and self.kl >= 0):
+            raise ValueError(
+                f"clip_low = {self.clip_low}, clip_high = {self.clip_high}, kl = {self.kl}; "
+                "want clip_low in (0, 1), clip_high > 0, kl >= 0"
+            )
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
+            raise ValueError(
+                f"dual_clip = {self.dual_clip}; must be above 1 + clip_high = {1 + self.clip_high}"
+            )

@@ -1,0 +1,298 @@
+"""V-DAPO's credit: a group advantage over a shrunken baseline, plus the frozen critic's step advantages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pipeline.credit.group import broadcast, group_advantages, leave_one_out_mean, rms, set_metrics
+from pipeline.credit.options import LossOptions
+from pipeline.credit.sets import CreditSet
+from pipeline.credit.steps import gae, outcome_rewards
+
+
+def shrinkage_baseline(rewards: np.ndarray, start_values: np.ndarray) -> np.ndarray:
+    """Returns each rollout's baseline b = m + w (V_0 - m): the others' mean, drawn to the critic's V_0.
+
+    m is the mean reward of the others; pt = (sum of others + 1)/(G + 1) their smoothed rate;
+    s2 = pt (1 - pt)/(G - 1) the variance of m; w = s2 / max(s2, (V_0 - m)^2). So w = 1 while the critic
+    lies within one standard error of what the others earned, and falls when they contradict it.
+    No baseline sees its own rollout's reward. G = 1: b = V_0.
+
+    Args:
+        rewards: [G] raw rewards of one baseline set, in [0, 1].
+        start_values: [G] the critic's V(s_0); equal throughout, as the prompts are.
+
+    Returns:
+        [G] float64 baselines in the units of the reward.
+
+    Source:
+        DESIGN.md, "Credit"; the idea of shrinking to a learned value: arXiv:2603.10848.
+
+    Example:
+        One of four succeeded where the critic expected one in four: everybody's baseline is .25.
+
+        >>> shrinkage_baseline(np.array([1.0, 0.0, 0.0, 0.0]), np.full(4, 0.25))
+        array([0.25, 0.25, 0.25, 0.25])
+    """
+    rewards, start_values = np.asarray(rewards, np.float64), np.asarray(start_values, np.float64)
+    size = len(rewards)
+    if size == 1:
+        return start_values.copy()
+    mean = leave_one_out_mean(rewards)
+    rate = (mean * (size - 1) + 1.0) / (size + 1.0)
+    variance = rate * (1.0 - rate) / (size - 1)
+    weight = variance / np.maximum(variance, np.square(start_values - mean))
+    return mean + weight * (start_values - mean)
+
+
+def soft_threshold(numbers: np.ndarray, threshold: float) -> np.ndarray:
+    """Returns sign(a) * max(|a| - threshold, 0): a dead zone for differences the critic cannot tell apart.
+
+    Example:
+        >>> soft_threshold(np.array([-0.3, 0.05, 0.2]), 0.1)
+        array([-0.2,  0. ,  0.1])
+    """
+    numbers = np.asarray(numbers, np.float64)
+    return np.sign(numbers) * np.maximum(np.abs(numbers) - threshold, 0.0)
+
+
+def all_wrong_gate(step_advantages: np.ndarray, signs: np.ndarray, *, gate: float) -> np.ndarray:
+    """Returns [T] g of one rollout of an all-wrong set: `gate`, but 0 where the verifier disagrees.
+
+    Nothing in such a set checks the critic but the verifier, so a step on which it has spoken counts only if
+    both have the same sign; a step of which it knows nothing (0) keeps the gate.
+
+    Example:
+        >>> all_wrong_gate(np.array([0.2, 0.2, -0.2]), np.array([1, -1, 0]), gate=0.5)
+        array([0.5, 0. , 0.5])
+    """
+    agrees = (signs == 0) | (np.sign(step_advantages) == signs)
+    return np.where(agrees, gate, 0.0)
+
+
+def group_part(credit_set: CreditSet) -> np.ndarray:
+    """Returns A_grp = R - b + (P - leave-one-out mean of P) of each rollout, [G].
+
+    The shaping term is 0 in a set of one; with the set's own P as its mean it would be a constant.
+
+    Raises:
+        ValueError: the set has no critic values.
+    """
+    values = _values(credit_set)
+    baseline = shrinkage_baseline(credit_set.rewards, np.array([v[0] for v in values]))
+    shaping = credit_set.shaping_or_zero
+    centred = shaping - leave_one_out_mean(shaping) if len(shaping) > 1 else np.zeros(1)
+    return credit_set.rewards - baseline + centred
+
+
+@dataclass(frozen=True, slots=True)
+class VDapo:
+    """Group advantage plus alpha times step advantage, each divided by its own running scale.
+
+    A_i = A_grp / max(sigma_grp, .05) + alpha * g * clip(soft(A_i(lam), tau) / max(sigma_step, .05), -3, 3).
+    The sigmas are root mean squares over *earlier* updates (EMA of the squares, decay .9; 1 at the first
+    update), so no advantage is scaled by itself. With exact values the step part leaves the expected gradient's
+    direction unchanged and lowers its variance; dead zone, clips, gates and critic error add bias.
+
+    Attributes:
+        loss: what it asks of the loss; the KL keeps the actor where the critic was judged.
+        alpha: weight of the step part; 0 leaves the group part alone.
+        lam: trace decay per step. At 1 both parts are one signal: use less, or `step_only`.
+        gamma: per-step discount.
+        adv_rmse: the critic's error on advantages, from its gate; the dead zone tau is half of it.
+        step_clip: bound on a scaled step advantage.
+        min_scale: floor of the sigmas.
+        scale_decay: of the running scales, per update.
+        wrong_gate: g in all-wrong sets; elsewhere g = 1.
+        max_wrong_share: of an update's sets, all-wrong ones may make up this share; later ones get g = 0.
+        baseline: "shrinkage"; "group_mean" is the set's own mean (decoupled clip's; sees its own outcome).
+        scale: "running"; "group_std" divides by the set's standard deviation (decoupled clip's).
+        step_only: drops the group part (ablation).
+
+    Source:
+        DESIGN.md, "Credit". Step differences as rewards: arXiv:2410.08146. Parts scaled apart:
+        arXiv:2505.10978. Numbers are start values of ours.
+    """
+
+    loss: LossOptions = LossOptions(kl=1e-3)
+    alpha: float = 0.5
+    lam: float = 0.95
+    gamma: float = 1.0
+    adv_rmse: float = 0.0
+    step_clip: float = 3.0
+    min_scale: float = 0.05
+    scale_decay: float = 0.9
+    wrong_gate: float = 0.5
+    max_wrong_share: float = 0.25
+    baseline: Literal["shrinkage", "group_mean"] = "shrinkage"
+    scale: Literal["running", "group_std"] = "running"
+    step_only: bool = False
+
+    def __post_init__(self) -> None:
+        if self.alpha < 0 or self.adv_rmse < 0 or not math.isfinite(self.adv_rmse):
+            raise ValueError(
+                f"alpha = {self.alpha}, adv_rmse = {self.adv_rmse}; both must be finite and >= 0"
+            )
+        if not 0 <= self.max_wrong_share < 1:
+            raise ValueError(f"max_wrong_share = {self.max_wrong_share}; must be in [0, 1)")
+
+    @property
+    def needs_critic(self) -> bool:
+        """Whether sets must carry values: not for alpha 0 over the group's mean."""
+        return self.alpha > 0 or self.baseline == "shrinkage"
+
+    @property
+    def dynamic_sampling(self) -> bool:
+        """True: sample on until enough sets are kept."""
+        return True
+
+    def initial_state(self) -> dict[str, float]:
+        """Returns the running scales before the first update; JSON numbers, kept in checkpoints."""
+        return {"group_square": 0.0, "step_square": 0.0, "weight": 0.0}
+
+    def keep(self, sets: Sequence[CreditSet]) -> list[bool]:
+        """Returns which sets are trained on: mixed, all-right, single, and all-wrong up to their share.
+
+        Judged on raw rewards. Without a step part uniform sets say nothing, and only mixed ones are kept.
+        Call it on all of an update's candidates: the share is of the kept sets.
+        """
+        if self.alpha == 0:
+            return [s.kind == "mixed" or (s.kind == "single" and self.baseline == "shrinkage") for s in sets]
+        others = sum(s.kind != "all_wrong" for s in sets)
+        if self.baseline == "group_mean":
+            others -= sum(s.kind == "single" for s in sets)
+        room = math.floor(self.max_wrong_share * others / (1.0 - self.max_wrong_share) + 1e-9)
+        kept = []
+        for s in sets:
+            wrong = s.kind == "all_wrong"
+            kept.append(room > 0 if wrong else not (s.kind == "single" and self.baseline == "group_mean"))
+            room -= wrong
+        return kept
+
+    def credit(
+        self, sets: Sequence[CreditSet], state: dict[str, float]
+    ) -> tuple[list[np.ndarray], dict[str, float], dict[str, float]]:
+        """Returns [T_i] advantages of every rollout in order of the sets, metrics, and the next state.
+
+        Args:
+            sets: the kept baseline sets of one update.
+            state: `initial_state()`, or what the update before returned.
+
+        Raises:
+            ValueError: values are needed and missing, or the baseline is the mean of a set of one.
+        """
+        sigma_group, sigma_step = (self._sigma(state, part) for part in ("group", "step"))
+        groups = [self._group(s) for s in sets]
+        steps = [self._steps(s) for s in sets]
+        room = math.floor(self.max_wrong_share * len(sets) + 1e-9)
+
+        advantages: list[np.ndarray] = []
+        scaled_groups: list[np.ndarray] = []
+        scaled_steps: list[np.ndarray] = []
+        for s, group, soft in zip(sets, groups, steps, strict=True):
+            gate = 1.0
+            if s.kind == "all_wrong":
+                gate = self.wrong_gate if room > 0 else 0.0
+                room -= 1
+            scaled = group if self.scale == "group_std" else group / max(sigma_group, self.min_scale)
+            for part, step, signs in zip(broadcast(scaled, s), soft, s.signs, strict=True):
+                step = np.clip(step / max(sigma_step, self.min_scale), -self.step_clip, self.step_clip)
+                g = all_wrong_gate(step, signs, gate=gate) if s.kind == "all_wrong" else gate
+                scaled_groups.append(np.zeros_like(part) if self.step_only else part)
+                scaled_steps.append(self.alpha * g * step)
+                # The group part alone, bit for bit, when there is no step part.
+                advantages.append(scaled_groups[-1] + scaled_steps[-1] if self.alpha else scaled_groups[-1])
+
+        metrics = set_metrics(sets) | self._metrics(sets, groups, steps, scaled_groups, scaled_steps)
+        metrics |= {"alpha": self.alpha, "sigma/group": sigma_group, "sigma/step": sigma_step}
+        return advantages, metrics, self._next_state(state, groups, steps)
+
+    def _group(self, s: CreditSet) -> np.ndarray:
+        """Returns [G] group advantages, not yet divided by a running scale."""
+        total = s.rewards + s.shaping_or_zero
+        if self.baseline == "group_mean":
+            if len(total) < 2:
+                raise ValueError(
+                    "baseline group_mean needs at least 2 rollouts in a set; leave sets of one out"
+                )
+            return group_advantages(total) if self.scale == "group_std" else total - total.mean()
+        group = group_part(s)
+        if self.scale == "group_std" and len(total) > 1:
+            return group / (total.std(ddof=1) + 1e-6)
+        return group
+
+    def _steps(self, s: CreditSet) -> list[np.ndarray]:
+        """Returns G arrays [T_i]: soft-thresholded step advantages, zeros where no critic is needed."""
+        if self.alpha == 0 and s.values is None:
+            return [np.zeros(steps) for steps in s.num_steps]
+        return [
+            soft_threshold(
+                gae(outcome_rewards(reward, len(v)), v, gamma=self.gamma, lam=self.lam), self.adv_rmse / 2
+            )
+            for reward, v in zip(s.rewards, _values(s), strict=True)
+        ]
+
+    def _sigma(self, state: dict[str, float], part: str) -> float:
+        """Returns the root mean square over earlier updates, 1 before the first."""
+        return math.sqrt(state[f"{part}_square"] / state["weight"]) if state["weight"] else 1.0
+
+    def _next_state(
+        self, state: dict[str, float], groups: list[np.ndarray], steps: list[list[np.ndarray]]
+    ) -> dict[str, float]:
+        """Returns the state with this update's squares in it; an empty update changes nothing."""
+        if not groups:
+            return dict(state)
+        fresh = {
+            "group_square": rms(np.concatenate(groups)) ** 2,
+            "step_square": rms(np.concatenate([a for s in steps for a in s])) ** 2,
+            "weight": 1.0,
+        }
+        return {k: self.scale_decay * state[k] + (1 - self.scale_decay) * fresh[k] for k in fresh}
+
+    def _metrics(
+        self,
+        sets: Sequence[CreditSet],
+        groups: list[np.ndarray],
+        steps: list[list[np.ndarray]],
+        scaled_groups: list[np.ndarray],
+        scaled_steps: list[np.ndarray],
+    ) -> dict[str, float]:
+        """Returns size, zero share and clipped share of each part, by kind of set, and their correlation."""
+        if not sets:
+            return {}
+        metrics: dict[str, float] = {}
+        ends = np.cumsum([len(s.rewards) for s in sets])
+        for kind in sorted({s.kind for s in sets}):
+            chosen = [k for k, s in enumerate(sets) if s.kind == kind]
+            group = np.concatenate([groups[k] for k in chosen])
+            soft = np.concatenate([a for k in chosen for a in steps[k]])
+            used = np.concatenate(
+                [a for k in chosen for a in scaled_steps[ends[k] - len(groups[k]) : ends[k]]]
+            )
+            metrics |= {
+                f"group/{kind}/mean": float(group.mean()),
+                f"group/{kind}/rms": rms(group),
+                f"step/{kind}/mean": float(soft.mean()),
+                f"step/{kind}/rms": rms(soft),
+                f"step/{kind}/zero_share": float(np.mean(soft == 0)),
+                f"step/{kind}/clipped_share": float(np.mean(np.abs(used) >= self.alpha * self.step_clip))
+                if self.alpha
+                else 0.0,
+                f"step/{kind}/gated_share": float(np.mean((used == 0) & (soft != 0))) if self.alpha else 0.0,
+            }
+        group, step = np.concatenate(scaled_groups), np.concatenate(scaled_steps)
+        metrics["parts/step_to_group"] = rms(step) / rms(group) if rms(group) else 0.0
+        if group.std() > 0 and step.std() > 0:
+            metrics["parts/correlation"] = float(np.corrcoef(group, step)[0, 1])
+        return metrics
+
+
+def _values(credit_set: CreditSet) -> Sequence[np.ndarray]:
+    if credit_set.values is None:
+        raise ValueError("v_dapo needs critic values in every set; run the critic, or use decoupled_clip")
+    return credit_set.values

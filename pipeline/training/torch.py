@@ -1,0 +1,253 @@
+"""Training in one process with plain torch: AdamW, fp32, deterministic on a CPU.
+
+The model is a Hugging Face decoder: a causal language model as a policy, or one whose `score` layer yields
+two numbers per token as a critic. Rows are padded on the right and attention is causal, so no attention mask
+is needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from pipeline.batches import Batch, micro_batches
+from pipeline.errors import ArtifactError
+from pipeline.ids import file_sha256
+from pipeline.training import TrainingRow
+
+if TYPE_CHECKING:
+    from pipeline.training import Loss
+
+_WEIGHTS, _OPTIMIZER, _STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+
+
+class TorchTrainer:
+    """A model, its AdamW and its schedule in this process.
+
+    Dropout is off at all times, so nothing here is random: a resumed run is the run, bit for bit.
+
+    Attributes:
+        model: trained in place.
+        num_updates: optimizer steps taken.
+        learning_rate: number of updates taken -> rate of the next; may be replaced between phases.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        head: Literal["policy", "critic"],
+        learning_rate: Callable[[int], float],
+        weight_decay: float = 0.0,
+        grad_clip: float = 1.0,
+        micro_batch_tokens: int = 16384,
+        pad_token_id: int | None = None,
+        betas: tuple[float, float] = (0.9, 0.999),
+        temperature: float = 1.0,
+        entropy: bool = False,
+    ) -> None:
+        """Takes over a model.
+
+        Args:
+            model: fp32, in Hugging Face form; weight decay spares its vectors (norms, biases).
+            head: what a forward pass yields: "policy" logprobs [B, T] (and `entropy`), "critic" scores [B, T, 2].
+            learning_rate: number of updates taken -> rate of the next.
+            weight_decay: AdamW's, decoupled.
+            grad_clip: bound on the gradient's norm.
+            micro_batch_tokens: tokens, padding included, per forward pass.
+            pad_token_id: fills the padding; the model's own if None. Its value changes no result.
+            betas: AdamW's.
+            temperature: logits are divided by it: the sampling temperature, so that ratios are true.
+            entropy: whether a policy also yields `entropy`, without gradient; it costs a softmax.
+        """
+        if head == "critic" and not hasattr(model, "score"):
+            raise ValueError(f"head critic needs a model with a `score` layer, got {type(model).__name__}")
+        if temperature <= 0:
+            raise ValueError(f"temperature = {temperature}; must be > 0")
+        self.model: Any = model.eval()
+        self.learning_rate = learning_rate
+        self.num_updates = 0
+        self._head = head
+        self._grad_clip = grad_clip
+        self._micro_batch_tokens = micro_batch_tokens
+        self._pad_token_id = pad_token_id if pad_token_id is not None else (model.config.pad_token_id or 0)  # type: ignore[union-attr]
+        self._temperature = temperature
+        self._entropy = entropy
+        self._trainable: tuple[str, ...] | None = None
+        named = dict(self.model.named_parameters())
+        groups = [
+            {"params": [p for p in named.values() if p.ndim >= 2], "weight_decay": weight_decay},
+            {"params": [p for p in named.values() if p.ndim < 2], "weight_decay": 0.0},
+        ]
+        self._optimizer = torch.optim.AdamW([g for g in groups if g["params"]], betas=betas, fused=True)
+
+    def set_trainable(self, prefixes: Sequence[str] | None) -> None:
+        """Trains only weights whose names start with one of the prefixes (None: all); keeps their moments.
+
+        Raises:
+            ValueError: no weight has such a name.
+        """
+        self._trainable = None if prefixes is None else tuple(prefixes)
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_(self._trainable is None or name.startswith(self._trainable))
+            parameter.grad = None
+        if not any(p.requires_grad for p in self.model.parameters()):
+            names = [name for name, _ in self.model.named_parameters()]
+            raise ValueError(f"no weight starts with {prefixes}; names are {names[0]} ... {names[-1]}")
+
+    def update(self, rows: Sequence[TrainingRow], loss: Loss) -> dict[str, float]:
+        """Takes one optimizer step on the sum of `loss` over rows; returns its metrics.
+
+        Args:
+            rows: of the whole update; their `weight` columns are already normalised.
+            loss: what is summed, see `pipeline.losses`.
+
+        Returns:
+            The loss's metrics summed over micro-batches, `loss`, `grad_norm` (before clipping) and
+            `learning_rate`.
+
+        Raises:
+            ValueError: there are no rows.
+            FloatingPointError: loss or gradient is not finite; the weights have not changed.
+        """
+        if not rows:
+            raise ValueError("an update needs at least one row")
+        self._optimizer.zero_grad(set_to_none=True)
+        sums: dict[str, float] = {"loss": 0.0}
+        for batch in micro_batches(rows, self._micro_batch_tokens, self._pad_token_id):
+            total, metrics = loss(self._outputs(batch), batch)
+            if total.requires_grad:
+                total.backward()
+            for name, number in ({"loss": total} | metrics).items():
+                sums[name] = sums.get(name, 0.0) + float(number.detach())
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        norm = float(torch.nn.utils.clip_grad_norm_(trained, self._grad_clip))
+        if not (np.isfinite(sums["loss"]) and np.isfinite(norm)):
+            self._optimizer.zero_grad(set_to_none=True)
+            raise FloatingPointError(
+                f"update {self.num_updates}: loss {sums['loss']}, gradient norm {norm}; weights are unchanged"
+            )
+        rate = self.learning_rate(self.num_updates)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self.num_updates += 1
+        return sums | {"grad_norm": norm, "learning_rate": rate}
+
+    def forward(self, rows: Sequence[TrainingRow]) -> list[dict[str, np.ndarray]]:
+        """Returns each row's outputs without gradient, unpadded, in the order given.
+
+        A policy's numbers are computed where the `want` column is not 0, without it where `weight` is not 0,
+        without either at every token; elsewhere they are 0.
+        """
+        results: list[dict[str, np.ndarray]] = [{}] * len(rows)
+        with torch.inference_mode():
+            for batch in micro_batches(rows, self._micro_batch_tokens, self._pad_token_id):
+                outputs = {name: tensor.numpy() for name, tensor in self._outputs(batch).items()}
+                for b, i in enumerate(batch.row_indices):
+                    length = len(rows[i].token_ids)
+                    results[i] = {name: array[b, :length].copy() for name, array in outputs.items()}
+        return results
+
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """Returns the model's weights by Hugging Face name: the live tensors, so copy what must last."""
+        return {name: tensor.detach() for name, tensor in self.model.state_dict().items()}
+
+    def save_checkpoint(self, folder: Path) -> None:
+        """Writes weights.safetensors, optimizer.safetensors (both moments) and state.json, in that order."""
+        folder.mkdir(parents=True, exist_ok=True)
+        named = dict(self.model.named_parameters())
+        save_file({name: p.detach().contiguous() for name, p in named.items()}, folder / _WEIGHTS)
+        moments = {
+            f"{kind}.{name}": tensor.contiguous()
+            for name, p in named.items()
+            for kind, tensor in self._optimizer.state.get(p, {}).items()
+        }
+        save_file(moments, folder / _OPTIMIZER)
+        state = {
+            "num_updates": self.num_updates,
+            "trainable": self._trainable,
+            "sha256": {name: file_sha256(folder / name) for name in (_WEIGHTS, _OPTIMIZER)},
+        }
+        (folder / _STATE).write_text(json.dumps(state, indent=1, sort_keys=True) + "\n")
+
+    def load_checkpoint(self, folder: Path) -> None:
+        """Restores what `save_checkpoint` wrote: training goes on bit for bit as if it had never stopped.
+
+        Raises:
+            ArtifactError: a file is missing, its digest differs, or it belongs to another model.
+        """
+        try:
+            state = json.loads((folder / _STATE).read_text())
+            for name, expected in state["sha256"].items():
+                if (got := file_sha256(folder / name)) != expected:
+                    raise ArtifactError(
+                        f"{folder / name}: SHA-256 is {got[:12]}, state.json says {expected[:12]}"
+                    )
+        except (OSError, ValueError, KeyError) as error:
+            raise ArtifactError(f"{folder} is not a whole checkpoint: {error!r}") from error
+        weights, moments = load_file(folder / _WEIGHTS), load_file(folder / _OPTIMIZER)
+        named = dict(self.model.named_parameters())
+        shapes = {name: tuple(p.shape) for name, p in named.items()}
+        if shapes != {name: tuple(w.shape) for name, w in weights.items()}:
+            raise ArtifactError(f"{folder} holds another model's weights (names or shapes differ)")
+        with torch.no_grad():
+            for name, parameter in named.items():
+                parameter.copy_(weights[name])
+        self._optimizer.state.clear()
+        for key, tensor in moments.items():
+            kind, name = key.split(".", 1)
+            self._optimizer.state[named[name]][kind] = tensor
+        self.num_updates = int(state["num_updates"])
+        self.set_trainable(state["trainable"])
+
+    def export(self, folder: Path) -> None:
+        """Writes the model in Hugging Face format (config, safetensors)."""
+        self.model.save_pretrained(folder)
+
+    def _outputs(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Returns what a forward pass yields, [B, T, ...]."""
+        hidden = self.model.base_model(
+            input_ids=batch.token_ids, attention_mask=None, use_cache=False
+        ).last_hidden_state
+        if self._head == "critic":
+            return {"scores": self.model.score(hidden)}
+        return self._token_outputs(hidden, batch)
+
+    def _token_outputs(self, hidden: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
+        """Returns log-probabilities (and entropy) of the wanted tokens from the hidden states before them.
+
+        The output layer is a large share of the work, so it only sees positions whose next token is wanted.
+        """
+        shape = batch.token_ids.shape
+        wanted = batch.columns.get("want", batch.columns.get("weight"))
+        if wanted is None:
+            flags = torch.arange(shape[1]) < batch.lengths[:, None]
+        else:
+            flags = wanted != 0
+        flags[:, 0] = False
+        at = flags.flatten().nonzero().squeeze(1)  # token t of row b at b * T + t; predicted at t - 1
+        before = hidden.reshape(-1, hidden.shape[-1]).index_select(0, at - 1)
+        logits = self.model.get_output_embeddings()(before)
+        if self._temperature != 1.0:
+            logits = logits / self._temperature
+        chosen = logits.gather(1, batch.token_ids.flatten()[at].unsqueeze(1)).squeeze(1)
+        logprobs = chosen - logits.logsumexp(dim=1)
+        outputs = {"logprobs": _scattered(logprobs, at, shape)}
+        if self._entropy:
+            with torch.no_grad():
+                log_p = logits.log_softmax(dim=1)
+                outputs["entropy"] = _scattered(-(log_p.exp() * log_p).sum(dim=1), at, shape)
+        return outputs
+
+
+def _scattered(numbers: torch.Tensor, at: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Returns [B, T] with the numbers at flat places `at`, else 0."""
+    return numbers.new_zeros(shape.numel()).index_copy(0, at, numbers).view(shape)
