@@ -1,0 +1,70 @@
+"""Named points in the code where a test can make the process fail: how the recovery promises are proven.
+
+`VDAPO_FAILPOINTS="<name>:<nth>=<action>[,...]"` arms them; without it a call costs one dictionary look-up.
+Actions: `kill` (SIGKILL to this process), `raise`, `enospc` (the disk-full error), `hang`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from collections import Counter
+
+from pipeline.errors import ConfigError
+
+ACTIONS = ("kill", "raise", "enospc", "hang")
+_VARIABLE = "VDAPO_FAILPOINTS"
+_hits: Counter[str] = Counter()
+
+
+class FailpointError(RuntimeError):
+    """Raised by an armed `raise` failpoint, in tests only."""
+
+
+def failpoint(name: str) -> None:
+    """Fails here if the environment asks for the n-th passage of this name; otherwise does nothing.
+
+    With `VDAPO_FAILPOINTS_LOG=<file>` each name passed is appended to that file, so a sweep can find the points.
+    """
+    log = os.environ.get(f"{_VARIABLE}_LOG")
+    armed = os.environ.get(_VARIABLE)
+    if not (armed or log):
+        return
+    if log:
+        with open(log, "a", encoding="utf-8") as file:
+            file.write(name + "\n")
+    if not armed:
+        return
+    _hits[name] += 1
+    action = parse(armed).get((name, _hits[name]))
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif action == "raise":
+        raise FailpointError(f"failpoint {name}")
+    elif action == "enospc":
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (failpoint {name})")
+    elif action == "hang":
+        while True:
+            time.sleep(1)
+
+
+def parse(text: str) -> dict[tuple[str, int], str]:
+    """Returns {(name, nth passage from 1): action}.
+
+    Example:
+        >>> parse("tasks.exit:1=kill")
+        {('tasks.exit', 1): 'kill'}
+
+    Raises:
+        ConfigError: not of that form.
+    """
+    result = {}
+    for item in filter(None, text.split(",")):
+        place, _, action = item.partition("=")
+        name, _, nth = place.rpartition(":")
+        if not name or not nth.isdigit() or int(nth) < 1 or action not in ACTIONS:
+            raise ConfigError(f"{_VARIABLE}: got {item!r}; allowed: <name>:<nth from 1>=<{'|'.join(ACTIONS)}>")
+        result[name, int(nth)] = action
+    return result
