@@ -116,7 +116,8 @@ def on_tokens(rollout: Rollout, step_numbers: np.ndarray) -> np.ndarray:
     wrong = np.flatnonzero(covered != np.asarray(rollout.loss_mask))
     if len(wrong):
         raise ValueError(
-            f"rollout {rollout.rollout_id}: steps must tile the trainable tokens; response token {wrong[0]} has "
+            f"rollout {rollout.rollout_id}: steps must tile the trainable tokens; response "
+            f"token {wrong[0]} has "
             f"loss_mask {rollout.loss_mask[wrong[0]]} and lies in {covered[wrong[0]]} steps"
         )
     return numbers

@@ -24,7 +24,7 @@ _MAX_LOG_RATIO = 20.0
 def clipped_policy_terms(
     logprobs: torch.Tensor, old_logprobs: torch.Tensor, advantages: torch.Tensor, options: LossOptions
 ) -> torch.Tensor:
-    """Returns each token's loss L = max(-A r, -A clip(r, 1 - low, 1 + high)), bounded by -dual_clip A if A < 0.
+    """Returns each token's loss L = max(-A r, -A clip(r, 1 - low, 1 + high)), at most -dual_clip A if A < 0.
 
     r = exp(clamp(logprob - old_logprob, -20, 20)).
 
@@ -74,8 +74,8 @@ def k3(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
 def policy_loss(options: LossOptions) -> Loss:
     """Returns the clipped policy loss: sum of weight * min(pi_old/pi_engine, cap) * L_t [+ kl * k3].
 
-    Reads outputs `logprobs`; columns `weight`, `advantages`, `old_logprobs`; `engine_logprobs` if the engine's
-    weight is on; `ref_logprobs` if `options.kl` > 0. Metrics are means by weight: `policy_loss`,
+    Reads outputs `logprobs`; columns `weight`, `advantages`, `old_logprobs`; `engine_logprobs` if the
+    engine's weight is on; `ref_logprobs` if `options.kl` > 0. Metrics are means by weight: `policy_loss`,
     `clip_high_share` and `clip_low_share` (tokens whose gradient the clip cut off), `dual_clip_share`,
     `old_kl` (k3 to the old policy), `ref_kl`, `sampled_entropy` (-old_logprob: at temperature 1 an
     unbiased estimate of the entropy) and `engine_gap` (mean |old - engine|).
@@ -130,7 +130,7 @@ def critic_loss(*, base_logit: float = 0.0, error_weight: float = 0.5) -> Loss:
     """Returns the critic's loss: sum of weight * BCE(z + b0, target) + error_weight * BCE of the error head.
 
     Reads outputs `scores` [B, T, 2] (value logit z, error logit); columns `weight` and `targets` at value
-    read-outs, and if the error head is trained `error_weights` and `error_targets` (0 ok, 1 wrong) at its own.
+    read-outs, and `error_weights` and `error_targets` (0 ok, 1 wrong) at its own if it has an error head.
     Targets are soft, in [0, 1]: on counts, cross-entropy is minimised at the true value (arXiv:2412.18279).
 
     Args:

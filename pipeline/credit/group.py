@@ -12,6 +12,8 @@ from pipeline.credit.options import LossOptions
 from pipeline.credit.sets import CreditSet
 
 _EPSILON = 1e-6
+_GRPO_LOSS = LossOptions(clip_high=0.2, dual_clip=None, kl=1e-3, aggregation="rollout")
+_DECOUPLED_CLIP_LOSS = LossOptions()
 
 
 def group_advantages(rewards: np.ndarray) -> np.ndarray:
@@ -104,7 +106,7 @@ class Grpo:
         Shao et al., arXiv:2402.03300, eq. 3 and section 4.1.2. KL 1e-3 is our start value.
     """
 
-    loss: LossOptions = LossOptions(clip_high=0.2, dual_clip=None, kl=1e-3, aggregation="rollout")
+    loss: LossOptions = _GRPO_LOSS
 
     @property
     def needs_critic(self) -> bool:
@@ -147,7 +149,7 @@ class DecoupledClip:
         arXiv:1912.09729.
     """
 
-    loss: LossOptions = LossOptions()
+    loss: LossOptions = _DECOUPLED_CLIP_LOSS
 
     @property
     def needs_critic(self) -> bool:

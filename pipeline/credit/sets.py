@@ -71,7 +71,7 @@ class CreditSet:
 
 
 def baseline_sets(rollouts: Sequence[Rollout]) -> list[list[Rollout]]:
-    """Returns the graded rollouts as sets of equal group, attempt and prompt tokens, in order of first member.
+    """Returns the graded rollouts as sets of equal group, attempt and prompt tokens, in order of appearance.
 
     Attempts are kept apart even when their prompts are equal: a later round of one context exists *because*
     of earlier outcomes, and sharing a baseline with it biases the gradient (DESIGN.md, "Credit"). A rollout

@@ -122,7 +122,7 @@ def _checked(rewards: np.ndarray, values: np.ndarray, **rates: float) -> tuple[n
     rewards, values = np.array(rewards, dtype=np.float64), np.array(values, dtype=np.float64)
     if rewards.ndim != 1 or rewards.shape != values.shape or len(rewards) == 0:
         raise ValueError(
-            f"rewards have shape {rewards.shape}, values {values.shape}; both must be [T] with the same T >= 1"
+            f"rewards have shape {rewards.shape}, values {values.shape}; both must be [T] of the same T >= 1"
         )
     if not (np.isfinite(rewards).all() and np.isfinite(values).all()):
         raise ValueError(f"rewards and values must be finite; got {rewards} and {values}")

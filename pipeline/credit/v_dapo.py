@@ -14,6 +14,8 @@ from pipeline.credit.options import LossOptions
 from pipeline.credit.sets import CreditSet
 from pipeline.credit.steps import gae, outcome_rewards
 
+_LOSS = LossOptions(kl=1e-3)
+
 
 def shrinkage_baseline(rewards: np.ndarray, start_values: np.ndarray) -> np.ndarray:
     """Returns each rollout's baseline b = m + w (V_0 - m): the others' mean, drawn to the critic's V_0.
@@ -34,10 +36,11 @@ def shrinkage_baseline(rewards: np.ndarray, start_values: np.ndarray) -> np.ndar
         DESIGN.md, "Credit"; the idea of shrinking to a learned value: arXiv:2603.10848.
 
     Example:
-        One of four succeeded where the critic expected one in four: everybody's baseline is .25.
+        One of four succeeded where the critic expected one half. The failures' others (1/3) agree with
+        it; those of the success (0 of 3) do not, and draw its baseline down.
 
-        >>> shrinkage_baseline(np.array([1.0, 0.0, 0.0, 0.0]), np.full(4, 0.25))
-        array([0.25, 0.25, 0.25, 0.25])
+        >>> shrinkage_baseline(np.array([1.0, 0.0, 0.0, 0.0]), np.full(4, 0.5)).round(3)
+        array([0.107, 0.5  , 0.5  , 0.5  ])
     """
     rewards, start_values = np.asarray(rewards, np.float64), np.asarray(start_values, np.float64)
     size = len(rewards)
@@ -96,8 +99,8 @@ class VDapo:
 
     A_i = A_grp / max(sigma_grp, .05) + alpha * g * clip(soft(A_i(lam), tau) / max(sigma_step, .05), -3, 3).
     The sigmas are root mean squares over *earlier* updates (EMA of the squares, decay .9; 1 at the first
-    update), so no advantage is scaled by itself. With exact values the step part leaves the expected gradient's
-    direction unchanged and lowers its variance; dead zone, clips, gates and critic error add bias.
+    update), so no advantage is scaled by itself. With exact values the step part leaves the expected
+    gradient's direction unchanged and lowers its variance; dead zone, clips, gates and critic error add bias.
 
     Attributes:
         loss: what it asks of the loss; the KL keeps the actor where the critic was judged.
@@ -119,7 +122,7 @@ class VDapo:
         arXiv:2505.10978. Numbers are start values of ours.
     """
 
-    loss: LossOptions = LossOptions(kl=1e-3)
+    loss: LossOptions = _LOSS
     alpha: float = 0.5
     lam: float = 0.95
     gamma: float = 1.0

@@ -43,7 +43,7 @@ class TorchTrainer:
         model: torch.nn.Module,
         *,
         head: Literal["policy", "critic"],
-        learning_rate: Callable[[int], float],
+        learning_rate: Callable[[int], float] | None = None,
         weight_decay: float = 0.0,
         grad_clip: float = 1.0,
         micro_batch_tokens: int = 16384,
@@ -56,8 +56,9 @@ class TorchTrainer:
 
         Args:
             model: fp32, in Hugging Face form; weight decay spares its vectors (norms, biases).
-            head: what a forward pass yields: "policy" logprobs [B, T] (and `entropy`), "critic" scores [B, T, 2].
-            learning_rate: number of updates taken -> rate of the next.
+            head: what a forward pass yields: "policy" `logprobs` [B, T] (and `entropy`), "critic" `scores`
+                [B, T, 2].
+            learning_rate: number of updates taken -> rate of the next; None for a model that only scores.
             weight_decay: AdamW's, decoupled.
             grad_clip: bound on the gradient's norm.
             micro_batch_tokens: tokens, padding included, per forward pass.
@@ -116,8 +117,8 @@ class TorchTrainer:
             ValueError: there are no rows.
             FloatingPointError: loss or gradient is not finite; the weights have not changed.
         """
-        if not rows:
-            raise ValueError("an update needs at least one row")
+        if not rows or self.learning_rate is None:
+            raise ValueError(f"an update needs rows (got {len(rows)}) and a trainer with a learning rate")
         self._optimizer.zero_grad(set_to_none=True)
         sums: dict[str, float] = {"loss": 0.0}
         for batch in micro_batches(rows, self._micro_batch_tokens, self._pad_token_id):
@@ -228,10 +229,7 @@ class TorchTrainer:
         """
         shape = batch.token_ids.shape
         wanted = batch.columns.get("want", batch.columns.get("weight"))
-        if wanted is None:
-            flags = torch.arange(shape[1]) < batch.lengths[:, None]
-        else:
-            flags = wanted != 0
+        flags = torch.arange(shape[1]) < batch.lengths[:, None] if wanted is None else wanted != 0
         flags[:, 0] = False
         at = flags.flatten().nonzero().squeeze(1)  # token t of row b at b * T + t; predicted at t - 1
         before = hidden.reshape(-1, hidden.shape[-1]).index_select(0, at - 1)
