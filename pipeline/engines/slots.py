@@ -1,0 +1,279 @@
+"""Key-value caches in slots, and attention over them: what lets rows of any length share one forward pass.
+
+A forward pass takes a flat list of N tokens, [1, N], of many rows: one token of a row that is being
+decoded, a chunk of a row that is being prefilled. Everything but attention sees only that flat list, so
+nothing is padded there. Attention writes the new keys and values to each row's slot, then works group by
+group: rows of similar lengths, padded to the longest of their group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+ATTENTION_NAME = "vdapo_slots"
+_ROUND = 32  # lengths are rounded up to this, so that shapes repeat and memory is reused
+_CHUNK_SLACK = 1.3  # a prefill group's longest chunk is at most this times its shortest, plus _CHUNK_EXTRA
+_CHUNK_EXTRA = 4
+_GATHER_COST = 1.8  # reading gathered rows, copy included, against reading them in place
+
+
+class SlotCache:
+    """Keys and values of a fixed number of rows, each in its slot; grows in length as needed.
+
+    Args:
+        num_layers, num_kv_heads, head_dim: of the model.
+        num_slots: rows.
+        max_length: tokens a row may ever hold.
+        dtype, device: of the model.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_slots: int,
+        num_kv_heads: int,
+        head_dim: int,
+        max_length: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.max_length = max_length
+        self._make: Callable[[int], torch.Tensor] = lambda length: torch.zeros(
+            (2, num_layers, num_slots, num_kv_heads, length, head_dim), dtype=dtype, device=device
+        )
+        # Zeros, not garbage: masked positions are multiplied by 0, and 0 times NaN is NaN.
+        self._data = self._make(0)
+
+    def keys(self, layer: int) -> torch.Tensor:
+        """Returns [slots, kv_heads, length, head_dim] of one layer."""
+        return self._data[0, layer]
+
+    def values(self, layer: int) -> torch.Tensor:
+        """Returns [slots, kv_heads, length, head_dim] of one layer."""
+        return self._data[1, layer]
+
+    def reserve(self, length: int) -> None:
+        """Makes room for rows of `length` tokens."""
+        have = self._data.shape[4]
+        if length > have:
+            grown = self._make(min(-(-max(length, 128) // 128) * 128, -(-self.max_length // _ROUND) * _ROUND))
+            grown[:, :, :, :, :have] = self._data
+            self._data = grown
+
+    def copy_rows(self, sources: np.ndarray, targets: np.ndarray, length: int) -> None:
+        """Copies the first `length` tokens of the source slots to the target slots."""
+        data = self._data[..., :length, :]
+        data[:, :, torch.from_numpy(targets)] = data[:, :, torch.from_numpy(sources)]
+
+    def clear(self) -> None:
+        """Drops everything, and the memory."""
+        self._data = self._make(0)
+
+
+@dataclass
+class _Group:
+    """Rows that attend together. Its tokens are `start:stop` of the flat list, row after row.
+
+    Attributes:
+        start, stop: place in the flat list.
+        slots: [R], or None: slots 0 to `prefix` in place, of which `inside` are the group's rows.
+        prefix: number of slots read in place; 0 when gathered.
+        inside: [R] the group's rows among the prefix; None when they are all of it.
+        length: L, keys that are read.
+        chunk: T, longest chunk; 1 while decoding.
+        pad: [R * T] token of the group for each padded place; None if nothing is padded.
+        unpad: [stop - start] padded place of each token; None if nothing is padded.
+        bias: [R or prefix, 1, 1, T, L] 0 where a token sees a key, else -inf.
+    """
+
+    start: int
+    stop: int
+    slots: torch.Tensor | None
+    prefix: int
+    inside: torch.Tensor | None
+    length: int
+    chunk: int
+    pad: torch.Tensor | None
+    unpad: torch.Tensor | None
+    bias: torch.Tensor
+
+    def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float) -> torch.Tensor:
+        """Returns [stop - start, heads, head_dim] for the flat queries [N, heads, head_dim]."""
+        num_heads, head_dim = query.shape[1:]
+        num_kv_heads = keys.shape[1]
+        repeats = num_heads // num_kv_heads
+        query = query[self.start : self.stop]
+        if self.slots is None:
+            keys, values = keys[: self.prefix, :, : self.length], values[: self.prefix, :, : self.length]
+            if self.inside is not None:
+                everyone = query.new_zeros((self.prefix, num_heads, head_dim))
+                everyone[self.inside] = query
+                query = everyone
+        else:
+            keys = keys[:, :, : self.length].index_select(0, self.slots)
+            values = values[:, :, : self.length].index_select(0, self.slots)
+            if self.pad is not None:
+                query = query.index_select(0, self.pad)
+        rows, chunk = keys.shape[0], self.chunk
+        if chunk == 1:
+            packed = query.view(rows, num_kv_heads, repeats, head_dim)
+        else:
+            packed = query.view(rows, chunk, num_kv_heads, repeats, head_dim).permute(0, 2, 3, 1, 4)
+            packed = packed.reshape(rows, num_kv_heads, repeats * chunk, head_dim)
+        scores = torch.matmul(packed * scaling, keys.transpose(2, 3))
+        scores.view(rows, num_kv_heads, repeats, chunk, self.length).add_(self.bias)
+        mixed = torch.matmul(scores.softmax(-1), values)
+        if chunk == 1:
+            flat = mixed.view(rows, num_heads, head_dim)
+        else:
+            flat = mixed.view(rows, num_heads, chunk, head_dim).transpose(1, 2)
+            flat = flat.reshape(rows * chunk, num_heads, head_dim)
+        if self.inside is not None:
+            return flat.index_select(0, self.inside)
+        return flat if self.unpad is None else flat.index_select(0, self.unpad)
+
+
+@dataclass
+class SlotPlan:
+    """One forward pass: which tokens of which slots, and how they attend.
+
+    Attributes:
+        rows: [R] slots in the order of the flat list.
+        slots: [N] slot of each token.
+        positions: [N] its position.
+        last: [R] place in the flat list of each row's last token.
+    """
+
+    rows: np.ndarray
+    slots: torch.Tensor
+    positions: torch.Tensor
+    last: torch.Tensor
+    _groups: list[_Group]
+    _cache: SlotCache
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+    ) -> torch.Tensor:
+        """Returns [1, N, heads, head_dim]; writes the new keys and values to their slots first."""
+        keys, values = self._cache.keys(layer), self._cache.values(layer)
+        keys[self.slots, :, self.positions] = key[0].transpose(0, 1)
+        values[self.slots, :, self.positions] = value[0].transpose(0, 1)
+        flat = query[0].transpose(0, 1).contiguous()
+        parts = [group.attend(flat, keys, values, scaling) for group in self._groups]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts))[None]
+
+
+def make_plan(rows: np.ndarray, cached: np.ndarray, known: np.ndarray, cache: SlotCache) -> SlotPlan:
+    """Returns the plan of a forward pass over each row's tokens `cached` to `known`.
+
+    Args:
+        rows: [R] slots, ascending, each once.
+        cached: [R] tokens whose keys and values a row's slot holds.
+        known: [R] tokens the row has, more than `cached`.
+        cache: gets room for them.
+    """
+    cache.reserve(int(known.max()))
+    chunk = known - cached
+    decode = np.flatnonzero(chunk == 1)
+    prefill = np.flatnonzero(chunk > 1)
+    parts: list[tuple[np.ndarray, int]] = []  # places in rows, prefix (0: gathered)
+    if len(decode):
+        parts.extend(_decode_parts(rows, known, decode))
+    if len(prefill):
+        prefill = prefill[np.lexsort((rows[prefill], known[prefill], chunk[prefill]))]
+        first = 0
+        for place in range(1, len(prefill) + 1):
+            if place == len(prefill) or chunk[prefill[place]] > chunk[prefill[first]] * _CHUNK_SLACK + _CHUNK_EXTRA:
+                parts.append((prefill[first:place], 0))
+                first = place
+    order = np.concatenate([places for places, _ in parts])
+    lengths = chunk[order]
+    ends = np.cumsum(lengths)
+    within = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
+    groups, done, row = [], 0, 0
+    for places, prefix in parts:
+        row += len(places)
+        stop = int(ends[row - 1])
+        groups.append(_make_group(done, stop, rows[places], cached[places], chunk[places], prefix))
+        done = stop
+    return SlotPlan(
+        rows=rows[order],
+        slots=torch.from_numpy(np.repeat(rows[order], lengths)),
+        positions=torch.from_numpy(np.repeat(cached[order], lengths) + within),
+        last=torch.from_numpy(ends - 1),
+        _groups=groups,
+        _cache=cache,
+    )
+
+
+def _decode_parts(rows: np.ndarray, known: np.ndarray, decode: np.ndarray) -> list[tuple[np.ndarray, int]]:
+    """Splits decoding rows into the cheapest of: a prefix of the slots in place, one or more gathered groups."""
+    prefix = int(rows[decode[-1]]) + 1
+    in_place = prefix * float(known[decode].max())
+    ordered = decode[np.lexsort((rows[decode], known[decode]))]
+    best, best_cost = [(decode, prefix)], in_place
+    for num_groups in (1, 2, 4):
+        pieces = [piece for piece in np.array_split(ordered, num_groups) if len(piece)]
+        overhead = 500.0 * (num_groups - 1)
+        cost = _GATHER_COST * sum(len(piece) * float(known[piece[-1]]) for piece in pieces) + overhead
+        if cost < best_cost:
+            best, best_cost = [(piece, 0) for piece in pieces], cost
+    return best
+
+
+def _make_group(
+    start: int, stop: int, slots: np.ndarray, cached: np.ndarray, chunk: np.ndarray, prefix: int
+) -> _Group:
+    longest = int(chunk.max())
+    length = -(-int((cached + chunk).max()) // _ROUND) * _ROUND
+    inside = pad = unpad = None
+    if prefix:
+        seen = np.zeros(prefix, dtype=np.int64)  # a slot that is not in the group sees key 0: no row is empty
+        seen[slots] = cached
+        seen = seen[:, None]
+        inside = torch.from_numpy(slots) if len(slots) < prefix else None
+    else:
+        seen = cached[:, None] + np.minimum(np.arange(longest)[None], chunk[:, None] - 1)
+        if int(chunk.min()) < longest:
+            place = np.arange(longest)[None]
+            firsts = (np.cumsum(chunk) - chunk)[:, None]
+            pad = torch.from_numpy((firsts + np.minimum(place, chunk[:, None] - 1)).reshape(-1))
+            unpad = torch.from_numpy(np.flatnonzero((place < chunk[:, None]).reshape(-1)))
+    sees = torch.arange(length)[None, None] <= torch.from_numpy(seen)[:, :, None]
+    bias = torch.zeros(sees.shape).masked_fill_(~sees, float("-inf"))
+    return _Group(
+        start=start,
+        stop=stop,
+        slots=None if prefix else torch.from_numpy(slots),
+        prefix=prefix,
+        inside=inside,
+        length=length,
+        chunk=longest,
+        pad=pad,
+        unpad=unpad,
+        bias=bias[:, None, None],
+    )
+
+
+def slot_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    slot_plan: SlotPlan | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention as transformers calls it; the plan says what attends to what, so no mask is read.
+
+    Source: the interface of `transformers.AttentionInterface`.
+    """
+    if slot_plan is None:
+        raise ValueError("slot attention needs a plan: call the model through TransformersEngine")
+    return slot_plan.attend(module.layer_idx, query, key, value, scaling), None

@@ -1,0 +1,328 @@
+"""Generation with a transformers model: a continuous batch in slots, the cache kept across a rollout's turns."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from transformers import AttentionInterface
+
+from pipeline.engines import EngineCounters, Generation, GenerationRequest
+from pipeline.engines.requests import check_request
+from pipeline.engines.sampling import choose_tokens
+from pipeline.engines.slots import ATTENTION_NAME, SlotCache, make_plan, slot_attention
+
+AttentionInterface.register(ATTENTION_NAME, slot_attention)
+
+
+class TransformersEngine:
+    """A causal language model that is sampled; the engine owns the model from then on.
+
+    Each request lives in a slot. A slot stays bound to its `cache_key` after the request is answered, so
+    the rollout's next turn computes only what is new; requests with equal prompts compute them once; idle
+    slots are given up least recently used first. One pass takes the next token of every decoding row and
+    the new tokens of every fresh one together.
+
+    A result depends on its request alone up to rounding: token i uses the i-th number of Philox(seed).
+
+    Args:
+        model: a transformers model with full attention in every layer, such as Qwen3ForCausalLM. Its
+            attention is replaced, so nothing else may run it: give a trainer a model of its own.
+        policy_digest: name of the weights.
+        max_live: slots, >= 1; more requests wait in the queue.
+        pad_token_id: not sampled specially; kept for engines that pad.
+        max_length: longest row, prompt and sampled tokens; None is the model's limit.
+        finish_share: `collect` returns once this share of the requests that it found is answered. Larger
+            values batch the prefill of next turns better and leave more rows idle meanwhile.
+        max_pass_tokens: tokens of one pass, unless a single prompt is longer.
+
+    Raises:
+        ValueError: a setting out of range, or a model with another kind of attention.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        policy_digest: str,
+        max_live: int,
+        pad_token_id: int,
+        *,
+        max_length: int | None = None,
+        finish_share: float = 0.25,
+        max_pass_tokens: int = 4096,
+    ) -> None:
+        if max_live < 1:
+            raise ValueError(f"max_live = {max_live}; at least one request must be in flight")
+        if not 0 < finish_share <= 1:
+            raise ValueError(f"finish_share = {finish_share}; it lies in (0, 1]")
+        config = model.config
+        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+        if kinds != {"full_attention"}:
+            raise ValueError(f"the model has layers of {sorted(kinds)}; this engine knows full_attention only")
+        self.policy_digest = policy_digest
+        self.counters = EngineCounters()
+        self.pad_token_id = pad_token_id
+        self._model = model.eval()
+        model.set_attn_implementation(ATTENTION_NAME)
+        self._finish_share = finish_share
+        self._max_pass_tokens = max_pass_tokens
+        limit = int(config.max_position_embeddings)
+        self.max_length = limit if max_length is None else min(max_length, limit)
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        parameter = next(model.parameters())
+        self._cache = SlotCache(
+            config.num_hidden_layers,
+            max_live,
+            config.num_key_value_heads,
+            head_dim,
+            self.max_length,
+            parameter.dtype,
+            parameter.device,
+        )
+        self._queue: deque[tuple[int, GenerationRequest]] = deque()
+        self._in_flight: set[str] = set()
+        self._order = 0
+        # What each slot holds. `cached` tokens have keys and values, `known` are there as ids.
+        self._tokens = np.zeros((max_live, self.max_length), dtype=np.int64)
+        self._logprobs = np.zeros((max_live, self.max_length), dtype=np.float32)
+        self._uniforms = np.zeros((max_live, self.max_length), dtype=np.float64)
+        self._cached = np.zeros(max_live, dtype=np.int64)
+        self._known = np.zeros(max_live, dtype=np.int64)
+        # The request each slot serves.
+        self._active = np.zeros(max_live, dtype=bool)
+        self._source = np.full(max_live, -1, dtype=np.int64)  # slot whose prompt is the same and still computed
+        self._prompt = np.zeros(max_live, dtype=np.int64)
+        self._limit = np.zeros(max_live, dtype=np.int64)
+        self._stops = np.full((max_live, 1), -1, dtype=np.int64)
+        self._temperature = np.ones(max_live, dtype=np.float32)
+        self._top_p = np.ones(max_live, dtype=np.float32)
+        self._top_k = np.full(max_live, -1, dtype=np.int64)
+        self._request: list[tuple[int, GenerationRequest] | None] = [None] * max_live
+        # Who owns each slot.
+        self._key: list[str | None] = [None] * max_live
+        self._slot_of_key: dict[str, int] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()  # bound and unused, least recently used first
+        self._free = list(range(max_live))  # a heap: low slots first keep the rows in use together
+        self._slot_of_prompt: dict[bytes, int] = {}  # a hint; checked before use
+        self._name_of_slot: list[bytes | None] = [None] * max_live
+
+    def submit(self, requests: Sequence[GenerationRequest]) -> None:
+        """Adds requests to the queue. Raises ValueError, adding none, if one is empty or cannot fit."""
+        ids = [request.request_id for request in requests]
+        if len(set(ids)) < len(ids) or not self._in_flight.isdisjoint(ids):
+            raise ValueError("a request_id is already in flight; ids are unique")
+        for request in requests:
+            check_request(request)
+            total = len(request.prompt_token_ids) + request.max_new_tokens
+            if total > self.max_length:
+                raise ValueError(
+                    f"request {request.request_id!r} needs {total} positions ({len(request.prompt_token_ids)} of "
+                    f"prompt and {request.max_new_tokens} new), the model has {self.max_length}; shorten the "
+                    "prompt, lower max_new_tokens, or use a model with more positions"
+                )
+        for request in requests:
+            self._in_flight.add(request.request_id)
+            self._queue.append((self._order, request))
+            self._order += 1
+
+    @torch.inference_mode()
+    def collect(self) -> list[Generation]:
+        """Returns at least one finished request, or [] when nothing is in flight; oldest first."""
+        self._admit()
+        wanted = math.ceil(self._finish_share * int(self._active.sum()))
+        finished: list[tuple[int, Generation]] = []
+        while len(finished) < wanted:
+            finished.extend(self._finish(slot) for slot in self._pass())
+        return [generation for _, generation in sorted(finished, key=lambda pair: pair[0])]
+
+    def release(self, cache_keys: Sequence[str]) -> None:
+        """Forgets the caches kept under these keys; a request in flight keeps its own until it is answered."""
+        for key in cache_keys:
+            slot = self._slot_of_key.pop(key, None)
+            if slot is not None:
+                self._key[slot] = None
+                if not self._active[slot]:
+                    del self._idle[slot]
+                    self._give_back(slot)
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor], policy_digest: str) -> None:
+        """Copies the weights in and drops every cache. Raises RuntimeError while requests are in flight."""
+        if self._in_flight:
+            raise RuntimeError(f"{len(self._in_flight)} requests are in flight; collect them before loading weights")
+        self._model.load_state_dict(weights)
+        self._drop_caches()
+        self.policy_digest = policy_digest
+
+    def close(self) -> None:
+        """Drops the queue and every cache; idempotent."""
+        self._queue.clear()
+        self._in_flight.clear()
+        self._active[:] = False
+        self._drop_caches()
+
+    def _drop_caches(self) -> None:
+        slots = len(self._key)
+        self._cache.clear()
+        self._cached[:] = 0
+        self._known[:] = 0
+        self._key = [None] * slots
+        self._request = [None] * slots
+        self._name_of_slot = [None] * slots
+        self._slot_of_key.clear()
+        self._slot_of_prompt.clear()
+        self._idle.clear()
+        self._free = list(range(slots))
+
+    def _admit(self) -> None:
+        """Gives queued requests a slot each, as long as there are any."""
+        number = min(len(self._queue), len(self._free) + len(self._idle))
+        batch = [self._queue.popleft() for _ in range(number)]
+        slots: list[int | None] = []
+        for _, request in batch:  # first those that have a slot, so that nobody evicts them
+            slot = None if request.cache_key is None else self._slot_of_key.get(request.cache_key)
+            if slot is not None and slot in self._idle:
+                del self._idle[slot]
+                slots.append(slot)
+            else:
+                slots.append(None)
+        for (order, request), slot in zip(batch, slots, strict=True):
+            self._place(order, request, self._take_slot(request.cache_key) if slot is None else slot)
+
+    def _take_slot(self, key: str | None) -> int:
+        """Returns an empty slot, bound to the key unless another slot is; evicts the longest idle if need be."""
+        if self._free:
+            slot = heapq.heappop(self._free)
+        else:
+            slot, _ = self._idle.popitem(last=False)
+            evicted = self._key[slot]
+            if evicted is not None:
+                del self._slot_of_key[evicted]
+        self._cached[slot] = 0
+        self._key[slot] = key if key is not None and key not in self._slot_of_key else None
+        if self._key[slot] is not None and key is not None:
+            self._slot_of_key[key] = slot
+        return slot
+
+    def _place(self, order: int, request: GenerationRequest, slot: int) -> None:
+        """Writes a request into its slot, keeping what its slot or an equal prompt has computed."""
+        prompt = np.asarray(request.prompt_token_ids, dtype=np.int64)
+        size = len(prompt)
+        kept = min(int(self._cached[slot]), size - 1)  # the last token is always computed: it gives the logits
+        differs = np.flatnonzero(self._tokens[slot, :kept] != prompt[:kept])
+        kept = int(differs[0]) if len(differs) else kept
+        self._source[slot] = -1
+        if kept < size - 1:
+            kept = self._borrow(slot, prompt, kept)
+        self._tokens[slot, :size] = prompt
+        self._cached[slot] = kept
+        self._known[slot] = size
+        self._prompt[slot] = size
+        self._limit[slot] = size + request.max_new_tokens
+        if len(request.stop_token_ids) > self._stops.shape[1]:
+            extra = len(request.stop_token_ids) - self._stops.shape[1]
+            self._stops = np.pad(self._stops, ((0, 0), (0, extra)), constant_values=-1)
+        self._stops[slot] = -1
+        self._stops[slot, : len(request.stop_token_ids)] = request.stop_token_ids
+        self._temperature[slot] = request.temperature
+        self._top_p[slot] = request.top_p
+        self._top_k[slot] = request.top_k
+        if request.temperature > 0:
+            generator = np.random.Generator(np.random.Philox(request.seed))
+            self._uniforms[slot, : request.max_new_tokens] = generator.random(request.max_new_tokens)
+        self._active[slot] = True
+        self._request[slot] = (order, request)
+        self.counters.prompt_tokens += size
+        self.counters.cached_tokens += kept
+
+    def _borrow(self, slot: int, prompt: np.ndarray, kept: int) -> int:
+        """Returns the tokens a slot need not compute: all but one if another slot has the same prompt."""
+        name, needed = prompt.tobytes(), len(prompt) - 1
+        other = self._slot_of_prompt.get(name, slot)
+        if other != slot and np.array_equal(self._tokens[other, :needed], prompt[:-1]):
+            if self._source[other] < 0 and self._cached[other] >= needed:
+                self._cache.copy_rows(np.array([other]), np.array([slot]), needed)
+                return needed
+            if self._source[other] < 0 and self._active[other] and self._prompt[other] >= needed:
+                self._source[slot] = other  # it is in the queue for the next passes: copied right after
+                return needed
+        former = self._name_of_slot[slot]
+        if former is not None and self._slot_of_prompt.get(former) == slot:
+            del self._slot_of_prompt[former]
+        self._name_of_slot[slot] = name
+        self._slot_of_prompt[name] = slot
+        return kept
+
+    def _copy_sources(self) -> None:
+        """Copies the prompts that the last pass computed to the slots that wait for them."""
+        waiting = np.flatnonzero(self._active & (self._source >= 0))
+        ready = waiting[self._cached[self._source[waiting]] >= self._cached[waiting]]
+        if len(ready):
+            self._cache.copy_rows(self._source[ready], ready, int(self._cached[ready].max()))
+            self._source[ready] = -1
+
+    def _pass(self) -> np.ndarray:
+        """Runs the model once over the rows' new tokens, samples a token for each; returns finished slots."""
+        rows = np.flatnonzero(self._active & (self._source < 0))
+        new = self._known[rows] - self._cached[rows]
+        cheap_first = np.argsort(new, kind="stable")
+        within = np.cumsum(new[cheap_first]) <= self._max_pass_tokens
+        within[0] = True
+        rows = np.sort(rows[cheap_first[within]])
+        plan = make_plan(rows, self._cached[rows], self._known[rows], self._cache)
+        ids = torch.from_numpy(self._tokens[plan.slots.numpy(), plan.positions.numpy()])
+        hidden = self._model.base_model(
+            input_ids=ids[None],
+            position_ids=plan.positions[None],
+            use_cache=False,
+            slot_plan=plan,
+        ).last_hidden_state[0]
+        rows = plan.rows
+        self._cached[rows] = self._known[rows]
+        self._copy_sources()
+        tokens, logprobs = self._choose(self._model.get_output_embeddings()(hidden[plan.last]), rows)
+        known = self._known[rows]
+        self._tokens[rows, known] = tokens
+        self._logprobs[rows, known] = logprobs
+        self._known[rows] = known + 1
+        stopped = (self._stops[rows] == tokens[:, None]).any(1)
+        return rows[stopped | (known + 1 >= self._limit[rows])]
+
+    def _choose(self, logits: torch.Tensor, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        top_p, top_k = self._top_p[rows], self._top_k[rows]
+        tokens, logprobs = choose_tokens(
+            logits,
+            torch.from_numpy(self._uniforms[rows, self._known[rows] - self._prompt[rows]]),
+            torch.from_numpy(self._temperature[rows]),
+            torch.from_numpy(top_p) if (top_p < 1).any() else None,
+            torch.from_numpy(top_k) if (top_k >= 0).any() else None,
+        )
+        return tokens.numpy(), logprobs.numpy()
+
+    def _finish(self, slot: int) -> tuple[int, Generation]:
+        held = self._request[slot]
+        if held is None:
+            raise RuntimeError(f"slot {slot} finished without a request")
+        order, request = held
+        start, stop = self._prompt[slot], self._known[slot]
+        token_ids = self._tokens[slot, start:stop].tolist()
+        reason: Literal["stop", "length"] = "stop" if token_ids[-1] in request.stop_token_ids else "length"
+        generation = Generation(request.request_id, token_ids, self._logprobs[slot, start:stop].tolist(), reason)
+        self.counters.requests += 1
+        self.counters.generated_tokens += len(token_ids)
+        self._active[slot] = False
+        self._request[slot] = None
+        self._in_flight.remove(request.request_id)
+        if self._key[slot] is None:
+            self._give_back(slot)
+        else:
+            self._idle[slot] = None
+        return order, generation
+
+    def _give_back(self, slot: int) -> None:
+        self._cached[slot] = 0
+        heapq.heappush(self._free, slot)
