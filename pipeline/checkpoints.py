@@ -1,0 +1,108 @@
+"""Training state that a stage can go on from: a folder counts once its commit.json is there and every digest matches."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pipeline.disk import fsync_file, fsync_folder, inside, publish_once, sealed, unsealed
+from pipeline.errors import ArtifactError
+from pipeline.failpoints import failpoint
+from pipeline.ids import file_sha256
+
+KEEP = 2
+
+
+class Checkpoints:
+    """The checkpoints of one stage, under `<stage>/checkpoints/u<update>-<nonce>/`.
+
+    Args:
+        folder: the stage's folder.
+        stage: its name, for failpoints.
+        say: takes log lines.
+    """
+
+    def __init__(self, folder: Path, stage: str, say: Callable[[str], None]) -> None:
+        self.folder = folder / "checkpoints"
+        self._stage = stage
+        self._say = say
+
+    def save(self, update: int, write: Callable[[Path], object], state: dict[str, Any]) -> Path:
+        """Writes a checkpoint durably, then removes all but the newest two; returns its folder.
+
+        Args:
+            update: number of updates it holds; orders checkpoints.
+            write: puts its files into the given folder.
+            state: JSON data that `latest` gives back.
+        """
+        failpoint(f"{self._stage}.checkpoint.before")
+        folder = self.folder / f"u{update:08d}-{os.urandom(4).hex()}"
+        folder.mkdir(parents=True)
+        write(folder)
+        failpoint(f"{self._stage}.checkpoint.mid")
+        files = {}
+        for path in _files(folder):
+            fsync_file(path)
+            name = path.relative_to(folder).as_posix()
+            files[name] = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+        for sub in [*(p for p in folder.rglob("*") if p.is_dir()), folder, self.folder, self.folder.parent]:
+            fsync_folder(sub)
+        failpoint(f"{self._stage}.checkpoint.after_files")
+        record = {"schema_version": 1, "update": update, "state": state, "files": files}
+        publish_once(folder / "commit.json", sealed(record), f"{self._stage}.checkpoint.commit")
+        failpoint(f"{self._stage}.checkpoint.after_commit")
+        self._remove_older()
+        return folder
+
+    def latest(self) -> tuple[Path, dict[str, Any]] | None:
+        """Returns (folder, state) of the newest undamaged checkpoint, or None; damaged ones are named in the log."""
+        for folder in self._newest_first():
+            try:
+                record = self.verify(folder)
+            except ArtifactError as error:
+                self._say(f"checkpoint skipped: {error}")
+                continue
+            return folder, record["state"]
+        return None
+
+    @staticmethod
+    def verify(folder: Path) -> dict[str, Any]:
+        """Returns a checkpoint's commit record after comparing every file with it.
+
+        Raises:
+            ArtifactError: not committed, or a file is missing or differs.
+        """
+        try:
+            record = unsealed(folder / "commit.json")
+        except FileNotFoundError:
+            raise ArtifactError(f"{folder}: was never committed") from None
+        for name, facts in record["files"].items():
+            path = inside(folder, name)
+            if not path.is_file() or path.stat().st_size != facts["bytes"] or file_sha256(path) != facts["sha256"]:
+                raise ArtifactError(f"{path}: missing or damaged")
+        return record
+
+    def _newest_first(self) -> list[Path]:
+        if not self.folder.is_dir():
+            return []
+        return sorted((p for p in self.folder.iterdir() if p.name.startswith("u") and p.is_dir()), reverse=True)
+
+    def _remove_older(self) -> None:
+        """Keeps the newest two committed ones; everything else is older, or a dead start's unfinished work."""
+        committed = [folder for folder in self._newest_first() if (folder / "commit.json").exists()]
+        for folder in self._newest_first():
+            if folder not in committed[:KEEP]:
+                # Without commit.json first, a half-removed folder can never look committed.
+                (folder / "commit.json").unlink(missing_ok=True)
+                shutil.rmtree(folder)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            raise ArtifactError(f"{path}: a symbolic link; a checkpoint holds plain files only")
+        if path.is_file():
+            yield path
