@@ -1,0 +1,124 @@
+"""Which step states get fresh continuations.
+
+A sample may label a state only if the state was chosen without looking at that sample. Fresh
+continuations always qualify, so states may be chosen here by fractions of the final length and around
+located errors; `targets.py` never gives those choices the rollout's own outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.ids import digest
+from pipeline.types import Context, Rollout
+
+START_EVERY = 4
+"""One task in this many has the start of its episode among its first choices."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StateRef:
+    """The state before a step of a rollout, in the rollout's own context."""
+
+    rollout_id: str
+    step_index: int
+    context: Context
+
+
+def state_tokens(rollout: Rollout, step_index: int) -> tuple[int, ...]:
+    """Returns the tokens of state s_i: prompt, and response up to the first token of step i."""
+    return rollout.prompt_token_ids + rollout.response_token_ids[: _step_start(rollout, step_index)]
+
+
+def _step_start(rollout: Rollout, step_index: int) -> int:
+    return rollout.steps[step_index - rollout.start_step_index].token_start
+
+
+def candidate_steps(rollout: Rollout, *, anchors: Sequence[float], around_errors: bool) -> tuple[int, ...]:
+    """Returns the step indices of one rollout that may get continuations, ascending.
+
+    s_0; for each share of the response the step start nearest to it (the earlier on a tie); with
+    `around_errors` also the states just before and just after each step whose verdict is `wrong`.
+    """
+    if not rollout.steps:
+        return ()
+    first, last = rollout.steps[0].step_index, rollout.steps[-1].step_index
+    length = len(rollout.response_token_ids)
+    chosen = {first}
+    for share in anchors:
+        nearest = min(rollout.steps, key=lambda step: (abs(step.token_start - share * length), step.step_index))
+        chosen.add(nearest.step_index)
+    if around_errors:
+        for step in rollout.steps:
+            if step.verifier_status == "wrong":
+                chosen.update(i for i in (step.step_index, step.step_index + 1) if i <= last)
+    return tuple(sorted(chosen))
+
+
+def choose_states(
+    rollouts: Sequence[Rollout],
+    *,
+    anchors: Sequence[float],
+    around_errors: bool,
+    max_states: int | None,
+    guided_share: float,
+    seed: int,
+) -> list[StateRef]:
+    """Returns the states to continue from, sorted; a pure function of the set of rollouts and the seed.
+
+    Left out: continuations (`start_step_index` > 0), rollouts without a reward (infrastructure failed),
+    and all but one of the states with equal task, context and tokens (they are one state).
+
+    Args:
+        rollouts: candidates, of any order.
+        anchors: shares of the response, in [0, 1].
+        around_errors: whether located errors choose states too.
+        max_states: cap; reached by going round the tasks, so that every task gets its turn.
+        guided_share: share of states in a guided context, at most; bare states fill what guided lack, and
+            under a cap guided states fill what bare ones lack.
+        seed: of the order in which states are taken.
+
+    Raises:
+        ValueError: an anchor or share outside [0, 1].
+    """
+    if any(not 0 <= share <= 1 for share in (*anchors, guided_share)):
+        raise ValueError(f"anchors {tuple(anchors)} and guided_share {guided_share} must lie in [0, 1]")
+    queues: dict[Context, list[StateRef]] = {"bare": [], "guided": []}
+    for context in queues:
+        queues[context] = _rounds([r for r in rollouts if r.context == context], anchors, around_errors, seed)
+    num_bare, num_guided = _shares(len(queues["bare"]), len(queues["guided"]), max_states, guided_share)
+    return sorted(queues["bare"][:num_bare] + queues["guided"][:num_guided])
+
+
+def _shares(num_bare: int, num_guided: int, cap: int | None, share: float) -> tuple[int, int]:
+    if cap is None:
+        guided = num_guided if share >= 1 else min(num_guided, round(num_bare * share / (1 - share)))
+        return (0 if share >= 1 else num_bare), guided
+    guided = min(num_guided, round(cap * share))
+    bare = min(num_bare, cap - guided)
+    if share > 0:
+        guided = min(num_guided, cap - bare)
+    return bare, guided
+
+
+def _rounds(
+    rollouts: Sequence[Rollout], anchors: Sequence[float], around_errors: bool, seed: int
+) -> list[StateRef]:
+    """Returns all candidate states so that any first n of them are spread over the tasks."""
+    by_task: dict[str, dict[str, StateRef]] = {}
+    for rollout in sorted(rollouts, key=lambda r: digest(seed, r.rollout_id)):
+        if rollout.start_step_index > 0 or rollout.reward is None or rollout.env_status != "ok":
+            continue
+        for index in candidate_steps(rollout, anchors=anchors, around_errors=around_errors):
+            state = StateRef(rollout.rollout_id, index, rollout.context)
+            by_task.setdefault(rollout.task_id, {}).setdefault(digest(state_tokens(rollout, index)), state)
+    ordered = []
+    for place, task_id in enumerate(sorted(by_task, key=lambda task: digest(seed, task))):
+        start_first = place % START_EVERY == 0
+        states = sorted(
+            by_task[task_id].values(),
+            key=lambda s: (not (start_first and s.step_index == 0), digest(seed, s.rollout_id, s.step_index)),
+        )
+        ordered += [(turn, place, state) for turn, state in enumerate(states)]
+    return [state for _, _, state in sorted(ordered, key=lambda entry: entry[:2])]

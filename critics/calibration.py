@@ -1,0 +1,73 @@
+"""The map from value logits to probabilities: p = sigmoid(a (z + b0) + c), a > 0, so strictly monotone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from critics.logistic import binomial_regression, sigmoid
+
+MIN_STATES_FOR_SHIFT = 200
+"""Below this many states only the temperature is fitted (start value)."""
+MIN_SLOPE = 1e-3
+"""A critic that ranks backwards is flattened to this slope, never inverted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrator:
+    """Platt's map (Platt 1999) of one family.
+
+    Attributes:
+        slope: a > 0.
+        shift: c, in log-odds.
+        base_logit: b0 = logit of the base rate the critic was fitted around.
+        num_states: what it was fitted on.
+    """
+
+    slope: float
+    shift: float
+    base_logit: float
+    num_states: int = 0
+
+    def __call__(self, z: np.ndarray) -> np.ndarray:
+        """Returns calibrated probabilities of raw value logits z, same shape, float64 in (0, 1)."""
+        return sigmoid(self.slope * (np.asarray(z, dtype=np.float64) + self.base_logit) + self.shift)
+
+
+def fit_calibrator(
+    z: np.ndarray, num_success: np.ndarray, num_samples: np.ndarray, *, base_logit: float
+) -> Calibrator:
+    """Returns the maximum-likelihood calibrator of counts k of n given raw value logits.
+
+    Fewer than `MIN_STATES_FOR_SHIFT` states: a alone, c = 0.
+
+    Args:
+        z: [N] raw value logits.
+        num_success: [N] k.
+        num_samples: [N] n >= 1.
+        base_logit: b0.
+
+    Raises:
+        ValueError: no states.
+    """
+    x = np.asarray(z, dtype=np.float64) + base_logit
+    k, n = np.asarray(num_success, dtype=np.float64), np.asarray(num_samples, dtype=np.float64)
+    if not len(x):
+        raise ValueError("no calibration states; raise the number of clusters or of labels")
+    shifted = len(x) >= MIN_STATES_FOR_SHIFT
+    # The faint pull to slope 1 decides only where the data say nothing: constant z, or perfect separation.
+    pull = 1e-3
+    if shifted:
+        features = np.stack([x, np.ones_like(x)], axis=1)
+        beta = binomial_regression(features, k, n, ridge=np.array([pull, 1e-6]), centre=np.array([1.0, 0.0]))
+        slope, shift = float(beta[0]), float(beta[1])
+    else:
+        slope = float(binomial_regression(x[:, None], k, n, ridge=pull, centre=np.ones(1))[0])
+        shift = 0.0
+    if slope < MIN_SLOPE:
+        slope = MIN_SLOPE
+        if shifted:
+            ones = np.ones((len(x), 1))
+            shift = float(binomial_regression(ones, k, n, ridge=1e-6, offset=slope * x)[0])
+    return Calibrator(slope, shift, base_logit, len(x))

@@ -1,0 +1,52 @@
+"""The critic's network: a decoder trunk and one linear layer, value logit and error logit per token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import ArtifactError
+
+NUM_OUTPUTS = 2
+VALUE, ERROR = 0, 1
+"""Places of the value logit z and of the error logit among the outputs."""
+
+
+def make_critic(trunk_folder: Path) -> Any:
+    """Returns a Qwen3ForSequenceClassification, fp32, in eval mode: the trunk's weights and a head of zeros.
+
+    The head (`score`, hidden size -> 2, no bias) starts at zero, so the first critic predicts the base rate.
+
+    Args:
+        trunk_folder: a causal language model in Hugging Face format, with a pad token in its config or tokenizer.
+
+    Raises:
+        ArtifactError: no model there, not a Qwen3, or no pad token (the class then pools at a wrong token).
+    """
+    import torch
+    from transformers import AutoConfig, AutoTokenizer, Qwen3ForSequenceClassification
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    if not (trunk_folder / "config.json").is_file():
+        raise ArtifactError(f"no critic trunk in {trunk_folder}: config.json is missing. Name a folder in HF format")
+    config = AutoConfig.from_pretrained(trunk_folder, local_files_only=True)
+    if config.model_type != "qwen3":
+        raise ArtifactError(f"the critic trunk in {trunk_folder} is a {config.model_type}; a qwen3 is needed")
+    if config.pad_token_id is None and (trunk_folder / "tokenizer.json").is_file():
+        config.pad_token_id = AutoTokenizer.from_pretrained(trunk_folder, local_files_only=True).pad_token_id
+    if config.pad_token_id is None:
+        raise ArtifactError(f"the trunk in {trunk_folder} has no pad token; set pad_token_id in its config.json")
+    config.num_labels = NUM_OUTPUTS
+    config.id2label = {VALUE: "value", ERROR: "error"}
+    config.label2id = {"value": VALUE, "error": ERROR}
+    model, info = Qwen3ForSequenceClassification.from_pretrained(
+        trunk_folder, config=config, dtype=torch.float32, local_files_only=True, output_loading_info=True
+    )
+    missing = sorted(set(info["missing_keys"]) - {"score.weight"}) + [str(key) for key in info["mismatched_keys"]]
+    if missing:
+        raise ArtifactError(f"the weights in {trunk_folder} do not fill the trunk: {missing[:3]} are missing")
+    with torch.no_grad():
+        model.score.weight.zero_()
+    model.score.to(torch.float32)
+    return model.eval()

@@ -1,0 +1,93 @@
+"""Labels and rollouts to rows of tokens with targets at their read-outs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from pipeline.training import TrainingRow
+from pipeline.types import Label, Rollout
+
+COLUMNS = ("weight", "targets", "error_weights", "error_targets")
+
+
+def value_positions(rollout: Rollout) -> np.ndarray:
+    """Returns [T] the token at which each step's state is read: the last one before the step's first."""
+    prompt = len(rollout.prompt_token_ids)
+    return np.array([prompt + step.token_start - 1 for step in rollout.steps], dtype=np.int64)
+
+
+def error_positions(rollout: Rollout) -> np.ndarray:
+    """Returns [T] the token at which each step's error is read: the step's last."""
+    prompt = len(rollout.prompt_token_ids)
+    return np.array([prompt + step.token_end - 1 for step in rollout.steps], dtype=np.int64)
+
+
+def state_weight(num_effective: float) -> float:
+    """Returns w = n_eff / (n_eff + 2): what another sample of the same state is worth falls."""
+    return num_effective / (num_effective + 2.0)
+
+
+def critic_rows(rollouts: Sequence[Rollout], labels: Sequence[Label]) -> list[TrainingRow]:
+    """Returns one row per labelled rollout, in the order of the rollouts.
+
+    Columns: `weight` (w of each labelled state, summing to 1 per task) and `targets` at value read-outs;
+    `error_weights` and `error_targets` (0 ok, 1 wrong; `unknown` has none) at step ends. Error weights
+    give either class half of the total, which is the number of tasks, as for `weight`. Divide by the
+    update's totals with `normalised` before training.
+
+    Raises:
+        ValueError: a label of no rollout, step or context.
+    """
+    by_rollout: dict[str, list[Label]] = defaultdict(list)
+    for label in labels:
+        by_rollout[label.rollout_id].append(label)
+    if strangers := by_rollout.keys() - {rollout.rollout_id for rollout in rollouts}:
+        raise ValueError(f"labels of {len(strangers)} rollouts that were not given, e.g. {min(strangers)}")
+    rollouts = [rollout for rollout in rollouts if rollout.rollout_id in by_rollout]
+    per_task: dict[str, float] = defaultdict(float)
+    for rollout in rollouts:
+        per_task[rollout.task_id] += sum(state_weight(label.weight) for label in by_rollout[rollout.rollout_id])
+    verdicts = [[step.verifier_status for step in rollout.steps] for rollout in rollouts]
+    class_sizes = [sum(row.count(status) for row in verdicts) for status in ("ok", "wrong")]
+    # One class alone teaches the head nothing but a constant, so it gets no weight.
+    class_weights = [len(per_task) / 2 / size if all(class_sizes) else 0.0 for size in class_sizes]
+    rows = []
+    for rollout, statuses in zip(rollouts, verdicts, strict=True):
+        num_tokens = len(rollout.prompt_token_ids) + len(rollout.response_token_ids)
+        columns = {name: np.zeros(num_tokens, dtype=np.float32) for name in COLUMNS}
+        at = value_positions(rollout)
+        for label in by_rollout[rollout.rollout_id]:
+            place = label.step_index - rollout.start_step_index
+            if label.context != rollout.context or not 0 <= place < len(at):
+                raise ValueError(f"label {label.rollout_id}[{label.step_index}] ({label.context}) fits no step")
+            columns["weight"][at[place]] = state_weight(label.weight) / per_task[rollout.task_id]
+            columns["targets"][at[place]] = label.target
+        for position, status in zip(error_positions(rollout), statuses, strict=True):
+            if status != "unknown":
+                columns["error_weights"][position] = class_weights[status == "wrong"]
+                columns["error_targets"][position] = status == "wrong"
+        tokens = np.array((*rollout.prompt_token_ids, *rollout.response_token_ids), dtype=np.int32)
+        rows.append(TrainingRow(tokens, columns))
+    return rows
+
+
+def num_states(row: TrainingRow) -> int:
+    """Returns the number of labelled states of a row."""
+    return int(np.count_nonzero(row.columns["weight"]))
+
+
+def normalised(rows: Sequence[TrainingRow]) -> list[TrainingRow]:
+    """Returns one update's rows, `weight` and `error_weights` each divided by its total over the update."""
+    totals = {name: sum(float(row.columns[name].sum()) for row in rows) for name in ("weight", "error_weights")}
+    if totals["weight"] <= 0:
+        raise ValueError(f"{len(rows)} rows without a labelled state make no update")
+    scaled = []
+    for row in rows:
+        columns = dict(row.columns)
+        for name, total in totals.items():
+            columns[name] = (columns[name] / total).astype(np.float32) if total > 0 else columns[name]
+        scaled.append(TrainingRow(row.token_ids, columns))
+    return scaled

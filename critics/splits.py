@@ -1,0 +1,38 @@
+"""Which clusters the critic is fitted, validated and calibrated on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from pipeline.ids import digest
+
+Part = Literal["fit", "validate", "calibrate"]
+
+
+def split_clusters(
+    clusters: Iterable[str], *, fit_share: float, validate_share: float, seed: int
+) -> dict[str, Part]:
+    """Returns cluster -> part: clusters in hash order, cut at the shares, at least one in each part.
+
+    Cutting the sorted hashes (not thresholding them) keeps the shares right with few clusters, where a
+    part could else be empty.
+
+    Raises:
+        ValueError: fewer than 3 clusters, or shares that leave nothing to calibrate on.
+    """
+    ordered = sorted(set(clusters), key=lambda cluster: digest("critic split", seed, cluster))
+    if len(ordered) < 3:
+        raise ValueError(f"{len(ordered)} clusters cannot be cut into fit, validate and calibrate; make more tasks")
+    if not (0 < fit_share and 0 < validate_share and fit_share + validate_share < 1):
+        raise ValueError(f"fit {fit_share} + validate {validate_share} must be positive and sum to less than 1")
+    num_validate = max(1, round(len(ordered) * validate_share))
+    num_calibrate = max(1, round(len(ordered) * (1 - fit_share - validate_share)))
+    while num_validate + num_calibrate > len(ordered) - 1:  # fit keeps at least one
+        if num_validate >= num_calibrate:
+            num_validate -= 1
+        else:
+            num_calibrate -= 1
+    num_fit = len(ordered) - num_validate - num_calibrate
+    parts: list[Part] = ["fit"] * num_fit + ["validate"] * num_validate + ["calibrate"] * num_calibrate
+    return dict(zip(ordered, parts, strict=True))
