@@ -1,0 +1,100 @@
+"""The environments by name: what a stage needs of each, and nothing about how it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from env.chat.compact import CompactStyle, attempt_line
+from env.feedback.rules import Verbosity
+from env.phone.environment import PhoneEnv
+from env.phone.policies import POLICIES, play_scripted
+from env.phone.solver import optimal_value
+from env.phone.tasks import SPLITS, generate_tasks
+from env.protocol import Action
+from pipeline.errors import ConfigError
+from pipeline.types import Task
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What one environment offers to the stages.
+
+    Attributes:
+        name: its key in `ENVIRONMENTS`.
+        generate_tasks: keyword settings -> tasks of all splits.
+        make_env: verbosity -> a new environment, ready for `reset`.
+        demonstrate: (task, policy name, seed, noise, earlier attempts' actions) -> a scripted episode's
+            actions, each with its compact text.
+        attempt_line: (task, actions, seed, verbosity) -> the actions and the feedback they earned, as one
+            element of `previous_attempts`.
+        solver_value: (task, seed, actions) -> V* of the states s_0..s_{T-1}, before each action.
+        policies: names that `demonstrate` knows.
+        splits: names of the splits, train first.
+    """
+
+    name: str
+    generate_tasks: Callable[..., list[Task]]
+    make_env: Callable[..., PhoneEnv]
+    demonstrate: Callable[..., list[Action]]
+    attempt_line: Callable[..., str]
+    solver_value: Callable[[Task, int, Sequence[Action]], list[float]]
+    policies: tuple[str, ...]
+    splits: tuple[str, ...]
+
+    def style(self, name: str = "compact") -> CompactStyle:
+        """Returns a prompt style by name.
+
+        Raises:
+            ConfigError: no such style.
+        """
+        if name != CompactStyle.name:
+            raise ConfigError(f"style {name!r} is not built; known: {CompactStyle.name}")
+        return CompactStyle()
+
+
+def _make_phone(verbosity: Verbosity = "observed") -> PhoneEnv:
+    return PhoneEnv(verbosity=verbosity)
+
+
+def _demonstrate(
+    task: Task,
+    policy_name: str,
+    seed: int,
+    noise: float = 0.0,
+    earlier: Sequence[Sequence[Action]] = (),
+) -> list[Action]:
+    return play_scripted(task, policy_name, seed, noise, earlier)[0]
+
+
+def _attempt_line(task: Task, actions: Sequence[Action], seed: int, verbosity: Verbosity = "observed") -> str:
+    env = PhoneEnv(verbosity=verbosity)
+    env.reset(task, seed)
+    for action in actions:
+        env.step(action)
+    feedback = env.feedback()
+    return attempt_line(actions, feedback.text if feedback else "")
+
+
+def _solver_value(task: Task, seed: int, actions: Sequence[Action]) -> list[float]:
+    env = PhoneEnv()
+    env.reset(task, seed)
+    values = []
+    for action in actions:
+        values.append(optimal_value(env.world, env.state))
+        env.step(action)
+    return values
+
+
+ENVIRONMENTS: dict[str, Environment] = {
+    "phone": Environment(
+        name="phone",
+        generate_tasks=generate_tasks,
+        make_env=_make_phone,
+        demonstrate=_demonstrate,
+        attempt_line=_attempt_line,
+        solver_value=_solver_value,
+        policies=tuple(POLICIES),
+        splits=SPLITS,
+    )
+}

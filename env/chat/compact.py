@@ -1,0 +1,198 @@
+"""The compact style: terse lines for tiny models, equal in calls to any other style.
+
+    U: R1 dispute a bill at Amber Ridge<|im_end|>
+    A: search Amber Ridge<|im_end|>
+    T: Amber Ridge, banking: Billing 555-0102 bills<|im_end|>
+    A: call 555-0102 R1 ?account_number<|im_end|>
+
+A bare field name sends the form's value, `name=value` a literal one, `?name` offers the field.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from env.chat.neutral import neutralise, one_line
+from env.phone.lexicon import FIELDS
+from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH
+from env.protocol import Action, ToolCall
+from pipeline.ids import digest
+from pipeline.types import Message
+
+STOP_TOKEN = "<|im_end|>"
+PAD_TOKEN = "<|endoftext|>"
+MAX_MESSAGE_CHARACTERS = 4000
+GRAMMAR_VERSION = 1
+
+_MARKS = {"system": "S: ", "user": "U: ", "assistant": "A: ", "tool": "T: "}
+_CUE = "\nA: "
+# Characters that a literal value may hold as they are; the rest is percent-encoded, blanks above all.
+_PLAIN = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
+
+
+class _BadArguments(Exception):
+    """A command whose arguments do not fit its tool; the text is the problem."""
+
+
+class CompactStyle:
+    """Renders messages as `U: A: T:` lines and reads one command per assistant message."""
+
+    name = "compact"
+    stop_token = STOP_TOKEN
+
+    def __init__(self) -> None:
+        self.template = (Path(__file__).with_name("compact.jinja")).read_text(encoding="utf-8").rstrip("\n")
+        self.digest = digest("compact", GRAMMAR_VERSION, self.template)
+
+    def render_prompt(self, messages: Sequence[Message], previous_attempts: Sequence[str] = ()) -> str:
+        """Returns the text up to the first sampled token; earlier attempts go into the first user message.
+
+        Args:
+            messages: in OpenAI form; assistant messages among them are rendered as they are.
+            previous_attempts: one line each, as `attempt_line` writes them.
+        """
+        parts = []
+        attempts = list(previous_attempts)
+        for message in messages:
+            text = self._text(message)
+            if message["role"] == "user" and attempts:
+                lines = "".join(neutralise(attempt) + "\n" for attempt in attempts)
+                text += f"\n<previous_attempts>\n{lines}</previous_attempts>"
+                attempts = []
+            parts.append(f"{_MARKS[message['role']]}{text}{STOP_TOKEN}")
+        return "\n".join(parts) + _CUE
+
+    def render_replies(self, messages: Sequence[Message]) -> str:
+        """Returns the text after a sampled message (its stop token included): replies, then the next cue."""
+        return "".join(f"\n{_MARKS[m['role']]}{self._text(m)}{STOP_TOKEN}" for m in messages) + _CUE
+
+    @staticmethod
+    def _text(message: Message) -> str:
+        content = message.get("content") or ""
+        return content if message["role"] == "assistant" else neutralise(content)
+
+    def parse(self, text: str) -> Action:
+        """Returns the action of one assistant message; total and linear in its length.
+
+        A message that is empty or starts with `done` is no call. Lines that start with no command are
+        passed over, unless no line does: then the tool is unknown.
+        """
+        body = text.removesuffix(STOP_TOKEN)
+        if len(body) > MAX_MESSAGE_CHARACTERS:
+            return Action(body, "bad_args", problem=f"more than {MAX_MESSAGE_CHARACTERS} characters")
+        lines = [words for line in body.splitlines() if (words := line.split())]
+        commands = [words for words in lines if words[0] in _COMMANDS]
+        if len(commands) > 1:
+            return Action(body, "too_many", problem="one call per message")
+        if not commands:
+            if not lines or lines[0][0] == "done":
+                return Action(body, "none")
+            return Action(body, "unknown_tool", problem="unknown command; use search, form, call or done")
+        verb, *words = commands[0]
+        try:
+            call = _COMMANDS[verb](words)
+        except _BadArguments as error:
+            return Action(body, "bad_args", problem=str(error))
+        return Action(body, "ok", (call,))
+
+    def format_call(self, call: ToolCall) -> str:
+        """Returns the command that `parse` reads as this call.
+
+        Raises:
+            ValueError: the tool is unknown.
+        """
+        arguments = call.arguments
+        if call.name == SEARCH:
+            return f"search {arguments['company_name']}"
+        if call.name == FORM:
+            return " ".join(["form", *arguments["fields"]])
+        if call.name == CALL:
+            sent = [_format_field(field, value) for field, value in arguments["auth_info"].items()]
+            return " ".join(["call", arguments["phone_number"], arguments["request"], *sent])
+        raise ValueError(f"tool {call.name!r} has no compact form; known: {SEARCH}, {FORM}, {CALL}")
+
+    def action_of(self, call: ToolCall | None) -> Action:
+        """Returns the action whose text is this call's command; None is `done`."""
+        return Action("done", "none") if call is None else Action(self.format_call(call), "ok", (call,))
+
+    def attempt_line(self, actions: Sequence[Action], feedback: str) -> str:
+        """Returns one earlier attempt as an element of `previous_attempts`."""
+        return attempt_line(actions, feedback)
+
+    def assistant_message(self, action: Action, turn: int) -> Message:
+        """Returns the message in OpenAI form; its content is the text as sampled."""
+        message: Message = {"role": "assistant", "content": action.text}
+        if action.calls:
+            message["tool_calls"] = [
+                {
+                    "id": f"call_{turn}_{place}",
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+                }
+                for place, call in enumerate(action.calls)
+            ]
+        return message
+
+
+def attempt_line(actions: Sequence[Action], feedback: str) -> str:
+    """Returns one earlier attempt as a line for `previous_attempts`: its messages, then the feedback.
+
+    Literal values are starred out: a value counts only if the new attempt's own form gives it.
+    """
+    texts = [one_line(" ".join(_starred(action.text)), 120) for action in actions]
+    return f"{'; '.join(texts)} => {one_line(feedback, 600)}"
+
+
+def _starred(text: str) -> list[str]:
+    return [f"{word.split('=', 1)[0]}=*" if "=" in word else word for word in text.split()]
+
+
+def _format_field(field: str, value: str | None) -> str:
+    if value is None:
+        return f"?{field}"
+    return field if value == FROM_FORM else f"{field}={quote(value, safe=_PLAIN)}"
+
+
+def _search(words: list[str]) -> ToolCall:
+    if not words:
+        raise _BadArguments("search needs a company name")
+    return ToolCall(SEARCH, {"company_name": " ".join(words)})
+
+
+def _form(words: list[str]) -> ToolCall:
+    if not words:
+        raise _BadArguments("form needs fields")
+    _check_fields(words)
+    return ToolCall(FORM, {"fields": words})
+
+
+def _call(words: list[str]) -> ToolCall:
+    if len(words) < 2:
+        raise _BadArguments("call needs a number and a request")
+    phone, request, *sent = words
+    auth_info: dict[str, str | None] = {}
+    names = []
+    for word in sent:
+        name, is_literal, value = word.partition("=")
+        is_offer = name.startswith("?")
+        name = name.removeprefix("?")
+        if is_literal and (is_offer or not value):
+            raise _BadArguments("write name, ?name or name=value")
+        names.append(name)
+        auth_info[name] = None if is_offer else unquote(value) if is_literal else FROM_FORM
+    _check_fields(names)
+    return ToolCall(CALL, {"phone_number": phone, "request": request, "auth_info": auth_info})
+
+
+def _check_fields(names: Sequence[str]) -> None:
+    if any(name not in _FIELDS for name in names):
+        raise _BadArguments("unknown field")
+    if len(set(names)) < len(names):
+        raise _BadArguments("a field twice")
+
+
+_FIELDS = frozenset(FIELDS)
+_COMMANDS: dict[str, Callable[[list[str]], ToolCall]] = {"search": _search, "form": _form, "call": _call}

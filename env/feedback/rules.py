@@ -1,0 +1,106 @@
+"""Rule feedback: a pure function of an episode's events, never of its text and never with a value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from pipeline.types import Event, Feedback
+
+Verbosity = Literal["binary", "observed", "corrective"]
+MAX_CHARACTERS = 600
+
+_CALL_FAILURES = (
+    "auth_missing",
+    "auth_mismatch",
+    "fabricated_auth",
+    "wrong_department",
+    "locked",
+    "invalid_number",
+    "unknown_request",
+)
+_HINTS = {
+    "fabricated_auth": "Only values of the form count.",
+    "auth_mismatch": "A value did not fit its field.",
+    "form_already_submitted": "There is one form only.",
+    "form_too_long": "The form was too long.",
+    "locked": "The line is locked.",
+    "invalid_number": "Dial a number of the directory.",
+    "unknown_request": "Name the request by its id.",
+    "not_found": "Search the full name.",
+    "malformed_json": "A message was no valid call.",
+    "unknown_tool": "A message was no valid call.",
+    "bad_args": "A message was no valid call.",
+    "too_many": "One call per message.",
+    "none": "You stopped too early.",
+    "max_turns": "No turns were left.",
+}
+
+
+def rule_feedback(events: Sequence[Event], verbosity: Verbosity, needed: Sequence[str] = ()) -> Feedback:
+    """Returns what a failed episode teaches.
+
+    Args:
+        events: the episode's, in order.
+        verbosity: `binary` says that it failed and where, `observed` what the episode was told and did,
+            `corrective` also what should have been asked for.
+        needed: the fields that the needed lines accept; read by `corrective` alone.
+
+    Raises:
+        ValueError: unknown verbosity.
+    """
+    if verbosity not in get_args(Verbosity):
+        raise ValueError(f"verbosity {verbosity!r}; known: {', '.join(get_args(Verbosity))}")
+    source = f"rules/{verbosity}"
+    if verbosity == "binary":
+        return Feedback(_binary(events), source)
+    sentences = _observed(events)
+    if verbosity == "observed" or not needed:
+        return Feedback(_cut(sentences), source)
+    sentences.append(f"Ask for {', '.join(needed)} in the one form.")
+    told = {field for event in events if event.code == "auth_missing" for field in event.fields}
+    return Feedback(_cut(sentences), source, privileged=not set(needed) <= told)
+
+
+def _binary(events: Sequence[Event]) -> str:
+    failed = [event for event in events if event.code in _CALL_FAILURES]
+    if not failed:
+        return "Not completed. No call was made."
+    where = f"to {failed[-1].target} " if failed[-1].target else ""
+    return f"Not completed. The call {where}failed."
+
+
+def _observed(events: Sequence[Event]) -> list[str]:
+    form = next((event for event in events if event.code == "form"), None)
+    had = form.fields if form else ()
+    lacking = [field for event in events if event.code == "unavailable" for field in event.fields]
+    sentences = []
+    last = {event.target: event for event in events if event.code == "auth_missing" and event.fields}
+    for target, event in last.items():
+        sentences.append(f"{target} needs: {', '.join(event.fields)}.")
+    if form is None:
+        sentences.append("You sent no form.")
+    elif not had:
+        sentences.append("Your form had nothing.")
+    elif last and all(set(event.fields) <= set(had) for event in last.values()):
+        sentences.append(f"Your form had {', '.join(had)}, but no later call sent it.")
+    else:
+        sentences.append(f"Your form had {', '.join(had)} only.")
+    if lacking:
+        sentences.append(f"The customer has no {', '.join(lacking)}.")
+    routed = [event for event in events if event.code == "wrong_department"]
+    if routed:
+        sentences.append(f"Not {routed[-1].target}: {routed[-1].detail}.")
+    codes = [event.code for event in events]
+    sentences += list(dict.fromkeys(_HINTS[code] for code in codes if code in _HINTS))
+    return sentences
+
+
+def _cut(sentences: Sequence[str]) -> str:
+    """Returns as many whole sentences as fit."""
+    text = ""
+    for sentence in sentences:
+        if len(text) + len(sentence) + 1 > MAX_CHARACTERS:
+            break
+        text = f"{text} {sentence}".strip()
+    return text

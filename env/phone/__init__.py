@@ -1,0 +1,1 @@
+"""The phone scenario: an agent identifies a customer to the right department of a company."""

@@ -1,0 +1,174 @@
+"""Identification rules as minimal sets of fields, and what a line discloses when they are not met."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from itertools import combinations
+from random import Random
+
+from env.phone.lexicon import FIELDS, INDUSTRIES, PRIORS, STRICT_KINDS
+from env.phone.levels import Level
+from pipeline.ids import digest
+
+MAX_MINIMAL_SETS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """Every one of these fields."""
+
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """Any one of these alternatives."""
+
+    options: tuple[AllOf, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KOfN:
+    """Any k of these fields."""
+
+    k: int
+    fields: tuple[str, ...]
+
+
+Rule = AllOf | AnyOf | KOfN
+FieldSet = frozenset[str]
+
+
+def minimal_sets(rule: Rule) -> tuple[FieldSet, ...]:
+    """Returns the smallest sets of fields that satisfy a rule, none containing another, in a fixed order.
+
+    Raises:
+        ValueError: more than `MAX_MINIMAL_SETS` of them.
+
+    Example:
+        >>> [sorted(s) for s in minimal_sets(AnyOf((AllOf(("a", "b")), AllOf(("b",)))))]
+        [['b']]
+    """
+    match rule:
+        case AllOf(fields):
+            sets = [frozenset(fields)]
+        case AnyOf(options):
+            sets = [frozenset(option.fields) for option in options]
+        case KOfN(k, fields):
+            sets = [frozenset(chosen) for chosen in combinations(fields, k)]
+    unique = set(sets)
+    minimal = [s for s in unique if not any(other < s for other in unique)]
+    if len(minimal) > MAX_MINIMAL_SETS:
+        raise ValueError(f"{rule} has {len(minimal)} minimal sets; at most {MAX_MINIMAL_SETS} are allowed")
+    return tuple(sorted(minimal, key=sorted))
+
+
+def satisfied(sets: Sequence[FieldSet], given: Set[str]) -> bool:
+    """Returns whether the given fields contain a minimal set."""
+    return any(needed <= given for needed in sets)
+
+
+def nearest(sets: Sequence[FieldSet], given: Set[str], offered: Set[str]) -> FieldSet:
+    """Returns the minimal set nearest to what was sent or offered: fewest fields lacking, then smallest."""
+    known = given | offered
+    return min(sets, key=lambda needed: (len(needed - known), len(needed), sorted(needed)))
+
+
+@dataclass(frozen=True, slots=True)
+class Disclosure:
+    """What a line says when an identification is incomplete.
+
+    Attributes:
+        missing: fields it names, in a fixed order; () when it names none.
+        others: the other minimal sets, where they are named.
+        count: how many fields are missing, where only that is said.
+    """
+
+    missing: tuple[str, ...] = ()
+    others: tuple[tuple[str, ...], ...] = ()
+    count: int | None = None
+
+
+def ordered(fields: Set[str]) -> tuple[str, ...]:
+    """Returns field names in the order of `FIELDS`."""
+    return tuple(field for field in FIELDS if field in fields)
+
+
+def disclose(kind: str, sets: Sequence[FieldSet], given: Set[str], offered: Set[str]) -> Disclosure:
+    """Returns what a line of this disclosure kind says: all, first, count or vague."""
+    best = nearest(sets, given, offered)
+    missing = ordered(best - given)
+    if kind == "all":
+        return Disclosure(missing, tuple(ordered(other) for other in sets if other != best))
+    if kind == "first":
+        return Disclosure(missing[:1])
+    if kind == "count":
+        return Disclosure(count=len(missing))
+    if kind == "vague":
+        return Disclosure()
+    raise ValueError(f"disclosure {kind!r}; known: all, first, count, vague")
+
+
+def num_fields(kind: str, level: Level) -> int:
+    """Returns how many fields a kind of department wants at a level, before any deviation."""
+    return level.num_fields_strict if kind in STRICT_KINDS else level.num_fields
+
+
+def prior_fields(industry: str, kind: str, level: Level) -> tuple[str, ...]:
+    """Returns the fields that the industry's prior predicts for a kind of department."""
+    return tuple(INDUSTRIES[industry][slot] for slot in PRIORS[kind][: num_fields(kind, level)])
+
+
+def deviation_pool(industry: str, kind: str, level: Level, half: str) -> list[tuple[str, ...]]:
+    """Returns the rules that depart from the prior and that one half of the companies may draw.
+
+    The halves "train" and "test" share no rule, so a deviation met in training never decides a test task.
+
+    Returns:
+        Tuples of fields: a non-ID field replaced (two of three draws) or one field added; sorted.
+    """
+    usual = prior_fields(industry, kind, level)
+    spare = [field for field in FIELDS if field not in usual]
+    replaced = [
+        (*usual[:place], field, *usual[place + 1 :]) for place in range(1, len(usual)) for field in spare
+    ]
+    added = [(*usual, field) for field in spare] if len(usual) < level.max_form_fields else []
+    rules = {frozenset(rule): rule for rule in replaced + added}
+    is_test = half == "test"
+    return sorted(
+        rule
+        for fields, rule in rules.items()
+        if (int(digest("deviation", industry, sorted(fields)), 16) % 2 == 1) == is_test
+    )
+
+
+def draw_rule(
+    rng: Random, industry: str, kind: str, level: Level, half: str, shifted: bool
+) -> tuple[AllOf, bool]:
+    """Returns a department's rule and whether it departs from the industry's prior.
+
+    Args:
+        rng: the company's random numbers.
+        industry: of the company.
+        kind: of the department.
+        level: of the company.
+        half: "train" or "test": which deviating rules may be drawn.
+        shifted: permute the kind's slots, so that the learned prior is wrong.
+    """
+    usual = prior_fields(industry, kind, level)
+    if not usual:
+        return AllOf(()), False
+    if shifted:
+        slots = [INDUSTRIES[industry][slot] for slot in INDUSTRIES[industry]]
+        choices = [
+            chosen for chosen in combinations(slots, len(usual)) if not set(usual) <= set(chosen)
+        ]
+        return AllOf(rng.choice(choices)), True
+    if rng.random() >= level.deviates:
+        return AllOf(usual), False
+    pool = deviation_pool(industry, kind, level, half)
+    replaced = [rule for rule in pool if len(rule) == len(usual)]
+    added = [rule for rule in pool if len(rule) > len(usual)]
+    wanted = replaced if rng.random() < 2 / 3 else added
+    return AllOf(rng.choice(wanted or replaced or added)), True

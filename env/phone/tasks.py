@@ -1,0 +1,180 @@
+"""Makes the phone tasks of all splits: disjoint by construction, each proven solvable."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from random import Random
+
+from env.phone.lexicon import TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
+from env.phone.levels import level_settings
+from env.phone.policies import play_scripted
+from env.phone.solver import optimal_turns
+from env.phone.world import MAX_COMPANIES, CompanyKey, WorldKey, make_world, openings
+from pipeline.errors import ConfigError
+from pipeline.ids import digest
+from pipeline.types import Task
+
+SPLITS = ("train", "val", "test_unseen_company", "test_unseen_industry", "test_shifted_prior")
+COMPANY_SHARES = {
+    "train": 0.50,  # val's tasks are new tasks of these companies
+    "test_unseen_company": 0.20,
+    "test_unseen_industry": 0.15,
+    "test_shifted_prior": 0.15,
+}
+MAX_DRAWS = 20
+
+
+def generate_tasks(
+    *,
+    num_companies: int = 100,
+    num_train: int = 500,
+    num_val: int = 100,
+    num_test: int = 100,
+    level_shares: dict[int, float] | None = None,
+    seed: int = 0,
+) -> list[Task]:
+    """Returns the tasks of all splits, in the order of `SPLITS`.
+
+    No company, name or number is in two of the company groups, and a rule that departs from the prior is
+    never in both a training and a test company. Validation tasks are new requests to training companies.
+    Every task is proven solvable, and at levels 1 and 2 solvable without knowledge of the industry.
+
+    Args:
+        num_companies: over all splits, half of them for training; at least 4.
+        num_train: training tasks.
+        num_val: validation tasks.
+        num_test: tasks of each test split.
+        level_shares: level -> share of companies, and so of tasks; half level 1, half level 2 by default.
+        seed: decides everything.
+
+    Raises:
+        ConfigError: a level that is not built, or counts that do not fit.
+    """
+    shares = {level: share for level, share in (level_shares or {1: 0.5, 2: 0.5}).items() if share > 0}
+    for level in shares:
+        level_settings(level)
+    if not shares:
+        raise ConfigError("tasks.level_shares gives no level a share; give at least one level more than 0")
+    if not 4 <= num_companies <= MAX_COMPANIES:
+        raise ConfigError(f"tasks.num_companies = {num_companies}; allowed: 4 to {MAX_COMPANIES}")
+    groups = _companies(num_companies, shares, seed)
+    # Validation takes the front of each company's openings and training the rest, so no prompt is in both.
+    per_company = math.ceil(num_val / len(groups["train"]))
+    tasks = _split_tasks("train", groups["train"], num_train, skip=per_company)
+    tasks += _split_tasks("val", groups["train"], num_val, reserved=per_company)
+    for split in SPLITS[2:]:
+        tasks += _split_tasks(split, groups[split], num_test)
+    return tasks
+
+
+def _apportion(total: int, shares: dict[str, float] | dict[int, float]) -> list[int]:
+    """Returns whole numbers that add up to `total`, by largest remainder."""
+    scale = total / sum(shares.values())
+    exact = [share * scale for share in shares.values()]
+    counts = [int(part + 1e-9) for part in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda i: (counts[i] - exact[i], i))
+    for i in by_remainder[: total - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
+def _companies(num_companies: int, shares: dict[int, float], seed: int) -> dict[str, list[CompanyKey]]:
+    """Returns the company keys of each group; every group has a company."""
+    counts = dict(zip(COMPANY_SHARES, _apportion(num_companies - 4, COMPANY_SHARES), strict=True))
+    groups: dict[str, list[CompanyKey]] = {}
+    index = 0
+    for group, extra in counts.items():
+        count = extra + 1
+        rng = Random(f"{seed}:companies:{group}")
+        levels = [level for level, n in zip(shares, _apportion(count, shares), strict=True) for _ in range(n)]
+        rng.shuffle(levels)
+        industries = UNSEEN_INDUSTRIES if group == "test_unseen_industry" else TRAINING_INDUSTRIES
+        start = rng.randrange(len(industries))
+        # Industries go round within each level, so that level and industry do not confound each other.
+        seen: dict[int, int] = {}
+        keys = []
+        for level in levels:
+            place = seen[level] = seen.get(level, start - 1) + 1
+            keys.append(
+                CompanyKey(
+                    seed=seed,
+                    index=index,
+                    level=level,
+                    industry=industries[place % len(industries)],
+                    half="train" if group == "train" else "test",
+                    shifted=group == "test_shifted_prior",
+                )
+            )
+            index += 1
+        groups[group] = keys
+    return groups
+
+
+def _split_tasks(
+    split: str, companies: list[CompanyKey], num_tasks: int, skip: int = 0, reserved: int | None = None
+) -> list[Task]:
+    """Returns a split's tasks, spread evenly over its companies.
+
+    Args:
+        split: its name.
+        companies: their keys.
+        num_tasks: how many.
+        skip: openings at the front of each company's list that belong to another split.
+        reserved: use only this many openings at the front; None for all after `skip`.
+    """
+    tasks = []
+    for index in range(num_tasks):
+        company = companies[index % len(companies)]
+        turn = index // len(companies)
+        available = len(openings(company))
+        front = min(skip if reserved is None else reserved, available // 2)
+        if reserved is None:
+            opening = front + turn % (available - front)
+        else:
+            opening = turn % max(1, front)
+        number = turn + (1_000_000 if reserved is not None else 0)
+        tasks.append(_task(split, index, WorldKey(company, opening, number)))
+    return tasks
+
+
+def _task(split: str, index: int, key: WorldKey) -> Task:
+    """Returns the first solvable task of a key, and counts the draws that were not.
+
+    Raises:
+        RuntimeError: none of `MAX_DRAWS` is solvable; a defect of the generator.
+    """
+    for draw in range(MAX_DRAWS):
+        drawn = replace(key, draw=draw)
+        world = make_world(drawn)
+        turns = optimal_turns(world)
+        text = drawn.to_text()
+        line = world.server_of(world.requests[0])
+        task = Task(
+            task_id=digest("phone", text),
+            data_source="phone",
+            split=split,
+            level=world.company.level,
+            prompt=({"role": "user", "content": world.opening},),
+            style="rule",
+            ground_truth=text,
+            ability="tool_use",
+            cluster=world.company.name,
+            index=index,
+            details={
+                "industry": world.company.industry,
+                "kind": line.kind,
+                "deviates": line.deviates,
+                "user": world.user,
+                "optimal_turns": turns,
+                "num_redrawn": draw,
+            },
+        )
+        if turns <= world.level.max_turns and blind_solvable(task):
+            return task
+    raise RuntimeError(f"no solvable world in {MAX_DRAWS} draws of {key}")
+
+
+def blind_solvable(task: Task) -> bool:
+    """Returns whether the prober, who knows no prior, succeeds."""
+    return play_scripted(task, "prober", seed=0)[2].success is True
