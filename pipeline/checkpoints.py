@@ -29,6 +29,7 @@ class Checkpoints:
         self.folder = folder / "checkpoints"
         self._stage = stage
         self._say = say
+        self._damaged: set[Path] = set()
 
     def save(self, update: int, write: Callable[[Path], object], state: dict[str, Any]) -> Path:
         """Writes a checkpoint durably, then removes all but the newest two; returns its folder.
@@ -54,7 +55,7 @@ class Checkpoints:
         record = {"schema_version": 1, "update": update, "state": state, "files": files}
         publish_once(folder / "commit.json", sealed(record), f"{self._stage}.checkpoint.commit")
         failpoint(f"{self._stage}.checkpoint.after_commit")
-        self._remove_older()
+        self._remove_others(folder)
         return folder
 
     def latest(self) -> tuple[Path, dict[str, Any]] | None:
@@ -64,6 +65,7 @@ class Checkpoints:
                 record = self.verify(folder)
             except ArtifactError as error:
                 self._say(f"checkpoint skipped: {error}")
+                self._damaged.add(folder)
                 continue
             return folder, record["state"]
         return None
@@ -90,11 +92,12 @@ class Checkpoints:
             return []
         return sorted((p for p in self.folder.iterdir() if p.name.startswith("u") and p.is_dir()), reverse=True)
 
-    def _remove_older(self) -> None:
-        """Keeps the newest two committed ones; everything else is older, or a dead start's unfinished work."""
-        committed = [folder for folder in self._newest_first() if (folder / "commit.json").exists()]
+    def _remove_others(self, saved: Path) -> None:
+        """Keeps what was just saved and the newest sound ones before it; the rest is older, damaged or unfinished."""
+        sound = [f for f in self._newest_first() if (f / "commit.json").exists() and f not in self._damaged]
+        keep = [saved, *(folder for folder in sound if folder != saved)][:KEEP]
         for folder in self._newest_first():
-            if folder not in committed[:KEEP]:
+            if folder not in keep:
                 # Without commit.json first, a half-removed folder can never look committed.
                 (folder / "commit.json").unlink(missing_ok=True)
                 shutil.rmtree(folder)

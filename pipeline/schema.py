@@ -75,6 +75,14 @@ def struct_of(**fields: pa.DataType | tuple[pa.DataType, bool]) -> pa.DataType:
     )
 
 
+def spec_of(name: str, schema: pa.Schema, id_columns: Sequence[str], volatile: Sequence[str]) -> TableSpec:
+    """Returns the spec of a table that is known only by its file and its manifest."""
+    columns = tuple(
+        Column(f.name, f.type, "", nullable=f.nullable, volatile=f.name in volatile) for f in schema
+    )
+    return TableSpec(name, "", columns, tuple(id_columns))
+
+
 def table_of(spec: TableSpec, columns: dict[str, Sequence[Any]]) -> pa.Table:
     """Returns an Arrow table with exactly the schema of `spec`, from python values.
 

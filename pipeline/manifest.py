@@ -1,0 +1,165 @@
+"""What a complete stage says of itself, and whether that still holds."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import differences
+from pipeline.disk import inside, unsealed
+from pipeline.errors import ArtifactError
+from pipeline.ids import digest
+
+SCHEMA_VERSION = 1
+NAME = "manifest.json"
+LIBRARIES = ("numpy", "pyarrow", "pydantic", "safetensors", "scikit-learn", "tokenizers", "torch", "transformers")
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """Returns a stage folder's manifest, or None if the stage is not complete.
+
+    Raises:
+        ArtifactError: damaged, or of another schema version.
+    """
+    return _read(folder / NAME)
+
+
+def read_plan(folder: Path) -> dict[str, Any] | None:
+    """Returns a stage folder's plan, or None. Raises ArtifactError as `read_manifest` does."""
+    return _read(folder / "plan.json")
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        record = unsealed(path)
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        raise ArtifactError(f"{path.parent} is no folder; a stage's folder belongs there") from None
+    if record.get("schema_version") != SCHEMA_VERSION:
+        raise ArtifactError(
+            f"{path}: schema version {record.get('schema_version')}; this program reads {SCHEMA_VERSION}. "
+            "Next: use the version that wrote it, or another run"
+        )
+    return record
+
+
+def check_sizes(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Checks that every file of a manifest is there with its size. Raises ArtifactError naming the first that is not."""
+    for facts in manifest["files"]:
+        path = inside(folder, facts["path"])
+        if not path.is_file():
+            raise ArtifactError(f"{path}: missing, though the manifest lists it. {repair_hint(manifest['stage'])}")
+        size = path.stat().st_size
+        if size != facts["bytes"]:
+            raise ArtifactError(
+                f"{path}: {size} bytes, the manifest says {facts['bytes']}. {repair_hint(manifest['stage'])}"
+            )
+
+
+def repair_hint(stage: str) -> str:
+    """Returns the next move for a damaged stage."""
+    return f"Next: make {stage} SET=--repair, which makes again what is damaged"
+
+
+def content_of(tables: Mapping[str, str], outputs: Mapping[str, str], verdict: Any) -> str:
+    """Returns a stage's content digest: of its rows, its non-volatile files and its verdict, and of nothing else."""
+    return digest("content", dict(tables), dict(outputs), verdict)
+
+
+def key_of(record: Mapping[str, Any]) -> str:
+    """Returns the stage key of a plan, a manifest or what they are made from."""
+    return digest("stage", record["stage"], record["code_version"], record["settings"], record["inputs"])
+
+
+def refuse_if_changed(folder: Path, recorded: Mapping[str, Any], wanted: Mapping[str, Any], *, complete: bool) -> None:
+    """Checks that a stage's folder was made (or begun) with the settings and inputs that are wanted now.
+
+    Raises:
+        ArtifactError: naming each setting and each input that differs.
+    """
+    if recorded["stage_key"] == wanted["stage_key"]:
+        return
+    stage = wanted["stage"]
+    lines = []
+    before = {"code_version": recorded["code_version"], **recorded["settings"]}
+    changed = differences(before, {"code_version": wanted["code_version"], **wanted["settings"]})
+    if changed:
+        state = "complete" if complete else "half done"
+        lines.append(f"{folder} is {state} with other settings:")
+        lines += [f"  {line}" for line in changed]
+    for name in sorted({*recorded["inputs"], *wanted["inputs"]}):
+        old, new = recorded["inputs"].get(name), wanted["inputs"].get(name)
+        if old != new:
+            lines.append(input_changed(stage, name, old, new))
+    lines.append(
+        f"Next: undo the change, or use another run (RUN=name), or make {stage} SET=--fresh to begin again "
+        "(the old folder is kept under _old/)"
+    )
+    raise ArtifactError("\n".join(lines))
+
+
+def input_changed(stage: str, name: str, old: str | None, new: str | None) -> str:
+    """Returns the sentence that says which input of a stage is not the one it was made from."""
+    if old is None or new is None:
+        return f"{stage} {'now reads' if old is None else 'no longer reads'} {name}."
+    return (
+        f"{stage} was made from {name} {old[:8]}, the folder now holds {new[:8]}. "
+        f"Run: make {stage} SET=--fresh, or use another run (RUN=name)"
+    )
+
+
+def check_lineage(run_dir: Path, names: Sequence[str]) -> None:
+    """Checks that each stage below was made from what its own inputs hold now, all the way up.
+
+    Raises:
+        ArtifactError: naming the stale stage and its changed input.
+    """
+    seen: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        manifest = None if name in seen else read_manifest(run_dir / name)
+        seen.add(name)
+        if manifest is None:
+            continue
+        for upstream, old in manifest["inputs"].items():
+            source = read_manifest(run_dir / upstream)
+            if source is not None and source["content_digest"] != old:
+                raise ArtifactError(input_changed(name, upstream, old, source["content_digest"]))
+            waiting.append(upstream)
+
+
+def provenance() -> dict[str, Any]:
+    """Returns git commit, dirty flag and library versions: recorded, no part of any digest."""
+    here = Path(__file__).resolve().parent.parent
+
+    def git(*arguments: str) -> str | None:
+        try:
+            answer = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return answer.stdout.strip()
+
+    versions = {"python": sys.version.split()[0]}
+    for name in LIBRARIES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    status = git("status", "--porcelain", "--untracked-files=no")
+    return {
+        "git_commit": git("rev-parse", "HEAD"),
+        "git_dirty": None if status is None else bool(status),
+        "libraries": versions,
+    }
+
+
+def plain_json(value: Any) -> Any:
+    """Returns JSON data equal to `value`. Raises TypeError or ValueError for what JSON cannot hold, NaN included."""
+    return json.loads(json.dumps(value, allow_nan=False))

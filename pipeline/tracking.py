@@ -1,0 +1,88 @@
+"""metrics.jsonl: one line of numbers per update or iteration. A sink that fails never ends a run."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+STEP_KEYS = ("iteration", "update")
+
+
+class Metrics:
+    """Appends lines to a file.
+
+    Args:
+        path: the file.
+        start: number of this start of the stage; later starts supersede what they do again.
+        warn: told once when writing fails.
+    """
+
+    def __init__(self, path: Path, start: int, warn: Callable[[str], None]) -> None:
+        self.path = path
+        self.start = start
+        self._warn = warn
+        self._failed = False
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Adds a line; NaN and infinities are kept, as text. Never raises on a full disk or an odd value."""
+        try:
+            line = json.dumps(plain({**values, "start": self.start, "time": time.time()}), allow_nan=False)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except (OSError, TypeError, ValueError) as error:
+            if not self._failed:
+                self._failed = True
+                self._warn(f"metrics are not written any more ({error}); the run goes on without them")
+
+
+def plain(value: Any) -> Any:
+    """Returns a value as JSON data; numpy and torch scalars become numbers, NaN and infinities text.
+
+    Example:
+        >>> plain({"a": float("nan"), "b": (1, 2.5)})
+        {'a': 'nan', 'b': [1, 2.5]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if hasattr(value, "item") and not isinstance(value, float):
+        return plain(value.item())
+    number = float(value)
+    return number if math.isfinite(number) else str(number)
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Returns the lines of a metrics file as one undisturbed history.
+
+    A start that goes on from a checkpoint repeats some updates; the earlier start's lines from there on are left
+    out, and so are torn lines. NaN and infinities come back as floats.
+    """
+    kept: list[dict[str, Any]] = []
+    if not path.exists():
+        return kept
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        line = {k: float(v) if v in ("nan", "inf", "-inf") else v for k, v in line.items()}
+        place = _place(line)
+        if place is not None:
+            kept = [old for old in kept if old["start"] == line["start"] or not _after(_place(old), place)]
+        kept.append(line)
+    return kept
+
+
+def _place(line: Mapping[str, Any]) -> tuple[str, float] | None:
+    return next(((key, line[key]) for key in STEP_KEYS if isinstance(line.get(key), int | float)), None)
+
+
+def _after(old: tuple[str, float] | None, new: tuple[str, float]) -> bool:
+    return old is not None and old[0] == new[0] and old[1] >= new[1]
