@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from env.chat.compact import CompactStyle, attempt_line
+from env.chat.compact import CompactStyle
 from env.feedback.rules import Verbosity
 from env.phone.environment import PhoneEnv
 from env.phone.policies import POLICIES, play_scripted
@@ -26,8 +26,6 @@ class Environment:
         make_env: verbosity -> a new environment, ready for `reset`.
         demonstrate: (task, policy name, seed, noise, earlier attempts' actions) -> a scripted episode's
             actions, each with its compact text.
-        attempt_line: (task, actions, seed, verbosity) -> the actions and the feedback they earned, as one
-            element of `previous_attempts`.
         solver_value: (task, seed, actions) -> V* of the states s_0..s_{T-1}, before each action.
         policies: names that `demonstrate` knows.
         splits: names of the splits, train first.
@@ -37,7 +35,6 @@ class Environment:
     generate_tasks: Callable[..., list[Task]]
     make_env: Callable[..., PhoneEnv]
     demonstrate: Callable[..., list[Action]]
-    attempt_line: Callable[..., str]
     solver_value: Callable[[Task, int, Sequence[Action]], list[float]]
     policies: tuple[str, ...]
     splits: tuple[str, ...]
@@ -67,15 +64,6 @@ def _demonstrate(
     return play_scripted(task, policy_name, seed, noise, earlier)[0]
 
 
-def _attempt_line(task: Task, actions: Sequence[Action], seed: int, verbosity: Verbosity = "observed") -> str:
-    env = PhoneEnv(verbosity=verbosity)
-    env.reset(task, seed)
-    for action in actions:
-        env.step(action)
-    feedback = env.feedback()
-    return attempt_line(actions, feedback.text if feedback else "")
-
-
 def _solver_value(task: Task, seed: int, actions: Sequence[Action]) -> list[float]:
     env = PhoneEnv()
     env.reset(task, seed)
@@ -92,7 +80,6 @@ ENVIRONMENTS: dict[str, Environment] = {
         generate_tasks=generate_tasks,
         make_env=_make_phone,
         demonstrate=_demonstrate,
-        attempt_line=_attempt_line,
         solver_value=_solver_value,
         policies=tuple(POLICIES),
         splits=SPLITS,

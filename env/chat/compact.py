@@ -1,8 +1,8 @@
 """The compact style: terse lines for tiny models, equal in calls to any other style.
 
-    U: R1 dispute a bill at Amber Ridge<|im_end|>
-    A: search Amber Ridge<|im_end|>
-    T: Amber Ridge, banking: Billing 555-0102 bills<|im_end|>
+    U: R1 dispute a bill at Amber Ridge Group<|im_end|>
+    A: search Amber Ridge Group<|im_end|>
+    T: Amber Ridge Group, banking: Billing 555-0102 bills<|im_end|>
     A: call 555-0102 R1 ?account_number<|im_end|>
 
 A bare field name sends the form's value, `name=value` a literal one, `?name` offers the field.
@@ -33,7 +33,7 @@ _CUE = "\nA: "
 _PLAIN = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
-class _BadArguments(Exception):
+class _BadArgumentsError(Exception):
     """A command whose arguments do not fit its tool; the text is the problem."""
 
 
@@ -94,7 +94,7 @@ class CompactStyle:
         verb, *words = commands[0]
         try:
             call = _COMMANDS[verb](words)
-        except _BadArguments as error:
+        except _BadArgumentsError as error:
             return Action(body, "bad_args", problem=str(error))
         return Action(body, "ok", (call,))
 
@@ -106,7 +106,7 @@ class CompactStyle:
         """
         arguments = call.arguments
         if call.name == SEARCH:
-            return f"search {arguments['company_name']}"
+            return " ".join(["search", *arguments["company_name"].split()])
         if call.name == FORM:
             return " ".join(["form", *arguments["fields"]])
         if call.name == CALL:
@@ -119,8 +119,12 @@ class CompactStyle:
         return Action("done", "none") if call is None else Action(self.format_call(call), "ok", (call,))
 
     def attempt_line(self, actions: Sequence[Action], feedback: str) -> str:
-        """Returns one earlier attempt as an element of `previous_attempts`."""
-        return attempt_line(actions, feedback)
+        """Returns one earlier attempt as an element of `previous_attempts`: its messages, then the feedback.
+
+        Literal values are starred out: a value counts only if the new attempt's own form gives it.
+        """
+        texts = [one_line(" ".join(_starred(action.text)), 120) for action in actions]
+        return f"{'; '.join(texts)} => {one_line(feedback, 600)}"
 
     def assistant_message(self, action: Action, turn: int) -> Message:
         """Returns the message in OpenAI form; its content is the text as sampled."""
@@ -137,15 +141,6 @@ class CompactStyle:
         return message
 
 
-def attempt_line(actions: Sequence[Action], feedback: str) -> str:
-    """Returns one earlier attempt as a line for `previous_attempts`: its messages, then the feedback.
-
-    Literal values are starred out: a value counts only if the new attempt's own form gives it.
-    """
-    texts = [one_line(" ".join(_starred(action.text)), 120) for action in actions]
-    return f"{'; '.join(texts)} => {one_line(feedback, 600)}"
-
-
 def _starred(text: str) -> list[str]:
     return [f"{word.split('=', 1)[0]}=*" if "=" in word else word for word in text.split()]
 
@@ -158,20 +153,20 @@ def _format_field(field: str, value: str | None) -> str:
 
 def _search(words: list[str]) -> ToolCall:
     if not words:
-        raise _BadArguments("search needs a company name")
+        raise _BadArgumentsError("search needs a company name")
     return ToolCall(SEARCH, {"company_name": " ".join(words)})
 
 
 def _form(words: list[str]) -> ToolCall:
     if not words:
-        raise _BadArguments("form needs fields")
+        raise _BadArgumentsError("form needs fields")
     _check_fields(words)
     return ToolCall(FORM, {"fields": words})
 
 
 def _call(words: list[str]) -> ToolCall:
     if len(words) < 2:
-        raise _BadArguments("call needs a number and a request")
+        raise _BadArgumentsError("call needs a number and a request")
     phone, request, *sent = words
     auth_info: dict[str, str | None] = {}
     names = []
@@ -179,8 +174,8 @@ def _call(words: list[str]) -> ToolCall:
         name, is_literal, value = word.partition("=")
         is_offer = name.startswith("?")
         name = name.removeprefix("?")
-        if is_literal and (is_offer or not value):
-            raise _BadArguments("write name, ?name or name=value")
+        if is_literal and is_offer:
+            raise _BadArgumentsError("write name, ?name or name=value")
         names.append(name)
         auth_info[name] = None if is_offer else unquote(value) if is_literal else FROM_FORM
     _check_fields(names)
@@ -189,9 +184,9 @@ def _call(words: list[str]) -> ToolCall:
 
 def _check_fields(names: Sequence[str]) -> None:
     if any(name not in _FIELDS for name in names):
-        raise _BadArguments("unknown field")
+        raise _BadArgumentsError("unknown field")
     if len(set(names)) < len(names):
-        raise _BadArguments("a field twice")
+        raise _BadArgumentsError("a field twice")
 
 
 _FIELDS = frozenset(FIELDS)

@@ -144,7 +144,9 @@ def place_call(world: World, state: State, phone: str, request_id: str, sent: Se
         return _strike(state, line.phone), outcome("auth_mismatch", sent.mismatched)
     said = disclose(line.disclosure, line.sets, sent.given, sent.offered)
     is_strike = not sent.is_probe or level.probe_is_strike
-    return (_strike(state, line.phone) if is_strike else state), outcome("auth_missing", set(said.missing), said)
+    return (_strike(state, line.phone) if is_strike else state), outcome(
+        "auth_missing", set(said.missing), said
+    )
 
 
 def _strike(state: State, phone: str) -> State:

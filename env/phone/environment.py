@@ -132,12 +132,12 @@ class PhoneEnv:
 
     def _suggestions(self) -> list[str]:
         """Returns the company and two that sound like it, so that a slip can be repaired."""
-        first, second = self.world.company.name.split()
+        first, second, third = self.world.company.name.split()
         rng = self._random("suggestions")
         names = [
             self.world.company.name,
-            f"{first} {rng.choice([word for word in lexicon.SECOND_WORDS if word != second])}",
-            f"{rng.choice([word for word in lexicon.FIRST_WORDS if word != first])} {second}",
+            f"{first} {rng.choice([word for word in lexicon.SECOND_WORDS if word != second])} {third}",
+            f"{rng.choice([word for word in lexicon.FIRST_WORDS if word != first])} {second} {third}",
         ]
         rng.shuffle(names)
         return names
@@ -164,7 +164,12 @@ class PhoneEnv:
         """Returns how each sent field stands to what this rollout's form gave."""
         form = self.state.form or frozenset()
         values = {field: self.world.profile[field] for field in form}
-        groups: dict[str, set[str]] = {"given": set(), "mismatched": set(), "fabricated": set(), "offered": set()}
+        groups: dict[str, set[str]] = {
+            "given": set(),
+            "mismatched": set(),
+            "fabricated": set(),
+            "offered": set(),
+        }
         for field, value in auth_info.items():
             if value is None:
                 groups["offered"].add(field)

@@ -1,6 +1,6 @@
 """Fields, industries, departments and words of the phone scenario: the world's data, no logic.
 
-Names are pairs of common words and numbers are short, so that a tiny model can copy what it has not
+Names are three common words and numbers are short, so that a tiny model can copy what it has not
 seen: an unseen company is an unseen combination of seen pieces.
 """
 
@@ -73,7 +73,12 @@ DEPARTMENT_NAMES: dict[str, tuple[str, ...]] = {
 }
 
 DESCRIPTIONS: dict[str, tuple[str, ...]] = {
-    "customer_service": ("orders and questions", "general help", "changes and questions", "general questions"),
+    "customer_service": (
+        "orders and questions",
+        "general help",
+        "changes and questions",
+        "general questions",
+    ),
     "billing": ("bills and charges", "charges and refunds", "bills", "refunds and bills"),
     "technical_support": ("faults", "broken things", "faults and setup", "setup"),
     "fraud": ("stolen cards", "theft", "suspicious charges", "theft and alerts"),
@@ -141,21 +146,54 @@ REQUEST_PHRASES = (
     "for {company}, {request} {errand}",
 )
 
-FIRST_WORDS = tuple(
-    "Amber Blue Red Green Silver Golden Bright Clear Swift Quiet North South East West Grand Royal First "
-    "Prime True Fair Bold Calm Kind Wild Iron Stone Oak Pine Maple Cedar River Lake Sun Moon Star Snow Rain "
-    "Wind".split()
+FIRST_WORDS = (
+    "Amber",
+    "Blue",
+    "Red",
+    "Green",
+    "Silver",
+    "Golden",
+    "North",
+    "South",
+    "East",
+    "West",
+    "Royal",
+    "Iron",
 )
-SECOND_WORDS = tuple(
-    "Ridge Vale Harbor Bridge Field Gate Point Crest Brook Haven Hill Park Tower Square Path Road Shore Bay "
-    "Cove Peak Grove Forge Mill Barn Lodge Court Circle Union Anchor Arrow Compass Lantern Beacon Summit "
-    "Garden Meadow Canyon Valley".split()
+SECOND_WORDS = (
+    "Ridge",
+    "Harbor",
+    "Bridge",
+    "Field",
+    "Gate",
+    "Brook",
+    "Haven",
+    "Hill",
+    "Park",
+    "Tower",
+    "Lake",
+    "Grove",
 )
+THIRD_WORDS = (
+    "Group",
+    "Company",
+    "Trust",
+    "Partners",
+    "Union",
+    "Direct",
+    "Works",
+    "One",
+    "House",
+    "Services",
+)
+"""Pieces of company names: few, so that each is met often and only their combination is new."""
+
+SECRET_WORDS = ("anchor", "lantern", "meadow", "canyon", "compass", "garden", "beacon", "forge")
 
 FIRST_NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gia", "Hal", "Ida", "Jon")
 LAST_NAMES = ("Lee", "Ray", "Fox", "May", "Cole", "Dale", "Hart", "Kent", "Lowe", "Nash")
 STREETS = ("Elm", "Ash", "High", "Main", "Mill", "Park")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
-COMMON_FIELDS = ("full_name", "date_of_birth", "phone_number", "account_number", "email", "billing_zip")
+COMMON_FIELDS = ("account_number", "full_name", "phone_number", "date_of_birth", "email", "billing_zip")
 """What an over-collector thinks everybody wants, most common first."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from random import Random
 
-from env.phone.lexicon import FIELDS, INDUSTRIES, PRIORS, STRICT_KINDS
 from env.phone.levels import Level
+from env.phone.lexicon import FIELDS, INDUSTRIES, PRIORS, STRICT_KINDS
 from pipeline.ids import digest
 
 MAX_MINIMAL_SETS = 6
@@ -161,9 +161,7 @@ def draw_rule(
         return AllOf(()), False
     if shifted:
         slots = [INDUSTRIES[industry][slot] for slot in INDUSTRIES[industry]]
-        choices = [
-            chosen for chosen in combinations(slots, len(usual)) if not set(usual) <= set(chosen)
-        ]
+        choices = [chosen for chosen in combinations(slots, len(usual)) if not set(usual) <= set(chosen)]
         return AllOf(rng.choice(choices)), True
     if rng.random() >= level.deviates:
         return AllOf(usual), False

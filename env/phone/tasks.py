@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 from random import Random
 
-from env.phone.lexicon import TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
 from env.phone.levels import level_settings
+from env.phone.lexicon import TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
 from env.phone.policies import play_scripted
 from env.phone.solver import optimal_turns
 from env.phone.world import MAX_COMPANIES, CompanyKey, WorldKey, make_world, openings
@@ -129,10 +129,7 @@ def _split_tasks(
         turn = index // len(companies)
         available = len(openings(company))
         front = min(skip if reserved is None else reserved, available // 2)
-        if reserved is None:
-            opening = front + turn % (available - front)
-        else:
-            opening = turn % max(1, front)
+        opening = front + turn % (available - front) if reserved is None else turn % max(1, front)
         number = turn + (1_000_000 if reserved is not None else 0)
         tasks.append(_task(split, index, WorldKey(company, opening, number)))
     return tasks

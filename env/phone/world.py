@@ -169,20 +169,30 @@ class WorldKey:
             opening, number, draw = data["task"]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"ground_truth {text[:80]!r} is no key of a phone world; make the tasks again: make tasks"
+                f"ground_truth {text[:80]!r} is no key of a phone world; run: make tasks"
             ) from error
         if version != GENERATOR_VERSION:
             raise ValueError(
-                f"ground_truth is of generator version {version}, this is {GENERATOR_VERSION}; make tasks again"
+                f"ground_truth: generator version {version}, this is {GENERATOR_VERSION}; run: make tasks"
             )
         return WorldKey(CompanyKey(seed, index, level, industry, half, bool(shifted)), opening, number, draw)
 
 
 @lru_cache(maxsize=8)
-def _names(seed: int) -> tuple[str, ...]:
-    names = [f"{first} {second}" for first in lexicon.FIRST_WORDS for second in lexicon.SECOND_WORDS]
-    Random(f"{seed}:names").shuffle(names)
-    return tuple(names)
+def _word_orders(seed: int) -> tuple[tuple[str, ...], ...]:
+    rng = Random(f"{seed}:names")
+    lists = (lexicon.FIRST_WORDS, lexicon.SECOND_WORDS, lexicon.THIRD_WORDS)
+    return tuple(tuple(rng.sample(words, len(words))) for words in lists)
+
+
+def company_name(seed: int, index: int) -> str:
+    """Returns the name of a company: another one for every index, every word as often as any other.
+
+    A word is followed by all others alike, so a name has to be copied and cannot be recited.
+    """
+    firsts, seconds, thirds = _word_orders(seed)
+    a, b, c = index % 12, index // 12 % 12, index // 144
+    return f"{firsts[a]} {seconds[(a + b) % 12]} {thirds[(3 * a + 7 * b + c) % 10]}"
 
 
 @lru_cache(maxsize=8)
@@ -225,7 +235,7 @@ def make_company(key: CompanyKey) -> Company:
     vocabulary |= {field for line in departments for needed in line.sets for field in needed}
     spare = [field for field in lexicon.FIELDS if field not in vocabulary]
     vocabulary |= set(rng.sample(spare, max(0, level.vocabulary - len(vocabulary))))
-    name = _names(key.seed)[key.index]
+    name = company_name(key.seed, key.index)
     return Company(
         name=name,
         aliases=(name.replace(" ", ""),),
@@ -283,7 +293,7 @@ def _value(field: str, rng: Random) -> str:
         case "service_address":
             return f"{rng.randrange(1, 100)}-{rng.choice(lexicon.STREETS)}"
         case "security_answer" | "passphrase":
-            return rng.choice(lexicon.SECOND_WORDS).lower() + str(rng.randrange(10, 100))
+            return rng.choice(lexicon.SECRET_WORDS) + str(rng.randrange(10, 100))
         case "date_of_birth" | "contract_date" | "customer_since" | "card_expiry":
             return f"{rng.choice(lexicon.MONTHS)}-{rng.randrange(10, 100)}"
         case "last_payment":
