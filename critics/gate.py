@@ -1,0 +1,196 @@
+"""Whether a critic is good enough to train an actor with, condition by condition, in plain words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pipeline.statistics import Interval
+
+NOT_MEASURED: Literal["not measured"] = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition of the gate.
+
+    Attributes:
+        name: of the measure.
+        passed: True, False or "not measured".
+        asks: what is asked, in words.
+        reason: what was found, in words.
+        interval: the measure; None for a yes or no, or when it was not measured.
+        threshold: what a bound is compared with; None likewise.
+    """
+
+    name: str
+    passed: bool | Literal["not measured"]
+    asks: str
+    reason: str
+    interval: Interval | None = None
+    threshold: float | None = None
+
+
+def judge(
+    measures_by_context: Mapping[str, Mapping[str, Interval]],
+    *,
+    converged: bool,
+    min_advantage_correlation: float = 0.2,
+    max_calibration_excess: float = 0.03,
+) -> list[Condition]:
+    """Returns the gate's conditions: 95 % bounds of each context's measures, convergence, what is not measured.
+
+    Args:
+        measures_by_context: context -> `critics.quality.measure`; "bare" always, "guided" if the actor trains there.
+        converged: whether fitting stopped because it had nothing left to gain.
+        min_advantage_correlation: the lower bound of rho_A must exceed this.
+        max_calibration_excess: the upper bound of the ECE must stay under its floor plus this.
+
+    Raises:
+        ValueError: no measures of bare states.
+    """
+    if "bare" not in measures_by_context:
+        raise ValueError(f"the gate judges bare states; got measures of {sorted(measures_by_context)}")
+    asked = [
+        ("ev", 0.0, "it explains differences between states"),
+        ("ev_within", 0.0, "it explains differences within one rollout"),
+        ("rho_a", min_advantage_correlation, "its step advantages go with the measured ones"),
+        ("skill_over_task_rate", 0.0, "it beats the task's own success rate"),
+        ("skill_over_constant", 0.0, "it beats a constant"),
+        ("skill_over_position", 0.0, "it beats the position alone"),
+    ]
+    conditions = []
+    for context, measures in measures_by_context.items():
+        suffix = "" if context == "bare" else f" ({context})"
+        for name, threshold, asks in asked:
+            conditions.append(_above(name + suffix, measures[name], threshold, asks + suffix))
+        conditions.append(_below("ece_excess" + suffix, measures["ece_excess"], max_calibration_excess, suffix))
+    word = "stopped with nothing left to gain" if converged else "ran out of epochs before it converged"
+    conditions.append(Condition("converged", converged, "it was fitted to convergence", f"fitting {word}"))
+    for name, asks in (
+        ("sibling_top1", "of sibling steps it prefers the best more often than chance"),
+        ("probes", "cosmetic changes of a step leave its value alone"),
+    ):
+        conditions.append(Condition(name, NOT_MEASURED, asks, "not measured in this report"))
+    return conditions
+
+
+def _above(name: str, interval: Interval, threshold: float, asks: str) -> Condition:
+    # NaN compares false, so an undefined measure fails.
+    passed = interval.low > threshold
+    if math.isnan(interval.value):
+        reason = "undefined: the audited states do not vary enough, or there are too few"
+    elif math.isnan(interval.low):
+        reason = f"{interval.value:.3f} without bounds: one cluster says nothing about spread"
+    else:
+        word = "above" if passed else "not above"
+        reason = f"{_words(interval)}: the lower bound is {word} {threshold:g}"
+    return Condition(name, passed, asks, reason, interval, threshold)
+
+
+def _below(name: str, excess: Interval, threshold: float, suffix: str) -> Condition:
+    passed = excess.high < threshold
+    if math.isnan(excess.high):
+        reason = "undefined: too few audited states or clusters"
+    else:
+        word = "below" if passed else "not below"
+        reason = (
+            f"calibration error minus its floor is {_words(excess)}: the upper bound is {word} {threshold:g}"
+        )
+    return Condition(name, passed, "its percentages can be taken at their word" + suffix, reason, excess, threshold)
+
+
+def _words(interval: Interval) -> str:
+    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def passed(conditions: Sequence[Condition]) -> bool:
+    """Returns whether every measured condition passed."""
+    return all(condition.passed is not False for condition in conditions)
+
+
+def gate_dict(
+    conditions: Sequence[Condition], measures: Mapping[str, Interval], *, policy_digest: str, critic_digest: str
+) -> dict[str, Any]:
+    """Returns the content of gate.json.
+
+    Keys: `passed`, `verdict` (PASS or FAIL), `reasons` (failed conditions in words), `not_measured`,
+    `conditions`, `adv_rmse` (of bare states, null if undefined), `kl_range`, `policy_digest`, `critic_digest`.
+    """
+    good = passed(conditions)
+    adv_rmse = measures["adv_rmse"].value
+    return {
+        "passed": good,
+        "verdict": "PASS" if good else "FAIL",
+        "reasons": [f"{c.name}: {c.reason}" for c in conditions if c.passed is False],
+        "not_measured": [c.name for c in conditions if c.passed == NOT_MEASURED],
+        "conditions": [
+            {
+                "name": c.name,
+                "passed": c.passed,
+                "asks": c.asks,
+                "reason": c.reason,
+                "threshold": c.threshold,
+                **({} if c.interval is None else interval_dict(c.interval)),
+            }
+            for c in conditions
+        ],
+        "adv_rmse": adv_rmse if math.isfinite(adv_rmse) else None,
+        "kl_range": NOT_MEASURED,
+        "policy_digest": policy_digest,
+        "critic_digest": critic_digest,
+    }
+
+
+def interval_dict(interval: Interval) -> dict[str, float | None]:
+    """Returns value, low, high for JSON; null where undefined."""
+    numbers = {"value": interval.value, "low": interval.low, "high": interval.high}
+    return {name: float(x) if math.isfinite(x) else None for name, x in numbers.items()}
+
+
+def opening(
+    conditions: Sequence[Condition],
+    measures: Mapping[str, Interval],
+    *,
+    policy_digest: str,
+    weakest: str | None,
+) -> str:
+    """Returns the page's first paragraph: the verdict and what it means, in plain words."""
+    good = passed(conditions)
+    parts = [
+        f"{'PASS' if good else 'FAIL'}. This critic estimates the chance that policy {policy_digest[:12]} solves an "
+        "unseen task from a given step.",
+        f"It explains {_percent(measures['ev'])} of the differences between states, "
+        f"{_percent(measures['ev_within'])} within one rollout (0 = useless for steps).",
+        f"Where a step clearly changed that chance, it sees the direction in {_percent(measures['sign_agreement'])} "
+        "(a coin: 50 %).",
+    ]
+    ece, floor = measures["ece"].value, measures["ece_floor"].value
+    if math.isfinite(ece):
+        parts.append(
+            f"Its percentages are off by {100 * ece:.0f} points (a perfect critic would show {100 * floor:.0f} here)."
+        )
+    skill = measures["skill_over_task_rate"]
+    if math.isfinite(skill.value):
+        verb = "beats" if skill.value > 0 else "falls short of"
+        parts.append(f"It {verb} the bare task success rate by {abs(100 * skill.value):.0f} %.")
+    if weakest:
+        parts.append(f"Weakest: {weakest}.")
+    failed = [c for c in conditions if c.passed is False]
+    if failed:
+        parts.append("It fails because: " + "; ".join(f"{c.name}, {c.reason}" for c in failed) + ".")
+    unmeasured = [c.name for c in conditions if c.passed == NOT_MEASURED]
+    if unmeasured:
+        parts.append(f"Not measured: {', '.join(unmeasured)}.")
+    parts.append("It does not judge step correctness.")
+    return " ".join(parts)
+
+
+def _percent(interval: Interval) -> str:
+    if math.isnan(interval.value):
+        return "an undefined share"
+    if not (math.isfinite(interval.low) and math.isfinite(interval.high)):
+        return f"{100 * interval.value:.0f} % [no bounds]"
+    return f"{100 * interval.value:.0f} % [{100 * interval.low:.0f}, {100 * interval.high:.0f}]"
