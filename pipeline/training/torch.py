@@ -77,7 +77,7 @@ class TorchTrainer:
         self._head = head
         self._grad_clip = grad_clip
         self._micro_batch_tokens = micro_batch_tokens
-        self._pad_token_id = pad_token_id if pad_token_id is not None else (model.config.pad_token_id or 0)  # type: ignore[union-attr]
+        self._pad_token_id: int = pad_token_id if pad_token_id is not None else self.model.config.pad_token_id or 0
         self._temperature = temperature
         self._entropy = entropy
         self._trainable: tuple[str, ...] | None = None
