@@ -49,9 +49,13 @@ class Artifact:
             if plan is None:
                 raise ArtifactError(f"{folder} is missing. Run: make {stage}")
             committed = len(ledger.read(folder)[0])
-            raise ArtifactError(f"{folder} is not complete ({committed} of {plan['shards']} shards). Run: make {stage}")
+            raise ArtifactError(
+                f"{folder} is not complete ({committed} of {plan['shards']} shards). Run: make {stage}"
+            )
         if manifest["stage"] != stage:
-            raise ArtifactError(f"{folder} holds stage {manifest['stage']!r}; expected {stage!r}. Run: make {stage}")
+            raise ArtifactError(
+                f"{folder} holds stage {manifest['stage']!r}; expected {stage!r}. Run: make {stage}"
+            )
         check_sizes(folder, manifest)
         return cls(folder, manifest)
 
@@ -73,7 +77,9 @@ class Artifact:
         """
         parts = [facts for facts in self.manifest["files"] if facts.get("table") == name]
         if not parts:
-            raise ArtifactError(f"{self.folder} has no table {name!r}; it has: {', '.join(self.tables) or 'none'}")
+            raise ArtifactError(
+                f"{self.folder} has no table {name!r}; it has: {', '.join(self.tables) or 'none'}"
+            )
         tables = []
         for facts in parts:
             path = self._verify(facts["path"])
@@ -93,7 +99,9 @@ class Artifact:
         target = inside(self.folder, relative)
         wanted = [name for name in self._files if name == relative or name.startswith(relative + "/")]
         if not wanted:
-            raise ArtifactError(f"{target}: the manifest of {self.stage} lists no such file. Run: make {self.stage}")
+            raise ArtifactError(
+                f"{target}: the manifest of {self.stage} lists no such file. Run: make {self.stage}"
+            )
         for name in wanted:
             self._verify(name)
         return target
@@ -121,7 +129,9 @@ class Artifact:
                 raise ArtifactError(f"{self.folder}: {error}") from None
             digests[name] = content_digest(table, spec)
             if digests[name] != facts["content"]:
-                raise ArtifactError(f"{self.folder}: rows of {name} differ from the manifest's content digest")
+                raise ArtifactError(
+                    f"{self.folder}: rows of {name} differ from the manifest's content digest"
+                )
         counts = self.manifest["counts"]
         total = ledger.Counts(counts["planned"], counts["done"], counts["failed"], counts["skipped"])
         if not total.balanced:
@@ -135,7 +145,7 @@ class Artifact:
         if again or relative not in self._verified:
             if not path.is_file() or file_sha256(path) != self._files[relative]["sha256"]:
                 raise ArtifactError(
-                    f"{path}: {'damaged: its SHA-256 is not the manifest’s' if path.is_file() else 'missing'}. "
+                    f"{path}: {'damaged (SHA-256 differs)' if path.is_file() else 'missing'}. "
                     f"{repair_hint(self.stage)}"
                 )
             self._verified.add(relative)

@@ -1,4 +1,4 @@
-"""Training state that a stage can go on from: a folder counts once its commit.json is there and every digest matches."""
+"""Training state to go on from: a folder counts once commit.json is there and every digest matches."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Checkpoints:
         return folder
 
     def latest(self) -> tuple[Path, dict[str, Any]] | None:
-        """Returns (folder, state) of the newest undamaged checkpoint, or None; damaged ones are named in the log."""
+        """Returns (folder, state) of the newest sound checkpoint, or None; damaged ones are logged."""
         for folder in self._newest_first():
             try:
                 record = self.verify(folder)
@@ -83,17 +83,23 @@ class Checkpoints:
             raise ArtifactError(f"{folder}: was never committed") from None
         for name, facts in record["files"].items():
             path = inside(folder, name)
-            if not path.is_file() or path.stat().st_size != facts["bytes"] or file_sha256(path) != facts["sha256"]:
+            if (
+                not path.is_file()
+                or path.stat().st_size != facts["bytes"]
+                or file_sha256(path) != facts["sha256"]
+            ):
                 raise ArtifactError(f"{path}: missing or damaged")
         return record
 
     def _newest_first(self) -> list[Path]:
         if not self.folder.is_dir():
             return []
-        return sorted((p for p in self.folder.iterdir() if p.name.startswith("u") and p.is_dir()), reverse=True)
+        return sorted(
+            (p for p in self.folder.iterdir() if p.name.startswith("u") and p.is_dir()), reverse=True
+        )
 
     def _remove_others(self, saved: Path) -> None:
-        """Keeps what was just saved and the newest sound ones before it; the rest is older, damaged or unfinished."""
+        """Keeps what was saved and the newest sound ones before it; others are old, damaged or unfinished."""
         sound = [f for f in self._newest_first() if (f / "commit.json").exists() and f not in self._damaged]
         keep = [saved, *(folder for folder in sound if folder != saved)][:KEEP]
         for folder in self._newest_first():

@@ -1,7 +1,7 @@
-"""One YAML table -> one frozen pydantic model, strictly: an unknown key or a wrong type ends the run before it starts.
+"""One YAML table -> one frozen pydantic model, strictly: an unknown key or a wrong type ends the run early.
 
-Every setting is semantic (it decides what is made, and enters the stage key) or runtime (it decides only how,
-is recorded, and may change between two starts of one stage). `runtime(...)` marks the second kind.
+Every setting is semantic (it decides what is made, and enters the stage key) or runtime (it decides only
+how, is recorded, and may change between two starts of one stage). `runtime(...)` marks the second kind.
 """
 
 from __future__ import annotations
@@ -43,14 +43,16 @@ def load_config(model: type[M], path: Path, overrides: Sequence[str] = ()) -> M:
     """Returns the settings of a YAML file, with `a.b=value` overrides (the value is YAML) put on top.
 
     Raises:
-        ConfigError: unreadable file, duplicate or unknown key (naming the nearest known one), wrong type, value
-            out of range. All problems are named at once.
+        ConfigError: unreadable file, duplicate or unknown key (naming the nearest known one), wrong type,
+            value out of range. All problems are named at once.
     """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot read this configuration ({error}). Next: give the path of a YAML file") from None
+        raise ConfigError(
+            f"{path}: cannot read this configuration ({error}). Next: give the path of a YAML file"
+        ) from None
     data = _parse(text, str(path))
     if data is None:
         data = {}
@@ -66,7 +68,9 @@ def load_config(model: type[M], path: Path, overrides: Sequence[str] = ()) -> M:
     return validate(model, data, str(path), origins)
 
 
-def validate(model: type[M], data: Mapping[str, Any], source: str, origins: Mapping[str, str] | None = None) -> M:
+def validate(
+    model: type[M], data: Mapping[str, Any], source: str, origins: Mapping[str, str] | None = None
+) -> M:
     """Returns `model` filled from plain data; `source` (or the origin of a dotted key) opens each message.
 
     Raises:
@@ -76,7 +80,9 @@ def validate(model: type[M], data: Mapping[str, Any], source: str, origins: Mapp
         # JSON in strict mode: "4" is no integer and true is no number, yet a list may fill a tuple.
         return model.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        lines = [_explain(model, problem, source, origins or {}) for problem in error.errors(include_url=False)]
+        lines = [
+            _explain(model, problem, source, origins or {}) for problem in error.errors(include_url=False)
+        ]
         raise ConfigError("\n".join(dict.fromkeys(lines))) from None
 
 
@@ -154,9 +160,13 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     for key_node, value_node in node.value:
         key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, str | int | float):
-            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is not a name", key_node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key {key!r} is not a name", key_node.start_mark
+            )
         if key in result:
-            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key {key!r} is given twice", key_node.start_mark
+            )
         result[key] = loader.construct_object(value_node, deep=True)
     return result
 
@@ -213,7 +223,9 @@ def known_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 def _explain(model: type[BaseModel], problem: Any, source: str, origins: Mapping[str, str]) -> str:
     key = ".".join(str(part) for part in problem["loc"])
-    where = next((text for name, text in origins.items() if key == name or key.startswith(name + ".")), source)
+    where = next(
+        (text for name, text in origins.items() if key == name or key.startswith(name + ".")), source
+    )
     if problem["type"] == "extra_forbidden":
         return f"{where}: {key} is not a setting; {_suggestion(model, key)}"
     if problem["type"] == "missing":

@@ -21,7 +21,7 @@ STALE_SECONDS = 120.0  # without a heartbeat for so long, a process on another h
 
 
 def process_start(pid: int) -> int | None:
-    """Returns when a process of this host began, in kernel ticks; None if there is none. 0 if it cannot be known."""
+    """Returns when a process of this host began, in kernel ticks; None if gone, 0 if it cannot be known."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         fields = stat.rpartition(")")[2].split()
@@ -132,9 +132,11 @@ def remove_dead_temporaries(folder: Path) -> list[Path]:
 
 
 def sealed(record: dict[str, Any]) -> bytes:
-    """Returns a record as JSON with the digest of its own content, so that a single flipped bit is noticed."""
+    """Returns a record as JSON with the digest of its own content: a single flipped bit is noticed."""
     plain = json.loads(json.dumps(record, allow_nan=False))
-    text = json.dumps({**plain, "digest": digest("record", plain)}, indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(
+        {**plain, "digest": digest("record", plain)}, indent=1, ensure_ascii=False, allow_nan=False
+    )
     return text.encode() + b"\n"
 
 

@@ -26,7 +26,7 @@ class FailpointError(RuntimeError):
 def failpoint(name: str) -> None:
     """Fails here if the environment asks for the n-th passage of this name; otherwise does nothing.
 
-    With `VDAPO_FAILPOINTS_LOG=<file>` each name passed is appended to that file, so a sweep can find the points.
+    With `VDAPO_FAILPOINTS_LOG=<file>` each name passed is appended there: a sweep learns the points so.
     """
     log = os.environ.get(f"{_VARIABLE}_LOG")
     armed = os.environ.get(_VARIABLE)
@@ -65,6 +65,8 @@ def parse(text: str) -> dict[tuple[str, int], str]:
         place, _, action = item.partition("=")
         name, _, nth = place.rpartition(":")
         if not name or not nth.isdigit() or int(nth) < 1 or action not in ACTIONS:
-            raise ConfigError(f"{_VARIABLE}: got {item!r}; allowed: <name>:<nth from 1>=<{'|'.join(ACTIONS)}>")
+            raise ConfigError(
+                f"{_VARIABLE}: got {item!r}; allowed: <name>:<nth from 1>=<{'|'.join(ACTIONS)}>"
+            )
         result[name, int(nth)] = action
     return result

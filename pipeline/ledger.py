@@ -17,7 +17,7 @@ from pipeline.ids import digest
 
 @dataclass(frozen=True)
 class Entry:
-    """A committed shard. One line covers all of its tables, so a shard is there with all of them or not at all.
+    """A committed shard. One line covers all of its tables: they are all there, or none is.
 
     Attributes:
         index: place in the plan.
@@ -114,7 +114,9 @@ class Counts:
             done += one
             failed.update(two)
             skipped.update(three)
-        return cls(planned, done, {k: failed[k] for k in sorted(failed)}, {k: skipped[k] for k in sorted(skipped)})
+        return cls(
+            planned, done, {k: failed[k] for k in sorted(failed)}, {k: skipped[k] for k in sorted(skipped)}
+        )
 
     @property
     def balanced(self) -> bool:

@@ -64,8 +64,8 @@ class Lock:
         age = f"{time.time() - lease['since']:.0f} s" if "since" in lease else "unknown"
         return ArtifactError(
             f"{self.path.parent} is held by another process: host {lease.get('host', 'unknown')}, "
-            f"pid {lease.get('pid', 'unknown')}, since {age}. Next: let it finish, or stop it and run this again "
-            f"(a dead process on another host counts as gone after {STALE_SECONDS:.0f} s)",
+            f"pid {lease.get('pid', 'unknown')}, since {age}. Next: let it finish, or stop it and run this "
+            f"again (a dead process on another host counts as gone after {STALE_SECONDS:.0f} s)",
             code=ExitCode.LOCKED,
         )
 

@@ -17,7 +17,16 @@ from pipeline.ids import digest
 
 SCHEMA_VERSION = 1
 NAME = "manifest.json"
-LIBRARIES = ("numpy", "pyarrow", "pydantic", "safetensors", "scikit-learn", "tokenizers", "torch", "transformers")
+LIBRARIES = (
+    "numpy",
+    "pyarrow",
+    "pydantic",
+    "safetensors",
+    "scikit-learn",
+    "tokenizers",
+    "torch",
+    "transformers",
+)
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -50,11 +59,13 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def check_sizes(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Checks that every file of a manifest is there with its size. Raises ArtifactError naming the first that is not."""
+    """Checks that each file of a manifest is there with its size; else raises ArtifactError naming it."""
     for facts in manifest["files"]:
         path = inside(folder, facts["path"])
         if not path.is_file():
-            raise ArtifactError(f"{path}: missing, though the manifest lists it. {repair_hint(manifest['stage'])}")
+            raise ArtifactError(
+                f"{path}: missing, though the manifest lists it. {repair_hint(manifest['stage'])}"
+            )
         size = path.stat().st_size
         if size != facts["bytes"]:
             raise ArtifactError(
@@ -68,7 +79,7 @@ def repair_hint(stage: str) -> str:
 
 
 def content_of(tables: Mapping[str, str], outputs: Mapping[str, str], verdict: Any) -> str:
-    """Returns a stage's content digest: of its rows, its non-volatile files and its verdict, and of nothing else."""
+    """Returns a stage's content digest: of its rows, its non-volatile files and its verdict alone."""
     return digest("content", dict(tables), dict(outputs), verdict)
 
 
@@ -77,7 +88,9 @@ def key_of(record: Mapping[str, Any]) -> str:
     return digest("stage", record["stage"], record["code_version"], record["settings"], record["inputs"])
 
 
-def refuse_if_changed(folder: Path, recorded: Mapping[str, Any], wanted: Mapping[str, Any], *, complete: bool) -> None:
+def refuse_if_changed(
+    folder: Path, recorded: Mapping[str, Any], wanted: Mapping[str, Any], *, complete: bool
+) -> None:
     """Checks that a stage's folder was made (or begun) with the settings and inputs that are wanted now.
 
     Raises:
@@ -141,7 +154,9 @@ def provenance() -> dict[str, Any]:
 
     def git(*arguments: str) -> str | None:
         try:
-            answer = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=True)
+            answer = subprocess.run(
+                ["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=True
+            )
         except (OSError, subprocess.SubprocessError):
             return None
         return answer.stdout.strip()
@@ -161,5 +176,5 @@ def provenance() -> dict[str, Any]:
 
 
 def plain_json(value: Any) -> Any:
-    """Returns JSON data equal to `value`. Raises TypeError or ValueError for what JSON cannot hold, NaN included."""
+    """Returns JSON data equal to `value`; raises TypeError or ValueError for what JSON cannot hold."""
     return json.loads(json.dumps(value, allow_nan=False))

@@ -1,4 +1,4 @@
-"""How far a stage is, how fast, and how long it will take: a bar on a terminal, a plain line now and then elsewhere."""
+"""How far a stage is, how fast, how long it will take: a bar on a terminal, elsewhere a line at times."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ class Progress:
             self.set(self.count)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Stops drawing."""
         if self._bar is not None:
             self._bar.stop()
@@ -64,7 +66,9 @@ class Progress:
         now = time.monotonic()
         if now - self._spoke >= PLAIN_SECONDS:
             self._spoke = now
-            self.console.print(f"{self.description}: {self.facts()}", markup=False, highlight=False, soft_wrap=True)
+            self.console.print(
+                f"{self.description}: {self.facts()}", markup=False, highlight=False, soft_wrap=True
+            )
 
     def facts(self) -> str:
         """Returns e.g. "120 of 480 (25 %), 3.1/s, 1 min 56 s left"."""

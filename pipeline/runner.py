@@ -1,4 +1,4 @@
-"""Runs a stage: command line, settings, lock, inputs, signals, exit code. A stage file only says what it makes.
+"""Runs a stage: command line, settings, lock, inputs, signals, exit code; its file says what it makes.
 
 The promise: after any stop, the same command again is the right next move, without clean-up.
 """
@@ -94,8 +94,13 @@ def _judge(error: BaseException, name: str, run: _Run) -> tuple[ExitCode, str]:
         return ExitCode(error.code), f"{name}: {error}"
     run.keep_traceback(error)
     # Missing files and dead connections are defects of a stage; the rest of OSError is the machine's.
-    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError | ConnectionError | TimeoutError):
-        return ExitCode.DISK, f"{name}: {error}{run.space(error)}. Next: make room, then the same command goes on"
+    if isinstance(error, OSError) and not isinstance(
+        error, FileNotFoundError | ConnectionError | TimeoutError
+    ):
+        return (
+            ExitCode.DISK,
+            f"{name}: {error}{run.space(error)}. Next: make room, then the same command goes on",
+        )
     traceback.print_exception(error)
     return ExitCode.DEFECT, f"{name}: a defect: {type(error).__name__}: {error}. What was committed stays"
 
@@ -133,10 +138,10 @@ class _Run:
             failpoint(f"{self.stage.name}.lock_taken")
             if options.fresh:
                 self._set_aside()
-            elif options.repair and (message := self._repaired(identity)):
-                return ExitCode.COMPLETE, message
-            elif message := self._up_to_date(identity):  # another process was faster
-                return ExitCode.COMPLETE, message
+            else:  # looked at again under the lock: another process may have been faster
+                message = self._repaired(identity) if options.repair else self._up_to_date(identity)
+                if message:
+                    return ExitCode.COMPLETE, message
         plan = read_plan(self.folder) if not (options.fresh and options.dry_run) else None
         if plan is not None:
             refuse_if_changed(self.folder, plan, identity, complete=False)
@@ -165,7 +170,7 @@ class _Run:
         return ExitCode.COMPLETE, f"{self.stage.name}: complete in {self.folder}\n{start.counts}"
 
     def _up_to_date(self, identity: dict[str, Any]) -> str | None:
-        """Returns what to say if the stage is complete with these settings and inputs; refuses it with others."""
+        """Returns what to say if the stage is complete as wanted; refuses other settings and inputs."""
         assert self.folder is not None
         manifest = read_manifest(self.folder)
         if manifest is None:
@@ -180,7 +185,7 @@ class _Run:
         return f"{self.stage.name}: up to date ({self.folder}, {manifest['content_digest'][:8]})\n{total}"
 
     def _repaired(self, identity: dict[str, Any]) -> str | None:
-        """Returns what to say if a complete stage is sound; a damaged complete one is set aside to be made again."""
+        """Returns what to say if a complete stage is sound; a damaged one is set aside, to be made again."""
         assert self.folder is not None
         try:
             manifest = read_manifest(self.folder)
@@ -216,7 +221,9 @@ class _Run:
             fsync_folder(self.folder.parent)
             former, self.lock = self.lock, Lock(self.folder)
             former.release()
-            self.console.print(f"the old folder is now {target}", markup=False, highlight=False, soft_wrap=True)
+            self.console.print(
+                f"the old folder is now {target}", markup=False, highlight=False, soft_wrap=True
+            )
 
     def _unlock(self) -> None:
         if self.lock is not None:
@@ -226,7 +233,10 @@ class _Run:
     def keep_traceback(self, error: BaseException) -> None:
         """Adds a traceback to stage.log; a full disk must not hide the error."""
         if self.start is not None:
-            with contextlib.suppress(OSError), (self.start.log_folder / "stage.log").open("a", encoding="utf-8") as file:
+            with (
+                contextlib.suppress(OSError),
+                (self.start.log_folder / "stage.log").open("a", encoding="utf-8") as file,
+            ):
                 file.write("".join(traceback.format_exception(error)))
 
     def space(self, error: OSError) -> str:
@@ -253,17 +263,27 @@ class _Run:
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=name, description=f"Makes data/<run>/{name}/; run it again after any stop.")
+    parser = argparse.ArgumentParser(
+        prog=name, description=f"Makes data/<run>/{name}/; run it again after any stop."
+    )
     parser.add_argument("config", metavar="CONFIG.yaml", help="the experiment")
-    parser.add_argument("overrides", metavar="section.key=value", nargs="*", help="settings that replace the file's")
+    parser.add_argument(
+        "overrides", metavar="section.key=value", nargs="*", help="settings that replace the file's"
+    )
     parser.add_argument("--run", metavar="NAME", help="folder under data_dir (run.name)")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and make nothing")
-    parser.add_argument("--fresh", action="store_true", help="rename the old folder (to _old/) and begin again")
-    parser.add_argument("--repair", action="store_true", help="make again what is damaged, or failed too often")
+    parser.add_argument(
+        "--fresh", action="store_true", help="rename the old folder (to _old/) and begin again"
+    )
+    parser.add_argument(
+        "--repair", action="store_true", help="make again what is damaged, or failed too often"
+    )
     return parser
 
 
-def _identity(stage: Stage, config: Any, inputs: dict[str, Artifact]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _identity(
+    stage: Stage, config: Any, inputs: dict[str, Artifact]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns what decides the stage's content, its key included, and the runtime settings beside it."""
     semantic: dict[str, Any] = {"run": {"seed": config.run.seed}}
     runtime_settings: dict[str, Any] = {"run": split_settings(config.run)[1]}

@@ -71,7 +71,10 @@ def list_of(element: pa.DataType) -> pa.DataType:
 def struct_of(**fields: pa.DataType | tuple[pa.DataType, bool]) -> pa.DataType:
     """Returns a struct type; a field given as (type, True) may be null."""
     return pa.struct(
-        [pa.field(n, t[0], nullable=t[1]) if isinstance(t, tuple) else pa.field(n, t, nullable=False) for n, t in fields.items()]
+        [
+            pa.field(n, t[0], nullable=t[1]) if isinstance(t, tuple) else pa.field(n, t, nullable=False)
+            for n, t in fields.items()
+        ]
     )
 
 
@@ -110,20 +113,29 @@ def check_table(table: pa.Table, spec: TableSpec) -> None:
         for field in spec.schema:
             index = table.schema.get_field_index(field.name)
             if index < 0:
-                raise ValueError(f"{spec.name}: column {field.name} ({field.type}) is missing; see data/README.md")
+                raise ValueError(
+                    f"{spec.name}: column {field.name} ({field.type}) is missing; see data/README.md"
+                )
             got = table.schema.field(index)
             if not got.equals(field):
                 raise ValueError(f"{spec.name}: column {field.name} is {_type(got)}; allowed: {_type(field)}")
         extra = [name for name in table.schema.names if name not in spec.schema.names]
         if extra:
             raise ValueError(f"{spec.name}: unknown columns {extra}; allowed: {spec.schema.names}")
-        raise ValueError(f"{spec.name}: columns are {table.schema.names}; the order must be {spec.schema.names}")
+        raise ValueError(
+            f"{spec.name}: columns are {table.schema.names}; the order must be {spec.schema.names}"
+        )
     for column in spec.columns:
         values = table.column(column.name).combine_chunks()
         _check_values(values, column, spec.name)
     seen = table.select(list(spec.id_columns)).group_by(list(spec.id_columns)).aggregate([([], "count_all")])
     if seen.num_rows != table.num_rows:
-        doubled = seen.filter(pc.greater(seen["count_all"], 1)).select(list(spec.id_columns)).slice(0, 1).to_pylist()
+        doubled = (
+            seen.filter(pc.greater(seen["count_all"], 1))
+            .select(list(spec.id_columns))
+            .slice(0, 1)
+            .to_pylist()
+        )
         raise ValueError(f"{spec.name}: more than one row has {doubled[0]}; ids must be unique")
 
 
@@ -143,13 +155,18 @@ def _check_values(values: pa.Array, column: Column, table: str) -> None:
     if row is not None:
         got = values[row].as_py()
         got = got if not isinstance(got, list) else "a list with a null, NaN or infinite element"
-        raise ValueError(f"{table}: row {row}, column {column.name} is {got}; allowed: finite numbers, no null inside")
+        raise ValueError(
+            f"{table}: row {row}, column {column.name} is {got}; allowed: finite numbers, no null inside"
+        )
     if column.allowed:
-        ok = pc.is_in(values, value_set=pa.array([*column.allowed, *([None] if column.nullable else [])], values.type))
+        ok = pc.is_in(
+            values, value_set=pa.array([*column.allowed, *([None] if column.nullable else [])], values.type)
+        )
         if not pc.all(ok).as_py() and len(values):
             row = pc.index(ok, False).as_py()
             raise ValueError(
-                f"{table}: row {row}, column {column.name} is {values[row].as_py()!r}; allowed: {', '.join(column.allowed)}"
+                f"{table}: row {row}, column {column.name} is {values[row].as_py()!r}; "
+                f"allowed: {', '.join(column.allowed)}"
             )
 
 
@@ -280,7 +297,9 @@ def _hash_array(values: Any, state: Any) -> None:
         _hash_array(present.flatten(), state)
     elif pa.types.is_string(kind):
         if len(present):
-            offsets = np.frombuffer(present.buffers()[1], np.int32)[present.offset : present.offset + len(present) + 1]
+            offsets = np.frombuffer(present.buffers()[1], np.int32)[
+                present.offset : present.offset + len(present) + 1
+            ]
             state.update(np.diff(offsets).astype("<i8").tobytes())
             if offsets[-1] > offsets[0]:
                 state.update(memoryview(present.buffers()[2])[offsets[0] : offsets[-1]])

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,16 @@ from pipeline.disk import (
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.failpoints import failpoint
 from pipeline.ids import digest, file_sha256
-from pipeline.manifest import NAME, SCHEMA_VERSION, content_of, plain_json, provenance, read_manifest, read_plan
+from pipeline.manifest import (
+    NAME,
+    SCHEMA_VERSION,
+    content_of,
+    plain_json,
+    provenance,
+    read_manifest,
+    read_plan,
+    repair_hint,
+)
 from pipeline.progress import Progress
 from pipeline.schema import TableSpec, check_table, content_digest, read_parquet, schema_digest, write_parquet
 from pipeline.stopping import StopFlag
@@ -135,7 +144,7 @@ class Start:
         unit: str,
         estimate: Mapping[str, Any] | None = None,
     ) -> None:
-        """Fixes what this stage will make: written once, compared on every later start. Under --dry-run, prints it and ends.
+        """Fixes what this stage will make: written once, compared later; --dry-run prints it and ends.
 
         Args:
             items: the planned item ids, either as a list per shard, or flat with `shard_size`.
@@ -153,7 +162,9 @@ class Start:
             lists = [flat_items[i : i + shard_size] for i in range(0, len(flat_items), shard_size)]
         else:
             if any(isinstance(item, str) for item in items):
-                raise ValueError("plan got a flat list of items; give shard_size, or a list of items per shard")
+                raise ValueError(
+                    "plan got a flat list of items; give shard_size, or a list of items per shard"
+                )
             lists = [list(shard) for shard in items]
         flat = [item for shard in lists for item in shard]
         if len(set(flat)) != len(flat):
@@ -181,12 +192,15 @@ class Start:
         if recorded is None:
             write_durably(self.folder / "plan.json", sealed({"schema_version": SCHEMA_VERSION, **wanted}))
         else:
-            different = [key for key in ("planned", "shards", "items_digest", "tables") if recorded[key] != wanted[key]]
+            different = [
+                key for key in ("planned", "shards", "items_digest", "tables") if recorded[key] != wanted[key]
+            ]
             if different:
                 raise ArtifactError(
                     f"{self.folder}: an earlier start with the same settings planned other work: "
                     + ", ".join(f"{key} {recorded[key]} -> {wanted[key]}" for key in different)
-                    + f". The code has changed its meaning: raise code_version, or make {self.stage} SET=--fresh"
+                    + ". The code has changed its meaning. "
+                    f"Next: raise code_version, or make {self.stage} SET=--fresh"
                 )
         failpoint(f"{self.stage}.plan_written")
         self._planned = True
@@ -195,7 +209,10 @@ class Start:
     def _print_plan(self, planned: int, estimate: Mapping[str, Any]) -> None:
         state = "begun" if read_plan(self.folder) else "absent"
         committed = len(ledger.read(self.folder)[0])
-        print(f"{self.stage}: would make {planned} {self._unit} in {len(self._shards)} shards in {self.folder} ({state})")
+        print(
+            f"{self.stage}: would make {planned} {self._unit} in {len(self._shards)} shards "
+            f"in {self.folder} ({state})"
+        )
         if committed:
             print(f"  committed by earlier starts: {committed} shards")
         for name, artifact in self.inputs.items():
@@ -216,9 +233,13 @@ class Start:
             if problem and self._repair:
                 self._strike(entry, problem)
             elif problem:
-                raise ArtifactError(f"{problem}. Next: make {self.stage} SET=--repair, which makes that shard again")
+                raise ArtifactError(
+                    f"{problem}. Next: make {self.stage} SET=--repair, which makes that shard again"
+                )
             elif index >= len(self._shards):
-                raise ArtifactError(f"{self.folder}: the ledger has shard {index}, the plan has {len(self._shards)}")
+                raise ArtifactError(
+                    f"{self.folder}: the ledger has shard {index}, the plan has {len(self._shards)}"
+                )
         if self._repair and self._total().failed_share > MAX_FAILED_SHARE:
             for entry in [entry for entry in self._entries.values() if sum(entry.failed.values())]:
                 self._strike(entry, f"shard {entry.index} has failed items")
@@ -258,8 +279,10 @@ class Start:
         return index in self._entries
 
     def to_do(self) -> Iterator[Shard]:
-        """Yields the shards that are not committed, in order, with a progress bar; ends early when asked to stop."""
-        with self.progress(sum(len(s.item_ids) for s in self._shards), self._unit, initial=self._committed_items()) as bar:
+        """Yields the shards that are not committed, in order, under a progress bar; stops when asked to."""
+        with self.progress(
+            sum(len(s.item_ids) for s in self._shards), self._unit, initial=self._committed_items()
+        ) as bar:
             self._bar = bar
             try:
                 for shard in self._shards:
@@ -297,20 +320,28 @@ class Start:
             supersede: whether an earlier commit of this shard is replaced.
 
         Raises:
-            ValueError: counts do not add up to the shard's items, a table is missing, unknown or wrong, or the
-                shard is committed already.
+            ValueError: counts do not add up to the shard's items, a table is missing, unknown or wrong, or
+                the shard is committed already.
         """
         if not self._planned or not 0 <= index < len(self._shards):
-            raise ValueError(f"{self.stage}: shard {index} is not planned; the plan has {len(self._shards)} shards")
+            raise ValueError(
+                f"{self.stage}: shard {index} is not planned; the plan has {len(self._shards)} shards"
+            )
         if index in self._entries and not supersede:
-            raise ValueError(f"{self.stage}: shard {index} is committed already; pass supersede=True to replace it")
+            raise ValueError(
+                f"{self.stage}: shard {index} is committed already; pass supersede=True to replace it"
+            )
         failed = {str(k): int(v) for k, v in (failed or {}).items() if v}
         skipped = {str(k): int(v) for k, v in (skipped or {}).items() if v}
         counts = ledger.Counts.of(len(self._shards[index].item_ids), [(done, failed, skipped)])
         if not counts.balanced or min([done, *failed.values(), *skipped.values()]) < 0:
-            raise ValueError(f"{self.stage}: shard {index}: {counts} {self._unit}; every planned item must be counted once")
+            raise ValueError(
+                f"{self.stage}: shard {index}: {counts} {self._unit}; every planned item must be counted once"
+            )
         if set(tables) != set(self._tables):
-            raise ValueError(f"{self.stage}: shard {index} brings {sorted(tables)}; the plan has {sorted(self._tables)}")
+            raise ValueError(
+                f"{self.stage}: shard {index} brings {sorted(tables)}; the plan has {sorted(self._tables)}"
+            )
         for name, table in tables.items():
             check_table(table, self._tables[name])
         generation = ledger.next_generation(self.folder, index)  # above a superseded or struck line, else 0
@@ -363,9 +394,7 @@ class Start:
         path = inside(self.folder, facts["path"])
         if facts["path"] not in self._verified:
             if not path.is_file() or file_sha256(path) != facts["sha256"]:
-                raise ArtifactError(
-                    f"{path}: missing or damaged. Next: make {self.stage} SET=--repair, which makes that shard again"
-                )
+                raise ArtifactError(f"{path}: missing or damaged. {repair_hint(self.stage)}")
             self._verified.add(facts["path"])
         return read_parquet(path)
 
@@ -386,16 +415,18 @@ class Start:
     def output(self, relative: str, *, volatile: bool = False) -> Path:
         """Returns where to write a file or folder that belongs to the stage; its parent folder is there.
 
-        It enters the manifest with its SHA-256 at `finish`. What an unfinished start left there is removed first.
+        It enters the manifest with its SHA-256 at `finish`. What an unfinished start left there goes first.
 
         Args:
             relative: path inside the stage's folder.
-            volatile: leave it out of the content digest (pages, plots: presentation that no later stage reads).
+            volatile: leave it out of the content digest (pages, plots: what no later stage reads).
         """
         path = inside(self.folder, relative)
         first = Path(relative).parts[0]
         if first in RESERVED or first.startswith(("_", ".")):
-            raise ValueError(f"{self.stage}: output {relative!r}; these names belong to the runner: {', '.join(RESERVED)}")
+            raise ValueError(
+                f"{self.stage}: output {relative!r}; these names belong to the runner: {', '.join(RESERVED)}"
+            )
         if relative not in self._outputs:
             if path.is_dir():
                 shutil.rmtree(path)
@@ -410,11 +441,11 @@ class Start:
         self._stop.raise_if_set()
 
     def progress(self, total: int, description: str, *, initial: int = 0) -> Progress:
-        """Returns a context manager with `advance(n)`: a bar on a terminal, a plain line every 10 s elsewhere."""
+        """Returns a context manager with `advance(n)`: a bar on a terminal, elsewhere a line every 10 s."""
         return Progress(self.console, f"{self.stage}: {description}", total, initial)
 
     def metrics(self, values: Mapping[str, Any]) -> None:
-        """Adds a line to metrics.jsonl; give `iteration` or `update`, so that a resumed history can be read back."""
+        """Adds a line to metrics.jsonl; `iteration` or `update` in it lets a resumed history be read back."""
         self._metrics.write(values)
 
     def say(self, text: str) -> None:
@@ -422,7 +453,10 @@ class Start:
         text = visible(text)
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
         if not self._dry_run:
-            with contextlib.suppress(OSError), (self.log_folder / "stage.log").open("a", encoding="utf-8") as file:
+            with (
+                contextlib.suppress(OSError),
+                (self.log_folder / "stage.log").open("a", encoding="utf-8") as file,
+            ):
                 file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
     @property
@@ -443,7 +477,7 @@ class Start:
         failed: Mapping[str, int] | None = None,
         skipped: Mapping[str, int] | None = None,
     ) -> None:
-        """Checks the accounting, merges the shards, and publishes the manifest: after that the stage is complete.
+        """Checks the accounting, merges the shards, publishes the manifest: after that the stage is complete.
 
         Args:
             more_tables: tables made at the end, each from all shards.
@@ -494,15 +528,19 @@ class Start:
         if not self._planned:
             raise ValueError(f"{self.stage}: finish before plan")
         parts = [(e.done, e.failed, e.skipped) for e in self._entries.values()]
-        total = ledger.Counts.of(sum(len(s.item_ids) for s in self._shards), [*parts, (done, failed, skipped)])
+        total = ledger.Counts.of(
+            sum(len(s.item_ids) for s in self._shards), [*parts, (done, failed, skipped)]
+        )
         if not total.balanced:
             missing = [shard.index for shard in self._shards if not self.is_committed(shard.index)][:10]
-            raise ValueError(f"{self.stage}: {total} {self._unit}; shards without a commit: {missing or 'none'}")
+            raise ValueError(
+                f"{self.stage}: {total} {self._unit}; shards without a commit: {missing or 'none'}"
+            )
         if total.failed_share > MAX_FAILED_SHARE:
             raise ArtifactError(
-                f"{self.stage}: {total} {self._unit}: more than {MAX_FAILED_SHARE:.0%} failed, so the result would be "
-                f"biased. Next: remove the cause (see {self.log_folder}), then make {self.stage} SET=--repair, which "
-                "tries the shards with failed items again",
+                f"{self.stage}: {total} {self._unit}: more than {MAX_FAILED_SHARE:.0%} failed, so the result "
+                f"would be biased. Next: remove the cause (see {self.log_folder}), then make {self.stage} "
+                "SET=--repair, which tries the shards with failed items again",
                 code=ExitCode.FAILED_ITEMS,
             )
         return total
@@ -517,7 +555,11 @@ class Start:
         os.replace(draft, path)
         fsync_folder(self.folder)
         rows = table.select(list(spec.id_columns))
-        ends = [list(rows.slice(i, 1).to_pylist()[0].values()) for i in (0, table.num_rows - 1)] if len(rows) else [[], []]
+        ends = (
+            [list(rows.slice(i, 1).to_pylist()[0].values()) for i in (0, table.num_rows - 1)]
+            if len(rows)
+            else [[], []]
+        )
         return {**self._describe(path.name), "rows": table.num_rows, "first_id": ends[0], "last_id": ends[1]}
 
     def _parts(self, name: str) -> list[dict[str, Any]]:
@@ -531,7 +573,11 @@ class Start:
         files = []
         for relative, volatile in sorted(self._outputs.items()):
             path = inside(self.folder, relative)
-            inner = sorted(p for p in path.rglob("*") if p.is_symlink() or p.is_file()) if path.is_dir() else [path]
+            inner = (
+                sorted(p for p in path.rglob("*") if p.is_symlink() or p.is_file())
+                if path.is_dir()
+                else [path]
+            )
             if not path.exists() or not inner:
                 raise ValueError(f"{self.stage}: output {relative!r} was asked for and not written")
             for file in inner:
@@ -544,7 +590,11 @@ class Start:
         return files
 
     def _publish(
-        self, total: ledger.Counts, files: list[dict[str, Any]], tables: dict[str, dict[str, Any]], verdict: Any
+        self,
+        total: ledger.Counts,
+        files: list[dict[str, Any]],
+        tables: dict[str, dict[str, Any]],
+        verdict: Any,
     ) -> None:
         outputs = {facts["path"]: facts["sha256"] for facts in files if facts["kind"] == "output"}
         manifest = {
@@ -552,10 +602,17 @@ class Start:
             **self._identity,
             "runtime": self._runtime,
             "unit": self._unit,
-            "counts": {"planned": total.planned, "done": total.done, "failed": total.failed, "skipped": total.skipped},
+            "counts": {
+                "planned": total.planned,
+                "done": total.done,
+                "failed": total.failed,
+                "skipped": total.skipped,
+            },
             "tables": tables,
             "files": files,
-            "content_digest": content_of({name: t["content"] for name, t in tables.items()}, outputs, verdict),
+            "content_digest": content_of(
+                {name: t["content"] for name, t in tables.items()}, outputs, verdict
+            ),
             "verdict": verdict,
             "starts": self.number + 1,
             "wall_seconds": round(self._earlier_seconds() + time.monotonic() - self._began, 3),
@@ -565,7 +622,9 @@ class Start:
         if not publish_once(self.folder / NAME, sealed(manifest), f"{self.stage}.manifest"):
             other = read_manifest(self.folder)
             if other is None or other["content_digest"] != manifest["content_digest"]:
-                raise ArtifactError(f"{self.folder}: another process has finished this stage with another result")
+                raise ArtifactError(
+                    f"{self.folder}: another process has finished this stage with another result"
+                )
 
     def _earlier_seconds(self) -> float:
         total = 0.0

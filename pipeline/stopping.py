@@ -1,4 +1,4 @@
-"""Asked to stop: a signal sets a flag, the work ends at its next safe place. A second signal ends it at once."""
+"""Asked to stop: a signal sets a flag, and the work ends at its next safe place; a second ends it at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StopFlag:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[StopFlag]:
-        """Handles TERM, INT and USR1 while inside; restores the former handlers. Main thread only, else a no-op."""
+        """Handles TERM, INT and USR1 while inside, then restores; a no-op outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield self
             return

@@ -1,4 +1,4 @@
-"""The main tables: every column with its type, unit and meaning, and the way from dataclasses to Arrow and back.
+"""The main tables: each column with its type, unit and meaning; dataclasses to Arrow and back.
 
 `data/README.md` is the same in prose; a test keeps the two equal.
 """
@@ -61,13 +61,22 @@ TASKS = TableSpec(
         Column("data_source", _text, "which generator and grader, e.g. `phone`"),
         Column("split", _text, "`train`, `val`, or a test split such as `test_unseen_company`"),
         Column("level", _int, "difficulty, from 1"),
-        Column("prompt", list_of(struct_of(role=_text, content=_text)), "messages that open the episode, in OpenAI form"),
+        Column(
+            "prompt",
+            list_of(struct_of(role=_text, content=_text)),
+            "messages that open the episode, in OpenAI form",
+        ),
         Column("ability", _text, "verl's family name of the skill"),
-        Column("reward_model", struct_of(style=_text, ground_truth=_text), "how the answer is graded; `ground_truth` is for the grader alone"),
+        Column(
+            "reward_model",
+            struct_of(style=_text, ground_truth=_text),
+            "how the answer is graded; `ground_truth` is for the grader alone",
+        ),
         Column(
             "extra_info",
             struct_of(split=_text, index=_int, cluster=_text, details=_text),
-            "split and place in it; `cluster`, the unit that intervals must not cut; `details`, a JSON object for analysis, never shown to a policy",
+            "split and place in it; `cluster`, the unit that intervals must not cut; "
+            "`details`, a JSON object for analysis, never shown to a policy",
         ),
     ),
     ("task_id",),
@@ -77,25 +86,49 @@ ROLLOUTS = TableSpec(
     "rollouts",
     "One row per rollout: a graded episode, complete enough to recompute every loss.",
     (
-        Column("rollout_id", _text, "H of group, attempt and draw (a continuation: of parent, step, context, draw)"),
+        Column(
+            "rollout_id",
+            _text,
+            "H of group, attempt and draw (a continuation: of parent, step, context, draw)",
+        ),
         Column("task_id", _text, "its task"),
         Column("group_id", _text, "the rollouts of one task in one iteration"),
         Column("iteration", _int, "pass of sampling, from 0"),
         Column("attempt", _int, "0-based place in the group's feedback chain"),
         Column("draw", _int, "place among the rollouts of that attempt"),
-        Column("parent_rollout_ids", list_of(_text), "failed rollouts whose feedback is in the prompt; a continuation's parent"),
+        Column(
+            "parent_rollout_ids",
+            list_of(_text),
+            "failed rollouts whose feedback is in the prompt; a continuation's parent",
+        ),
         Column("start_step_index", _int, "0, or the step from which a continuation was sampled"),
         Column("guided", _flag, "whether the prompt carries feedback"),
         Column("feedback_in_context", _text, "that feedback as text; empty for a bare prompt"),
         Column(
             "messages",
-            list_of(struct_of(role=_text, content=(_text, True), tool_calls=(_text, True), tool_call_id=(_text, True))),
+            list_of(
+                struct_of(
+                    role=_text, content=(_text, True), tool_calls=(_text, True), tool_call_id=(_text, True)
+                )
+            ),
             "the whole episode in OpenAI form; `tool_calls` is that list as JSON text, or null",
         ),
         Column("prompt_token_ids", list_of(_int), "everything before the first sampled token", "token ids"),
-        Column("response_token_ids", list_of(_int), "sampled tokens and the environment's replies, as the engine was given them", "token ids"),
-        Column("loss_mask", list_of(pa.int8()), "1 where the token was sampled by this rollout's policy, else 0"),
-        Column("logprobs", list_of(pa.float32()), "of the behaviour policy at its temperature; 0 where `loss_mask` is 0", "nats"),
+        Column(
+            "response_token_ids",
+            list_of(_int),
+            "sampled tokens and the environment's replies, as the engine was given them",
+            "token ids",
+        ),
+        Column(
+            "loss_mask", list_of(pa.int8()), "1 where the token was sampled by this rollout's policy, else 0"
+        ),
+        Column(
+            "logprobs",
+            list_of(pa.float32()),
+            "of the behaviour policy at its temperature; 0 where `loss_mask` is 0",
+            "nats",
+        ),
         Column("temperature", _float, "of sampling; 0 is greedy"),
         Column("top_p", _float, "nucleus; 1 for anything that is trained on"),
         Column("top_k", _int, "-1 (off) for anything that is trained on"),
@@ -110,7 +143,9 @@ ROLLOUTS = TableSpec(
             "`success`, `ended` (a message without a call), `max_turns`, `max_tokens`, `failed`",
             allowed=("success", "ended", "max_turns", "max_tokens", "failed"),
         ),
-        Column("reward", _float, "the grader's word, in [0, 1]; null when it could not be graded", nullable=True),
+        Column(
+            "reward", _float, "the grader's word, in [0, 1]; null when it could not be graded", nullable=True
+        ),
         Column("cost", _float, "price of over-collection, probing and other faults, >= 0"),
         Column("env_status", _text, "`ok`, or the kind of failure that was not the policy's"),
         Column(
@@ -129,9 +164,13 @@ STEPS = TableSpec(
     "One row per step (an assistant message): the unit of value and advantage.",
     (
         Column("rollout_id", _text, "its rollout"),
-        Column("step_index", _int, "place in the whole rollout; a continuation starts at its `start_step_index`"),
+        Column(
+            "step_index", _int, "place in the whole rollout; a continuation starts at its `start_step_index`"
+        ),
         Column("token_start", _int, "first token, as an offset into `response_token_ids`", "tokens"),
-        Column("token_end", _int, "one past the last; spans tile exactly the tokens with `loss_mask` 1", "tokens"),
+        Column(
+            "token_end", _int, "one past the last; spans tile exactly the tokens with `loss_mask` 1", "tokens"
+        ),
         Column("text", _text, "the message as sampled"),
         Column("verifier_status", _text, "`ok`, `wrong` or `unknown`", allowed=("ok", "wrong", "unknown")),
         Column("verifier_code", _text, "event code behind a `wrong`, else empty"),
@@ -149,7 +188,12 @@ LABELS = TableSpec(
         Column("context", _text, "`bare` or `guided`", allowed=CONTEXTS),
         Column("num_continuations", _int, "fresh samples of the target policy from this state"),
         Column("num_success", _int, "how many of them succeeded"),
-        Column("outcome", _float, "the rollout's own reward where it may label this state, else null", nullable=True),
+        Column(
+            "outcome",
+            _float,
+            "the rollout's own reward where it may label this state, else null",
+            nullable=True,
+        ),
         Column("target", _float, "the value the critic is fitted to, in [0, 1]"),
         Column("weight", _float, "n_eff = n + kappa, >= 0", "samples"),
         Column("label_source", _text, "`continuation`, `outcome`, or `recovery` (only the recovery model)"),
@@ -179,8 +223,13 @@ def tasks_table(tasks: Sequence[Task]) -> pa.Table:
     for task in tasks:
         for message in task.prompt:
             if set(message) != {"role", "content"}:
-                raise ValueError(f"task {task.task_id}: prompt message has keys {sorted(message)}; allowed: role, content")
-    plain = {name: [getattr(t, name) for t in tasks] for name in ("task_id", "data_source", "split", "level", "ability")}
+                raise ValueError(
+                    f"task {task.task_id}: prompt message has keys {sorted(message)}; allowed: role, content"
+                )
+    plain = {
+        name: [getattr(t, name) for t in tasks]
+        for name in ("task_id", "data_source", "split", "level", "ability")
+    }
     return table_of(
         TASKS,
         {
@@ -188,7 +237,8 @@ def tasks_table(tasks: Sequence[Task]) -> pa.Table:
             "prompt": [[dict(message) for message in t.prompt] for t in tasks],
             "reward_model": [{"style": t.style, "ground_truth": t.ground_truth} for t in tasks],
             "extra_info": [
-                {"split": t.split, "index": t.index, "cluster": t.cluster, "details": _json(t.details)} for t in tasks
+                {"split": t.split, "index": t.index, "cluster": t.cluster, "details": _json(t.details)}
+                for t in tasks
             ],
         },
     )
@@ -222,8 +272,8 @@ def rollouts_table(rollouts: Iterable[Rollout]) -> pa.Table:
     """Returns the rollouts table, without the steps (see `steps_table`).
 
     Raises:
-        ValueError: lengths of tokens, mask and log-probabilities differ, a mask is not 0 or 1, a log-probability
-            is given where nothing was sampled, or a message has unknown keys.
+        ValueError: lengths of tokens, mask and log-probabilities differ, a mask is not 0 or 1, a
+            log-probability is given where nothing was sampled, or a message has unknown keys.
     """
     rollouts = list(rollouts)
     for rollout in rollouts:
@@ -250,7 +300,7 @@ def steps_table(rollouts: Iterable[Rollout]) -> pa.Table:
 
 
 def rollouts_from(rollouts: pa.Table, steps: pa.Table) -> list[Rollout]:
-    """Returns the rollouts of a table, in its order, each with its steps by index; other steps are ignored."""
+    """Returns the rollouts of a table, in its order, with their steps by index; other steps are ignored."""
     by_rollout: dict[str, list[Step]] = {}
     names = [name for name in STEPS.schema.names if name != "rollout_id"]
     columns = [steps.column(name).to_pylist() for name in names]
@@ -273,7 +323,9 @@ def rollouts_from(rollouts: pa.Table, steps: pa.Table) -> list[Rollout]:
 
 def labels_table(labels: Sequence[Label]) -> pa.Table:
     """Returns the labels table."""
-    return table_of(LABELS, {name: [getattr(label, name) for label in labels] for name in LABELS.schema.names})
+    return table_of(
+        LABELS, {name: [getattr(label, name) for label in labels] for name in LABELS.schema.names}
+    )
 
 
 def labels_from(table: pa.Table) -> list[Label]:
@@ -299,11 +351,14 @@ def check_steps(rollouts: Sequence[Rollout]) -> None:
             if step.step_index != place or not 0 <= step.token_start <= step.token_end <= len(covered):
                 raise ValueError(
                     f"rollout {rollout.rollout_id}: step {step.step_index} has tokens "
-                    f"[{step.token_start}, {step.token_end}) of {len(covered)}; expected step {place} inside the response"
+                    f"[{step.token_start}, {step.token_end}) of {len(covered)}; "
+                    f"expected step {place} inside the response"
                 )
             covered[step.token_start : step.token_end] += 1
         if not np.array_equal(covered, np.asarray(rollout.loss_mask, np.int8)):
-            raise ValueError(f"rollout {rollout.rollout_id}: steps do not tile exactly the tokens with loss_mask 1")
+            raise ValueError(
+                f"rollout {rollout.rollout_id}: steps do not tile exactly the tokens with loss_mask 1"
+            )
 
 
 def _check_rollout(rollout: Rollout) -> None:
@@ -311,10 +366,14 @@ def _check_rollout(rollout: Rollout) -> None:
     if len(set(sizes.values())) != 1:
         raise ValueError(f"rollout {rollout.rollout_id}: lengths differ: {sizes}")
     if not set(rollout.loss_mask) <= {0, 1}:
-        raise ValueError(f"rollout {rollout.rollout_id}: loss_mask holds {sorted(set(rollout.loss_mask))}; allowed: 0, 1")
+        raise ValueError(
+            f"rollout {rollout.rollout_id}: loss_mask holds {sorted(set(rollout.loss_mask))}; allowed: 0, 1"
+        )
     for index, (bit, logprob) in enumerate(zip(rollout.loss_mask, rollout.logprobs, strict=True)):
         if not bit and logprob != 0.0:
-            raise ValueError(f"rollout {rollout.rollout_id}: token {index} was not sampled, yet its logprob is {logprob}")
+            raise ValueError(
+                f"rollout {rollout.rollout_id}: token {index} was not sampled, yet its logprob is {logprob}"
+            )
 
 
 _MESSAGE_KEYS = ("role", "content", "tool_calls", "tool_call_id")
@@ -322,7 +381,9 @@ _MESSAGE_KEYS = ("role", "content", "tool_calls", "tool_call_id")
 
 def _message_row(message: Message, rollout_id: str) -> dict[str, Any]:
     if not {"role"} <= set(message) <= set(_MESSAGE_KEYS):
-        raise ValueError(f"rollout {rollout_id}: message has keys {sorted(message)}; allowed: {', '.join(_MESSAGE_KEYS)}")
+        raise ValueError(
+            f"rollout {rollout_id}: message has keys {sorted(message)}; allowed: {', '.join(_MESSAGE_KEYS)}"
+        )
     row = {key: message.get(key) for key in _MESSAGE_KEYS}
     row["tool_calls"] = None if row["tool_calls"] is None else _json(row["tool_calls"])
     return row

@@ -1,10 +1,12 @@
-"""Text from a model or a service is hostile until shown to be harmless: control characters are made visible."""
+"""Text of a model or a service is hostile until shown harmless: control characters are made visible."""
 
 from __future__ import annotations
 
 import re
 
-_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
 
 
 def visible(text: str) -> str:

@@ -61,8 +61,8 @@ def plain(value: Any) -> Any:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Returns the lines of a metrics file as one undisturbed history.
 
-    A start that goes on from a checkpoint repeats some updates; the earlier start's lines from there on are left
-    out, and so are torn lines. NaN and infinities come back as floats.
+    A start that goes on from a checkpoint repeats some updates; the earlier start's lines from there on are
+    left out, and so are torn lines. NaN and infinities come back as floats.
     """
     kept: list[dict[str, Any]] = []
     if not path.exists():

@@ -1,0 +1,1 @@
+"""The core that everything shares: knows no environment and no critic."""
