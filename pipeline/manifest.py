@@ -48,6 +48,8 @@ def _read(path: Path) -> dict[str, Any] | None:
         record = unsealed(path)
     except FileNotFoundError:
         return None
+    except ArtifactError as error:
+        raise ArtifactError(f"{error}. {repair_hint(path.parent.name)}") from None
     except NotADirectoryError:
         raise ArtifactError(f"{path.parent} is no folder; a stage's folder belongs there") from None
     if record.get("schema_version") != SCHEMA_VERSION:

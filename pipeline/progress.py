@@ -30,6 +30,7 @@ class Progress:
         self.total = total
         self.count = self._initial = initial
         self._began = self._spoke = time.monotonic()
+        self._counted = False
         self._bar: Bar | None = None
 
     def __enter__(self) -> Progress:
@@ -57,9 +58,14 @@ class Progress:
         """Counts `number` more as done."""
         self.set(self.count + number)
 
+    __call__ = advance
+
     def set(self, count: int) -> None:
         """Sets how many are done."""
         self.count = count
+        if not self._counted and time.monotonic() - self._began < 0.1:
+            self._initial = count  # what is counted at once was done by an earlier start
+        self._counted = True
         if self._bar is not None:
             self._bar.update(self._task, completed=count, facts=self.facts())
             return

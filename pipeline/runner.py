@@ -162,6 +162,7 @@ class _Run:
             text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
             (start.log_folder / "config.yaml").write_text(text, encoding="utf-8")
             self.start = start
+            start.log(f"start {start.number}, stage key {start.stage_key}, arguments: {' '.join(argv)}")
         self.stage.make(start)
         if start.counts is None:
             raise RuntimeError(f"stage {self.stage.name} returned without finish()")
@@ -188,22 +189,24 @@ class _Run:
         """Returns what to say if a complete stage is sound; a damaged one is set aside, to be made again."""
         assert self.folder is not None
         try:
-            manifest = read_manifest(self.folder)
-            if manifest is None:
-                return None
-            refuse_if_changed(self.folder, manifest, identity, complete=True)
-        except ArtifactError:
-            if (self.folder / "manifest.json").exists() and _readable(self.folder):
-                raise
-            manifest = None
-        try:
-            if manifest is not None:
-                Artifact.open(self.folder.parent, self.stage.name).verify()
-                return f"{self.stage.name}: nothing to repair, every digest is right ({self.folder})"
+            manifest, plan = read_manifest(self.folder), read_plan(self.folder)
         except ArtifactError as error:
-            self.console.print(visible(f"repair: {error}"), markup=False, highlight=False, soft_wrap=True)
-        self._set_aside()
-        return None
+            self._tell(f"repair: {error}")
+            self._set_aside()
+            return None
+        if manifest is None or plan is None:
+            return None
+        refuse_if_changed(self.folder, manifest, identity, complete=True)
+        try:
+            Artifact.open(self.folder.parent, self.stage.name).verify()
+        except ArtifactError as error:
+            self._tell(f"repair: {error}")
+            self._set_aside()
+            return None
+        return f"{self.stage.name}: nothing to repair, every digest is right ({self.folder})"
+
+    def _tell(self, text: str) -> None:
+        self.console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
     def _set_aside(self) -> None:
         """Renames the folder to `<run>/_old/<stage>-NNN` and begins a new one, locked; nothing is deleted."""
@@ -221,9 +224,7 @@ class _Run:
             fsync_folder(self.folder.parent)
             former, self.lock = self.lock, Lock(self.folder)
             former.release()
-            self.console.print(
-                f"the old folder is now {target}", markup=False, highlight=False, soft_wrap=True
-            )
+            self._tell(f"the old folder is now {target}")
 
     def _unlock(self) -> None:
         if self.lock is not None:
@@ -256,6 +257,7 @@ class _Run:
                 "message": message,
                 "wall_seconds": round(time.monotonic() - self.began, 3),
             }
+            self.start.log(f"exit {int(code)} ({code.name.lower()}): {message}")
             with contextlib.suppress(OSError):
                 write_durably(self.start.log_folder / "exit.json", json.dumps(record, indent=1).encode())
         with contextlib.suppress(OSError):
@@ -300,13 +302,6 @@ def _identity(
         "inputs": {name: artifact.content_digest for name, artifact in inputs.items()},
     }
     return {**identity, "stage_key": key_of(identity)}, runtime_settings
-
-
-def _readable(folder: Path) -> bool:
-    try:
-        return read_manifest(folder) is not None
-    except ArtifactError:
-        return False
 
 
 def _next_start(folder: Path) -> int:

@@ -450,14 +450,17 @@ class Start:
 
     def say(self, text: str) -> None:
         """Prints a line and keeps it in logs/start_NNN/stage.log; control characters become visible."""
-        text = visible(text)
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
+        self.log(text)
+
+    def log(self, text: str) -> None:
+        """Keeps a line in logs/start_NNN/stage.log; a full disk does not matter here."""
         if not self._dry_run:
             with (
                 contextlib.suppress(OSError),
                 (self.log_folder / "stage.log").open("a", encoding="utf-8") as file,
             ):
-                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {visible(text)}\n")
 
     @property
     def log_folder(self) -> Path:

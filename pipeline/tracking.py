@@ -65,6 +65,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     left out, and so are torn lines. NaN and infinities come back as floats.
     """
     kept: list[dict[str, Any]] = []
+    seen: set[tuple[int, str]] = set()
     if not path.exists():
         return kept
     for text in path.read_text(encoding="utf-8").splitlines():
@@ -74,7 +75,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             continue
         line = {k: float(v) if v in ("nan", "inf", "-inf") else v for k, v in line.items()}
         place = _place(line)
-        if place is not None:
+        # Within a start places only grow, so the first line of each kind settles what it supersedes.
+        if place is not None and (line["start"], place[0]) not in seen:
+            seen.add((line["start"], place[0]))
             kept = [old for old in kept if old["start"] == line["start"] or not _after(_place(old), place)]
         kept.append(line)
     return kept
