@@ -52,7 +52,7 @@ def _survivors(logprobs: torch.Tensor, top_p: torch.Tensor | None, top_k: torch.
     """Returns [N, V], True for the tokens that top_k, then top_p over what top_k left, keep."""
     import torch
 
-    ordered, order = logprobs.sort(-1, descending=True, stable=True)
+    ordered, order = logprobs.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(logprobs.shape[-1], device=logprobs.device)
     kept = torch.ones_like(ordered, dtype=torch.bool)
     if top_k is not None:

@@ -8,7 +8,7 @@ group: rows of similar lengths, padded to the longest of their group.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,11 +43,18 @@ class SlotCache:
         device: torch.device,
     ) -> None:
         self.max_length = max_length
-        self._make: Callable[[int], torch.Tensor] = lambda length: torch.zeros(
-            (2, num_layers, num_slots, num_kv_heads, length, head_dim), dtype=dtype, device=device
-        )
-        # Zeros, not garbage: masked positions are multiplied by 0, and 0 times NaN is NaN.
+        self._shape = (2, num_layers, num_slots, num_kv_heads, head_dim)
+        self._dtype, self._device = dtype, device
         self._data = self._make(0)
+
+    def _make(self, length: int) -> torch.Tensor:
+        """Returns zeros, not garbage: masked positions are multiplied by 0, and 0 times NaN is NaN."""
+        shape = (*self._shape[:4], length, self._shape[4])
+        if self._device.type != "cpu" or length == 0:
+            return torch.zeros(shape, dtype=self._dtype, device=self._device)
+        # numpy's zeros take memory page by page when it is written, torch's take all of it at once.
+        raw = np.zeros(math.prod(shape) * self._dtype.itemsize, dtype=np.uint8)
+        return torch.from_numpy(raw).view(self._dtype).view(shape)
 
     def keys(self, layer: int) -> torch.Tensor:
         """Returns [slots, kv_heads, length, head_dim] of one layer."""

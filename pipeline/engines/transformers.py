@@ -53,7 +53,7 @@ class TransformersEngine:
         pad_token_id: int,
         *,
         max_length: int | None = None,
-        finish_share: float = 0.25,
+        finish_share: float = 0.1,
         max_pass_tokens: int = 4096,
     ) -> None:
         if max_live < 1:
@@ -151,10 +151,20 @@ class TransformersEngine:
                     self._give_back(slot)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], policy_digest: str) -> None:
-        """Copies the weights in and drops every cache. Raises RuntimeError while requests are in flight."""
+        """Copies the weights in and drops every cache; tied weights may be given once.
+
+        Raises:
+            RuntimeError: requests are in flight.
+            ValueError: names are missing or unknown; the model is then unusable until the next load.
+        """
         if self._in_flight:
             raise RuntimeError(f"{len(self._in_flight)} requests are in flight; collect them before loading weights")
-        self._model.load_state_dict(weights)
+        missing, unexpected = self._model.load_state_dict(weights, strict=False)
+        missing = set(missing) - set(getattr(self._model, "_tied_weights_keys", None) or {})
+        if missing or unexpected:
+            raise ValueError(
+                f"these are not the model's weights: {sorted(missing)[:3]} missing, {sorted(unexpected)[:3]} unknown"
+            )
         self._drop_caches()
         self.policy_digest = policy_digest
 

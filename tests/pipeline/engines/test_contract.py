@@ -1,0 +1,374 @@
+"""What every engine promises, asked of each one; then what only an engine with a model can be asked."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.engines import Engine, Generation, GenerationRequest
+from pipeline.engines import slots as slots_module
+from pipeline.engines.scripted import ScriptedEngine
+from pipeline.engines.transformers import TransformersEngine
+
+VOCAB, STOP = 48, 1
+
+
+def tiny_model(seed: int = 0) -> Any:
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=48,
+        max_position_embeddings=256,
+        initializer_range=0.2,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        eos_token_id=STOP,
+        bos_token_id=None,
+    )
+    return Qwen3ForCausalLM(config).eval()
+
+
+def pseudo_reply(request: GenerationRequest) -> list[int]:
+    seed = request.seed if request.temperature > 0 else "greedy"
+    rng = random.Random(f"{seed}:{list(request.prompt_token_ids)}")
+    return [rng.randrange(1, 20) for _ in range(request.max_new_tokens)]
+
+
+def scripted_engine() -> Engine:
+    return ScriptedEngine(pseudo_reply, "first", max_per_collect=2)
+
+
+def transformers_engine() -> Engine:
+    return TransformersEngine(tiny_model(), "first", max_live=4, pad_token_id=0)
+
+
+@pytest.fixture(params=[scripted_engine, transformers_engine], ids=["scripted", "transformers"])
+def make_engine(request: pytest.FixtureRequest) -> Iterator[Callable[[], Engine]]:
+    made: list[Engine] = []
+
+    def make() -> Engine:
+        made.append(request.param())
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+def ask(request_id: str, prompt: list[int], **changes: Any) -> GenerationRequest:
+    settings: dict[str, Any] = {"seed": 7, "max_new_tokens": 12, "stop_token_ids": (STOP,)} | changes
+    return GenerationRequest(request_id, prompt, **settings)
+
+
+def answers(engine: Engine, requests: list[GenerationRequest]) -> dict[str, Generation]:
+    engine.submit(requests)
+    found: dict[str, Generation] = {}
+    while generations := engine.collect():
+        for generation in generations:
+            assert generation.request_id not in found
+            found[generation.request_id] = generation
+    return found
+
+
+def some_prompts(number: int, seed: int = 0) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(2, VOCAB) for _ in range(rng.randrange(1, 40))] for _ in range(number)]
+
+
+def test_every_request_is_answered_once_and_then_nothing_is_left(make_engine: Callable[[], Engine]) -> None:
+    engine = make_engine()
+    found = answers(engine, [ask(f"r{i}", prompt, seed=i) for i, prompt in enumerate(some_prompts(11))])
+    assert set(found) == {f"r{i}" for i in range(11)}
+    assert engine.collect() == []
+    assert engine.counters.requests == 11
+    assert engine.counters.generated_tokens == sum(len(found[name].token_ids) for name in found)
+
+
+def test_requests_may_be_added_between_collects(make_engine: Callable[[], Engine]) -> None:
+    engine = make_engine()
+    engine.submit([ask(f"a{i}", prompt, seed=i) for i, prompt in enumerate(some_prompts(5))])
+    first = [generation.request_id for generation in engine.collect()]
+    found = answers(engine, [ask(f"b{i}", prompt, seed=i) for i, prompt in enumerate(some_prompts(5))])
+    assert sorted([*first, *found]) == [f"{letter}{i}" for letter in "ab" for i in range(5)]
+
+
+def test_a_stop_token_ends_a_message_and_is_kept(make_engine: Callable[[], Engine]) -> None:
+    stops = (STOP, 5, 9)
+    requests = [
+        ask(f"r{i}", prompt, seed=i, stop_token_ids=stops, max_new_tokens=60)
+        for i, prompt in enumerate(some_prompts(12))
+    ]
+    found = answers(make_engine(), requests)
+    assert any(generation.finish_reason == "stop" for generation in found.values())
+    for generation in found.values():
+        assert not set(generation.token_ids[:-1]) & set(stops)
+        assert (generation.token_ids[-1] in stops) == (generation.finish_reason == "stop")
+
+
+def test_a_message_without_a_stop_token_ends_at_max_new_tokens(make_engine: Callable[[], Engine]) -> None:
+    found = answers(make_engine(), [ask(f"r{n}", [3, 4], stop_token_ids=(), max_new_tokens=n) for n in (1, 2, 9)])
+    assert [(len(found[f"r{n}"].token_ids), found[f"r{n}"].finish_reason) for n in (1, 2, 9)] == [
+        (1, "length"),
+        (2, "length"),
+        (9, "length"),
+    ]
+
+
+def test_there_is_one_finite_logprob_per_token_and_none_is_positive(make_engine: Callable[[], Engine]) -> None:
+    for generation in answers(make_engine(), [ask(f"r{i}", p) for i, p in enumerate(some_prompts(6))]).values():
+        assert len(generation.logprobs) == len(generation.token_ids)
+        assert all(-1e9 < value <= 0 for value in generation.logprobs)
+
+
+def test_a_result_depends_on_its_request_and_not_on_its_company(make_engine: Callable[[], Engine]) -> None:
+    requests = [ask(f"r{i}", prompt, seed=i) for i, prompt in enumerate(some_prompts(9))]
+    together = answers(make_engine(), requests)
+    backwards = answers(make_engine(), requests[::-1])
+    for request in requests:
+        alone = answers(make_engine(), [request])[request.request_id]
+        assert together[request.request_id].token_ids == alone.token_ids == backwards[request.request_id].token_ids
+
+
+def test_other_seeds_give_other_messages(make_engine: Callable[[], Engine]) -> None:
+    found = answers(make_engine(), [ask(f"r{i}", [3, 4, 5], seed=i, stop_token_ids=()) for i in range(8)])
+    assert len({tuple(generation.token_ids) for generation in found.values()}) > 4
+
+
+def test_greedy_messages_do_not_depend_on_the_seed(make_engine: Callable[[], Engine]) -> None:
+    found = answers(make_engine(), [ask(f"r{i}", [3, 4, 5], seed=i, temperature=0.0) for i in range(4)])
+    assert len({tuple(generation.token_ids) for generation in found.values()}) == 1
+
+
+def first_turn(engine: Engine) -> list[int]:
+    """Plays one turn under the key `k`; returns the second turn's prompt, of which 20 + m - 1 may be cached."""
+    prompt = list(range(2, 22))
+    turn = answers(engine, [ask("turn 0", prompt, cache_key="k", stop_token_ids=(), max_new_tokens=6)])["turn 0"]
+    assert engine.counters.cached_tokens == 0
+    return [*prompt, *turn.token_ids, 30, 31, 32]
+
+
+def test_the_next_turn_of_a_rollout_reuses_what_was_computed(make_engine: Callable[[], Engine]) -> None:
+    engine = make_engine()
+    second = first_turn(engine)
+    with_cache = answers(engine, [ask("turn 1", second, cache_key="k")])["turn 1"]
+    assert engine.counters.cached_tokens == 25
+    assert engine.counters.prompt_tokens == 20 + 29
+    without = answers(make_engine(), [ask("turn 1", second)])["turn 1"]
+    assert with_cache.token_ids == without.token_ids
+    assert with_cache.logprobs == pytest.approx(without.logprobs, abs=1e-5)
+
+
+def test_a_changed_prefix_is_reused_only_up_to_the_change(make_engine: Callable[[], Engine]) -> None:
+    engine = make_engine()
+    second = first_turn(engine)
+    second[8] = 40
+    changed = answers(engine, [ask("turn 1", second, cache_key="k")])["turn 1"]
+    assert engine.counters.cached_tokens == 8
+    assert changed.token_ids == answers(make_engine(), [ask("turn 1", second)])["turn 1"].token_ids
+
+
+def test_a_released_cache_is_not_reused(make_engine: Callable[[], Engine]) -> None:
+    engine = make_engine()
+    second = first_turn(engine)
+    engine.release(["k", "never seen"])
+    answers(engine, [ask("turn 1", second, cache_key="k")])
+    assert engine.counters.cached_tokens == 0
+
+
+def test_new_weights_drop_the_caches_and_change_the_digest(make_engine: Callable[[], Engine]) -> None:
+    engine = make_engine()
+    second = first_turn(engine)
+    engine.load_weights(tiny_model(seed=1).state_dict(), "second")
+    answers(engine, [ask("turn 1", second, cache_key="k")])
+    assert (engine.counters.cached_tokens, engine.policy_digest) == (0, "second")
+
+
+def test_weights_are_not_replaced_while_a_request_is_in_flight(make_engine: Callable[[], Engine]) -> None:
+    engine = make_engine()
+    engine.submit([ask("r", [3])])
+    with pytest.raises(RuntimeError, match="in flight"):
+        engine.load_weights(tiny_model().state_dict(), "second")
+    assert engine.policy_digest == "first"
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"prompt": []}, "empty prompt"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_k": 0}, "top_k"),
+    ],
+)
+def test_a_malformed_request_is_refused_by_name(
+    make_engine: Callable[[], Engine], changes: dict[str, Any], word: str
+) -> None:
+    with pytest.raises(ValueError, match=word):
+        make_engine().submit([ask("r", **({"prompt": [3]} | changes))])
+
+
+def test_an_id_in_flight_is_refused_and_may_be_used_again_later(make_engine: Callable[[], Engine]) -> None:
+    engine = make_engine()
+    engine.submit([ask("r", [3])])
+    with pytest.raises(ValueError, match="in flight"):
+        engine.submit([ask("r", [4])])
+    assert len(engine.collect()) == 1
+    assert set(answers(engine, [ask("r", [4])])) == {"r"}
+
+
+def test_closing_twice_is_allowed_and_drops_the_queue(make_engine: Callable[[], Engine]) -> None:
+    engine = make_engine()
+    engine.submit([ask("r", [3])])
+    engine.close()
+    engine.close()
+    assert engine.collect() == []
+
+
+# What only an engine with a model can be asked.
+
+
+def plain_logprobs(model: Any, prompt: list[int], token_ids: list[int], temperature: float = 1.0) -> list[float]:
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*prompt, *token_ids]])).logits[0]
+    table = (logits / temperature).log_softmax(-1)
+    return [table[len(prompt) + i - 1, token].item() for i, token in enumerate(token_ids)]
+
+
+def assert_agrees(model: Any, requests: list[GenerationRequest], found: dict[str, Generation]) -> None:
+    for request in requests:
+        generation = found[request.request_id]
+        expected = plain_logprobs(
+            model, list(request.prompt_token_ids), generation.token_ids, request.temperature or 1.0
+        )
+        assert generation.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("gather_cost", [1e-6, 1e6], ids=["gathered", "in place"])
+@pytest.mark.parametrize("max_live", [1, 3, 16])
+def test_logprobs_agree_with_a_plain_forward_pass_over_turns(
+    monkeypatch: pytest.MonkeyPatch, gather_cost: float, max_live: int
+) -> None:
+    monkeypatch.setattr(slots_module, "_GATHER_COST", gather_cost)
+    model = tiny_model()
+    engine = TransformersEngine(copy.deepcopy(model), "p", max_live, 0, max_pass_tokens=64)
+    prompts = some_prompts(14, seed=3)
+    prompts[5] = prompts[6] = prompts[2]  # a group
+    rng = random.Random(1)
+    for turn in range(3):
+        requests = [
+            ask(f"{i}:{turn}", prompt, seed=i * 10 + turn, stop_token_ids=(STOP, 2, 3, 4, 5), cache_key=str(i))
+            for i, prompt in enumerate(prompts)
+        ]
+        found = answers(engine, requests)
+        assert_agrees(model, requests, found)
+        for i, prompt in enumerate(prompts):
+            reply = [rng.randrange(2, VOCAB) for _ in range(rng.randrange(1, 12))]
+            prompts[i] = [*prompt, *found[f"{i}:{turn}"].token_ids, *reply]
+    if max_live == 16:  # nothing was evicted: every turn after the first computed only what was new
+        assert engine.counters.cached_tokens > 0.6 * engine.counters.prompt_tokens
+
+
+def test_logprobs_are_those_of_the_temperature_and_of_one_for_greedy() -> None:
+    model = tiny_model()
+    engine = TransformersEngine(copy.deepcopy(model), "p", 8, 0)
+    requests = [ask(f"r{t}", [3, 4, 5], temperature=t, stop_token_ids=()) for t in (0.0, 0.5, 1.0, 2.0)]
+    found = answers(engine, requests)
+    assert_agrees(model, requests, found)
+    greedy = found["r0.0"].token_ids
+    with torch.inference_mode():
+        logits = model(torch.tensor([[3, 4, 5, *greedy]])).logits[0]
+    assert greedy == logits[2:-1].argmax(-1).tolist()
+
+
+def test_equal_prompts_are_computed_once() -> None:
+    model = tiny_model()
+    prompt = some_prompts(1, seed=5)[0] * 3
+    requests = [ask(f"r{i}", prompt, seed=i, cache_key=str(i)) for i in range(6)]
+    engine = TransformersEngine(copy.deepcopy(model), "p", 8, 0)
+    found = answers(engine, requests)
+    assert_agrees(model, requests, found)
+    assert engine.counters.cached_tokens == 5 * (len(prompt) - 1)
+    late = [ask("late", prompt, seed=9)]  # what a slot still holds is as good as what it computes now
+    assert_agrees(model, late, answers(engine, late))
+    assert engine.counters.cached_tokens == 6 * (len(prompt) - 1)
+
+
+def test_random_traffic_with_shared_prefixes_evictions_and_releases_agrees() -> None:
+    model = tiny_model()
+    engine = TransformersEngine(copy.deepcopy(model), "p", 5, 0, finish_share=0.3, max_pass_tokens=40)
+    rng = random.Random(0)
+    base = some_prompts(3, seed=8)
+    asked: dict[str, GenerationRequest] = {}
+    held: dict[str, list[int]] = {}
+    found: dict[str, Generation] = {}
+    for number in range(60):
+        name = f"r{number}"
+        key = rng.choice([None, *"abcdefg"])
+        prompt = held.get(key or "", rng.choice(base)) if rng.random() < 0.8 else rng.choice(base)
+        asked[name] = ask(
+            name,
+            prompt[:150],
+            seed=number,
+            cache_key=key,
+            max_new_tokens=rng.randrange(1, 10),
+            stop_token_ids=(STOP, 2, 3),
+        )
+        engine.submit([asked[name]])
+        if rng.random() < 0.5:
+            for generation in engine.collect():
+                found[generation.request_id] = generation
+                request = asked[generation.request_id]
+                if request.cache_key:
+                    held[request.cache_key] = [*request.prompt_token_ids, *generation.token_ids, 7, 8]
+        if rng.random() < 0.1:
+            engine.release([rng.choice("abcdefg")])
+    while generations := engine.collect():
+        found |= {generation.request_id: generation for generation in generations}
+    assert set(found) == set(asked)
+    assert_agrees(model, list(asked.values()), found)
+    assert engine.counters.cached_tokens > 0
+
+
+def test_new_weights_are_the_ones_that_sample() -> None:
+    engine = TransformersEngine(tiny_model(0), "first", 4, 0)
+    request = ask("r", [3, 4, 5], stop_token_ids=())
+    before = answers(engine, [request])["r"]
+    other = tiny_model(1)
+    engine.load_weights(other.state_dict(), "second")
+    after = answers(engine, [request])["r"]
+    assert before.logprobs != pytest.approx(after.logprobs, abs=1e-3)
+    assert_agrees(other, [request], {"r": after})
+
+
+def test_a_request_longer_than_the_model_is_refused_and_none_is_queued() -> None:
+    engine = transformers_engine()
+    with pytest.raises(ValueError, match="needs 257 positions"):
+        engine.submit([ask("fits", [3]), ask("long", [3] * 250, max_new_tokens=7)])
+    assert engine.collect() == []
+
+
+def test_a_model_with_other_attention_is_refused() -> None:
+    model = tiny_model()
+    model.config.layer_types = ["full_attention", "sliding_attention"]
+    with pytest.raises(ValueError, match="sliding_attention"):
+        TransformersEngine(model, "p", 4, 0)
+
+
+def test_a_script_that_neither_stops_nor_fills_its_budget_is_refused() -> None:
+    engine = ScriptedEngine(lambda request: [4, 5])
+    engine.submit([ask("r", [3])])
+    with pytest.raises(ValueError, match="no stop token"):
+        engine.collect()
