@@ -1,0 +1,418 @@
+"""The critic report: audited states to report.json, and report.json to a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from critics import gate
+from critics.audit import AuditData, AuditRollout
+from critics.baselines import BASELINES
+from critics.gate import interval_dict
+from critics.intervals import interval_of_sums, ratio
+from critics.quality import brier_terms, equal_mass_bins, explained_variance, measure, position_bins, sizes, slices
+from pipeline.ids import digest
+from pipeline.report import Dialogue, DialogueStep, Drawing, Section, Table, Text, page
+from pipeline.statistics import Interval, wilson
+
+MAX_POINTS = 1500
+"""Scatter plots show at most so many states; every measure uses all."""
+MIN_SLICE_STATES = 30
+"""Smaller slices are not called the weakest."""
+
+READINGS = {
+    "ev": "share of the differences between states explained; 0 is useless, 1 perfect",
+    "ev_within": "the same inside one rollout; at most 0 is useless for steps",
+    "rho_a": "correlation of the critic's step advantages with the true ones",
+    "sign_agreement": "share of clear steps whose direction it sees",
+    "flattening": "spread of its advantages over the true spread; far below 1 is flat",
+    "slope_a": "slope of its advantages on the true ones",
+    "adv_rmse": "typical error of one step advantage",
+    "rmse": "typical distance to the true chance",
+    "mae": "mean distance to the measured chance; continuations' noise included",
+    "bias": "mean of predicted minus measured",
+    "brier": "mean squared error against single samples; lower is better",
+    "nll": "mean negative log-likelihood of single samples, nats",
+    "skill_over_task_rate": "Brier gained over the task's own success rate",
+    "skill_over_constant": "Brier gained over the best constant",
+    "skill_over_position": "Brier gained over the position alone",
+    "ece": "calibration error, 15 equal-mass bins",
+    "ece_floor": "what a perfect critic would show with as many samples",
+    "ece_excess": "calibration error minus its floor",
+    "reliability": "Brier lost to miscalibration",
+    "resolution": "Brier gained by telling states apart",
+    "uncertainty": "Brier of the best constant",
+    "logit_slope": "1 if neither over- nor underconfident",
+    "logit_intercept": "0 if unbiased",
+    "spearman_a": "rank correlation of advantages; not debiased, so too low",
+    "auroc": "chance that a success is ranked above a failure",
+    "auroc_within_task": "the same within one task",
+    "auprc": "area under precision and recall",
+    "p_where_lost": "mean prediction where the solver proves that nothing can succeed",
+    "share_above_solver": "share of states predicted above the best possible chance",
+}
+
+
+def build_report(
+    audit: AuditData,
+    *,
+    converged: bool,
+    policy_digest: str,
+    critic_digest: str,
+    evaluations: Sequence[Mapping[str, Any]] = (),
+    labels_report: Mapping[str, Any] | None = None,
+    judged_contexts: Sequence[str] = ("bare",),
+    num_resamples: int = 1000,
+    seed: int = 0,
+    num_sample_rollouts: int = 6,
+    min_advantage_correlation: float = 0.2,
+    max_calibration_excess: float = 0.03,
+) -> dict[str, Any]:
+    """Returns report.json: verdict, measures, slices, baselines and the numbers behind every drawing.
+
+    Args:
+        audit: audited states, of any contexts.
+        converged: from the fit.
+        policy_digest: whose chance of success is estimated.
+        critic_digest: which critic.
+        evaluations: the fit's, for its curves.
+        labels_report: of `critics.targets.build_labels`.
+        judged_contexts: contexts that the gate judges; "guided" too if the actor trains there.
+        num_resamples: of clusters, behind each interval.
+        seed: of resamples and of the rollouts shown.
+        num_sample_rollouts: rollouts drawn with their values.
+        min_advantage_correlation: gate.
+        max_calibration_excess: gate.
+
+    Returns:
+        JSON-serialisable; `["gate"]` is the content of gate.json, `["passed"]` the verdict.
+
+    Raises:
+        ValueError: no audited bare state.
+    """
+    parts = {context: audit.where(audit.context == context) for context in sorted(set(audit.context.tolist()))}
+    if "bare" not in parts:
+        raise ValueError(f"the audit has states of contexts {sorted(parts)}; the gate judges bare ones")
+    # A context that was never audited is judged all the same, and fails as undefined.
+    for context in judged_contexts:
+        parts.setdefault(context, audit.where(audit.context == context))
+    found = {context: measure(part, num_resamples=num_resamples, seed=seed) for context, part in parts.items()}
+    bare, measures = parts["bare"], found["bare"]
+    conditions = gate.judge(
+        {context: found[context] for context in ("bare", *judged_contexts)},
+        converged=converged,
+        min_advantage_correlation=min_advantage_correlation,
+        max_calibration_excess=max_calibration_excess,
+    )
+    rows = slices(audit, num_resamples=min(num_resamples, 500), seed=seed)
+    verdict = gate.gate_dict(conditions, measures, policy_digest=policy_digest, critic_digest=critic_digest)
+    return {
+        "passed": verdict["passed"],
+        "opening": gate.opening(conditions, measures, policy_digest=policy_digest, weakest=_weakest(rows)),
+        "gate": verdict,
+        "policy_digest": policy_digest,
+        "critic_digest": critic_digest,
+        "sizes": {context: sizes(part) for context, part in parts.items()},
+        "measures": {c: {name: interval_dict(x) for name, x in of.items()} for c, of in found.items()},
+        "slices": [_plain(row) for row in rows],
+        "baselines": _baselines(bare, num_resamples, seed),
+        "reliability": _reliability(bare, num_resamples, seed),
+        "scatter": _scatter(bare, seed),
+        "ev_by_position": _ev_by_position(bare, num_resamples, seed),
+        "evaluations": [dict(entry) for entry in evaluations],
+        "labels": dict(labels_report or {}),
+        "sample_rollouts": _samples(audit, num_sample_rollouts, seed),
+    }
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: interval_dict(x) if isinstance(x, Interval) else x for name, x in row.items()}
+
+
+def _weakest(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Returns the slice with the lowest explained variance among those of a useful size, in words."""
+    useful = [
+        row
+        for row in rows
+        if row["kind"] != "context" and row["num_states"] >= MIN_SLICE_STATES and math.isfinite(row["ev"].value)
+    ]
+    if len(useful) < 2:
+        return None
+    row = min(useful, key=lambda row: row["ev"].value)
+    name = f"the {row['name']} part of the budget" if row["kind"] == "position" else f"{row['kind']} {row['name']}"
+    return f"{name}, where it explains {100 * row['ev'].value:.0f} %"
+
+
+def _baselines(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str, Any]]:
+    rows = []
+    predictions = {"this critic": audit.p} | {name: make(audit) for name, make in BASELINES.items()}
+    for name, p in predictions.items():
+        columns = np.stack([brier_terms(p, audit.v_hat), np.ones(len(audit))], axis=1)
+        brier = interval_of_sums(
+            columns, audit.cluster, lambda s: ratio(s[..., 0], s[..., 1]), num_resamples=num_resamples, seed=seed
+        )
+        ev = explained_variance(replace(audit, p=p))
+        rows.append({"name": name, "brier": interval_dict(brier), "ev": interval_dict(ev)})
+    return rows
+
+
+def _reliability(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str, Any]]:
+    bins = equal_mass_bins(audit.p)
+    rows = []
+    for b in sorted(set(bins.tolist())):
+        at = bins == b
+        columns = np.stack([audit.v_hat[at], np.ones(at.sum())], axis=1)
+        observed = interval_of_sums(
+            columns, audit.cluster[at], lambda s: ratio(s[..., 0], s[..., 1]), num_resamples=num_resamples, seed=seed
+        )
+        rows.append(
+            {"predicted": float(audit.p[at].mean()), "num_states": int(at.sum()), "observed": interval_dict(observed)}
+        )
+    return rows
+
+
+def _scatter(audit: AuditData, seed: int) -> dict[str, list[float]]:
+    rng = np.random.default_rng([seed, 7])
+    i, j = audit.pairs()
+    states = np.sort(rng.permutation(len(audit))[:MAX_POINTS])
+    pairs = np.sort(rng.permutation(len(i))[:MAX_POINTS])
+    i, j = i[pairs], j[pairs]
+    return {
+        "p": audit.p[states].round(5).tolist(),
+        "v_hat": audit.v_hat[states].round(5).tolist(),
+        "advantage": (audit.p[j] - audit.p[i]).round(5).tolist(),
+        "advantage_hat": (audit.v_hat[j] - audit.v_hat[i]).round(5).tolist(),
+    }
+
+
+def _ev_by_position(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str, Any]]:
+    rows = slices(audit, num_resamples=min(num_resamples, 500), seed=seed) if len(audit) else []
+    assert position_bins(audit).max(initial=0) < 5  # what the names of the rows promise
+    return [_plain(row) for row in rows if row["kind"] == "position"]
+
+
+def _samples(audit: AuditData, number: int, seed: int) -> list[dict[str, Any]]:
+    """Returns rollouts to draw: solved and failed in turn, chosen by hash."""
+    drawn = sorted((r for r in audit.rollouts if r.values), key=lambda r: digest("shown", seed, r.rollout_id, r.context))
+    solved, failed = ([r for r in drawn if (r.reward or 0) >= 0.5], [r for r in drawn if (r.reward or 0) < 0.5])
+    chosen: list[AuditRollout] = []
+    while len(chosen) < number and (solved or failed):
+        for queue in (solved, failed):
+            if queue and len(chosen) < number:
+                chosen.append(queue.pop(0))
+    samples = []
+    for rollout in chosen:
+        at = np.flatnonzero((audit.rollout_id == rollout.rollout_id) & (audit.context == rollout.context))
+        audited = []
+        for row in at[np.argsort(audit.step_index[at])]:
+            bounds = wilson(int(audit.k[row]), int(audit.K[row]))
+            audited.append([int(audit.step_index[row]), bounds.value, bounds.low, bounds.high])
+        samples.append(asdict(rollout) | {"audited": audited})
+    return samples
+
+
+def report_page(report: Mapping[str, Any], *, title: str = "Critic report") -> str:
+    """Returns report.html, a pure function of `build_report`'s result."""
+    return page(title, report_sections(report))
+
+
+def report_sections(report: Mapping[str, Any]) -> list[Section]:
+    """Returns the sections of the page: verdict first, then what supports it."""
+    return [
+        _verdict_section(report),
+        _calibration_section(report),
+        _values_section(report),
+        _steps_section(report),
+        _fit_section(report),
+        _samples_section(report),
+        _measures_section(report),
+        _notes_section(report),
+    ]
+
+
+def _cell(numbers: Mapping[str, float | None], digits: int = 3) -> str:
+    if numbers["value"] is None:
+        return "undefined"
+    text = f"{numbers['value']:.{digits}f}"
+    if numbers["low"] is None or numbers["high"] is None:
+        return text
+    return f"{text} [{numbers['low']:.{digits}f}, {numbers['high']:.{digits}f}]"
+
+
+def _number(x: float | None) -> float:
+    return math.nan if x is None else x
+
+
+def _verdict_section(report: Mapping[str, Any]) -> Section:
+    words = {True: "passed", False: "FAILED", gate.NOT_MEASURED: gate.NOT_MEASURED}
+    conditions = report["gate"]["conditions"]
+    rows = tuple((c["name"], words[c["passed"]], c["asks"], c["reason"]) for c in conditions)
+    size = report["sizes"]["bare"]
+    basis = (
+        f"Judged on {size['num_states']} bare states of {size['num_rollouts']} rollouts, {size['num_tasks']} tasks and "
+        f"{size['num_clusters']} clusters, none of which the critic was fitted on; {size['num_continuations']} fresh "
+        "continuations in all. Brackets are 95 % intervals from resampling clusters."
+    )
+    table = Table(("condition", "result", "what it asks", "what was found"), rows, "The gate")
+    return Section("Verdict", (Text(report["opening"], "pass" if report["passed"] else "fail"), table, Text(basis, "note")))
+
+
+def _calibration_section(report: Mapping[str, Any]) -> Section:
+    bins = report["reliability"]
+    floor = _number(report["measures"]["bare"]["ece_floor"]["value"])
+    observed = [bin_["observed"] for bin_ in bins]
+    middle = [_number(o["value"]) for o in observed]
+    svg = plots_module().reliability(
+        "reliability",
+        [bin_["predicted"] for bin_ in bins],
+        middle,
+        [m if o["low"] is None else o["low"] for o, m in zip(observed, middle, strict=True)],
+        [m if o["high"] is None else o["high"] for o, m in zip(observed, middle, strict=True)],
+        [bin_["num_states"] for bin_ in bins],
+        floor=floor,
+    )
+    caption = "Predicted against observed success. On the diagonal a stated 70 % happens 7 times in 10."
+    return Section("Are its percentages right?", (Drawing(svg, caption),))
+
+
+def plots_module() -> Any:
+    """Returns `pipeline.report.plots`; imported late because only pages need it."""
+    from pipeline.report import plots
+
+    return plots
+
+
+def _values_section(report: Mapping[str, Any]) -> Section:
+    plots = plots_module()
+    points = report["scatter"]
+    blocks: list[Any] = [
+        Drawing(
+            plots.scatter(
+                "values", points["v_hat"], points["p"], x_label="measured by continuations", y_label="critic"
+            ),
+            "Each point is a state. Sideways scatter is partly the noise of a finite number of continuations.",
+        )
+    ]
+    rows = report["ev_by_position"]
+    if rows:
+        for metric, name in (("ev", "explained variance"), ("ev_within", "explained variance within rollouts")):
+            values = [row[metric] for row in rows]
+            middle = [_number(v["value"]) for v in values]
+            bounds = [[m if v[b] is None else v[b] for v, m in zip(values, middle, strict=True)] for b in ("low", "high")]
+            names = [f"{row['name']} ({row['num_states']})" for row in rows]
+            svg = plots.points(f"{metric}-position", names, middle, *bounds, x_label=name)
+            blocks.append(Drawing(svg, f"{name.capitalize()} by share of the token budget used (number of states)."))
+    baseline_rows = tuple((row["name"], _cell(row["brier"]), _cell(row["ev"])) for row in report["baselines"])
+    caption = "Each reference has an advantage: it knows outcomes of the audited tasks, or was fitted on them."
+    blocks.append(Table(("estimate", "Brier (lower is better)", "explained variance"), baseline_rows, caption))
+    slice_rows = tuple(
+        (f"{row['kind']} {row['name']}", str(row["num_states"]), str(row["num_tasks"]))
+        + tuple(_cell(row[metric], 2) for metric in ("ev", "ev_within", "bias", "rmse", "skill_over_task_rate"))
+        for row in report["slices"]
+    )
+    header = ("slice", "states", "tasks", "EV", "EV within", "bias", "RMSE", "skill over task rate")
+    blocks.append(Table(header, slice_rows, "By level, position, split and context (all contexts)"))
+    return Section("Does it tell states apart?", tuple(blocks))
+
+
+def _steps_section(report: Mapping[str, Any]) -> Section:
+    points = report["scatter"]
+    if not points["advantage"]:
+        return Section("Does it tell steps apart?", (Text("No two neighbouring states were audited.", "note"),))
+    svg = plots_module().scatter(
+        "advantages",
+        points["advantage_hat"],
+        points["advantage"],
+        x_label="measured change of the chance of success",
+        y_label="critic's change",
+        bounds=(-1.0, 1.0),
+    )
+    return Section("Does it tell steps apart?", (Drawing(svg, "Each point is one step between two audited states."),))
+
+
+def _fit_section(report: Mapping[str, Any]) -> Section:
+    entries = report["evaluations"]
+    if not entries:
+        return Section("How was it fitted?", (Text("The fit's evaluations were not given.", "note"),))
+    plots = plots_module()
+    x = [entry["update"] for entry in entries]
+    brier = [entry["brier"] for entry in entries]
+    se = [entry["brier_se"] for entry in entries]
+    low, high = np.subtract(brier, se).tolist(), np.add(brier, se).tolist()
+    head = max((entry["update"] for entry in entries if entry["phase"] == "head"), default=0)
+    curve = plots.Line("held-out Brier", x, brier, low, high)
+    marks = [(head, "all weights")] if head else []
+    svg = plots.lines(
+        "fit", [curve], x_label="updates", y_label="held-out Brier, +- one standard error", marks=marks
+    )
+    blocks = [Drawing(svg, "Brier on clusters that decide when to stop. Fitting stops when it no longer falls.")]
+    within = [(entry["update"], entry["ev_within"]) for entry in entries if entry["ev_within"] is not None]
+    if len(within) > 1:
+        line = plots.Line("EV within", *zip(*within, strict=True))
+        svg = plots.lines("fit-within", [line], x_label="updates", y_label="held-out EV within rollouts", level=0.0)
+        blocks.append(Drawing(svg, "Among weights with equal Brier, those with the highest EV within are kept."))
+    return Section("How was it fitted?", tuple(blocks))
+
+
+def _samples_section(report: Mapping[str, Any]) -> Section:
+    plots = plots_module()
+    blocks: list[Any] = []
+    for place, sample in enumerate(report["sample_rollouts"]):
+        outcome = {None: "not graded"}.get(sample["reward"], "solved" if (sample["reward"] or 0) >= 0.5 else "failed")
+        title = f"Level {sample['level']}, {sample['split']}, {sample['context']}: {outcome}"
+        svg = plots.value_path(
+            f"path-{place}",
+            sample["values"],
+            sample["statuses"],
+            reward=sample["reward"],
+            audited=[tuple(entry) for entry in sample["audited"]],
+        )
+        blocks.append(Drawing(svg, f"{title} (rollout {sample['rollout_id'][:12]})"))
+        steps = zip(sample["texts"], sample["values"], sample["statuses"], sample["messages"], strict=True)
+        blocks.append(Dialogue("Its steps", tuple(DialogueStep(*step) for step in steps)))
+    if not blocks:
+        blocks = [Text("None were asked for.", "note")]
+    return Section("Rollouts with their values", tuple(blocks))
+
+
+def _measures_section(report: Mapping[str, Any]) -> Section:
+    contexts = [context for context in report["measures"] if report["sizes"][context]["num_states"]]
+    rows = tuple(
+        (name, *(_cell(report["measures"][context][name]) for context in contexts), READINGS.get(name, ""))
+        for name in report["measures"]["bare"]
+    )
+    caption = "Debiased for the finite number of continuations where a reading does not say otherwise."
+    return Section("All measures", (Table(("measure", *contexts, "reading"), rows, caption),))
+
+
+def _notes_section(report: Mapping[str, Any]) -> Section:
+    notes = [
+        Text(
+            f"Values estimate the chance of success of policy {report['policy_digest']} and no other; critic "
+            f"{report['critic_digest']}. A pass holds for that policy, its token budget and these task families only."
+        ),
+        Text("Not measured: ranking of sibling steps, probes with cosmetic changes, drift.", "note"),
+    ]
+    labels = report["labels"]
+    codes = labels.get("codes") or {}
+    if codes:
+        rows = tuple(
+            (
+                code,
+                str(entry["num_continuations"]),
+                str(entry["num_tasks"]),
+                _cell({"value": entry["recovery_rate"], "low": entry["low"], "high": entry["high"]}, 2),
+                "yes" if entry["counted"] else "no",
+            )
+            for code, entry in codes.items()
+        )
+        header = ("latest error", "continuations", "tasks", "success from there", "counts for targets")
+        notes.append(Table(header, rows, "How often the policy recovers, from the labels' fresh continuations"))  # type: ignore[arg-type]
+    plain = [(name, str(labels[name])) for name in sorted(labels) if isinstance(labels[name], int | float | str)]
+    if plain:
+        notes.append(Table(("labels", ""), tuple(plain)))  # type: ignore[arg-type]
+    return Section("What it is, and is not", tuple(notes))
