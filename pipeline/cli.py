@@ -218,9 +218,9 @@ _COLOURS = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yell
 
 
 def _dialogue(console: Console, row: dict[str, Any]) -> None:
-    """Prints a rollout as it was played. Everything that a model said goes through Text: no markup, no escapes."""
+    """Prints a rollout as played. What a model said goes through Text and `visible`: no markup, no escapes."""
     kind = f"{'guided by feedback, ' if row['guided'] else ''}attempt {row['attempt']}, draw {row['draw']}"
-    console.rule(Text(f"rollout {row['rollout_id'][:12]} of task {row['task_id'][:12]} ({kind})"))
+    console.rule(Text(visible(f"rollout {row['rollout_id'][:12]} of task {row['task_id'][:12]} ({kind})")))
     for message in row["messages"]:
         role = str(message["role"])
         line = Text(f"{role}: ", style=f"bold {_COLOURS.get(role, '')}".strip())
@@ -249,7 +249,7 @@ def _dialogue(console: Console, row: dict[str, Any]) -> None:
 
 
 def verify(console: Console, run_dir: Path) -> int:
-    """Checks every stage of a run to the last byte; prints a line each; returns 3 if anything is wrong, else 0."""
+    """Checks every stage of a run to the last byte, a line each; returns 3 if anything is wrong, else 0."""
     if not run_dir.is_dir():
         raise ArtifactError(f"{run_dir} is missing; give the folder of a run, such as data/demo")
     code = 0

@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import ArtifactError
+from pipeline.tables import (
+    LABELS,
+    ROLLOUTS,
+    SPECS,
+    STEPS,
+    TASKS,
+    VALUES,
+    Column,
+    TableSpec,
+    check_steps,
+    check_table,
+    content_digest,
+    labels_from,
+    labels_table,
+    read_parquet,
+    rollouts_from,
+    rollouts_table,
+    steps_table,
+    tasks_from,
+    tasks_table,
+    values_table,
+    write_parquet,
+)
+from pipeline.types import Event, Label, Rollout, Step, Task
+
+TASK = Task(
+    task_id="t1",
+    data_source="phone",
+    split="train",
+    level=2,
+    prompt=({"role": "user", "content": "Grüße\u2028<b>"},),
+    style="rule",
+    ground_truth="key",
+    ability="tools",
+    cluster="company-3",
+    index=7,
+    details={"z": [1, None, {"a": 2.5}], "a": True},
+)
+
+
+def rollout(number: int = 0, **changes: object) -> Rollout:
+    base = Rollout(
+        rollout_id=f"r{number}",
+        task_id="t1",
+        group_id="g",
+        iteration=0,
+        attempt=number,
+        draw=0,
+        parent_rollout_ids=("p1", "p2")[:number],
+        start_step_index=0,
+        guided=number > 0,
+        feedback_in_context="",
+        messages=(
+            {"role": "user", "content": "hello"},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "c0", "function": {"z": "1", "a": "2"}}]},
+            {"role": "tool", "content": "", "tool_call_id": "c0"},
+        ),
+        prompt_token_ids=(5, 6),
+        response_token_ids=(1, 2, 3, 4, 5),
+        loss_mask=(1, 1, 0, 1, 1),
+        logprobs=(-0.5, -0.25, 0.0, -1.0, 0.0),
+        temperature=1.0,
+        top_p=1.0,
+        top_k=-1,
+        max_response_tokens=512,
+        seed=2**63 - 1,
+        policy_digest="p",
+        tokenizer_digest="k",
+        template_digest="m",
+        finish_reason="success",
+        reward=1.0,
+        cost=0.0,
+        env_status="ok",
+        events=(Event("ok", 0, "sales", ("a", "b"), "d"), Event("probe", 1)),
+        feedback_text="f",
+        feedback_source="rules/observed",
+        steps=(Step(0, 0, 2, "first", "ok"), Step(1, 3, 5, "second", "wrong", "probe", "why")),
+    )
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+LABEL = Label("r0", 1, "bare", 8, 3, None, 0.4, 10.0, "continuation", "p")
+
+
+def test_tasks_come_back_from_parquet_as_they_were(tmp_path: Path) -> None:
+    write_parquet(tasks_table([TASK]), TASKS, tmp_path / "t.parquet")
+    assert tasks_from(read_parquet(tmp_path / "t.parquet", TASKS)) == [TASK]
+
+
+def test_rollouts_come_back_from_parquet_as_they_were_steps_included(tmp_path: Path) -> None:
+    rollouts = [rollout(0), rollout(1, reward=None, env_status="infra_error", steps=(), events=(), messages=()), rollout(2)]
+    write_parquet(rollouts_table(rollouts), ROLLOUTS, tmp_path / "r.parquet")
+    write_parquet(steps_table(rollouts[::-1]), STEPS, tmp_path / "s.parquet")
+    table = read_parquet(tmp_path / "r.parquet", ROLLOUTS)
+    assert rollouts_from(table, read_parquet(tmp_path / "s.parquet", STEPS)) == rollouts
+    # a slice has offsets into shared buffers
+    assert rollouts_from(table.slice(2), read_parquet(tmp_path / "s.parquet", STEPS)) == rollouts[2:]
+
+
+def test_labels_and_values_come_back_as_they_were() -> None:
+    labels = [LABEL, dataclasses.replace(LABEL, step_index=2, outcome=0.0)]
+    assert labels_from(labels_table(labels)) == labels
+    rows = [("r0", 0, "bare", "c", 0.5), ("r0", 0, "guided", "c", 0.25)]
+    assert [tuple(row.values()) for row in values_table(rows).to_pylist()] == rows
+    assert values_table([]).num_rows == 0
+    assert labels_from(labels_table([])) == []
+
+
+def test_token_ids_are_plain_and_logprobs_byte_stream_split(tmp_path: Path) -> None:
+    write_parquet(rollouts_table([rollout(i) for i in range(3)]), ROLLOUTS, tmp_path / "r.parquet")
+    group = pq.ParquetFile(tmp_path / "r.parquet").metadata.row_group(0)
+    encodings = {group.column(i).path_in_schema: set(group.column(i).encodings) for i in range(group.num_columns)}
+    ids, logprobs = encodings["response_token_ids.list.element"], encodings["logprobs.list.element"]
+    assert "PLAIN" in ids
+    assert not any("DICTIONARY" in name for name in ids)
+    assert "BYTE_STREAM_SPLIT" in logprobs
+    assert any("DICTIONARY" in name for name in encodings["policy_digest"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"logprobs": (-0.5,)}, "lengths differ"),
+        ({"loss_mask": (1, 1, 2, 1, 1)}, "loss_mask holds"),
+        ({"logprobs": (-0.5, -0.25, -0.1, -1.0, 0.0)}, "token 2 was not sampled"),
+        ({"messages": ({"role": "user", "text": "x"},)}, "message has keys"),
+        ({"reward": "high"}, "rollouts.reward"),
+        ({"seed": 2**63}, "rollouts.seed"),
+    ],
+)
+def test_a_rollout_that_cannot_be_trained_on_is_not_written(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        rollouts_table([rollout(0, **changes)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"logprobs": (-0.5, float("nan"), 0.0, -1.0, 0.0)}, "row 1, column logprobs"),
+        ({"reward": float("inf")}, "row 1, column reward"),
+        ({"finish_reason": "bored"}, "row 1, column finish_reason is 'bored'"),
+        ({"rollout_id": "r0"}, "more than one row"),
+        ({"env_status": None}, "row 1, column env_status is null"),
+        ({"prompt_token_ids": (1, None)}, "row 1, column prompt_token_ids"),
+        ({"messages": ({"role": None, "content": "x"},)}, "row 1, column messages"),
+    ],
+)
+def test_a_bad_value_is_named_by_row_and_column(changes: dict[str, object], words: str) -> None:
+    table = rollouts_table([rollout(0), rollout(1, **changes)])
+    with pytest.raises(ValueError, match=re.escape(words)):
+        check_table(table, ROLLOUTS)
+
+
+def test_schemas_are_checked_both_ways(tmp_path: Path) -> None:
+    table = values_table([("r0", 0, "bare", "c", 0.5)])
+    for bad, words in [
+        (table.drop_columns(["value"]), "column value (double) is missing"),
+        (table.append_column("more", pa.array([1])), "unknown columns"),
+        (table.set_column(1, pa.field("step_index", pa.int64(), False), pa.array([0])), "int64 not null; allowed: int32"),
+        (table.select(["step_index", "rollout_id", "context", "critic", "value"]), "order must be"),
+    ]:
+        with pytest.raises(ValueError, match=re.escape(words)):
+            write_parquet(bad, VALUES, tmp_path / "bad.parquet")
+        pq.write_table(bad, tmp_path / "bad.parquet")
+        with pytest.raises(ArtifactError, match=re.escape(str(tmp_path / "bad.parquet"))):
+            read_parquet(tmp_path / "bad.parquet", VALUES)
+
+
+def test_every_cut_of_a_file_is_noticed_on_reading(tmp_path: Path) -> None:
+    path = tmp_path / "v.parquet"
+    write_parquet(values_table([(f"r{i}", 0, "bare", "c", i / 7) for i in range(200)]), VALUES, path)
+    whole = path.read_bytes()
+    for size in (0, 1, 4, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ArtifactError, match=re.escape(str(path))):
+            read_parquet(path, VALUES)
+    with pytest.raises(ArtifactError, match="missing"):
+        read_parquet(tmp_path / "absent.parquet")
+
+
+def test_the_content_digest_depends_on_values_alone(tmp_path: Path) -> None:
+    rollouts = [rollout(i) for i in range(5)]
+    table = rollouts_table(rollouts)
+    digest = content_digest(table, ROLLOUTS)
+    shuffled = pa.concat_tables([table.slice(3), table.slice(0, 3)])
+    assert content_digest(shuffled, ROLLOUTS) == digest
+    write_parquet(shuffled, ROLLOUTS, tmp_path / "r.parquet")
+    assert content_digest(read_parquet(tmp_path / "r.parquet"), ROLLOUTS) == digest
+    changed = {
+        "reward": None,
+        "seed": 1,
+        "guided": True,
+        "feedback_text": "g",
+        "loss_mask": (1, 1, 0, 1, 0),
+        "response_token_ids": (1, 2, 3, 4, 6),
+        "events": (Event("ok", 0, "sales", ("a", "c"), "d"), Event("probe", 1)),
+        "parent_rollout_ids": ("",),
+    }
+    seen = {digest}
+    for name, value in changed.items():
+        other = rollouts_table([dataclasses.replace(rollouts[0], **{name: value}), *rollouts[1:]])  # type: ignore[arg-type]
+        seen.add(content_digest(other, ROLLOUTS))
+    assert len(seen) == 1 + len(changed)
+
+
+def test_text_moved_between_rows_changes_the_digest_and_volatile_columns_do_not() -> None:
+    columns = (
+        Column("id", pa.string(), "id"),
+        Column("text", pa.string(), "text"),
+        Column("host", pa.string(), "host", volatile=True),
+    )
+    spec = TableSpec("toy", "", columns, ("id",))
+
+    def toy(texts: list[str], host: str = "a") -> str:
+        return content_digest(pa.table({"id": ["1", "2"], "text": texts, "host": [host] * 2}, schema=spec.schema), spec)
+
+    assert toy(["ab", "c"]) != toy(["a", "bc"])
+    assert toy(["ab", "c"], "x") == toy(["ab", "c"], "y")
+
+
+def test_steps_must_tile_exactly_the_sampled_tokens() -> None:
+    check_steps([rollout(0)])
+    for steps in [
+        (Step(0, 0, 2, "a"),),
+        (Step(0, 0, 3, "a"), Step(1, 3, 5, "b")),
+        (Step(0, 0, 2, "a"), Step(2, 3, 5, "b")),
+        (Step(0, 0, 2, "a"), Step(1, 3, 6, "b")),
+        (Step(0, 0, 2, "a"), Step(1, 1, 5, "b")),
+    ]:
+        with pytest.raises(ValueError, match="rollout r0"):
+            check_steps([rollout(0, steps=steps)])
+    continuation = rollout(0, start_step_index=3, steps=(Step(3, 0, 2, "a"), Step(4, 3, 5, "b")))
+    check_steps([continuation])
+
+
+def test_row_groups_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.schema.ROW_GROUP_BYTES", 10_000)
+    text = np.random.default_rng(0).bytes(500).hex()
+    table = values_table([(f"{i}{text}", 0, "bare", "c", 0.5) for i in range(100)])
+    write_parquet(table, VALUES, tmp_path / "v.parquet")
+    meta = pq.read_metadata(tmp_path / "v.parquet")
+    assert meta.num_row_groups > 5
+    assert read_parquet(tmp_path / "v.parquet", VALUES).equals(table)
+
+
+def _type_name(kind: pa.DataType) -> str:
+    if pa.types.is_list(kind):
+        return f"list<{_type_name(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        fields = [f"{f.name}: {_type_name(f.type)}{' or null' if f.nullable else ''}" for f in kind]
+        return f"struct<{', '.join(fields)}>"
+    return str(kind)
+
+
+def dictionary_of(spec: TableSpec) -> str:
+    """The section of data/README.md that describes a table."""
+    ids = ", ".join(f"`{name}`" for name in spec.id_columns)
+    lines = [f"## {spec.name}", "", f"{spec.description} Identified by {ids}.", ""]
+    lines += ["| column | type | unit | meaning |", "|---|---|---|---|"]
+    for c in spec.columns:
+        kind = _type_name(c.type) + (" or null" if c.nullable else "")
+        lines.append(f"| `{c.name}` | {kind.replace('<', '&lt;').replace('>', '&gt;')} | {c.unit} | {c.description} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_data_dictionary_says_what_the_code_says() -> None:
+    text = (Path(__file__).parents[2] / "data" / "README.md").read_text(encoding="utf-8")
+    for spec in SPECS.values():
+        assert dictionary_of(spec) in text, f"data/README.md: section {spec.name} should be:\n{dictionary_of(spec)}"
+    sections = re.findall(r"^## (\w+)$", text, flags=re.M)
+    assert [name for name in sections if name in SPECS] == list(SPECS)
+    for spec in SPECS.values():
+        for column in spec.columns:
+            assert column.description
+            assert column.name.islower()
+    assert LABELS.id_columns == ("rollout_id", "step_index", "context")
