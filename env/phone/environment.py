@@ -38,6 +38,7 @@ class PhoneEnv:
         world: the task's world; hidden from policies.
         state: the abstract state, which the solver reads.
         events: everything that has happened.
+        states: the abstract state before each message, and the last one.
     """
 
     def __init__(self, verbosity: Verbosity = "observed", reward: RewardStyle = "terminal") -> None:
@@ -58,7 +59,7 @@ class PhoneEnv:
         self._task = task
         self._seed = seed
         self._counter = 0
-        self._states = [self.state]
+        self.states = [self.state]
         self._turn_events: list[list[Event]] = []
         self._infra_error: str | None = None
         self.spec = replace(self.spec, max_turns=self.world.level.max_turns)
@@ -105,7 +106,7 @@ class PhoneEnv:
             events.append(Event("max_turns", turn))
         self.events += events
         self._turn_events.append(events)
-        self._states.append(self.state)
+        self.states.append(self.state)
         reward = self._reward() if self.is_over else 0.0
         return StepResult(messages, reward, self.state.ended, truncated, tuple(events))
 
@@ -239,7 +240,7 @@ class PhoneEnv:
         """Grades the episode as it stands: success, price, and a verdict on each message."""
         if self._infra_error is not None:
             return Verdict(None, None, infra_error=self._infra_error)
-        steps = step_verdicts(self.world, self._states, self._turn_events)
+        steps = step_verdicts(self.world, self.states, self._turn_events)
         first_error = next((step.index for step in steps if step.status == "wrong"), None)
         return Verdict(self._reward(), self._success, episode_cost(self.events), steps, first_error)
 

@@ -59,9 +59,8 @@ class View:
         taught: from earlier attempts.
         known: from this one.
         searched: whether the directory is open.
-        called: calls made.
+        form_sent: whether the one form is spent.
         last_codes: event codes of the last message.
-        tried: fields of the last call's values, by department.
     """
 
     world: World
@@ -71,7 +70,6 @@ class View:
     known: Knowledge = field(default_factory=Knowledge)
     searched: bool = False
     form_sent: bool = False
-    called: int = 0
     last_codes: tuple[str, ...] = ()
 
     @property
@@ -114,15 +112,20 @@ def _call_with_form(view: View) -> ToolCall | None:
     return _call(view, view.line, ordered(view.known.form))
 
 
-def _from_earlier(view: View) -> tuple[str, ...] | None:
-    """Returns the fields that feedback on earlier attempts points to, or None."""
+def _from_earlier(view: View) -> tuple[tuple[str, ...], bool] | None:
+    """Returns the fields that feedback on earlier attempts points to, and whether they surely suffice.
+
+    A line names what was missing beyond what it had been given, and some of that may not have counted:
+    what the trade never asks for is left out, which is right unless this company asks for it.
+    """
     missing = view.taught.missing.get(view.line.name)
     if missing is None:
         return None
     slots = INDUSTRIES[view.world.company.industry]
     plausible = {slots[slot] for slot in PRIORS[view.line.kind]}
     sent = view.taught.sent[view.line.name]
-    return (*ordered(missing), *ordered(sent & plausible))[: view.cap]
+    fields = (*ordered(missing), *ordered(sent & plausible))
+    return fields[: view.cap], sent <= plausible and len(fields) <= view.cap
 
 
 def oracle(view: View) -> ToolCall | None:
@@ -136,7 +139,7 @@ def oracle(view: View) -> ToolCall | None:
 
 
 def _careful(view: View, offered: Sequence[str]) -> ToolCall | None:
-    """Asks the line before the one form, unless an earlier attempt already did."""
+    """Asks the line before the one form, unless an earlier attempt already taught it."""
     if not view.searched:
         return _search(view)
     if view.form_sent:
@@ -144,10 +147,8 @@ def _careful(view: View, offered: Sequence[str]) -> ToolCall | None:
     told = view.known.missing.get(view.line.name)
     if told is not None:
         return _form(ordered(told))
-    earlier = _from_earlier(view)
-    if earlier is not None:
-        return _form(earlier)
-    return _call(view, view.line, offered=offered)
+    fields, is_sure = _from_earlier(view) or ((), False)
+    return _form(fields) if is_sure else _call(view, view.line, offered=offered)
 
 
 def adaptive(view: View) -> ToolCall | None:
@@ -164,7 +165,8 @@ def prior_only(view: View) -> ToolCall | None:
     """Trusts the trade's habits and never asks; on a later try it heeds what it was told."""
     if not view.searched:
         return _search(view)
-    return _call_with_form(view) if view.form_sent else _form(_from_earlier(view) or view.guess)
+    fields, _ = _from_earlier(view) or (view.guess, False)
+    return _call_with_form(view) if view.form_sent else _form(fields)
 
 
 def over_collector(view: View) -> ToolCall | None:
@@ -278,5 +280,4 @@ def play_scripted(
         view.known.read(action, result)
         view.searched |= "found" in view.last_codes
         view.form_sent |= "form" in view.last_codes
-        view.called += bool(call is not None and call.name == CALL)
     return played, results, env.verdict()

@@ -135,12 +135,12 @@ def deviation_pool(industry: str, kind: str, level: Level, half: str) -> list[tu
     ]
     added = [(*usual, field) for field in spare] if len(usual) < level.max_form_fields else []
     rules = {frozenset(rule): rule for rule in replaced + added}
-    is_test = half == "test"
-    return sorted(
-        rule
-        for fields, rule in rules.items()
-        if (int(digest("deviation", industry, sorted(fields)), 16) % 2 == 1) == is_test
-    )
+    return sorted(rule for fields, rule in rules.items() if half_of(industry, fields) == half)
+
+
+def half_of(industry: str, fields: Set[str]) -> str:
+    """Returns the half, "train" or "test", whose companies may depart from the prior with these fields."""
+    return ("train", "test")[int(digest("deviation", industry, sorted(fields)), 16) % 2]
 
 
 def draw_rule(
@@ -161,7 +161,10 @@ def draw_rule(
         return AllOf(()), False
     if shifted:
         slots = [INDUSTRIES[industry][slot] for slot in INDUSTRIES[industry]]
-        choices = [chosen for chosen in combinations(slots, len(usual)) if not set(usual) <= set(chosen)]
+        choices = [chosen for chosen in combinations(slots, len(usual)) if set(chosen) != set(usual)]
+        own = [chosen for chosen in choices if half_of(industry, set(chosen)) == half]
+        # One field alone is no training company's deviation, so an empty half costs nothing there.
+        choices = own or choices
         return AllOf(rng.choice(choices)), True
     if rng.random() >= level.deviates:
         return AllOf(usual), False

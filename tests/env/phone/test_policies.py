@@ -1,0 +1,103 @@
+"""Yardstick policies score in the order that the difficulty table promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from env.phone.environment import PhoneEnv
+from env.phone.levels import MAX_PRICE
+from env.phone.policies import POLICIES, play_scripted
+from env.phone.tasks import generate_tasks
+from pipeline.types import Task
+
+NUM_TASKS = 500
+
+
+def level_tasks(level: int) -> list[Task]:
+    tasks = generate_tasks(
+        num_companies=100, num_train=NUM_TASKS, num_val=1, num_test=1, level_shares={level: 1.0}, seed=3
+    )
+    return [task for task in tasks if task.split == "train"]
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def table(request: pytest.FixtureRequest) -> dict[str, tuple[float, float]]:
+    """Success and priced success of every policy on one level."""
+    scores = {}
+    tasks = level_tasks(request.param)
+    for name in POLICIES:
+        verdicts = [play_scripted(task, name, seed=11, noise=0.2)[2] for task in tasks]
+        success = sum(bool(v.success) for v in verdicts) / len(verdicts)
+        priced = sum(bool(v.success) * (1 - min(v.cost, MAX_PRICE)) for v in verdicts) / len(verdicts)
+        scores[name] = (success, priced)
+    return scores
+
+
+def test_the_oracle_succeeds_exactly_always(table):
+    assert table["oracle"] == (1.0, 1.0)
+
+
+def test_those_who_ask_before_they_act_succeed_but_pay_for_asking(table):
+    for name in ("adaptive", "prober"):
+        assert table[name][0] == 1.0
+        assert 0 < table[name][1] < table["oracle"][1]
+
+
+def test_over_collection_is_worse_than_asking(table):
+    assert table["over_collector"][0] < 0.4
+    assert table["over_collector"][0] < table["prober"][0]
+    assert table["over_collector"][1] < table["prober"][1]
+    assert table["informed_over_collector"][1] < table["adaptive"][1]
+
+
+def test_random_is_near_zero_and_fabrication_is_zero(table):
+    assert table["random"][0] < 0.1
+    assert table["random"][0] < table["over_collector"][0]
+    assert table["fabricator"] == (0.0, 0.0)
+
+
+def test_a_share_of_random_acts_costs_success(table):
+    assert table["over_collector"][0] < table["noisy_adaptive"][0] < table["adaptive"][0]
+
+
+def test_trusting_the_prior_gets_worse_with_the_level():
+    rates = []
+    for level in (1, 2):
+        verdicts = [play_scripted(task, "prior_only", seed=1)[2] for task in level_tasks(level)]
+        rates.append(sum(bool(v.success) for v in verdicts) / len(verdicts))
+    assert rates[0] == 1.0
+    assert 0.8 < rates[1] < 0.95
+
+
+def test_feedback_on_a_failed_attempt_makes_the_second_succeed():
+    retried = 0
+    for task in level_tasks(2):
+        for name in ("prior_only", "over_collector"):
+            actions, _, verdict = play_scripted(task, name, seed=2)
+            if verdict.success:
+                continue
+            retried += 1
+            assert play_scripted(task, "adaptive", seed=4, earlier=[actions])[2].success
+    assert retried > 100
+
+
+def test_a_told_policy_does_not_ask_again():
+    task = next(t for t in level_tasks(2) if not play_scripted(t, "prior_only", seed=2)[2].success)
+    failed = play_scripted(task, "prior_only", seed=2)[0]
+    told, _, _ = play_scripted(task, "adaptive", seed=4, earlier=[failed])
+    untold, _, _ = play_scripted(task, "adaptive", seed=4)
+    assert len(told) == len(untold) - 1
+
+
+def test_the_priced_reward_puts_every_success_above_every_failure():
+    for task in level_tasks(1)[:40]:
+        for name in POLICIES:
+            env = PhoneEnv(reward="priced")
+            verdict = play_scripted(task, name, seed=5, noise=0.5, env=env)[2]
+            assert verdict.reward is not None
+            assert (verdict.reward >= 0.5) if verdict.success else (verdict.reward == 0.0)
+
+
+def test_an_unknown_policy_is_refused_by_name():
+    with pytest.raises(ValueError, match="known: oracle, adaptive"):
+        play_scripted(level_tasks(1)[0], "genius", seed=0)

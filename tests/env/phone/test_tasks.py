@@ -1,0 +1,186 @@
+"""Splits are disjoint, worlds are pure functions of their keys, levels that are not built are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from env.phone.levels import level_settings
+from env.phone.lexicon import INDUSTRY_KINDS, PRIORS, TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
+from env.phone.rules import deviation_pool
+from env.phone.solver import optimal_turns
+from env.phone.tasks import SPLITS, blind_solvable, generate_tasks
+from env.phone.world import MAX_COMPANIES, WorldKey, company_name, make_world
+from pipeline.errors import ConfigError
+from pipeline.ids import digest
+from pipeline.types import Task
+
+SHARES = {1: 0.5, 2: 0.5}
+
+
+@pytest.fixture(scope="module")
+def tasks() -> list[Task]:
+    return generate_tasks(
+        num_companies=300, num_train=1500, num_val=300, num_test=200, level_shares=SHARES, seed=1
+    )
+
+
+def worlds_of(tasks, split):
+    return [make_world(WorldKey.from_text(task.ground_truth)) for task in tasks if task.split == split]
+
+
+def test_every_split_has_the_tasks_it_was_asked_for(tasks):
+    counts = {split: sum(task.split == split for task in tasks) for split in SPLITS}
+    assert counts == {
+        "train": 1500,
+        "val": 300,
+        "test_unseen_company": 200,
+        "test_unseen_industry": 200,
+        "test_shifted_prior": 200,
+    }
+    assert len({task.task_id for task in tasks}) == len(tasks)
+
+
+def test_levels_have_their_shares_in_every_split(tasks):
+    for split in SPLITS:
+        levels = [task.level for task in tasks if task.split == split]
+        assert abs(levels.count(1) / len(levels) - 0.5) < 0.05
+
+
+def test_names_numbers_and_deviating_rules_of_the_splits_are_disjoint(tasks):
+    groups = {}
+    for split in SPLITS:
+        companies = {world.company.name: world.company for world in worlds_of(tasks, split)}.values()
+        groups[split] = (
+            {company.name for company in companies},
+            {line.phone for company in companies for line in company.departments},
+            {
+                (company.industry, needed)
+                for company in companies
+                for line in company.departments
+                if line.deviates
+                for needed in line.sets
+            },
+        )
+    assert groups["val"][0] <= groups["train"][0]
+    assert groups["train"][2]
+    assert groups["test_shifted_prior"][2]
+    tests = ("test_unseen_company", "test_unseen_industry", "test_shifted_prior")
+    for split in tests:
+        for place, kind in enumerate(("name", "number", "deviating rule")):
+            assert not groups[split][place] & groups["train"][place], (split, kind)
+        for other in tests:
+            if other != split:
+                assert not groups[split][0] & groups[other][0]
+                assert not groups[split][1] & groups[other][1]
+
+
+def test_validation_prompts_are_new_to_training(tasks):
+    prompts = {
+        split: {task.prompt[0]["content"] for task in tasks if task.split == split} for split in SPLITS
+    }
+    assert len(prompts["val"]) == 300
+    assert not prompts["val"] & prompts["train"]
+
+
+def test_each_split_has_its_own_industries(tasks):
+    for task in tasks:
+        unseen = task.split == "test_unseen_industry"
+        assert task.details["industry"] in (UNSEEN_INDUSTRIES if unseen else TRAINING_INDUSTRIES)
+
+
+def test_a_shifted_prior_never_wants_what_the_industry_predicts(tasks):
+    assert all(task.details["deviates"] for task in tasks if task.split == "test_shifted_prior")
+
+
+def test_no_company_is_in_two_levels(tasks):
+    assert len({(task.cluster, task.level) for task in tasks}) == len({task.cluster for task in tasks})
+
+
+def test_every_task_is_solvable_with_and_without_knowledge(tasks):
+    for task in tasks[::20]:
+        world = make_world(WorldKey.from_text(task.ground_truth))
+        assert optimal_turns(world) == task.details["optimal_turns"] == 2
+        assert blind_solvable(task)
+
+
+def test_the_prompt_and_the_key_hold_no_hidden_value(tasks):
+    for task in tasks[::10]:
+        world = make_world(WorldKey.from_text(task.ground_truth))
+        for text in (task.prompt[0]["content"], str(task.details)):
+            words = set(text.replace(",", " ").replace("'", " ").split())
+            assert not words & set(world.profile.values())
+            assert not words & set(world.company.vocabulary)
+            assert not words & {line.phone for line in world.company.departments}
+
+
+def test_every_company_has_a_name_of_its_own():
+    assert len({company_name(5, index) for index in range(MAX_COMPANIES)}) == MAX_COMPANIES
+
+
+def test_a_first_word_is_followed_by_many_second_words():
+    pairs = [company_name(0, index).split()[:2] for index in range(50)]
+    for first in {pair[0] for pair in pairs}:
+        assert len({second for one, second in pairs if one == first}) >= 4
+
+
+def test_both_halves_have_deviations_to_draw_from():
+    level = level_settings(2)
+    for industry, kinds in INDUSTRY_KINDS.items():
+        for kind in kinds:
+            if PRIORS[kind]:
+                halves = [
+                    set(map(frozenset, deviation_pool(industry, kind, level, h))) for h in ("train", "test")
+                ]
+                assert all(halves)
+                assert not halves[0] & halves[1]
+
+
+def test_equal_settings_give_equal_tasks_and_the_worlds_are_pinned():
+    made = generate_tasks(
+        num_companies=20, num_train=40, num_val=10, num_test=10, level_shares=SHARES, seed=7
+    )
+    again = generate_tasks(
+        num_companies=20, num_train=40, num_val=10, num_test=10, level_shares=SHARES, seed=7
+    )
+    assert made == again
+    facts = []
+    for task in made:
+        world = make_world(WorldKey.from_text(task.ground_truth))
+        lines = [[x.name, x.phone, [sorted(s) for s in x.sets]] for x in world.company.departments]
+        facts.append([task.task_id, world.opening, world.company.name, lines, world.profile])
+    # A change here changes every task made so far: raise GENERATOR_VERSION with it.
+    assert digest(facts) == "f9dc56d7426f2d3c62f2f4d26bc10f58"
+
+
+def test_another_seed_gives_other_tasks():
+    one, two = (
+        generate_tasks(num_companies=8, num_train=8, num_val=2, num_test=2, level_shares=SHARES, seed=seed)
+        for seed in (0, 1)
+    )
+    assert not {task.task_id for task in one} & {task.task_id for task in two}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"level_shares": {1: 0.5, 3: 0.5}}, "level 3 is not built yet"),
+        ({"level_shares": {1: 0.0}}, "no level a share"),
+        ({"num_companies": 3}, "allowed: 4 to"),
+        ({"num_companies": MAX_COMPANIES + 1}, "allowed: 4 to"),
+    ],
+)
+def test_settings_that_cannot_be_met_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        generate_tasks(**{"num_train": 1, "num_val": 1, "num_test": 1, **settings})
+
+
+def test_a_level_without_a_share_need_not_be_built():
+    assert generate_tasks(num_companies=4, num_train=1, num_val=1, num_test=1, level_shares={1: 1.0, 5: 0.0})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "gold", "{}", '{"version":99,"company":[0,0,1,"banking","train",0],"task":[0,0,0]}']
+)
+def test_a_ground_truth_that_is_no_key_is_refused_with_the_next_move(text):
+    with pytest.raises(ValueError, match="make tasks"):
+        WorldKey.from_text(text)

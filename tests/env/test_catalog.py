@@ -1,0 +1,45 @@
+"""The catalogue offers what the stages call."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from env.catalog import ENVIRONMENTS
+from pipeline.errors import ConfigError
+
+PHONE = ENVIRONMENTS["phone"]
+
+
+def test_the_phone_entry_makes_plays_and_values():
+    tasks = PHONE.generate_tasks(
+        num_companies=8, num_train=8, num_val=2, num_test=2, level_shares={1: 0.5, 2: 0.5}, seed=0
+    )
+    style = PHONE.style()
+    for name in PHONE.policies:
+        actions = PHONE.demonstrate(tasks[0], name, 1, 0.2)
+        assert [style.parse(action.text) for action in actions] == actions
+        assert len(PHONE.solver_value(tasks[0], 1, actions)) == len(actions)
+    assert PHONE.make_env("corrective").verbosity == "corrective"
+    assert {task.split for task in tasks} == set(PHONE.splits)
+
+
+def test_a_style_that_is_not_built_is_refused():
+    with pytest.raises(ConfigError, match="known: compact"):
+        PHONE.style("full")
+
+
+def test_importing_the_catalogue_loads_no_heavy_library():
+    heavy = "('torch', 'transformers', 'pyarrow')"
+    program = f"import sys, env.catalog; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.stdout.strip() == "[]"
