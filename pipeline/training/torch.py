@@ -77,7 +77,7 @@ class TorchTrainer:
         self._head = head
         self._grad_clip = grad_clip
         self._micro_batch_tokens = micro_batch_tokens
-        self._pad_token_id: int = pad_token_id if pad_token_id is not None else self.model.config.pad_token_id or 0
+        self._pad_token_id: int = self._pad_of_model() if pad_token_id is None else pad_token_id
         self._temperature = temperature
         self._entropy = entropy
         self._trainable: tuple[str, ...] | None = None
@@ -212,6 +212,10 @@ class TorchTrainer:
     def export(self, folder: Path) -> None:
         """Writes the model in Hugging Face format (config, safetensors)."""
         self.model.save_pretrained(folder)
+
+    def _pad_of_model(self) -> int:
+        """Returns the model's pad token, or 0: any token of the vocabulary would do."""
+        return self.model.config.pad_token_id or 0
 
     def _outputs(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Returns what a forward pass yields, [B, T, ...]."""

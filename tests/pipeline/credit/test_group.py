@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.credit import CREDITS, CreditSet, DecoupledClip, Grpo, VDapo, make_credit
+from pipeline.credit.group import group_advantages, leave_one_out_mean
+from pipeline.credit.shaping import overlong_soft
+from pipeline.credit.v_dapo import shrinkage_baseline
+
+
+def plain_set(rewards: list[float], shaping: list[float] | None = None) -> CreditSet:
+    steps = [np.arange(1, 2 + i % 3) for i in range(len(rewards))]
+    return CreditSet(
+        np.array(rewards),
+        num_tokens=steps,
+        signs=[np.zeros(len(s)) for s in steps],
+        shaping=None if shaping is None else np.array(shaping),
+    )
+
+
+def test_group_advantage_by_hand() -> None:
+    # mean 1/4, unbiased std 1/2
+    np.testing.assert_allclose(group_advantages(np.array([1.0, 0, 0, 0])), [1.5, -0.5, -0.5, -0.5], rtol=1e-5)
+
+
+def test_uniform_set_gets_zero_and_a_set_of_one_is_refused() -> None:
+    np.testing.assert_array_equal(group_advantages(np.ones(4)), np.zeros(4))
+    with pytest.raises(ValueError, match="at least 2"):
+        group_advantages(np.ones(1))
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=8), st.integers(0, 7), st.floats(0, 1))
+def test_own_number_never_enters_the_leave_one_out_mean(numbers: list[float], i: int, other: float) -> None:
+    i %= len(numbers)
+    changed = [*numbers[:i], other, *numbers[i + 1 :]]
+    assert leave_one_out_mean(np.array(numbers))[i] == leave_one_out_mean(np.array(changed))[i]
+
+
+def test_group_with_one_success_in_four_is_kept_whole() -> None:
+    sets = [plain_set([1, 0, 0, 0]), plain_set([1, 1, 1]), plain_set([0, 0]), plain_set([1])]
+    assert DecoupledClip().keep(sets) == [True, False, False, False]
+    advantages, _, _ = DecoupledClip().credit(sets[:1], {})
+    assert [len(a) for a in advantages] == [1, 2, 3, 1]
+
+
+def test_dynamic_sampling_ignores_shaping() -> None:
+    """Shaping makes every set vary: judged on it, sets without a signal would be kept."""
+    sets = [plain_set([0, 0], [-0.5, 0.0]), plain_set([1, 0], [-1.0, 0.0])]  # the second is uniform after P
+    assert DecoupledClip().keep(sets) == [False, True]
+
+
+def test_grpo_leaves_out_sets_of_one_and_keeps_uniform_ones() -> None:
+    assert Grpo().keep([plain_set([1]), plain_set([0, 0]), plain_set([0, 1])]) == [False, True, True]
+    assert not Grpo().dynamic_sampling
+    assert Grpo().loss.aggregation == "rollout"
+
+
+def test_shaping_enters_the_group_advantage() -> None:
+    steps, _, _ = Grpo().credit([plain_set([1, 1], [0.0, -0.5])], {})
+    assert steps[0][0] > 0 > steps[1][0]
+
+
+def test_overlong_penalty_is_zero_before_the_buffer_and_whole_at_the_budget() -> None:
+    lengths = np.array([1, 16384, 18432, 20480, 30000])
+    penalty = overlong_soft(lengths, max_tokens=20480, buffer_tokens=4096)
+    np.testing.assert_allclose(penalty, [0, 0, -0.25, -0.5, -0.5])
+
+
+def test_baseline_shared_across_contexts_punishes_useful_failures() -> None:
+    """DESIGN.md, "No shared baseline": +.40, -.45, -.10 with a shared mean, +.8, -.2, -.2 with V(c_0)."""
+    second_success = {"success": 0.2, "informative": 0.9, "useless": 0.2}
+    expected_shared = {"success": 0.40, "informative": -0.45, "useless": -0.10}
+    expected_alone = {"success": 0.8, "informative": -0.2, "useless": -0.2}
+    mean = VDapo(alpha=0.0, baseline="group_mean")
+    for first, p in second_success.items():
+        reward = float(first == "success")
+        shared = sum(
+            probability * mean.credit([plain_set([reward, second])], mean.initial_state())[0][0][0]
+            for second, probability in ((1.0, p), (0.0, 1 - p))
+        )
+        assert shared == pytest.approx(expected_shared[first])
+        alone = reward - shrinkage_baseline(np.array([reward]), np.array([0.2]))[0]
+        assert alone == pytest.approx(expected_alone[first])
+
+
+def test_baseline_shared_with_a_later_round_of_the_same_context_biases_the_gradient() -> None:
+    """A success adds no feedback, so round 1 repeats round 0's context; a failure changes it.
+
+    Success rate p = .3, critic V = .6. Sharing: after a success the first rollout's baseline is the second's
+    reward, after a failure its own V. The gradient of the logit is .273; apart it is the truth, .21.
+    """
+    p, value = 0.3, 0.6
+    shared = apart = 0.0
+    for first, second in itertools.product((1.0, 0.0), repeat=2):
+        probability = (p if first else 1 - p) * (p if second else 1 - p)
+        score = first - p  # d log pi / d logit
+        own = shrinkage_baseline(np.array([first]), np.array([value]))[0]
+        others = leave_one_out_mean(np.array([first, second]))[0] if first else own
+        shared += probability * score * (first - others)
+        apart += probability * score * (first - own)
+    assert shared == pytest.approx(0.273)
+    assert apart == pytest.approx(0.21)
+
+
+def test_every_mode_is_made_by_name_with_the_method_as_default() -> None:
+    assert {name: make_credit(name) for name in CREDITS} == {
+        "grpo": Grpo(),
+        "decoupled_clip": DecoupledClip(),
+        "v_dapo": VDapo(),
+    }
+    assert make_credit("grpo", alpha=0.3, kl=0.0).loss.kl == 0.0
+    with pytest.raises(ValueError, match="modes are grpo, decoupled_clip, v_dapo"):
+        make_credit("dapo")
+    with pytest.raises(ValueError, match="alhpa"):
+        make_credit("v_dapo", alhpa=1.0)

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.batches import micro_batches, on_tokens, policy_rows, sft_rows, with_column
+from pipeline.training import TrainingRow
+from pipeline.types import Rollout, Step
+
+
+def rollout(mask: tuple[int, ...], steps: list[tuple[int, int]], prompt: int = 2, **changes: Any) -> Rollout:
+    numbers: dict[str, Any] = {
+        "rollout_id": "r", "task_id": "t", "group_id": "g", "iteration": 0, "attempt": 0, "draw": 0,
+        "parent_rollout_ids": (), "start_step_index": 0, "guided": False, "feedback_in_context": "",
+        "messages": (),
+        "prompt_token_ids": tuple(range(prompt)), "response_token_ids": tuple(range(10, 10 + len(mask))),
+        "loss_mask": mask, "logprobs": tuple(-0.25 * m for m in mask), "temperature": 1.0, "top_p": 1.0,
+        "top_k": -1, "max_response_tokens": 64, "seed": 0, "policy_digest": "", "tokenizer_digest": "",
+        "template_digest": "", "finish_reason": "ended", "reward": 1.0, "cost": 0.0, "env_status": "ok",
+        "events": (), "feedback_text": "", "feedback_source": "",
+        "steps": tuple(Step(i, a, b, "") for i, (a, b) in enumerate(steps)),
+    }  # fmt: skip
+    return Rollout(**(numbers | changes))
+
+
+def test_every_trainable_token_of_every_step_carries_that_steps_advantage() -> None:
+    [row] = policy_rows([rollout((1, 1, 0, 1), [(0, 2), (3, 4)])], [np.array([0.5, -2.0])])
+    np.testing.assert_array_equal(row.token_ids, [0, 1, 10, 11, 12, 13])
+    np.testing.assert_array_equal(row.columns["advantages"], [0, 0, 0.5, 0.5, 0, -2.0])
+    np.testing.assert_allclose(row.columns["weight"], np.array([0, 0, 1, 1, 0, 1]) / 3)
+    np.testing.assert_array_equal(row.columns["old_logprobs"], [0, 0, -0.25, -0.25, 0, -0.25])
+    assert row.columns.keys() == {"weight", "advantages", "old_logprobs", "engine_logprobs"}
+
+
+def test_inserted_reply_tokens_change_no_trained_number() -> None:
+    short = rollout((1, 1, 0, 1), [(0, 2), (3, 4)])
+    long = rollout((1, 1, 0, 0, 0, 1, 0), [(0, 2), (5, 6)])
+    trained = []
+    for member in (short, long):
+        [row] = policy_rows([member], [np.array([0.5, -2.0])])
+        at = row.columns["weight"] != 0
+        trained.append({name: column[at].tolist() for name, column in row.columns.items()})
+    assert trained[0] == trained[1]
+
+
+def test_token_weights_count_tokens_and_rollout_weights_count_rollouts() -> None:
+    rollouts = [rollout((1,), [(0, 1)]), rollout((1, 1, 1), [(0, 3)])]
+    advantages = [np.ones(1), np.ones(1)]
+    token, per_rollout = (
+        [row.columns["weight"].sum() for row in policy_rows(rollouts, advantages, aggregation=how)]
+        for how in ("token", "rollout")
+    )
+    np.testing.assert_allclose(token, [0.25, 0.75])
+    np.testing.assert_allclose(per_rollout, [0.5, 0.5])
+
+
+def test_steps_that_do_not_tile_the_trainable_tokens_are_refused() -> None:
+    with pytest.raises(ValueError, match="token 3 has loss_mask 1 and lies in 0 steps"):
+        on_tokens(rollout((1, 1, 0, 1), [(0, 2)]), np.ones(1))
+    with pytest.raises(ValueError, match="token 2 has loss_mask 0 and lies in 1 steps"):
+        on_tokens(rollout((1, 1, 0, 1), [(0, 3), (3, 4)]), np.ones(2))
+    with pytest.raises(ValueError, match="3 numbers for 2 steps"):
+        on_tokens(rollout((1, 1), [(0, 1), (1, 2)]), np.ones(3))
+
+
+def test_sft_weights_sum_to_one_and_follow_row_weights() -> None:
+    rows = sft_rows([[1, 2, 3], [4, 5]], [[0, 1, 1], [0, 1]], row_weights=[1.0, 2.0])
+    np.testing.assert_allclose(rows[0].columns["weight"], [0, 0.25, 0.25])
+    np.testing.assert_allclose(rows[1].columns["weight"], [0, 0.5])
+    with pytest.raises(ValueError, match="nothing would be learnt"):
+        sft_rows([[1]], [[0]])
+
+
+def rows_of(lengths: list[int]) -> list[TrainingRow]:
+    return [
+        TrainingRow(np.full(n, i, np.int32), {"weight": np.full(n, float(i), np.float32)})
+        for i, n in enumerate(lengths)
+    ]
+
+
+def test_micro_batches_hold_each_row_once_within_the_budget_padded_on_the_right() -> None:
+    rows = rows_of([3, 9, 1, 5, 5, 2, 12])
+    seen = []
+    for batch in micro_batches(rows, max_tokens=10, pad_token_id=77):
+        assert batch.token_ids.numel() <= 10 or len(batch.row_indices) == 1
+        for b, i in enumerate(batch.row_indices):
+            length = int(batch.lengths[b])
+            seen.append(i)
+            assert (batch.token_ids[b, :length] == i).all()
+            assert (batch.token_ids[b, length:] == 77).all()
+            assert (batch.columns["weight"][b, length:] == 0).all()
+            np.testing.assert_array_equal(batch.columns["weight"][b, :length], rows[i].columns["weight"])
+    assert sorted(seen) == list(range(7))
+
+
+def test_malformed_rows_are_refused() -> None:
+    good = TrainingRow(np.arange(2, dtype=np.int32), {"weight": np.ones(2, np.float32)})
+    for bad, message in (
+        (TrainingRow(np.arange(0, dtype=np.int32), {"weight": np.ones(0)}), "no tokens"),
+        (TrainingRow(np.arange(2, dtype=np.int32), {"weight": np.ones(3)}), "3 entries, 2 tokens"),
+        (TrainingRow(np.arange(2, dtype=np.int32), {}), "columns"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            list(micro_batches([good, bad], 100, 0))
+
+
+def test_with_column_leaves_the_given_rows_alone() -> None:
+    [row] = rows_of([2])
+    [longer] = with_column([row], "old_logprobs", [np.array([0.0, -1.0])])
+    assert "old_logprobs" not in row.columns
+    assert longer.columns["old_logprobs"].dtype == np.float32

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.batches import Batch
+from pipeline.credit import LossOptions
+from pipeline.losses import clipped_policy_terms, critic_loss, k3, policy_loss, sft_loss
+
+DEFAULTS = LossOptions()
+
+
+def batch(**columns: list[float]) -> Batch:
+    tensors = {name: torch.tensor([column], dtype=torch.float32) for name, column in columns.items()}
+    length = len(next(iter(columns.values())))
+    return Batch(torch.zeros(1, length, dtype=torch.long), torch.tensor([length]), tensors, (0,))
+
+
+def term(ratio: float, advantage: float, options: LossOptions = DEFAULTS) -> tuple[float, float]:
+    """Returns one token's loss and its derivative by the log-probability."""
+    logprob = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
+    zero, a = torch.zeros(1, dtype=torch.float64), torch.tensor([advantage], dtype=torch.float64)
+    loss = clipped_policy_terms(logprob, zero, a, options).sum()
+    loss.backward()
+    assert logprob.grad is not None
+    return loss.item(), logprob.grad.item()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "gradient"),
+    [
+        (1.0, 2.0, -2.0, -2.0),  # on policy: the plain policy gradient
+        (1.2, 1.0, -1.2, -1.2),  # inside the wider upper clip
+        (1.5, 1.0, -1.28, 0.0),  # raised enough
+        (0.5, 1.0, -0.5, -0.5),  # a good token that became rarer is never clipped
+        (0.5, -1.0, 0.8, 0.0),  # lowered enough
+        (3.0, -1.0, 3.0, 3.0),  # a bad token that became likelier keeps its gradient
+        (50.0, -1.0, 10.0, 0.0),  # until the dual clip
+    ],
+)
+def test_clipped_loss_and_gradient_by_hand(
+    ratio: float, advantage: float, loss: float, gradient: float
+) -> None:
+    assert term(ratio, advantage) == pytest.approx((loss, gradient))
+
+
+def test_without_dual_clip_the_loss_of_a_bad_token_is_unbounded() -> None:
+    assert term(50.0, -1.0, LossOptions(dual_clip=None))[0] == pytest.approx(50.0)
+
+
+def test_a_huge_log_ratio_stays_finite() -> None:
+    far = clipped_policy_terms(
+        torch.tensor([500.0]), torch.zeros(1), -torch.ones(1), LossOptions(dual_clip=None)
+    )
+    assert far.item() == pytest.approx(math.exp(20), rel=1e-5)
+
+
+def test_k3_is_zero_at_equality_and_its_mean_is_the_divergence() -> None:
+    p, q = torch.tensor([0.7, 0.2, 0.1]), torch.tensor([0.5, 0.25, 0.25])
+    assert k3(p.log(), p.log()).abs().max() == 0
+    assert (p * k3(p.log(), q.log())).sum().item() == pytest.approx(
+        (p * (p / q).log()).sum().item(), abs=1e-6
+    )
+
+
+def test_policy_loss_weighs_tokens_kl_and_engine_gap() -> None:
+    columns = batch(
+        weight=[0.0, 0.5, 0.5],
+        advantages=[9.0, 1.0, -2.0],
+        old_logprobs=[0.0, -1.0, -1.0],
+        engine_logprobs=[0.0, -1.0 - math.log(4.0), -1.0 + math.log(2.0)],
+        ref_logprobs=[0.0, -1.0, -2.0],
+    )
+    outputs = {"logprobs": torch.tensor([[0.0, -1.0, -1.0]])}
+    loss, metrics = policy_loss(LossOptions(kl=0.1))(outputs, columns)
+    # engine weights min(4, 2) = 2 and 1/2; losses -1 and 2; k3(-1) = e^-1 at the last token
+    assert loss.item() == pytest.approx(0.5 * 2 * -1 + 0.5 * 0.5 * 2 + 0.1 * 0.5 * math.exp(-1))
+    assert metrics["engine_gap"].item() == pytest.approx(0.5 * (math.log(4) + math.log(2)))
+    assert metrics["sampled_entropy"].item() == pytest.approx(1.0)
+    assert metrics["old_kl"].item() == 0.0
+    unweighted, _ = policy_loss(LossOptions(engine_weight_cap=None))(outputs, columns)
+    assert unweighted.item() == pytest.approx(-0.5 + 1.0)
+
+
+def test_engine_weight_has_no_gradient() -> None:
+    logprobs = torch.tensor([[-1.0]], requires_grad=True)
+    columns = batch(weight=[1.0], advantages=[1.0], old_logprobs=[-1.0], engine_logprobs=[-1.5])
+    policy_loss(LossOptions())({"logprobs": logprobs}, columns)[0].backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad.item() == pytest.approx(-math.exp(0.5))
+
+
+def test_clip_shares_count_tokens_by_weight() -> None:
+    columns = batch(
+        weight=[0.25, 0.25, 0.25, 0.25],
+        advantages=[1.0, -1.0, -1.0, 1.0],
+        old_logprobs=[0.0] * 4,
+        engine_logprobs=[0.0] * 4,
+    )
+    outputs = {"logprobs": torch.tensor([[0.5, -0.5, 3.0, 0.0]])}
+    _, metrics = policy_loss(LossOptions())(outputs, columns)
+    shares = [metrics[f"{name}_share"].item() for name in ("clip_high", "clip_low", "dual_clip")]
+    assert shares == [0.25, 0.25, 0.25]
+
+
+def test_sft_loss_is_the_weighted_negative_logprob() -> None:
+    loss, _ = sft_loss({"logprobs": torch.tensor([[0.0, -2.0, -4.0]])}, batch(weight=[0.0, 0.5, 0.5]))
+    assert loss.item() == pytest.approx(3.0)
+
+
+def test_critic_loss_is_lowest_at_the_soft_target_and_zero_logit_predicts_the_base_rate() -> None:
+    columns = batch(weight=[1.0, 0.0], targets=[0.3, 0.9], error_weights=[0.0, 2.0], error_targets=[0.0, 1.0])
+    base = math.log(0.3 / 0.7)
+    scores = torch.zeros(1, 2, 2, requires_grad=True)
+    loss, metrics = critic_loss(base_logit=base)({"scores": scores}, columns)
+    loss.backward()
+    entropy = -(0.3 * math.log(0.3) + 0.7 * math.log(0.7))
+    assert metrics["value_loss"].item() == pytest.approx(entropy)
+    assert metrics["error_loss"].item() == pytest.approx(2 * math.log(2))
+    assert loss.item() == pytest.approx(entropy + 0.5 * 2 * math.log(2))
+    assert scores.grad is not None
+    # value at the first read-out: already right; error at the second: .5 * 2 * (1/2 - 1); nothing elsewhere
+    np.testing.assert_allclose(scores.grad[0], [[0.0, 0.0], [0.0, -0.5]], atol=1e-7)
+
+
+def test_impossible_options_are_refused() -> None:
+    for options in ({"clip_low": 1.0}, {"kl": -1.0}, {"dual_clip": 1.1}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            LossOptions(**options)  # type: ignore[arg-type]

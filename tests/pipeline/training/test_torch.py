@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification
+
+from pipeline.credit import LossOptions
+from pipeline.errors import ArtifactError
+from pipeline.losses import critic_loss, policy_loss, sft_loss
+from pipeline.training import TrainingRow
+from pipeline.training.torch import TorchTrainer
+
+VOCAB = 50
+
+
+def config(**changes: int) -> Qwen3Config:
+    return Qwen3Config(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+        intermediate_size=24, vocab_size=VOCAB, max_position_embeddings=64, initializer_range=0.2,
+        tie_word_embeddings=True, attn_implementation="sdpa", pad_token_id=0, **changes,
+    )  # fmt: skip
+
+
+def policy_trainer(seed: int = 0, **settings: object) -> TorchTrainer:
+    torch.manual_seed(seed)
+    options: dict = {"learning_rate": lambda n: 1e-2 / (n + 1), "weight_decay": 0.1} | settings
+    return TorchTrainer(Qwen3ForCausalLM(config()), head="policy", **options)
+
+
+def critic_trainer(**settings: object) -> TorchTrainer:
+    torch.manual_seed(1)
+    options: dict = {"learning_rate": lambda n: 1e-2} | settings
+    return TorchTrainer(Qwen3ForSequenceClassification(config(num_labels=2)), head="critic", **options)
+
+
+def policy_training_rows(num: int = 6, seed: int = 0) -> list[TrainingRow]:
+    rng = np.random.default_rng(seed)
+    rows = []
+    for i in range(num):
+        n = int(rng.integers(4, 20))
+        weight = (rng.random(n) < 0.5).astype(np.float32)
+        weight[:2] = [0, i == 0]  # row 0 trains its second token, predicted from the first alone
+        numbers = {name: rng.normal(-2, 1, n).astype(np.float32) for name in ("old_logprobs", "ref_logprobs")}
+        numbers |= {"engine_logprobs": numbers["old_logprobs"] + 0.1, "weight": weight / 20}
+        numbers["advantages"] = rng.normal(size=n).astype(np.float32)
+        rows.append(TrainingRow(rng.integers(0, VOCAB, n).astype(np.int32), numbers))
+    return rows
+
+
+LOSS = policy_loss(LossOptions(kl=0.01))
+
+
+def gradients(trainer: TorchTrainer, rows: list[TrainingRow]) -> tuple[float, dict[str, torch.Tensor]]:
+    """Returns an update's loss and its summed gradient, before clipping and the optimizer."""
+    seen: dict[str, torch.Tensor] = {}
+
+    def look(*_: object) -> None:
+        seen.update({n: p.grad.clone() for n, p in trainer.model.named_parameters() if p.grad is not None})
+
+    trainer._grad_clip = float("inf")
+    handle = trainer._optimizer.register_step_pre_hook(look)
+    loss = trainer.update(rows, LOSS)["loss"]
+    handle.remove()
+    return loss, seen
+
+
+def test_loss_and_gradient_ignore_micro_batches_order_and_pad_token() -> None:
+    rows = policy_training_rows()
+    whole_loss, whole = gradients(policy_trainer(), rows)
+    for trainer, given in (
+        (policy_trainer(micro_batch_tokens=1), rows),
+        (policy_trainer(micro_batch_tokens=25), rows),
+        (policy_trainer(), rows[::-1]),
+        (policy_trainer(pad_token_id=7), rows),
+    ):
+        loss, split = gradients(trainer, given)
+        assert loss == pytest.approx(whole_loss, rel=1e-5)
+        for name, gradient in whole.items():
+            torch.testing.assert_close(split[name], gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_logprobs_equal_the_models_own_log_softmax() -> None:
+    trainer = policy_trainer(entropy=True)
+    rows = [TrainingRow(row.token_ids) for row in policy_training_rows(3)]
+    for row, outputs in zip(rows, trainer.forward(rows), strict=True):
+        ids = torch.from_numpy(row.token_ids.astype(np.int64))[None]
+        with torch.no_grad():
+            log_p = trainer.model(ids).logits.log_softmax(-1)[0, :-1]
+        expected = log_p.gather(1, ids[0, 1:, None]).squeeze(1)
+        assert outputs["logprobs"].shape == row.token_ids.shape
+        assert outputs["logprobs"][0] == outputs["entropy"][0] == 0
+        np.testing.assert_allclose(outputs["logprobs"][1:], expected, atol=1e-5)
+        np.testing.assert_allclose(outputs["entropy"][1:], -(log_p.exp() * log_p).sum(-1), atol=1e-5)
+
+
+def test_logprobs_are_computed_only_where_they_are_wanted() -> None:
+    rows = policy_training_rows(4)
+    everywhere = policy_trainer().forward([TrainingRow(row.token_ids) for row in rows])
+    for row, some, all_ in zip(rows, policy_trainer().forward(rows), everywhere, strict=True):
+        trained = row.columns["weight"] != 0
+        np.testing.assert_allclose(some["logprobs"][trained], all_["logprobs"][trained], atol=1e-6)
+        assert not some["logprobs"][~trained].any()
+
+
+def test_temperature_divides_the_logits() -> None:
+    [row] = [TrainingRow(row.token_ids) for row in policy_training_rows(1)]
+    trainer = policy_trainer(temperature=2.0)
+    ids = torch.from_numpy(row.token_ids.astype(np.int64))[None]
+    with torch.no_grad():
+        log_p = (trainer.model(ids).logits / 2.0).log_softmax(-1)[0, :-1]
+    expected = log_p.gather(1, ids[0, 1:, None]).squeeze(1)
+    np.testing.assert_allclose(trainer.forward([row])[0]["logprobs"][1:], expected, atol=1e-5)
+
+
+def test_no_value_depends_on_a_later_token_or_on_padding() -> None:
+    trainer = critic_trainer()
+    row, longer = policy_training_rows(2)
+    alone = trainer.forward([row])[0]["scores"]
+    assert alone.shape == (len(row.token_ids), 2)
+    together = trainer.forward([longer, row])[1]["scores"]
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+    prefix = TrainingRow(row.token_ids[:3])
+    np.testing.assert_allclose(trainer.forward([prefix])[0]["scores"], alone[:3], atol=1e-5)
+
+
+def test_training_lowers_the_loss_of_what_is_trained() -> None:
+    rows = policy_training_rows()
+    trainer = policy_trainer(learning_rate=lambda n: 1e-2)
+    losses = [trainer.update(rows, sft_loss)["loss"] for _ in range(20)]
+    assert losses[-1] < 0.5 * losses[0]
+    assert trainer.num_updates == 20
+
+
+def test_resumed_training_is_the_same_bit_for_bit(tmp_path: Path) -> None:
+    whole, stopped = policy_trainer(), policy_trainer()
+    updates = [policy_training_rows(seed=seed) for seed in range(4)]
+    expected = [whole.update(rows, LOSS) for rows in updates]
+    for rows in updates[:2]:
+        stopped.update(rows, LOSS)
+    stopped.save_checkpoint(tmp_path / "checkpoint")
+    resumed = policy_trainer(seed=9)
+    resumed.load_checkpoint(tmp_path / "checkpoint")
+    assert [resumed.update(rows, LOSS) for rows in updates[2:]] == expected[2:]
+    for name, tensor in whole.weights().items():
+        assert torch.equal(resumed.weights()[name], tensor), name
+    whole.save_checkpoint(tmp_path / "whole")
+    resumed.save_checkpoint(tmp_path / "resumed")
+    for name in ("weights.safetensors", "optimizer.safetensors", "state.json"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "resumed" / name).read_bytes()
+
+
+def test_head_only_phase_moves_nothing_else_and_is_remembered(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    columns = {"weight": np.full(8, 0.1), "targets": rng.random(8)}
+    rows = [TrainingRow(np.arange(8, dtype=np.int32), {k: v.astype(np.float32) for k, v in columns.items()})]
+    trainer, loss = critic_trainer(), critic_loss()
+    before = {name: tensor.clone() for name, tensor in trainer.weights().items()}
+    trainer.set_trainable(["score"])
+    trainer.update(rows, loss)
+    moved = {name for name, tensor in trainer.weights().items() if not torch.equal(tensor, before[name])}
+    assert moved == {"score.weight"}
+    trainer.save_checkpoint(tmp_path)
+    resumed = critic_trainer()
+    resumed.load_checkpoint(tmp_path)
+    assert resumed.update(rows, loss) == trainer.update(rows, loss)
+    assert torch.equal(resumed.weights()["model.norm.weight"], before["model.norm.weight"])
+    trainer.set_trainable(None)
+    trainer.update(rows, loss)
+    assert not torch.equal(trainer.weights()["model.norm.weight"], before["model.norm.weight"])
+    with pytest.raises(ValueError, match="no weight starts with"):
+        trainer.set_trainable(["scores."])
+
+
+def test_a_damaged_checkpoint_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    trainer = policy_trainer()
+    trainer.update(policy_training_rows(), LOSS)
+    other = policy_trainer(seed=3)
+    before = {name: tensor.clone() for name, tensor in other.weights().items()}
+    for name in ("weights.safetensors", "optimizer.safetensors"):
+        trainer.save_checkpoint(tmp_path)
+        damaged = bytearray((tmp_path / name).read_bytes())
+        damaged[-1] ^= 1
+        (tmp_path / name).write_bytes(damaged)
+        with pytest.raises(ArtifactError, match=name):
+            other.load_checkpoint(tmp_path)
+    (tmp_path / "state.json").write_text(json.dumps({"num_updates": 1}))
+    with pytest.raises(ArtifactError, match="not a whole checkpoint"):
+        other.load_checkpoint(tmp_path)
+    trainer.save_checkpoint(tmp_path)
+    with pytest.raises(ArtifactError, match="another model"):
+        critic_trainer().load_checkpoint(tmp_path)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in other.weights().items())
+
+
+def test_a_loss_that_is_not_finite_changes_no_weight() -> None:
+    trainer = policy_trainer()
+    rows = policy_training_rows()
+    rows[0].columns["advantages"][1] = np.nan
+    before = {name: tensor.clone() for name, tensor in trainer.weights().items()}
+    with pytest.raises(FloatingPointError, match="update 0"):
+        trainer.update(rows, LOSS)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.weights().items())
+    assert trainer.num_updates == 0
+
+
+def test_weight_decay_spares_vectors_and_the_schedule_is_followed() -> None:
+    trainer = policy_trainer(learning_rate=lambda n: 0.1 * (n + 1), weight_decay=0.5)
+    rows = [TrainingRow(np.arange(4, dtype=np.int32), {"weight": np.zeros(4, np.float32)})]
+    before = {name: tensor.clone() for name, tensor in trainer.weights().items()}
+    rates = [trainer.update(rows, sft_loss)["learning_rate"] for _ in range(2)]
+    assert rates == [0.1, 0.2]
+    after = trainer.weights()
+    torch.testing.assert_close(after["model.norm.weight"], before["model.norm.weight"])
+    name = "model.layers.0.mlp.up_proj.weight"
+    torch.testing.assert_close(after[name], before[name] * (1 - 0.1 * 0.5) * (1 - 0.2 * 0.5))
+
+
+def test_exported_model_loads_with_automodel(tmp_path: Path) -> None:
+    trainer = policy_trainer()
+    trainer.update(policy_training_rows(), LOSS)
+    trainer.export(tmp_path)
+    loaded = Qwen3ForCausalLM.from_pretrained(tmp_path).state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in trainer.weights().items())
+
+
+def test_a_trainer_without_a_learning_rate_only_scores() -> None:
+    trainer = policy_trainer(learning_rate=None)
+    assert len(trainer.forward(policy_training_rows(2))) == 2
+    with pytest.raises(ValueError, match="learning rate"):
+        trainer.update(policy_training_rows(), LOSS)
