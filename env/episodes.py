@@ -114,7 +114,7 @@ def play(
         raise ValueError(f"max_live = {settings.max_live}; at least one episode must be in flight")
     if engine.policy_digest != settings.policy_digest:
         raise ValueError(
-            f"the engine holds policy {engine.policy_digest}, the rollouts would say {settings.policy_digest}; "
+            f"the engine holds policy {engine.policy_digest}, the settings say {settings.policy_digest}; "
             "load the weights first"
         )
     coder = _Coder(tokenizer, style.stop_token)
@@ -144,7 +144,7 @@ def play(
                 if request.rollout_id in started:
                     raise ValueError(f"rollout {request.rollout_id} is asked for twice; ids are unique")
                 started.add(request.rollout_id)
-                episode = _Episode(request, make_env, style, coder, settings)
+                episode = _Episode(request, make_env, style, coder, settings, engine.max_length)
                 live[request.rollout_id] = episode
                 generation_request = episode.start()
                 if generation_request is None:
@@ -201,13 +201,14 @@ class _Coder:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False)) if ids else ""
 
 
-class _EnvFailureError(Exception):
-    """An environment failed; `kind` is the rollout's env_status."""
+class _FailureError(Exception):
+    """An episode cannot go on or be graded; `kind` is the rollout's env_status."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(detail)
-        self.kind = kind
-        self.detail = detail
+        # Kinds are counted, so a whole sentence goes to the event, not into the status.
+        self.kind = kind if kind.isidentifier() else "infra_error"
+        self.detail = detail if kind.isidentifier() else f"{detail}: {kind}"
 
 
 @dataclass
@@ -219,6 +220,7 @@ class _Episode:
     style: ChatStyle
     coder: _Coder
     settings: PlaySettings
+    max_length: int
     env: Env | None = None
     prompt: tuple[int, ...] = ()
     used: int = 0  # tokens of the budget that lie in a continuation's prompt
@@ -229,7 +231,7 @@ class _Episode:
     events: list[Event] = field(default_factory=list)
     spans: list[tuple[int, int, str]] = field(default_factory=list)  # token_start, token_end, text
     end: FinishReason | None = None
-    failure: _EnvFailureError | None = None
+    failure: _FailureError | None = None
 
     @property
     def turn(self) -> int:
@@ -254,7 +256,11 @@ class _Episode:
                 self.prompt = self.coder.encode(text)
             else:
                 self._replay(env, parent)
-        except _EnvFailureError as failure:
+            if len(self.prompt) >= self.max_length:
+                raise _FailureError(
+                    "prompt_too_long", f"{len(self.prompt)} tokens, the engine has {self.max_length}"
+                )
+        except _FailureError as failure:
             self._fail(failure)
             return None
         return self._next_request()
@@ -276,7 +282,7 @@ class _Episode:
         action = self.style.parse(text)
         try:
             result = self._step(action, turn)
-        except _EnvFailureError as failure:
+        except _FailureError as failure:
             self._fail(failure)
             return None
         if result.terminated:
@@ -285,8 +291,14 @@ class _Episode:
             self.end = "max_turns"
         else:
             reply = self.coder.encode(self.style.render_replies(result.messages))
-            if self.used + len(self.response) + len(reply) >= self.settings.max_response_tokens:
-                self.end = "max_tokens"
+            size = len(self.response) + len(reply)
+            if (
+                self.used + size >= self.settings.max_response_tokens
+                or len(self.prompt) + size >= self.max_length
+            ):
+                self.end = (
+                    "max_tokens"  # a reply that nothing can follow is left out: a response ends sampled
+                )
                 return None
             self.response.extend(reply)
             self.logprobs.extend([0.0] * len(reply))
@@ -303,10 +315,10 @@ class _Episode:
             try:
                 verdict = _guarded("verdict", self.env.verdict)
                 if verdict.infra_error is not None:
-                    raise _EnvFailureError(verdict.infra_error, "verdict")
+                    raise _FailureError(verdict.infra_error, "verdict")
                 if not verdict.success:
                     feedback = _guarded("feedback", self.env.feedback)
-            except _EnvFailureError as failure:
+            except _FailureError as failure:
                 self._fail(failure)
         if self.failure is not None:
             verdict, feedback = Verdict(reward=None, success=None), None
@@ -375,6 +387,7 @@ class _Episode:
 
     def _next_request(self) -> GenerationRequest | None:
         budget = self.settings.max_response_tokens - self.used - len(self.response)
+        budget = min(budget, self.max_length - len(self.prompt) - len(self.response))
         if budget < 1:
             self.end = "max_tokens"
             return None
@@ -397,7 +410,7 @@ class _Episode:
         self.messages.extend(result.messages)
         self.events.extend(result.events)
         if result.infra_error is not None:
-            raise _EnvFailureError(result.infra_error, "step")
+            raise _FailureError(result.infra_error, "step")
         return result
 
     def _replay(self, env: Env, parent: Rollout) -> None:
@@ -406,15 +419,15 @@ class _Episode:
         for index, step in enumerate(parent.steps[:start]):
             result = self._step(self.style.parse(step.text), index)
             if result.terminated or result.truncated:
-                raise _EnvFailureError("replay_mismatch", f"the episode ended at step {index}")
+                raise _FailureError("replay_mismatch", f"the episode ended at step {index}")
         told = [(message["role"], message.get("content")) for message in self.messages]
         then = [(message["role"], message.get("content")) for message in parent.messages[: len(told)]]
         if told != then:
-            raise _EnvFailureError("replay_mismatch", "other messages than the parent's")
+            raise _FailureError("replay_mismatch", "other messages than the parent's")
         self.used = parent.steps[start].token_start
         self.prompt = (*parent.prompt_token_ids, *parent.response_token_ids[: self.used])
 
-    def _fail(self, failure: _EnvFailureError) -> None:
+    def _fail(self, failure: _FailureError) -> None:
         self.failure = failure
         self.end = "failed"
         self.events.append(Event("infra_error", self.turn, failure.kind, detail=failure.detail))
@@ -425,12 +438,14 @@ def _guarded(name: str, call: Callable[[], T]) -> T:
     try:
         return call()
     except Exception as error:
-        raise _EnvFailureError("infra_error", f"{name}: {type(error).__name__}") from error
+        raise _FailureError("infra_error", f"{name}: {type(error).__name__}") from error
 
 
 def _check_continuation(request: EpisodeRequest, parent: Rollout) -> None:
     if parent.start_step_index != 0:
-        raise ValueError(f"parent {parent.rollout_id} is itself a continuation; continue its own parent instead")
+        raise ValueError(
+            f"parent {parent.rollout_id} is itself a continuation; continue its own parent instead"
+        )
     if not 0 <= request.start_step_index < len(parent.steps):
         raise ValueError(
             f"start_step_index = {request.start_step_index}; rollout {parent.rollout_id} has steps 0 to "

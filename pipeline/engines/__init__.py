@@ -8,7 +8,7 @@ Only `stages` import a backend; everything else takes an `Engine`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -79,9 +79,16 @@ class EngineCounters:
 
 
 class Engine(Protocol):
-    """A policy that can be sampled. `policy_digest` names the weights it holds now."""
+    """A policy that can be sampled.
+
+    Attributes:
+        policy_digest: names the weights it holds now.
+        max_length: longest prompt and `max_new_tokens` together; longer requests are refused.
+        counters: what it has done.
+    """
 
     policy_digest: str
+    max_length: int
     counters: EngineCounters
 
     def submit(self, requests: Sequence[GenerationRequest]) -> None:

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
+
 from pipeline.engines import GenerationRequest
 
 
-def check_request(request: GenerationRequest) -> None:
-    """Raises ValueError if a request breaks the protocol's ranges, whatever the engine."""
+def check_requests(requests: Sequence[GenerationRequest], in_flight: Set[str], max_length: int) -> None:
+    """Raises ValueError if any request cannot be queued, whatever the engine.
+
+    Args:
+        requests: what is submitted together.
+        in_flight: ids of requests that are not answered yet.
+        max_length: longest prompt and `max_new_tokens` together.
+    """
+    ids = [request.request_id for request in requests]
+    if len(set(ids)) < len(ids) or not in_flight.isdisjoint(ids):
+        twice = sorted(name for name in set(ids) if name in in_flight or ids.count(name) > 1)
+        raise ValueError(f"request {twice[0]!r} is already in flight; ids are unique")
+    for request in requests:
+        _check_request(request)
+        size = len(request.prompt_token_ids)
+        total = size + request.max_new_tokens
+        if total > max_length:
+            raise ValueError(
+                f"request {request.request_id!r} needs {total} positions ({size} of prompt and "
+                f"{request.max_new_tokens} new), the engine has {max_length}; shorten the prompt, lower "
+                "max_new_tokens, or use a model with more positions"
+            )
+
+
+def _check_request(request: GenerationRequest) -> None:
     name = request.request_id
     if len(request.prompt_token_ids) == 0:
-        raise ValueError(f"request {name!r} has an empty prompt; the first token is sampled given at least one")
+        raise ValueError(
+            f"request {name!r} has an empty prompt; the first token is sampled given at least one"
+        )
     if request.max_new_tokens < 1:
         raise ValueError(f"request {name!r}: max_new_tokens = {request.max_new_tokens}; it is at least 1")
     if request.temperature < 0:

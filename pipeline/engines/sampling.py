@@ -40,7 +40,7 @@ def choose_tokens(
         kept = _survivors(logprobs, top_p, top_k) | greedy[:, None]
         logprobs = logprobs.masked_fill(~kept, float("-inf")).log_softmax(-1)
     cumulative = logprobs.exp().cumsum(-1, dtype=torch.float64)
-    # Below the total by more than rounding, so that the last token of positive probability is the last choice.
+    # Below the total by more than rounding, so that no token of probability 0 can be the last choice.
     threshold = uniforms.clamp(max=1 - 1e-12)[:, None] * cumulative[:, -1:]
     tokens = torch.searchsorted(cumulative, threshold, right=True)[:, 0]
     if best is not None:
@@ -48,7 +48,9 @@ def choose_tokens(
     return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
 
 
-def _survivors(logprobs: torch.Tensor, top_p: torch.Tensor | None, top_k: torch.Tensor | None) -> torch.Tensor:
+def _survivors(
+    logprobs: torch.Tensor, top_p: torch.Tensor | None, top_k: torch.Tensor | None
+) -> torch.Tensor:
     """Returns [N, V], True for the tokens that top_k, then top_p over what top_k left, keep."""
     import torch
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.engines import EngineCounters, Generation, GenerationRequest
-from pipeline.engines.requests import check_request
+from pipeline.engines.requests import check_requests
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +24,7 @@ class ScriptedEngine:
         policy_digest: name of what replies.
         max_per_collect: requests answered by one `collect`, oldest first; None answers all. Small numbers
             make finished and unfinished requests interleave as in a real engine.
+        max_length: longest prompt and `max_new_tokens` together.
         logprobs: log-probability of each token of a reply; None means 0.0, that of a certain choice.
     """
 
@@ -33,11 +34,13 @@ class ScriptedEngine:
         policy_digest: str = "scripted",
         *,
         max_per_collect: int | None = None,
+        max_length: int = 2**31 - 1,
         logprobs: Callable[[GenerationRequest, Sequence[int]], Sequence[float]] | None = None,
     ) -> None:
         if max_per_collect is not None and max_per_collect < 1:
             raise ValueError(f"max_per_collect = {max_per_collect}; it is at least 1, or None")
         self.policy_digest = policy_digest
+        self.max_length = max_length
         self.counters = EngineCounters()
         self._reply = reply
         self._logprobs = logprobs
@@ -47,11 +50,9 @@ class ScriptedEngine:
         self._caches: dict[str, tuple[int, ...]] = {}
 
     def submit(self, requests: Sequence[GenerationRequest]) -> None:
-        """Adds requests to the queue. Raises ValueError if one is malformed or its id is in flight."""
+        """Adds requests to the queue. Raises ValueError, adding none, if one is empty or cannot fit."""
+        check_requests(requests, self._in_flight, self.max_length)
         for request in requests:
-            check_request(request)
-            if request.request_id in self._in_flight:
-                raise ValueError(f"request_id {request.request_id!r} is already in flight; ids are unique")
             self._in_flight.add(request.request_id)
             self._queue.append(request)
 
@@ -68,7 +69,9 @@ class ScriptedEngine:
     def load_weights(self, weights: Mapping[str, torch.Tensor], policy_digest: str) -> None:
         """Takes the digest and drops every cache; a script has no weights. Raises RuntimeError in flight."""
         if self._queue:
-            raise RuntimeError(f"{len(self._queue)} requests are in flight; collect them before loading weights")
+            raise RuntimeError(
+                f"{len(self._queue)} requests are in flight; collect them before loading weights"
+            )
         self._caches.clear()
         self.policy_digest = policy_digest
 
@@ -88,7 +91,7 @@ class ScriptedEngine:
         if not stopped and len(tokens) < request.max_new_tokens:
             raise ValueError(
                 f"the script answered {request.request_id!r} with {len(tokens)} tokens and no stop token of "
-                f"{request.stop_token_ids}; end replies with one, or give max_new_tokens = {request.max_new_tokens}"
+                f"{request.stop_token_ids}; end replies with one, or give all {request.max_new_tokens} tokens"
             )
         logprobs = [0.0] * len(tokens) if self._logprobs is None else list(self._logprobs(request, tokens))
         prompt = tuple(request.prompt_token_ids)

@@ -109,7 +109,9 @@ class _Group:
     unpad: torch.Tensor | None
     bias: torch.Tensor
 
-    def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float) -> torch.Tensor:
+    def attend(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float
+    ) -> torch.Tensor:
         """Returns [stop - start, heads, head_dim] for the flat queries [N, heads, head_dim]."""
         num_heads, head_dim = query.shape[1:]
         num_kv_heads = keys.shape[1]
@@ -195,7 +197,10 @@ def make_plan(rows: np.ndarray, cached: np.ndarray, known: np.ndarray, cache: Sl
         prefill = prefill[np.lexsort((rows[prefill], known[prefill], chunk[prefill]))]
         first = 0
         for place in range(1, len(prefill) + 1):
-            if place == len(prefill) or chunk[prefill[place]] > chunk[prefill[first]] * _CHUNK_SLACK + _CHUNK_EXTRA:
+            if (
+                place == len(prefill)
+                or chunk[prefill[place]] > chunk[prefill[first]] * _CHUNK_SLACK + _CHUNK_EXTRA
+            ):
                 parts.append((prefill[first:place], 0))
                 first = place
     order = np.concatenate([places for places, _ in parts])
@@ -219,7 +224,7 @@ def make_plan(rows: np.ndarray, cached: np.ndarray, known: np.ndarray, cache: Sl
 
 
 def _decode_parts(rows: np.ndarray, known: np.ndarray, decode: np.ndarray) -> list[tuple[np.ndarray, int]]:
-    """Splits decoding rows into the cheapest of: a prefix of the slots in place, one or more gathered groups."""
+    """Splits decoding rows into the cheaper of a prefix of the slots, in place, and gathered groups."""
     prefix = int(rows[decode[-1]]) + 1
     in_place = prefix * float(known[decode].max())
     ordered = decode[np.lexsort((rows[decode], known[decode]))]

@@ -1,4 +1,4 @@
-"""Generation with a transformers model: a continuous batch in slots, the cache kept across a rollout's turns."""
+"""Generation with a transformers model: a continuous batch, the cache kept across a rollout's turns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from transformers import AttentionInterface
 
 from pipeline.engines import EngineCounters, Generation, GenerationRequest
-from pipeline.engines.requests import check_request
+from pipeline.engines.requests import check_requests
 from pipeline.engines.sampling import choose_tokens
 from pipeline.engines.slots import ATTENTION_NAME, SlotCache, make_plan, slot_attention
 
@@ -63,7 +63,9 @@ class TransformersEngine:
         config = model.config
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"}:
-            raise ValueError(f"the model has layers of {sorted(kinds)}; this engine knows full_attention only")
+            raise ValueError(
+                f"the model has layers of {sorted(kinds)}; this engine knows full_attention only"
+            )
         self.policy_digest = policy_digest
         self.counters = EngineCounters()
         self.pad_token_id = pad_token_id
@@ -95,7 +97,9 @@ class TransformersEngine:
         self._known = np.zeros(max_live, dtype=np.int64)
         # The request each slot serves.
         self._active = np.zeros(max_live, dtype=bool)
-        self._source = np.full(max_live, -1, dtype=np.int64)  # slot whose prompt is the same and still computed
+        self._source = np.full(
+            max_live, -1, dtype=np.int64
+        )  # slot whose prompt is the same and still computed
         self._prompt = np.zeros(max_live, dtype=np.int64)
         self._limit = np.zeros(max_live, dtype=np.int64)
         self._stops = np.full((max_live, 1), -1, dtype=np.int64)
@@ -113,18 +117,7 @@ class TransformersEngine:
 
     def submit(self, requests: Sequence[GenerationRequest]) -> None:
         """Adds requests to the queue. Raises ValueError, adding none, if one is empty or cannot fit."""
-        ids = [request.request_id for request in requests]
-        if len(set(ids)) < len(ids) or not self._in_flight.isdisjoint(ids):
-            raise ValueError("a request_id is already in flight; ids are unique")
-        for request in requests:
-            check_request(request)
-            total = len(request.prompt_token_ids) + request.max_new_tokens
-            if total > self.max_length:
-                raise ValueError(
-                    f"request {request.request_id!r} needs {total} positions ({len(request.prompt_token_ids)} of "
-                    f"prompt and {request.max_new_tokens} new), the model has {self.max_length}; shorten the "
-                    "prompt, lower max_new_tokens, or use a model with more positions"
-                )
+        check_requests(requests, self._in_flight, self.max_length)
         for request in requests:
             self._in_flight.add(request.request_id)
             self._queue.append((self._order, request))
@@ -141,7 +134,7 @@ class TransformersEngine:
         return [generation for _, generation in sorted(finished, key=lambda pair: pair[0])]
 
     def release(self, cache_keys: Sequence[str]) -> None:
-        """Forgets the caches kept under these keys; a request in flight keeps its own until it is answered."""
+        """Forgets the caches kept under these keys; a request in flight keeps its own until answered."""
         for key in cache_keys:
             slot = self._slot_of_key.pop(key, None)
             if slot is not None:
@@ -158,12 +151,14 @@ class TransformersEngine:
             ValueError: names are missing or unknown; the model is then unusable until the next load.
         """
         if self._in_flight:
-            raise RuntimeError(f"{len(self._in_flight)} requests are in flight; collect them before loading weights")
+            raise RuntimeError(
+                f"{len(self._in_flight)} requests are in flight; collect them before loading weights"
+            )
         missing, unexpected = self._model.load_state_dict(weights, strict=False)
         missing = set(missing) - set(getattr(self._model, "_tied_weights_keys", None) or {})
         if missing or unexpected:
             raise ValueError(
-                f"these are not the model's weights: {sorted(missing)[:3]} missing, {sorted(unexpected)[:3]} unknown"
+                f"not this model's weights: {sorted(missing)[:3]} missing, {sorted(unexpected)[:3]} unknown"
             )
         self._drop_caches()
         self.policy_digest = policy_digest
@@ -204,7 +199,7 @@ class TransformersEngine:
             self._place(order, request, self._take_slot(request.cache_key) if slot is None else slot)
 
     def _take_slot(self, key: str | None) -> int:
-        """Returns an empty slot, bound to the key unless another slot is; evicts the longest idle if need be."""
+        """Returns an empty slot, bound to the key unless another one is; evicts the longest idle."""
         if self._free:
             slot = heapq.heappop(self._free)
         else:
@@ -222,7 +217,9 @@ class TransformersEngine:
         """Writes a request into its slot, keeping what its slot or an equal prompt has computed."""
         prompt = np.asarray(request.prompt_token_ids, dtype=np.int64)
         size = len(prompt)
-        kept = min(int(self._cached[slot]), size - 1)  # the last token is always computed: it gives the logits
+        kept = min(
+            int(self._cached[slot]), size - 1
+        )  # the last token is always computed: it gives the logits
         differs = np.flatnonzero(self._tokens[slot, :kept] != prompt[:kept])
         kept = int(differs[0]) if len(differs) else kept
         self._source[slot] = -1
@@ -321,7 +318,9 @@ class TransformersEngine:
         start, stop = self._prompt[slot], self._known[slot]
         token_ids = self._tokens[slot, start:stop].tolist()
         reason: Literal["stop", "length"] = "stop" if token_ids[-1] in request.stop_token_ids else "length"
-        generation = Generation(request.request_id, token_ids, self._logprobs[slot, start:stop].tolist(), reason)
+        generation = Generation(
+            request.request_id, token_ids, self._logprobs[slot, start:stop].tolist(), reason
+        )
         self.counters.requests += 1
         self.counters.generated_tokens += len(token_ids)
         self._active[slot] = False

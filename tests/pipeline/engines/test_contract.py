@@ -118,7 +118,9 @@ def test_a_stop_token_ends_a_message_and_is_kept(make_engine: Callable[[], Engin
 
 
 def test_a_message_without_a_stop_token_ends_at_max_new_tokens(make_engine: Callable[[], Engine]) -> None:
-    found = answers(make_engine(), [ask(f"r{n}", [3, 4], stop_token_ids=(), max_new_tokens=n) for n in (1, 2, 9)])
+    found = answers(
+        make_engine(), [ask(f"r{n}", [3, 4], stop_token_ids=(), max_new_tokens=n) for n in (1, 2, 9)]
+    )
     assert [(len(found[f"r{n}"].token_ids), found[f"r{n}"].finish_reason) for n in (1, 2, 9)] == [
         (1, "length"),
         (2, "length"),
@@ -126,8 +128,12 @@ def test_a_message_without_a_stop_token_ends_at_max_new_tokens(make_engine: Call
     ]
 
 
-def test_there_is_one_finite_logprob_per_token_and_none_is_positive(make_engine: Callable[[], Engine]) -> None:
-    for generation in answers(make_engine(), [ask(f"r{i}", p) for i, p in enumerate(some_prompts(6))]).values():
+def test_there_is_one_finite_logprob_per_token_and_none_is_positive(
+    make_engine: Callable[[], Engine],
+) -> None:
+    for generation in answers(
+        make_engine(), [ask(f"r{i}", p) for i, p in enumerate(some_prompts(6))]
+    ).values():
         assert len(generation.logprobs) == len(generation.token_ids)
         assert all(-1e9 < value <= 0 for value in generation.logprobs)
 
@@ -138,7 +144,11 @@ def test_a_result_depends_on_its_request_and_not_on_its_company(make_engine: Cal
     backwards = answers(make_engine(), requests[::-1])
     for request in requests:
         alone = answers(make_engine(), [request])[request.request_id]
-        assert together[request.request_id].token_ids == alone.token_ids == backwards[request.request_id].token_ids
+        assert (
+            together[request.request_id].token_ids
+            == alone.token_ids
+            == backwards[request.request_id].token_ids
+        )
 
 
 def test_other_seeds_give_other_messages(make_engine: Callable[[], Engine]) -> None:
@@ -152,9 +162,11 @@ def test_greedy_messages_do_not_depend_on_the_seed(make_engine: Callable[[], Eng
 
 
 def first_turn(engine: Engine) -> list[int]:
-    """Plays one turn under the key `k`; returns the second turn's prompt, of which 20 + m - 1 may be cached."""
+    """Plays one turn under the key `k`; returns the second turn's prompt, 25 tokens of which may be cached."""
     prompt = list(range(2, 22))
-    turn = answers(engine, [ask("turn 0", prompt, cache_key="k", stop_token_ids=(), max_new_tokens=6)])["turn 0"]
+    turn = answers(engine, [ask("turn 0", prompt, cache_key="k", stop_token_ids=(), max_new_tokens=6)])[
+        "turn 0"
+    ]
     assert engine.counters.cached_tokens == 0
     return [*prompt, *turn.token_ids, 30, 31, 32]
 
@@ -240,7 +252,9 @@ def test_closing_twice_is_allowed_and_drops_the_queue(make_engine: Callable[[], 
 # What only an engine with a model can be asked.
 
 
-def plain_logprobs(model: Any, prompt: list[int], token_ids: list[int], temperature: float = 1.0) -> list[float]:
+def plain_logprobs(
+    model: Any, prompt: list[int], token_ids: list[int], temperature: float = 1.0
+) -> list[float]:
     with torch.inference_mode():
         logits = model(torch.tensor([[*prompt, *token_ids]])).logits[0]
     table = (logits / temperature).log_softmax(-1)
@@ -269,7 +283,9 @@ def test_logprobs_agree_with_a_plain_forward_pass_over_turns(
     rng = random.Random(1)
     for turn in range(3):
         requests = [
-            ask(f"{i}:{turn}", prompt, seed=i * 10 + turn, stop_token_ids=(STOP, 2, 3, 4, 5), cache_key=str(i))
+            ask(
+                f"{i}:{turn}", prompt, seed=i * 10 + turn, stop_token_ids=(STOP, 2, 3, 4, 5), cache_key=str(i)
+            )
             for i, prompt in enumerate(prompts)
         ]
         found = answers(engine, requests)

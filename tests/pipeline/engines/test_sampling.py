@@ -8,11 +8,15 @@ import torch
 from pipeline.engines.sampling import choose_tokens
 
 
-def spread(logits: list[float], number: int = 1000, **options: torch.Tensor) -> tuple[list[float], torch.Tensor]:
+def spread(
+    logits: list[float], number: int = 1000, **options: torch.Tensor
+) -> tuple[list[float], torch.Tensor]:
     """Returns each token's share over an even grid of uniform numbers, and the log-probabilities."""
     uniforms = (torch.arange(number, dtype=torch.float64) + 0.5) / number
     rows = torch.tensor(logits).expand(number, -1)
-    tokens, logprobs = choose_tokens(rows, uniforms, options.pop("temperatures", torch.ones(number)), **options)
+    tokens, logprobs = choose_tokens(
+        rows, uniforms, options.pop("temperatures", torch.ones(number)), **options
+    )
     shares = (torch.bincount(tokens, minlength=len(logits)) / number).tolist()
     return shares, torch.stack([tokens.float(), logprobs])
 

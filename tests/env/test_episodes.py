@@ -1,0 +1,559 @@
+"""The player, with a counting environment whose every rule is visible here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from env.catalog import ENVIRONMENTS
+from env.episodes import EpisodeRequest, PlaySettings, nothing, play
+from env.protocol import Action, EnvSpec, Observation, StepResult, ToolCall
+from pipeline.engines import Engine, GenerationRequest
+from pipeline.engines.scripted import ScriptedEngine
+from pipeline.models import train_tokenizer
+from pipeline.types import Event, Feedback, Message, Rollout, StepVerdict, Task, Verdict
+
+STOP = "<|im_end|>"
+
+
+class CountingEnv:
+    """Count to the task's number: `add n` adds; more than the number is a fault; `done` ends."""
+
+    def __init__(self, fails_in: str = "") -> None:
+        self.spec = EnvSpec("counting", 1, (), max_turns=6)
+        self.fails_in = fails_in
+        self.closed = 0
+
+    def reset(self, task: Task, seed: int) -> Observation:
+        self._fail("reset")
+        self.goal = int(task.ground_truth)
+        self.rng = Random(seed)
+        self.count = 0
+        self.words: list[StepVerdict] = []
+        return Observation(task.prompt)
+
+    def step(self, action: Action) -> StepResult:
+        self._fail("step")
+        turn = len(self.words)
+        if action.status == "none":
+            self.words.append(StepVerdict(turn, "unknown"))
+            return StepResult((), terminated=True)
+        step = action.calls[0].arguments["number"]
+        if self.count + step > self.goal:
+            self.words.append(StepVerdict(turn, "wrong", "too_much", f"{step} is too much"))
+            events = (Event("too_much", turn),)
+        else:
+            self.count += step
+            self.words.append(StepVerdict(turn, "ok"))
+            events = (Event("added", turn),)
+        reply: Message = {
+            "role": "tool",
+            "content": self.rng.choice(["now {}", "count {}"]).format(self.count),
+        }
+        return StepResult(
+            (reply,),
+            terminated=self.count == self.goal,
+            truncated=self.count != self.goal and len(self.words) == self.spec.max_turns,
+            events=events,
+        )
+
+    def verdict(self) -> Verdict:
+        self._fail("verdict")
+        success = self.count == self.goal
+        return Verdict(float(success), success, cost=0.25, steps=tuple(self.words))
+
+    def feedback(self) -> Feedback | None:
+        self._fail("feedback")
+        return Feedback(f"You stopped at {self.count}.", "counting")
+
+    def state_digest(self) -> str:
+        return str(self.count)
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def _fail(self, where: str) -> None:
+        if where == self.fails_in:
+            raise KeyError(where)
+
+
+class CountingStyle:
+    name = "counting"
+    stop_token = STOP
+
+    def render_prompt(self, messages: Sequence[Message], previous_attempts: Sequence[str]) -> str:
+        return "".join([*(f"before: {text}\n" for text in previous_attempts), *self._lines(messages), "A: "])
+
+    def render_replies(self, messages: Sequence[Message]) -> str:
+        return "\n" + "".join(self._lines(messages)) + "A: "
+
+    @staticmethod
+    def _lines(messages: Sequence[Message]) -> list[str]:
+        return [f"{message['content']}\n" for message in messages]
+
+    def parse(self, text: str) -> Action:
+        if text.startswith("add "):
+            return Action(text, "ok", (ToolCall("add", {"number": int(text[4:])}),))
+        return Action(text, "none")
+
+    def assistant_message(self, action: Action, turn: int) -> Message:
+        return {"role": "assistant", "content": action.text}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    texts = [f"count to {n}\nadd {n} now {n} before: You stopped at {n}.\nA: done" for n in range(30)]
+    return train_tokenizer(texts, 300, tmp_path_factory.mktemp("tokenizer"), "")
+
+
+@dataclass
+class Table:
+    """Everything a `play` needs, with the scripted engine; `play` starts it."""
+
+    tokenizer: Any
+    say: Callable[[str, int, int], str]  # (text so far, seed, turn) -> message
+    fails_in: dict[str, str] = field(default_factory=dict)
+    requests: list[GenerationRequest] = field(default_factory=list)
+    envs: list[CountingEnv] = field(default_factory=list)
+
+    def engine(self, **options: Any) -> ScriptedEngine:
+        def reply(request: GenerationRequest) -> list[int]:
+            self.requests.append(request)
+            text = self.tokenizer.decode(list(request.prompt_token_ids))
+            turn = int(request.request_id.rpartition(":")[2])
+            message = self.say(text, request.seed, turn) + STOP
+            ids: list[int] = self.tokenizer.encode(message, add_special_tokens=False)
+            return ids
+
+        return ScriptedEngine(reply, "p", logprobs=lambda _, ids: [-0.5] * len(ids), **options)
+
+    def make_env(self, task: Task) -> CountingEnv:
+        self.envs.append(CountingEnv(self.fails_in.get(task.task_id, "")))
+        return self.envs[-1]
+
+    def play(
+        self, requests: Sequence[EpisodeRequest], engine: Engine | None = None, **options: Any
+    ) -> list[Rollout]:
+        changes = {
+            name: options.pop(name) for name in list(options) if name in PlaySettings.__dataclass_fields__
+        }
+        return play(
+            requests,
+            make_env=self.make_env,
+            style=CountingStyle(),
+            tokenizer=self.tokenizer,
+            engine=engine or self.engine(),
+            settings=replace(PlaySettings(1.0, 200, 8, "p", "tok", "style"), **changes),
+            **options,
+        )
+
+
+def ask(name: str, goal: int = 5, **changes: Any) -> EpisodeRequest:
+    prompt: tuple[Message, ...] = ({"role": "user", "content": f"count to {goal}"},)
+    task = Task(f"task {name}", "counting", "train", 1, prompt, "rule", str(goal), "count", "c", 0)
+    values: dict[str, Any] = {"group_id": "g", "iteration": 0, "attempt": 0, "draw": 0, "seed": 11} | changes
+    return EpisodeRequest(name, task, **values)
+
+
+def random_talk(text: str, seed: int, turn: int) -> str:
+    return Random(f"{seed}:{text}").choice(["add 1", "add 2", "add 3", "done"])
+
+
+def assert_consistent(rollout: Rollout, tokenizer: Any) -> None:
+    size = len(rollout.response_token_ids)
+    assert len(rollout.loss_mask) == len(rollout.logprobs) == size
+    covered = [0] * size
+    for place, step in enumerate(rollout.steps):
+        assert step.step_index == rollout.start_step_index + place
+        covered[step.token_start : step.token_end] = [1] * (step.token_end - step.token_start)
+        text = tokenizer.decode(list(rollout.response_token_ids[step.token_start : step.token_end]))
+        assert text.removesuffix(STOP) == step.text
+    assert tuple(covered) == rollout.loss_mask
+    assert sum(step.token_end - step.token_start for step in rollout.steps) == rollout.num_trainable_tokens
+    assert all(
+        (value == 0.0) == (kept == 0) for value, kept in zip(rollout.logprobs, rollout.loss_mask, strict=True)
+    )
+    if size:
+        assert rollout.loss_mask[-1] == 1
+
+
+def test_a_solved_episode_is_kept_token_for_token(tokenizer: Any) -> None:
+    table = Table(tokenizer, lambda text, seed, turn: ["add 2", "add 9", "add 3"][turn])
+    (rollout,) = table.play([ask("r")])
+    assert_consistent(rollout, tokenizer)
+    contents = [message["content"] for message in rollout.messages]
+    assert contents[1::2] == ["add 2", "add 9", "add 3"]
+    text = tokenizer.decode([*rollout.prompt_token_ids, *rollout.response_token_ids])
+    assert text == (
+        f"count to 5\nA: add 2{STOP}\n{contents[2]}\nA: add 9{STOP}\n{contents[4]}\nA: add 3{STOP}"
+    )
+    assert (rollout.finish_reason, rollout.reward, rollout.cost, rollout.env_status) == (
+        "success",
+        1.0,
+        0.25,
+        "ok",
+    )
+    assert [(step.verifier_status, step.verifier_code) for step in rollout.steps] == [
+        ("ok", ""),
+        ("wrong", "too_much"),
+        ("ok", ""),
+    ]
+    assert [event.code for event in rollout.events] == ["added", "too_much", "added"]
+    assert (rollout.feedback_text, rollout.guided) == ("", False)
+    assert table.envs[0].closed == 1
+
+
+def test_the_next_prompt_is_the_last_one_plus_sampled_and_reply_ids(tokenizer: Any) -> None:
+    table = Table(tokenizer, random_talk)
+    rollouts = table.play([ask(f"r{i}", seed=i) for i in range(10)])
+    by_rollout: dict[str | None, list[tuple[int, ...]]] = {}
+    for request in table.requests:
+        by_rollout.setdefault(request.cache_key, []).append(tuple(request.prompt_token_ids))
+    for rollout in rollouts:
+        whole = (*rollout.prompt_token_ids, *rollout.response_token_ids)
+        assert [len(prompt) for prompt in by_rollout[rollout.rollout_id]] == [
+            len(rollout.prompt_token_ids) + step.token_start for step in rollout.steps
+        ]
+        assert all(whole[: len(prompt)] == prompt for prompt in by_rollout[rollout.rollout_id])
+
+
+def test_a_failed_episode_says_why_and_carries_feedback(tokenizer: Any) -> None:
+    talk = {"ended": ["add 1", "done"], "max_turns": ["add 9"] * 6}
+    for reason, words in talk.items():
+        (rollout,) = Table(tokenizer, lambda text, seed, turn, words=words: words[turn]).play([ask("r")])
+        assert_consistent(rollout, tokenizer)
+        assert (rollout.finish_reason, rollout.reward) == (reason, 0.0)
+        assert rollout.feedback_source == "counting"
+        assert len(rollout.steps) == len(words)
+
+
+def test_no_budget_is_ever_exceeded_and_a_cut_message_is_not_executed(tokenizer: Any) -> None:
+    reasons = set()
+    for budget in range(1, 60):
+        (rollout,) = Table(tokenizer, lambda text, seed, turn: "add 1").play(
+            [ask("r")], max_response_tokens=budget
+        )
+        assert_consistent(rollout, tokenizer)
+        assert len(rollout.response_token_ids) <= budget
+        assert rollout.reward == (1.0 if rollout.finish_reason == "success" else 0.0)
+        whole = [step for step in rollout.steps if step.text == "add 1"]
+        assert len(rollout.events) >= len(whole) - 1
+        assert len(rollout.events) <= len(whole)
+        reasons.add(rollout.finish_reason)
+    assert reasons == {"max_tokens", "success"}
+
+
+def test_a_model_without_room_ends_the_episode_and_a_prompt_that_fills_it_is_a_failure(
+    tokenizer: Any,
+) -> None:
+    table = Table(tokenizer, lambda text, seed, turn: "add 1")
+    size = len(tokenizer.encode("count to 5\nA: "))
+    (cut,) = table.play([ask("r")], table.engine(max_length=size + 12))
+    assert_consistent(cut, tokenizer)
+    assert (cut.finish_reason, cut.env_status, cut.reward) == ("max_tokens", "ok", 0.0)
+    assert len(cut.response_token_ids) <= 12
+    (full,) = table.play([ask("r")], table.engine(max_length=size))
+    assert (full.finish_reason, full.env_status, full.reward, full.steps) == (
+        "failed",
+        "prompt_too_long",
+        None,
+        (),
+    )
+
+
+@pytest.mark.parametrize("place", ["reset", "step", "verdict", "feedback"])
+def test_a_failing_environment_is_counted_and_never_a_reward_of_zero(tokenizer: Any, place: str) -> None:
+    table = Table(tokenizer, lambda text, seed, turn: "done", fails_in={"task bad": place})
+    bad, good = table.play([ask("bad"), ask("good")])
+    assert (bad.env_status, bad.reward, bad.finish_reason, bad.feedback_text) == (
+        "infra_error",
+        None,
+        "failed",
+        "",
+    )
+    assert bad.events[-1].code == "infra_error"
+    assert "KeyError" in bad.events[-1].detail
+    assert_consistent(bad, tokenizer)
+    assert (good.env_status, good.reward) == ("ok", 0.0)
+    assert all(env.closed == 1 for env in table.envs)
+
+
+def test_results_do_not_depend_on_how_the_engine_and_the_queue_interleave(tokenizer: Any) -> None:
+    requests = [ask(f"r{i}", goal=3 + i % 4, seed=i) for i in range(20)]
+    expected = Table(tokenizer, random_talk).play(requests, max_live=50)
+    assert {rollout.finish_reason for rollout in expected} >= {"success", "ended"}
+    for max_live, per_collect in [(1, None), (3, 1), (7, 2), (50, 1)]:
+        table = Table(tokenizer, random_talk)
+        assert table.play(requests, table.engine(max_per_collect=per_collect), max_live=max_live) == expected
+
+
+def test_no_more_episodes_are_live_than_allowed(tokenizer: Any) -> None:
+    table = Table(tokenizer, random_talk)
+    most = 0
+
+    def make_env(task: Task) -> CountingEnv:
+        nonlocal most
+        made = CountingEnv()
+        table.envs.append(made)
+        most = max(most, sum(not env.closed for env in table.envs))
+        return made
+
+    table.make_env = make_env  # type: ignore[method-assign]
+    table.play([ask(f"r{i}", seed=i) for i in range(20)], table.engine(max_per_collect=1), max_live=3)
+    assert most == 3
+
+
+def test_follow_ups_are_played_at_once_and_listed_after_the_requests_parents_first(tokenizer: Any) -> None:
+    finished: list[str] = []
+
+    def next_attempt(rollout: Rollout) -> list[EpisodeRequest]:
+        if rollout.attempt == 2:
+            return []
+        name = f"{rollout.rollout_id[0]}{rollout.attempt + 1}"
+        told = f"attempt {rollout.attempt}: {rollout.feedback_text}"
+        return [
+            ask(
+                name,
+                attempt=rollout.attempt + 1,
+                previous_attempts=(told,),
+                feedback_in_context=told,
+                parent_rollout_ids=(rollout.rollout_id,),
+            )
+        ]
+
+    table = Table(tokenizer, lambda text, seed, turn: ["add 1", "done"][turn])
+    rollouts = table.play(
+        [ask("a0"), ask("b0"), ask("c0")],
+        max_live=1,
+        then=next_attempt,
+        on_finish=lambda rollout: finished.append(rollout.rollout_id),
+    )
+    assert [r.rollout_id for r in rollouts] == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "b2", "c2"]
+    assert finished == ["a0", "a1", "a2", "b0", "b1", "b2", "c0", "c1", "c2"]  # a chain before the next one
+    second = rollouts[3]
+    assert second.guided
+    assert second.parent_rollout_ids == ("a0",)
+    assert tokenizer.decode(list(second.prompt_token_ids)).startswith(
+        "before: attempt 0: You stopped at 1.\n"
+    )
+
+
+def test_a_continuation_replays_its_parent_exactly_and_counts_on(tokenizer: Any) -> None:
+    table = Table(tokenizer, lambda text, seed, turn: ["add 1", "add 9", "add 1", "done"][turn])
+    (parent,) = table.play([ask("r", previous_attempts=("You stopped at 0.",), feedback_in_context="0")])
+    again = Table(tokenizer, lambda text, seed, turn: ["add 5", "add 2", "add 2", "add 2", "add 1"][turn])
+    requests = [
+        replace(ask("r"), rollout_id=f"k{k}", parent=parent, start_step_index=k, seed=99 + k, draw=k)
+        for k in range(4)
+    ]
+    continuations = again.play(requests)
+    for k, rollout in enumerate(continuations):
+        assert_consistent(rollout, tokenizer)
+        start = parent.steps[k].token_start
+        assert rollout.prompt_token_ids == (*parent.prompt_token_ids, *parent.response_token_ids[:start])
+        assert rollout.start_step_index == k
+        assert rollout.parent_rollout_ids == ("r",)
+        assert rollout.guided
+        assert rollout.feedback_in_context == "0"
+        assert rollout.messages[: 1 + 2 * k] == parent.messages[: 1 + 2 * k]
+        assert rollout.events[:k] == parent.events[:k]
+        assert rollout.finish_reason == "success"
+    assert [step.step_index for step in continuations[1].steps] == [1, 2]
+    assert continuations[2].steps[0].verifier_status == "ok"  # the fault of step 1 stays where it was
+
+
+def test_a_continuations_budget_counts_its_parents_part(tokenizer: Any) -> None:
+    table = Table(tokenizer, lambda text, seed, turn: "add 1")
+    (parent,) = table.play([ask("r")], max_response_tokens=40)
+    k = len(parent.steps) - 1
+    start = parent.steps[k].token_start
+    request = replace(ask("r"), rollout_id="c", parent=parent, start_step_index=k)
+    (rollout,) = table.play([request], max_response_tokens=start + 2)
+    assert (len(rollout.response_token_ids), rollout.finish_reason) == (2, "max_tokens")
+    (nothing_left,) = table.play([request], max_response_tokens=start)
+    assert (nothing_left.steps, nothing_left.finish_reason, nothing_left.env_status) == (
+        (),
+        "max_tokens",
+        "ok",
+    )
+
+
+def test_a_replay_that_goes_otherwise_is_a_counted_failure(tokenizer: Any) -> None:
+    table = Table(tokenizer, lambda text, seed, turn: "add 1")
+    (parent,) = table.play([ask("r")])
+    altered = [dict(message) for message in parent.messages]
+    altered[2]["content"] = "now 4"
+    request = replace(
+        ask("r"), rollout_id="c", parent=replace(parent, messages=tuple(altered)), start_step_index=2
+    )
+    (rollout,) = table.play([request])
+    assert (rollout.env_status, rollout.reward, rollout.steps) == ("replay_mismatch", None, ())
+
+
+def test_wrong_continuations_are_refused(tokenizer: Any) -> None:
+    table = Table(tokenizer, lambda text, seed, turn: "done")
+    (parent,) = table.play([ask("r")])
+    with pytest.raises(ValueError, match="has steps 0 to 0"):
+        table.play([replace(ask("r"), rollout_id="c", parent=parent, start_step_index=1)])
+    with pytest.raises(ValueError, match="itself a continuation"):
+        table.play([replace(ask("r"), rollout_id="c", parent=replace(parent, start_step_index=1))])
+    with pytest.raises(ValueError, match="needs a parent"):
+        table.play([ask("c", start_step_index=1)])
+    with pytest.raises(ValueError, match="is not task"):
+        table.play([replace(ask("s"), parent=parent)])
+
+
+def test_greedy_is_asked_of_the_engine_and_seeds_differ_by_turn(tokenizer: Any) -> None:
+    table = Table(tokenizer, lambda text, seed, turn: ["add 1", "add 1", "done"][turn])
+    (rollout,) = table.play([ask("r")], temperature=0.0)
+    assert {request.temperature for request in table.requests} == {0.0}
+    assert len({request.seed for request in table.requests}) == 3
+    assert rollout.temperature == 0.0
+
+
+def test_equal_texts_are_encoded_once(tokenizer: Any) -> None:
+    class Spy:
+        def __init__(self) -> None:
+            self.texts: list[str] = []
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(tokenizer, name)
+
+        def encode(self, text: str, **options: Any) -> list[int]:
+            self.texts.append(text)
+            ids: list[int] = tokenizer.encode(text, **options)
+            return ids
+
+    spy = Spy()
+    table = Table(tokenizer, lambda text, seed, turn: ["add 1", "add 1", "done"][turn])
+    play(
+        [ask(f"r{i}", seed=i) for i in range(30)],
+        make_env=table.make_env,
+        style=CountingStyle(),
+        tokenizer=spy,
+        engine=table.engine(),
+        settings=PlaySettings(1.0, 200, 8, "p", "tok", "style"),
+        then=nothing,
+    )
+    assert len(spy.texts) == len(set(spy.texts))
+
+
+def test_a_repeated_id_or_other_weights_are_refused(tokenizer: Any) -> None:
+    table = Table(tokenizer, lambda text, seed, turn: "done")
+    with pytest.raises(ValueError, match="asked for twice"):
+        table.play([ask("r"), ask("r")])
+    with pytest.raises(ValueError, match="load the weights"):
+        table.play([ask("r")], policy_digest="other")
+
+
+def test_a_style_whose_stop_token_is_unknown_is_refused(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CountingStyle, "stop_token", "<|nobody_knows|>")
+    with pytest.raises(ValueError, match="nobody_knows"):
+        Table(tokenizer, lambda text, seed, turn: "done").play([ask("r")])
+
+
+# With the phone environment.
+
+
+@pytest.fixture(scope="module")
+def phone_tasks() -> list[Task]:
+    settings = {"num_companies": 10, "num_train": 12, "num_val": 4, "num_test": 4}
+    tasks = ENVIRONMENTS["phone"].generate_tasks(**settings, seed=0)
+    return [task for task in tasks if task.split == "train"]
+
+
+def phone_request(task: Task, index: int) -> EpisodeRequest:
+    return EpisodeRequest(f"r{index}", task, "g", 0, 0, 0, seed=index)
+
+
+def test_the_oracle_solves_phone_tasks_through_the_player_and_so_do_its_continuations(
+    tokenizer: Any, phone_tasks: list[Task]
+) -> None:
+    phone = ENVIRONMENTS["phone"]
+    texts = {
+        f"{prefix}{i}": [action.text for action in phone.demonstrate(task, "oracle", i)]
+        for i, task in enumerate(phone_tasks)
+        for prefix in ("r", "c")
+    }
+
+    def reply(request: GenerationRequest) -> list[int]:
+        name, _, turn = request.request_id.rpartition(":")
+        ids: list[int] = tokenizer.encode(texts[name][int(turn)] + STOP, add_special_tokens=False)
+        return ids
+
+    def run(requests: list[EpisodeRequest]) -> list[Rollout]:
+        return play(
+            requests,
+            make_env=lambda task: phone.make_env("observed"),
+            style=phone.style(),
+            tokenizer=tokenizer,
+            engine=ScriptedEngine(reply, "p", max_per_collect=3, logprobs=lambda _, ids: [-1.0] * len(ids)),
+            settings=PlaySettings(1.0, 2000, 5, "p", "tok", "style"),
+        )
+
+    rollouts = run([phone_request(task, i) for i, task in enumerate(phone_tasks)])
+    for rollout in rollouts:
+        assert_consistent(rollout, tokenizer)
+        assert (rollout.finish_reason, rollout.reward) == ("success", 1.0)
+        assert all(step.verifier_status != "wrong" for step in rollout.steps)
+    continuations = run(
+        [
+            replace(
+                phone_request(task, i),
+                rollout_id=f"c{i}",
+                parent=rollouts[i],
+                start_step_index=1,
+                seed=1000 + i,
+            )
+            for i, task in enumerate(phone_tasks)
+        ]
+    )
+    for parent, rollout in zip(rollouts, continuations, strict=True):
+        assert (rollout.env_status, rollout.reward) == ("ok", 1.0)
+        assert rollout.messages == parent.messages
+
+
+def test_a_real_model_plays_phone_with_its_cache_and_logprobs_of_a_plain_forward_pass(
+    tokenizer: Any, phone_tasks: list[Task], tmp_path: Path
+) -> None:
+    import torch
+
+    from pipeline.engines.transformers import TransformersEngine
+    from pipeline.models import load_policy, make_tiny_model, save_policy
+    from stages.settings import TinyModel
+
+    torch.manual_seed(0)
+    shape = TinyModel(hidden_size=32, num_layers=2, head_dim=8, intermediate_size=48, vocab_size=300)
+    save_policy(make_tiny_model(shape, tokenizer), tokenizer, tmp_path)
+    policy, plain = load_policy(tmp_path), load_policy(tmp_path).model
+    phone = ENVIRONMENTS["phone"]
+    engine = TransformersEngine(policy.model, policy.policy_digest, 6, policy.tokenizer.pad_token_id)
+    rollouts = play(
+        [phone_request(task, i) for i, task in enumerate(phone_tasks)],
+        make_env=lambda task: phone.make_env("observed"),
+        style=phone.style(),
+        tokenizer=policy.tokenizer,
+        engine=engine,
+        settings=PlaySettings(1.5, 600, 6, policy.policy_digest, policy.tokenizer_digest, "style"),
+    )
+    assert any(len(rollout.steps) > 1 for rollout in rollouts)
+    assert engine.counters.cached_tokens > 0
+    for rollout in rollouts:
+        assert rollout.env_status == "ok"
+        assert_consistent(rollout, policy.tokenizer)
+        ids = torch.tensor([[*rollout.prompt_token_ids, *rollout.response_token_ids]])
+        with torch.inference_mode():
+            table = (plain(ids).logits[0] / 1.5).log_softmax(-1)
+        first = len(rollout.prompt_token_ids)
+        expected = [
+            table[first + i - 1, token].item() if kept else 0.0
+            for i, (token, kept) in enumerate(zip(rollout.response_token_ids, rollout.loss_mask, strict=True))
+        ]
+        assert list(rollout.logprobs) == pytest.approx(expected, abs=1e-4)

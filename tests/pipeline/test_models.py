@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.errors import ArtifactError
+from pipeline.models import (
+    Policy,
+    load_policy,
+    make_tiny_model,
+    save_policy,
+    tokenizer_digest,
+    train_tokenizer,
+    weights_digest,
+)
+from stages.settings import TinyModel
+
+TEXTS = [f"U: dispute a bill at Amber Ridge {n}\nA: call 555-01{n:02d} R1 ?account_number" for n in range(40)]
+TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}<|im_end|>{% endfor %}"
+)
+SHAPE = TinyModel(hidden_size=32, num_layers=2, head_dim=8, intermediate_size=48, max_position=128)
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Any:
+    return train_tokenizer(TEXTS, 320, tmp_path / "tokenizer", TEMPLATE)
+
+
+@pytest.fixture
+def policy(tmp_path: Path, tokenizer: Any) -> Policy:
+    torch.manual_seed(0)
+    save_policy(make_tiny_model(SHAPE, tokenizer), tokenizer, tmp_path / "policy")
+    return load_policy(tmp_path / "policy")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "call 555-0102 R1", "  two  blanks\n\n", "né 漢字 🙂 \x07", "x<|im_end|>y", "don't 12.50"]
+)
+def test_any_text_survives_encoding_and_decoding(tokenizer: Any, text: str) -> None:
+    assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+
+
+def test_each_digit_is_one_token(tokenizer: Any) -> None:
+    ids = tokenizer.encode("5550102")
+    assert [tokenizer.decode([token]) for token in ids] == list("5550102")
+
+
+def test_special_tokens_are_one_token_each_and_never_come_from_their_pieces(tokenizer: Any) -> None:
+    assert len(tokenizer.encode("<|im_end|>")) == 1
+    assert tokenizer.eos_token == "<|im_end|>"
+    assert tokenizer.pad_token == "<|endoftext|>"
+    assert tokenizer.eos_token_id not in tokenizer.encode("<|im_en d|>")
+
+
+def test_training_is_repeatable_and_the_digest_sees_the_vocabulary(tokenizer: Any, tmp_path: Path) -> None:
+    again = train_tokenizer(TEXTS, 320, tmp_path / "again", TEMPLATE)
+    other = train_tokenizer(["other words in other places"], 320, tmp_path / "other", TEMPLATE)
+    assert tokenizer_digest(again) == tokenizer_digest(tokenizer) != tokenizer_digest(other)
+    tokenizer(
+        ["a", "a b c"], padding=True
+    )  # leaves padding state behind, which is no property of the tokenizer
+    assert tokenizer_digest(again) == tokenizer_digest(tokenizer)
+
+
+def test_a_vocabulary_below_the_bytes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least 300"):
+        train_tokenizer(TEXTS, 299, tmp_path, TEMPLATE)
+
+
+def test_a_policy_survives_saving_and_loading(policy: Policy, tmp_path: Path, tokenizer: Any) -> None:
+    torch.manual_seed(0)
+    made = make_tiny_model(SHAPE, tokenizer)
+    assert policy.policy_digest == weights_digest(made.state_dict())
+    assert policy.tokenizer_digest == tokenizer_digest(tokenizer)
+    assert policy.tokenizer.chat_template == TEMPLATE
+    assert policy.tokenizer.encode(TEXTS[3]) == tokenizer.encode(TEXTS[3])
+    assert not policy.model.training
+    ids = torch.tensor([tokenizer.encode(TEXTS[0])])
+    with torch.inference_mode():
+        assert torch.equal(policy.model(ids).logits, made(ids).logits)
+    save_policy(policy.model, policy.tokenizer, tmp_path / "again")
+    again = load_policy(tmp_path / "again")
+    assert (again.policy_digest, again.tokenizer_digest) == (policy.policy_digest, policy.tokenizer_digest)
+
+
+def test_a_saved_policy_opens_offline_with_plain_transformers(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    model = AutoModelForCausalLM.from_pretrained(policy.folder)
+    tokenizer = AutoTokenizer.from_pretrained(policy.folder)
+    assert type(model).__name__ == "Qwen3ForCausalLM"
+    assert weights_digest(model.state_dict()) == policy.policy_digest
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)
+    assert text == "user: hi<|im_end|>"
+
+
+def test_embeddings_are_tied_and_weights_have_the_asked_spread(tokenizer: Any) -> None:
+    torch.manual_seed(0)
+    model = make_tiny_model(SHAPE.model_copy(update={"initializer_range": 0.3}), tokenizer)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert model.model.layers[0].mlp.up_proj.weight.std().item() == pytest.approx(0.3, rel=0.1)
+
+
+def test_the_digest_of_weights_sees_names_shapes_and_contents_but_no_order() -> None:
+    a, b = torch.arange(6.0).reshape(2, 3), torch.ones(4)
+    base = weights_digest({"a": a, "b": b})
+    assert weights_digest({"b": b, "a": a.clone()}) == base
+    others = [{"a": b, "b": a}, {"a": a.reshape(3, 2), "b": b}, {"a": a, "b": b.double()}, {"a": a}]
+    changed = b.clone()
+    changed[3] = 1.0000001
+    assert len({base, *map(weights_digest, others), weights_digest({"a": a, "b": changed})}) == 6
+
+
+def damage(folder: Path, what: str) -> None:
+    config = folder / "config.json"
+    if what == "folder":
+        folder.rename(folder.with_name("elsewhere"))
+    elif what == "not causal":
+        config.write_text(config.read_text().replace("Qwen3ForCausalLM", "Qwen3ForTokenClassification"))
+    elif what == "broken config":
+        config.write_text("{")
+    elif what == "broken weights":
+        (folder / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0not json")
+    elif what == "other shape":
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"intermediate_size": 64}))
+    else:
+        (folder / what).unlink()
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("folder", "no such folder"),
+        ("config.json", "config.json is missing"),
+        ("model.safetensors", "no weights"),
+        ("tokenizer.json", "no tokenizer"),
+        ("not causal", "not a causal language model"),
+        ("broken config", "not a JSON object"),
+        ("broken weights", "cannot load the policy"),
+        ("other shape", "shape|cannot load the policy"),
+    ],
+)
+def test_a_folder_that_is_no_policy_is_refused_by_what_is_missing(
+    policy: Policy, what: str, words: str
+) -> None:
+    damage(policy.folder, what)
+    with pytest.raises(ArtifactError, match=words):
+        load_policy(policy.folder)
