@@ -162,7 +162,7 @@ def test_greedy_messages_do_not_depend_on_the_seed(make_engine: Callable[[], Eng
 
 
 def first_turn(engine: Engine) -> list[int]:
-    """Plays one turn under the key `k`; returns the second turn's prompt, 25 tokens of which may be cached."""
+    """Plays one turn under the key `k`; returns the prompt of the second, 25 tokens of it cacheable."""
     prompt = list(range(2, 22))
     turn = answers(engine, [ask("turn 0", prompt, cache_key="k", stop_token_ids=(), max_new_tokens=6)])[
         "turn 0"
