@@ -154,25 +154,21 @@ def provenance() -> dict[str, Any]:
     """Returns git commit, dirty flag and library versions: recorded, no part of any digest."""
     here = Path(__file__).resolve().parent.parent
 
-    def git(*arguments: str) -> str | None:
-        try:
-            answer = subprocess.run(
-                ["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=True
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return answer.stdout.strip()
-
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        answer = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10, check=True)
+        commit = answer.stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        commit = None  # not a checkout, or no git
     versions = {"python": sys.version.split()[0]}
     for name in LIBRARIES:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    status = git("status", "--porcelain", "--untracked-files=no")
     return {
-        "git_commit": git("rev-parse", "HEAD"),
-        "git_dirty": None if status is None else bool(status),
+        "git_commit": commit and commit.removesuffix("-dirty"),
+        "git_dirty": commit and commit.endswith("-dirty"),
         "libraries": versions,
     }
 

@@ -1,0 +1,143 @@
+"""A small stage with everything a stage can have, and its input; also a script."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from pipeline.config import Section, runtime
+from pipeline.runner import Stage, Start, run_stage
+from pipeline.tables import LABELS, VALUES, labels_table, values_table
+from pipeline.types import Label
+
+
+class Run(Section):
+    name: str = Field("r", description="folder")
+    seed: int = Field(0, description="seed")
+    data_dir: str = runtime("data", description="where")
+
+
+class Source(Section):
+    value: float = Field(0.5, description="what every value is")
+
+
+class Inner(Section):
+    depth: int = Field(2, ge=1, description="semantic, nested")
+    workers: int = runtime(1, ge=1, description="runtime, nested")
+
+
+class Toy(Section):
+    num_items: int = Field(7, ge=0, description="items")
+    shard_size: int = Field(3, ge=1, description="items per shard")
+    rate: float = Field(0.1, gt=0, description="a rate")
+    kind: Literal["plain", "other"] = Field("plain", description="a choice")
+    shares: dict[str, float] = Field({"a": 0.5, "b": 0.5}, description="a table")
+    inner: Inner = Inner()
+    note: str = runtime("", description="changes nothing")
+
+
+class ToyConfig(Section):
+    run: Run = Run()
+    source: Source = Source()
+    toy: Toy = Toy()
+
+
+def make_source(start: Start) -> None:
+    start.plan([["only"]], tables=(VALUES,), unit="values")
+    for shard in start.to_do():
+        start.commit(
+            shard.index, {"values": values_table([("r", 0, "bare", "c", start.config.source.value)])}, done=1
+        )
+    start.finish()
+
+
+def make_toy(start: Start) -> None:
+    settings = start.config.toy
+    ids = [f"item-{i}" for i in range(settings.num_items)]
+    start.plan(
+        ids,
+        shard_size=settings.shard_size,
+        tables=(VALUES, LABELS),
+        unit="items",
+        estimate={"rows": len(ids)},
+    )
+    value = start.inputs["source"].table("values")["value"][0].as_py()
+    checkpoint = start.checkpoints.latest()
+    total = float(checkpoint[1]["total"]) if checkpoint else 0.0
+    seen = int(checkpoint[1]["shards"]) if checkpoint else 0
+    if checkpoint:
+        assert (checkpoint[0] / "weights.txt").read_text() == str(total)
+    signals = os.environ.get("TOY_SIGNALS", "")
+    for shard in start.to_do():
+        for item in shard.item_ids:
+            for _ in range(int(signals or 0) if item == "item-4" else 0):
+                os.kill(os.getpid(), signal.SIGTERM)
+            if os.environ.get("TOY_HANG") == item:
+                Path(os.environ["TOY_HANG_FILE"]).write_text("here")
+                time.sleep(60)
+            start.item_done()
+        labels = [Label(i, 0, "bare", 1, 1, None, value, 1.0, "continuation", "p") for i in shard.item_ids]
+        tables = {
+            "values": values_table([(i, 0, "bare", "c", value * settings.rate) for i in shard.item_ids]),
+            "labels": labels_table(labels),
+        }
+        failed = int(os.environ.get("TOY_FAILED", "0")) if shard.index == 0 else 0
+        start.commit(shard.index, tables, done=len(shard.item_ids) - failed, failed={"infra_error": failed})
+    for shard in start.shards()[seen:]:
+        total += sum(start.read_shard(shard.index, "values")["value"].to_pylist())
+        start.metrics({"update": shard.index, "total": total})
+        text = str(total)
+        start.checkpoints.save(
+            shard.index + 1,
+            lambda folder, text=text: (folder / "weights.txt").write_text(text),
+            {"total": total, "shards": shard.index + 1},
+        )
+    (start.output("policy/weights.txt")).write_text(str(total))
+    start.output("page.html", volatile=True).write_text(f"<p>{start.number}")
+    mean = values_table([("mean", 0, "bare", "c", total / max(1, len(ids)))])
+    start.finish(
+        more_tables=[(VALUES_OF_ALL, mean)],
+        report={"total": total, "opening": ["It went well."]},
+        verdict={"ok": True},
+    )
+
+
+VALUES_OF_ALL = type(VALUES)("summary", VALUES.description, VALUES.columns, VALUES.id_columns)
+SOURCE = Stage("source", 1, lambda config: (), ("source",), make_source)
+TOY = Stage("toy", 1, lambda config: ("source",), ("toy",), make_toy)
+STAGES = {"source": SOURCE, "toy": TOY}
+
+
+def run(name: str, *argv: str) -> int:
+    return run_stage(STAGES[name], ToyConfig, argv)
+
+
+def forked(environment: dict[str, str], name: str, argv: list[str]) -> int:
+    """Runs one start in a child; returns its exit code, or minus the signal that ended it."""
+    pid = os.fork()
+    if pid == 0:
+        os.environ.update(environment)
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        code = 99
+        try:
+            code = run(name, *argv)
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+if __name__ == "__main__":
+    # stdin: a JSON list of [environment, stage, argv]; stdout: exit codes. Forked here, where no thread runs.
+    if sys.argv[1:] == ["forks"]:
+        print(json.dumps([forked(*case) for case in json.load(sys.stdin)]))
+    else:
+        sys.exit(run(*sys.argv[1:]))
