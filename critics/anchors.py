@@ -47,7 +47,9 @@ def candidate_steps(rollout: Rollout, *, anchors: Sequence[float], around_errors
     length = len(rollout.response_token_ids)
     chosen = {first}
     for share in anchors:
-        nearest = min(rollout.steps, key=lambda step: (abs(step.token_start - share * length), step.step_index))
+        nearest = min(
+            rollout.steps, key=lambda step: (abs(step.token_start - share * length), step.step_index)
+        )
         chosen.add(nearest.step_index)
     if around_errors:
         for step in rollout.steps:

@@ -80,7 +80,9 @@ class AuditData:
             raise ValueError("need 0 <= k <= K and K >= 2 for every audited state; leave the others out")
         if not ((self.p >= 0) & (self.p <= 1)).all():
             raise ValueError("p must be calibrated probabilities in [0, 1]")
-        keys = set(zip(self.rollout_id.tolist(), self.step_index.tolist(), self.context.tolist(), strict=True))
+        keys = set(
+            zip(self.rollout_id.tolist(), self.step_index.tolist(), self.context.tolist(), strict=True)
+        )
         if len(keys) != len(self.p):
             raise ValueError(f"{len(self.p)} rows but {len(keys)} states; a state is audited once")
 

@@ -83,7 +83,9 @@ def save(folder: Path, contract: Contract) -> str:
         "sha256": {name: file_sha256(folder / name) for name in names},
         **asdict(contract),
     }
-    content = json.loads(json.dumps(content))  # tuples as JSON knows them, so that the digest survives a round trip
+    content = json.loads(
+        json.dumps(content)
+    )  # tuples as JSON knows them, so that the digest survives a round trip
     critic_digest = digest("critic", content)
     text = json.dumps(content | {"critic_digest": critic_digest}, indent=1, sort_keys=True, allow_nan=False)
     (folder / CONTRACT).write_text(text + "\n", "utf-8")
@@ -98,7 +100,9 @@ def load(folder: Path, *, device: str = "cpu", micro_batch_tokens: int = 16384) 
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    model = AutoModelForSequenceClassification.from_pretrained(
+        folder, dtype=torch.float32, local_files_only=True
+    )
     model = model.eval().to(device).requires_grad_(False)
     return FrozenCritic(model, contract, critic_digest, micro_batch_tokens=micro_batch_tokens)
 
@@ -130,7 +134,9 @@ def read_contract(folder: Path) -> tuple[Contract, str]:
                 f"{folder / name} has SHA-256 {got[:12]}, the contract says {expected[:12]}. Run: make critic"
             )
     fields_ = {name: content[name] for name in Contract.__dataclass_fields__}
-    fields_["calibrators"] = {family: Calibrator(**numbers) for family, numbers in content["calibrators"].items()}
+    fields_["calibrators"] = {
+        family: Calibrator(**numbers) for family, numbers in content["calibrators"].items()
+    }
     fields_["families"], fields_["contexts"] = tuple(content["families"]), tuple(content["contexts"])
     return Contract(**fields_), stated
 
@@ -144,13 +150,17 @@ class FrozenCritic:
         model: the network, a Hugging Face sequence classifier.
     """
 
-    def __init__(self, model: Any, contract: Contract, critic_digest: str, *, micro_batch_tokens: int) -> None:
+    def __init__(
+        self, model: Any, contract: Contract, critic_digest: str, *, micro_batch_tokens: int
+    ) -> None:
         self.model = model
         self.contract = contract
         self.digest = critic_digest
         self._micro_batch_tokens = micro_batch_tokens
 
-    def values(self, rollouts: Sequence[Rollout], *, families: Sequence[str] | None = None) -> list[np.ndarray]:
+    def values(
+        self, rollouts: Sequence[Rollout], *, families: Sequence[str] | None = None
+    ) -> list[np.ndarray]:
         """Returns the calibrated V of each rollout's step states, [T] float64 in (0, 1), in the order given.
 
         One causal pass over prompt and response, read at the token before each step's first.
@@ -168,10 +178,14 @@ class FrozenCritic:
                 raise ValueError(f"this critic has families {self.contract.families}; say each rollout's")
             families = [self.contract.families[0]] * len(rollouts)
         for rollout in rollouts:
-            self.check_matches(tokenizer_digest=rollout.tokenizer_digest, template_digest=rollout.template_digest)
+            self.check_matches(
+                tokenizer_digest=rollout.tokenizer_digest, template_digest=rollout.template_digest
+            )
         unknown = set(families) - set(self.contract.families)
         if unknown or len(families) != len(rollouts):
-            raise ValueError(f"{len(rollouts)} rollouts, {len(families)} families, unknown: {sorted(unknown)}")
+            raise ValueError(
+                f"{len(rollouts)} rollouts, {len(families)} families, unknown: {sorted(unknown)}"
+            )
         return [
             self.contract.calibrators[family](z)
             for family, z in zip(families, self.value_logits(rollouts), strict=True)
@@ -180,7 +194,8 @@ class FrozenCritic:
     def value_logits(self, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
         """Returns the raw value logits z of each rollout's step states, [T] float64."""
         rows = [
-            TrainingRow(np.array((*r.prompt_token_ids, *r.response_token_ids), dtype=np.int32)) for r in rollouts
+            TrainingRow(np.array((*r.prompt_token_ids, *r.response_token_ids), dtype=np.int32))
+            for r in rollouts
         ]
         return read_value_logits(
             self.model, rows, [value_positions(r) for r in rollouts], self._micro_batch_tokens
@@ -214,8 +229,8 @@ class FrozenCritic:
                 )
         if strangers := set(contexts) - set(self.contract.contexts):
             raise ArtifactError(
-                f"critic {self.digest[:12]} was fitted on {self.contract.contexts} states, not on {sorted(strangers)}. "
-                "Label such states and run: make critic"
+                f"critic {self.digest[:12]} was fitted on {self.contract.contexts} states, "
+                f"not on {sorted(strangers)}. Label such states and run: make critic"
             )
 
 

@@ -95,7 +95,9 @@ class HeldOut:
     def logits(self, trainer: Trainer) -> np.ndarray:
         """Returns the raw value logits z [N] of a trainer's present weights."""
         scores = [outputs["scores"][:, 0] for outputs in trainer.forward(list(self.rows))]
-        return np.array([scores[r][t] for r, t in zip(self.row, self.position, strict=True)], dtype=np.float64)
+        return np.array(
+            [scores[r][t] for r, t in zip(self.row, self.position, strict=True)], dtype=np.float64
+        )
 
 
 def held_out(rollouts: Sequence[Rollout], labels: Sequence[Label]) -> HeldOut:
@@ -114,12 +116,12 @@ def held_out(rollouts: Sequence[Rollout], labels: Sequence[Label]) -> HeldOut:
         for label in sorted(by_rollout[rollout.rollout_id], key=lambda label: label.step_index):
             k, n = label_counts(label)
             place = at[label.step_index - rollout.start_step_index]
-            entries.append(
-                (len(rows), place, rollout.rollout_id, label.step_index, label.context, rollout.task_id, k, n)
-                + (label.num_success, label.num_continuations)
-            )
+            state = (rollout.rollout_id, label.step_index, label.context, rollout.task_id)
+            entries.append((len(rows), place, *state, k, n, label.num_success, label.num_continuations))
         rows.append(TrainingRow(tokens, {"weight": np.zeros(len(tokens), dtype=np.float32)}))
-    columns = [np.array(column) for column in zip(*entries, strict=True)] or [np.zeros(0, dtype=np.int64)] * 10
+    columns = [np.array(column) for column in zip(*entries, strict=True)] or [
+        np.zeros(0, dtype=np.int64)
+    ] * 10
     return HeldOut(tuple(rows), *columns)
 
 
@@ -165,7 +167,9 @@ def learning_rate(plan: Schedule, settings: FitSettings) -> Callable[[int], floa
         if update < plan.head:
             return settings.head_learning_rate
         done = (update - plan.head) / max(1, plan.total - plan.head)
-        return settings.learning_rate * (FINAL_RATE + (1 - FINAL_RATE) * 0.5 * (1 + math.cos(math.pi * min(1, done))))
+        return settings.learning_rate * (
+            FINAL_RATE + (1 - FINAL_RATE) * 0.5 * (1 + math.cos(math.pi * min(1, done)))
+        )
 
     return rate
 
@@ -186,8 +190,8 @@ class FitResult:
         converged: `patience` evaluations running gained less than one standard error.
         best: number of the evaluation whose weights are the critic: within one standard error of the lowest
             Brier the highest EV_within, or the lowest Brier where that could not be measured.
-        evaluations: one dictionary each: number, update, epoch, phase, train_loss, brier, brier_se, ev_within,
-            bias, gain, gain_se, stale.
+        evaluations: one dictionary each: number, update, epoch, phase, train_loss, brier, brier_se,
+            ev_within, bias, gain, gain_se, stale.
         base_logit: b0.
         num_updates: taken.
     """
@@ -241,10 +245,11 @@ def fit(
     """
     from pipeline.losses import critic_loss
 
-    if not fit_rows or len(set(validation.task_id.tolist())) < 2:
+    num_tasks = len(set(validation.task_id.tolist()))
+    if not fit_rows or num_tasks < 2:
         raise ValueError(
-            f"{len(fit_rows)} rows to fit and {len(set(validation.task_id.tolist()))} validation tasks; at least 1 and "
-            "2 are needed. Make more tasks or labels"
+            f"{len(fit_rows)} rows to fit and {num_tasks} validation tasks; at least 1 and 2 are needed. "
+            "Make more tasks or labels"
         )
     plan = schedule(fit_rows, settings)
     shift = base_logit(fit_rows)
@@ -277,9 +282,9 @@ def fit(
             "loss_sum": now["loss_sum"] + metrics["value_loss"],
             "loss_count": now["loss_count"] + 1,
         }
-        if checkpoint_every and trainer.num_updates % checkpoint_every == 0:
-            if trainer.num_updates not in plan.evaluations:  # that moment saves itself, evaluated
-                checkpoint(dict(now))
+        due = checkpoint_every > 0 and trainer.num_updates % checkpoint_every == 0
+        if due and trainer.num_updates not in plan.evaluations:  # an evaluation saves itself
+            checkpoint(dict(now))
         on_update(metrics | {"update": trainer.num_updates, "epoch": _epoch(trainer.num_updates, plan)})
     return FitResult(now["converged"], _best(now), tuple(now["evaluations"]), shift, trainer.num_updates)
 
@@ -328,7 +333,7 @@ def _evaluate(
     p = sigmoid(validation.logits(trainer) + shift)
     brier = task_brier(p, validation)
     update = trainer.num_updates
-    # A gain counts from the last evaluation that gained a whole standard error, so that many small gains add up.
+    # A gain counts from the last evaluation that gained a whole standard error: small gains add up.
     reference = now["reference"]
     gain = gain_se = None
     if reference is not None:
@@ -366,7 +371,7 @@ def _evaluate(
 
 
 def ev_within(p: np.ndarray, validation: HeldOut) -> float | None:
-    """Returns EV_within on fresh continuations; None with too few rollouts of several states, or undefined."""
+    """Returns EV_within on fresh continuations; None if undefined or of too few rollouts."""
     at = validation.fresh_samples >= 2
     if not at.any():
         return None

@@ -40,10 +40,11 @@ def judge(
     min_advantage_correlation: float = 0.2,
     max_calibration_excess: float = 0.03,
 ) -> list[Condition]:
-    """Returns the gate's conditions: 95 % bounds of each context's measures, convergence, what is not measured.
+    """Returns the gate's conditions: bounds of each context's measures, convergence, what is not measured.
 
     Args:
-        measures_by_context: context -> `critics.quality.measure`; "bare" always, "guided" if the actor trains there.
+        measures_by_context: context -> `critics.quality.measure`; "bare" always, "guided" if the actor trains
+            there.
         converged: whether fitting stopped because it had nothing left to gain.
         min_advantage_correlation: the lower bound of rho_A must exceed this.
         max_calibration_excess: the upper bound of the ECE must stay under its floor plus this.
@@ -66,7 +67,9 @@ def judge(
         suffix = "" if context == "bare" else f" ({context})"
         for name, threshold, asks in asked:
             conditions.append(_above(name + suffix, measures[name], threshold, asks + suffix))
-        conditions.append(_below("ece_excess" + suffix, measures["ece_excess"], max_calibration_excess, suffix))
+        conditions.append(
+            _below("ece_excess" + suffix, measures["ece_excess"], max_calibration_excess, suffix)
+        )
     word = "stopped with nothing left to gain" if converged else "ran out of epochs before it converged"
     conditions.append(Condition("converged", converged, "it was fitted to convergence", f"fitting {word}"))
     for name, asks in (
@@ -99,7 +102,9 @@ def _below(name: str, excess: Interval, threshold: float, suffix: str) -> Condit
         reason = (
             f"calibration error minus its floor is {_words(excess)}: the upper bound is {word} {threshold:g}"
         )
-    return Condition(name, passed, "its percentages can be taken at their word" + suffix, reason, excess, threshold)
+    return Condition(
+        name, passed, "its percentages can be taken at their word" + suffix, reason, excess, threshold
+    )
 
 
 def _words(interval: Interval) -> str:
@@ -112,12 +117,17 @@ def passed(conditions: Sequence[Condition]) -> bool:
 
 
 def gate_dict(
-    conditions: Sequence[Condition], measures: Mapping[str, Interval], *, policy_digest: str, critic_digest: str
+    conditions: Sequence[Condition],
+    measures: Mapping[str, Interval],
+    *,
+    policy_digest: str,
+    critic_digest: str,
 ) -> dict[str, Any]:
     """Returns the content of gate.json.
 
     Keys: `passed`, `verdict` (PASS or FAIL), `reasons` (failed conditions in words), `not_measured`,
-    `conditions`, `adv_rmse` (of bare states, null if undefined), `kl_range`, `policy_digest`, `critic_digest`.
+    `conditions`, `adv_rmse` (of bare states, null if undefined), `kl_range`, `policy_digest`,
+    `critic_digest`.
     """
     good = passed(conditions)
     adv_rmse = measures["adv_rmse"].value
@@ -160,17 +170,18 @@ def opening(
     """Returns the page's first paragraph: the verdict and what it means, in plain words."""
     good = passed(conditions)
     parts = [
-        f"{'PASS' if good else 'FAIL'}. This critic estimates the chance that policy {policy_digest[:12]} solves an "
-        "unseen task from a given step.",
+        f"{'PASS' if good else 'FAIL'}. This critic estimates the chance that policy {policy_digest[:12]} "
+        "solves an unseen task from a given step.",
         f"It explains {_percent(measures['ev'])} of the differences between states, "
         f"{_percent(measures['ev_within'])} within one rollout (0 = useless for steps).",
-        f"Where a step clearly changed that chance, it sees the direction in {_percent(measures['sign_agreement'])} "
-        "(a coin: 50 %).",
+        "Where a step clearly changed that chance, it sees the direction in "
+        f"{_percent(measures['sign_agreement'])} (a coin: 50 %).",
     ]
     ece, floor = measures["ece"].value, measures["ece_floor"].value
     if math.isfinite(ece):
         parts.append(
-            f"Its percentages are off by {100 * ece:.0f} points (a perfect critic would show {100 * floor:.0f} here)."
+            f"Its percentages are off by {100 * ece:.0f} points "
+            f"(a perfect critic would show {100 * floor:.0f} here)."
         )
     skill = measures["skill_over_task_rate"]
     if math.isfinite(skill.value):

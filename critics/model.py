@@ -18,7 +18,8 @@ def make_critic(trunk_folder: Path) -> Any:
     The head (`score`, hidden size -> 2, no bias) starts at zero, so the first critic predicts the base rate.
 
     Args:
-        trunk_folder: a causal language model in Hugging Face format, with a pad token in its config or tokenizer.
+        trunk_folder: a causal language model in Hugging Face format, with a pad token in its config or
+            tokenizer.
 
     Raises:
         ArtifactError: no model there, not a Qwen3, or no pad token (the class then pools at a wrong token).
@@ -29,21 +30,27 @@ def make_critic(trunk_folder: Path) -> Any:
 
     disable_progress_bar()
     if not (trunk_folder / "config.json").is_file():
-        raise ArtifactError(f"no critic trunk in {trunk_folder}: config.json is missing. Name a folder in HF format")
+        raise ArtifactError(
+            f"no critic trunk in {trunk_folder}: config.json is missing. Name a folder in HF format"
+        )
     config = AutoConfig.from_pretrained(trunk_folder, local_files_only=True)
     if config.model_type != "qwen3":
         raise ArtifactError(f"the critic trunk in {trunk_folder} is a {config.model_type}; a qwen3 is needed")
     if config.pad_token_id is None and (trunk_folder / "tokenizer.json").is_file():
         config.pad_token_id = AutoTokenizer.from_pretrained(trunk_folder, local_files_only=True).pad_token_id
     if config.pad_token_id is None:
-        raise ArtifactError(f"the trunk in {trunk_folder} has no pad token; set pad_token_id in its config.json")
+        raise ArtifactError(
+            f"the trunk in {trunk_folder} has no pad token; set pad_token_id in its config.json"
+        )
     config.num_labels = NUM_OUTPUTS
     config.id2label = {VALUE: "value", ERROR: "error"}
     config.label2id = {"value": VALUE, "error": ERROR}
     model, info = Qwen3ForSequenceClassification.from_pretrained(
         trunk_folder, config=config, dtype=torch.float32, local_files_only=True, output_loading_info=True
     )
-    missing = sorted(set(info["missing_keys"]) - {"score.weight"}) + [str(key) for key in info["mismatched_keys"]]
+    missing = sorted(set(info["missing_keys"]) - {"score.weight"}) + [
+        str(key) for key in info["mismatched_keys"]
+    ]
     if missing:
         raise ArtifactError(f"the weights in {trunk_folder} do not fill the trunk: {missing[:3]} are missing")
     with torch.no_grad():

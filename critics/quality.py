@@ -3,7 +3,8 @@
 With Vhat = k/K, v = Vhat (1 - Vhat) / (K - 1) and x^c = x minus its mean over the rollout's n states:
 
     MSE = mean[(p - Vhat)^2 - v];  Var = Var(Vhat) - mean v;  EV = 1 - MSE/Var
-    MSEw = mean[(p^c - Vhat^c)^2 - (1 - 1/n) v];  Varw = mean[(Vhat^c)^2 - (1 - 1/n) v];  EV_within = 1 - MSEw/Varw
+    MSEw = mean[(p^c - Vhat^c)^2 - (1 - 1/n) v];  Varw = mean[(Vhat^c)^2 - (1 - 1/n) v]
+    EV_within = 1 - MSEw/Varw
     A = p_{i+1} - p_i;  Ahat likewise;  noise = v_i + v_{i+1};  adv_rmse^2 = mean[(A - Ahat)^2 - noise]
     rho_A = Cov(A, Ahat) / sqrt(Var(A) (Var(Ahat) - mean noise))
 
@@ -20,7 +21,14 @@ import numpy as np
 
 from critics.audit import AuditData
 from critics.baselines import BASELINES
-from critics.intervals import cluster_codes, interval_of_draws, interval_of_sums, positive, ratio, resample_counts
+from critics.intervals import (
+    cluster_codes,
+    interval_of_draws,
+    interval_of_sums,
+    positive,
+    ratio,
+    resample_counts,
+)
 from critics.logistic import binomial_regression, logit
 from pipeline.statistics import Interval
 
@@ -43,7 +51,11 @@ class _Measured:
         self._clusters, self._num_resamples, self._seed = clusters, num_resamples, seed
 
     def __call__(
-        self, columns: list[np.ndarray], statistic: Statistic, at: np.ndarray | None = None, method: Any = "percentile"
+        self,
+        columns: list[np.ndarray],
+        statistic: Statistic,
+        at: np.ndarray | None = None,
+        method: Any = "percentile",
     ) -> Interval:
         rows = np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
         clusters = self._clusters if at is None else self._clusters[at]
@@ -62,9 +74,8 @@ def measure(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> di
     `spearman_a`, `adv_rmse`, `sign_agreement`, `flattening` (SD(A)/SD(Ahat)), `slope_a` (of A on Ahat).
     Skill: `brier`, `nll`, `skill_over_constant`, `skill_over_task_rate`, `skill_over_position`. Calibration:
     `ece`, `ece_floor` (no bounds), `ece_excess`, `reliability`, `resolution`, `uncertainty`, `logit_slope`,
-    `logit_intercept`. Ranking: `auroc`, `auprc`, `auroc_within_task`. Solver: `p_where_lost` (mean p where V* = 0),
-    `share_above_solver`
-    (p > V* + `SOLVER_TOLERANCE`). Counts come from `sizes`.
+    `logit_intercept`. Ranking: `auroc`, `auprc`, `auroc_within_task`. Solver: `p_where_lost` (mean p where
+    V* = 0), `share_above_solver` (p > V* + `SOLVER_TOLERANCE`). Counts come from `sizes`.
     """
     by_sums = _Measured(audit.cluster, num_resamples, seed)
     measures = _errors(audit, by_sums) | _steps(audit, by_sums) | _skills(audit, by_sums)
@@ -192,7 +203,7 @@ def _spearman(A: np.ndarray, A_hat: np.ndarray, by_sums: _Measured, at: np.ndarr
 
 
 def brier_terms(p: np.ndarray, v_hat: np.ndarray) -> np.ndarray:
-    """Returns [N] the mean squared error of p against a state's single samples: (p - Vhat)^2 + Vhat (1 - Vhat)."""
+    """Returns [N] (p - Vhat)^2 + Vhat (1 - Vhat): the mean squared error of p against a state's samples."""
     return (p - v_hat) ** 2 + v_hat * (1 - v_hat)
 
 
@@ -228,8 +239,8 @@ def calibration(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -
     p, V = audit.p, audit.v_hat
     if not len(p):
         undefined = Interval(np.nan, np.nan, np.nan)
-        names = ("ece", "ece_floor", "ece_excess", "reliability", "resolution", "uncertainty")
-        return dict.fromkeys((*names, "logit_slope", "logit_intercept"), undefined)
+        empty = ["ece", "ece_floor", "ece_excess", "reliability", "resolution", "uncertainty"]
+        return dict.fromkeys([*empty, "logit_slope", "logit_intercept"], undefined)
     bins = equal_mass_bins(p)
     num_bins = int(bins.max()) + 1
     member = np.eye(num_bins)[bins]
@@ -253,10 +264,10 @@ def calibration(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -
     rng = np.random.default_rng([seed, 15])
     draws = rng.binomial(audit.K.astype(np.int64), p, size=(NUM_FLOOR_DRAWS, len(p))) / audit.K
     floor = float((np.abs((p - draws) @ member).sum(axis=1) / len(p)).mean())
-    names = ("reliability", "resolution", "uncertainty")
     parts = {
-        name: by_sums(columns, lambda s, place=place: np.asarray(decomposition(s)[place]))  # type: ignore[misc]
-        for place, name in enumerate(names)
+        "reliability": by_sums(columns, lambda s: decomposition(s)[0]),
+        "resolution": by_sums(columns, lambda s: decomposition(s)[1]),
+        "uncertainty": by_sums(columns, lambda s: decomposition(s)[2]),
     }
     return {
         "ece": Interval(error.value, max(0.0, error.low), error.high),
@@ -279,7 +290,9 @@ def _logit_line(audit: AuditData, num_resamples: int, seed: int) -> dict[str, In
     if num_clusters < 2:
         return {n: Interval(float(x), np.nan, np.nan) for n, x in
                 (("logit_slope", slope), ("logit_intercept", intercept))}  # fmt: skip
-    draws = np.stack([fit(c[codes].astype(float)) for c in resample_counts(num_clusters, num_resamples, seed)])
+    draws = np.stack(
+        [fit(c[codes].astype(float)) for c in resample_counts(num_clusters, num_resamples, seed)]
+    )
     return {
         "logit_slope": interval_of_draws(float(slope), draws[:, 0]),
         "logit_intercept": interval_of_draws(float(intercept), draws[:, 1]),
@@ -338,7 +351,9 @@ def _solver(audit: AuditData, by_sums: _Measured) -> dict[str, Interval]:
     dead = np.flatnonzero(audit.v_star == 0)
     return {
         "p_where_lost": by_sums.mean(audit.p[dead], dead),
-        "share_above_solver": by_sums.mean((audit.p[known] > audit.v_star[known] + SOLVER_TOLERANCE).astype(float), known),
+        "share_above_solver": by_sums.mean(
+            (audit.p[known] > audit.v_star[known] + SOLVER_TOLERANCE).astype(float), known
+        ),
     }
 
 
@@ -348,7 +363,10 @@ def position_bins(audit: AuditData, num_bins: int = NUM_POSITIONS) -> np.ndarray
 
 
 def slices(audit: AuditData, *, num_resamples: int = 500, seed: int = 0) -> list[dict[str, Any]]:
-    """Returns one row per slice: kind, name, num_states, and Intervals bias, rmse, ev, ev_within, skill_over_task_rate."""
+    """Returns one row per slice: kind, name, num_states, num_tasks, and an Interval per measure.
+
+    Measures: bias, rmse, ev, ev_within, skill_over_task_rate.
+    """
     keys: dict[str, np.ndarray] = {
         "level": audit.level,
         "position": position_bins(audit),
@@ -364,7 +382,12 @@ def slices(audit: AuditData, *, num_resamples: int = 500, seed: int = 0) -> list
             skills = _skills(part, by_sums)
             label = f"{name * 20}-{name * 20 + 20} %" if kind == "position" else str(name)
             rows.append(
-                {"kind": kind, "name": label, "num_states": len(part), "num_tasks": len(set(part.task_id.tolist()))}
+                {
+                    "kind": kind,
+                    "name": label,
+                    "num_states": len(part),
+                    "num_tasks": len(set(part.task_id.tolist())),
+                }
                 | {metric: found[metric] for metric in ("bias", "rmse", "ev", "ev_within")}
                 | {"skill_over_task_rate": skills["skill_over_task_rate"]}
             )

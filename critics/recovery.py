@@ -102,7 +102,13 @@ def fit_recovery(
     for fold in range(NUM_FOLDS):
         others = folds != fold
         fits.append(binomial_regression(X[others], k[others], n[others], ridge=ridge, centre=centre))
-    names = ["intercept", *(f"event:{code}" for code in counted), "event:other", "logit_task_rate", "budget_used"]
+    names = [
+        "intercept",
+        *(f"event:{code}" for code in counted),
+        "event:other",
+        "logit_task_rate",
+        "budget_used",
+    ]
     coefficients = np.stack(fits)
     report = {
         "fitted": True,
@@ -154,7 +160,12 @@ def _number(x: float) -> float | None:
 
 
 def _correlation(
-    has_event: np.ndarray, k: np.ndarray, n: np.ndarray, tasks: Sequence[str], seed: int, num_resamples: int = 500
+    has_event: np.ndarray,
+    k: np.ndarray,
+    n: np.ndarray,
+    tasks: Sequence[str],
+    seed: int,
+    num_resamples: int = 500,
 ) -> tuple[float, float, float]:
     """Returns low, value, high of corr(event, success) over samples, resampling tasks."""
     _, codes = np.unique(np.asarray(tasks), return_inverse=True)

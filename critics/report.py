@@ -14,7 +14,15 @@ from critics.audit import AuditData, AuditRollout
 from critics.baselines import BASELINES
 from critics.gate import interval_dict
 from critics.intervals import interval_of_sums, ratio
-from critics.quality import brier_terms, equal_mass_bins, explained_variance, measure, position_bins, sizes, slices
+from critics.quality import (
+    brier_terms,
+    equal_mass_bins,
+    explained_variance,
+    measure,
+    position_bins,
+    sizes,
+    slices,
+)
 from pipeline.ids import digest
 from pipeline.report import Dialogue, DialogueStep, Drawing, Section, Table, Text, page
 from pipeline.statistics import Interval, wilson
@@ -94,13 +102,17 @@ def build_report(
     Raises:
         ValueError: no audited bare state.
     """
-    parts = {context: audit.where(audit.context == context) for context in sorted(set(audit.context.tolist()))}
+    parts = {
+        context: audit.where(audit.context == context) for context in sorted(set(audit.context.tolist()))
+    }
     if "bare" not in parts:
         raise ValueError(f"the audit has states of contexts {sorted(parts)}; the gate judges bare ones")
     # A context that was never audited is judged all the same, and fails as undefined.
     for context in judged_contexts:
         parts.setdefault(context, audit.where(audit.context == context))
-    found = {context: measure(part, num_resamples=num_resamples, seed=seed) for context, part in parts.items()}
+    found = {
+        context: measure(part, num_resamples=num_resamples, seed=seed) for context, part in parts.items()
+    }
     bare, measures = parts["bare"], found["bare"]
     conditions = gate.judge(
         {context: found[context] for context in ("bare", *judged_contexts)},
@@ -138,12 +150,18 @@ def _weakest(rows: Sequence[Mapping[str, Any]]) -> str | None:
     useful = [
         row
         for row in rows
-        if row["kind"] != "context" and row["num_states"] >= MIN_SLICE_STATES and math.isfinite(row["ev"].value)
+        if row["kind"] != "context"
+        and row["num_states"] >= MIN_SLICE_STATES
+        and math.isfinite(row["ev"].value)
     ]
     if len(useful) < 2:
         return None
     row = min(useful, key=lambda row: row["ev"].value)
-    name = f"the {row['name']} part of the budget" if row["kind"] == "position" else f"{row['kind']} {row['name']}"
+    name = (
+        f"the {row['name']} part of the budget"
+        if row["kind"] == "position"
+        else f"{row['kind']} {row['name']}"
+    )
     return f"{name}, where it explains {100 * row['ev'].value:.0f} %"
 
 
@@ -153,7 +171,11 @@ def _baselines(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str
     for name, p in predictions.items():
         columns = np.stack([brier_terms(p, audit.v_hat), np.ones(len(audit))], axis=1)
         brier = interval_of_sums(
-            columns, audit.cluster, lambda s: ratio(s[..., 0], s[..., 1]), num_resamples=num_resamples, seed=seed
+            columns,
+            audit.cluster,
+            lambda s: ratio(s[..., 0], s[..., 1]),
+            num_resamples=num_resamples,
+            seed=seed,
         )
         ev = explained_variance(replace(audit, p=p))
         rows.append({"name": name, "brier": interval_dict(brier), "ev": interval_dict(ev)})
@@ -167,10 +189,18 @@ def _reliability(audit: AuditData, num_resamples: int, seed: int) -> list[dict[s
         at = bins == b
         columns = np.stack([audit.v_hat[at], np.ones(at.sum())], axis=1)
         observed = interval_of_sums(
-            columns, audit.cluster[at], lambda s: ratio(s[..., 0], s[..., 1]), num_resamples=num_resamples, seed=seed
+            columns,
+            audit.cluster[at],
+            lambda s: ratio(s[..., 0], s[..., 1]),
+            num_resamples=num_resamples,
+            seed=seed,
         )
         rows.append(
-            {"predicted": float(audit.p[at].mean()), "num_states": int(at.sum()), "observed": interval_dict(observed)}
+            {
+                "predicted": float(audit.p[at].mean()),
+                "num_states": int(at.sum()),
+                "observed": interval_dict(observed),
+            }
         )
     return rows
 
@@ -197,8 +227,13 @@ def _ev_by_position(audit: AuditData, num_resamples: int, seed: int) -> list[dic
 
 def _samples(audit: AuditData, number: int, seed: int) -> list[dict[str, Any]]:
     """Returns rollouts to draw: solved and failed in turn, chosen by hash."""
-    drawn = sorted((r for r in audit.rollouts if r.values), key=lambda r: digest("shown", seed, r.rollout_id, r.context))
-    solved, failed = ([r for r in drawn if (r.reward or 0) >= 0.5], [r for r in drawn if (r.reward or 0) < 0.5])
+    drawn = sorted(
+        (r for r in audit.rollouts if r.values), key=lambda r: digest("shown", seed, r.rollout_id, r.context)
+    )
+    solved, failed = (
+        [r for r in drawn if (r.reward or 0) >= 0.5],
+        [r for r in drawn if (r.reward or 0) < 0.5],
+    )
     chosen: list[AuditRollout] = []
     while len(chosen) < number and (solved or failed):
         for queue in (solved, failed):
@@ -253,12 +288,15 @@ def _verdict_section(report: Mapping[str, Any]) -> Section:
     rows = tuple((c["name"], words[c["passed"]], c["asks"], c["reason"]) for c in conditions)
     size = report["sizes"]["bare"]
     basis = (
-        f"Judged on {size['num_states']} bare states of {size['num_rollouts']} rollouts, {size['num_tasks']} tasks and "
-        f"{size['num_clusters']} clusters, none of which the critic was fitted on; {size['num_continuations']} fresh "
-        "continuations in all. Brackets are 95 % intervals from resampling clusters."
+        f"Judged on {size['num_states']} bare states of {size['num_rollouts']} rollouts, "
+        f"{size['num_tasks']} tasks and {size['num_clusters']} clusters, on none of which it was fitted; {size['num_continuations']} "
+        "fresh continuations in all. Brackets are 95 % intervals from resampling clusters."
     )
     table = Table(("condition", "result", "what it asks", "what was found"), rows, "The gate")
-    return Section("Verdict", (Text(report["opening"], "pass" if report["passed"] else "fail"), table, Text(basis, "note")))
+    return Section(
+        "Verdict",
+        (Text(report["opening"], "pass" if report["passed"] else "fail"), table, Text(basis, "note")),
+    )
 
 
 def _calibration_section(report: Mapping[str, Any]) -> Section:
@@ -294,24 +332,41 @@ def _values_section(report: Mapping[str, Any]) -> Section:
             plots.scatter(
                 "values", points["v_hat"], points["p"], x_label="measured by continuations", y_label="critic"
             ),
-            "Each point is a state. Sideways scatter is partly the noise of a finite number of continuations.",
+            "Each point is a state. Sideways scatter is partly the noise of finitely many continuations.",
         )
     ]
     rows = report["ev_by_position"]
     if rows:
-        for metric, name in (("ev", "explained variance"), ("ev_within", "explained variance within rollouts")):
+        for metric, name in (
+            ("ev", "explained variance"),
+            ("ev_within", "explained variance within rollouts"),
+        ):
             values = [row[metric] for row in rows]
             middle = [_number(v["value"]) for v in values]
-            bounds = [[m if v[b] is None else v[b] for v, m in zip(values, middle, strict=True)] for b in ("low", "high")]
+            bounds = [
+                [m if v[b] is None else v[b] for v, m in zip(values, middle, strict=True)]
+                for b in ("low", "high")
+            ]
             names = [f"{row['name']} ({row['num_states']})" for row in rows]
             svg = plots.points(f"{metric}-position", names, middle, *bounds, x_label=name)
-            blocks.append(Drawing(svg, f"{name.capitalize()} by share of the token budget used (number of states)."))
+            blocks.append(
+                Drawing(svg, f"{name.capitalize()} by share of the token budget used (number of states).")
+            )
     baseline_rows = tuple((row["name"], _cell(row["brier"]), _cell(row["ev"])) for row in report["baselines"])
-    caption = "Each reference has an advantage: it knows outcomes of the audited tasks, or was fitted on them."
-    blocks.append(Table(("estimate", "Brier (lower is better)", "explained variance"), baseline_rows, caption))
+    caption = (
+        "Each reference has an advantage: it knows outcomes of the audited tasks, or was fitted on them."
+    )
+    blocks.append(
+        Table(("estimate", "Brier (lower is better)", "explained variance"), baseline_rows, caption)
+    )
+    metrics = ("ev", "ev_within", "bias", "rmse", "skill_over_task_rate")
     slice_rows = tuple(
-        (f"{row['kind']} {row['name']}", str(row["num_states"]), str(row["num_tasks"]))
-        + tuple(_cell(row[metric], 2) for metric in ("ev", "ev_within", "bias", "rmse", "skill_over_task_rate"))
+        (
+            f"{row['kind']} {row['name']}",
+            str(row["num_states"]),
+            str(row["num_tasks"]),
+            *(_cell(row[metric], 2) for metric in metrics),
+        )
         for row in report["slices"]
     )
     header = ("slice", "states", "tasks", "EV", "EV within", "bias", "RMSE", "skill over task rate")
@@ -322,7 +377,9 @@ def _values_section(report: Mapping[str, Any]) -> Section:
 def _steps_section(report: Mapping[str, Any]) -> Section:
     points = report["scatter"]
     if not points["advantage"]:
-        return Section("Does it tell steps apart?", (Text("No two neighbouring states were audited.", "note"),))
+        return Section(
+            "Does it tell steps apart?", (Text("No two neighbouring states were audited.", "note"),)
+        )
     svg = plots_module().scatter(
         "advantages",
         points["advantage_hat"],
@@ -331,7 +388,9 @@ def _steps_section(report: Mapping[str, Any]) -> Section:
         y_label="critic's change",
         bounds=(-1.0, 1.0),
     )
-    return Section("Does it tell steps apart?", (Drawing(svg, "Each point is one step between two audited states."),))
+    return Section(
+        "Does it tell steps apart?", (Drawing(svg, "Each point is one step between two audited states."),)
+    )
 
 
 def _fit_section(report: Mapping[str, Any]) -> Section:
@@ -349,12 +408,18 @@ def _fit_section(report: Mapping[str, Any]) -> Section:
     svg = plots.lines(
         "fit", [curve], x_label="updates", y_label="held-out Brier, +- one standard error", marks=marks
     )
-    blocks = [Drawing(svg, "Brier on clusters that decide when to stop. Fitting stops when it no longer falls.")]
+    blocks = [
+        Drawing(svg, "Brier on clusters that decide when to stop. Fitting stops when it no longer falls.")
+    ]
     within = [(entry["update"], entry["ev_within"]) for entry in entries if entry["ev_within"] is not None]
     if len(within) > 1:
         line = plots.Line("EV within", *zip(*within, strict=True))
-        svg = plots.lines("fit-within", [line], x_label="updates", y_label="held-out EV within rollouts", level=0.0)
-        blocks.append(Drawing(svg, "Among weights with equal Brier, those with the highest EV within are kept."))
+        svg = plots.lines(
+            "fit-within", [line], x_label="updates", y_label="held-out EV within rollouts", level=0.0
+        )
+        blocks.append(
+            Drawing(svg, "Among weights with equal Brier, those with the highest EV within are kept.")
+        )
     return Section("How was it fitted?", tuple(blocks))
 
 
@@ -362,7 +427,9 @@ def _samples_section(report: Mapping[str, Any]) -> Section:
     plots = plots_module()
     blocks: list[Any] = []
     for place, sample in enumerate(report["sample_rollouts"]):
-        outcome = {None: "not graded"}.get(sample["reward"], "solved" if (sample["reward"] or 0) >= 0.5 else "failed")
+        outcome = {None: "not graded"}.get(
+            sample["reward"], "solved" if (sample["reward"] or 0) >= 0.5 else "failed"
+        )
         title = f"Level {sample['level']}, {sample['split']}, {sample['context']}: {outcome}"
         svg = plots.value_path(
             f"path-{place}",
@@ -390,10 +457,11 @@ def _measures_section(report: Mapping[str, Any]) -> Section:
 
 
 def _notes_section(report: Mapping[str, Any]) -> Section:
-    notes = [
+    notes: list[Text | Table] = [
         Text(
             f"Values estimate the chance of success of policy {report['policy_digest']} and no other; critic "
-            f"{report['critic_digest']}. A pass holds for that policy, its token budget and these task families only."
+            f"{report['critic_digest']}. A pass holds for that policy, its token "
+            "budget and these families only."
         ),
         Text("Not measured: ranking of sibling steps, probes with cosmetic changes, drift.", "note"),
     ]
@@ -411,8 +479,12 @@ def _notes_section(report: Mapping[str, Any]) -> Section:
             for code, entry in codes.items()
         )
         header = ("latest error", "continuations", "tasks", "success from there", "counts for targets")
-        notes.append(Table(header, rows, "How often the policy recovers, from the labels' fresh continuations"))  # type: ignore[arg-type]
-    plain = [(name, str(labels[name])) for name in sorted(labels) if isinstance(labels[name], int | float | str)]
+        notes.append(
+            Table(header, rows, "How often the policy recovers, from the labels' fresh continuations")
+        )
+    plain = [
+        (name, str(labels[name])) for name in sorted(labels) if isinstance(labels[name], int | float | str)
+    ]
     if plain:
-        notes.append(Table(("labels", ""), tuple(plain)))  # type: ignore[arg-type]
+        notes.append(Table(("labels", ""), tuple(plain)))
     return Section("What it is, and is not", tuple(notes))

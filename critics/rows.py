@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from pipeline.training import TrainingRow
 from pipeline.types import Label, Rollout
 
+Number = TypeVar("Number", float, np.ndarray)
 COLUMNS = ("weight", "targets", "error_weights", "error_targets")
 
 
@@ -25,7 +27,7 @@ def error_positions(rollout: Rollout) -> np.ndarray:
     return np.array([prompt + step.token_end - 1 for step in rollout.steps], dtype=np.int64)
 
 
-def state_weight(num_effective: float) -> float:
+def state_weight(num_effective: Number) -> Number:
     """Returns w = n_eff / (n_eff + 2): what another sample of the same state is worth falls."""
     return num_effective / (num_effective + 2.0)
 
@@ -49,7 +51,9 @@ def critic_rows(rollouts: Sequence[Rollout], labels: Sequence[Label]) -> list[Tr
     rollouts = [rollout for rollout in rollouts if rollout.rollout_id in by_rollout]
     per_task: dict[str, float] = defaultdict(float)
     for rollout in rollouts:
-        per_task[rollout.task_id] += sum(state_weight(label.weight) for label in by_rollout[rollout.rollout_id])
+        per_task[rollout.task_id] += sum(
+            state_weight(label.weight) for label in by_rollout[rollout.rollout_id]
+        )
     verdicts = [[step.verifier_status for step in rollout.steps] for rollout in rollouts]
     class_sizes = [sum(row.count(status) for row in verdicts) for status in ("ok", "wrong")]
     # One class alone teaches the head nothing but a constant, so it gets no weight.
@@ -62,7 +66,9 @@ def critic_rows(rollouts: Sequence[Rollout], labels: Sequence[Label]) -> list[Tr
         for label in by_rollout[rollout.rollout_id]:
             place = label.step_index - rollout.start_step_index
             if label.context != rollout.context or not 0 <= place < len(at):
-                raise ValueError(f"label {label.rollout_id}[{label.step_index}] ({label.context}) fits no step")
+                raise ValueError(
+                    f"label {label.rollout_id}[{label.step_index}] ({label.context}) fits no step"
+                )
             columns["weight"][at[place]] = state_weight(label.weight) / per_task[rollout.task_id]
             columns["targets"][at[place]] = label.target
         for position, status in zip(error_positions(rollout), statuses, strict=True):
@@ -81,7 +87,9 @@ def num_states(row: TrainingRow) -> int:
 
 def normalised(rows: Sequence[TrainingRow]) -> list[TrainingRow]:
     """Returns one update's rows, `weight` and `error_weights` each divided by its total over the update."""
-    totals = {name: sum(float(row.columns[name].sum()) for row in rows) for name in ("weight", "error_weights")}
+    totals = {
+        name: sum(float(row.columns[name].sum()) for row in rows) for name in ("weight", "error_weights")
+    }
     if totals["weight"] <= 0:
         raise ValueError(f"{len(rows)} rows without a labelled state make no update")
     scaled = []

@@ -23,9 +23,13 @@ def split_clusters(
     """
     ordered = sorted(set(clusters), key=lambda cluster: digest("critic split", seed, cluster))
     if len(ordered) < 3:
-        raise ValueError(f"{len(ordered)} clusters cannot be cut into fit, validate and calibrate; make more tasks")
-    if not (0 < fit_share and 0 < validate_share and fit_share + validate_share < 1):
-        raise ValueError(f"fit {fit_share} + validate {validate_share} must be positive and sum to less than 1")
+        raise ValueError(
+            f"{len(ordered)} clusters cannot be cut into fit, validate and calibrate; make more tasks"
+        )
+    if fit_share <= 0 or validate_share <= 0 or fit_share + validate_share >= 1:
+        raise ValueError(
+            f"fit {fit_share} + validate {validate_share} must be positive and sum to less than 1"
+        )
     num_validate = max(1, round(len(ordered) * validate_share))
     num_calibrate = max(1, round(len(ordered) * (1 - fit_share - validate_share)))
     while num_validate + num_calibrate > len(ordered) - 1:  # fit keeps at least one
@@ -34,5 +38,6 @@ def split_clusters(
         else:
             num_calibrate -= 1
     num_fit = len(ordered) - num_validate - num_calibrate
-    parts: list[Part] = ["fit"] * num_fit + ["validate"] * num_validate + ["calibrate"] * num_calibrate
+    numbers: dict[Part, int] = {"fit": num_fit, "validate": num_validate, "calibrate": num_calibrate}
+    parts = [part for part, number in numbers.items() for _ in range(number)]
     return dict(zip(ordered, parts, strict=True))

@@ -92,8 +92,8 @@ def build_labels(
 def _success(rollout: Rollout) -> int:
     if rollout.reward not in (0, 1):
         raise ValueError(
-            f"rollout {rollout.rollout_id} has reward {rollout.reward}; success counts need rewards of 0 or 1. "
-            "Label with the environment's binary reward"
+            f"rollout {rollout.rollout_id} has reward {rollout.reward}; success counts need "
+            "rewards of 0 or 1. Label with the environment's binary reward"
         )
     return int(rollout.reward)
 
@@ -109,11 +109,13 @@ def _continuation_counts(
             raise ValueError(f"state {state} is not in the context of its rollout")
         for sample in samples:
             if sample.policy_digest != policy:
-                raise ValueError(f"a continuation of {state} is by policy {sample.policy_digest}, not {policy}")
+                raise ValueError(
+                    f"a continuation of {state} is by policy {sample.policy_digest}, not {policy}"
+                )
             if sample.context != state.context or sample.start_step_index != state.step_index:
                 raise ValueError(
-                    f"rollout {sample.rollout_id} starts at step {sample.start_step_index} in {sample.context} "
-                    f"context; it cannot label {state}"
+                    f"rollout {sample.rollout_id} starts at step {sample.start_step_index} in "
+                    f"{sample.context} context; it cannot label {state}"
                 )
         graded = [_success(sample) for sample in samples if sample.reward is not None]
         counts[state] = (sum(graded), len(graded))
@@ -197,7 +199,7 @@ def check_labels(
     min_base_rate: float = 0.02,
     max_base_rate: float = 0.98,
 ) -> dict[str, Any]:
-    """Returns counts of the labels (see `build_labels`' report) once they pass; critics are fitted on no others.
+    """Returns counts of the labels (as in `build_labels`' report) once they pass; no others are fitted on.
 
     Raises:
         ArtifactError: no labels; counts with k > n or negative; a target outside [0, 1]; a state that its
@@ -260,7 +262,9 @@ def _label_problems(label: Label, rollout: Rollout) -> list[str]:
         if label.context == "bare" and rollout.guided:
             problems.append("a guided rollout's outcome on a bare state")
         if rollout.policy_digest != label.label_policy_digest:
-            problems.append(f"the outcome is of policy {rollout.policy_digest}, not {label.label_policy_digest}")
+            problems.append(
+                f"the outcome is of policy {rollout.policy_digest}, not {label.label_policy_digest}"
+            )
         if label.outcome != rollout.reward:
             problems.append(f"outcome {label.outcome} is not the rollout's reward {rollout.reward}")
         if label.step_index not in OUTCOME_TURNS:
@@ -275,7 +279,9 @@ def _rollout_problems(rollout: Rollout, first: Rollout) -> list[str]:
     sampling = (rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_response_tokens)
     expected = (first.temperature, first.top_p, first.top_k, first.max_response_tokens)
     if sampling != expected:
-        problems.append(f"sampled with (temperature, top_p, top_k, budget) {sampling}, others with {expected}")
+        problems.append(
+            f"sampled with (temperature, top_p, top_k, budget) {sampling}, others with {expected}"
+        )
     if rollout.top_p != 1 or rollout.top_k != -1:
         problems.append(f"truncated sampling: top_p {rollout.top_p}, top_k {rollout.top_k}")
     covered = np.zeros(len(rollout.response_token_ids), dtype=np.int64)

@@ -78,7 +78,8 @@ _TEMPLATE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">
 <title>{{ title }}</title>
@@ -96,7 +97,8 @@ p.note { color: #57606a; font-size: .92rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; color: #57606a; padding: .3rem 0; }
-th, td { text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid #e6e9ed; }
+th, td { text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0;
+  border-bottom: 1px solid #e6e9ed; }
 figure { margin: 1rem 0; } figure svg { width: 100%; height: auto; max-width: 44rem; }
 figcaption { color: #57606a; font-size: .92rem; }
 details { margin: .6rem 0; } summary { cursor: pointer; font-weight: 600; }

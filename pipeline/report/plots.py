@@ -28,7 +28,9 @@ _SETTINGS = {
 }
 
 
-def draw(name: str, paint: Callable[[Any], None], *, size: tuple[float, float] = (7.0, 4.0), rows: int = 1) -> str:
+def draw(
+    name: str, paint: Callable[[Any], None], *, size: tuple[float, float] = (7.0, 4.0), rows: int = 1
+) -> str:
     """Returns an SVG element of what `paint` puts on the axes it is given.
 
     Args:
@@ -48,7 +50,9 @@ def draw(name: str, paint: Callable[[Any], None], *, size: tuple[float, float] =
             axes = figure.subplots(rows, 1, sharex=True, height_ratios=[3] + [1] * (rows - 1))
         paint(axes)
         file = io.StringIO()
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        figure.savefig(
+            file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+        )
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
@@ -144,7 +148,9 @@ def reliability(
                          label="floor: a perfect critic")  # fmt: skip
         top.plot(diagonal, diagonal, color=GREY, ls="--", lw=1)
         errors = np.clip([np.subtract(observed, low), np.subtract(high, observed)], 0, None)
-        top.errorbar(predicted, observed, yerr=errors, fmt="o", ms=5, color=BLUE, capsize=2, label="bins, 95 %")
+        top.errorbar(
+            predicted, observed, yerr=errors, fmt="o", ms=5, color=BLUE, capsize=2, label="bins, 95 %"
+        )
         top.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         top.set_ylabel("observed success")
         top.legend(frameon=False, loc="upper left")
@@ -204,7 +210,9 @@ def value_path(
         axes.plot(range(T), values, color=BLUE, marker="o", ms=4, label="critic")
         if reward is not None:
             axes.plot([T - 1, T], [values[-1], reward], color=BLUE, ls=":")
-            axes.plot([T], [reward], marker="*", ms=12, color=GREEN if reward > 0.5 else RED, ls="", label="outcome")
+            axes.plot(
+                [T], [reward], marker="*", ms=12, color=GREEN if reward > 0.5 else RED, ls="", label="outcome"
+            )
         if audited:
             steps, middle, low, high = (np.array(column) for column in zip(*audited, strict=True))
             errors = np.clip([middle - low, high - middle], 0, None)
@@ -212,7 +220,15 @@ def value_path(
                           label="fresh continuations, 95 %")  # fmt: skip
         wrong = [t for t, status in enumerate(statuses) if status == "wrong"]
         if wrong:
-            axes.plot([t + 0.5 for t in wrong], [0.02] * len(wrong), "x", color=RED, ms=8, mew=2, label="verifier: wrong")
+            axes.plot(
+                [t + 0.5 for t in wrong],
+                [0.02] * len(wrong),
+                "x",
+                color=RED,
+                ms=8,
+                mew=2,
+                label="verifier: wrong",
+            )
         axes.set(ylim=(-0.05, 1.08), xlim=(-0.3, T + 0.3))
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("step")

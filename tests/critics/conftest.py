@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from critics.audit import AuditData, AuditRollout
+from pipeline.types import Rollout, Step, Task
+
+POLICY = "policy-0"
+
+
+def rollout(name: str, *, task: str = "t0", **changes: Any) -> Rollout:
+    """A rollout of 4 steps of 3 tokens each, with one reply token between steps."""
+    num_steps = changes.pop("num_steps", 4)
+    wrong = changes.pop("wrong", {})
+    tokens: list[int] = []
+    mask: list[int] = []
+    steps = []
+    for index in range(num_steps):
+        start = len(tokens)
+        tokens += [10 + index, 20 + index, 30 + index]
+        mask += [1, 1, 1]
+        status = "wrong" if index in wrong else "ok"
+        steps.append(Step(index, start, start + 3, f"step {index}", status, wrong.get(index, ""), ""))
+        if index < num_steps - 1:
+            tokens.append(5)
+            mask.append(0)
+    base: dict[str, Any] = {
+        "rollout_id": name,
+        "task_id": task,
+        "group_id": f"g-{task}",
+        "iteration": 0,
+        "attempt": 0,
+        "draw": 0,
+        "parent_rollout_ids": (),
+        "start_step_index": 0,
+        "guided": False,
+        "feedback_in_context": "",
+        "messages": (),
+        "prompt_token_ids": (1, 2, 3),
+        "response_token_ids": tuple(tokens),
+        "loss_mask": tuple(mask),
+        "logprobs": (0.0,) * len(tokens),
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": -1,
+        "max_response_tokens": 64,
+        "seed": 0,
+        "policy_digest": POLICY,
+        "tokenizer_digest": "tok",
+        "template_digest": "tpl",
+        "finish_reason": "success",
+        "reward": 1.0,
+        "cost": 0.0,
+        "env_status": "ok",
+        "events": (),
+        "feedback_text": "",
+        "feedback_source": "",
+        "steps": tuple(steps),
+    }
+    return Rollout(**base | changes)
+
+
+@pytest.fixture
+def make_rollout() -> Any:
+    return rollout
+
+
+@pytest.fixture
+def make_task() -> Any:
+    def task(task_id: str, split: str = "train", cluster: str = "c0") -> Task:
+        return Task(task_id, "phone", split, 1, (), "rule", "", "calls", cluster, 0)
+
+    return task
+
+
+@pytest.fixture
+def make_audit() -> Any:
+    """A synthetic audit: logit V = rollout part + step part; the critic sees V through `distort(V, rng)`."""
+
+    def make(
+        distort: Any,
+        *,
+        K: int = 32,
+        num_rollouts: int = 400,
+        num_steps: int = 4,
+        seed: int = 0,
+        spread: float = 1.0,
+        within: float = 1.0,
+        rollouts_per_task: int = 4,
+    ) -> tuple[AuditData, np.ndarray]:
+        rng = np.random.default_rng(seed)
+        R, T = num_rollouts, num_steps
+        z = spread * rng.normal(size=(R, 1)) + within * rng.normal(size=(R, T))
+        V = 1 / (1 + np.exp(-z))
+        p = np.clip(distort(V, rng), 1e-6, 1 - 1e-6)
+        ids = np.array([f"r{i}" for i in range(R)])
+        tasks = np.array([f"t{i // rollouts_per_task}" for i in range(R)])
+        rewards = (rng.random(R) < V[:, 0]).astype(float)
+        audit = AuditData(
+            rollout_id=np.repeat(ids, T),
+            step_index=np.tile(np.arange(T), R),
+            context=np.full(R * T, "bare"),
+            task_id=np.repeat(tasks, T),
+            cluster=np.repeat(np.array([f"c{i // (2 * rollouts_per_task)}" for i in range(R)]), T),
+            level=np.repeat(1 + np.arange(R) % 3, T),
+            split=np.full(R * T, "val"),
+            position=np.tile(np.arange(T) / T, R),
+            p=p.ravel(),
+            k=rng.binomial(K, V).ravel(),
+            K=np.full(R * T, K),
+            v_star=np.where(V.ravel() < 0.05, 0.0, np.nan),
+            rollouts=tuple(
+                AuditRollout(
+                    str(ids[i]),
+                    str(tasks[i]),
+                    "bare",
+                    float(rewards[i]),
+                    level=1 + i % 3,
+                    split="val",
+                    values=tuple(p[i]),
+                    texts=tuple(f"say {t} <b>&amp;" for t in range(T)),
+                    statuses=("ok",) * (T - 1) + ("wrong",),
+                    messages=("",) * T,
+                )
+                for i in range(R)
+            ),
+        )
+        return audit, V
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_trunk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Qwen3 causal LM on disk: 2 layers, vocabulary 64, pad token 0."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        intermediate_size=64,
+        max_position_embeddings=128,
+        initializer_range=0.2,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        eos_token_id=4,
+        bos_token_id=None,
+    )
+    folder = tmp_path_factory.mktemp("trunk")
+    Qwen3ForCausalLM(config).to(torch.float32).save_pretrained(folder)
+    return folder

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from critics.calibration import MIN_SLOPE, Calibrator, fit_calibrator
+from critics.logistic import binomial_regression, sigmoid
+from critics.splits import split_clusters
+
+
+def counts(z: np.ndarray, n: int = 8, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    return np.random.default_rng(seed).binomial(n, sigmoid(z)), np.full(len(z), n)
+
+
+def test_platt_undoes_a_shift_and_a_stretch_of_the_log_odds() -> None:
+    z = np.random.default_rng(1).normal(size=4000)
+    k, n = counts(z)
+    calibrator = fit_calibrator((z - 0.7) / 2 - 0.3, k, n, base_logit=0.3)
+    assert calibrator.slope == pytest.approx(2, abs=0.1)
+    assert calibrator.shift == pytest.approx(0.7, abs=0.05)
+    assert np.abs(calibrator((z - 0.7) / 2 - 0.3) - sigmoid(z)).max() < 0.02
+
+
+def test_weights_of_three_to_one_shift_logits_by_log_three_and_platt_undoes_it() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=20_000)
+    y = rng.random(20_000) < sigmoid(x)
+    weight = np.where(y, 3.0, 1.0)
+    X = np.stack([x, np.ones_like(x)], axis=1)
+    beta = binomial_regression(X, y * weight, weight)
+    assert beta[1] == pytest.approx(np.log(3), abs=0.06)
+    calibrator = fit_calibrator(X @ beta, y, np.ones(20_000), base_logit=0.0)
+    assert np.abs(calibrator(X @ beta) - sigmoid(x)).max() < 0.03
+
+
+def test_few_states_get_a_temperature_only() -> None:
+    z = np.random.default_rng(3).normal(size=150)
+    k, n = counts(z, 32)
+    calibrator = fit_calibrator(z / 3, k, n, base_logit=0.0)
+    assert calibrator.shift == 0
+    assert calibrator.slope == pytest.approx(3, abs=0.4)
+
+
+def test_a_backward_critic_is_flattened_but_never_inverted() -> None:
+    z = np.random.default_rng(4).normal(size=2000)
+    k, n = counts(-z)
+    calibrator = fit_calibrator(z, k, n, base_logit=0.0)
+    assert calibrator.slope == MIN_SLOPE
+    grid = calibrator(np.linspace(-20, 20, 401))
+    assert (np.diff(grid) > 0).all()
+
+
+def test_a_critic_that_is_silent_or_separates_perfectly_still_gets_a_finite_map() -> None:
+    k, n = np.array([0, 8] * 200), np.full(400, 8)
+    silent = fit_calibrator(np.zeros(400), k, n, base_logit=1.0)
+    assert silent(np.zeros(3)) == pytest.approx(0.5, abs=0.01)
+    separated = fit_calibrator(np.array([-1.0, 1.0] * 200), k, n, base_logit=0.0)
+    assert np.isfinite([separated.slope, separated.shift]).all()
+
+
+def test_the_map_is_strictly_monotone_and_shaped_like_its_input() -> None:
+    calibrator = Calibrator(0.5, -1.0, 0.2)
+    p = calibrator(np.linspace(-30, 30, 1000).reshape(10, 100))
+    assert p.shape == (10, 100)
+    assert (np.diff(p.ravel()) > 0).all()
+    assert 0 < p.min() < p.max() < 1
+
+
+def test_clusters_are_split_by_hash_into_the_shares_and_no_part_is_empty() -> None:
+    parts = split_clusters((f"c{i}" for i in range(100)), fit_share=0.84, validate_share=0.08, seed=0)
+    sizes = {part: list(parts.values()).count(part) for part in ("fit", "validate", "calibrate")}
+    assert sizes == {"fit": 84, "validate": 8, "calibrate": 8}
+    few = split_clusters(["a", "b", "c", "a"], fit_share=0.84, validate_share=0.08, seed=0)
+    assert sorted(few.values()) == ["calibrate", "fit", "validate"]
+    assert parts == split_clusters(
+        (f"c{i}" for i in reversed(range(100))), fit_share=0.84, validate_share=0.08, seed=0
+    )
+    with pytest.raises(ValueError, match="2 clusters"):
+        split_clusters(["a", "b"], fit_share=0.84, validate_share=0.08, seed=0)

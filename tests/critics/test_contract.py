@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import critics
+from critics.calibration import Calibrator
+from critics.contract import CONTRACT, Contract, read_contract, save
+from critics.model import make_critic
+from critics.rows import critic_rows, error_positions, normalised, state_weight, value_positions
+from pipeline.errors import ArtifactError
+from pipeline.types import Label
+
+CONTRACT_OF = Contract(
+    tokenizer_digest="tok",
+    template_digest="tpl",
+    label_policy_digest="policy-0",
+    labels_digest="labels",
+    splitter={"rule": "turn"},
+    families=("phone",),
+    contexts=("bare",),
+    reward="binary",
+    gamma=1.0,
+    temperature=1.0,
+    top_p=1.0,
+    top_k=-1,
+    max_response_tokens=64,
+    calibrators={"phone": Calibrator(1.3, -0.2, 0.4, 300)},
+    converged=True,
+    convergence={"best": 3},
+)
+
+
+@pytest.fixture(scope="module")
+def frozen(tiny_trunk, tmp_path_factory):
+    """A critic with a random head, saved."""
+    import torch
+
+    model = make_critic(tiny_trunk)
+    assert not model.score.weight.any()  # starts at the base rate
+    torch.manual_seed(1)
+    with torch.no_grad():
+        model.score.weight.normal_()
+    folder = tmp_path_factory.mktemp("critic")
+    model.save_pretrained(folder)
+    return folder, model, save(folder, CONTRACT_OF)
+
+
+def label(name: str, step: int, target: float, weight: float, **changes) -> Label:
+    fields = {"context": "bare", "num_continuations": 8, "num_success": 0, "outcome": None} | changes
+    return Label(name, step, target=target, weight=weight, label_source="x", label_policy_digest="p", **fields)
+
+
+def test_one_causal_pass_gives_what_the_sequence_classifier_gives_prefix_by_prefix(frozen, make_rollout) -> None:
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    folder, _, _ = frozen
+    rollout = make_rollout("a", num_steps=6)
+    critic = critics.load(folder)
+    [z] = critic.value_logits([rollout])
+    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
+    for step, ours in zip(rollout.steps, z, strict=True):
+        prefix = rollout.prompt_token_ids + rollout.response_token_ids[: step.token_start]
+        with torch.no_grad():
+            theirs = model(torch.tensor([prefix])).logits
+        assert theirs.shape == (1, 2)
+        assert ours == pytest.approx(theirs[0, 0].item(), abs=1e-5)
+    assert np.ptp(z) > 0.1
+
+
+def test_batching_by_length_changes_no_value(frozen, make_rollout) -> None:
+    folder, _, _ = frozen
+    rollouts = [make_rollout(f"r{i}", num_steps=1 + i % 5) for i in range(9)]
+    together = critics.load(folder).values(rollouts)
+    alone = critics.load(folder, micro_batch_tokens=1).values(rollouts)
+    for one, other, rollout in zip(together, alone, rollouts, strict=True):
+        assert one.shape == (len(rollout.steps),)
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_a_saved_critic_loads_with_the_same_values_digest_and_contract(frozen, make_rollout) -> None:
+    folder, model, saved_digest = frozen
+    critic = critics.load(folder)
+    assert critic.digest == saved_digest
+    assert critic.contract == CONTRACT_OF
+    rollout = make_rollout("a")
+    from critics.contract import read_value_logits
+    from pipeline.training import TrainingRow
+
+    tokens = np.array((*rollout.prompt_token_ids, *rollout.response_token_ids), dtype=np.int32)
+    [z] = read_value_logits(model, [TrainingRow(tokens)], [value_positions(rollout)], 1000)
+    [values] = critic.values([rollout])
+    np.testing.assert_allclose(values, 1 / (1 + np.exp(-(1.3 * (z + 0.4) - 0.2))), atol=1e-7)
+
+
+def test_a_changed_file_or_contract_is_refused(frozen, tmp_path) -> None:
+    folder = tmp_path / "critic"
+    shutil.copytree(frozen[0], folder)
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(ArtifactError, match="SHA-256"):
+        read_contract(folder)
+    weights.write_bytes(whole)
+    read_contract(folder)
+    path = folder / CONTRACT
+    content = json.loads(path.read_text())
+    content["calibrators"]["phone"]["shift"] = 3.0
+    path.write_text(json.dumps(content))
+    with pytest.raises(ArtifactError, match="changed after"):
+        read_contract(folder)
+    path.write_text("{")
+    with pytest.raises(ArtifactError, match="damaged"):
+        read_contract(folder)
+    path.unlink()
+    with pytest.raises(ArtifactError, match="make critic"):
+        critics.load(folder)
+
+
+def test_any_mismatch_is_refused(frozen, make_rollout) -> None:
+    critic = critics.load(frozen[0])
+    critic.check_matches(
+        tokenizer_digest="tok", template_digest="tpl", label_policy_digest="policy-0", gamma=1.0, contexts=("bare",)
+    )
+    for given in (
+        {"tokenizer_digest": "x"},
+        {"template_digest": "x"},
+        {"label_policy_digest": "x"},
+        {"temperature": 0.7},
+        {"max_response_tokens": 65},
+        {"gamma": 0.99},
+        {"contexts": ("bare", "guided")},
+    ):
+        with pytest.raises(ArtifactError, match="make critic"):
+            critic.check_matches(**given)
+    with pytest.raises(ArtifactError, match="tokenizer_digest"):
+        critic.values([make_rollout("a", tokenizer_digest="x")])
+    with pytest.raises(ValueError, match="unknown"):
+        critic.values([make_rollout("a")], families=["math"])
+
+
+def test_a_folder_without_a_model_or_pad_token_is_no_trunk(tiny_trunk, tmp_path) -> None:
+    with pytest.raises(ArtifactError, match=r"config\.json"):
+        make_critic(tmp_path)
+    folder = tmp_path / "no_pad"
+    shutil.copytree(tiny_trunk, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": None}))
+    with pytest.raises(ArtifactError, match="pad token"):
+        make_critic(folder)
+
+
+def test_targets_stand_where_the_state_is_read_and_errors_where_the_step_ends(make_rollout) -> None:
+    rollout = make_rollout("a", wrong={1: "missing"})
+    # Prompt 3 tokens; steps of 3 tokens at 0, 4, 8, 12 of the response.
+    assert value_positions(rollout).tolist() == [2, 6, 10, 14]
+    assert error_positions(rollout).tolist() == [5, 9, 13, 17]
+    [row] = critic_rows([rollout], [label("a", 0, 0.25, 8.0), label("a", 2, 0.75, 2.0)])
+    total = state_weight(8.0) + state_weight(2.0)
+    assert np.flatnonzero(row.columns["weight"]).tolist() == [2, 10]
+    assert row.columns["weight"][2] == pytest.approx(0.8 / total)
+    assert row.columns["targets"][[2, 10]].tolist() == [0.25, 0.75]
+    assert row.columns["error_targets"][[5, 9, 13, 17]].tolist() == [0, 1, 0, 0]
+    weights = row.columns["error_weights"]
+    assert weights[9] == pytest.approx(weights[[5, 13, 17]].sum()) == pytest.approx(0.5)
+
+
+def test_each_task_weighs_the_same_and_updates_are_normalised(make_rollout) -> None:
+    rollouts = [make_rollout("a"), make_rollout("b"), make_rollout("c", task="t1"), make_rollout("d")]
+    labels = [label("a", 0, 1.0, 8.0), label("b", 1, 1.0, 8.0), label("c", 0, 0.0, 1.0)]
+    rows = critic_rows(rollouts, labels)
+    assert len(rows) == 3  # d has no label
+    sums = [float(row.columns["weight"].sum()) for row in rows]
+    assert sums == pytest.approx([0.5, 0.5, 1.0])
+    assert sum(float(row.columns["weight"].sum()) for row in normalised(rows)) == pytest.approx(1.0)
+
+
+def test_unknown_verdicts_teach_the_error_head_nothing(make_rollout) -> None:
+    from dataclasses import replace
+
+    rollout = make_rollout("a", wrong={1: "missing"})
+    steps = tuple(replace(s, verifier_status="unknown") if s.step_index == 3 else s for s in rollout.steps)
+    [row] = critic_rows([replace(rollout, steps=steps)], [label("a", 0, 1.0, 8.0)])
+    assert row.columns["error_weights"][17] == 0
+    [row] = critic_rows([make_rollout("a")], [label("a", 0, 1.0, 8.0)])
+    assert not row.columns["error_weights"].any()  # one class alone
+
+
+def test_labels_of_nothing_are_refused(make_rollout) -> None:
+    with pytest.raises(ValueError, match="not given"):
+        critic_rows([make_rollout("a")], [label("z", 0, 1.0, 8.0)])
+    with pytest.raises(ValueError, match="fits no step"):
+        critic_rows([make_rollout("a")], [label("a", 9, 1.0, 8.0)])
+    with pytest.raises(ValueError, match="fits no step"):
+        critic_rows([make_rollout("a")], [label("a", 0, 1.0, 8.0, context="guided")])

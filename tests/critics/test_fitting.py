@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from critics.calibration import fit_calibrator
+from critics.fitting import base_logit, fit, held_out, learning_rate, rows_of_update, schedule, task_brier
+from critics.logistic import sigmoid
+from critics.model import make_critic
+from critics.rows import critic_rows, num_states
+from pipeline.training.torch import TorchTrainer
+from pipeline.types import Label, Step
+
+NUM_CELLS = 5  # a walk on 0..5; 0 is lost, 5 is won, so V(i) = i/5 exactly
+
+
+@dataclass(frozen=True)
+class Settings:
+    head_updates: int = 4
+    head_learning_rate: float = 1e-2
+    learning_rate: float = 3e-3
+    max_epochs: float = 6
+    batch_states: int = 64
+    evaluations_per_epoch: int = 1
+    patience: int = 3
+    error_weight: float = 0.5
+
+
+def walks(make_rollout, number: int, seed: int):
+    """Random walks as rollouts: one token per step names the cell; labels count simulated continuations."""
+    rng = np.random.default_rng(seed)
+    rollouts, labels = [], []
+    for i in range(number):
+        cell, cells = int(rng.integers(1, NUM_CELLS)), []
+        start = cell
+        while 0 < cell < NUM_CELLS and len(cells) < 10:
+            cell += int(rng.choice([-1, 1]))
+            cells.append(cell)
+        tokens = tuple(20 + c for c in cells)
+        steps = tuple(Step(t, t, t + 1, "", "ok" if t % 3 else "wrong") for t in range(len(tokens)))
+        rollouts.append(
+            make_rollout(
+                f"w{seed}-{i}",
+                task=f"t{i % 40}",
+                prompt_token_ids=(1, 20 + start),
+                response_token_ids=tokens,
+                loss_mask=(1,) * len(tokens),
+                logprobs=(0.0,) * len(tokens),
+                steps=steps,
+            )
+        )
+        for t, at in enumerate([start, *cells[:-1]]):
+            k = int(rng.binomial(8, at / NUM_CELLS))
+            labels.append(Label(f"w{seed}-{i}", t, "bare", 8, k, None, k / 8, 8.0, "continuation", "policy-0"))
+    return rollouts, labels
+
+
+def trainer_of(tiny_trunk) -> TorchTrainer:
+    return TorchTrainer(
+        make_critic(tiny_trunk), head="critic", learning_rate=lambda _: 0.0, weight_decay=0.0, micro_batch_tokens=4096
+    )
+
+
+@pytest.fixture
+def world(make_rollout):
+    rows = critic_rows(*walks(make_rollout, 240, 0))
+    return rows, held_out(*walks(make_rollout, 80, 1))
+
+
+def test_cross_entropy_on_counts_recovers_v_on_a_chain_that_can_be_enumerated(tiny_trunk, world, make_rollout) -> None:
+    rows, validation = world
+    trainer = trainer_of(tiny_trunk)
+    stored = {}
+
+    def keep(number):
+        stored[number] = {name: w.clone() for name, w in trainer.weights().items()}
+
+    result = fit(trainer, rows, validation, Settings(), seed=0, keep=keep, drop=lambda i: stored.pop(i))
+    assert result.best in stored
+    trainer.model.load_state_dict(stored[result.best])
+    rollouts, labels = walks(make_rollout, 120, 2)
+    fresh = held_out(rollouts, labels)
+    z = fresh.logits(trainer)
+    calibrator = fit_calibrator(
+        validation.logits(trainer), validation.num_success, validation.num_samples, base_logit=result.base_logit
+    )
+    cells = np.array([row.token_ids[p] - 20 for row, p in zip([fresh.rows[r] for r in fresh.row], fresh.position, strict=True)])
+    for cell in range(1, NUM_CELLS):
+        assert calibrator(z)[cells == cell].mean() == pytest.approx(cell / NUM_CELLS, abs=0.05)
+    assert np.sqrt(np.mean((calibrator(z) - cells / NUM_CELLS) ** 2)) < 0.06
+    first, best = result.evaluations[0], result.evaluations[result.best]
+    assert best["brier"] < first["brier"] - 0.03
+    assert best["ev_within"] > 0.7
+    assert first["ev_within"] == pytest.approx(0, abs=1e-6)  # a zero head predicts the base rate everywhere
+
+
+def test_a_fit_stopped_anywhere_and_resumed_is_the_same_fit_bit_for_bit(tiny_trunk, world, tmp_path) -> None:
+    rows, validation = world
+    settings = Settings(max_epochs=2, evaluations_per_epoch=2)
+
+    def whole():
+        trainer = trainer_of(tiny_trunk)
+        return trainer, fit(trainer, rows, validation, settings, seed=3, keep=lambda i: None)
+
+    reference, result = whole()
+
+    class Stopped(Exception):
+        pass
+
+    for stop_at in (3, 4, 7, 9):
+        trainer = trainer_of(tiny_trunk)
+        saved = {}
+
+        def checkpoint(state, trainer=trainer, saved=saved):
+            folder = tmp_path / f"{stop_at}-{state['num_updates']}"  # noqa: B023
+            trainer.save_checkpoint(folder)
+            saved["last"] = (folder, json.dumps(state))
+
+        def stop(metrics):
+            if metrics["update"] == stop_at:  # noqa: B023
+                raise Stopped
+
+        options = {"seed": 3, "keep": lambda i: None, "checkpoint": checkpoint, "checkpoint_every": 1}
+        with pytest.raises(Stopped):
+            fit(trainer, rows, validation, settings, on_update=stop, **options)
+        folder, state = saved["last"]
+        again = trainer_of(tiny_trunk)
+        again.load_checkpoint(folder)
+        resumed = fit(again, rows, validation, settings, seed=3, keep=lambda i: None, state=json.loads(state))
+        assert resumed == result
+        for name, weight in reference.weights().items():
+            assert (weight == again.weights()[name]).all()
+
+
+def test_the_head_phase_moves_the_head_only(tiny_trunk, world) -> None:
+    rows, validation = world
+    trainer = trainer_of(tiny_trunk)
+    before = {name: w.clone() for name, w in trainer.weights().items()}
+    seen = {}
+
+    def look(metrics):
+        if metrics["update"] == 4:
+            seen.update({name: bool((w != before[name]).any()) for name, w in trainer.weights().items()})
+
+    fit(trainer, rows, validation, Settings(max_epochs=1), seed=0, keep=lambda i: None, on_update=look)
+    assert [name for name, moved in seen.items() if moved] == ["score.weight"]
+    assert sum(bool((w != before[name]).any()) for name, w in trainer.weights().items()) > 5
+
+
+def test_a_critic_that_cannot_learn_converges_and_one_cut_short_does_not(tiny_trunk, world) -> None:
+    rows, validation = world
+    still = Settings(head_updates=1, head_learning_rate=0.0, learning_rate=0.0, max_epochs=6)
+    result = fit(trainer_of(tiny_trunk), rows, validation, still, seed=0, keep=lambda i: None)
+    assert result.converged
+    assert [entry["stale"] for entry in result.evaluations] == [0, 0, 1, 2, 3]
+    short = Settings(max_epochs=1)
+    assert not fit(trainer_of(tiny_trunk), rows, validation, short, seed=0, keep=lambda i: None).converged
+
+
+def test_the_order_of_rows_depends_on_seed_epoch_and_place_alone(world) -> None:
+    rows, _ = world
+    settings = Settings()
+    plan = schedule(rows, settings)
+    assert plan.per_epoch == -(-sum(map(num_states, rows)) // 64)
+    epoch = [rows_of_update(rows, plan, plan.head + i, 0) for i in range(plan.per_epoch)]
+    lengths = sorted(len(row.token_ids) for part in epoch for row in part)
+    assert lengths == sorted(len(row.token_ids) for row in rows)
+    assert sum(float(row.columns["weight"].sum()) for row in epoch[0]) == pytest.approx(1)
+
+    def tokens(update, seed):
+        return [row.token_ids.tolist() for row in rows_of_update(rows, plan, update, seed)]
+
+    assert tokens(plan.head, 0) == tokens(plan.head, 0)
+    assert tokens(plan.head, 0) != tokens(plan.head, 1)
+    assert tokens(plan.head, 0) != tokens(plan.head + plan.per_epoch, 0)
+
+
+def test_the_schedule_is_a_constant_and_then_a_cosine(world) -> None:
+    rows, _ = world
+    settings = Settings()
+    plan = schedule(rows, settings)
+    rate = learning_rate(plan, settings)
+    assert rate(0) == rate(3) == 1e-2
+    assert rate(4) == pytest.approx(3e-3)
+    assert rate(plan.total) == pytest.approx(3e-4)
+    assert {0, plan.head, plan.total} <= plan.evaluations
+    assert len(plan.evaluations) == 2 + 6
+
+
+def test_the_base_logit_is_that_of_the_weighted_mean_target(world) -> None:
+    rows, _ = world
+    weight = np.concatenate([row.columns["weight"] for row in rows])
+    target = np.concatenate([row.columns["targets"] for row in rows])
+    assert sigmoid(np.array(base_logit(rows))) == pytest.approx(np.average(target, weights=weight), abs=1e-5)
+
+
+def test_held_out_states_count_own_outcomes_but_judge_steps_by_fresh_samples(make_rollout) -> None:
+    rollouts = [make_rollout("a", reward=1.0), make_rollout("b", task="t1", reward=0.0)]
+    labels = [
+        Label("a", 1, "bare", 4, 1, 1.0, 0.4, 5.0, "continuation", "p"),
+        Label("a", 2, "bare", 0, 0, None, 0.3, 2.0, "recovery", "p"),
+        Label("b", 0, "bare", 0, 0, 0.0, 0.0, 1.0, "outcome", "p"),
+    ]
+    states = held_out(rollouts, labels)
+    assert states.num_success.tolist() == [2, 0]  # the recovery label has no sample to be judged by
+    assert states.num_samples.tolist() == [5, 1]
+    assert states.fresh_samples.tolist() == [4, 0]
+    p = np.array([0.4, 0.0])
+    assert task_brier(p, states) == pytest.approx([0.24, 0.0])
+
+
+def test_nothing_to_fit_or_validate_on_is_said_at_once(tiny_trunk, world) -> None:
+    rows, validation = world
+    with pytest.raises(ValueError, match="0 rows to fit"):
+        fit(trainer_of(tiny_trunk), [], validation, Settings(), seed=0, keep=lambda i: None)
+    with pytest.raises(ValueError, match="0 validation tasks"):
+        fit(trainer_of(tiny_trunk), rows, held_out([], []), Settings(), seed=0, keep=lambda i: None)

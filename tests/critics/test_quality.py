@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from critics import quality
+from critics.audit import AuditData
+from critics.baselines import constant, position_only, task_rate
+
+
+def true_measures(p: np.ndarray, V: np.ndarray) -> dict[str, float]:
+    """EV, EV_within, rho_A and adv_rmse with V known exactly, [R, T]."""
+    pc, Vc = p - p.mean(1, keepdims=True), V - V.mean(1, keepdims=True)
+    A, B = np.diff(p, axis=1).ravel(), np.diff(V, axis=1).ravel()
+    return {
+        "ev": 1 - np.mean((p - V) ** 2) / np.var(V),
+        "ev_within": 1 - np.mean((pc - Vc) ** 2) / np.mean(Vc**2),
+        "rho_a": np.corrcoef(A, B)[0, 1],
+        "adv_rmse": math.sqrt(np.mean((A - B) ** 2)),
+        "rmse": math.sqrt(np.mean((p - V) ** 2)),
+        "flattening": A.std() / B.std(),
+    }
+
+
+@pytest.mark.parametrize("K", [8, 16, 32])
+def test_debiased_measures_recover_the_truth_at_any_number_of_continuations(make_audit, K) -> None:
+    audit, V = make_audit(lambda V, rng: 0.15 + 0.6 * V + rng.normal(0, 0.08, V.shape), K=K)
+    found = quality.measure(audit, num_resamples=400)
+    for name, truth in true_measures(audit.p.reshape(V.shape), V).items():
+        assert found[name].low < truth < found[name].high, (name, truth, found[name])
+        assert found[name].value == pytest.approx(truth, abs=0.05)
+
+
+def test_without_debiasing_a_few_continuations_would_look_much_worse(make_audit) -> None:
+    audit, V = make_audit(lambda V, rng: V, K=4, num_rollouts=6000)
+    raw = 1 - np.mean((audit.p - audit.v_hat) ** 2) / np.var(audit.v_hat)
+    assert raw < 0.8
+    assert quality.explained_variance(audit).value == pytest.approx(1.0, abs=0.02)
+    assert quality.explained_variance_within(audit).value == pytest.approx(1.0, abs=0.05)
+
+
+def test_intervals_cover_at_their_level(make_audit) -> None:
+    covered = {"ev": 0, "ev_within": 0, "rho_a": 0}
+    for seed in range(25):
+        audit, V = make_audit(lambda V, rng: V + rng.normal(0, 0.15, V.shape), num_rollouts=160, seed=seed)
+        # One huge draw of the same world is the truth that intervals are about.
+        found = quality.measure(audit, num_resamples=200)
+        for name in covered:
+            covered[name] += found[name].low < TRUTH[name] < found[name].high
+    assert all(20 <= count for count in covered.values()), covered
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _truth() -> None:
+    rng = np.random.default_rng(99)
+    V = 1 / (1 + np.exp(-(rng.normal(size=(100_000, 1)) + rng.normal(size=(100_000, 4)))))
+    TRUTH.update(true_measures(np.clip(V + rng.normal(0, 0.15, V.shape), 1e-6, 1 - 1e-6), V))
+
+
+TRUTH: dict[str, float] = {}
+
+
+def test_a_perfect_critic_sits_at_the_calibration_floor(make_audit) -> None:
+    excesses = []
+    for seed in range(10):
+        audit, _ = make_audit(lambda V, rng: V, seed=seed)
+        found = quality.calibration(audit, num_resamples=200)
+        assert found["ece_excess"].high < 0.03
+        assert found["logit_slope"].value == pytest.approx(1, abs=0.06)
+        excesses.append(found["ece_excess"].value)
+    assert abs(np.mean(excesses)) < 0.002
+
+
+def test_a_biased_critic_is_off_by_its_bias(make_audit) -> None:
+    audit, _ = make_audit(lambda V, rng: 0.1 + 0.85 * V)
+    found = quality.measure(audit, num_resamples=200)
+    assert found["bias"].value == pytest.approx(0.1 - 0.15 * audit.v_hat.mean(), abs=0.02)
+    assert found["ece_excess"].low > 0
+
+
+def test_reliability_resolution_and_uncertainty_add_up_to_the_binned_brier(make_audit) -> None:
+    audit, _ = make_audit(lambda V, rng: np.round(V * 4) / 4)  # few values: bins hold equal p
+    found = quality.measure(audit, num_resamples=100)
+    parts = found["reliability"].value - found["resolution"].value + found["uncertainty"].value
+    assert parts == pytest.approx(found["brier"].value, abs=1e-9)
+
+
+def test_a_constant_critic_explains_nothing_and_has_undefined_step_correlation(make_audit) -> None:
+    audit, _ = make_audit(lambda V, rng: np.full(V.shape, V.mean()))
+    found = quality.measure(audit, num_resamples=100)
+    assert found["ev"].value == pytest.approx(0, abs=0.01)
+    assert found["ev_within"].value == pytest.approx(0, abs=1e-9)
+    assert math.isnan(found["rho_a"].value)
+    assert found["auroc"].value == pytest.approx(0.5)
+    assert found["flattening"].value == pytest.approx(0)
+
+
+def test_states_without_spread_leave_explained_variance_undefined(make_audit) -> None:
+    audit, _ = make_audit(lambda V, rng: V, spread=0.0, within=0.0, seed=3)
+    assert not quality.explained_variance(audit).low > 0
+
+
+def test_auroc_agrees_with_a_direct_count_of_pairs(make_audit) -> None:
+    audit, _ = make_audit(lambda V, rng: np.round(V, 1), num_rollouts=30, K=8)
+    wins = total = 0.0
+    for i in range(len(audit)):
+        for j in range(len(audit)):
+            pairs = audit.k[i] * (audit.K[j] - audit.k[j])
+            wins += pairs * ((audit.p[i] > audit.p[j]) + 0.5 * (audit.p[i] == audit.p[j]))
+            total += pairs
+    found = quality.measure(audit, num_resamples=100)
+    assert found["auroc"].value == pytest.approx(wins / total)
+
+
+def test_the_solver_check_sees_hope_where_none_is(make_audit) -> None:
+    audit, _ = make_audit(lambda V, rng: 0.2 + 0.5 * V)
+    found = quality.measure(audit, num_resamples=100)
+    assert found["p_where_lost"].value == pytest.approx(0.2, abs=0.03)
+    assert found["share_above_solver"].value == 1.0
+
+
+def test_pairs_join_only_neighbours_of_one_rollout(make_audit) -> None:
+    audit, _ = make_audit(lambda V, rng: V, num_rollouts=3)
+    first, second = audit.pairs()
+    assert len(first) == 3 * 3
+    assert (audit.rollout_id[first] == audit.rollout_id[second]).all()
+    gap = audit.where(audit.step_index != 1)
+    assert len(gap.pairs()[0]) == 3
+
+
+def test_an_audit_refuses_impossible_counts(make_audit) -> None:
+    audit, _ = make_audit(lambda V, rng: V, num_rollouts=2)
+    fields = {name: getattr(audit, name) for name in AuditData.__dataclass_fields__}
+    with pytest.raises(ValueError, match="k <= K"):
+        AuditData(**fields | {"k": audit.K + 1})
+    with pytest.raises(ValueError, match="once"):
+        AuditData(**fields | {"step_index": np.zeros(len(audit), dtype=int)})
+
+
+def test_the_task_rate_leaves_the_states_own_rollout_out(make_audit) -> None:
+    audit, _ = make_audit(lambda V, rng: V, num_rollouts=4)
+    rewards = [r.reward for r in audit.rollouts]
+    others = (sum(rewards[1:]) + 1) / 5
+    assert task_rate(audit)[0] == pytest.approx(others)
+
+
+def test_baselines_get_the_best_constant_and_the_trend_of_the_position(make_audit) -> None:
+    audit, _ = make_audit(lambda V, rng: V)
+    assert constant(audit)[0] == pytest.approx(audit.v_hat.mean())
+    fallen = AuditData(
+        **{name: getattr(audit, name) for name in AuditData.__dataclass_fields__}
+        | {"k": np.round(audit.K * (1 - audit.position)).astype(int)}
+    )
+    p = position_only(fallen)
+    assert p[0] > 0.9
+    assert p[3] < 0.4
+
+
+def test_slices_cover_every_state_once_per_kind(make_audit) -> None:
+    audit, _ = make_audit(lambda V, rng: V, num_rollouts=60)
+    rows = quality.slices(audit, num_resamples=100)
+    for kind in ("level", "position", "split", "context"):
+        assert sum(row["num_states"] for row in rows if row["kind"] == kind) == len(audit)

@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from critics.anchors import StateRef, candidate_steps, choose_states
+from critics.recovery import StateFeatures, fit_recovery, fold_of
+from critics.targets import build_labels, check_labels, label_counts
+from pipeline.errors import ArtifactError
+from pipeline.types import Label
+
+POLICY = "policy-0"
+
+
+def continuation(make_rollout, parent, index, reward, draw=0, **changes):
+    return make_rollout(
+        f"{parent.rollout_id}-{index}-{draw}",
+        task=parent.task_id,
+        start_step_index=index,
+        parent_rollout_ids=(parent.rollout_id,),
+        guided=parent.guided,
+        reward=reward,
+        **changes,
+    )
+
+
+def test_states_are_chosen_at_shares_of_the_response_and_around_errors(make_rollout) -> None:
+    rollout = make_rollout("a", num_steps=10, wrong={4: "missing"})  # steps start at 0, 4, 8, ... of 39 tokens
+    assert candidate_steps(rollout, anchors=(0.3, 0.6, 0.9), around_errors=False) == (0, 3, 6, 9)
+    assert candidate_steps(rollout, anchors=(), around_errors=True) == (0, 4, 5)
+    last = make_rollout("b", num_steps=3, wrong={2: "missing"})
+    assert candidate_steps(last, anchors=(), around_errors=True) == (0, 2)  # after the last step is the end
+
+
+def test_choosing_ignores_outcomes_and_order(make_rollout) -> None:
+    rollouts = [
+        make_rollout(f"r{i}", task=f"t{i % 3}", response_token_ids=tuple(range(i, i + 15))) for i in range(12)
+    ]
+    options = {"anchors": (0.3, 0.6), "around_errors": True, "max_states": 9, "guided_share": 0.0, "seed": 1}
+    chosen = choose_states(rollouts, **options)
+    flipped = [replace(r, reward=1 - r.reward) for r in reversed(rollouts)]
+    assert choose_states(flipped, **options) == chosen
+    assert len(chosen) == 9
+    by_task = [sum(s.rollout_id in {f"r{i}" for i in range(t, 12, 3)} for s in chosen) for t in range(3)]
+    assert by_task == [3, 3, 3]
+    assert any(state.step_index == 0 for state in chosen)
+    assert choose_states(rollouts, **options | {"seed": 2}) != chosen
+
+
+def test_equal_prefixes_of_a_task_are_one_state(make_rollout) -> None:
+    same = [make_rollout("a"), make_rollout("b"), make_rollout("c", task="t1")]
+    options = {"anchors": (0.5,), "around_errors": False, "max_states": None, "guided_share": 0.0, "seed": 0}
+    chosen = choose_states(same, **options)
+    assert len(chosen) == 4  # two states of t0 and two of t1
+
+
+def test_failed_infrastructure_and_continuations_supply_no_states(make_rollout) -> None:
+    rollouts = [
+        make_rollout("a", reward=None, env_status="infra_error"),
+        make_rollout("b", start_step_index=1),
+    ]
+    options = {"anchors": (0.5,), "around_errors": True, "max_states": None, "guided_share": 0.5, "seed": 0}
+    assert choose_states(rollouts, **options) == []
+
+
+def test_the_guided_share_is_kept_under_a_cap_and_filled_from_either_side(make_rollout) -> None:
+    bare = [make_rollout(f"b{i}", task=f"t{i}") for i in range(30)]
+    guided = [make_rollout(f"g{i}", task=f"t{i}", guided=True) for i in range(30)]
+    options = {"anchors": (), "around_errors": False, "guided_share": 0.3, "seed": 0}
+
+    def number(rollouts, cap):
+        states = choose_states(rollouts, max_states=cap, **options)
+        return tuple(sum(s.context == c for s in states) for c in ("bare", "guided"))
+
+    assert number(bare + guided, 20) == (14, 6)
+    assert number(bare + guided[:2], 20) == (18, 2)
+    assert number(bare[:3] + guided, 20) == (3, 17)
+    assert number(bare + guided, None) == (30, 13)
+
+
+def test_kappa_zero_gives_k_over_n(make_rollout) -> None:
+    parent = make_rollout("a", policy_digest="other")  # another policy's outcome labels nothing
+    state = StateRef("a", 2, "bare")
+    samples = [continuation(make_rollout, parent, 2, float(d < 3), d) for d in range(8)]
+    labels, _ = build_labels([parent], {state: samples}, kappa=0.0, label_policy_digest=POLICY, seed=0)
+    assert [(x.step_index, x.num_success, x.num_continuations, x.target, x.weight) for x in labels] == [
+        (2, 3, 8, 3 / 8, 8.0)
+    ]
+
+
+def test_one_state_of_several_sources_is_one_row(make_rollout) -> None:
+    parent = make_rollout("a", num_steps=6)
+    state = StateRef("a", 2, "bare")
+    samples = [continuation(make_rollout, parent, 2, float(d < 3), d) for d in range(7)]
+    samples.append(continuation(make_rollout, parent, 2, None, 7, env_status="infra_error"))
+    labels, report = build_labels([parent], {state: samples}, kappa=2.0, label_policy_digest=POLICY, seed=0)
+    assert [x.step_index for x in labels] == [0, 1, 2, 4]  # turns 0, 1, 2, 4: own outcome; 3 and 5 unknown
+    merged = labels[2]
+    assert (merged.num_continuations, merged.num_success, merged.outcome) == (7, 3, 1.0)
+    assert label_counts(merged) == (4, 8)
+    assert merged.label_source == "continuation"
+    assert merged.weight == 10.0
+    assert 4 / 10 < merged.target < 6 / 10
+    assert report["num_by_source"] == {"continuation": 1, "outcome": 3}
+
+
+def test_an_own_outcome_never_labels_a_state_chosen_by_its_error(make_rollout) -> None:
+    parent = make_rollout("a", num_steps=6, wrong={3: "missing"}, reward=0.0)
+    labels, _ = build_labels([parent], {}, kappa=0.0, label_policy_digest=POLICY, seed=0)
+    assert [x.step_index for x in labels if x.outcome is not None] == [0, 1, 2, 4]
+
+
+def test_guided_outcomes_stay_in_their_context(make_rollout) -> None:
+    parent = make_rollout("a", guided=True)
+    labels, _ = build_labels([parent], {}, kappa=0.0, label_policy_digest=POLICY, seed=0)
+    assert {x.context for x in labels} == {"guided"}
+    with pytest.raises(ValueError, match="context"):
+        build_labels([parent], {StateRef("a", 0, "bare"): []}, kappa=0.0, label_policy_digest=POLICY, seed=0)
+
+
+def test_wrong_continuations_are_refused(make_rollout) -> None:
+    parent = make_rollout("a")
+    state = StateRef("a", 1, "bare")
+    for bad in (
+        continuation(make_rollout, parent, 2, 1.0),
+        continuation(make_rollout, parent, 1, 1.0, policy_digest="other"),
+        continuation(make_rollout, parent, 1, 0.5),
+    ):
+        with pytest.raises(ValueError, match=r"cannot label|not policy-0|rewards of 0 or 1"):
+            build_labels([parent], {state: [bad]}, kappa=0.0, label_policy_digest=POLICY, seed=0)
+
+
+def test_the_recovery_model_recovers_known_rates_and_counts_events_with_evidence() -> None:
+    rng = np.random.default_rng(0)
+    states, k, n = [], [], []
+    for i in range(600):
+        code = ("", "missing", "rare")[0 if i % 2 else (1 if i % 50 else 2)]
+        q, u = rng.uniform(0.2, 0.8), rng.random()
+        z = 0.5 + np.log(q / (1 - q)) - u + (-1.5 if code == "missing" else 0)
+        states.append(StateFeatures(f"t{i % 60}", code, q, u))
+        n.append(8)
+        k.append(int(rng.binomial(8, 1 / (1 + np.exp(-z)))))
+    model, report = fit_recovery(states, k, n, seed=0)
+    assert report["codes"]["missing"]["counted"] is True
+    assert report["codes"]["rare"]["counted"] is False  # too few tasks
+    found = report["coefficients"]
+    assert found["event:missing"] == pytest.approx(-1.5, abs=0.25)
+    assert found["logit_task_rate"] == pytest.approx(1, abs=0.2)
+    assert found["budget_used"] == pytest.approx(-1, abs=0.3)
+    m = model([StateFeatures("new", "", 0.5, 0.0), StateFeatures("new", "missing", 0.5, 0.0)])
+    assert m[0] == pytest.approx(1 / (1 + np.exp(-0.5)), abs=0.07)
+    assert m[1] == pytest.approx(1 / (1 + np.exp(1.0)), abs=0.07)
+
+
+def test_no_states_recovery_estimate_has_seen_its_own_task() -> None:
+    states = [StateFeatures(f"t{i}", "", 0.5, 0.5) for i in range(40)]
+    k, n = [4] * 40, [8] * 40
+    task = states[0].task_id
+    before = fit_recovery(states, k, n, seed=0)[0](states)
+    after = fit_recovery(states, [0, *k[1:]], n, seed=0)[0](states)
+    same_fold = np.array([fold_of(s.task_id, 0) == fold_of(task, 0) for s in states])
+    assert np.array_equal(before[same_fold], after[same_fold])
+    assert (before[~same_fold] > after[~same_fold]).all()
+
+
+def test_states_without_samples_get_a_target_only_right_after_a_counted_event(make_rollout) -> None:
+    rollouts, continuations = [], {}
+    rng = np.random.default_rng(0)
+    for i in range(40):
+        parent = make_rollout(f"r{i}", task=f"t{i}", num_steps=7, wrong={5: "missing"}, reward=float(i % 2))
+        rollouts.append(parent)
+        if i < 30:
+            for index, rate in ((3, 0.8), (6, 0.2)):
+                samples = [
+                    continuation(make_rollout, parent, index, float(rng.random() < rate), d) for d in range(4)
+                ]
+                continuations[StateRef(parent.rollout_id, index, "bare")] = samples
+    options = {"label_policy_digest": POLICY, "seed": 0}
+    labels, report = build_labels(rollouts, continuations, kappa=2.0, **options)
+    assert report["codes"]["missing"]["counted"]
+    alone = [x for x in labels if x.label_source == "recovery"]
+    assert {(x.rollout_id, x.step_index) for x in alone} == {(f"r{i}", 6) for i in range(30, 40)}
+    assert all(x.weight == 2.0 and 0.05 < x.target < 0.4 for x in alone)
+    assert not any(
+        x.label_source == "recovery"
+        for x in build_labels(rollouts, continuations, kappa=0.0, **options)[0]
+    )
+
+
+# ---- what the loader refuses
+
+
+@pytest.fixture
+def world(make_rollout, make_task):
+    rollouts = [make_rollout(f"r{i}", task=f"t{i}", reward=float(i % 2)) for i in range(6)]
+    tasks = [make_task(f"t{i}") for i in range(6)]
+    labels, _ = build_labels(rollouts, {}, kappa=0.0, label_policy_digest=POLICY, seed=0)
+    return labels, rollouts, tasks
+
+
+def check(labels, rollouts, tasks, policy=POLICY):
+    return check_labels(labels, rollouts, tasks, label_policy_digest=policy)
+
+
+def test_sound_labels_pass_and_are_counted(world) -> None:
+    audit = check(*world)
+    assert audit["num_labels"] == len(world[0])
+    assert audit["base_rate"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"num_success": 3, "num_continuations": 2}, "3 successes of 2"),
+        ({"num_success": -1, "num_continuations": 2}, "-1 successes"),
+        ({"target": 1.01}, "outside"),
+        ({"target": float("nan")}, "outside"),
+        ({"weight": 0.0}, "weight"),
+        ({"step_index": 40}, "no step 40"),
+        ({"outcome": 0.5}, "reward"),
+        ({"label_policy_digest": "other"}, "made for policies"),
+        ({"context": "guided"}, "context is bare"),
+        ({"rollout_id": "nobody"}, "no rollout"),
+    ],
+)
+def test_the_loader_refuses_impossible_labels(world, changes, problem) -> None:
+    labels, rollouts, tasks = world
+    bad: list[Label] = [replace(labels[0], **changes), *labels[1:]]
+    with pytest.raises(ArtifactError, match=problem):
+        check(bad, rollouts, tasks)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"guided": True}, "guided rollout's outcome on a bare state"),
+        ({"reward": None}, "null reward"),
+        ({"policy_digest": "other"}, "of policy other"),
+        ({"temperature": 0.7}, "sampled with"),
+        ({"top_p": 0.9}, "top_p"),
+        ({"loss_mask": (1,) * 15}, "tile"),
+    ],
+)
+def test_the_loader_refuses_labels_of_unsound_rollouts(world, changes, problem) -> None:
+    labels, rollouts, tasks = world
+    with pytest.raises(ArtifactError, match=problem):
+        check(labels, [replace(rollouts[0], **changes), *rollouts[1:]], tasks)
+
+
+def test_the_loader_refuses_own_outcomes_where_an_error_may_have_chosen_the_state(world) -> None:
+    labels, rollouts, tasks = world
+    with pytest.raises(ArtifactError, match="chosen by it"):
+        check([replace(labels[2], step_index=3), *labels[:2], *labels[3:]], rollouts, tasks)
+
+
+def test_the_loader_refuses_a_task_in_two_splits_duplicates_and_extreme_rates(world, make_task) -> None:
+    labels, rollouts, tasks = world
+    with pytest.raises(ArtifactError, match="in splits train and val"):
+        check(labels, rollouts, [*tasks, make_task("t0", split="val")])
+    with pytest.raises(ArtifactError, match="two rows"):
+        check([*labels, labels[0]], rollouts, tasks)
+    with pytest.raises(ArtifactError, match="there are none"):
+        check([], rollouts, tasks)
+    solved = [replace(r, reward=1.0) for r in rollouts]
+    with pytest.raises(ArtifactError, match="base rate"):
+        check([replace(x, outcome=1.0, target=1.0) for x in labels], solved, tasks)
+
+
+def test_own_outcomes_just_before_a_located_error_are_far_too_low() -> None:
+    """10 steps, each wrong with chance .1, an error recovered with .2: own outcomes say .20, the truth is .63.
+
+    The rollout got there *because* its next step was wrong; fresh continuations have not looked.
+    """
+    rng = np.random.default_rng(0)
+    N, T = 100_000, 10
+    wrong = rng.random((N, T)) < 0.1
+    first = np.where(wrong.any(1), wrong.argmax(1), T)
+    own = np.where(first == T, True, rng.random(N) < 0.2)
+    located = first[first < T]
+    fresh_wrong = rng.random((len(located), T)) < 0.1
+    fresh_wrong &= np.arange(T) >= located[:, None]  # continued from the state before the error
+    fresh = np.where(fresh_wrong.any(1), rng.random(len(located)) < 0.2, True)
+    assert own[first < T].mean() == pytest.approx(0.20, abs=0.01)
+    assert fresh.mean() == pytest.approx(0.63, abs=0.01)
