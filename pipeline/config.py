@@ -159,6 +159,8 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     result: dict[Any, Any] = {}
     for key_node, value_node in node.value:
         key = loader.construct_object(key_node, deep=True)
+        if isinstance(key, bool):
+            key = key_node.value  # YAML 1.1 reads the names `on` and `yes` as true
         if not isinstance(key, str | int | float):
             raise yaml.constructor.ConstructorError(
                 None, None, f"key {key!r} is not a name", key_node.start_mark
@@ -261,11 +263,11 @@ def _suggestion(model: type[BaseModel], key: str) -> str:
         same = difflib.get_close_matches(leaf, {name.rpartition(".")[2] for name in known}, n=1, cutoff=0.8)
         places = [name for name in known if same and name.rpartition(".")[2] == same[0]]
         nearest = [name for name in places if name.partition(".")[0] == head][:1] or places[:1]
-    nearest = nearest or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    if nearest:
-        return f"did you mean {nearest[0]}?"
     parent = key.rpartition(".")[0]
     allowed = [name for name in known if name.rpartition(".")[0] == parent]
-    if not allowed:
-        allowed = [name for name in known if "." not in name]
+    allowed = allowed or [name for name in known if "." not in name]
+    nearest = nearest or difflib.get_close_matches(leaf, [name.rpartition(".")[2] for name in allowed], n=1)
+    if nearest:
+        place = next((name for name in allowed if name.rpartition(".")[2] == nearest[0]), nearest[0])
+        return f"did you mean {place}?"
     return f"allowed: {', '.join(allowed)}"

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.cli import main
+from pipeline.config import Section
+from pipeline.disk import sealed, unsealed
+from pipeline.runner import Stage, Start, run_stage
+from pipeline.tables import LABELS, ROLLOUTS, STEPS, labels_table, rollouts_table, steps_table
+from pipeline.types import Event, Label, Rollout, Step
+
+EVIL = "\x1b[2J[bold]x[/bold] \u202egnp"
+
+
+class Run(Section):
+    name: str = "r"
+    seed: int = 0
+    data_dir: str = "data"
+
+
+class Config(Section):
+    run: Run = Run()
+
+
+ROLLOUT = Rollout(
+    rollout_id="r0",
+    task_id="t",
+    group_id="g",
+    iteration=0,
+    attempt=1,
+    draw=0,
+    parent_rollout_ids=(),
+    start_step_index=0,
+    guided=True,
+    feedback_in_context="you asked twice",
+    messages=({"role": "user", "content": "hello"}, {"role": "assistant", "content": EVIL}),
+    prompt_token_ids=(1,),
+    response_token_ids=(2, 3),
+    loss_mask=(1, 1),
+    logprobs=(-1.0, -1.0),
+    temperature=1.0,
+    top_p=1.0,
+    top_k=-1,
+    max_response_tokens=8,
+    seed=0,
+    policy_digest="p",
+    tokenizer_digest="t",
+    template_digest="m",
+    finish_reason="ended",
+    reward=0.0,
+    cost=0.25,
+    env_status="ok",
+    events=(Event("probe", 0, "sales", ("city",), "asked before"),),
+    feedback_text="wrong department",
+    feedback_source="rules/observed",
+    steps=(Step(0, 0, 2, EVIL),),
+)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A run with complete `rollouts`, complete `critic` and half-done `labels`."""
+    (tmp_path / "c.yaml").write_text(f"run: {{data_dir: {tmp_path}}}\n")
+    argv = [str(tmp_path / "c.yaml")]
+
+    def rollouts(start: Start) -> None:
+        start.plan([["r0", "r1"]], tables=(ROLLOUTS, STEPS), unit="rollouts")
+        both = [ROLLOUT, replace(ROLLOUT, rollout_id="r1", reward=None, guided=False)]
+        start.commit(0, {"rollouts": rollouts_table(both), "steps": steps_table(both)}, done=2)
+        start.finish()
+
+    def critic(start: Start) -> None:
+        start.plan([["u"]], unit="updates")
+        start.output("critic/weights.txt").write_text("w")
+        start.finish(report={"opening": ["The gate passed: [bold]yes[/bold]."]}, done=1)
+
+    def labels(start: Start) -> None:
+        start.plan([["r0"], ["r1"]], tables=(LABELS,), unit="states")
+        label = Label("r0", 0, "bare", 1, 1, None, 0.5, 1.0, "continuation", "p")
+        start.commit(0, {"labels": labels_table([label])}, done=1)
+        raise KeyboardInterrupt
+
+    assert run_stage(Stage("rollouts", 1, lambda c: (), (), rollouts), Config, argv) == 0
+    assert run_stage(Stage("critic", 1, lambda c: ("rollouts",), (), critic), Config, argv) == 0
+    with pytest.raises(KeyboardInterrupt):
+        run_stage(Stage("labels", 1, lambda c: ("rollouts",), (), labels), Config, argv)
+    return tmp_path / "r"
+
+
+@pytest.fixture
+def out(run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("COLUMNS", "200")
+    capsys.readouterr()
+
+    def command(*argv: object) -> tuple[int, str]:
+        code = main([str(part) for part in argv])
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    return command
+
+
+def test_status_tells_absent_resumable_and_complete_apart(out: Any, run_dir: Path) -> None:
+    code, text = out("status", run_dir)
+    assert code == 0
+    lines = {line.split("│")[1].strip(): line for line in text.splitlines() if line.startswith("│")}
+    assert "absent" in lines["tasks"]
+    assert "complete" in lines["rollouts"]
+    assert "2 rollouts" in lines["rollouts"]
+    assert "resumable, 1 of 2 shards" in lines["labels"]
+    assert "1 of 2 states" in lines["labels"]
+    manifest = unsealed(run_dir / "rollouts" / "manifest.json")
+    assert manifest["content_digest"][:8] in lines["rollouts"]
+
+
+def test_status_finds_runs_under_data_and_says_what_to_do_without_any(
+    out: Any, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run_dir)
+    code, text = out("status")
+    assert code == 3
+    assert "make demo" in text
+    (run_dir / "data").symlink_to(run_dir.parent)
+    code, text = out("status")
+    assert code == 0
+    assert "data/r" in text
+
+
+def test_status_says_damaged_and_stale(out: Any, run_dir: Path) -> None:
+    path = run_dir / "rollouts" / "manifest.json"
+    manifest = unsealed(path)
+    path.write_bytes(sealed({**manifest, "content_digest": "f" * 32}))
+    code, text = out("status", run_dir)
+    assert code == 0
+    assert "stale" in next(line for line in text.splitlines() if line.startswith("│ critic "))
+    path.write_text("{}")
+    code, text = out("status", run_dir)
+    assert code == 3
+    assert "damaged" in text
+
+
+def test_show_prints_rollouts_as_dialogues_with_hostile_text_made_harmless(out: Any, run_dir: Path) -> None:
+    code, text = out("show", run_dir / "rollouts", "--rows", 1)
+    assert code == 0
+    assert "assistant: ␛[2J[bold]x[/bold] <U+202E>gnp" in text
+    assert "\x1b" not in text
+    for words in (
+        "rollouts: 2 rows; tables here: rollouts, steps",
+        "user: hello",
+        "guided by feedback, attempt 1",
+        "feedback in the prompt: you asked twice",
+        "event in turn 0: probe sales city asked before",
+        "reward 0, cost 0.25, ended, ok, 2 sampled tokens of 2",
+        "feedback (rules/observed): wrong department",
+    ):
+        assert words in text
+    assert text.count("user: hello") == 1
+    assert "reward none" in out("show", run_dir / "rollouts")[1]
+
+
+def test_show_prints_any_table_of_complete_and_half_done_stages(out: Any, run_dir: Path) -> None:
+    code, text = out("show", run_dir / "rollouts", "--table", "steps")
+    assert code == 0
+    assert "text: ␛[2J[bold]x[/bold] <U+202E>gnp" in text
+    code, text = out("show", f"{run_dir}/labels/")
+    assert code == 0
+    assert "labels: 1 rows" in text
+    assert "target: 0.5" in text
+
+
+def test_show_prints_the_opening_of_a_report(out: Any, run_dir: Path) -> None:
+    code, text = out("show", run_dir / "critic")
+    assert code == 0
+    assert text == "The gate passed: [bold]yes[/bold].\n"
+
+
+def test_show_refuses_what_is_not_there(out: Any, run_dir: Path) -> None:
+    assert out("show", run_dir / "actor") == (
+        3,
+        f"vdapo: {run_dir}/actor is missing or has not begun. Run: make actor\n",
+    )
+    code, text = out("show", run_dir / "rollouts", "--table", "labels")
+    assert code == 2
+    assert "it has: rollouts, steps" in text
+    assert out("show", run_dir / "rollouts", "--rows", 0)[0] == 2
+
+
+def test_verify_passes_a_sound_run_and_finds_any_damage(out: Any, run_dir: Path) -> None:
+    code, text = out("verify", run_dir)
+    assert code == 0
+    assert "rollouts: complete and sound" in text
+    assert "labels: resumable and sound: 1 of 2 shards" in text
+    files = [run_dir / "rollouts" / "rollouts.parquet", run_dir / "critic" / "critic" / "weights.txt"]
+    files += list((run_dir / "labels" / "shards" / "labels").iterdir())
+    for path in files:
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        code, text = out("verify", run_dir)
+        assert code == 3
+        assert str(path) in text
+        assert text.count("WRONG") == 1
+        path.write_bytes(whole)
+    assert out("verify", run_dir)[0] == 0
+    assert out("verify", run_dir / "nothing")[0] == 3
+
+
+def test_verify_finds_counts_that_do_not_balance_even_under_a_right_digest(out: Any, run_dir: Path) -> None:
+    path = run_dir / "rollouts" / "manifest.json"
+    manifest = unsealed(path)
+    manifest["counts"]["done"] -= 1
+    path.write_bytes(sealed(manifest))
+    code, text = out("verify", run_dir)
+    assert code == 3
+    assert "counts do not balance" in text
+
+
+def test_verify_finds_steps_that_do_not_tile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "c.yaml").write_text(json.dumps({"run": {"data_dir": str(tmp_path)}}))
+
+    def make(start: Start) -> None:
+        start.plan([["r0"]], tables=(ROLLOUTS, STEPS), unit="rollouts")
+        wrong = replace(ROLLOUT, steps=(Step(0, 0, 1, "x"),))
+        start.commit(0, {"rollouts": rollouts_table([wrong]), "steps": steps_table([wrong])}, done=1)
+        start.finish()
+
+    assert run_stage(Stage("rollouts", 1, lambda c: (), (), make), Config, [str(tmp_path / "c.yaml")]) == 0
+    assert main(["verify", str(tmp_path / "r")]) == 3
+    assert "steps do not tile" in capsys.readouterr().out

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from pipeline import failpoints
+from pipeline.errors import ConfigError
+from pipeline.failpoints import FailpointError, failpoint
+from pipeline.progress import Progress
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr("pipeline.progress.time.monotonic", lambda: self.now)
+
+
+def test_without_a_terminal_a_plain_line_comes_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, sink = Clock(monkeypatch), io.StringIO()
+    with Progress(Console(file=sink, width=200), "toy: items", 100) as advance:
+        for _ in range(50):
+            clock.now += 0.5
+            advance(1)
+    lines = sink.getvalue().splitlines()
+    assert lines == [
+        "toy: items: 20 of 100 (20 %), 2/s, 40 s left",
+        "toy: items: 40 of 100 (40 %), 2/s, 30 s left",
+    ]
+
+
+def test_what_earlier_starts_did_counts_but_does_not_speed_up_the_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, sink = Clock(monkeypatch), io.StringIO()
+    with Progress(Console(file=sink, width=200), "x", 100) as bar:
+        bar.advance(50)
+        clock.now += 10
+        bar.advance(10)
+    with Progress(Console(file=sink, width=200), "y", 100, initial=50) as bar:
+        clock.now += 10
+        bar.set(60)
+    assert sink.getvalue().splitlines() == [
+        "x: 60 of 100 (60 %), 1/s, 40 s left",
+        "y: 60 of 100 (60 %), 1/s, 40 s left",
+    ]
+
+
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = io.StringIO()
+    with Progress(Console(file=sink, width=80, force_terminal=True), "bar", 4) as bar:
+        bar.advance(2)
+        bar._bar and bar._bar.refresh()
+    assert "bar" in sink.getvalue()
+    assert "2 of 4 (50 %)" in sink.getvalue()
+
+
+def test_an_unarmed_failpoint_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VDAPO_FAILPOINTS", raising=False)
+    failpoint("anything")
+
+
+def test_a_failpoint_fails_at_the_passage_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failpoints, "_hits", failpoints.Counter())
+    monkeypatch.setenv("VDAPO_FAILPOINTS", "a.b:2=raise,c:1=enospc")
+    failpoint("a.b")
+    failpoint("other")
+    with pytest.raises(FailpointError, match=r"a\.b"):
+        failpoint("a.b")
+    failpoint("a.b")
+    with pytest.raises(OSError, match="No space left"):
+        failpoint("c")
+
+
+@pytest.mark.parametrize("text", ["a", "a:0=kill", "a:1=explode", ":1=kill", "a:x=kill"])
+def test_a_badly_armed_failpoint_is_a_configuration_error(text: str) -> None:
+    with pytest.raises(ConfigError, match="allowed"):
+        failpoints.parse(text)
