@@ -29,7 +29,7 @@ class SlotCache:
         num_layers, num_kv_heads, head_dim: of the model.
         num_slots: rows.
         max_length: tokens a row may ever hold.
-        dtype, device: of the model.
+        dtype: of the model; its device is the CPU.
     """
 
     def __init__(
@@ -40,18 +40,17 @@ class SlotCache:
         head_dim: int,
         max_length: int,
         dtype: torch.dtype,
-        device: torch.device,
     ) -> None:
         self.max_length = max_length
         self._shape = (2, num_layers, num_slots, num_kv_heads, head_dim)
-        self._dtype, self._device = dtype, device
+        self._dtype = dtype
         self._data = self._make(0)
 
     def _make(self, length: int) -> torch.Tensor:
         """Returns zeros, not garbage: masked positions are multiplied by 0, and 0 times NaN is NaN."""
         shape = (*self._shape[:4], length, self._shape[4])
-        if self._device.type != "cpu" or length == 0:
-            return torch.zeros(shape, dtype=self._dtype, device=self._device)
+        if length == 0:
+            return torch.zeros(shape, dtype=self._dtype)
         # numpy's zeros take memory page by page when it is written, torch's take all of it at once.
         raw = np.zeros(math.prod(shape) * self._dtype.itemsize, dtype=np.uint8)
         return torch.from_numpy(raw).view(self._dtype).view(shape)

@@ -31,7 +31,7 @@ class TransformersEngine:
     A result depends on its request alone up to rounding: token i uses the i-th number of Philox(seed).
 
     Args:
-        model: a transformers model with full attention in every layer, such as Qwen3ForCausalLM. Its
+        model: a transformers model with full attention in every layer, such as Qwen3ForCausalLM, on the CPU. Its
             attention is replaced, so nothing else may run it: give a trainer a model of its own.
         policy_digest: name of the weights.
         max_live: slots, >= 1; more requests wait in the queue.
@@ -42,7 +42,7 @@ class TransformersEngine:
         max_pass_tokens: tokens of one pass, unless a single prompt is longer.
 
     Raises:
-        ValueError: a setting out of range, or a model with another kind of attention.
+        ValueError: a setting out of range, or a model elsewhere or with another kind of attention.
     """
 
     def __init__(
@@ -66,6 +66,9 @@ class TransformersEngine:
             raise ValueError(
                 f"the model has layers of {sorted(kinds)}; this engine knows full_attention only"
             )
+        parameter = next(model.parameters())
+        if parameter.device.type != "cpu":
+            raise ValueError(f"the model is on {parameter.device}; this engine plans its batches for the CPU")
         self.policy_digest = policy_digest
         self.counters = EngineCounters()
         self.pad_token_id = pad_token_id
@@ -76,7 +79,6 @@ class TransformersEngine:
         limit = int(config.max_position_embeddings)
         self.max_length = limit if max_length is None else min(max_length, limit)
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        parameter = next(model.parameters())
         self._cache = SlotCache(
             config.num_hidden_layers,
             max_live,
@@ -84,7 +86,6 @@ class TransformersEngine:
             head_dim,
             self.max_length,
             parameter.dtype,
-            parameter.device,
         )
         self._queue: deque[tuple[int, GenerationRequest]] = deque()
         self._in_flight: set[str] = set()
