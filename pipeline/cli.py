@@ -218,7 +218,7 @@ _COLOURS = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yell
 
 
 def _dialogue(console: Console, row: dict[str, Any]) -> None:
-    """Prints a rollout as played. What a model said goes through Text and `visible`: no markup, no escapes."""
+    """Prints a rollout as played. What a model said passes Text and `visible`: no markup, no escapes."""
     kind = f"{'guided by feedback, ' if row['guided'] else ''}attempt {row['attempt']}, draw {row['draw']}"
     console.rule(Text(visible(f"rollout {row['rollout_id'][:12]} of task {row['task_id'][:12]} ({kind})")))
     for message in row["messages"]:

@@ -258,7 +258,8 @@ def _suggestion(model: type[BaseModel], key: str) -> str:
     known = list(known_keys(model))
     leaf = key.rpartition(".")[2]
     head = key.partition(".")[0]
-    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
+    level = [name for name in known if name.count(".") == key.count(".")]
+    nearest = difflib.get_close_matches(key, level, n=1, cutoff=0.8)
     if not nearest:  # the right name at another level, preferably of the same section
         same = difflib.get_close_matches(leaf, {name.rpartition(".")[2] for name in known}, n=1, cutoff=0.8)
         places = [name for name in known if same and name.rpartition(".")[2] == same[0]]

@@ -64,7 +64,11 @@ def rollout(number: int = 0, **changes: object) -> Rollout:
         feedback_in_context="",
         messages=(
             {"role": "user", "content": "hello"},
-            {"role": "assistant", "content": None, "tool_calls": [{"id": "c0", "function": {"z": "1", "a": "2"}}]},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "c0", "function": {"z": "1", "a": "2"}}],
+            },
             {"role": "tool", "content": "", "tool_call_id": "c0"},
         ),
         prompt_token_ids=(5, 6),
@@ -100,7 +104,11 @@ def test_tasks_come_back_from_parquet_as_they_were(tmp_path: Path) -> None:
 
 
 def test_rollouts_come_back_from_parquet_as_they_were_steps_included(tmp_path: Path) -> None:
-    rollouts = [rollout(0), rollout(1, reward=None, env_status="infra_error", steps=(), events=(), messages=()), rollout(2)]
+    rollouts = [
+        rollout(0),
+        rollout(1, reward=None, env_status="infra_error", steps=(), events=(), messages=()),
+        rollout(2),
+    ]
     write_parquet(rollouts_table(rollouts), ROLLOUTS, tmp_path / "r.parquet")
     write_parquet(steps_table(rollouts[::-1]), STEPS, tmp_path / "s.parquet")
     table = read_parquet(tmp_path / "r.parquet", ROLLOUTS)
@@ -121,7 +129,9 @@ def test_labels_and_values_come_back_as_they_were() -> None:
 def test_token_ids_are_plain_and_logprobs_byte_stream_split(tmp_path: Path) -> None:
     write_parquet(rollouts_table([rollout(i) for i in range(3)]), ROLLOUTS, tmp_path / "r.parquet")
     group = pq.ParquetFile(tmp_path / "r.parquet").metadata.row_group(0)
-    encodings = {group.column(i).path_in_schema: set(group.column(i).encodings) for i in range(group.num_columns)}
+    encodings = {
+        group.column(i).path_in_schema: set(group.column(i).encodings) for i in range(group.num_columns)
+    }
     ids, logprobs = encodings["response_token_ids.list.element"], encodings["logprobs.list.element"]
     assert "PLAIN" in ids
     assert not any("DICTIONARY" in name for name in ids)
@@ -168,7 +178,10 @@ def test_schemas_are_checked_both_ways(tmp_path: Path) -> None:
     for bad, words in [
         (table.drop_columns(["value"]), "column value (double) is missing"),
         (table.append_column("more", pa.array([1])), "unknown columns"),
-        (table.set_column(1, pa.field("step_index", pa.int64(), False), pa.array([0])), "int64 not null; allowed: int32"),
+        (
+            table.set_column(1, pa.field("step_index", pa.int64(), False), pa.array([0])),
+            "int64 not null; allowed: int32",
+        ),
         (table.select(["step_index", "rollout_id", "context", "critic", "value"]), "order must be"),
     ]:
         with pytest.raises(ValueError, match=re.escape(words)):
@@ -224,7 +237,9 @@ def test_text_moved_between_rows_changes_the_digest_and_volatile_columns_do_not(
     spec = TableSpec("toy", "", columns, ("id",))
 
     def toy(texts: list[str], host: str = "a") -> str:
-        return content_digest(pa.table({"id": ["1", "2"], "text": texts, "host": [host] * 2}, schema=spec.schema), spec)
+        return content_digest(
+            pa.table({"id": ["1", "2"], "text": texts, "host": [host] * 2}, schema=spec.schema), spec
+        )
 
     assert toy(["ab", "c"]) != toy(["a", "bc"])
     assert toy(["ab", "c"], "x") == toy(["ab", "c"], "y")
@@ -271,14 +286,18 @@ def dictionary_of(spec: TableSpec) -> str:
     lines += ["| column | type | unit | meaning |", "|---|---|---|---|"]
     for c in spec.columns:
         kind = _type_name(c.type) + (" or null" if c.nullable else "")
-        lines.append(f"| `{c.name}` | {kind.replace('<', '&lt;').replace('>', '&gt;')} | {c.unit} | {c.description} |")
+        lines.append(
+            f"| `{c.name}` | {kind.replace('<', '&lt;').replace('>', '&gt;')} | {c.unit} | {c.description} |"
+        )
     return "\n".join(lines) + "\n"
 
 
 def test_the_data_dictionary_says_what_the_code_says() -> None:
     text = (Path(__file__).parents[2] / "data" / "README.md").read_text(encoding="utf-8")
     for spec in SPECS.values():
-        assert dictionary_of(spec) in text, f"data/README.md: section {spec.name} should be:\n{dictionary_of(spec)}"
+        assert dictionary_of(spec) in text, (
+            f"data/README.md: section {spec.name} should be:\n{dictionary_of(spec)}"
+        )
     sections = re.findall(r"^## (\w+)$", text, flags=re.M)
     assert [name for name in sections if name in SPECS] == list(SPECS)
     for spec in SPECS.values():
