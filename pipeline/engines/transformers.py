@@ -31,8 +31,8 @@ class TransformersEngine:
     A result depends on its request alone up to rounding: token i uses the i-th number of Philox(seed).
 
     Args:
-        model: a transformers model with full attention in every layer, such as Qwen3ForCausalLM, on the CPU. Its
-            attention is replaced, so nothing else may run it: give a trainer a model of its own.
+        model: a transformers model on the CPU with full attention in every layer, such as Qwen3ForCausalLM.
+            Its attention is replaced, so nothing else may run it: give a trainer a model of its own.
         policy_digest: name of the weights.
         max_live: slots, >= 1; more requests wait in the queue.
         pad_token_id: not sampled specially; kept for engines that pad.
