@@ -14,7 +14,7 @@ resample clusters. Without the debiasing a finite K makes critics look worse tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -362,7 +362,12 @@ def position_bins(audit: AuditData, num_bins: int = NUM_POSITIONS) -> np.ndarray
     return np.minimum((audit.position * num_bins).astype(np.int64), num_bins - 1)
 
 
-def slices(audit: AuditData, *, num_resamples: int = 500, seed: int = 0) -> list[dict[str, Any]]:
+SLICE_KINDS = ("level", "position", "split", "context")
+
+
+def slices(
+    audit: AuditData, *, kinds: Sequence[str] = SLICE_KINDS, num_resamples: int = 500, seed: int = 0
+) -> list[dict[str, Any]]:
     """Returns one row per slice: kind, name, num_states, num_tasks, and an Interval per measure.
 
     Measures: bias, rmse, ev, ev_within, skill_over_task_rate.
@@ -374,7 +379,8 @@ def slices(audit: AuditData, *, num_resamples: int = 500, seed: int = 0) -> list
         "context": audit.context,
     }
     rows = []
-    for kind, key in keys.items():
+    for kind in kinds:
+        key = keys[kind]
         for name in sorted(set(key.tolist())):
             part = audit.where(key == name)
             by_sums = _Measured(part.cluster, num_resamples, seed)

@@ -56,8 +56,10 @@ def draw(
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    # Matplotlib's plain ids (figure_1, axes_1) repeat from drawing to drawing.
-    return re.sub(r'<g id="[A-Za-z_0-9]+">', "<g>", svg).strip()
+    # Nothing refers to the ids of groups; the others get the drawing's name, to be unique on a page.
+    svg = re.sub(r'<g id="[^"]+">', "<g>", svg)
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
+    return re.sub(r'(url\(|href=")#([^")]+)', rf"\1#{name}-\2", svg).strip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,10 +51,14 @@ def frozen(tiny_trunk, tmp_path_factory):
 
 def label(name: str, step: int, target: float, weight: float, **changes) -> Label:
     fields = {"context": "bare", "num_continuations": 8, "num_success": 0, "outcome": None} | changes
-    return Label(name, step, target=target, weight=weight, label_source="x", label_policy_digest="p", **fields)
+    return Label(
+        name, step, target=target, weight=weight, label_source="x", label_policy_digest="p", **fields
+    )
 
 
-def test_one_causal_pass_gives_what_the_sequence_classifier_gives_prefix_by_prefix(frozen, make_rollout) -> None:
+def test_one_causal_pass_gives_what_the_sequence_classifier_gives_prefix_by_prefix(
+    frozen, make_rollout
+) -> None:
     import torch
     from transformers import AutoModelForSequenceClassification
 
@@ -124,7 +128,11 @@ def test_a_changed_file_or_contract_is_refused(frozen, tmp_path) -> None:
 def test_any_mismatch_is_refused(frozen, make_rollout) -> None:
     critic = critics.load(frozen[0])
     critic.check_matches(
-        tokenizer_digest="tok", template_digest="tpl", label_policy_digest="policy-0", gamma=1.0, contexts=("bare",)
+        tokenizer_digest="tok",
+        template_digest="tpl",
+        label_policy_digest="policy-0",
+        gamma=1.0,
+        contexts=("bare",),
     )
     for given in (
         {"tokenizer_digest": "x"},

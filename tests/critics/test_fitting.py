@@ -54,13 +54,19 @@ def walks(make_rollout, number: int, seed: int):
         )
         for t, at in enumerate([start, *cells[:-1]]):
             k = int(rng.binomial(8, at / NUM_CELLS))
-            labels.append(Label(f"w{seed}-{i}", t, "bare", 8, k, None, k / 8, 8.0, "continuation", "policy-0"))
+            labels.append(
+                Label(f"w{seed}-{i}", t, "bare", 8, k, None, k / 8, 8.0, "continuation", "policy-0")
+            )
     return rollouts, labels
 
 
 def trainer_of(tiny_trunk) -> TorchTrainer:
     return TorchTrainer(
-        make_critic(tiny_trunk), head="critic", learning_rate=lambda _: 0.0, weight_decay=0.0, micro_batch_tokens=4096
+        make_critic(tiny_trunk),
+        head="critic",
+        learning_rate=lambda _: 0.0,
+        weight_decay=0.0,
+        micro_batch_tokens=4096,
     )
 
 
@@ -70,7 +76,9 @@ def world(make_rollout):
     return rows, held_out(*walks(make_rollout, 80, 1))
 
 
-def test_cross_entropy_on_counts_recovers_v_on_a_chain_that_can_be_enumerated(tiny_trunk, world, make_rollout) -> None:
+def test_cross_entropy_on_counts_recovers_v_on_a_chain_that_can_be_enumerated(
+    tiny_trunk, world, make_rollout
+) -> None:
     rows, validation = world
     trainer = trainer_of(tiny_trunk)
     stored = {}
@@ -85,9 +93,17 @@ def test_cross_entropy_on_counts_recovers_v_on_a_chain_that_can_be_enumerated(ti
     fresh = held_out(rollouts, labels)
     z = fresh.logits(trainer)
     calibrator = fit_calibrator(
-        validation.logits(trainer), validation.num_success, validation.num_samples, base_logit=result.base_logit
+        validation.logits(trainer),
+        validation.num_success,
+        validation.num_samples,
+        base_logit=result.base_logit,
     )
-    cells = np.array([row.token_ids[p] - 20 for row, p in zip([fresh.rows[r] for r in fresh.row], fresh.position, strict=True)])
+    cells = np.array(
+        [
+            row.token_ids[p] - 20
+            for row, p in zip([fresh.rows[r] for r in fresh.row], fresh.position, strict=True)
+        ]
+    )
     for cell in range(1, NUM_CELLS):
         assert calibrator(z)[cells == cell].mean() == pytest.approx(cell / NUM_CELLS, abs=0.05)
     assert np.sqrt(np.mean((calibrator(z) - cells / NUM_CELLS) ** 2)) < 0.06
@@ -107,7 +123,7 @@ def test_a_fit_stopped_anywhere_and_resumed_is_the_same_fit_bit_for_bit(tiny_tru
 
     reference, result = whole()
 
-    class Stopped(Exception):
+    class StoppedError(Exception):
         pass
 
     for stop_at in (3, 4, 7, 9):
@@ -121,10 +137,10 @@ def test_a_fit_stopped_anywhere_and_resumed_is_the_same_fit_bit_for_bit(tiny_tru
 
         def stop(metrics):
             if metrics["update"] == stop_at:  # noqa: B023
-                raise Stopped
+                raise StoppedError
 
         options = {"seed": 3, "keep": lambda i: None, "checkpoint": checkpoint, "checkpoint_every": 1}
-        with pytest.raises(Stopped):
+        with pytest.raises(StoppedError):
             fit(trainer, rows, validation, settings, on_update=stop, **options)
         folder, state = saved["last"]
         again = trainer_of(tiny_trunk)

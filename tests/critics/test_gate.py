@@ -61,7 +61,7 @@ def test_an_overconfident_critic_fails_only_calibration(make_audit) -> None:
 
 
 def test_a_critic_that_knows_only_the_rollout_fails_only_the_step_conditions(make_audit) -> None:
-    audit, V = make_audit(lambda V, rng: np.broadcast_to(V.mean(1, keepdims=True), V.shape))
+    audit, _V = make_audit(lambda V, rng: np.broadcast_to(V.mean(1, keepdims=True), V.shape))
     assert failed(judged(audit)) >= {"ev_within", "rho_a"}
     assert not failed(judged(audit)) & {"ev", "skill_over_task_rate", "ece_excess", "converged"}
 
@@ -99,9 +99,7 @@ def test_a_critic_worse_than_the_tasks_own_rate_fails_only_that_skill(make_audit
         p[at] += V.ravel()[at].mean() - p[at].mean()
     outcomes = rng.random(600) < V[:, 0]
     rollouts = tuple(replace(r, reward=float(x)) for r, x in zip(audit.rollouts, outcomes, strict=True))
-    audit = replace(
-        audit, p=np.clip(p, 0.01, 0.99), k=rng.binomial(32, V).ravel(), rollouts=rollouts
-    )
+    audit = replace(audit, p=np.clip(p, 0.01, 0.99), k=rng.binomial(32, V).ravel(), rollouts=rollouts)
     assert failed(judged(audit)) == {"skill_over_task_rate"}
 
 
@@ -145,7 +143,9 @@ def test_gate_json_is_strict_json_with_the_verdict_and_the_reasons(make_audit) -
     measures = measure(audit, num_resamples=100)
     conditions = gate.judge({"bare": measures}, converged=False)
     content = json.loads(
-        json.dumps(gate.gate_dict(conditions, measures, policy_digest="p", critic_digest="c"), allow_nan=False)
+        json.dumps(
+            gate.gate_dict(conditions, measures, policy_digest="p", critic_digest="c"), allow_nan=False
+        )
     )
     assert content["verdict"] == "FAIL"
     assert content["passed"] is False
@@ -157,9 +157,14 @@ def test_the_opening_says_verdict_policy_and_limits_in_words(make_audit) -> None
     audit, _ = make_audit(good)
     measures = measure(audit, num_resamples=100)
     passing = gate.opening(
-        gate.judge({"bare": measures}, converged=True), measures, policy_digest="abcdef" * 5, weakest="level 3"
+        gate.judge({"bare": measures}, converged=True),
+        measures,
+        policy_digest="abcdef" * 5,
+        weakest="level 3",
     )
-    assert passing.startswith("PASS. This critic estimates the chance that policy abcdefabcdef solves an unseen task")
+    assert passing.startswith(
+        "PASS. This critic estimates the chance that policy abcdefabcdef solves an unseen task"
+    )
     assert "Weakest: level 3." in passing
     assert "Not measured: sibling_top1, probes." in passing
     assert passing.endswith("It does not judge step correctness.")

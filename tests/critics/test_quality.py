@@ -34,7 +34,7 @@ def test_debiased_measures_recover_the_truth_at_any_number_of_continuations(make
 
 
 def test_without_debiasing_a_few_continuations_would_look_much_worse(make_audit) -> None:
-    audit, V = make_audit(lambda V, rng: V, K=4, num_rollouts=6000)
+    audit, _V = make_audit(lambda V, rng: V, K=4, num_rollouts=6000)
     raw = 1 - np.mean((audit.p - audit.v_hat) ** 2) / np.var(audit.v_hat)
     assert raw < 0.8
     assert quality.explained_variance(audit).value == pytest.approx(1.0, abs=0.02)
@@ -44,12 +44,12 @@ def test_without_debiasing_a_few_continuations_would_look_much_worse(make_audit)
 def test_intervals_cover_at_their_level(make_audit) -> None:
     covered = {"ev": 0, "ev_within": 0, "rho_a": 0}
     for seed in range(25):
-        audit, V = make_audit(lambda V, rng: V + rng.normal(0, 0.15, V.shape), num_rollouts=160, seed=seed)
+        audit, _V = make_audit(lambda V, rng: V + rng.normal(0, 0.15, V.shape), num_rollouts=160, seed=seed)
         # One huge draw of the same world is the truth that intervals are about.
         found = quality.measure(audit, num_resamples=200)
         for name in covered:
             covered[name] += found[name].low < TRUTH[name] < found[name].high
-    assert all(20 <= count for count in covered.values()), covered
+    assert all(count >= 20 for count in covered.values()), covered
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -27,7 +27,9 @@ def continuation(make_rollout, parent, index, reward, draw=0, **changes):
 
 
 def test_states_are_chosen_at_shares_of_the_response_and_around_errors(make_rollout) -> None:
-    rollout = make_rollout("a", num_steps=10, wrong={4: "missing"})  # steps start at 0, 4, 8, ... of 39 tokens
+    rollout = make_rollout(
+        "a", num_steps=10, wrong={4: "missing"}
+    )  # steps start at 0, 4, 8, ... of 39 tokens
     assert candidate_steps(rollout, anchors=(0.3, 0.6, 0.9), around_errors=False) == (0, 3, 6, 9)
     assert candidate_steps(rollout, anchors=(), around_errors=True) == (0, 4, 5)
     last = make_rollout("b", num_steps=3, wrong={2: "missing"})
@@ -184,8 +186,7 @@ def test_states_without_samples_get_a_target_only_right_after_a_counted_event(ma
     assert {(x.rollout_id, x.step_index) for x in alone} == {(f"r{i}", 6) for i in range(30, 40)}
     assert all(x.weight == 2.0 and 0.05 < x.target < 0.4 for x in alone)
     assert not any(
-        x.label_source == "recovery"
-        for x in build_labels(rollouts, continuations, kappa=0.0, **options)[0]
+        x.label_source == "recovery" for x in build_labels(rollouts, continuations, kappa=0.0, **options)[0]
     )
 
 
@@ -269,7 +270,7 @@ def test_the_loader_refuses_a_task_in_two_splits_duplicates_and_extreme_rates(wo
 
 
 def test_own_outcomes_just_before_a_located_error_are_far_too_low() -> None:
-    """10 steps, each wrong with chance .1, an error recovered with .2: own outcomes say .20, the truth is .63.
+    """10 steps, each wrong with chance .1, an error recovered with .2: own outcomes say .20, truth .63.
 
     The rollout got there *because* its next step was wrong; fresh continuations have not looked.
     """

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from critics.report import build_report, report_page
+
+OPTIONS = {"policy_digest": "abcdef012345" * 2, "critic_digest": "c" * 32, "num_resamples": 200}
+EVALUATIONS = [
+    {
+        "number": i,
+        "update": 10 * i,
+        "phase": "head" if i < 2 else "all",
+        "brier": 0.2 - i / 50,
+        "brier_se": 0.01,
+        "ev_within": i / 10,
+    }
+    for i in range(4)
+]
+LABELS = {
+    "base_rate": 0.5,
+    "codes": {
+        "missing": {"num_continuations": 90, "num_tasks": 30, "recovery_rate": 0.2, "low": 0.1, "high": None,
+                    "counted": True}
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def audit(make_audit):
+    return make_audit(lambda V, rng: V + rng.normal(0, 0.03, V.shape))[0]
+
+
+def test_a_report_survives_json_and_makes_the_same_page(audit) -> None:
+    report = build_report(audit, converged=True, evaluations=EVALUATIONS, labels_report=LABELS, **OPTIONS)
+    again = json.loads(json.dumps(report, allow_nan=False))
+    assert report_page(again) == report_page(report)
+    assert report["passed"] is True
+    assert report["gate"]["verdict"] == "PASS"
+    assert (
+        build_report(audit, converged=True, evaluations=EVALUATIONS, labels_report=LABELS, **OPTIONS)
+        == report
+    )
+
+
+def test_the_page_opens_with_the_verdict_and_shows_rollouts_escaped(audit) -> None:
+    report = build_report(audit, converged=True, evaluations=EVALUATIONS, labels_report=LABELS, **OPTIONS)
+    html = report_page(report)
+    assert html.index("PASS. This critic estimates") < html.index("<table")
+    assert html.count("Its steps") == 6
+    assert "say 0 &lt;b&gt;&amp;amp;" in html
+    assert "not measured" in html
+    failing = report_page(build_report(audit, converged=False, **OPTIONS))
+    assert 'class="fail">FAIL.' in failing
+
+
+def test_samples_take_solved_and_failed_rollouts_in_turn_with_their_audited_states(audit) -> None:
+    report = build_report(audit, converged=True, num_sample_rollouts=4, **OPTIONS)
+    shown = report["sample_rollouts"]
+    assert [sample["reward"] for sample in shown] == [1.0, 0.0, 1.0, 0.0]
+    first = shown[0]
+    at = audit.rollout_id == first["rollout_id"]
+    assert [entry[1] for entry in first["audited"]] == (audit.v_hat[at]).tolist()
+    assert all(low <= value <= high for _, value, low, high in first["audited"])
+
+
+def test_guided_states_are_measured_but_judged_only_when_asked(audit) -> None:
+    guided = replace(
+        audit, context=np.where(np.char.endswith(audit.rollout_id, "7"), "guided", "bare").astype(str)
+    )
+    report = build_report(guided, converged=True, **OPTIONS)
+    assert set(report["measures"]) == {"bare", "guided"}
+    assert not any("guided" in c["name"] for c in report["gate"]["conditions"])
+    judged = build_report(guided, converged=True, judged_contexts=("bare", "guided"), **OPTIONS)
+    assert any("guided" in c["name"] for c in judged["gate"]["conditions"])
+
+
+def test_a_context_that_was_asked_for_but_not_audited_fails(audit) -> None:
+    report = build_report(audit, converged=True, judged_contexts=("bare", "guided"), **OPTIONS)
+    assert report["passed"] is False
+    assert any("guided" in reason for reason in report["gate"]["reasons"])
+    assert "FAIL" in report_page(report)
+
+
+def test_a_tiny_audit_fails_in_words_instead_of_crashing(audit) -> None:
+    few = audit.where(np.arange(len(audit)) < 2)
+    report = json.loads(json.dumps(build_report(few, converged=True, **OPTIONS), allow_nan=False))
+    assert report["passed"] is False
+    assert "undefined" in report_page(report)
+    with pytest.raises(ValueError, match="bare"):
+        build_report(replace(few, context=np.array(["guided"] * 2)), converged=True, **OPTIONS)
+
+
+def test_the_weakest_slice_is_named(make_audit) -> None:
+    audit, _ = make_audit(lambda V, rng: V)
+    bad = audit.level == 2
+    audit = replace(audit, p=np.where(bad, 0.5, audit.p))
+    assert "Weakest: level 2, where it explains" in build_report(audit, converged=True, **OPTIONS)["opening"]

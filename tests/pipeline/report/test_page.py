@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from pipeline.report import Dialogue, DialogueStep, Drawing, Section, Table, Text, page, plots
+
+
+def drawings() -> dict[str, str]:
+    line = plots.Line("a <curve> & co", [0, 1, 2], [0.1, 0.2, 0.3], [0.0, 0.1, 0.2], [0.2, 0.3, 0.4])
+    other = plots.Line("other", [0, 1, 2], [0.3, 0.2, 0.1], [0.2, 0.1, 0.0], [0.4, 0.3, 0.2])
+    return {
+        "lines": plots.lines(
+            "l", [line, other], x_label="x", y_label="y", level=0.2, level_name="then", marks=[(1, "m")]
+        ),
+        "scatter": plots.scatter("s", [0.1, 0.9], [0.2, 0.8], x_label="x", y_label="y"),
+        "reliability": plots.reliability(
+            "r", [0.2, 0.8], [0.3, 0.7], [0.2, 0.6], [0.4, 0.8], [5, 6], floor=0.02
+        ),
+        "points": plots.points("p", ["one", "two"], [0.1, float("nan")], [0.0, 0.0], [0.2, 0.0], x_label="x"),
+        "value_path": plots.value_path(
+            "v", [0.5, 0.7], ["ok", "wrong"], reward=1.0, audited=[(0, 0.5, 0.4, 0.6)]
+        ),
+        "no audit": plots.value_path("w", [0.5], ["unknown"], reward=None),
+    }
+
+
+@pytest.fixture
+def html() -> str:
+    blocks = [
+        Text("PASS <script>alert(1)</script>", "pass"),
+        Table(("measure", "value"), (("a & b", "<i>1</i>"),), "caption"),
+        *(Drawing(svg, name) for name, svg in drawings().items()),
+        Dialogue("steps", (DialogueStep("<img src=x>", 0.25, "wrong", "why"), DialogueStep("b", None, "ok"))),
+    ]
+    return page("A <title>", [Section("One", tuple(blocks)), Section("Two", ())])
+
+
+def test_drawings_are_well_formed_deterministic_and_keep_text_as_text() -> None:
+    first, second = drawings(), drawings()
+    assert first == second
+    for svg in first.values():
+        root = ET.fromstring(svg)
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert list(root.iter("{http://www.w3.org/2000/svg}text"))
+        assert "date" not in svg.lower()
+
+
+def test_drawings_of_one_page_share_no_ids(html) -> None:
+    ids = re.findall(r'\bid="([^"]+)"', html)
+    assert len(ids) == len(set(ids))
+    for target in re.findall(r'(?:url\(|href=")#([^")]+)', html):
+        assert target in ids
+
+
+def test_text_is_escaped_wherever_it_comes_from(html) -> None:
+    assert "<script" not in html
+    assert "<img" not in html
+    assert "<i>" not in html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
+    assert "<title>A &lt;title&gt;</title>" in html
+
+
+def test_a_page_asks_nothing_of_the_network_and_fits_a_phone(html) -> None:
+    assert "default-src 'none'" in html
+    assert 'name="viewport"' in html
+    # Names of XML namespaces are no addresses to load; links stay inside the page.
+    loads = re.findall(r'(?:src|href|xlink:href)="([^"]*)"', html) + re.findall(r"url\(([^)]*)\)", html)
+    assert loads
+    assert all(target.startswith("#") for target in loads)
+    assert "@import" not in html
+
+
+def test_pages_are_a_pure_function_of_their_content(html) -> None:
+    assert page("t", []) == page("t", [])
+    assert html.count("<section") == 2
+    assert "V = 0.25 before this step" in html
+
+
+def test_a_marked_point_stands_where_its_value_is() -> None:
+    low = plots.value_path("v", [0.1, 0.1], ["ok", "ok"], reward=0.0)
+    high = plots.value_path("v", [0.9, 0.9], ["ok", "ok"], reward=0.0)
+    assert low != high
