@@ -288,7 +288,8 @@ def _verdict_section(report: Mapping[str, Any]) -> Section:
     basis = (
         f"Judged on {size['num_states']} bare states of {size['num_rollouts']} rollouts, "
         f"{size['num_tasks']} tasks and {size['num_clusters']} clusters, on none of which it was "
-        f"fitted; {size['num_continuations']} fresh continuations in all. Brackets are 95 % intervals from resampling clusters."
+        f"fitted; {size['num_continuations']} fresh continuations in all. Brackets are 95 % intervals from "
+        "resampling clusters."
     )
     table = Table(("condition", "result", "what it asks", "what was found"), rows, "The gate")
     return Section(
