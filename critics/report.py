@@ -342,6 +342,8 @@ def _values_section(report: Mapping[str, Any]) -> Section:
         ):
             values = [row[metric] for row in rows]
             middle = [_number(v["value"]) for v in values]
+            if all(math.isnan(m) for m in middle):
+                continue  # e.g. one audited state of each rollout in each part
             bounds = [
                 [m if v[b] is None else v[b] for v, m in zip(values, middle, strict=True)]
                 for b in ("low", "high")
