@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from pipeline.types import Event, Feedback, Message, Task, Verdict
@@ -120,6 +120,7 @@ class ChatStyle(Protocol):
 
     name: str
     stop_token: str
+    digest: str
 
     def render_prompt(self, messages: Sequence[Message], previous_attempts: Sequence[str]) -> str:
         """Returns the text up to the first sampled token, feedback on earlier attempts included."""
@@ -131,6 +132,10 @@ class ChatStyle(Protocol):
 
     def parse(self, text: str) -> Action:
         """Returns the action of one assistant message; total: never raises."""
+        ...
+
+    def attempt_line(self, actions: Sequence[Action], feedback: str) -> str:
+        """Returns one earlier attempt, with the feedback it earned, as an element of `previous_attempts`."""
         ...
 
     def assistant_message(self, action: Action, turn: int) -> Message:

@@ -19,16 +19,24 @@ STOP_TOKEN = "<|im_end|>"
 
 
 class TinySettings(Protocol):
-    """Shape of a tiny Qwen3; `stages.settings.TinyModel` is one."""
+    """Shape of a tiny Qwen3, read-only; `stages.settings.TinyModel` is one."""
 
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    max_position: int
-    initializer_range: float
+    @property
+    def hidden_size(self) -> int: ...  # noqa: D102
+    @property
+    def num_layers(self) -> int: ...  # noqa: D102
+    @property
+    def num_heads(self) -> int: ...  # noqa: D102
+    @property
+    def num_kv_heads(self) -> int: ...  # noqa: D102
+    @property
+    def head_dim(self) -> int: ...  # noqa: D102
+    @property
+    def intermediate_size(self) -> int: ...  # noqa: D102
+    @property
+    def max_position(self) -> int: ...  # noqa: D102
+    @property
+    def initializer_range(self) -> float: ...  # noqa: D102
 
 
 @dataclass(frozen=True)

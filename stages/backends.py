@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from env.catalog import ENVIRONMENTS
-from pipeline.ids import digest
 from stages.settings import Config, Sampling
 
 if TYPE_CHECKING:
@@ -92,12 +91,18 @@ class Player:
             on_finish=on_finish or (lambda _: None),
         )
 
+    def attempt_line(self, texts: Sequence[str], feedback: str) -> str:
+        """Returns a failed attempt as the next prompt tells it."""
+        return self.style.attempt_line([self.style.parse(text) for text in texts], feedback)
+
     def num_tokens(self, text: str) -> int:
         """Returns the length of a text in tokens."""
         return len(self.tokenizer.encode(text, add_special_tokens=False))
 
 
-def make_player(config: Config, policy: Policy, sampling: Sampling, *, engine: Engine | None = None) -> Player:
+def make_player(
+    config: Config, policy: Policy, sampling: Sampling, *, engine: Engine | None = None
+) -> Player:
     """Returns a player of `policy`, on `engine` if one is given."""
     from env.episodes import PlaySettings
 
@@ -114,7 +119,7 @@ def make_player(config: Config, policy: Policy, sampling: Sampling, *, engine: E
             max_live=config.engine.max_live,
             policy_digest=engine.policy_digest,
             tokenizer_digest=policy.tokenizer_digest,
-            template_digest=digest("template", style.name, style.template),
+            template_digest=style.digest,
         ),
         make_env=lambda task: environment.make_env(config.rollouts.verbosity),
     )

@@ -30,24 +30,33 @@ def tasks_of_split(start: Start, split: str) -> list[Task]:
     chosen = [task for task in tasks if task.split == split]
     if not chosen:
         splits = ", ".join(sorted({task.split for task in tasks})) or "none"
-        raise ConfigError(f"split {split!r} has no tasks; the tasks stage made: {splits}. Choose one of these")
+        raise ConfigError(
+            f"split {split!r} has no tasks; the tasks stage made: {splits}. Choose one of these"
+        )
     return chosen
 
 
 def play_chains(
-    player: Player, groups: list[Group], chain: Chain, *, seed: int, purpose: str, stop_at_success: bool, start: Start
+    player: Player,
+    groups: list[Group],
+    chain: Chain,
+    *,
+    seed: int,
+    purpose: str,
+    stop_at_success: bool,
+    start: Start,
 ) -> tuple[list[Rollout], dict[str, int]]:
     """Returns the rollouts of whole groups, sorted by plan, and how many were skipped by kind."""
     chains = Chains(
         groups=groups,
         seed=seed,
         purpose=purpose,
-        attempt_line=player.style.attempt_line,
+        attempt_line=player.attempt_line,
         num_tokens=player.num_tokens,
         max_feedback_tokens=chain.max_feedback_tokens,
         stop_at_success=stop_at_success,
     )
-    rollouts = player.play(chains.first(), then=chains.after, on_finish=lambda _: start.stop_if_asked())
+    rollouts = player.play(chains.first(), then=chains.after, on_finish=lambda _: start.item_done())
     place = {rollout_id: i for i, rollout_id in enumerate(r for group in groups for r in group.rollout_ids)}
     return sorted(rollouts, key=lambda r: place[r.rollout_id]), chains.skipped
 

@@ -60,7 +60,9 @@ class TinyModel(Section):
     intermediate_size: int = Field(384, ge=8, description="width of the MLP")
     vocab_size: int = Field(1024, ge=300, description="byte-level BPE tokens, special ones included")
     max_position: int = Field(1024, ge=64, description="longest sequence in tokens")
-    initializer_range: float = Field(0.08, gt=0, description="about 1/sqrt(width): 0.02 does not learn at this size")
+    initializer_range: float = Field(
+        0.08, gt=0, description="about 1/sqrt(width): 0.02 does not learn at this size"
+    )
 
 
 class Sft(Section):
@@ -99,11 +101,15 @@ class Sampling(Section):
 class Chain(Section):
     """How the attempts of a group follow each other."""
 
-    num_attempts: int = Field(4, ge=1, description="rounds: attempt k sees feedback on failed attempts 0..k-1")
+    num_attempts: int = Field(
+        4, ge=1, description="rounds: attempt k sees feedback on failed attempts 0..k-1"
+    )
     draws: int = Field(2, ge=1, description="rollouts of each attempt")
     feedback_free_share: float = Field(0.3, ge=0, le=1, description="share of groups that are one bare set")
     feedback_free_draws: int = Field(8, ge=1, description="rollouts of a bare set")
-    max_feedback_tokens: int = Field(1024, ge=1, description="cap on feedback in a prompt; the oldest goes first")
+    max_feedback_tokens: int = Field(
+        1024, ge=1, description="cap on feedback in a prompt; the oldest goes first"
+    )
 
 
 class Rollouts(Section):
@@ -121,10 +127,16 @@ class Labels(Section):
     """What is known of step values."""
 
     num_continuations: int = Field(8, ge=0, description="n fresh continuations of a chosen state")
-    anchors: tuple[float, ...] = Field((0.3, 0.6, 0.9), description="chosen states, as shares of the response")
+    anchors: tuple[float, ...] = Field(
+        (0.3, 0.6, 0.9), description="chosen states, as shares of the response"
+    )
     around_errors: bool = Field(True, description="also just before and just after each located error")
-    max_states: int | None = Field(None, ge=1, description="cap on states that get continuations; null is none")
-    guided_share: float = Field(0.3, ge=0, le=1, description="share of those states that lie in a guided context")
+    max_states: int | None = Field(
+        None, ge=1, description="cap on states that get continuations; null is none"
+    )
+    guided_share: float = Field(
+        0.3, ge=0, le=1, description="share of those states that lie in a guided context"
+    )
     kappa: float = Field(2.0, ge=0, description="pseudo-counts given to the recovery model")
     states_per_shard: int = Field(128, ge=1, description="states that are committed together")
 
@@ -149,9 +161,11 @@ class Critic(Section):
 class CriticReport(Section):
     """The audit on held-out tasks, and the gate."""
 
-    num_states: int = Field(600, ge=10, description="audited states")
+    splits: tuple[str, ...] = Field(("val", "test_unseen_company"), description="held-out splits to audit on")
+    tasks_per_split: int = Field(100, ge=1, description="audited tasks of each split")
+    draws: int = Field(4, ge=2, description="bare rollouts of each task: the per-task rate needs others")
     num_continuations: int = Field(32, ge=2, description="K fresh continuations of each")
-    states_per_shard: int = Field(64, ge=1, description="states that are committed together")
+    tasks_per_shard: int = Field(32, ge=1, description="tasks that are committed together")
     bootstrap: int = Field(1000, ge=100, description="resamples of clusters behind each interval")
     num_sample_rollouts: int = Field(6, ge=0, description="rollouts drawn with their values")
     min_advantage_correlation: float = Field(0.2, description="gate: lower bound of rho_A above this")
@@ -161,10 +175,14 @@ class CriticReport(Section):
 class Actor(Section):
     """The actor's training."""
 
-    credit: Literal["v_dapo", "decoupled_clip", "grpo"] = Field("v_dapo", description="who gets how much advantage")
+    credit: Literal["v_dapo", "decoupled_clip", "grpo"] = Field(
+        "v_dapo", description="who gets how much advantage"
+    )
     alpha: float = Field(0.5, ge=0, description="v_dapo: weight of the critic's step advantages")
     lam: float = Field(0.95, ge=0, le=1, description="v_dapo: trace decay per step")
-    on_weak_critic: Literal["refuse", "group_only", "allow"] = Field("refuse", description="if the gate failed")
+    on_weak_critic: Literal["refuse", "group_only", "allow"] = Field(
+        "refuse", description="if the gate failed"
+    )
     num_iterations: int = Field(100, ge=1, description="rounds of fresh rollouts")
     tasks_per_update: int = Field(32, ge=1, description="tasks with kept sets per update")
     updates_per_iteration: int = Field(1, ge=1, description="optimizer steps on each iteration's rollouts")
@@ -208,7 +226,10 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _shares_add_up(self) -> Config:
-        for name, shares in (("tasks.level_shares", self.tasks.level_shares), ("sft.shares", self.sft.shares)):
+        for name, shares in (
+            ("tasks.level_shares", self.tasks.level_shares),
+            ("sft.shares", self.sft.shares),
+        ):
             if any(share < 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-6:
                 raise ValueError(f"{name} = {shares}; shares are >= 0 and add up to 1")
         if self.critic.fit_share + self.critic.validate_share >= 1:

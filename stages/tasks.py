@@ -1,6 +1,6 @@
 """Makes tasks.parquet: worlds, companies and their splits, every task proven solvable.
 
-    make tasks CONFIG=configs/demo.yaml
+make tasks CONFIG=configs/demo.yaml
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def make(start: Start) -> None:
         level_shares=settings.level_shares,
         seed=start.seed,
     )
-    start.plan([[task.task_id for task in tasks]], tables=(TASKS,), unit="tasks", estimate={"tasks": len(tasks)})
+    start.plan(
+        [[task.task_id for task in tasks]], tables=(TASKS,), unit="tasks", estimate={"tasks": len(tasks)}
+    )
     for shard in start.to_do():
         start.commit(shard.index, {"tasks": tasks_table(tasks)}, done=len(tasks))
     counts = Counter((task.split, task.level) for task in tasks)
@@ -33,7 +35,12 @@ def make(start: Start) -> None:
     for task in tasks:
         companies[task.split, task.level].add(task.cluster)
     rows = [
-        {"split": split, "level": level, "tasks": counts[split, level], "companies": len(companies[split, level])}
+        {
+            "split": split,
+            "level": level,
+            "tasks": counts[split, level],
+            "companies": len(companies[split, level]),
+        }
         for split, level in sorted(counts)
     ]
     start.finish(report={"splits": rows})

@@ -1,0 +1,1 @@
+"""Prompt styles: messages to text, text to actions."""

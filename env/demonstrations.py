@@ -1,0 +1,102 @@
+"""Scripted episodes as text to learn from: of chosen quality, some with feedback on a failed attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from env.protocol import Action, ChatStyle, StepResult, replay
+from pipeline.types import Feedback, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """One scripted episode.
+
+    Attributes:
+        policy: the scripted policy that played.
+        pieces: (text, whether it is the demonstrator's) in order; their concatenation is the episode.
+        success: whether the task was solved.
+        guided: whether the prompt tells of a failed attempt.
+    """
+
+    policy: str
+    pieces: tuple[tuple[str, bool], ...]
+    success: bool
+    guided: bool
+
+
+def demonstrate(
+    environment: Any,
+    task: Task,
+    *,
+    style: ChatStyle,
+    shares: Mapping[str, float],
+    guided_share: float,
+    noise: float,
+    seed: int,
+) -> Demonstration:
+    """Returns one demonstration on a task, by a policy drawn from the shares.
+
+    A guided one first plays an attempt with another draw; if that fails, its feedback opens the prompt.
+    After feedback half the demonstrators know what it says (`oracle`), half do not care.
+
+    Args:
+        environment: an entry of `env.catalog.ENVIRONMENTS`.
+        task: what is to be solved.
+        style: prompt style.
+        shares: scripted policy -> weight.
+        guided_share: chance of a guided demonstration, if the first attempt fails.
+        noise: share of random acts of the noisy policies.
+        seed: everything random follows from it.
+    """
+    rng = Random(seed)
+    names, weights = list(shares), list(shares.values())
+    earlier: list[list[Action]] = []
+    previous: list[str] = []
+    if rng.random() < guided_share:
+        first_seed = rng.getrandbits(62)
+        actions = environment.demonstrate(task, rng.choices(names, weights)[0], first_seed, noise)
+        _, failed, feedback = _played(environment, task, first_seed, actions)
+        if failed and feedback is not None:
+            earlier = [actions]
+            previous = [style.attempt_line(actions, feedback.text)]
+    policy = rng.choices(names, weights)[0]
+    if previous and rng.random() < 0.5:
+        policy = "oracle"
+    own_seed = rng.getrandbits(62)
+    actions = environment.demonstrate(task, policy, own_seed, noise, earlier)
+    results, failed, _ = _played(environment, task, own_seed, actions)
+    return Demonstration(
+        policy=policy,
+        pieces=pieces_of(style, task, previous, actions, results),
+        success=not failed,
+        guided=bool(previous),
+    )
+
+
+def _played(
+    environment: Any, task: Task, seed: int, actions: Sequence[Action]
+) -> tuple[list[StepResult], bool, Feedback | None]:
+    """Returns the environment's results, whether the episode failed, and the feedback on it."""
+    env = environment.make_env()
+    results = replay(env, task, seed, actions)
+    return results, not env.verdict().success, env.feedback()
+
+
+def pieces_of(
+    style: ChatStyle,
+    task: Task,
+    previous_attempts: Sequence[str],
+    actions: Sequence[Action],
+    results: Sequence[StepResult],
+) -> tuple[tuple[str, bool], ...]:
+    """Returns an episode as the pieces a player would encode one by one."""
+    pieces = [(style.render_prompt(task.prompt, previous_attempts), False)]
+    for action, result in zip(actions, results, strict=True):
+        pieces.append((action.text + style.stop_token, True))
+        if not (result.terminated or result.truncated):
+            pieces.append((style.render_replies(result.messages), False))
+    return tuple(pieces)

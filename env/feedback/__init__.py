@@ -1,0 +1,1 @@
+"""Feedback on failed attempts."""

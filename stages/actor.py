@@ -1,0 +1,252 @@
+"""Trains the actor on fresh rollouts of every iteration, with the configured credit mode.
+
+v_dapo adds the frozen critic's step advantages to group-relative ones; a critic whose gate failed is
+refused. Every rollout is committed before the update that uses it, surplus ones included. The critic
+never changes here.
+
+    make actor CONFIG=configs/demo.yaml
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from env.chains import plan_groups
+from pipeline.credit import Credit, make_credit
+from pipeline.errors import ArtifactError, ExitCode
+from pipeline.ids import seed_of
+from pipeline.runner import Stage, Start, run_stage
+from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_table, steps_table, values_table
+from pipeline.types import Rollout, Task
+from stages.backends import Player, make_engine, make_player, make_trainer, policy_of
+from stages.learning import Batch, ValuesOf, logprob_gap, train_on
+from stages.rollouts import play_chains, tasks_of_split
+from stages.settings import Actor, Config
+
+MAX_LOGPROB_GAP = 1e-3  # nats per token in fp32: far above rounding, far below a stale engine
+
+
+def gate_allows(gate: dict[str, Any], on_weak_critic: str) -> bool:
+    """Returns whether the critic may give credit; False means alpha 0 (`group_only`).
+
+    Raises:
+        ArtifactError: code QUALITY when the gate failed and a weak critic is to be refused.
+    """
+    if gate["passed"] or on_weak_critic == "allow":
+        return True
+    if on_weak_critic == "group_only":
+        return False
+    raise ArtifactError(
+        "the critic's gate failed: "
+        + "; ".join(gate["reasons"])
+        + ". The actor refuses credit that needs this "
+        "critic. Next: make a better critic, or set actor.on_weak_critic to group_only (alpha 0) or allow",
+        code=ExitCode.QUALITY,
+    )
+
+
+def collect(
+    start: Start,
+    player: Player,
+    credit: Credit,
+    values_of: ValuesOf | None,
+    tasks: list[Task],
+    iteration: int,
+) -> Batch:
+    """Returns an iteration's rollouts, sampled on until enough tasks are kept or the refills are used up."""
+    settings: Actor = start.config.actor
+    wanted = settings.tasks_per_update * settings.updates_per_iteration
+    ranked = sorted(tasks, key=lambda task: seed_of(start.seed, "actor order", iteration, task.task_id))
+    rollouts: list[Rollout] = []
+    batch = Batch.of(rollouts, values_of, credit)
+    for _ in range(1 + (settings.max_refills if credit.dynamic_sampling else 0)):
+        chosen, ranked = ranked[: wanted - batch.num_kept_tasks], ranked[wanted - batch.num_kept_tasks :]
+        if not chosen:
+            break
+        groups = plan_groups(
+            chosen,
+            stage_key=start.stage_key,
+            seed=start.seed,
+            iteration=iteration,
+            num_attempts=settings.chain.num_attempts,
+            draws=settings.chain.draws,
+            feedback_free_share=settings.chain.feedback_free_share,
+            feedback_free_draws=settings.chain.feedback_free_draws,
+        )
+        rollouts += play_chains(
+            player,
+            groups,
+            settings.chain,
+            seed=start.seed,
+            purpose="actor",
+            stop_at_success=False,
+            start=start,
+        )[0]
+        batch = Batch.of(rollouts, values_of, credit)
+    return batch
+
+
+def look_at_val(start: Start, player: Player, tasks: list[Task], iteration: int) -> float:
+    """Returns first-try success on some val tasks: a point of the learning curve; nothing is chosen by it."""
+    groups = plan_groups(
+        tasks[: start.config.actor.evaluate_tasks],
+        stage_key="val",
+        seed=start.seed,
+        iteration=iteration,
+        num_attempts=1,
+        draws=1,
+    )
+    rollouts, _ = play_chains(
+        player,
+        groups,
+        start.config.actor.chain,
+        seed=start.seed,
+        purpose="look",
+        stop_at_success=True,
+        start=start,
+    )
+    rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+    return sum(rewards) / max(1, len(rewards))
+
+
+def commit(start: Start, iteration: int, batch: Batch, critic_digest: str) -> None:
+    """Commits an iteration's rollouts, steps and critic values as one shard, before any update uses them."""
+    contexts = {rollout.rollout_id: rollout.context for rollout in batch.rollouts}
+    values = [
+        (rollout_id, step_index, contexts[rollout_id], critic_digest, float(value))
+        for rollout_id, steps in (batch.values or {}).items()
+        for step_index, value in enumerate(steps)
+    ]
+    tables = {
+        "rollouts": rollouts_table(batch.rollouts),
+        "steps": steps_table(batch.rollouts),
+        "values": values_table(values),
+    }
+    start.commit(iteration, tables, done=1, supersede=start.is_committed(iteration))
+
+
+def recorded(start: Start, iteration: int, policy_digest: str) -> list[Rollout] | None:
+    """Returns an iteration's committed rollouts if these very weights sampled them, else None."""
+    if not start.is_committed(iteration):
+        return None
+    rollouts = rollouts_from(start.read_shard(iteration, "rollouts"), start.read_shard(iteration, "steps"))
+    return rollouts if all(rollout.policy_digest == policy_digest for rollout in rollouts) else None
+
+
+def credit_of(start: Start) -> Credit:
+    """Returns the credit mode as configured; for v_dapo only behind a gate that lets the critic through."""
+    settings: Actor = start.config.actor
+    options: dict[str, Any] = {}
+    if settings.credit == "v_dapo":
+        gate = json.loads(start.inputs["critic_report"].path("gate.json").read_text())
+        options = {
+            "alpha": settings.alpha if gate_allows(gate, settings.on_weak_critic) else 0.0,
+            "lam": settings.lam,
+            "adv_rmse": gate["adv_rmse"] or 0.0,
+        }
+    return make_credit(settings.credit, kl=settings.kl_coefficient, **options)
+
+
+def make(start: Start) -> None:
+    """Alternates fresh rollouts and updates, from the last checkpoint on."""
+    settings: Actor = start.config.actor
+    credit = credit_of(start)
+    tasks, val = tasks_of_split(start, "train"), tasks_of_split(start, "val")
+    planned = settings.num_iterations * settings.updates_per_iteration
+    start.plan(
+        [[f"iteration-{i:05d}"] for i in range(settings.num_iterations)],
+        tables=(ROLLOUTS, STEPS, VALUES),
+        unit="iterations",
+        estimate={
+            "updates": planned,
+            "groups_at_most": planned * settings.tasks_per_update * (1 + settings.max_refills),
+        },
+    )
+    import critics
+    from pipeline.models import save_policy, weights_digest
+
+    policy, reference_policy = policy_of(start), policy_of(start)
+    critic = critics.load(start.inputs["critic"].path("critic")) if credit.needs_critic else None
+    if critic is not None:
+        critic.check_matches(
+            tokenizer_digest=policy.tokenizer_digest,
+            label_policy_digest=policy.policy_digest,
+            temperature=settings.sampling.temperature,
+            max_response_tokens=settings.sampling.max_response_tokens,
+        )
+    trainer = make_trainer(
+        start.config,
+        policy.model,
+        head="policy",
+        learning_rate=lambda done: (
+            settings.learning_rate * min(1.0, (done + 1) / max(1, settings.warmup_updates))
+        ),
+        weight_decay=settings.weight_decay,
+    )
+    reference = make_trainer(
+        start.config, reference_policy.model, head="policy", learning_rate=lambda done: 0.0
+    )
+    credit_state, first = credit.initial_state(), 0
+    if found := start.checkpoints.latest():
+        trainer.load_checkpoint(found[0])
+        credit_state, first = found[1]["credit"], found[1]["iterations"]
+    engine_policy = policy_of(start)
+    engine = make_engine(start.config, engine_policy)
+    values_of = critic.values if critic is not None else None
+
+    with start.progress(settings.num_iterations, "iterations", initial=first) as advance:
+        for iteration in range(first, settings.num_iterations):
+            start.stop_if_asked()
+            weights = trainer.weights()
+            engine.load_weights(weights, weights_digest(weights))
+            player = make_player(start.config, engine_policy, settings.sampling, engine=engine)
+            rollouts = recorded(start, iteration, engine.policy_digest)
+            if rollouts is not None:
+                batch = Batch.of(rollouts, values_of, credit)
+            else:
+                batch = collect(start, player, credit, values_of, tasks, iteration)
+                commit(start, iteration, batch, critic.digest if critic is not None else "")
+            gap = logprob_gap(trainer, batch.rollouts[:16])
+            if not gap <= MAX_LOGPROB_GAP:
+                raise ArtifactError(
+                    f"iteration {iteration}: engine and trainer differ by {gap:.2g} nats a token on the same weights; "
+                    f"at most {MAX_LOGPROB_GAP} is rounding. Nothing was trained on these rollouts. "
+                    "Next: check the weight hand-off",
+                    code=ExitCode.QUALITY,
+                )
+            for part in batch.parts(settings.updates_per_iteration, start.seed):
+                if part:
+                    metrics, credit_state = train_on(
+                        part, credit=credit, state=credit_state, trainer=trainer, reference=reference
+                    )
+                    start.metrics({"iteration": iteration, "update": trainer.num_updates, **metrics})
+            look = {"iteration": iteration, **batch.metrics(), "engine/logprob_gap": gap}
+            if iteration % settings.evaluate_every == 0:
+                look["val/first_try"] = look_at_val(start, player, val, iteration)
+            start.metrics(look)
+            if (iteration + 1) % settings.checkpoint_every == 0 or iteration + 1 == settings.num_iterations:
+                start.checkpoints.save(
+                    trainer.num_updates,
+                    trainer.save_checkpoint,
+                    {"iterations": iteration + 1, "credit": credit_state},
+                )
+            advance(1)
+
+    save_policy(policy.model, policy.tokenizer, start.output("actor"))
+    start.finish(report={"updates": trainer.num_updates})
+
+
+STAGE = Stage(
+    name="actor",
+    code_version=1,
+    inputs=lambda config: (
+        ("tasks", "sft") + (("critic", "critic_report") if config.actor.credit == "v_dapo" else ())
+    ),
+    sections=("actor", "engine", "rollouts"),
+    make=make,
+)
+
+if __name__ == "__main__":
+    sys.exit(run_stage(STAGE, Config))

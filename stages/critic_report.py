@@ -1,0 +1,229 @@
+"""Audits the frozen critic on held-out tasks and judges it: report.json, report.html, gate.json.
+
+On each audited task the label policy plays a bare set, then one attempt with its feedback. All states of
+one bare and one guided rollout get K fresh continuations, so both ends of every step are measured.
+
+    make critic_report CONFIG=configs/demo.yaml
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import fields
+
+import numpy as np
+
+from critics.audit import AuditData, AuditRollout
+from critics.report import build_report, report_page
+from env.catalog import ENVIRONMENTS
+from env.chains import Chains, plan_groups
+from pipeline.ids import rollout_id, seed_of
+from pipeline.runner import Stage, Start, run_stage
+from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_table, steps_table, values_table
+from pipeline.types import Rollout, Task
+from stages.backends import Player, make_player, policy_of
+from stages.labels import continuations
+from stages.rollouts import tasks_of_split
+from stages.settings import Config, CriticReport
+
+
+def audit_tasks(start: Start) -> list[Task]:
+    """Returns the audited tasks: the same number of each held-out split, chosen by hash."""
+    settings: CriticReport = start.config.critic_report
+    chosen: list[Task] = []
+    for split in settings.splits:
+        tasks = tasks_of_split(start, split)
+        chosen += sorted(tasks, key=lambda task: seed_of(start.seed, "audit", task.task_id))[
+            : settings.tasks_per_split
+        ]
+    return chosen
+
+
+def play_audit(start: Start, player: Player, tasks: Sequence[Task]) -> list[Rollout]:
+    """Returns the rollouts of some audited tasks, then the continuations, each in a fixed order."""
+    settings: CriticReport = start.config.critic_report
+    groups = plan_groups(
+        tasks, stage_key=start.stage_key, seed=start.seed, iteration=0, num_attempts=2, draws=settings.draws
+    )
+    by_id = {task.task_id: task for task in tasks}
+    chains = Chains(
+        groups=groups,
+        seed=start.seed,
+        purpose="critic_report",
+        attempt_line=player.attempt_line,
+        num_tokens=player.num_tokens,
+        max_feedback_tokens=start.config.rollouts.chain.max_feedback_tokens,
+        stop_at_success=False,
+    )
+
+    rollouts = player.play(chains.first(), then=chains.after, on_finish=lambda _: start.stop_if_asked())
+    audited = [r for r in rollouts if r.draw == 0 and r.reward is not None]
+    requests = [
+        request
+        for rollout in audited
+        for step in rollout.steps
+        for request in continuations(
+            start,
+            rollout,
+            step.step_index,
+            by_id[rollout.task_id],
+            settings.num_continuations,
+            purpose="critic_report",
+        )
+    ]
+    return rollouts + player.play(requests, on_finish=lambda _: start.stop_if_asked())
+
+
+def audit_data(
+    start: Start, rollouts: Sequence[Rollout], values: dict[str, np.ndarray], tasks: Sequence[Task]
+) -> AuditData:
+    """Returns the audited states as arrays: prediction, counts, the solver's V*."""
+    environment = ENVIRONMENTS[start.config.tasks.environment]
+    style = environment.style(start.config.rollouts.style)
+    by_id = {task.task_id: task for task in tasks}
+    samples: dict[tuple[str, int], list[float]] = defaultdict(list)
+    whole = []
+    for rollout in rollouts:
+        if is_whole(rollout):
+            if rollout.rollout_id not in values:
+                continue
+            whole.append(rollout)
+        elif rollout.reward is not None:
+            samples[rollout.parent_rollout_ids[0], rollout.start_step_index].append(rollout.reward)
+    rows = []
+    for rollout in whole:
+        task = by_id[rollout.task_id]
+        optimal = environment.solver_value(
+            task, rollout.seed, [style.parse(step.text) for step in rollout.steps]
+        )
+        for place, step in enumerate(rollout.steps):
+            counts = samples.get((rollout.rollout_id, step.step_index), [])
+            if len(counts) < 2:
+                continue
+            rows.append(
+                (
+                    rollout.rollout_id,
+                    step.step_index,
+                    rollout.context,
+                    task.task_id,
+                    task.cluster,
+                    task.level,
+                    task.split,
+                    step.token_start / rollout.max_response_tokens,
+                    values[rollout.rollout_id][place],
+                    sum(counts),
+                    len(counts),
+                    optimal[place],
+                )
+            )
+    names = [f.name for f in fields(AuditData) if f.name != "rollouts"]
+    columns = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+    return AuditData(
+        **columns,
+        rollouts=tuple(
+            AuditRollout(
+                rollout_id=r.rollout_id,
+                task_id=r.task_id,
+                context=r.context,
+                reward=r.reward,
+                level=by_id[r.task_id].level,
+                split=by_id[r.task_id].split,
+                values=tuple(float(v) for v in values[r.rollout_id]),
+                texts=tuple(step.text for step in r.steps),
+                statuses=tuple(step.verifier_status for step in r.steps),
+                messages=tuple(step.verifier_message for step in r.steps),
+            )
+            for r in whole
+        ),
+    )
+
+
+def is_whole(rollout: Rollout) -> bool:
+    """Returns whether a rollout was played from its prompt, rather than continued from a state."""
+    return rollout.rollout_id == rollout_id(rollout.group_id, rollout.attempt, rollout.draw)
+
+
+def judged_contexts(config: Config) -> tuple[str, ...]:
+    """Returns the contexts the gate judges: bare states, and guided ones if the actor trains there."""
+    return ("bare", "guided") if config.actor.chain.num_attempts > 1 else ("bare",)
+
+
+def make(start: Start) -> None:
+    """Plays the audit, a shard of tasks at a time, then measures and judges."""
+    settings: CriticReport = start.config.critic_report
+    tasks = audit_tasks(start)
+    size = settings.tasks_per_shard
+    shards = [tasks[i : i + size] for i in range(0, len(tasks), size)]
+    start.plan(
+        [[task.task_id for task in shard] for shard in shards],
+        tables=(ROLLOUTS, STEPS),
+        unit="tasks",
+        estimate={
+            "rollouts_at_most": len(tasks) * 2 * settings.draws,
+            "continuations_per_state": settings.num_continuations,
+        },
+    )
+    import critics
+
+    policy = policy_of(start)
+    critic = critics.load(start.inputs["critic"].path("critic"))
+    critic.check_matches(
+        tokenizer_digest=policy.tokenizer_digest,
+        label_policy_digest=policy.policy_digest,
+        temperature=start.config.rollouts.sampling.temperature,
+        max_response_tokens=start.config.rollouts.sampling.max_response_tokens,
+    )
+    player = make_player(start.config, policy, start.config.rollouts.sampling)
+    for shard in start.to_do():
+        rollouts = play_audit(start, player, shards[shard.index])
+        ungraded = {r.task_id for r in rollouts if r.reward is None}
+        failed = {"infra_error": len(ungraded)} if ungraded else {}
+        start.commit(
+            shard.index,
+            {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)},
+            done=len(shards[shard.index]) - len(ungraded),
+            failed=failed,
+        )
+    rollouts = rollouts_from(start.shard_table("rollouts"), start.shard_table("steps"))
+    whole = [r for r in rollouts if is_whole(r) and r.reward is not None and r.steps]
+    values = {r.rollout_id: v for r, v in zip(whole, critic.values(whole), strict=True)}
+    rows = [
+        (r.rollout_id, step.step_index, r.context, critic.digest, float(v))
+        for r in whole
+        for step, v in zip(r.steps, values[r.rollout_id], strict=True)
+    ]
+    report = build_report(
+        audit_data(start, rollouts, values, tasks),
+        converged=critic.contract.converged,
+        policy_digest=policy.policy_digest,
+        critic_digest=critic.digest,
+        evaluations=json.loads(start.inputs["critic"].path("critic/evaluations.json").read_text()),
+        labels_report=json.loads((start.inputs["labels"].folder / "report.json").read_text()),
+        judged_contexts=judged_contexts(start.config),
+        num_resamples=settings.bootstrap,
+        seed=start.seed,
+        num_sample_rollouts=settings.num_sample_rollouts,
+        min_advantage_correlation=settings.min_advantage_correlation,
+        max_calibration_excess=settings.max_calibration_excess,
+    )
+    start.output("gate.json").write_text(json.dumps(report["gate"], indent=1, sort_keys=True) + "\n")
+    start.output("report.html", volatile=True).write_text(report_page(report), encoding="utf-8")
+    start.finish(
+        more_tables=((VALUES, values_table(rows)),), report=report, verdict={"passed": report["passed"]}
+    )
+    start.say(report["opening"])
+
+
+STAGE = Stage(
+    name="critic_report",
+    code_version=1,
+    inputs=lambda config: ("tasks", "sft", "rollouts", "labels", "critic"),
+    sections=("critic_report", "rollouts", "engine"),
+    make=make,
+)
+
+if __name__ == "__main__":
+    sys.exit(run_stage(STAGE, Config))

@@ -1,0 +1,163 @@
+"""Sets the actor beside the starting policy on held-out tasks: first try, greedy, and with feedback.
+
+Both policies play the same tasks with the same seeds, so gains are paired by task; intervals are
+bootstraps over companies. `with_feedback` is success by the last attempt of a chain of single attempts.
+
+    make evaluation CONFIG=configs/demo.yaml
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from env.chains import Group, plan_groups
+from pipeline.ids import digest
+from pipeline.runner import Stage, Start, run_stage
+from pipeline.statistics import Interval, clustered_mean, paired_difference
+from pipeline.tables import ROLLOUTS, STEPS, rollouts_from, rollouts_table, steps_table
+from pipeline.types import Rollout, Task
+from stages.backends import make_player, policy_of
+from stages.rollouts import counts_of, play_chains, tasks_of_split
+from stages.settings import Chain, Config, Evaluation
+
+POLICIES = {"start": ("sft", "policy"), "actor": ("actor", "actor")}
+MEASURES = ("first_try", "greedy", "with_feedback")
+
+
+def planned_groups(start: Start, tasks: Sequence[Task], policy: str) -> dict[float, list[Group]]:
+    """Returns temperature -> groups: `draws` chains of single attempts per task, and one greedy try."""
+    settings: Evaluation = start.config.evaluation
+    key = digest(start.stage_key, policy)
+
+    def groups(iteration: int, num_attempts: int) -> list[Group]:
+        return plan_groups(
+            tasks, stage_key=key, seed=start.seed, iteration=iteration, num_attempts=num_attempts, draws=1
+        )
+
+    sampled = [group for draw in range(settings.draws) for group in groups(draw, settings.num_attempts)]
+    return {settings.sampling.temperature: sampled, 0.0: groups(settings.draws, 1)}
+
+
+def successes(rollouts: Sequence[Rollout]) -> dict[str, dict[str, list[float]]]:
+    """Returns measure -> task_id -> rewards in [0, 1] of one policy; ungraded rollouts are left out."""
+    found: dict[str, dict[str, list[float]]] = {measure: defaultdict(list) for measure in MEASURES}
+    chains: dict[str, list[Rollout]] = defaultdict(list)
+    for rollout in rollouts:
+        if rollout.reward is None:
+            continue
+        if rollout.temperature == 0:
+            found["greedy"][rollout.task_id].append(rollout.reward)
+        else:
+            chains[rollout.group_id].append(rollout)
+    for chain in chains.values():
+        first = [rollout.reward for rollout in chain if rollout.attempt == 0]
+        if first:
+            found["first_try"][chain[0].task_id].append(first[0] or 0.0)
+            found["with_feedback"][chain[0].task_id].append(max(rollout.reward or 0.0 for rollout in chain))
+    return found
+
+
+def interval_json(interval: Interval) -> dict[str, float | None]:
+    """Returns an interval for JSON, null where a bound cannot be given."""
+    numbers = {"value": interval.value, "low": interval.low, "high": interval.high}
+    return {name: float(number) if np.isfinite(number) else None for name, number in numbers.items()}
+
+
+def compare(
+    start_success: dict[str, list[float]],
+    actor_success: dict[str, list[float]],
+    tasks: Sequence[Task],
+    *,
+    num_resamples: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Returns both policies' mean success and the gain, with intervals by company, over tasks both played."""
+    both = [task for task in tasks if task.task_id in start_success and task.task_id in actor_success]
+    clusters = [task.cluster for task in both]
+    start_means = np.array([np.mean(start_success[task.task_id]) for task in both])
+    actor_means = np.array([np.mean(actor_success[task.task_id]) for task in both])
+    return {
+        "tasks": len(both),
+        "rollouts": sum(len(start_success[task.task_id]) for task in both),
+        "start": interval_json(clustered_mean(start_means, clusters, num_resamples=num_resamples, seed=seed)),
+        "actor": interval_json(clustered_mean(actor_means, clusters, num_resamples=num_resamples, seed=seed)),
+        "gain": interval_json(
+            paired_difference(actor_means, start_means, clusters, num_resamples=num_resamples, seed=seed)
+        ),
+    }
+
+
+def report_of(
+    start: Start, rollouts: Sequence[Rollout], tasks: Sequence[Task], digests: dict[str, str]
+) -> dict[str, Any]:
+    """Returns measure -> slice -> comparison: over all held-out tasks, by split, by level."""
+    settings: Evaluation = start.config.evaluation
+    found = {name: successes([r for r in rollouts if r.policy_digest == digests[name]]) for name in POLICIES}
+    slices: dict[str, Callable[[Task], bool]] = {"all": lambda task: True}
+    slices |= {split: lambda task, split=split: task.split == split for split in settings.splits}  # type: ignore[misc]
+    for level in sorted({task.level for task in tasks}):
+        slices[f"level {level}"] = lambda task, level=level: task.level == level  # type: ignore[misc]
+    return {
+        measure: {
+            name: compare(
+                found["start"][measure],
+                found["actor"][measure],
+                [task for task in tasks if belongs(task)],
+                num_resamples=settings.bootstrap,
+                seed=start.seed,
+            )
+            for name, belongs in slices.items()
+        }
+        for measure in MEASURES
+    }
+
+
+def make(start: Start) -> None:
+    """Plays every policy on every split, then compares."""
+    settings: Evaluation = start.config.evaluation
+    tasks = [task for split in settings.splits for task in tasks_of_split(start, split)]
+    size = settings.groups_per_shard
+    shards = [
+        (policy, temperature, groups[i : i + size])
+        for policy in POLICIES
+        for temperature, groups in planned_groups(start, tasks, policy).items()
+        for i in range(0, len(groups), size)
+    ]
+    start.plan(
+        [[rollout_id for group in groups for rollout_id in group.rollout_ids] for _, _, groups in shards],
+        tables=(ROLLOUTS, STEPS),
+        unit="rollouts",
+        estimate={"tasks": len(tasks), "policies": len(POLICIES)},
+    )
+    policies = {name: policy_of(start, *place) for name, place in POLICIES.items()}
+    chain = Chain(num_attempts=settings.num_attempts, draws=1)
+    for shard in start.to_do():
+        name, temperature, groups = shards[shard.index]
+        sampling = settings.sampling.model_copy(update={"temperature": temperature})
+        player = make_player(start.config, policies[name], sampling)
+        rollouts, skipped = play_chains(
+            player, groups, chain, seed=start.seed, purpose="evaluation", stop_at_success=True, start=start
+        )
+        done, failed = counts_of(rollouts)
+        tables = {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)}
+        start.commit(shard.index, tables, done=done, failed=failed, skipped=skipped)
+    rollouts = rollouts_from(start.shard_table("rollouts"), start.shard_table("steps"))
+    digests = {name: policy.policy_digest for name, policy in policies.items()}
+    start.finish(report={"policies": digests, "measures": report_of(start, rollouts, tasks, digests)})
+
+
+STAGE = Stage(
+    name="evaluation",
+    code_version=1,
+    inputs=lambda config: ("tasks", "sft", "actor"),
+    sections=("evaluation", "rollouts", "engine"),
+    make=make,
+)
+
+if __name__ == "__main__":
+    sys.exit(run_stage(STAGE, Config))

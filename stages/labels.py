@@ -1,0 +1,135 @@
+"""Makes step labels: what fresh continuations and unguided outcomes say of V(s_i) under the starting policy.
+
+A state gets n continuations, replayed exactly up to it and sampled on. It is chosen without looking at the
+samples that label it. What is left out: TD targets and labels of guided states by outcome.
+
+    make labels CONFIG=configs/demo.yaml
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+
+from critics.anchors import StateRef, choose_states
+from critics.targets import build_labels, check_labels
+from env.episodes import EpisodeRequest
+from pipeline.ids import continuation_id, seed_of
+from pipeline.runner import Stage, Start, run_stage
+from pipeline.tables import (
+    LABELS,
+    ROLLOUTS,
+    STEPS,
+    labels_table,
+    rollouts_from,
+    rollouts_table,
+    steps_table,
+    tasks_from,
+)
+from pipeline.types import Rollout, Task
+from stages.backends import make_player, policy_of
+from stages.rollouts import counts_of
+from stages.settings import Config
+
+
+def continuations(
+    start: Start, parent: Rollout, step_index: int, task: Task, num: int, *, purpose: str
+) -> list[EpisodeRequest]:
+    """Returns requests for `num` fresh continuations of `parent` from the state before a step."""
+    return [
+        EpisodeRequest(
+            rollout_id=continuation_id(start.stage_key, parent.rollout_id, step_index, parent.context, draw),
+            task=task,
+            group_id=parent.group_id,
+            iteration=parent.iteration,
+            attempt=parent.attempt,
+            draw=draw,
+            seed=seed_of(start.seed, purpose, parent.rollout_id, step_index, parent.context, draw),
+            parent_rollout_ids=(parent.rollout_id,),
+            feedback_in_context=parent.feedback_in_context,
+            parent=parent,
+            start_step_index=step_index,
+        )
+        for draw in range(num)
+    ]
+
+
+def make(start: Start) -> None:
+    """Continues the chosen states, a shard at a time, then fits the targets."""
+    settings = start.config.labels
+    source = start.inputs["rollouts"]
+    rollouts = rollouts_from(source.table("rollouts"), source.table("steps"))
+    tasks = {task.task_id: task for task in tasks_from(start.inputs["tasks"].table("tasks"))}
+    by_id = {rollout.rollout_id: rollout for rollout in rollouts}
+    states = choose_states(
+        rollouts,
+        anchors=settings.anchors,
+        around_errors=settings.around_errors,
+        max_states=settings.max_states,
+        guided_share=settings.guided_share,
+        seed=start.seed,
+    )
+    size = settings.states_per_shard
+    shards = [
+        [
+            request
+            for state in states[i : i + size]
+            for request in continuations(
+                start,
+                by_id[state.rollout_id],
+                state.step_index,
+                tasks[by_id[state.rollout_id].task_id],
+                settings.num_continuations,
+                purpose="labels",
+            )
+        ]
+        for i in range(0, len(states), size)
+    ]
+    planned = sum(map(len, shards))
+    sampling = start.config.rollouts.sampling
+    start.plan(
+        [[request.rollout_id for request in shard] for shard in shards],
+        tables=(ROLLOUTS, STEPS),
+        unit="continuations",
+        estimate={
+            "states": len(states),
+            "continuations": planned,
+            "tokens_at_most": planned * sampling.max_response_tokens,
+        },
+    )
+    player = make_player(start.config, policy_of(start), sampling)
+    for shard in start.to_do():
+        played = player.play(shards[shard.index], on_finish=lambda _: start.item_done())
+        place = {request.rollout_id: i for i, request in enumerate(shards[shard.index])}
+        played.sort(key=lambda rollout: place[rollout.rollout_id])
+        done, failed = counts_of(played)
+        start.commit(
+            shard.index,
+            {"rollouts": rollouts_table(played), "steps": steps_table(played)},
+            done=done,
+            failed=failed,
+        )
+
+    samples: dict[StateRef, list[Rollout]] = defaultdict(list)
+    for sample in rollouts_from(start.shard_table("rollouts"), start.shard_table("steps")):
+        samples[StateRef(sample.parent_rollout_ids[0], sample.start_step_index, sample.context)].append(
+            sample
+        )
+    policy_digest = player.settings.policy_digest
+    labels, recovery = build_labels(
+        rollouts, samples, kappa=settings.kappa, label_policy_digest=policy_digest, seed=start.seed
+    )
+    check_labels(labels, rollouts, list(tasks.values()), label_policy_digest=policy_digest)
+    start.finish(more_tables=((LABELS, labels_table(labels)),), report=recovery)
+
+
+STAGE = Stage(
+    name="labels",
+    code_version=1,
+    inputs=lambda config: ("tasks", "sft", "rollouts"),
+    sections=("labels", "engine"),
+    make=make,
+)
+
+if __name__ == "__main__":
+    sys.exit(run_stage(STAGE, Config))

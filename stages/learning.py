@@ -1,0 +1,118 @@
+"""From an iteration's rollouts to optimizer steps: baseline sets, credit, rows. Blind to the credit mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.batches import policy_rows, with_column
+from pipeline.credit import Credit, CreditSet, baseline_sets, credit_set
+from pipeline.ids import seed_of
+from pipeline.losses import policy_loss
+from pipeline.training import Trainer
+from pipeline.types import Rollout
+
+ValuesOf = Callable[[Sequence[Rollout]], list[np.ndarray]]
+"""Rollouts -> [T_i] calibrated critic values of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """An iteration's rollouts as baseline sets.
+
+    Attributes:
+        rollouts: everything that was sampled, surplus included.
+        values: rollout_id -> [T] calibrated critic values; None without a critic.
+        kept: the sets that are trained on, as rollouts and as credit sees them.
+    """
+
+    rollouts: list[Rollout]
+    values: dict[str, np.ndarray] | None
+    kept: list[tuple[list[Rollout], CreditSet]]
+
+    @classmethod
+    def of(cls, rollouts: Sequence[Rollout], values_of: ValuesOf | None, credit: Credit) -> Batch:
+        """Returns the batch that `credit` keeps of these rollouts."""
+        sets = baseline_sets(rollouts)
+        scored = [rollout for members in sets for rollout in members]
+        values = None
+        if values_of is not None:
+            values = {r.rollout_id: v for r, v in zip(scored, values_of(scored), strict=True)}
+        credit_sets = [credit_set(members, values=values) for members in sets]
+        keep = credit.keep(credit_sets)
+        kept = [pair for pair, kept in zip(zip(sets, credit_sets, strict=True), keep, strict=True) if kept]
+        return cls(list(rollouts), values, kept)
+
+    @property
+    def num_kept_tasks(self) -> int:
+        """Tasks with at least one kept set."""
+        return len({members[0].task_id for members, _ in self.kept})
+
+    def metrics(self) -> dict[str, float]:
+        """Returns what the iteration looks like, under the names that verl and TRL users know."""
+        graded = [r for r in self.rollouts if r.reward is not None]
+        first = [float(r.reward or 0) for r in graded if not r.guided]
+        later = [float(r.reward or 0) for r in graded if r.guided]
+        lengths = [r.num_trainable_tokens for r in graded]
+        metrics = {
+            "critic/rewards/mean": float(np.mean([r.reward for r in graded])) if graded else float("nan"),
+            "rollouts/first_try": float(np.mean(first)) if first else float("nan"),
+            "rollouts/with_feedback": float(np.mean(later)) if later else float("nan"),
+            "rollouts/ungraded": float(len(self.rollouts) - len(graded)),
+            "response_length/mean": float(np.mean(lengths)) if lengths else 0.0,
+            "response_length/clip_ratio": float(np.mean([r.finish_reason == "max_tokens" for r in graded]))
+            if graded
+            else 0.0,
+            "rollouts/count": float(len(self.rollouts)),
+            "rollouts/sampled_tokens": float(sum(r.num_trainable_tokens for r in self.rollouts)),
+            "sets/kept": float(len(self.kept)),
+            "sets/kept_tasks": float(self.num_kept_tasks),
+        }
+        if self.values is not None and graded:
+            first_values = np.array(
+                [self.values[r.rollout_id][0] for r in graded if r.rollout_id in self.values]
+            )
+            outcomes = np.array([r.reward for r in graded if r.rollout_id in self.values])
+            metrics["critic_drift/bias"] = float(np.mean(first_values - outcomes))
+            metrics["critic_drift/brier"] = float(np.mean((first_values - outcomes) ** 2))
+        return {name: value for name, value in metrics.items() if not np.isnan(value)}
+
+    def parts(self, num: int, seed: int) -> list[list[tuple[list[Rollout], CreditSet]]]:
+        """Returns the kept sets in `num` parts of whole tasks, in an order that follows from the seed."""
+        tasks = sorted(
+            {members[0].task_id for members, _ in self.kept}, key=lambda t: seed_of(seed, "part", t)
+        )
+        place = {task: i % num for i, task in enumerate(tasks)}
+        return [[pair for pair in self.kept if place[pair[0][0].task_id] == part] for part in range(num)]
+
+
+def train_on(
+    part: list[tuple[list[Rollout], CreditSet]],
+    *,
+    credit: Credit,
+    state: dict[str, float],
+    trainer: Trainer,
+    reference: Trainer,
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Takes one optimizer step on some sets; returns metrics and credit's next state."""
+    rollouts = [rollout for members, _ in part for rollout in members]
+    advantages, metrics, state = credit.credit([credit_set for _, credit_set in part], state)
+    rows = policy_rows(rollouts, advantages, aggregation=credit.loss.aggregation)
+    if credit.loss.kl > 0:
+        rows = with_column(rows, "ref_logprobs", [out["logprobs"] for out in reference.forward(rows)])
+    return {**metrics, **trainer.update(rows, policy_loss(credit.loss))}, state
+
+
+def logprob_gap(trainer: Trainer, rollouts: Sequence[Rollout]) -> float:
+    """Returns the mean absolute gap of engine and trainer log-probabilities on sampled tokens, in nats.
+
+    Only meaningful while the trainer still holds the weights that sampled the rollouts.
+    """
+    rows = policy_rows(rollouts, [np.zeros(len(r.steps)) for r in rollouts])
+    gaps = [
+        np.abs(outputs["logprobs"] - row.columns["old_logprobs"])[row.columns["weight"] > 0]
+        for row, outputs in zip(rows, trainer.forward(rows), strict=True)
+    ]
+    return float(np.concatenate(gaps).mean())

@@ -1,0 +1,215 @@
+"""Writes data/<run>/summary.json and summary.html from the run's finished stages, and prints the table.
+
+Not a stage: it only reads, so it can be run again at any time.
+
+    make summary CONFIG=configs/demo.yaml
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.artifacts import Artifact
+from pipeline.config import load_config
+from pipeline.errors import ArtifactError, ConfigError
+from pipeline.tracking import read_metrics
+from stages.settings import Config
+
+CHAIN = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
+SAMPLING = ("rollouts", "labels", "critic_report", "actor")  # what the method pays for; evaluation is free
+MEASURES = {
+    "first_try": "first try, temperature 1",
+    "greedy": "first try, greedy",
+    "with_feedback": "with feedback",
+}
+SKILLS = ("skill_vs_constant", "skill_vs_task_rate", "skill_vs_position")
+
+
+def gained(comparison: dict[str, Any]) -> dict[str, Any]:
+    """Returns one comparison of the evaluation in the summary's form."""
+    gain = comparison["gain"]
+    return {
+        "start": comparison["start"]["value"],
+        "actor": comparison["actor"]["value"],
+        "gain": gain["value"],
+        "interval": [gain["low"], gain["high"]],
+        "tasks": comparison["tasks"],
+        "rollouts": comparison["rollouts"],
+    }
+
+
+def budget_of(artifacts: dict[str, Artifact]) -> dict[str, Any]:
+    """Returns what was sampled to train: tokens, rollouts, updates; by stage as well."""
+    by_stage = {}
+    for name in SAMPLING:
+        masks = artifacts[name].table("rollouts").column("loss_mask").combine_chunks()
+        by_stage[name] = {"rollouts": len(masks), "tokens": int(masks.flatten().to_numpy().sum())}
+    return {
+        "tokens": sum(stage["tokens"] for stage in by_stage.values()),
+        "rollouts": sum(stage["rollouts"] for stage in by_stage.values()),
+        "updates": artifacts["actor"].report["updates"],
+        "by_stage": by_stage,
+    }
+
+
+def summarise(run_dir: Path, seed: int) -> dict[str, Any]:
+    """Returns summary.json of a run whose chain is complete.
+
+    Raises:
+        ArtifactError: a stage is not complete.
+    """
+    artifacts = {name: Artifact.open(run_dir, name) for name in CHAIN}
+    measures = artifacts["evaluation"].report["measures"]
+    audit = artifacts["critic_report"].report
+    minutes = {name: artifact.manifest["wall_seconds"] / 60 for name, artifact in artifacts.items()}
+    return {
+        "seed": seed,
+        "minutes": round(sum(minutes.values()), 2),
+        **{measure: gained(measures[measure]["all"]) for measure in MEASURES},
+        "unseen_companies": gained(measures["first_try"]["test_unseen_company"]),
+        "by_slice": {name: gained(comparison) for name, comparison in measures["first_try"].items()},
+        "critic": {
+            **{name: audit["measures"]["bare"][name.replace("_vs_", "_over_")] for name in SKILLS},
+            "ev": audit["measures"]["bare"]["ev"],
+            "ev_within": audit["measures"]["bare"]["ev_within"],
+            "gate": audit["gate"]["verdict"],
+            "not_measured": audit["gate"]["not_measured"],
+        },
+        "budget": budget_of(artifacts),
+        "minutes_by_stage": {name: round(value, 2) for name, value in minutes.items()},
+    }
+
+
+def percent(number: float | None) -> str:
+    """Returns a share as text in percent."""
+    return "-" if number is None else f"{100 * number:.1f}"
+
+
+def rows_of(summary: dict[str, Any]) -> list[tuple[str, str, str, str, str]]:
+    """Returns the printed table's rows: measure, start, actor, gain in points, 95 % interval."""
+    named = [(text, summary[measure]) for measure, text in MEASURES.items()]
+    named.append(("unseen companies, first try", summary["unseen_companies"]))
+    named += [
+        (f"{name}, first try", part) for name, part in summary["by_slice"].items() if name.startswith("level")
+    ]
+    return [
+        (
+            text,
+            percent(part["start"]),
+            percent(part["actor"]),
+            f"{100 * part['gain']:+.1f}",
+            f"[{percent(part['interval'][0])}, {percent(part['interval'][1])}]",
+        )
+        for text, part in named
+    ]
+
+
+def print_summary(summary: dict[str, Any], console: Console) -> None:
+    """Prints what was won, how good the critic is, and what it cost."""
+    table = Table(title=f"Held-out success in %, seed {summary['seed']}", title_justify="left")
+    table.add_column("")
+    for name in ("start", "actor", "gain", "95 %"):
+        table.add_column(name, justify="right")
+    for row in rows_of(summary):
+        table.add_row(*row)
+    console.print(table)
+    critic = summary["critic"]
+    words = ", ".join(
+        f"{name.removeprefix('skill_vs_')} {critic[name]['value']:.2f} "
+        f"[{critic[name]['low']:.2f}, {critic[name]['high']:.2f}]"
+        for name in SKILLS
+    )
+    console.print(
+        f"Critic: gate {critic['gate']}; Brier skill against {words}", soft_wrap=True, highlight=False
+    )
+    budget = summary["budget"]
+    console.print(
+        f"Budget: {budget['rollouts']:,} rollouts, {budget['tokens']:,} sampled tokens, "
+        f"{budget['updates']} updates; {summary['minutes']:.1f} minutes",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def page_of(run_dir: Path, summary: dict[str, Any]) -> str:
+    """Returns summary.html: the table and the learning curves, one offline page."""
+    from pipeline.report.page import Drawing, Section, Text, page
+    from pipeline.report.page import Table as PageTable
+    from pipeline.report.plots import Line, lines
+
+    history = read_metrics(run_dir / "actor" / "metrics.jsonl")
+    looks = [entry for entry in history if "rollouts/first_try" in entry]
+
+    def curve(name: str, key: str) -> Line:
+        points = [
+            (entry["iteration"], 100 * entry[key]) for entry in looks if isinstance(entry.get(key), float)
+        ]
+        return Line(name, [x for x, _ in points], [y for _, y in points])
+
+    success = lines(
+        "success",
+        [
+            curve("training tasks, first try", "rollouts/first_try"),
+            curve("training tasks, with feedback", "rollouts/with_feedback"),
+            curve("held-out val, first try", "val/first_try"),
+        ],
+        x_label="iteration",
+        y_label="success in %",
+    )
+    sft = read_metrics(run_dir / "sft" / "metrics.jsonl")
+    losses = [(entry["update"], entry["cross_entropy"]) for entry in sft if "cross_entropy" in entry]
+    imitation = lines(
+        "imitation",
+        [Line("sft", [x for x, _ in losses], [y for _, y in losses])],
+        x_label="update",
+        y_label="cross-entropy in nats per token",
+    )
+    header = ("", "start", "actor", "gain", "95 %")
+    table = PageTable(
+        header, tuple(rows_of(summary)), "Success in %; intervals are bootstraps over companies."
+    )
+    return page(
+        f"Run {run_dir.name}",
+        [
+            Section("What was won on held-out tasks", (table,)),
+            Section("Learning curves", (Drawing(success, "The actor, iteration by iteration."),)),
+            Section("Starting policy", (Drawing(imitation, "Imitation of the demonstrations."),)),
+            Section("Critic", (Text(json.dumps(summary["critic"], indent=1), "note"),)),
+        ],
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Writes and prints the summary; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="summary", description=__doc__.splitlines()[0])
+    parser.add_argument("config")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
+    parser.add_argument("--run")
+    options = parser.parse_intermixed_args(argv)
+    try:
+        named = [f"run.name={json.dumps(options.run)}"] if options.run else []
+        config = load_config(Config, Path(options.config), [*options.overrides, *named])
+        run_dir = Path(config.run.data_dir) / config.run.name
+        summary = summarise(run_dir, config.run.seed)
+    except (ConfigError, ArtifactError) as error:
+        print(f"summary: {error}", file=sys.stderr)
+        return int(error.code)
+    (run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    (run_dir / "summary.html").write_text(page_of(run_dir, summary), encoding="utf-8")
+    console = Console()
+    print_summary(summary, console)
+    for text, name in (("Learning curves", "summary.html"), ("Critic report", "critic_report/report.html")):
+        console.print(f"{text}: {run_dir / name}", soft_wrap=True, highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
