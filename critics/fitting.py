@@ -20,6 +20,7 @@ from critics.logistic import logit, sigmoid
 from critics.quality import brier_terms, explained_variance_within
 from critics.rows import COLUMNS, normalised, num_states, state_weight, value_positions
 from critics.targets import label_counts
+from pipeline.failpoints import failpoint
 from pipeline.ids import seed_of
 from pipeline.training import Trainer, TrainingRow
 from pipeline.types import Label, Rollout
@@ -276,7 +277,9 @@ def fit(
         if now["converged"] or taken >= plan.total:
             break
         trainer.set_trainable(["score"] if taken < plan.head else None)
+        failpoint("critic.update.before")
         metrics = trainer.update(rows_of_update(fit_rows, plan, taken, seed), loss)
+        failpoint("critic.update.after")
         now |= {
             "num_updates": trainer.num_updates,
             "loss_sum": now["loss_sum"] + metrics["value_loss"],

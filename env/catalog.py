@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from random import Random
 
 from env.chat.compact import CompactStyle
 from env.feedback.rules import Verbosity
+from env.phone import scripted
 from env.phone.environment import PhoneEnv
 from env.phone.policies import POLICIES, play_scripted
 from env.phone.solver import optimal_value
 from env.phone.tasks import SPLITS, generate_tasks
+from env.phone.world import WorldKey
 from env.protocol import Action
-from pipeline.errors import ConfigError
+from pipeline.errors import ArtifactError, ConfigError
 from pipeline.types import Task
 
 
@@ -27,6 +30,10 @@ class Environment:
         demonstrate: (task, policy name, seed, noise, earlier attempts' actions) -> a scripted episode's
             actions, each with its compact text.
         solver_value: (task, seed, actions) -> V* of the states s_0..s_{T-1}, before each action.
+        grader_styles: of `Task.style` that it can grade.
+        check_ground_truth: raises ValueError unless the text is one that its grader reads.
+        scripted_reply: (prompt text, random numbers) -> the message of the agent behind the scripted engine.
+        scripted_digest: stands for that agent where a rollout names the weights that sampled it.
         policies: names that `demonstrate` knows.
         splits: names of the splits, train first.
     """
@@ -36,6 +43,10 @@ class Environment:
     make_env: Callable[..., PhoneEnv]
     demonstrate: Callable[..., list[Action]]
     solver_value: Callable[[Task, int, Sequence[Action]], list[float]]
+    grader_styles: tuple[str, ...]
+    check_ground_truth: Callable[[str], object]
+    scripted_reply: Callable[[str, Random], str]
+    scripted_digest: str
     policies: tuple[str, ...]
     splits: tuple[str, ...]
 
@@ -48,6 +59,25 @@ class Environment:
         if name != CompactStyle.name:
             raise ConfigError(f"style {name!r} is not built; known: {CompactStyle.name}")
         return CompactStyle()
+
+    def check_gradable(self, tasks: Sequence[Task]) -> None:
+        """Raises ArtifactError naming the first task that this environment could play but never grade."""
+        for task in tasks:
+            problem = ""
+            if task.style not in self.grader_styles:
+                problem = f"its grader is {task.style!r}; {self.name} has: {', '.join(self.grader_styles)}"
+            elif not task.ground_truth:
+                problem = "its ground_truth is empty"
+            else:
+                try:
+                    self.check_ground_truth(task.ground_truth)
+                except ValueError as error:
+                    problem = str(error)
+            if problem:
+                raise ArtifactError(
+                    f"task {task.task_id} ({task.split} {task.index}) cannot be graded: {problem}. "
+                    "Next: mend the tasks, then make tasks SET=--fresh"
+                )
 
 
 def _make_phone(verbosity: Verbosity = "observed") -> PhoneEnv:
@@ -81,6 +111,10 @@ ENVIRONMENTS: dict[str, Environment] = {
         make_env=_make_phone,
         demonstrate=_demonstrate,
         solver_value=_solver_value,
+        grader_styles=("rule",),
+        check_ground_truth=WorldKey.from_text,
+        scripted_reply=scripted.reply_text,
+        scripted_digest=scripted.DIGEST,
         policies=tuple(POLICIES),
         splits=SPLITS,
     )

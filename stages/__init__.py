@@ -2,5 +2,5 @@
 
 import os
 
-# Waiting threads of torch's CPU kernels spin by default; beside any other process that costs ten times the work.
+# Torch's waiting CPU threads spin by default, which beside any other process costs ten times the work.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -16,11 +16,19 @@ from typing import Any
 from env.chains import plan_groups
 from pipeline.credit import Credit, make_credit
 from pipeline.errors import ArtifactError, ExitCode
+from pipeline.failpoints import failpoint
 from pipeline.ids import seed_of
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_table, steps_table, values_table
 from pipeline.types import Rollout, Task
-from stages.backends import Player, make_engine, make_player, make_trainer, policy_of
+from stages.backends import (
+    Player,
+    check_plays_weights,
+    make_engine,
+    make_player,
+    make_trainer,
+    policy_of,
+)
 from stages.learning import Batch, ValuesOf, logprob_gap, train_on
 from stages.rollouts import play_chains, tasks_of_split
 from stages.settings import Actor, Config
@@ -152,6 +160,7 @@ def credit_of(start: Start) -> Credit:
 def make(start: Start) -> None:
     """Alternates fresh rollouts and updates, from the last checkpoint on."""
     settings: Actor = start.config.actor
+    check_plays_weights(start.config, "actor")
     credit = credit_of(start)
     tasks, val = tasks_of_split(start, "train"), tasks_of_split(start, "val")
     planned = settings.num_iterations * settings.updates_per_iteration
@@ -211,16 +220,18 @@ def make(start: Start) -> None:
             gap = logprob_gap(trainer, batch.rollouts[:16])
             if not gap <= MAX_LOGPROB_GAP:
                 raise ArtifactError(
-                    f"iteration {iteration}: engine and trainer differ by {gap:.2g} nats a token on the same weights; "
-                    f"at most {MAX_LOGPROB_GAP} is rounding. Nothing was trained on these rollouts. "
+                    f"iteration {iteration}: engine and trainer differ by {gap:.2g} nats a token on the same "
+                    f"weights; at most {MAX_LOGPROB_GAP} is rounding. Nothing was trained on these rollouts. "
                     "Next: check the weight hand-off",
                     code=ExitCode.QUALITY,
                 )
             for part in batch.parts(settings.updates_per_iteration, start.seed):
                 if part:
+                    failpoint("actor.update.before")
                     metrics, credit_state = train_on(
                         part, credit=credit, state=credit_state, trainer=trainer, reference=reference
                     )
+                    failpoint("actor.update.after")
                     start.metrics({"iteration": iteration, "update": trainer.num_updates, **metrics})
             look = {"iteration": iteration, **batch.metrics(), "engine/logprob_gap": gap}
             if iteration % settings.evaluate_every == 0:

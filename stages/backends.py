@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
-from env.catalog import ENVIRONMENTS
+from env.catalog import ENVIRONMENTS, Environment
+from pipeline.errors import ConfigError
 from stages.settings import Config, Sampling
 
 if TYPE_CHECKING:
     from env.episodes import EpisodeRequest, PlaySettings
     from env.protocol import ChatStyle, Env
-    from pipeline.engines import Engine
+    from pipeline.engines import Engine, GenerationRequest
     from pipeline.models import Policy
     from pipeline.training import Trainer
     from pipeline.types import Rollout, Task
@@ -28,12 +30,10 @@ def limit_threads(config: Config) -> None:
 
 
 def make_engine(config: Config, policy: Policy) -> Engine:
-    """Returns the configured engine holding `policy`'s weights.
-
-    Raises:
-        ConfigError: the engine kind cannot play this policy.
-    """
+    """Returns the configured engine: `policy`'s weights, or the scripted agent under its own digest."""
     limit_threads(config)
+    if config.engine.kind == "scripted":
+        return _scripted_engine(ENVIRONMENTS[config.tasks.environment], policy)
     from pipeline.engines.transformers import TransformersEngine
 
     return TransformersEngine(
@@ -42,6 +42,32 @@ def make_engine(config: Config, policy: Policy) -> Engine:
         max_live=config.engine.max_live,
         pad_token_id=policy.tokenizer.pad_token_id,
     )
+
+
+def _scripted_engine(environment: Environment, policy: Policy) -> Engine:
+    """Returns an engine that plays the environment's scripted agent, encoded by `policy`'s tokenizer."""
+    from pipeline.engines.scripted import ScriptedEngine
+
+    tokenizer, style = policy.tokenizer, environment.style()
+
+    def reply(request: GenerationRequest) -> list[int]:
+        prompt = tokenizer.decode(list(request.prompt_token_ids), skip_special_tokens=False)
+        text = environment.scripted_reply(prompt, Random(request.seed))
+        return list(tokenizer.encode(text + style.stop_token, add_special_tokens=False))
+
+    return ScriptedEngine(
+        reply, environment.scripted_digest, max_length=policy.model.config.max_position_embeddings
+    )
+
+
+def check_plays_weights(config: Config, stage: str) -> None:
+    """Raises ConfigError if the engine does not sample the weights it is given, which `stage` is about."""
+    if config.engine.kind == "scripted":
+        raise ConfigError(
+            f"engine.kind = scripted plays a fixed agent whatever the weights, so {stage} would say nothing "
+            "of the policy. Allowed here: transformers. The scripted engine serves rollouts, labels and "
+            "critic_report"
+        )
 
 
 def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:

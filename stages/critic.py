@@ -43,7 +43,9 @@ def make(start: Start) -> None:
         r for r in rollouts_from(source.table("rollouts"), source.table("steps")) if r.rollout_id in labelled
     ]
     policy = policy_of(start)
-    check_labels(labels, rollouts, tasks, label_policy_digest=policy.policy_digest)
+    # Whose chances the labels count; whoever uses the critic compares it with the policy that plays there.
+    label_policy = labels[0].label_policy_digest if labels else policy.policy_digest
+    check_labels(labels, rollouts, tasks, label_policy_digest=label_policy)
     part_of = split_clusters(
         {cluster[r.task_id] for r in rollouts},
         fit_share=settings.fit_share,
@@ -130,7 +132,7 @@ def make(start: Start) -> None:
         Contract(
             tokenizer_digest=first.tokenizer_digest,
             template_digest=first.template_digest,
-            label_policy_digest=policy.policy_digest,
+            label_policy_digest=label_policy,
             labels_digest=start.inputs["labels"].content_digest,
             splitter={"rule": "assistant message"},
             families=(family,),

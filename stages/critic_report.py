@@ -170,13 +170,13 @@ def make(start: Start) -> None:
 
     policy = policy_of(start)
     critic = critics.load(start.inputs["critic"].path("critic"))
+    player = make_player(start.config, policy, start.config.rollouts.sampling)
     critic.check_matches(
         tokenizer_digest=policy.tokenizer_digest,
-        label_policy_digest=policy.policy_digest,
+        label_policy_digest=player.settings.policy_digest,
         temperature=start.config.rollouts.sampling.temperature,
         max_response_tokens=start.config.rollouts.sampling.max_response_tokens,
     )
-    player = make_player(start.config, policy, start.config.rollouts.sampling)
     for shard in start.to_do():
         rollouts = play_audit(start, player, shards[shard.index])
         ungraded = {r.task_id for r in rollouts if r.reward is None}
@@ -198,7 +198,7 @@ def make(start: Start) -> None:
     report = build_report(
         audit_data(start, rollouts, values, tasks),
         converged=critic.contract.converged,
-        policy_digest=policy.policy_digest,
+        policy_digest=player.settings.policy_digest,
         critic_digest=critic.digest,
         evaluations=json.loads(start.inputs["critic"].path("critic/evaluations.json").read_text()),
         labels_report=json.loads((start.inputs["labels"].folder / "report.json").read_text()),

@@ -21,7 +21,7 @@ from pipeline.runner import Stage, Start, run_stage
 from pipeline.statistics import Interval, clustered_mean, paired_difference
 from pipeline.tables import ROLLOUTS, STEPS, rollouts_from, rollouts_table, steps_table
 from pipeline.types import Rollout, Task
-from stages.backends import make_player, policy_of
+from stages.backends import check_plays_weights, make_player, policy_of
 from stages.rollouts import counts_of, play_chains, tasks_of_split
 from stages.settings import Chain, Config, Evaluation
 
@@ -120,6 +120,7 @@ def report_of(
 def make(start: Start) -> None:
     """Plays every policy on every split, then compares."""
     settings: Evaluation = start.config.evaluation
+    check_plays_weights(start.config, "evaluation")
     tasks = [task for split in settings.splits for task in tasks_of_split(start, split)]
     size = settings.groups_per_shard
     shards = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 
+from env.catalog import ENVIRONMENTS
 from env.chains import Chains, Group, plan_groups
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import ROLLOUTS, STEPS, rollouts_table, steps_table, tasks_from
@@ -23,6 +24,7 @@ def tasks_of_split(start: Start, split: str) -> list[Task]:
 
     Raises:
         ConfigError: the split is empty.
+        ArtifactError: a task of it has no grader.
     """
     from pipeline.errors import ConfigError
 
@@ -33,6 +35,7 @@ def tasks_of_split(start: Start, split: str) -> list[Task]:
         raise ConfigError(
             f"split {split!r} has no tasks; the tasks stage made: {splits}. Choose one of these"
         )
+    ENVIRONMENTS[start.config.tasks.environment].check_gradable(chosen)
     return chosen
 
 

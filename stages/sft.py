@@ -16,6 +16,7 @@ import numpy as np
 
 from env.catalog import ENVIRONMENTS
 from env.demonstrations import Demonstration, demonstrate
+from pipeline.failpoints import failpoint
 from pipeline.ids import seed_of
 from pipeline.runner import Stage, Start, run_stage
 from stages.backends import limit_threads, make_trainer
@@ -119,7 +120,9 @@ def make(start: Start) -> None:
             start.stop_if_asked()
             chosen = rows_of_update(len(encoded), settings.batch_rows, trainer.num_updates, start.seed)
             rows = sft_rows([encoded[i][0] for i in chosen], [encoded[i][1] for i in chosen])
+            failpoint("sft.update.before")
             metrics = trainer.update(rows, sft_loss)
+            failpoint("sft.update.after")
             start.metrics({"update": trainer.num_updates, **metrics})
             if (
                 trainer.num_updates % settings.checkpoint_every == 0
