@@ -1,0 +1,208 @@
+"""Every command of README.md, run: shrunk in the fast suite, to the letter in the slow one.
+
+Each test works in a copy of the project whose `.venv` lends the packages of the running interpreter, so the
+commands stay as they are written and nothing is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+EXEMPT = {"make test"}
+"""`make test` runs this test."""
+
+TINY = (
+    "training.threads=1 tasks.num_companies=8 tasks.num_train=36 tasks.num_val=6 tasks.num_test=6 "
+    "'tasks.level_shares={1: 1.0}' sft.model.hidden_size=64 sft.model.num_layers=2 sft.model.num_heads=2 "
+    "sft.model.intermediate_size=128 sft.model.vocab_size=512 sft.num_demonstrations=200 sft.num_updates=90 "
+    "sft.batch_rows=16 sft.learning_rate=5.0e-3 'sft.shares={oracle: 0.6, over_collector: 0.4}' "
+    "rollouts.num_tasks=24 rollouts.chain.draws=2 labels.max_states=30 labels.num_continuations=4 "
+    "critic.max_epochs=1 critic.head_updates=3 critic_report.tasks_per_split=3 critic_report.draws=2 "
+    "critic_report.num_continuations=3 critic_report.bootstrap=100 actor.num_iterations=2 "
+    "actor.tasks_per_update=2 actor.on_weak_critic=allow actor.evaluate_tasks=6 evaluation.draws=1 "
+    "evaluation.bootstrap=100"
+)
+"""One minute for the whole chain; such a critic knows nothing, so the actor must not ask for its gate."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of the README: a line of a bash block, or a whole python block."""
+
+    language: str
+    text: str
+    line: int
+
+
+def commands_of(text: str) -> list[Command]:
+    """Returns the commands of a page, in order; a block of any other language is refused."""
+    commands = []
+    for block in re.finditer(r"^```(\w*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE):
+        language, body = block.groups()
+        first = text[: block.start()].count("\n") + 2
+        if language == "python":
+            commands.append(Command(language, body, first))
+            continue
+        assert language == "bash", f"README.md line {first - 1}: a block of {language!r} that no test runs"
+        for number, line in enumerate(body.splitlines()):
+            if line.strip() and not line.startswith("#"):
+                assert not line.endswith("\\"), f"README.md line {first + number}: one command a line, please"
+                commands.append(Command(language, line, first + number))
+    return commands
+
+
+def shrunk(command: str) -> str:
+    """Returns the command with TINY before the settings that it makes itself; others are left alone."""
+    words = shlex.split(command)
+    stages = {"demo", "all", "tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor"}
+    if words[0] == "make" and stages & set(words):
+        own = next((word.removeprefix("SET=") for word in words if word.startswith("SET=")), "")
+        words = [word for word in words if not word.startswith("SET=")]
+        return shlex.join([*words, f"SET={TINY} {own}".rstrip()])
+    if words[:2] == ["python", "-m"] and words[2].startswith("stages."):
+        return shlex.join([*words[:4], *shlex.split(TINY), *words[4:]])
+    return command
+
+
+def copy_of_the_project(folder: Path) -> dict[str, str]:
+    """Copies what a clone would hold, with a `.venv` that is set up; returns the environment to run in."""
+    kept_out = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "tests")
+    shutil.copytree(ROOT, folder, ignore=lambda path, names: kept_out(path, names) | runs(path, names))
+    venv = folder / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    of_the_copy = {"base": str(venv), "platbase": str(venv)}
+    inner = Path(sysconfig.get_path("purelib", "venv", vars=of_the_copy))
+    paths = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+    lines = [f"import site; site.addsitedir({path!r})\n" for path in paths]
+    (inner / "lent.pth").write_text("".join(lines), encoding="utf-8")
+    script = venv / "bin" / "vdapo"
+    script.write_text(f'#!/bin/sh\nexec "{venv}/bin/python" -m pipeline.cli "$@"\n', encoding="utf-8")
+    script.chmod(0o755)
+    for stamp in (".installed-base", ".installed-dev"):
+        (venv / stamp).touch()
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        # A make above this one must not lend its variables.
+        if not name.startswith(("MAKE", "MFLAGS", "VDAPO_", "PYTHONPATH", "VIRTUAL_ENV"))
+        and name not in ("VENV", "RUN", "SET", "CONFIG", "PYTHON")
+    }
+    return environment | {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(folder / ".cache"),
+        "PATH": f"{venv / 'bin'}{os.pathsep}{environment['PATH']}",
+    }
+
+
+def runs(path: str, names: list[str]) -> set[str]:
+    """Returns what to leave out of a folder because runs made it: in data/, everything but its page."""
+    return {name for name in names if name != "README.md"} if Path(path) == ROOT / "data" else set()
+
+
+def run_all(commands: list[Command], folder: Path, environment: dict[str, str]) -> None:
+    for command in commands:
+        if command.text in EXEMPT:
+            continue
+        program = (
+            ["bash", "-c", command.text] if command.language == "bash" else ["python", "-c", command.text]
+        )
+        done = subprocess.run(
+            program, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        assert done.returncode == 0, (
+            f"README.md line {command.line} ended with {done.returncode}:\n"
+            f"{command.text}\n{done.stdout[-3000:]}"
+        )
+        assert "Traceback" not in done.stdout
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return README.read_text(encoding="utf-8")
+
+
+def test_a_block_that_no_test_can_run_is_refused() -> None:
+    with pytest.raises(AssertionError, match="console"):
+        commands_of("```console\n$ make demo\n```\n")
+
+
+def test_the_two_commands_come_first(page: str) -> None:
+    assert [command.text for command in commands_of(page)[:2]] == ["make demo", "make test"]
+
+
+def test_every_make_target_that_is_named_exists(page: str) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    stages = re.search(r"^STAGES := (.*)$", makefile, flags=re.MULTILINE)
+    assert stages is not None
+    targets = {*re.findall(r"^([a-z_-]+):", makefile, flags=re.MULTILINE), *stages.group(1).split()}
+    for words in re.findall(r"\bmake((?: [a-z_-]+)+)`", page) + re.findall(
+        r"^make (.*)$", page, flags=re.MULTILINE
+    ):
+        named = {word for word in words.split() if re.fullmatch(r"[a-z_-]+", word)}
+        assert named <= targets, f"README.md names make {named - targets}"
+    rows = re.findall(r"^\| (\w+) \| .* \| `make (\w+)` \|$", page, flags=re.MULTILINE)
+    assert [name for name, _ in rows] == [target for _, target in rows] == stages.group(1).split()
+
+
+def test_the_stage_table_says_what_the_stages_read(page: str) -> None:
+    import importlib
+
+    from pipeline.config import load_config
+    from stages.settings import Config
+
+    config = load_config(Config, ROOT / "configs" / "demo.yaml", [])
+    for name, reads in re.findall(r"^\| (\w+) \| ([^|]*) \| .* \| `make \w+` \|$", page, flags=re.MULTILINE):
+        inputs = importlib.import_module(f"stages.{name}").STAGE.inputs(config)
+        assert reads == (", ".join(inputs) or "nothing"), f"stage {name}"
+
+
+def test_the_exit_codes_are_those_of_the_program(page: str) -> None:
+    from pipeline.errors import ExitCode
+
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", page, flags=re.MULTILINE)] == list(ExitCode)
+
+
+def test_every_link_leads_somewhere(page: str) -> None:
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", page) if not link.startswith("https://")]
+    assert links
+    assert [link for link in links if not (ROOT / link).is_file()] == []
+
+
+def test_every_command_works_on_a_tiny_run(page: str, tmp_path: Path) -> None:
+    environment = copy_of_the_project(tmp_path / "project") | {"OMP_NUM_THREADS": "1"}
+    commands = [
+        Command(c.language, c.text if c.language == "python" or c.text in EXEMPT else shrunk(c.text), c.line)
+        for c in commands_of(page)
+    ]
+    run_all(commands, tmp_path / "project", environment)
+    made = {path.name for path in (tmp_path / "project" / "data" / "demo").iterdir()}
+    assert {"summary.json", "summary.html", "critic_report", "actor"} <= made
+    assert not (tmp_path / "project" / "data" / "mine" / "labels" / "plan.json").exists(), (
+        "--dry-run made a plan"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_command_works_to_the_letter(page: str, tmp_path: Path) -> None:
+    environment = copy_of_the_project(tmp_path / "project")
+    run_all(commands_of(page), tmp_path / "project", environment)
+
+
+def test_shrinking_keeps_a_command_s_own_settings_last() -> None:
+    words = shlex.split(shrunk('make rollouts RUN=mine SET="rollouts.chain.draws=4"'))
+    assert words[:3] == ["make", "rollouts", "RUN=mine"]
+    assert words[3].endswith(" rollouts.chain.draws=4")
+    assert shrunk("vdapo status") == "vdapo status"
