@@ -225,20 +225,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("settings", nargs="*", metavar="section.key=value", help="replace the config's")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--config", default="configs/demo.yaml")
+    parser.add_argument("--set", nargs="+", default=[], metavar="section.key=value", dest="settings")
     parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="where the runs go")
     parser.add_argument("--keep", action="store_true", help="keep the runs that this call has made")
     parser.add_argument("--readme", action="store_true", help="only put the results into README.md")
     parser.add_argument("--curves", type=Path, metavar="RUN_DIR", help="only copy a run's learning curves")
-    options = parser.parse_intermixed_args(argv)
+    options = parser.parse_args(argv)
     if options.curves:
         page = (options.curves / "summary.html").read_text(encoding="utf-8")
         CURVES.write_text(learning_curves(page), encoding="utf-8")
         print(f"wrote {CURVES.relative_to(ROOT)}")
     if options.readme:
         results = json.loads(RESULTS.read_text(encoding="utf-8"))
+        if results["settings"]:
+            raise SystemExit(f"{RESULTS.name} is not of the config as it is, but of {results['settings']}")
         put_into_readme(results, README, with_curves=CURVES.is_file())
         print(f"wrote {README.relative_to(ROOT)}")
     if options.curves or options.readme:
