@@ -33,6 +33,10 @@ def make_critic(trunk_folder: Path) -> Any:
         raise ArtifactError(
             f"no critic trunk in {trunk_folder}: config.json is missing. Name a folder in HF format"
         )
+    if not any(trunk_folder.glob("*.safetensors")):  # else an OSError, which would read as a disk's failure
+        raise ArtifactError(
+            f"no critic trunk in {trunk_folder}: no *.safetensors file. Export the model there again"
+        )
     config = AutoConfig.from_pretrained(trunk_folder, local_files_only=True)
     if config.model_type != "qwen3":
         raise ArtifactError(f"the critic trunk in {trunk_folder} is a {config.model_type}; a qwen3 is needed")

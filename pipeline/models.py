@@ -175,6 +175,21 @@ def load_policy(folder: Path) -> Policy:
     return Policy(folder, model, tokenizer, weights_digest(model.state_dict()), tokenizer_digest(tokenizer))
 
 
+def load_tokenizer(folder: Path) -> Any:
+    """Returns the tokenizer in a model folder; never looks on the network.
+
+    Raises:
+        ArtifactError: there is none.
+    """
+    if not (folder / "tokenizer.json").is_file():
+        raise ArtifactError(
+            f"no tokenizer in {folder}: tokenizer.json is missing. Name a model folder in Hugging Face format"
+        )
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
 def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
     """Returns the SHA-256 of names, dtypes, shapes and contents; the mapping's order does not matter."""
     import torch

@@ -12,13 +12,37 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from critics.splits import split_clusters
+from pipeline.errors import ArtifactError
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import labels_from, rollouts_from, tasks_from
 from stages.backends import make_trainer, policy_of
 from stages.settings import Config, Critic
+
+if TYPE_CHECKING:
+    from pipeline.models import Policy
+
+
+def trunk_of(start: Start, policy: Policy) -> Path:
+    """Returns the folder of the critic's trunk.
+
+    Raises:
+        ArtifactError: no model there, or one that reads other token ids than the policy writes.
+    """
+    named = start.config.critic.trunk
+    if named == "policy":
+        return policy.folder
+    from pipeline.models import load_tokenizer, tokenizer_digest
+
+    trunk = Path(named)
+    if tokenizer_digest(load_tokenizer(trunk)) != policy.tokenizer_digest:
+        raise ArtifactError(
+            f"critic.trunk = {trunk} has another tokenizer than the policy, so it would read other words "
+            "than were said. Allowed: 'policy', or a model with the policy's tokenizer. Name such a folder"
+        )
+    return trunk
 
 
 def make(start: Start) -> None:
@@ -61,8 +85,7 @@ def make(start: Start) -> None:
         for part, own in members.items()
     }
 
-    trunk = start.inputs["sft"].path("policy") if settings.trunk == "policy" else Path(settings.trunk)
-    model = make_critic(trunk)
+    model = make_critic(trunk_of(start, policy))
     trainer: Any = make_trainer(start.config, model, head="critic", weight_decay=settings.weight_decay)
     kept = start.folder / "_evaluations"  # weights that may still become the best; gone at the end
     state: dict[str, Any] | None = None

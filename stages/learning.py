@@ -10,7 +10,6 @@ import numpy as np
 from pipeline.batches import policy_rows, with_column
 from pipeline.credit import Credit, CreditSet, baseline_sets, credit_set
 from pipeline.ids import seed_of
-from pipeline.losses import policy_loss
 from pipeline.training import Trainer
 from pipeline.types import Rollout
 
@@ -97,6 +96,8 @@ def train_on(
     reference: Trainer,
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Takes one optimizer step on some sets; returns metrics and credit's next state."""
+    from pipeline.losses import policy_loss  # imports torch, which an up-to-date actor must not wait for
+
     rollouts = [rollout for members, _ in part for rollout in members]
     advantages, metrics, state = credit.credit([credit_set for _, credit_set in part], state)
     rows = policy_rows(rollouts, advantages, aggregation=credit.loss.aggregation)

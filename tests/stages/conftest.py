@@ -1,0 +1,118 @@
+"""One tiny chain, made once: a 60-thousand-parameter policy learns a handful of companies by heart."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipeline.artifacts import Artifact
+from pipeline.runner import run_stage
+from pipeline.tables import rollouts_from, tasks_from
+from pipeline.types import Rollout, Task
+from stages.settings import Config
+
+CHAIN = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
+TINY = """
+engine: {max_live: 64}
+training: {threads: 1, micro_batch_tokens: 4096}
+tasks: {num_companies: 12, num_train: 24, num_val: 8, num_test: 8, level_shares: {1: 1.0}}
+sft:
+  model: {hidden_size: 48, num_layers: 2, num_heads: 2, num_kv_heads: 1, head_dim: 24, intermediate_size: 96,
+          vocab_size: 512, initializer_range: 0.12}
+  shares: {oracle: 0.3, over_collector: 0.5, noisy_adaptive: 0.2}
+  num_demonstrations: 192
+  num_updates: 100
+  warmup_updates: 5
+  batch_rows: 16
+  learning_rate: 1.0e-2
+  checkpoint_every: 32
+rollouts:
+  chain: &chain {num_attempts: 2, draws: 2, feedback_free_share: 0.5, feedback_free_draws: 4,
+                 max_feedback_tokens: 200}
+  sampling: &sampling {max_response_tokens: 256}
+  groups_per_shard: 6
+labels: {max_states: 24, num_continuations: 2, states_per_shard: 8}
+critic: {fit_share: 0.5, validate_share: 0.25, head_updates: 2, head_learning_rate: 1.0e-3,
+         learning_rate: 5.0e-4, max_epochs: 2, batch_states: 64, evaluations_per_epoch: 2}
+critic_report: {tasks_per_split: 4, draws: 2, num_continuations: 2, tasks_per_shard: 4, bootstrap: 100,
+                num_sample_rollouts: 2}
+actor: {num_iterations: 2, tasks_per_update: 4, updates_per_iteration: 2, max_refills: 1,
+        learning_rate: 3.0e-4, warmup_updates: 1, on_weak_critic: allow, chain: *chain, sampling: *sampling,
+        checkpoint_every: 1, evaluate_every: 1, evaluate_tasks: 4}
+evaluation: {draws: 1, num_attempts: 2, groups_per_shard: 16, bootstrap: 100, sampling: *sampling}
+"""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A folder with one run, and the command lines that work on it."""
+
+    folder: Path
+
+    @property
+    def run_dir(self) -> Path:
+        return self.folder / "r"
+
+    @property
+    def config(self) -> str:
+        return str(self.folder / "tiny.yaml")
+
+    def start(self, stage: str, *argv: str) -> int:
+        """Runs a stage as its command line does; returns the exit code."""
+        module = importlib.import_module(f"stages.{stage}")
+        if stage == "summary":
+            return int(module.main([self.config, *argv]))
+        return run_stage(module.STAGE, Config, [self.config, *argv])
+
+    def artifact(self, stage: str) -> Artifact:
+        return Artifact.open(self.run_dir, stage)
+
+    def rollouts(self, stage: str) -> list[Rollout]:
+        artifact = self.artifact(stage)
+        return rollouts_from(artifact.table("rollouts"), artifact.table("steps"))
+
+    def tasks(self) -> dict[str, Task]:
+        return {task.task_id: task for task in tasks_from(self.artifact("tasks").table("tasks"))}
+
+    def copy(self, folder: Path, *stages: str) -> Lab:
+        """Returns another folder with copies of these stages."""
+        lab = make_lab(folder)
+        for stage in stages:
+            shutil.copytree(self.run_dir / stage, lab.run_dir / stage)
+        return lab
+
+    def snapshot(self) -> dict[str, tuple[int, int]]:
+        """Returns file -> (inode, time of last change), by which any writing shows."""
+        paths = [path for path in self.run_dir.rglob("*") if path.is_file()]
+        return {
+            str(path.relative_to(self.folder)): (path.stat().st_ino, path.stat().st_mtime_ns)
+            for path in paths
+        }
+
+
+def make_lab(folder: Path) -> Lab:
+    settings = yaml.safe_load(TINY)
+    settings["run"] = {"name": "r", "data_dir": str(folder)}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))
+    return Lab(folder)
+
+
+@pytest.fixture(scope="session")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """The whole chain, complete; read only. Copy what a test changes."""
+    lab = make_lab(tmp_path_factory.mktemp("chain"))
+    for stage in (*CHAIN, "summary"):
+        assert lab.start(stage) == 0, stage
+    return lab
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Lab:
+    """A run without any stage."""
+    return make_lab(tmp_path / "empty")

@@ -1,0 +1,60 @@
+"""Runs stages in children forked from a process that has torch loaded already, so that each costs little.
+
+A line of stdin: [environment, stage, argv, kill_after]; kill_after is null or seconds until SIGKILL.
+A line of stdout: [exit code or minus the signal that ended it, seconds it took].
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+import torch
+import transformers
+
+from pipeline.runner import run_stage
+from stages.settings import Config
+
+STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
+for _name in STAGES:
+    importlib.import_module(f"stages.{_name}")
+for _name in ("losses", "models", "training.torch", "engines.transformers", "engines.scripted"):
+    importlib.import_module(f"pipeline.{_name}")
+assert transformers.Qwen3ForCausalLM is not None  # transformers imports lazily: this loads it
+
+
+def forked(environment: dict[str, str], stage: str, argv: list[str], kill_after: float | None) -> Any:
+    began = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        os.environ.update(environment)
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        code = 99
+        try:
+            torch.set_num_threads(1)
+            code = run_stage(sys.modules[f"stages.{stage}"].STAGE, Config, argv)  # type: ignore[attr-defined]
+        finally:
+            os._exit(code)
+    killer = None
+    if kill_after is not None:
+        killer = threading.Timer(kill_after, os.kill, (pid, signal.SIGKILL))
+        killer.start()
+    # The child stays a zombie until `waitpid`, so its id cannot belong to another process yet.
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    if killer is not None:
+        killer.cancel()
+        killer.join()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), time.monotonic() - began
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(json.dumps(forked(*json.loads(line))), flush=True)

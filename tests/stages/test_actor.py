@@ -1,0 +1,95 @@
+"""The actor's refusals and its other credit modes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.tracking import read_metrics
+
+CRITIC = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
+
+
+def updates_of(lab: Any) -> list[dict[str, Any]]:
+    return [entry for entry in read_metrics(lab.run_dir / "actor" / "metrics.jsonl") if "update" in entry]
+
+
+def test_a_critic_whose_gate_failed_is_refused(
+    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gate = json.loads((chain.run_dir / "critic_report" / "gate.json").read_text())
+    assert not gate["passed"]  # nothing this small can pass
+    lab = chain.copy(tmp_path / "lab", *CRITIC)
+    assert lab.start("actor", "actor.on_weak_critic=refuse") == 4
+    error = capsys.readouterr().err
+    assert "the critic's gate failed" in error
+    assert gate["reasons"][0] in error
+    assert "group_only" in error
+    assert not (lab.run_dir / "actor" / "plan.json").exists()
+
+
+def test_group_only_goes_on_without_the_critics_weight(chain: Any, tmp_path: Path) -> None:
+    lab = chain.copy(tmp_path / "lab", *CRITIC)
+    assert lab.start("actor", "actor.on_weak_critic=group_only", "actor.num_iterations=1") == 0
+    weights = [entry["alpha"] for entry in updates_of(lab)]
+    assert weights
+    assert not any(weights)
+
+
+@pytest.mark.parametrize("credit", ["grpo", "decoupled_clip"])
+def test_modes_without_a_critic_need_no_critic(chain: Any, tmp_path: Path, credit: str) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft")
+    assert lab.start("actor", f"actor.credit={credit}", "actor.num_iterations=1") == 0
+    artifact = lab.artifact("actor")
+    assert set(artifact.manifest["inputs"]) == {"tasks", "sft"}
+    assert artifact.table("values").num_rows == 0
+    assert artifact.report["updates"] == len(updates_of(lab)) >= 1
+
+
+def test_v_dapo_without_a_critic_names_the_stage_to_run(
+    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft")
+    assert lab.start("actor") == 3
+    assert "Run: make critic" in capsys.readouterr().err
+
+
+def test_stale_weights_in_the_engine_are_found_before_anything_is_trained_on_them(
+    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pipeline.engines.transformers import TransformersEngine
+
+    def only_the_name(engine: Any, weights: Any, policy_digest: str) -> None:
+        engine.policy_digest = policy_digest
+
+    monkeypatch.setattr(TransformersEngine, "load_weights", only_the_name)
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft")
+    stale = ["actor.credit=grpo", "actor.learning_rate=0.01"]
+    assert lab.start("actor", *stale) == 4
+    error = capsys.readouterr().err
+    assert "iteration 1: engine and trainer differ by" in error
+    assert "Nothing was trained" in error
+    assert {entry["iteration"] for entry in updates_of(lab)} == {0}
+    checkpoints = (lab.run_dir / "actor" / "checkpoints").iterdir()
+    states = [json.loads((p / "commit.json").read_text()) for p in checkpoints]
+    assert max(state["state"]["iterations"] for state in states) == 1
+    assert not (lab.run_dir / "actor" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("stage", ["actor", "evaluation"])
+def test_the_scripted_engine_is_refused_where_weights_matter(
+    chain: Any, tmp_path: Path, stage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = (
+        chain.copy(tmp_path / "lab", *CRITIC, "actor")
+        if stage == "evaluation"
+        else chain.copy(tmp_path / "lab", *CRITIC)
+    )
+    assert lab.start(stage, "engine.kind=scripted") == 2
+    error = capsys.readouterr().err
+    assert "engine.kind = scripted" in error
+    assert "Allowed here: transformers" in error
+    assert not (lab.run_dir / stage / "plan.json").exists()

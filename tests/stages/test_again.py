@@ -1,0 +1,116 @@
+"""A stage that is complete: what another start does with it, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
+
+
+def test_every_stage_is_up_to_date_without_torch_and_nothing_is_written(chain: Any) -> None:
+    before = chain.snapshot()
+    code = (
+        "import importlib, sys\n"
+        "from pipeline.runner import run_stage\n"
+        "from stages.settings import Config\n"
+        "for name in sys.argv[2:]:\n"
+        "    stage = importlib.import_module(f'stages.{name}').STAGE\n"
+        "    assert run_stage(stage, Config, [sys.argv[1]]) == 0, name\n"
+        "    heavy = {'torch', 'transformers', 'matplotlib', 'sklearn'} & set(sys.modules)\n"
+        "    assert not heavy, (name, heavy)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, chain.config, *STAGES],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    said = [line.split(" (")[0] for line in done.stdout.splitlines()[::2]]
+    assert said == [f"{name}: up to date" for name in STAGES]
+    assert chain.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    ("stage", "override", "difference"),
+    [
+        ("tasks", "tasks.num_val=9", "tasks.num_val: 8 -> 9"),
+        ("sft", "sft.model.num_layers=3", "sft.model.num_layers: 2 -> 3"),
+        ("rollouts", "rollouts.chain.draws=3", "rollouts.chain.draws: 2 -> 3"),
+        ("rollouts", "engine.kind=scripted", 'engine.kind: "transformers" -> "scripted"'),
+        ("labels", "labels.kappa=3.0", "labels.kappa: 2.0 -> 3.0"),
+        ("critic", "critic.error_weight=0.25", "critic.error_weight: 0.5 -> 0.25"),
+        ("critic_report", "critic_report.draws=3", "critic_report.draws: 2 -> 3"),
+        ("actor", "actor.alpha=0.25", "actor.alpha: 0.5 -> 0.25"),
+        ("evaluation", "run.seed=1", "run.seed: 0 -> 1"),
+    ],
+)
+def test_a_changed_semantic_setting_is_refused_field_by_field(
+    chain: Any, stage: str, override: str, difference: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = chain.snapshot()
+    assert chain.start(stage, override) == 3
+    assert difference in capsys.readouterr().err
+    assert chain.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    ("stage", "override"),
+    [
+        ("rollouts", "engine.max_live=3"),
+        ("sft", "training.threads=2"),
+        ("critic", "training.micro_batch_tokens=512"),
+        ("actor", "actor.checkpoint_every=7"),
+        ("sft", "actor.alpha=0.25"),
+    ],
+)
+def test_runtime_settings_and_those_of_other_stages_may_change(
+    chain: Any, stage: str, override: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert chain.start(stage, override) == 0
+    assert f"{stage}: up to date" in capsys.readouterr().out
+
+
+def test_a_changed_input_is_refused_by_name(
+    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
+    assert lab.start("tasks", "tasks.num_train=20", "--fresh") == 0
+    before = lab.snapshot()
+    for stage in ("sft", "rollouts"):
+        assert lab.start(stage) == 3
+        error = capsys.readouterr().err
+        assert f"{stage} was made from tasks " in error
+        assert f"Run: make {stage} SET=--fresh" in error
+    assert lab.snapshot() == before
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_dry_run_tells_the_plan_and_makes_nothing(
+    chain: Any, stage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = STAGES.index(stage)
+    needed = STAGES[:place]
+    lab = chain.copy(tmp_path / "lab", *needed)
+    before = lab.snapshot()
+    assert lab.start(stage, "--dry-run") == 0
+    assert f"{stage}: would make " in capsys.readouterr().out
+    assert lab.snapshot() == before
+    assert not (lab.run_dir / stage).exists()
+
+
+def test_the_summary_of_an_unfinished_chain_says_what_to_run(
+    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = chain.copy(tmp_path / "lab", *STAGES[:3])
+    assert lab.start("summary") == 3
+    assert "Run: make labels" in capsys.readouterr().err
+    assert not (lab.run_dir / "summary.json").exists()

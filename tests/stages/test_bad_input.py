@@ -1,0 +1,215 @@
+"""Bad input: the documented exit code, a message that says what, got, allowed and next, nothing lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from env.catalog import ENVIRONMENTS, Environment
+from pipeline.errors import ArtifactError
+
+PHONE = ENVIRONMENTS["phone"]
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_one(
+    empty: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert empty.start("tasks", "rollouts.chian.draws=2") == 2
+    error = capsys.readouterr().err
+    assert "rollouts.chian" in error
+    assert "rollouts.chain" in error
+    assert not empty.run_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("tasks.num_train=none", "tasks.num_train"),
+        ("engine.kind=vlm", "'transformers'"),
+        ("tasks.level_shares={1: 0.5}", "add up to 1"),
+        ("run.name=../elsewhere", "run.name"),
+    ],
+)
+def test_a_wrong_value_is_refused(
+    empty: Any, override: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert empty.start("tasks", override) == 2
+    assert expected in capsys.readouterr().err
+    assert not empty.run_dir.exists()
+
+
+@pytest.mark.parametrize("level", [3, 9])
+def test_a_level_that_is_not_built_is_refused(
+    empty: Any, level: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert empty.start("tasks", f"tasks.level_shares={{1: 0.5, {level}: 0.5}}") == 2
+    assert f"phone level {level} is not built yet; built: [1, 2]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("stage", "lacks"), [("sft", "tasks"), ("rollouts", "tasks"), ("labels", "tasks")])
+def test_a_missing_input_stage_is_named(
+    empty: Any, stage: str, lacks: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert empty.start(stage) == 3
+    assert f"Run: make {lacks}" in capsys.readouterr().err
+    assert not (empty.run_dir / stage).exists()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize(("damage", "said"), [(cut, "bytes, the manifest says"), (flip, "SHA-256 differs")])
+def test_a_broken_table_is_named_before_any_work(
+    chain: Any,
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
+    broken = lab.run_dir / "rollouts" / "rollouts.parquet"
+    damage(broken)
+    kept = broken.read_bytes()
+    assert lab.start("labels") == 3
+    error = capsys.readouterr().err
+    assert str(broken) in error
+    assert said in error
+    assert "make rollouts SET=--repair" in error
+    assert broken.read_bytes() == kept
+    assert not (lab.run_dir / "labels" / "plan.json").exists()
+
+
+def test_repair_makes_a_broken_table_again_and_keeps_the_old_one(chain: Any, tmp_path: Path) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
+    flip(lab.run_dir / "rollouts" / "steps.parquet")
+    assert lab.start("rollouts", "--repair") == 0
+    lab.artifact("rollouts").verify()
+    assert lab.artifact("rollouts").content_digest == chain.artifact("rollouts").content_digest
+    assert (lab.run_dir / "_old" / "rollouts-000" / "steps.parquet").exists()
+
+
+SPOILT = {
+    "no style": {"style": ""},
+    "a grader of another kind": {"style": "model"},
+    "no ground truth": {"ground_truth": ""},
+    "a foreign ground truth": {"ground_truth": "42"},
+}
+
+
+@pytest.mark.parametrize("spoilt", SPOILT.values(), ids=SPOILT)
+def test_a_task_that_nothing_can_grade_is_found(chain: Any, spoilt: dict[str, str]) -> None:
+    good, *others = chain.tasks().values()
+    PHONE.check_gradable([good, *others])
+    bad = dataclasses.replace(others[0], **spoilt)
+    with pytest.raises(ArtifactError, match=f"task {bad.task_id} .* cannot be graded"):
+        PHONE.check_gradable([good, bad])
+
+
+def test_a_task_without_a_grader_is_refused_before_anything_is_played(
+    empty: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def spoil(**settings: Any) -> list[Any]:
+        first, *rest = PHONE.generate_tasks(**settings)
+        return [dataclasses.replace(first, style=""), *rest]
+
+    with monkeypatch.context() as patched:
+        patched.setitem(ENVIRONMENTS, "phone", dataclasses.replace(PHONE, generate_tasks=spoil))
+        assert empty.start("tasks") == 0
+    quick = ("sft.num_updates=1", "sft.num_demonstrations=4", "sft.batch_rows=4")
+    assert empty.start("sft", *quick) == 3
+    with monkeypatch.context() as patched:
+        patched.setattr(Environment, "check_gradable", lambda self, tasks: None)
+        assert empty.start("sft", *quick) == 0
+    capsys.readouterr()
+    assert empty.start("rollouts") == 3
+    error = capsys.readouterr().err
+    assert "cannot be graded" in error
+    assert "phone has: rule" in error
+    assert "Next: mend the tasks" in error
+    assert not (empty.run_dir / "rollouts" / "plan.json").exists()
+
+
+@pytest.mark.parametrize("stage", ["critic_report", "evaluation"])
+def test_an_empty_split_is_refused_before_any_work(
+    chain: Any, tmp_path: Path, stage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("tasks", "sft", "rollouts", "labels", "critic", "actor")
+    lab = (
+        chain.copy(tmp_path / "lab", *names, "critic_report")
+        if stage == "evaluation"
+        else chain.copy(tmp_path / "lab", *names)
+    )
+    assert lab.start(stage, f"{stage}.splits=[val, nosuch]") == 2
+    error = capsys.readouterr().err
+    assert "split 'nosuch' has no tasks" in error
+    assert "test_unseen_company" in error
+    assert not (lab.run_dir / stage / "plan.json").exists()
+
+
+def spoilt_trunk(chain: Any, folder: Path, how: str) -> Path:
+    if how == "empty":
+        folder.mkdir()
+        return folder
+    shutil.copytree(chain.run_dir / "sft" / "policy", folder)
+    if how == "no weights":
+        (folder / "model.safetensors").unlink()
+    if how == "no tokenizer":
+        (folder / "tokenizer.json").unlink()
+    if how == "other tokenizer":
+        content = json.loads((folder / "tokenizer.json").read_text())
+        content["model"]["merges"].pop()
+        (folder / "tokenizer.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("empty", "tokenizer.json is missing"),
+        ("no tokenizer", "tokenizer.json is missing"),
+        ("no weights", "no *.safetensors file"),
+        ("other tokenizer", "another tokenizer than the policy"),
+    ],
+)
+def test_a_wrong_critic_trunk_is_refused(
+    chain: Any, tmp_path: Path, how: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels")
+    trunk = spoilt_trunk(chain, tmp_path / "trunk", how)
+    assert lab.start("critic", f"critic.trunk={trunk}") == 3
+    error = capsys.readouterr().err
+    assert said in error
+    assert str(trunk) in error
+    assert not list((lab.run_dir / "critic").glob("checkpoints/*"))
+
+
+def test_a_trunk_with_the_policys_tokenizer_serves(chain: Any, tmp_path: Path) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels")
+    trunk = spoilt_trunk(chain, tmp_path / "trunk", "nothing")
+    assert lab.start("critic", f"critic.trunk={trunk}") == 0
+
+
+def test_a_policy_whose_tokenizer_is_gone_is_refused(
+    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft")
+    gone = lab.run_dir / "sft" / "policy" / "tokenizer.json"
+    gone.unlink()
+    assert lab.start("rollouts") == 3
+    error = capsys.readouterr().err
+    assert f"{gone}: missing" in error
+    assert "make sft SET=--repair" in error
+    assert not (lab.run_dir / "rollouts").exists()

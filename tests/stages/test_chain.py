@@ -1,0 +1,261 @@
+"""The whole chain with the transformers engine, through the command line: is what it wrote true?"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.ids import rollout_id
+from pipeline.tables import labels_from
+from pipeline.tracking import read_metrics
+from pipeline.types import Rollout
+
+STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
+SAMPLING = ("rollouts", "labels", "critic_report", "actor", "evaluation")
+HELD_OUT = {"val", "test_unseen_company", "test_unseen_industry", "test_shifted_prior"}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_digest_and_count_of_a_stage_is_right(chain: Any, stage: str) -> None:
+    artifact = chain.artifact(stage)
+    artifact.verify()
+    counts = artifact.manifest["counts"]
+    kinds = (*counts["failed"].values(), *counts["skipped"].values())
+    assert counts["planned"] == counts["done"] + sum(kinds) > 0
+    if stage in ("rollouts", "labels", "evaluation"):
+        assert artifact.table("rollouts").num_rows == counts["done"] + sum(counts["failed"].values())
+
+
+@pytest.mark.parametrize("stage", SAMPLING)
+def test_steps_tile_exactly_the_sampled_tokens(chain: Any, stage: str) -> None:
+    for rollout in chain.rollouts(stage):
+        covered = np.zeros(len(rollout.response_token_ids), dtype=int)
+        for step in rollout.steps:
+            covered[step.token_start : step.token_end] += 1
+        assert covered.tolist() == list(rollout.loss_mask)
+        assert [step.step_index for step in rollout.steps] == list(
+            range(rollout.start_step_index, rollout.start_step_index + len(rollout.steps))
+        )
+        assert rollout.loss_mask[-1] == 1
+        assert len(rollout.response_token_ids) <= rollout.max_response_tokens
+
+
+def test_the_policy_fails_and_succeeds(chain: Any) -> None:
+    """Else half of the tests here would prove nothing."""
+    rewards = {rollout.reward for rollout in chain.rollouts("rollouts")}
+    assert rewards == {0.0, 1.0}
+    assert {rollout.guided for rollout in chain.rollouts("rollouts")} == {False, True}
+
+
+@pytest.mark.parametrize("stage", ["rollouts", "actor", "evaluation"])
+def test_guided_rollouts_carry_the_feedback_of_their_failed_parents(chain: Any, stage: str) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(chain.artifact("sft").path("policy"))
+    rollouts = chain.rollouts(stage)
+    by_id = {rollout.rollout_id: rollout for rollout in rollouts}
+    for rollout in rollouts:
+        prompt = tokenizer.decode(rollout.prompt_token_ids)
+        assert rollout.guided == bool(rollout.parent_rollout_ids) == ("<previous_attempts>" in prompt)
+        assert rollout.attempt > 0 or not rollout.guided
+        lines = rollout.feedback_in_context.splitlines()
+        assert len(lines) == len(rollout.parent_rollout_ids)
+        for line, parent_id in zip(lines, rollout.parent_rollout_ids, strict=True):
+            parent = by_id[parent_id]
+            assert parent.reward == 0.0
+            assert (parent.group_id, parent.task_id) == (rollout.group_id, rollout.task_id)
+            assert parent.attempt < rollout.attempt
+            assert line.endswith(f"=> {parent.feedback_text}")
+            assert line in prompt
+
+
+def forced_logprobs(folder: Path, rollouts: list[Rollout]) -> list[np.ndarray]:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    found = []
+    for rollout in rollouts:
+        ids = torch.tensor([[*rollout.prompt_token_ids, *rollout.response_token_ids]])
+        with torch.inference_mode():
+            logits = model(ids).logits[0].double().log_softmax(-1)
+        start = len(rollout.prompt_token_ids)
+        own = logits[start - 1 : -1].gather(1, ids[0, start:, None])[:, 0]
+        found.append(own.numpy() * np.array(rollout.loss_mask))
+    return found
+
+
+@pytest.mark.parametrize("stage", ["rollouts", "labels", "critic_report"])
+def test_kept_logprobs_equal_a_plain_pass_of_the_exported_policy(chain: Any, stage: str) -> None:
+    rollouts = chain.rollouts(stage)[::3]
+    plain = forced_logprobs(chain.artifact("sft").path("policy"), rollouts)
+    for rollout, expected in zip(rollouts, plain, strict=True):
+        np.testing.assert_allclose(rollout.logprobs, expected, atol=1e-4)
+
+
+def test_the_exported_actor_is_what_was_evaluated_and_training_began_from_sft(chain: Any) -> None:
+    digests = chain.artifact("evaluation").report["policies"]
+    rollouts = chain.rollouts("evaluation")
+    assert {r.policy_digest for r in rollouts} == set(digests.values())
+    assert digests["start"] != digests["actor"]
+    own = [r for r in rollouts if r.policy_digest == digests["actor"] and r.temperature > 0][::4]
+    for rollout, expected in zip(
+        own, forced_logprobs(chain.artifact("actor").path("actor"), own), strict=True
+    ):
+        np.testing.assert_allclose(rollout.logprobs, expected, atol=1e-4)
+    trained = chain.rollouts("actor")
+    assert {r.policy_digest for r in trained if r.iteration == 0} == {digests["start"]}
+    assert len({r.policy_digest for r in trained}) == 2
+    assert digests["actor"] not in {r.policy_digest for r in trained}
+
+
+def test_no_held_out_task_is_fitted_on_and_no_training_task_is_measured_on(chain: Any) -> None:
+    tasks = chain.tasks()
+    splits = {stage: {tasks[r.task_id].split for r in chain.rollouts(stage)} for stage in SAMPLING}
+    assert splits["rollouts"] == splits["labels"] == splits["actor"] == {"train"}
+    assert splits["critic_report"] == splits["evaluation"] == {"val", "test_unseen_company"}
+    labelled = {label.rollout_id for label in labels_from(chain.artifact("labels").table("labels"))}
+    assert labelled <= {r.rollout_id for r in chain.rollouts("rollouts")}
+    companies = {
+        split: {t.cluster for t in tasks.values() if t.split == split} for split in ("train", *HELD_OUT)
+    }
+    assert companies["val"] <= companies["train"]
+    assert not companies["train"] & companies["test_unseen_company"]
+
+
+def test_every_training_rollout_is_kept(chain: Any) -> None:
+    kept = chain.rollouts("actor")
+    looks = [m for m in read_metrics(chain.run_dir / "actor" / "metrics.jsonl") if "rollouts/count" in m]
+    assert [m["iteration"] for m in looks] == [0, 1]
+    for look in looks:
+        own = [r for r in kept if r.iteration == look["iteration"]]
+        assert len(own) == look["rollouts/count"]
+        assert sum(r.num_trainable_tokens for r in own) == look["rollouts/sampled_tokens"]
+    assert chain.artifact("actor").report["updates"] >= 2
+
+
+def test_critic_values_are_kept_for_every_state_of_the_training_rollouts(chain: Any) -> None:
+    rows = chain.artifact("actor").table("values").to_pylist()
+    assert {row["critic"] for row in rows} == {chain.artifact("critic").report["critic_digest"]}
+    assert all(0 < row["value"] < 1 for row in rows)
+    steps = Counter(row["rollout_id"] for row in rows)
+    by_id = {r.rollout_id: r for r in chain.rollouts("actor")}
+    assert all(count == len(by_id[name].steps) for name, count in steps.items())
+
+
+def test_continuations_begin_with_their_parents_tokens(chain: Any) -> None:
+    parents = {r.rollout_id: r for r in chain.rollouts("rollouts")}
+    continued = [r for r in chain.rollouts("labels") if r.start_step_index > 0]
+    assert continued
+    for rollout in continued:
+        parent = parents[rollout.parent_rollout_ids[0]]
+        place = parent.steps[rollout.start_step_index].token_start
+        assert rollout.prompt_token_ids == (*parent.prompt_token_ids, *parent.response_token_ids[:place])
+        assert rollout.messages[: len(rollout.messages) - 1][0] == parent.messages[0]
+
+
+def test_ids_say_what_a_rollout_is(chain: Any) -> None:
+    for stage in ("rollouts", "actor", "evaluation"):
+        for r in chain.rollouts(stage):
+            assert r.rollout_id == rollout_id(r.group_id, r.attempt, r.draw)
+
+
+def test_the_actor_loads_as_any_hugging_face_model_in_a_fresh_process(chain: Any, tmp_path: Path) -> None:
+    code = (
+        "import sys, torch\n"
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+        "model = AutoModelForCausalLM.from_pretrained(sys.argv[1])\n"
+        "tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])\n"
+        "text = tokenizer.apply_chat_template([{'role': 'user', 'content': 'R1 at Red Tower Group'}],\n"
+        "                                     tokenize=False, add_generation_prompt=True)\n"
+        "ids = tokenizer(text, return_tensors='pt', add_special_tokens=False).input_ids\n"
+        "out = model.generate(ids, max_new_tokens=3, do_sample=False)\n"
+        "print(type(model).__name__, out.shape[1] - ids.shape[1] > 0, text.endswith('A: '))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(chain.run_dir / "actor" / "actor")],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["Qwen3ForCausalLM", "True", "True"]
+
+
+def test_the_summary_names_what_it_must_and_only_adds_detail(chain: Any) -> None:
+    summary = json.loads((chain.run_dir / "summary.json").read_text())
+    assert set(summary) - {"by_slice", "minutes_by_stage"} == {
+        "seed",
+        "minutes",
+        "first_try",
+        "greedy",
+        "with_feedback",
+        "unseen_companies",
+        "critic",
+        "budget",
+    }
+    for name in ("first_try", "greedy", "with_feedback", "unseen_companies"):
+        measure = summary[name]
+        assert {"start", "actor", "gain", "interval"} <= set(measure)
+        assert measure["gain"] == pytest.approx(measure["actor"] - measure["start"])
+        assert measure["interval"][0] <= measure["gain"] <= measure["interval"][1]
+    critic = summary["critic"]
+    assert critic["gate"] in ("PASS", "FAIL")
+    for name in ("skill_vs_constant", "skill_vs_task_rate", "skill_vs_position"):
+        assert {"value", "low", "high"} <= set(critic[name])
+    budget = summary["budget"]
+    sampled = [r for stage in ("rollouts", "labels", "critic_report", "actor") for r in chain.rollouts(stage)]
+    assert budget["rollouts"] == len(sampled)
+    assert budget["tokens"] == sum(r.num_trainable_tokens for r in sampled)
+    assert budget["updates"] == chain.artifact("actor").report["updates"]
+    assert (chain.run_dir / "summary.html").read_text().startswith("<!doctype html>")
+
+
+def test_first_try_and_feedback_measures_follow_from_the_rollouts(chain: Any) -> None:
+    report = chain.artifact("evaluation").report
+    digest = report["policies"]["start"]
+    own = [r for r in chain.rollouts("evaluation") if r.policy_digest == digest]
+    first = [r.reward for r in own if r.temperature > 0 and r.attempt == 0]
+    greedy = [r.reward for r in own if r.temperature == 0]
+    chains: dict[str, float] = {}
+    for r in own:
+        if r.temperature > 0:
+            chains[r.group_id] = max(chains.get(r.group_id, 0.0), r.reward)
+    measured = {name: report["measures"][name]["all"]["start"]["value"] for name in report["measures"]}
+    assert measured["first_try"] == pytest.approx(np.mean(first))
+    assert measured["greedy"] == pytest.approx(np.mean(greedy))
+    assert measured["with_feedback"] == pytest.approx(np.mean(list(chains.values())))
+
+
+def test_duckdb_pandas_and_datasets_open_the_rollouts(chain: Any, tmp_path: Path) -> None:
+    path = str(chain.run_dir / "rollouts" / "rollouts.parquet")
+    code = (
+        "import sys, duckdb, pandas, datasets\n"
+        "path, cache = sys.argv[1:]\n"
+        "query = f\"select count(*), avg(reward), max(len(response_token_ids)) from '{path}'\"\n"
+        "rows, mean, longest = duckdb.sql(query).fetchall()[0]\n"
+        "frame = pandas.read_parquet(path)\n"
+        "data = datasets.Dataset.from_parquet(path, cache_dir=cache)\n"
+        "assert rows == len(frame) == len(data)\n"
+        "assert abs(frame.reward.mean() - mean) < 1e-9\n"
+        "assert max(len(row['response_token_ids']) for row in data) == longest\n"
+        "assert data[0]['messages'][0]['role'] == 'user' == frame.messages[0][0]['role']\n"
+        "print(rows)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, path, str(tmp_path)],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == len(chain.rollouts("rollouts"))
