@@ -191,6 +191,14 @@ def test_training_after_the_last_checkpoint_only_exports(chain: Any, forks: Fork
     assert facts(lab.run_dir / "actor") == facts(chain.run_dir / "actor")
 
 
+SMALLER = {
+    "sft": ("sft.num_updates=6", "sft.checkpoint_every=2", "sft.num_demonstrations=32"),
+    "critic_report": ("critic_report.tasks_per_split=2", "critic_report.tasks_per_shard=2"),
+    "evaluation": ("evaluation.splits=[val]",),
+}
+"""Settings under which a stage still passes each of its points at least twice."""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("stage", STAGES)
@@ -198,19 +206,19 @@ def test_a_kill_at_every_point_of_every_stage_changes_nothing(
     chain: Any, forks: Forks, tmp_path: Path, stage: str
 ) -> None:
     """One kill per named point, at a random one of its passages."""
-    inputs = STAGES[: STAGES.index(stage)]
+    inputs, smaller = STAGES[: STAGES.index(stage)], SMALLER.get(stage, ())
     lab = chain.copy(tmp_path / "whole", *inputs)
     log = lab.folder / "points.log"
-    assert forks(({"VDAPO_FAILPOINTS_LOG": str(log)}, stage, [lab.config], None))[0][0] == 0
+    whole = ({"VDAPO_FAILPOINTS_LOG": str(log)}, stage, [lab.config, *smaller], None)
+    assert forks(whole)[0][0] == 0
     expected = facts(lab.run_dir / stage)
-    assert expected == facts(chain.run_dir / stage)
     hits = Counter(log.read_text().split())
     assert len(hits) >= 10
     rng = random.Random(stage)
     cases, labs = [], []
     for index, (point, number) in enumerate(sorted(hits.items())):
         labs.append(chain.copy(tmp_path / str(index), *inputs))
-        argv = [labs[-1].config]
+        argv = [labs[-1].config, *smaller]
         cases += [(kill_at(f"{point}:{rng.randint(1, number)}"), stage, argv, None), ({}, stage, argv, None)]
     codes = [code for code, _ in forks(*cases)]
     for index, point in enumerate(sorted(hits)):

@@ -1,0 +1,123 @@
+"""Imports run one way: stages -> {critics, env} -> pipeline; nothing heavy loads before it is needed."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MAY_IMPORT = {
+    "pipeline": {"pipeline"},
+    "critics": {"critics", "pipeline"},
+    "env": {"env", "pipeline"},
+    "stages": {"stages", "critics", "env", "pipeline"},
+}
+BACKENDS = (
+    "pipeline.engines.transformers",
+    "pipeline.engines.scripted",
+    "pipeline.engines.slots",
+    "pipeline.engines.vllm",
+    "pipeline.training.torch",
+    "pipeline.training.deepspeed",
+)
+HEAVY = ("vllm", "deepspeed", "wandb", "torch", "transformers", "matplotlib", "sklearn", "datasets", "pandas")
+
+
+def sources(package: str) -> list[Path]:
+    found = sorted((ROOT / package).rglob("*.py"))
+    assert found
+    return found
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yields the module names that a file imports anywhere, inside functions and type checks too."""
+    package = path.relative_to(ROOT).with_suffix("").parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = [*package[: len(package) - node.level + 1]] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_a_package_imports_only_what_lies_below_it(package: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sources(package)
+        for name in imported(path)
+        if name.split(".")[0] in MAY_IMPORT and name.split(".")[0] not in MAY_IMPORT[package]
+    ]
+    assert not wrong
+
+
+def test_only_stages_import_engine_and_training_backends() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for package in ("pipeline", "critics", "env")
+        for path in sources(package)
+        for name in imported(path)
+        if name.startswith(BACKENDS) and not path.is_relative_to(ROOT / "pipeline" / "engines")
+    ]
+    assert not wrong
+    users = {
+        str(path.relative_to(ROOT))
+        for path in sources("stages")
+        for name in imported(path)
+        if name.startswith(BACKENDS)
+    }
+    assert users == {"stages/backends.py"}
+
+
+def test_stages_import_each_other_only_for_what_they_share() -> None:
+    """A stage hands tables to the next one; it never calls its `make`."""
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sources("stages")
+        for name in imported(path)
+        if name.startswith("stages.") and name.endswith((".make", ".STAGE"))
+    ]
+    assert not wrong
+
+
+def test_the_makefile_runs_stages_and_no_other_package() -> None:
+    text = (ROOT / "Makefile").read_text()
+    modules = {word for line in text.splitlines() for word in line.split() if word.startswith("stages.")}
+    assert modules == {"stages.$@"}
+    assert not [p for p in ("pipeline", "critics", "env") if f"-m {p}." in text]
+
+
+def modules(package: str) -> list[str]:
+    """Returns every module of a package that is neither a backend nor meant for a stage's inside."""
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sources(package)]
+    return [name.removesuffix(".__init__") for name in names]
+
+
+INSIDE = {
+    *BACKENDS,
+    "pipeline.engines.sampling",
+    "pipeline.losses",
+    "pipeline.report.plots",
+}
+"""Modules that need a heavy library to mean anything; stages import them after the plan."""
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_importing_a_package_loads_nothing_heavy(package: str) -> None:
+    names = [name for name in modules(package) if name not in INSIDE]
+    code = (
+        "import importlib, sys\n"
+        f"for name in {names!r}:\n"
+        "    importlib.import_module(name)\n"
+        f"    heavy = [h for h in {HEAVY!r} if h in sys.modules]\n"
+        "    assert not heavy, (name, heavy)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
