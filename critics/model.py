@@ -26,9 +26,9 @@ def make_critic(trunk_folder: Path) -> Any:
     """
     import torch
     from transformers import AutoConfig, AutoTokenizer, Qwen3ForSequenceClassification
-    from transformers.utils.logging import disable_progress_bar
+    from transformers.utils import logging
 
-    disable_progress_bar()
+    logging.disable_progress_bar()
     if not (trunk_folder / "config.json").is_file():
         raise ArtifactError(
             f"no critic trunk in {trunk_folder}: config.json is missing. Name a folder in HF format"
@@ -49,9 +49,14 @@ def make_critic(trunk_folder: Path) -> Any:
     config.num_labels = NUM_OUTPUTS
     config.id2label = {VALUE: "value", ERROR: "error"}
     config.label2id = {"value": VALUE, "error": ERROR}
-    model, info = Qwen3ForSequenceClassification.from_pretrained(
-        trunk_folder, config=config, dtype=torch.float32, local_files_only=True, output_loading_info=True
-    )
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # its report of a missing head: the head is made below, the rest checked
+    try:
+        model, info = Qwen3ForSequenceClassification.from_pretrained(
+            trunk_folder, config=config, dtype=torch.float32, local_files_only=True, output_loading_info=True
+        )
+    finally:
+        logging.set_verbosity(verbosity)
     missing = sorted(set(info["missing_keys"]) - {"score.weight"}) + [
         str(key) for key in info["mismatched_keys"]
     ]

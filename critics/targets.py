@@ -10,7 +10,7 @@ import numpy as np
 
 from critics.anchors import StateRef
 from critics.recovery import StateFeatures, fit_recovery
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, ExitCode
 from pipeline.types import Label, Rollout, Task
 
 OUTCOME_TURNS = (0, 1, 2, 4, 8)
@@ -206,7 +206,7 @@ def check_labels(
             rollout does not have or that stands in another context; an outcome on a bare state of a guided
             rollout, of another policy, or that is not the rollout's reward; a null reward; another or
             several label policies; mixed or truncated sampling; steps that do not tile the loss mask; a
-            duplicate row; a base rate outside the bounds; a task in two splits.
+            duplicate row; a task in two splits; with code QUALITY, a base rate outside the bounds.
     """
 
     def refuse(problem: str) -> None:
@@ -242,7 +242,12 @@ def check_labels(
     audit = _audit(labels)
     rate = audit["base_rate"]
     if rate is None or not min_base_rate <= rate <= max_base_rate:
-        refuse(f"base rate of success {rate} is outside [{min_base_rate}, {max_base_rate}]")
+        raise ArtifactError(
+            f"labels: base rate of success {rate} is outside [{min_base_rate}, {max_base_rate}]: with almost "
+            "no success, or no failure, there is nothing for a critic to tell apart. Next: a better starting "
+            "policy (make sft), or tasks of another level",
+            code=ExitCode.QUALITY,
+        )
     return audit
 
 

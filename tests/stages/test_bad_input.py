@@ -213,3 +213,16 @@ def test_a_policy_whose_tokenizer_is_gone_is_refused(
     assert f"{gone}: missing" in error
     assert "make sft SET=--repair" in error
     assert not (lab.run_dir / "rollouts").exists()
+
+
+def test_a_policy_that_never_succeeds_is_told_apart_from_a_broken_artifact(
+    empty: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weak = ("sft.num_updates=1", "sft.num_demonstrations=4", "sft.batch_rows=4")
+    few = ("rollouts.num_tasks=4", "labels.max_states=4", "rollouts.sampling.max_response_tokens=32")
+    for stage, settings in {"tasks": (), "sft": weak, "rollouts": few}.items():
+        assert empty.start(stage, *settings) == 0
+    assert empty.start("labels", *few) == 4
+    error = capsys.readouterr().err
+    assert "base rate of success 0.0 is outside" in error
+    assert "Next: a better starting policy" in error
