@@ -32,8 +32,8 @@ sft:
   learning_rate: 1.0e-2
   checkpoint_every: 32
 rollouts:
-  chain: &chain {num_attempts: 2, draws: 2, feedback_free_share: 0.5, feedback_free_draws: 4,
-                 max_feedback_tokens: 200}
+  chain: {num_attempts: 2, draws: 1, feedback_free_share: 0.25, feedback_free_draws: 4,
+          max_feedback_tokens: 200}
   sampling: &sampling {max_response_tokens: 256}
   groups_per_shard: 6
 labels: {max_states: 24, num_continuations: 2, states_per_shard: 8}
@@ -42,7 +42,9 @@ critic: {fit_share: 0.5, validate_share: 0.25, head_updates: 2, head_learning_ra
 critic_report: {tasks_per_split: 4, draws: 2, num_continuations: 2, tasks_per_shard: 4, bootstrap: 100,
                 num_sample_rollouts: 2}
 actor: {num_iterations: 2, tasks_per_update: 4, updates_per_iteration: 2, max_refills: 1,
-        learning_rate: 3.0e-4, warmup_updates: 1, on_weak_critic: allow, chain: *chain, sampling: *sampling,
+        learning_rate: 3.0e-4, warmup_updates: 1, on_weak_critic: allow, sampling: *sampling,
+        chain: {num_attempts: 2, draws: 2, feedback_free_share: 0.5, feedback_free_draws: 4,
+                max_feedback_tokens: 200},
         checkpoint_every: 1, evaluate_every: 1, evaluate_tasks: 4}
 evaluation: {draws: 1, num_attempts: 2, groups_per_shard: 16, bootstrap: 100, sampling: *sampling}
 """

@@ -44,7 +44,7 @@ def test_every_stage_is_up_to_date_without_torch_and_nothing_is_written(chain: A
     [
         ("tasks", "tasks.num_val=9", "tasks.num_val: 8 -> 9"),
         ("sft", "sft.model.num_layers=3", "sft.model.num_layers: 2 -> 3"),
-        ("rollouts", "rollouts.chain.draws=3", "rollouts.chain.draws: 2 -> 3"),
+        ("rollouts", "rollouts.chain.draws=3", "rollouts.chain.draws: 1 -> 3"),
         ("rollouts", "engine.kind=scripted", 'engine.kind: "transformers" -> "scripted"'),
         ("labels", "labels.kappa=3.0", "labels.kappa: 2.0 -> 3.0"),
         ("critic", "critic.error_weight=0.25", "critic.error_weight: 0.5 -> 0.25"),
