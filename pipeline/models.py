@@ -18,6 +18,10 @@ PAD_TOKEN = "<|endoftext|>"
 STOP_TOKEN = "<|im_end|>"
 
 
+PIECES = r" ?\d{3}-|\d{1,2}| ?[\p{L}_]+| ?[^\s\p{L}_\d]+|\s+"
+"""What a token may not cross: dialling prefixes, pairs of digits, words, marks, blanks."""
+
+
 class TinySettings(Protocol):
     """Shape of a tiny Qwen3, read-only; `stages.settings.TinyModel` is one."""
 
@@ -61,7 +65,8 @@ class Policy:
 def train_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path, chat_template: str) -> Any:
     """Returns a byte-level BPE tokenizer trained on `texts`, and writes it to `folder`.
 
-    Each digit is a token of its own, so that numbers of any length are spelt the same way. Any text
+    Numbers are cut into pairs of digits from the left, so that the same number is always spelt the same
+    way; a dialling prefix such as `555-` and a name_with_underscores may become one token. Any text
     encodes without loss; `<|endoftext|>` pads and `<|im_end|>` ends a message.
 
     Args:
@@ -73,7 +78,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path, chat_te
     Raises:
         ValueError: vocab_size too small.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     if vocab_size < 300:
@@ -82,7 +87,10 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path, chat_te
         )
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Split(Regex(PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

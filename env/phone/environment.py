@@ -196,7 +196,8 @@ class PhoneEnv:
             events.append(Event("wrong_department", turn, outcome.called, detail=detail))
         detail = f"{outcome.right_department} serves it" if outcome.right_department else ""
         events.append(Event(outcome.status, turn, outcome.department, tuple(sorted(outcome.fields)), detail))
-        return self._call_text(outcome, str(arguments["request"])), events
+        # The line opens with its number, so that a reader of the log knows which call it answers.
+        return f"{arguments['phone_number']} {self._call_text(outcome, str(arguments['request']))}", events
 
     def _call_text(self, outcome: Outcome, request_id: str) -> str:
         said = outcome.disclosure

@@ -196,10 +196,23 @@ def company_name(seed: int, index: int) -> str:
 
 
 @lru_cache(maxsize=8)
-def _phones(seed: int) -> tuple[str, ...]:
-    phones = [f"555-{number:04d}" for number in range(10_000)]
-    Random(f"{seed}:phones").shuffle(phones)
-    return tuple(phones)
+def _digit_pairs(seed: int, what: str) -> tuple[str, ...]:
+    pairs = [f"{number:02d}" for number in range(100)]
+    Random(f"{seed}:{what}").shuffle(pairs)
+    return tuple(pairs)
+
+
+def _phones(key: CompanyKey) -> list[str]:
+    """Returns the numbers a company owns: one exchange of two digits, and extensions nobody shares there.
+
+    As in life, its lines differ in the last digits only. So the first two can be read off any of its lines,
+    and only the extension says which line it is.
+    """
+    turn, place = divmod(key.index, 100)
+    exchange = _digit_pairs(key.seed, "exchanges")[place]
+    extensions = list(_digit_pairs(key.seed, "extensions")[turn * PHONES_PER_COMPANY :][:PHONES_PER_COMPANY])
+    Random(f"{key.seed}:phones:{key.index}").shuffle(extensions)
+    return [f"555-{exchange}{extension}" for extension in extensions]
 
 
 @lru_cache(maxsize=4096)
@@ -214,7 +227,7 @@ def make_company(key: CompanyKey) -> Company:
     rest = wanted[1:] + [kind for kind in kinds if not lexicon.PRIORS[kind]]
     rng.shuffle(rest)
     chosen = [wanted[0], *rest[: level.num_departments - 1]]
-    phones = _phones(key.seed)[key.index * PHONES_PER_COMPANY :]
+    phones = _phones(key)
     departments = []
     for place, kind in enumerate(chosen):
         rule, deviates = draw_rule(rng, key.industry, kind, level, key.half, key.shifted)

@@ -37,10 +37,11 @@ class TrainingRow:
 
 
 class Trainer(Protocol):
-    """A model, its optimizer and schedule. What a forward pass yields depends on the model's head:
+    """A model, its optimizer and schedule.
 
-    a policy yields `logprobs` and `entropy` [B, T] of each token given those before it (0 at t = 0);
-    a critic yields `scores` [B, T, 2]: value logit and error logit read at each token.
+    What a forward pass yields depends on the model's head: a policy yields `logprobs` and `entropy` [B, T] of
+    each token given those before it (0 at t = 0); a critic yields `scores` [B, T, 2], value logit and error
+    logit read at each token.
     """
 
     num_updates: int

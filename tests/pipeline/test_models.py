@@ -45,9 +45,11 @@ def test_any_text_survives_encoding_and_decoding(tokenizer: Any, text: str) -> N
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
 
 
-def test_each_digit_is_one_token(tokenizer: Any) -> None:
-    ids = tokenizer.encode("5550102")
-    assert [tokenizer.decode([token]) for token in ids] == list("5550102")
+def test_numbers_are_cut_into_pairs_and_never_into_more(tmp_path: Path) -> None:
+    texts = [f"call 555-{number:04d} R1" for number in range(0, 10_000, 7)]
+    tokenizer = train_tokenizer(texts, 500, tmp_path, TEMPLATE)
+    tokens = [tokenizer.decode([token]) for token in tokenizer.encode("call 555-0102 R1")]
+    assert tokens[1:4] == [" 555-", "01", "02"]
 
 
 def test_special_tokens_are_one_token_each_and_never_come_from_their_pieces(tokenizer: Any) -> None:
