@@ -12,7 +12,7 @@ from env.phone import scripted
 from env.phone.environment import PhoneEnv
 from env.phone.policies import POLICIES, play_scripted
 from env.phone.solver import optimal_value
-from env.phone.tasks import SPLITS, generate_tasks
+from env.phone.tasks import SPLITS, generate_tasks, practice_tasks
 from env.phone.world import WorldKey
 from env.protocol import Action
 from pipeline.errors import ArtifactError, ConfigError
@@ -26,6 +26,7 @@ class Environment:
     Attributes:
         name: its key in `ENVIRONMENTS`.
         generate_tasks: keyword settings -> tasks of all splits.
+        practice_tasks: number of tasks and keyword settings -> tasks of throwaway worlds, in no split.
         make_env: verbosity -> a new environment, ready for `reset`.
         demonstrate: (task, policy name, seed, noise, earlier attempts' actions) -> a scripted episode's
             actions, each with its compact text.
@@ -40,6 +41,7 @@ class Environment:
 
     name: str
     generate_tasks: Callable[..., list[Task]]
+    practice_tasks: Callable[..., list[Task]]
     make_env: Callable[..., PhoneEnv]
     demonstrate: Callable[..., list[Action]]
     solver_value: Callable[[Task, int, Sequence[Action]], list[float]]
@@ -108,6 +110,7 @@ ENVIRONMENTS: dict[str, Environment] = {
     "phone": Environment(
         name="phone",
         generate_tasks=generate_tasks,
+        practice_tasks=practice_tasks,
         make_env=_make_phone,
         demonstrate=_demonstrate,
         solver_value=_solver_value,

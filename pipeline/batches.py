@@ -125,7 +125,7 @@ def on_tokens(rollout: Rollout, step_numbers: np.ndarray) -> np.ndarray:
 
 def sft_rows(
     token_ids: Sequence[Sequence[int]],
-    loss_masks: Sequence[Sequence[int]],
+    loss_masks: Sequence[Sequence[float]],
     *,
     row_weights: Sequence[float] | None = None,
 ) -> list[TrainingRow]:
@@ -133,7 +133,7 @@ def sft_rows(
 
     Args:
         token_ids: of each row, prompt and response.
-        loss_masks: same lengths, 1 where the token is learnt.
+        loss_masks: same lengths, 1 where the token is learnt; weights in between are allowed.
         row_weights: of each row's tokens; None is 1.
 
     Raises:

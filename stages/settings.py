@@ -81,6 +81,15 @@ class Sft(Section):
         description="which scripted policies demonstrate, and how often",
     )
     num_demonstrations: int = Field(6000, ge=1, description="demonstrated episodes")
+    practice_tasks: int = Field(
+        0, ge=0, description="throwaway tasks to demonstrate on; 0: the training tasks"
+    )
+    context_weight: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="loss weight of prompts and replies: a model from scratch must learn to read",
+    )
     guided_share: float = Field(0.3, ge=0, le=1, description="demonstrations whose prompt carries feedback")
     noise: float = Field(0.2, ge=0, le=1, description="share of random acts of the noisy policies")
     num_updates: int = Field(600, ge=1, description="optimizer steps")

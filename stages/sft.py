@@ -19,6 +19,8 @@ from env.demonstrations import Demonstration, demonstrate
 from pipeline.failpoints import failpoint
 from pipeline.ids import seed_of
 from pipeline.runner import Stage, Start, run_stage
+from pipeline.tables import tasks_from
+from pipeline.types import Task
 from stages.backends import limit_threads, make_trainer
 from stages.rollouts import tasks_of_split
 from stages.settings import Config, Sft
@@ -40,15 +42,33 @@ def rows_of_update(num_rows: int, batch_rows: int, update: int, seed: int) -> li
     return [int(i) for i in order[place * batch_rows : (place + 1) * batch_rows]]
 
 
-def encode(tokenizer: object, demonstration: Demonstration) -> tuple[list[int], list[int]]:
-    """Returns token ids and loss mask, piece by piece as a player would encode them."""
+def encode(
+    tokenizer: object, demonstration: Demonstration, context_weight: float
+) -> tuple[list[int], list[float]]:
+    """Returns token ids and loss weights, piece by piece as a player would encode them."""
     ids: list[int] = []
-    mask: list[int] = []
+    mask: list[float] = []
     for text, is_trained in demonstration.pieces:
         piece = tokenizer.encode(text, add_special_tokens=False)  # type: ignore[attr-defined]
         ids += piece
-        mask += [int(is_trained)] * len(piece)
+        mask += [1.0 if is_trained else context_weight] * len(piece)
     return ids, mask
+
+
+def tasks_to_demonstrate(start: Start) -> list[Task]:
+    """Returns the training tasks, or throwaway ones whose companies are in no held-out split."""
+    settings: Sft = start.config.sft
+    train = tasks_of_split(start, "train")
+    if not settings.practice_tasks:
+        return train
+    own = {task.cluster for task in train}
+    held_out = {task.cluster for task in tasks_from(start.inputs["tasks"].table("tasks"))} - own
+    return ENVIRONMENTS[start.config.tasks.environment].practice_tasks(
+        settings.practice_tasks,
+        level_shares=start.config.tasks.level_shares,
+        seed=start.seed,
+        held_out=held_out,
+    )
 
 
 def success_by_policy(demonstrations: Sequence[Demonstration]) -> dict[str, dict[str, float]]:
@@ -67,7 +87,7 @@ def make(start: Start) -> None:
     """Plays the demonstrations, trains tokenizer and model on them, writes the policy."""
     settings: Sft = start.config.sft
     environment = ENVIRONMENTS[start.config.tasks.environment]
-    tasks = tasks_of_split(start, "train")
+    tasks = tasks_to_demonstrate(start)
     start.plan(
         [[f"update-{i:06d}" for i in range(settings.num_updates)]],
         tables=(),
@@ -103,7 +123,7 @@ def make(start: Start) -> None:
     folder = start.output("policy")
     texts = ["".join(text for text, _ in demonstration.pieces) for demonstration in demonstrations]
     tokenizer = train_tokenizer(texts, settings.model.vocab_size, folder, environment.style().template)
-    encoded = [encode(tokenizer, demonstration) for demonstration in demonstrations]
+    encoded = [encode(tokenizer, demonstration, settings.context_weight) for demonstration in demonstrations]
     torch.manual_seed(seed_of(start.seed, "sft weights") % 2**32)
     model = make_tiny_model(settings.model, tokenizer)
     trainer = make_trainer(
@@ -147,7 +167,7 @@ STAGE = Stage(
     name="sft",
     code_version=1,
     inputs=lambda config: ("tasks",),
-    sections=("sft", "training", "rollouts"),
+    sections=("sft", "training", "rollouts", "tasks"),
     make=make,
 )
 

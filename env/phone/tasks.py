@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from random import Random
 
@@ -10,9 +11,9 @@ from env.phone.levels import level_settings
 from env.phone.lexicon import TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
 from env.phone.policies import play_scripted
 from env.phone.solver import optimal_turns
-from env.phone.world import MAX_COMPANIES, CompanyKey, WorldKey, make_world, openings
+from env.phone.world import MAX_COMPANIES, CompanyKey, WorldKey, company_name, make_world, openings
 from pipeline.errors import ConfigError
-from pipeline.ids import digest
+from pipeline.ids import digest, seed_of
 from pipeline.types import Task
 
 SPLITS = ("train", "val", "test_unseen_company", "test_unseen_industry", "test_shifted_prior")
@@ -65,6 +66,30 @@ def generate_tasks(
     tasks += _split_tasks("val", groups["train"], num_val, reserved=per_company)
     for split in SPLITS[2:]:
         tasks += _split_tasks(split, groups[split], num_test)
+    return tasks
+
+
+def practice_tasks(
+    num_tasks: int, *, level_shares: dict[int, float], seed: int, held_out: Collection[str]
+) -> list[Task]:
+    """Returns tasks of throwaway companies, to learn the trade on: reading a directory, filling a form.
+
+    Each company has one task and is in no split, so nothing about it is worth remembering. Industries and
+    rules are those of training companies.
+
+    Args:
+        num_tasks: how many.
+        level_shares: level -> share of tasks.
+        seed: decides everything; worlds of other seeds, such as the run's own, are not among them.
+        held_out: names that must not occur: the companies of the unseen splits.
+    """
+    tasks: list[Task] = []
+    block = 0
+    while len(tasks) < num_tasks:
+        companies = _companies(MAX_COMPANIES, level_shares, seed_of(seed, "practice", block))["train"]
+        block += 1
+        fresh = [key for key in companies if company_name(key.seed, key.index) not in held_out]
+        tasks += _split_tasks("practice", fresh, min(len(fresh), num_tasks - len(tasks)))
     return tasks
 
 
