@@ -51,8 +51,8 @@ summary: $(BASE) ## print and write data/<run>/summary.json
 test: $(DEV) ## the fast tests, under 15 minutes on two cores, no network
 	$(BIN)/python -m pytest
 
-test-all: $(DEV) ## the slow tests as well: README to the letter, kill sweep, real engines
-	$(BIN)/python -m pytest -m "slow or not slow"
+test-all: $(DEV) ## the slow tests: README to the letter, kill sweep; with `make test`, all of them
+	$(BIN)/python -m pytest -m slow
 
 check: $(DEV) ## lint, format, docstrings, types
 	$(BIN)/ruff check .
