@@ -11,6 +11,9 @@ from env.protocol import Action, ChatStyle, StepResult, replay
 from pipeline.types import Feedback, Task
 
 
+MAX_PREVIOUS_ATTEMPTS = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Demonstration:
     """One scripted episode.
@@ -40,7 +43,8 @@ def demonstrate(
 ) -> Demonstration:
     """Returns one demonstration on a task, by a policy drawn from the shares.
 
-    A guided one first plays an attempt with another draw; if that fails, its feedback opens the prompt.
+    A guided one first plays one or two attempts with other draws; the feedback on the failed ones opens the
+    prompt.
     After feedback half the demonstrators know what it says (`oracle`), half do not care.
 
     Args:
@@ -56,13 +60,14 @@ def demonstrate(
     names, weights = list(shares), list(shares.values())
     earlier: list[list[Action]] = []
     previous: list[str] = []
-    if rng.random() < guided_share:
+    for _ in range(rng.randint(1, MAX_PREVIOUS_ATTEMPTS) if rng.random() < guided_share else 0):
         first_seed = rng.getrandbits(62)
         actions = environment.demonstrate(task, rng.choices(names, weights)[0], first_seed, noise)
         _, failed, feedback = _played(environment, task, first_seed, actions)
         if failed and feedback is not None:
-            earlier = [actions]
-            previous = [style.attempt_line(actions, feedback.text)]
+            earlier.append(actions)
+            previous.append(style.attempt_line(actions, feedback.text))
+    previous = list(dict.fromkeys(previous))
     policy = rng.choices(names, weights)[0]
     if previous and rng.random() < 0.5:
         policy = "oracle"
