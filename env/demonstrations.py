@@ -10,7 +10,6 @@ from typing import Any
 from env.protocol import Action, ChatStyle, StepResult, replay
 from pipeline.types import Feedback, Task
 
-
 MAX_PREVIOUS_ATTEMPTS = 2
 
 
