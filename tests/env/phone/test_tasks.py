@@ -8,7 +8,7 @@ from env.phone.levels import level_settings
 from env.phone.lexicon import INDUSTRY_KINDS, PRIORS, TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
 from env.phone.rules import deviation_pool
 from env.phone.solver import optimal_turns
-from env.phone.tasks import SPLITS, blind_solvable, generate_tasks
+from env.phone.tasks import SPLITS, blind_solvable, generate_tasks, practice_tasks
 from env.phone.world import MAX_COMPANIES, WorldKey, company_name, make_world
 from pipeline.errors import ConfigError
 from pipeline.ids import digest
@@ -111,6 +111,25 @@ def test_the_prompt_and_the_key_hold_no_hidden_value(tasks):
             assert not words & set(world.profile.values())
             assert not words & set(world.company.vocabulary)
             assert not words & {line.phone for line in world.company.departments}
+
+
+def test_practice_companies_are_in_no_split_and_never_bear_a_held_out_name(tasks):
+    held_out = {task.cluster for task in tasks if task.split.startswith("test")}
+    practice = practice_tasks(900, level_shares=SHARES, seed=0, held_out=held_out)
+    assert len({task.task_id for task in practice}) == 900
+    assert not {task.task_id for task in practice} & {task.task_id for task in tasks}
+    assert not {task.cluster for task in practice} & held_out
+    assert {task.split for task in practice} == {"practice"}
+    assert practice == practice_tasks(900, level_shares=SHARES, seed=0, held_out=held_out)
+
+
+def test_the_numbers_of_all_companies_differ_and_share_an_exchange_within_one(tasks):
+    phones = {}
+    for task in tasks:
+        lines = make_world(WorldKey.from_text(task.ground_truth)).company.departments
+        assert len({line.phone[:6] for line in lines}) == 1
+        for line in lines:
+            assert phones.setdefault(line.phone, (task.cluster, line.name)) == (task.cluster, line.name)
 
 
 def test_every_company_has_a_name_of_its_own():
