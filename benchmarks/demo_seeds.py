@@ -27,7 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from stages.summary import CHAIN, SKILLS
+from stages.summary import CHAIN, SKILLS, share
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "demo_seeds.json"
@@ -51,7 +51,7 @@ def number(value: float | None) -> float:
 
 def skill_above_zero(name: str) -> Callable[[Summary], bool]:
     """Returns the criterion that a skill's lower bound is above zero."""
-    return lambda summary: number(summary["critic"][name]["low"]) > 0
+    return lambda summary: bounds(summary["critic"][name]["interval"])[0] > 0
 
 
 CRITERIA: dict[str, Callable[[Summary], bool]] = {
@@ -92,17 +92,9 @@ def change(part: Summary) -> str:
     return f"{percent(part['start'])} -> {percent(part['actor'])} ({gain})"
 
 
-def skill(part: Summary) -> str:
-    """Returns a skill with its interval."""
-    value, low, high = (
-        "-" if part[name] is None else f"{part[name]:.2f}" for name in ("value", "low", "high")
-    )
-    return f"{value} [{low}, {high}]"
-
-
 def skill_cell(name: str) -> Callable[[Summary], str]:
     """Returns the cell of one of the critic's skills."""
-    return lambda summary: skill(summary["critic"][name])
+    return lambda summary: share(summary["critic"][name])
 
 
 ROWS: dict[str, Callable[[Summary], str]] = {

@@ -120,20 +120,22 @@ def gate_dict(
     conditions: Sequence[Condition],
     measures: Mapping[str, Interval],
     *,
+    contexts: Sequence[str],
     policy_digest: str,
     critic_digest: str,
 ) -> dict[str, Any]:
     """Returns the content of gate.json.
 
-    Keys: `passed`, `verdict` (PASS or FAIL), `reasons` (failed conditions in words), `not_measured`,
-    `conditions`, `adv_rmse` (of bare states, null if undefined), `kl_range`, `policy_digest`,
-    `critic_digest`.
+    Keys: `passed`, `verdict` (PASS or FAIL), `contexts` (which were judged), `reasons` (failed conditions in
+    words), `not_measured`, `conditions`, `adv_rmse` (of bare states, null if undefined), `kl_range`,
+    `policy_digest`, `critic_digest`.
     """
     good = passed(conditions)
     adv_rmse = measures["adv_rmse"].value
     return {
         "passed": good,
         "verdict": "PASS" if good else "FAIL",
+        "contexts": list(contexts),
         "reasons": [f"{c.name}: {c.reason}" for c in conditions if c.passed is False],
         "not_measured": [c.name for c in conditions if c.passed == NOT_MEASURED],
         "conditions": [

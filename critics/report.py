@@ -113,14 +113,21 @@ def build_report(
         context: measure(part, num_resamples=num_resamples, seed=seed) for context, part in parts.items()
     }
     bare, measures = parts["bare"], found["bare"]
+    judged = {context: found[context] for context in ("bare", *judged_contexts)}
     conditions = gate.judge(
-        {context: found[context] for context in ("bare", *judged_contexts)},
+        judged,
         converged=converged,
         min_advantage_correlation=min_advantage_correlation,
         max_calibration_excess=max_calibration_excess,
     )
     rows = slices(audit, num_resamples=min(num_resamples, 500), seed=seed)
-    verdict = gate.gate_dict(conditions, measures, policy_digest=policy_digest, critic_digest=critic_digest)
+    verdict = gate.gate_dict(
+        conditions,
+        measures,
+        contexts=tuple(judged),
+        policy_digest=policy_digest,
+        critic_digest=critic_digest,
+    )
     return {
         "passed": verdict["passed"],
         "opening": gate.opening(conditions, measures, policy_digest=policy_digest, weakest=_weakest(rows)),

@@ -161,7 +161,7 @@ def clopper_pearson(num_successes: int, num_trials: int, *, level: float = 0.95)
         >>> clopper_pearson(8, 10)
         Interval(value=0.8, low=0.44390..., high=0.97478...)
     """
-    from scipy.special import betaincinv  # type: ignore[import-untyped]  # comes with scikit-learn
+    from scipy.special import betaincinv  # type: ignore[import-untyped]
 
     _check_counts(num_successes, num_trials)
     k, n, tail = num_successes, num_trials, (1 - level) / 2

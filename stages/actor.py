@@ -36,21 +36,27 @@ from stages.settings import Actor, Config
 MAX_LOGPROB_GAP = 1e-3  # nats per token in fp32: far above rounding, far below a stale engine
 
 
-def gate_allows(gate: dict[str, Any], on_weak_critic: str) -> bool:
+def gate_allows(gate: dict[str, Any], settings: Actor) -> bool:
     """Returns whether the critic may give credit; False means alpha 0 (`group_only`).
 
     Raises:
-        ArtifactError: code QUALITY when the gate failed and a weak critic is to be refused.
+        ArtifactError: code QUALITY when the gate failed, or never judged a context that the actor trains in,
+            and a weak critic is to be refused.
     """
-    if gate["passed"] or on_weak_critic == "allow":
+    reasons = list(gate["reasons"])
+    trains_guided = settings.chain.num_attempts > 1 and settings.chain.feedback_free_share < 1
+    if trains_guided and "guided" not in gate["contexts"]:
+        reasons.append(
+            "states after feedback were not judged (set critic_report.guided to true, or "
+            "actor.chain.num_attempts to 1)"
+        )
+    if not reasons or settings.on_weak_critic == "allow":
         return True
-    if on_weak_critic == "group_only":
+    if settings.on_weak_critic == "group_only":
         return False
     raise ArtifactError(
-        "the critic's gate failed: "
-        + "; ".join(gate["reasons"])
-        + ". The actor refuses credit that needs this "
-        "critic. Next: make a better critic, or set actor.on_weak_critic to group_only (alpha 0) or allow",
+        f"the critic's gate failed: {'; '.join(reasons)}. The actor refuses credit that needs this critic. "
+        "Next: make a better critic, or set actor.on_weak_critic to group_only (alpha 0) or allow",
         code=ExitCode.QUALITY,
     )
 
@@ -150,7 +156,7 @@ def credit_of(start: Start) -> Credit:
     if settings.credit == "v_dapo":
         gate = json.loads(start.inputs["critic_report"].path("gate.json").read_text())
         options = {
-            "alpha": settings.alpha if gate_allows(gate, settings.on_weak_critic) else 0.0,
+            "alpha": settings.alpha if gate_allows(gate, settings) else 0.0,
             "lam": settings.lam,
             "adv_rmse": gate["adv_rmse"] or 0.0,
         }
@@ -255,7 +261,7 @@ STAGE = Stage(
     inputs=lambda config: (
         ("tasks", "sft") + (("critic", "critic_report") if config.actor.credit == "v_dapo" else ())
     ),
-    sections=("actor", "engine", "rollouts"),
+    sections=("actor", "rollouts", "engine", "training"),
     make=make,
 )
 

@@ -1,7 +1,7 @@
 """Audits the frozen critic on held-out tasks and judges it: report.json, report.html, gate.json.
 
-On each audited task the label policy plays a bare set, then one attempt with its feedback. All states of
-one bare and one guided rollout get K fresh continuations, so both ends of every step are measured.
+On each audited task the label policy plays a bare set and, if guided states are judged, attempts with its
+feedback. All states of one rollout of each get K fresh continuations: both ends of every step are measured.
 
     make critic_report CONFIG=configs/demo.yaml
 """
@@ -46,7 +46,12 @@ def play_audit(start: Start, player: Player, tasks: Sequence[Task]) -> list[Roll
     """Returns the rollouts of some audited tasks, then the continuations, each in a fixed order."""
     settings: CriticReport = start.config.critic_report
     groups = plan_groups(
-        tasks, stage_key=start.stage_key, seed=start.seed, iteration=0, num_attempts=2, draws=settings.draws
+        tasks,
+        stage_key=start.stage_key,
+        seed=start.seed,
+        iteration=0,
+        num_attempts=2 if settings.guided else 1,
+        draws=settings.draws,
     )
     by_id = {task.task_id: task for task in tasks}
     chains = Chains(
@@ -146,11 +151,6 @@ def is_whole(rollout: Rollout) -> bool:
     return rollout.rollout_id == rollout_id(rollout.group_id, rollout.attempt, rollout.draw)
 
 
-def judged_contexts(config: Config) -> tuple[str, ...]:
-    """Returns the contexts the gate judges: bare states, and guided ones if the actor trains there."""
-    return ("bare", "guided") if config.actor.chain.num_attempts > 1 else ("bare",)
-
-
 def make(start: Start) -> None:
     """Plays the audit, a shard of tasks at a time, then measures and judges."""
     settings: CriticReport = start.config.critic_report
@@ -162,7 +162,7 @@ def make(start: Start) -> None:
         tables=(ROLLOUTS, STEPS),
         unit="tasks",
         estimate={
-            "rollouts_at_most": len(tasks) * 2 * settings.draws,
+            "rollouts_at_most": len(tasks) * (1 + settings.guided) * settings.draws,
             "continuations_per_state": settings.num_continuations,
         },
     )
@@ -202,7 +202,7 @@ def make(start: Start) -> None:
         critic_digest=critic.digest,
         evaluations=json.loads(start.inputs["critic"].path("critic/evaluations.json").read_text()),
         labels_report=json.loads((start.inputs["labels"].folder / "report.json").read_text()),
-        judged_contexts=judged_contexts(start.config),
+        judged_contexts=("bare", "guided") if settings.guided else ("bare",),
         num_resamples=settings.bootstrap,
         seed=start.seed,
         num_sample_rollouts=settings.num_sample_rollouts,

@@ -127,7 +127,7 @@ STAGE = Stage(
     name="labels",
     code_version=1,
     inputs=lambda config: ("tasks", "sft", "rollouts"),
-    sections=("labels", "engine"),
+    sections=("labels", "rollouts", "engine"),
     make=make,
 )
 

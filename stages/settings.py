@@ -177,6 +177,9 @@ class CriticReport(Section):
     tasks_per_shard: int = Field(32, ge=1, description="tasks that are committed together")
     bootstrap: int = Field(1000, ge=100, description="resamples of clusters behind each interval")
     num_sample_rollouts: int = Field(6, ge=0, description="rollouts drawn with their values")
+    guided: bool = Field(
+        True, description="audit and judge states after feedback too; an actor trained on them needs it"
+    )
     min_advantage_correlation: float = Field(0.2, description="gate: lower bound of rho_A above this")
     max_calibration_excess: float = Field(0.03, gt=0, description="gate: ECE below its floor plus this")
 

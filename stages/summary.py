@@ -31,6 +31,13 @@ MEASURES = {
     "with_feedback": "with feedback",
 }
 SKILLS = ("skill_vs_constant", "skill_vs_task_rate", "skill_vs_position")
+CRITIC = {
+    "skill_vs_constant": "Brier skill against a constant",
+    "skill_vs_task_rate": "Brier skill against the task's success rate",
+    "skill_vs_position": "Brier skill against the position alone",
+    "ev": "explained variance",
+    "ev_within": "explained variance within rollouts",
+}
 
 
 def gained(comparison: dict[str, Any]) -> dict[str, Any]:
@@ -44,6 +51,11 @@ def gained(comparison: dict[str, Any]) -> dict[str, Any]:
         "tasks": comparison["tasks"],
         "rollouts": comparison["rollouts"],
     }
+
+
+def with_interval(measure: dict[str, Any]) -> dict[str, Any]:
+    """Returns one measure of the critic report in the summary's form."""
+    return {"value": measure["value"], "interval": [measure["low"], measure["high"]]}
 
 
 def budget_of(artifacts: dict[str, Artifact]) -> dict[str, Any]:
@@ -77,9 +89,10 @@ def summarise(run_dir: Path, seed: int) -> dict[str, Any]:
         "unseen_companies": gained(measures["first_try"]["test_unseen_company"]),
         "by_slice": {name: gained(comparison) for name, comparison in measures["first_try"].items()},
         "critic": {
-            **{name: audit["measures"]["bare"][name.replace("_vs_", "_over_")] for name in SKILLS},
-            "ev": audit["measures"]["bare"]["ev"],
-            "ev_within": audit["measures"]["bare"]["ev_within"],
+            **{
+                name: with_interval(audit["measures"]["bare"][name.replace("_vs_", "_over_")])
+                for name in CRITIC
+            },
             "gate": audit["gate"]["verdict"],
             "not_measured": audit["gate"]["not_measured"],
         },
@@ -112,6 +125,12 @@ def rows_of(summary: dict[str, Any]) -> list[tuple[str, str, str, str, str]]:
     ]
 
 
+def share(part: dict[str, Any]) -> str:
+    """Returns a measure of the critic with its interval as text; `-` where undefined."""
+    value, low, high = ("-" if x is None else f"{x:.2f}" for x in (part["value"], *part["interval"]))
+    return f"{value} [{low}, {high}]"
+
+
 def print_summary(summary: dict[str, Any], console: Console) -> None:
     """Prints what was won, how good the critic is, and what it cost."""
     table = Table(title=f"Held-out success in %, seed {summary['seed']}", title_justify="left")
@@ -122,11 +141,7 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
         table.add_row(*row)
     console.print(table)
     critic = summary["critic"]
-    words = ", ".join(
-        f"{name.removeprefix('skill_vs_')} {critic[name]['value']:.2f} "
-        f"[{critic[name]['low']:.2f}, {critic[name]['high']:.2f}]"
-        for name in SKILLS
-    )
+    words = ", ".join(f"{name.removeprefix('skill_vs_')} {share(critic[name])}" for name in SKILLS)
     console.print(
         f"Critic: gate {critic['gate']}; Brier skill against {words}", soft_wrap=True, highlight=False
     )
@@ -141,7 +156,7 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
 
 def page_of(run_dir: Path, summary: dict[str, Any]) -> str:
     """Returns summary.html: the table and the learning curves, one offline page."""
-    from pipeline.report.page import Drawing, Section, Text, page
+    from pipeline.report.page import Drawing, Section, page
     from pipeline.report.page import Table as PageTable
     from pipeline.report.plots import Line, lines
 
@@ -154,13 +169,14 @@ def page_of(run_dir: Path, summary: dict[str, Any]) -> str:
         ]
         return Line(name, [x for x, _ in points], [y for _, y in points])
 
+    curves = [
+        curve("training tasks, first try", "rollouts/first_try"),
+        curve("training tasks, with feedback", "rollouts/with_feedback"),
+        curve("held-out val, first try", "val/first_try"),
+    ]
     success = lines(
         "success",
-        [
-            curve("training tasks, first try", "rollouts/first_try"),
-            curve("training tasks, with feedback", "rollouts/with_feedback"),
-            curve("held-out val, first try", "val/first_try"),
-        ],
+        [line for line in curves if line.x],
         x_label="iteration",
         y_label="success in %",
     )
@@ -176,13 +192,18 @@ def page_of(run_dir: Path, summary: dict[str, Any]) -> str:
     table = PageTable(
         header, tuple(rows_of(summary)), "Success in %; intervals are bootstraps over companies."
     )
+    critic = PageTable(
+        ("", "value [95 %]"),
+        tuple((text, share(summary["critic"][name])) for name, text in CRITIC.items()),
+        f"Gate: {summary['critic']['gate']}. The whole audit: critic_report/report.html.",
+    )
     return page(
         f"Run {run_dir.name}",
         [
             Section("What was won on held-out tasks", (table,)),
             Section("Learning curves", (Drawing(success, "The actor, iteration by iteration."),)),
             Section("Starting policy", (Drawing(imitation, "Imitation of the demonstrations."),)),
-            Section("Critic", (Text(json.dumps(summary["critic"], indent=1), "note"),)),
+            Section("Critic", (critic,)),
         ],
     )
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import demo_seeds
 
 GAIN = {"start": 0.3, "actor": 0.6, "gain": 0.3, "interval": [0.2, 0.4], "tasks": 200, "rollouts": 800}
-SKILL = {"value": 0.3, "low": 0.1, "high": 0.4}
+SKILL = {"value": 0.3, "interval": [0.1, 0.4]}
 GOOD: dict[str, Any] = {
     "seed": 0,
     "minutes": 12.0,
@@ -56,9 +56,9 @@ def test_a_run_that_shows_everything_meets_every_criterion() -> None:
         ("unseen_companies/interval", [None, None], "unseen companies: change not below 0"),
         ("unseen_companies/rollouts", 399, "unseen companies: >= 400 rollouts a side"),
         ("critic/gate", "FAIL", "gate: PASS"),
-        ("critic/skill_vs_constant", {**SKILL, "low": 0.0}, "critic: skill vs constant > 0"),
-        ("critic/skill_vs_task_rate", {**SKILL, "low": None}, "critic: skill vs task rate > 0"),
-        ("critic/skill_vs_position", {**SKILL, "low": -0.1}, "critic: skill vs position > 0"),
+        ("critic/skill_vs_constant", {**SKILL, "interval": [0.0, 0.4]}, "critic: skill vs constant > 0"),
+        ("critic/skill_vs_task_rate", {**SKILL, "interval": [None, 0.4]}, "critic: skill vs task rate > 0"),
+        ("critic/skill_vs_position", {**SKILL, "interval": [-0.1, 0.4]}, "critic: skill vs position > 0"),
         ("minutes", 20.1, "at most 20 minutes"),
         ("elapsed_minutes", 20.1, "at most 20 minutes"),
     ],

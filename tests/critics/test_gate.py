@@ -144,7 +144,8 @@ def test_gate_json_is_strict_json_with_the_verdict_and_the_reasons(make_audit) -
     conditions = gate.judge({"bare": measures}, converged=False)
     content = json.loads(
         json.dumps(
-            gate.gate_dict(conditions, measures, policy_digest="p", critic_digest="c"), allow_nan=False
+            gate.gate_dict(conditions, measures, contexts=("bare",), policy_digest="p", critic_digest="c"),
+            allow_nan=False,
         )
     )
     assert content["verdict"] == "FAIL"

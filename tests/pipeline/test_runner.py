@@ -214,9 +214,7 @@ def test_a_flipped_byte_of_manifest_or_plan_is_found(made: Path) -> None:
     for name in ("manifest.json", "plan.json"):
         path = made / "r" / "toy" / name
         whole = path.read_bytes()
-        for place in range(0, len(whole) - 1, 11):
-            if whole[place : place + 1].isspace():
-                continue
+        for place in range(0, len(whole), 3):
             path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
             with pytest.raises(ArtifactError):
                 unsealed(path)

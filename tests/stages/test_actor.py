@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from pipeline.errors import ArtifactError
 from pipeline.tracking import read_metrics
+from stages.actor import gate_allows
+from stages.settings import Actor, Chain
 
 CRITIC = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
 
@@ -93,3 +96,12 @@ def test_the_scripted_engine_is_refused_where_weights_matter(
     assert "engine.kind = scripted" in error
     assert "Allowed here: transformers" in error
     assert not (lab.run_dir / stage / "plan.json").exists()
+
+
+def test_a_gate_that_never_judged_states_after_feedback_does_not_let_an_actor_train_on_them() -> None:
+    gate = {"reasons": [], "contexts": ["bare"]}
+    assert gate_allows(gate, Actor(chain=Chain(num_attempts=1)))
+    assert gate_allows({**gate, "contexts": ["bare", "guided"]}, Actor(chain=Chain(num_attempts=2)))
+    with pytest.raises(ArtifactError, match="states after feedback were not judged"):
+        gate_allows(gate, Actor(chain=Chain(num_attempts=2)))
+    assert not gate_allows(gate, Actor(chain=Chain(num_attempts=2), on_weak_critic="group_only"))
