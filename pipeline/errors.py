@@ -1,4 +1,4 @@
-"""The two kinds of error a stage may end with, and the exit code of each.
+"""The kinds of error a stage may end with, and the exit code of each.
 
 A message says what is wrong, what was got, what is allowed, and the next move. Anything else that
 escapes a stage is a defect and exits 1.
@@ -17,7 +17,7 @@ class ExitCode(IntEnum):
     CONFIG = 2  # usage or configuration
     ARTIFACT = 3  # an artifact is missing, stale, damaged or made with other settings
     QUALITY = 4  # quality refused: a failed gate, divergence, a failed log-probability probe
-    FAILED_ITEMS = 5  # too many failed items, or three starts without progress
+    FAILED_ITEMS = 5  # too many failed items
     LOCKED = 73  # another process holds the stage
     DISK = 74  # disk full or an I/O error
     STOPPED = 75  # stopped early: run the same command again
@@ -35,3 +35,10 @@ class ArtifactError(RuntimeError):
     def __init__(self, message: str, code: ExitCode = ExitCode.ARTIFACT) -> None:
         super().__init__(message)
         self.code = code
+
+
+class DivergenceError(ArtifactError, FloatingPointError):
+    """A loss or gradient is not finite, and the weights have not changed. Exit code 4."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code=ExitCode.QUALITY)

@@ -50,7 +50,7 @@ class Trainer(Protocol):
         """Takes one optimizer step on the sum of `loss` over rows; returns its metrics.
 
         The metrics are the loss's own (summed over micro-batches) and `loss`, `grad_norm`,
-        `learning_rate`. A non-finite loss or gradient raises FloatingPointError before the weights change.
+        `learning_rate`. A non-finite loss or gradient raises DivergenceError before the weights change.
         """
         ...
 

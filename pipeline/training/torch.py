@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pipeline.batches import Batch, micro_batches
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, DivergenceError
 from pipeline.ids import file_sha256
 from pipeline.training import TrainingRow
 
@@ -115,7 +115,7 @@ class TorchTrainer:
 
         Raises:
             ValueError: there are no rows.
-            FloatingPointError: loss or gradient is not finite; the weights have not changed.
+            DivergenceError: loss or gradient is not finite; the weights have not changed.
         """
         if not rows or self.learning_rate is None:
             raise ValueError(f"an update needs rows (got {len(rows)}) and a trainer with a learning rate")
@@ -131,8 +131,10 @@ class TorchTrainer:
         norm = float(torch.nn.utils.clip_grad_norm_(trained, self._grad_clip))
         if not (np.isfinite(sums["loss"]) and np.isfinite(norm)):
             self._optimizer.zero_grad(set_to_none=True)
-            raise FloatingPointError(
-                f"update {self.num_updates}: loss {sums['loss']}, gradient norm {norm}; weights are unchanged"
+            raise DivergenceError(
+                f"training diverged at update {self.num_updates}: loss {sums['loss']}, gradient norm {norm}; "
+                "both must be finite. The weights are those before it. Next: a lower learning_rate or more "
+                "warm-up, then the stage again with --fresh (the same command alone would end here again)"
             )
         rate = self.learning_rate(self.num_updates)
         for group in self._optimizer.param_groups:

@@ -9,7 +9,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification
 
 from pipeline.credit import LossOptions
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, DivergenceError, ExitCode
 from pipeline.losses import critic_loss, policy_loss, sft_loss
 from pipeline.training import TrainingRow
 from pipeline.training.torch import TorchTrainer
@@ -201,8 +201,9 @@ def test_a_loss_that_is_not_finite_changes_no_weight() -> None:
     rows = policy_training_rows()
     rows[0].columns["advantages"][1] = np.nan
     before = {name: tensor.clone() for name, tensor in trainer.weights().items()}
-    with pytest.raises(FloatingPointError, match="update 0"):
+    with pytest.raises(DivergenceError, match="update 0.*lower learning_rate") as raised:
         trainer.update(rows, LOSS)
+    assert raised.value.code == ExitCode.QUALITY
     assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.weights().items())
     assert trainer.num_updates == 0
 
