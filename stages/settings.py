@@ -6,7 +6,7 @@ Semantic settings decide what is made: changing one on a half-done stage is refu
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -45,7 +45,7 @@ class Tasks(Section):
     num_val: int = Field(100, ge=1, description="new tasks of the training companies")
     num_test: int = Field(100, ge=1, description="tasks of each unseen split")
     level_shares: dict[int, float] = Field(
-        {1: 0.2, 2: 0.3, 3: 0.3, 4: 0.1, 5: 0.1}, description="share of companies, and so of tasks, per level"
+        {1: 0.5, 2: 0.5}, description="share of companies, and so of tasks, per level; built: 1 and 2"
     )
 
 
@@ -56,13 +56,21 @@ class TinyModel(Section):
     num_layers: int = Field(6, ge=1, description="depth")
     num_heads: int = Field(4, ge=1, description="query heads")
     num_kv_heads: int = Field(2, ge=1, description="key and value heads")
-    head_dim: int = Field(32, ge=2, description="width of a head")
+    head_dim: int = Field(32, ge=2, multiple_of=2, description="width of a head, even for rotary positions")
     intermediate_size: int = Field(384, ge=8, description="width of the MLP")
     vocab_size: int = Field(1024, ge=300, description="byte-level BPE tokens, special ones included")
     max_position: int = Field(1024, ge=64, description="longest sequence in tokens")
     initializer_range: float = Field(
         0.08, gt=0, description="about 1/sqrt(width): 0.02 does not learn at this size"
     )
+
+    @model_validator(mode="after")
+    def _heads_share_evenly(self) -> TinyModel:
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"needs a num_heads ({self.num_heads}) that is a multiple of num_kv_heads ({self.num_kv_heads})"
+            )
+        return self
 
 
 class Sft(Section):
@@ -82,7 +90,10 @@ class Sft(Section):
     )
     num_demonstrations: int = Field(6000, ge=1, description="demonstrated episodes")
     practice_tasks: int = Field(
-        0, ge=0, description="throwaway tasks to demonstrate on; 0: the training tasks"
+        0,
+        ge=0,
+        description="throwaway tasks to demonstrate on, of companies with no held-out name; "
+        "0: the training tasks",
     )
     context_weight: float = Field(
         0.0,
@@ -136,7 +147,7 @@ class Labels(Section):
     """What is known of step values."""
 
     num_continuations: int = Field(8, ge=0, description="n fresh continuations of a chosen state")
-    anchors: tuple[float, ...] = Field(
+    anchors: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(
         (0.3, 0.6, 0.9), description="chosen states, as shares of the response"
     )
     around_errors: bool = Field(True, description="also just before and just after each located error")
@@ -237,7 +248,7 @@ class Config(Section):
     evaluation: Evaluation = Evaluation()
 
     @model_validator(mode="after")
-    def _shares_add_up(self) -> Config:
+    def _sections_fit_each_other(self) -> Config:
         for name, shares in (
             ("tasks.level_shares", self.tasks.level_shares),
             ("sft.shares", self.sft.shares),
@@ -246,4 +257,13 @@ class Config(Section):
                 raise ValueError(f"{name} = {shares}; shares are >= 0 and add up to 1")
         if self.critic.fit_share + self.critic.validate_share >= 1:
             raise ValueError("critic.fit_share + critic.validate_share must leave clusters to calibrate on")
+        if self.actor.sampling.temperature != 1:
+            raise ValueError(
+                f"actor.sampling.temperature = {self.actor.sampling.temperature}; the actor trains on rollouts "
+                "of its own distribution, so only 1 is allowed"
+            )
+        if self.evaluation.sampling.temperature == 0:
+            raise ValueError(
+                "evaluation.sampling.temperature = 0; give a positive one, a greedy try is measured beside it"
+            )
         return self
