@@ -149,9 +149,16 @@ def show(console: Console, stage_dir: Path, table_name: str | None, num_rows: in
     if num_rows < 1:
         raise ConfigError(f"--rows is {num_rows}; allowed: 1 or more")
     stage_dir = Path(os.path.normpath(stage_dir))
-    _opening(console, stage_dir)
+    report = _report(stage_dir)
+    opening = report.get("opening", [])
+    for line in [opening] if isinstance(opening, str) else opening:
+        console.print(Text(visible(str(line))), soft_wrap=True)
     tables = _tables(stage_dir)
     if not tables and table_name is None:
+        if not opening:
+            text = json.dumps(report, indent=1, ensure_ascii=False)
+            told = f"report.json says: {text}" if report else "and no report.json yet"
+            console.print(Text(visible(f"{stage_dir} has no tables; {told}")), soft_wrap=True)
         return 0
     name = table_name or next(iter(tables))
     if name not in tables:
@@ -170,16 +177,18 @@ def show(console: Console, stage_dir: Path, table_name: str | None, num_rows: in
     return 0
 
 
-def _opening(console: Console, stage_dir: Path) -> None:
+def _report(stage_dir: Path) -> dict[str, Any]:
+    """Returns what report.json holds; nothing if it is not there."""
     path = stage_dir / "report.json"
     if not path.is_file():
-        return
+        return {}
     try:
-        opening = json.loads(path.read_bytes()).get("opening", [])
-    except (ValueError, AttributeError) as error:
+        report = json.loads(path.read_bytes())
+    except ValueError as error:
         raise ArtifactError(f"{path}: damaged ({error})") from None
-    for line in [opening] if isinstance(opening, str) else opening:
-        console.print(Text(visible(str(line))), soft_wrap=True)
+    if not isinstance(report, dict):
+        raise ArtifactError(f"{path}: damaged (a {type(report).__name__}, not a table)")
+    return report
 
 
 def _tables(stage_dir: Path) -> dict[str, Any]:

@@ -179,6 +179,22 @@ def test_show_prints_the_opening_of_a_report(out: Any, run_dir: Path) -> None:
     assert text == "The gate passed: [bold]yes[/bold].\n"
 
 
+def test_show_prints_the_report_of_a_stage_without_tables_or_opening(out: Any, run_dir: Path) -> None:
+    def sft(start: Start) -> None:
+        start.plan([["u"]], unit="updates")
+        assert "sft has no tables; and no report.json yet" in out("show", run_dir / "sft")[1]
+        start.finish(report={"updates": 7, "name": EVIL}, done=1)
+
+    argv = [str(run_dir.parent / "c.yaml")]
+    assert run_stage(Stage("sft", 1, lambda c: (), (), sft), Config, argv) == 0
+    out("status", run_dir)  # takes what the stage printed
+    code, text = out("show", run_dir / "sft")
+    assert code == 0
+    assert "sft has no tables; report.json says: {" in text
+    assert '"updates": 7' in text
+    assert "\x1b" not in text
+
+
 def test_show_refuses_what_is_not_there(out: Any, run_dir: Path) -> None:
     assert out("show", run_dir / "actor") == (
         3,
