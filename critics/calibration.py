@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from critics.logistic import binomial_regression, sigmoid
+from pipeline.errors import ArtifactError
 
 MIN_STATES_FOR_SHIFT = 200
 """Below this many states only the temperature is fitted (start value)."""
@@ -35,6 +36,16 @@ class Calibrator:
         return sigmoid(self.slope * (np.asarray(z, dtype=np.float64) + self.base_logit) + self.shift)
 
 
+def check_states(number: int) -> None:
+    """Raises ArtifactError if there is no state to calibrate on."""
+    if not number:
+        raise ArtifactError(
+            "no labelled state with a sample lies in the clusters that calibrate the critic; at least 1 is "
+            "needed. Next: more labels (labels.max_states, labels.num_continuations), tasks of more "
+            "companies (tasks.num_companies), or a smaller critic.fit_share"
+        )
+
+
 def fit_calibrator(
     z: np.ndarray, num_success: np.ndarray, num_samples: np.ndarray, *, base_logit: float
 ) -> Calibrator:
@@ -49,12 +60,11 @@ def fit_calibrator(
         base_logit: b0.
 
     Raises:
-        ValueError: no states.
+        ArtifactError: no states.
     """
+    check_states(len(z))
     x = np.asarray(z, dtype=np.float64) + base_logit
     k, n = np.asarray(num_success, dtype=np.float64), np.asarray(num_samples, dtype=np.float64)
-    if not len(x):
-        raise ValueError("no calibration states; raise the number of clusters or of labels")
     shifted = len(x) >= MIN_STATES_FOR_SHIFT
     # The faint pull to slope 1 decides only where the data say nothing: constant z, or perfect separation.
     pull = 1e-3

@@ -20,6 +20,7 @@ from critics.logistic import logit, sigmoid
 from critics.quality import brier_terms, explained_variance_within
 from critics.rows import COLUMNS, normalised, num_states, state_weight, value_positions
 from critics.targets import label_counts
+from pipeline.errors import ArtifactError
 from pipeline.failpoints import failpoint
 from pipeline.ids import seed_of
 from pipeline.training import Trainer, TrainingRow
@@ -124,6 +125,17 @@ def held_out(rollouts: Sequence[Rollout], labels: Sequence[Label]) -> HeldOut:
         np.zeros(0, dtype=np.int64)
     ] * 10
     return HeldOut(tuple(rows), *columns)
+
+
+def check_enough(fit_rows: Sequence[TrainingRow], validation: HeldOut) -> None:
+    """Raises ArtifactError if there is nothing to fit, or fewer than 2 tasks to judge convergence on."""
+    num_tasks = len(set(validation.task_id.tolist()))
+    if not fit_rows or num_tasks < 2:
+        raise ArtifactError(
+            f"{len(fit_rows)} labelled rollouts to fit and {num_tasks} validation tasks with a sampled "
+            "state; at least 1 and 2 are needed. Next: more labels (labels.max_states), tasks of more "
+            "companies (tasks.num_companies), or other critic.fit_share and critic.validate_share"
+        )
 
 
 def base_logit(rows: Sequence[TrainingRow]) -> float:
@@ -241,17 +253,13 @@ def fit(
         on_evaluation: sees each evaluation.
 
     Raises:
-        ValueError: nothing to fit or to validate on, or trainer and state disagree.
-        FloatingPointError: from the trainer; the weights are those before the update.
+        ArtifactError: nothing to fit or to validate on.
+        ValueError: trainer and state disagree.
+        DivergenceError: from the trainer; the weights are those before the update.
     """
     from pipeline.losses import critic_loss
 
-    num_tasks = len(set(validation.task_id.tolist()))
-    if not fit_rows or num_tasks < 2:
-        raise ValueError(
-            f"{len(fit_rows)} rows to fit and {num_tasks} validation tasks; at least 1 and 2 are needed. "
-            "Make more tasks or labels"
-        )
+    check_enough(fit_rows, validation)
     plan = schedule(fit_rows, settings)
     shift = base_logit(fit_rows)
     # Rows without any error verdict still need the loss's columns, which `critic_rows` always gives.

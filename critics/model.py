@@ -12,6 +12,41 @@ VALUE, ERROR = 0, 1
 """Places of the value logit z and of the error logit among the outputs."""
 
 
+def trunk_config(trunk_folder: Path) -> Any:
+    """Returns the configuration of a trunk, its pad token filled in; reads no weights.
+
+    Raises:
+        ArtifactError: no model there, not a Qwen3, or no pad token.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    if not (trunk_folder / "config.json").is_file():
+        raise ArtifactError(
+            f"no critic trunk in {trunk_folder}: config.json is missing. Name a folder in HF format"
+        )
+    if not any(trunk_folder.glob("*.safetensors")):  # else an OSError, which would read as a disk's failure
+        raise ArtifactError(
+            f"no critic trunk in {trunk_folder}: no *.safetensors file. Export the model there again"
+        )
+    try:
+        config = AutoConfig.from_pretrained(trunk_folder, local_files_only=True)
+    except Exception as error:  # transformers raises many kinds; an OSError would read as a disk's failure
+        first_line = (str(error).splitlines() or [""])[0]
+        raise ArtifactError(
+            f"the config.json of the critic trunk in {trunk_folder} is not readable: {first_line}. "
+            "Export the model there again, or name another folder"
+        ) from error
+    if config.model_type != "qwen3":
+        raise ArtifactError(f"the critic trunk in {trunk_folder} is a {config.model_type}; a qwen3 is needed")
+    if config.pad_token_id is None and (trunk_folder / "tokenizer.json").is_file():
+        config.pad_token_id = AutoTokenizer.from_pretrained(trunk_folder, local_files_only=True).pad_token_id
+    if config.pad_token_id is None:
+        raise ArtifactError(
+            f"the trunk in {trunk_folder} has no pad token; set pad_token_id in its config.json"
+        )
+    return config
+
+
 def make_critic(trunk_folder: Path) -> Any:
     """Returns a Qwen3ForSequenceClassification, fp32, in eval mode: the trunk's weights and a head of zeros.
 
@@ -25,27 +60,11 @@ def make_critic(trunk_folder: Path) -> Any:
         ArtifactError: no model there, not a Qwen3, or no pad token (the class then pools at a wrong token).
     """
     import torch
-    from transformers import AutoConfig, AutoTokenizer, Qwen3ForSequenceClassification
+    from transformers import Qwen3ForSequenceClassification
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    if not (trunk_folder / "config.json").is_file():
-        raise ArtifactError(
-            f"no critic trunk in {trunk_folder}: config.json is missing. Name a folder in HF format"
-        )
-    if not any(trunk_folder.glob("*.safetensors")):  # else an OSError, which would read as a disk's failure
-        raise ArtifactError(
-            f"no critic trunk in {trunk_folder}: no *.safetensors file. Export the model there again"
-        )
-    config = AutoConfig.from_pretrained(trunk_folder, local_files_only=True)
-    if config.model_type != "qwen3":
-        raise ArtifactError(f"the critic trunk in {trunk_folder} is a {config.model_type}; a qwen3 is needed")
-    if config.pad_token_id is None and (trunk_folder / "tokenizer.json").is_file():
-        config.pad_token_id = AutoTokenizer.from_pretrained(trunk_folder, local_files_only=True).pad_token_id
-    if config.pad_token_id is None:
-        raise ArtifactError(
-            f"the trunk in {trunk_folder} has no pad token; set pad_token_id in its config.json"
-        )
+    config = trunk_config(trunk_folder)
     config.num_labels = NUM_OUTPUTS
     config.id2label = {VALUE: "value", ERROR: "error"}
     config.label2id = {"value": VALUE, "error": ERROR}

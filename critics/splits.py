@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+from pipeline.errors import ArtifactError
 from pipeline.ids import digest
 
 Part = Literal["fit", "validate", "calibrate"]
@@ -19,12 +20,16 @@ def split_clusters(
     part could else be empty.
 
     Raises:
-        ValueError: fewer than 3 clusters, or shares that leave nothing to calibrate on.
+        ArtifactError: fewer than 3 clusters.
+        ValueError: shares that leave nothing to calibrate on.
     """
     ordered = sorted(set(clusters), key=lambda cluster: digest("critic split", seed, cluster))
     if len(ordered) < 3:
-        raise ValueError(
-            f"{len(ordered)} clusters cannot be cut into fit, validate and calibrate; make more tasks"
+        raise ArtifactError(
+            f"the labelled rollouts are of {len(ordered)} clusters ({', '.join(ordered) or 'none'}); a "
+            "critic is fitted, validated and calibrated on different ones, so 3 or more are needed. Next: "
+            "tasks of more companies (tasks.num_companies), more rollouts (rollouts.num_tasks) or labels "
+            "(labels.max_states)"
         )
     if fit_share <= 0 or validate_share <= 0 or fit_share + validate_share >= 1:
         raise ValueError(

@@ -6,6 +6,7 @@ import pytest
 from critics.calibration import MIN_SLOPE, Calibrator, fit_calibrator
 from critics.logistic import binomial_regression, sigmoid
 from critics.splits import split_clusters
+from pipeline.errors import ArtifactError
 
 
 def counts(z: np.ndarray, n: int = 8, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -75,5 +76,10 @@ def test_clusters_are_split_by_hash_into_the_shares_and_no_part_is_empty() -> No
     assert parts == split_clusters(
         (f"c{i}" for i in reversed(range(100))), fit_share=0.84, validate_share=0.08, seed=0
     )
-    with pytest.raises(ValueError, match="2 clusters"):
+    with pytest.raises(ArtifactError, match=r"2 clusters .*Next: tasks of more companies"):
         split_clusters(["a", "b"], fit_share=0.84, validate_share=0.08, seed=0)
+
+
+def test_without_a_state_to_calibrate_on_the_next_move_is_named() -> None:
+    with pytest.raises(ArtifactError, match=r"at least 1 is needed\. Next: more labels"):
+        fit_calibrator(np.zeros(0), np.zeros(0), np.zeros(0), base_logit=0.0)

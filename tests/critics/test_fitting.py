@@ -11,6 +11,7 @@ from critics.fitting import base_logit, fit, held_out, learning_rate, rows_of_up
 from critics.logistic import sigmoid
 from critics.model import make_critic
 from critics.rows import critic_rows, num_states
+from pipeline.errors import ArtifactError
 from pipeline.training.torch import TorchTrainer
 from pipeline.types import Label, Step
 
@@ -230,7 +231,7 @@ def test_held_out_states_count_own_outcomes_but_judge_steps_by_fresh_samples(mak
 
 def test_nothing_to_fit_or_validate_on_is_said_at_once(tiny_trunk, world) -> None:
     rows, validation = world
-    with pytest.raises(ValueError, match="0 rows to fit"):
+    with pytest.raises(ArtifactError, match="0 labelled rollouts to fit"):
         fit(trainer_of(tiny_trunk), [], validation, Settings(), seed=0, keep=lambda i: None)
-    with pytest.raises(ValueError, match="0 validation tasks"):
+    with pytest.raises(ArtifactError, match="0 validation tasks"):
         fit(trainer_of(tiny_trunk), rows, held_out([], []), Settings(), seed=0, keep=lambda i: None)
