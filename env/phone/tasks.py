@@ -74,13 +74,16 @@ def practice_tasks(
 ) -> list[Task]:
     """Returns tasks of throwaway companies, to learn the trade on: reading a directory, filling a form.
 
-    Each company has one task and is in no split, so nothing about it is worth remembering. Industries and
-    rules are those of training companies.
+    Each company has one task and is made from other seeds than any split's, so nothing about it is worth
+    remembering. Only the names of held-out companies are kept out. Names are few and recur with other lines,
+    those of training companies too; so do numbers (four digits, 10,000 of them), those of held-out companies
+    too. Industries are those of training companies, and rules are drawn as theirs are: what follows the prior
+    recurs, while a test company's departure from it is in a half that is never drawn from here.
 
     Args:
         num_tasks: how many.
         level_shares: level -> share of tasks.
-        seed: decides everything; worlds of other seeds, such as the run's own, are not among them.
+        seed: decides everything; worlds of the run's own tasks are not among them.
         held_out: names that must not occur: the companies of the unseen splits.
     """
     tasks: list[Task] = []

@@ -123,6 +123,23 @@ def test_practice_companies_are_in_no_split_and_never_bear_a_held_out_name(tasks
     assert practice == practice_tasks(900, level_shares=SHARES, seed=0, held_out=held_out)
 
 
+def test_practice_companies_never_depart_from_the_prior_as_a_test_company_does(tasks):
+    def departures(some):
+        found = set()
+        for task in some:
+            company = make_world(WorldKey.from_text(task.ground_truth)).company
+            found |= {
+                (company.industry, line.kind, line.sets) for line in company.departments if line.deviates
+            }
+        return found
+
+    held_out = [task for task in tasks if task.split.startswith("test")]
+    practice = practice_tasks(300, level_shares=SHARES, seed=0, held_out={task.cluster for task in held_out})
+    assert departures(practice)
+    assert departures(held_out)
+    assert not departures(practice) & departures(held_out)
+
+
 def test_the_numbers_of_all_companies_differ_and_share_an_exchange_within_one(tasks):
     phones = {}
     for task in tasks:
