@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -12,7 +12,7 @@ from env.phone import scripted
 from env.phone.environment import PhoneEnv
 from env.phone.policies import POLICIES, play_scripted
 from env.phone.solver import optimal_value
-from env.phone.tasks import SPLITS, generate_tasks, practice_tasks
+from env.phone.tasks import generate_tasks, practice_tasks
 from env.phone.world import WorldKey
 from env.protocol import Action
 from pipeline.errors import ArtifactError, ConfigError
@@ -26,7 +26,8 @@ class Environment:
     Attributes:
         name: its key in `ENVIRONMENTS`.
         generate_tasks: keyword settings -> tasks of all splits.
-        practice_tasks: number of tasks and keyword settings -> tasks of throwaway worlds, in no split.
+        practice_tasks: number of tasks and keyword settings -> tasks of throwaway companies, in no split and
+            without a held-out company's name.
         make_env: verbosity -> a new environment, ready for `reset`.
         demonstrate: (task, policy name, seed, noise, earlier attempts' actions) -> a scripted episode's
             actions, each with its compact text.
@@ -36,7 +37,6 @@ class Environment:
         scripted_reply: (prompt text, random numbers) -> the message of the agent behind the scripted engine.
         scripted_digest: stands for that agent where a rollout names the weights that sampled it.
         policies: names that `demonstrate` knows.
-        splits: names of the splits, train first.
     """
 
     name: str
@@ -50,7 +50,6 @@ class Environment:
     scripted_reply: Callable[[str, Random], str]
     scripted_digest: str
     policies: tuple[str, ...]
-    splits: tuple[str, ...]
 
     def style(self, name: str = "compact") -> CompactStyle:
         """Returns a prompt style by name.
@@ -61,6 +60,14 @@ class Environment:
         if name != CompactStyle.name:
             raise ConfigError(f"style {name!r} is not built; known: {CompactStyle.name}")
         return CompactStyle()
+
+    def check_policies(self, names: Iterable[str], setting: str) -> None:
+        """Raises ConfigError naming what a setting calls a scripted policy and is none."""
+        if unknown := sorted(set(names) - set(self.policies)):
+            raise ConfigError(
+                f"{setting} names {', '.join(unknown)}, but {self.name} has no such scripted policy; "
+                f"allowed: {', '.join(self.policies)}"
+            )
 
     def check_gradable(self, tasks: Sequence[Task]) -> None:
         """Raises ArtifactError naming the first task that this environment could play but never grade."""
@@ -119,6 +126,5 @@ ENVIRONMENTS: dict[str, Environment] = {
         scripted_reply=scripted.reply_text,
         scripted_digest=scripted.DIGEST,
         policies=tuple(POLICIES),
-        splits=SPLITS,
     )
 }

@@ -38,6 +38,7 @@ def demonstrate(
     shares: Mapping[str, float],
     guided_share: float,
     noise: float,
+    verbosity: str,
     seed: int,
 ) -> Demonstration:
     """Returns one demonstration on a task, by a policy drawn from the shares.
@@ -53,6 +54,7 @@ def demonstrate(
         shares: scripted policy -> weight.
         guided_share: chance of a guided demonstration, if the first attempt fails.
         noise: share of random acts of the noisy policies.
+        verbosity: of the environment's feedback.
         seed: everything random follows from it.
     """
     rng = Random(seed)
@@ -62,7 +64,7 @@ def demonstrate(
     for _ in range(rng.randint(1, MAX_PREVIOUS_ATTEMPTS) if rng.random() < guided_share else 0):
         first_seed = rng.getrandbits(62)
         actions = environment.demonstrate(task, rng.choices(names, weights)[0], first_seed, noise)
-        _, failed, feedback = _played(environment, task, first_seed, actions)
+        _, failed, feedback = _played(environment, task, first_seed, actions, verbosity)
         if failed and feedback is not None:
             earlier.append(actions)
             previous.append(style.attempt_line(actions, feedback.text))
@@ -72,7 +74,7 @@ def demonstrate(
         policy = "oracle"
     own_seed = rng.getrandbits(62)
     actions = environment.demonstrate(task, policy, own_seed, noise, earlier)
-    results, failed, _ = _played(environment, task, own_seed, actions)
+    results, failed, _ = _played(environment, task, own_seed, actions, verbosity)
     return Demonstration(
         policy=policy,
         pieces=pieces_of(style, task, previous, actions, results),
@@ -82,10 +84,10 @@ def demonstrate(
 
 
 def _played(
-    environment: Any, task: Task, seed: int, actions: Sequence[Action]
+    environment: Any, task: Task, seed: int, actions: Sequence[Action], verbosity: str
 ) -> tuple[list[StepResult], bool, Feedback | None]:
     """Returns the environment's results, whether the episode failed, and the feedback on it."""
-    env = environment.make_env()
+    env = environment.make_env(verbosity)
     results = replay(env, task, seed, actions)
     return results, not env.verdict().success, env.feedback()
 

@@ -9,55 +9,81 @@ converged, some calibrate it. Nothing here sees `val` or an unseen split.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from critics.splits import split_clusters
+from critics.calibration import check_states, fit_calibrator
+from critics.fitting import HeldOut, check_enough, fit, held_out, schedule
+from critics.rows import critic_rows
+from critics.splits import Part, split_clusters
+from critics.targets import check_labels
+from pipeline.disk import fsync_file, fsync_folder
 from pipeline.errors import ArtifactError
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import labels_from, rollouts_from, tasks_from
-from stages.backends import make_trainer, policy_of
+from pipeline.training import TrainingRow
+from pipeline.types import Label, Rollout
+from stages.backends import make_trainer
 from stages.settings import Config, Critic
 
-if TYPE_CHECKING:
-    from pipeline.models import Policy
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What the critic is made from; the parts are disjoint in companies.
+
+    Attributes:
+        labels: all of them, checked.
+        first: a labelled rollout; all were sampled alike.
+        part_of: company -> part.
+        num_rollouts: labelled ones of each part.
+        fit: rows that move the weights.
+        validation: states that decide convergence.
+        calibration: states that calibrate.
+    """
+
+    labels: list[Label]
+    first: Rollout
+    part_of: dict[str, Part]
+    num_rollouts: dict[str, int]
+    fit: list[TrainingRow]
+    validation: HeldOut
+    calibration: HeldOut
 
 
-def trunk_of(start: Start, policy: Policy) -> Path:
-    """Returns the folder of the critic's trunk.
+def trunk_of(start: Start) -> Path:
+    """Returns the folder of the critic's trunk, from which no weights have been read yet.
 
     Raises:
         ArtifactError: no model there, or one that reads other token ids than the policy writes.
     """
-    named = start.config.critic.trunk
-    if named == "policy":
-        return policy.folder
+    from critics.model import trunk_config
     from pipeline.models import load_tokenizer, tokenizer_digest
 
-    trunk = Path(named)
-    if tokenizer_digest(load_tokenizer(trunk)) != policy.tokenizer_digest:
+    named = start.config.critic.trunk
+    policy = Path(start.inputs["sft"].path("policy"))
+    trunk = policy if named == "policy" else Path(named)
+    if trunk != policy and tokenizer_digest(load_tokenizer(trunk)) != tokenizer_digest(
+        load_tokenizer(policy)
+    ):
         raise ArtifactError(
             f"critic.trunk = {trunk} has another tokenizer than the policy, so it would read other words "
             "than were said. Allowed: 'policy', or a model with the policy's tokenizer. Name such a folder"
         )
+    trunk_config(trunk)
     return trunk
 
 
-def make(start: Start) -> None:
-    """Splits the labelled rollouts by company, fits, calibrates, freezes."""
+def data_of(start: Start) -> Data:
+    """Returns the labelled rollouts as rows and states, split by company.
+
+    Raises:
+        ArtifactError: the labels are unusable, or too few to fit, validate and calibrate on.
+    """
     settings: Critic = start.config.critic
-    start.plan([["critic"]], unit="critics", estimate={"epochs_at_most": settings.max_epochs})
-    from transformers import AutoModelForSequenceClassification
-
-    from critics.calibration import fit_calibrator
-    from critics.contract import Contract, save
-    from critics.fitting import fit, held_out, schedule
-    from critics.model import make_critic
-    from critics.rows import critic_rows
-    from critics.targets import check_labels
-
     tasks = tasks_from(start.inputs["tasks"].table("tasks"))
     cluster = {task.task_id: task.cluster for task in tasks}
     labels = labels_from(start.inputs["labels"].table("labels"))
@@ -66,10 +92,8 @@ def make(start: Start) -> None:
     rollouts = [
         r for r in rollouts_from(source.table("rollouts"), source.table("steps")) if r.rollout_id in labelled
     ]
-    policy = policy_of(start)
     # Whose chances the labels count; whoever uses the critic compares it with the policy that plays there.
-    label_policy = labels[0].label_policy_digest if labels else policy.policy_digest
-    check_labels(labels, rollouts, tasks, label_policy_digest=label_policy)
+    check_labels(labels, rollouts, tasks, label_policy_digest=labels[0].label_policy_digest if labels else "")
     part_of = split_clusters(
         {cluster[r.task_id] for r in rollouts},
         fit_share=settings.fit_share,
@@ -84,8 +108,33 @@ def make(start: Start) -> None:
         part: [label for label in labels if label.rollout_id in {r.rollout_id for r in own}]
         for part, own in members.items()
     }
+    data = Data(
+        labels=labels,
+        first=rollouts[0],
+        part_of=part_of,
+        num_rollouts={part: len(own) for part, own in members.items()},
+        fit=critic_rows(members["fit"], label_lists["fit"]),
+        validation=held_out(members["validate"], label_lists["validate"]),
+        calibration=held_out(members["calibrate"], label_lists["calibrate"]),
+    )
+    check_enough(data.fit, data.validation)
+    check_states(len(data.calibration.row))
+    return data
 
-    model = make_critic(trunk_of(start, policy))
+
+def make(start: Start) -> None:
+    """Splits the labelled rollouts by company, fits, calibrates, freezes."""
+    settings: Critic = start.config.critic
+    # Before the plan, so that what is refused here leaves nothing half done under wrong settings.
+    data, trunk = data_of(start), trunk_of(start)
+    start.plan([["critic"]], unit="critics", estimate={"epochs_at_most": settings.max_epochs})
+    from transformers import AutoModelForSequenceClassification
+
+    from critics.contract import Contract, save
+    from critics.model import make_critic
+    from pipeline.models import load_tokenizer
+
+    model = make_critic(trunk)
     trainer: Any = make_trainer(start.config, model, head="critic", weight_decay=settings.weight_decay)
     kept = start.folder / "_evaluations"  # weights that may still become the best; gone at the end
     state: dict[str, Any] | None = None
@@ -100,8 +149,7 @@ def make(start: Start) -> None:
             shutil.rmtree(kept / str(number))
         trainer.export(kept / str(number))
 
-    rows = critic_rows(members["fit"], label_lists["fit"])
-    most = schedule(rows, settings).total
+    most = schedule(data.fit, settings).total
     with start.progress(most, "updates at most", initial=trainer.num_updates) as advance:
 
         def checkpoint(now: dict[str, Any]) -> None:
@@ -123,8 +171,8 @@ def make(start: Start) -> None:
 
         result = fit(
             trainer,
-            rows,
-            held_out(members["validate"], label_lists["validate"]),
+            data.fit,
+            data.validation,
             settings,
             seed=start.seed,
             keep=keep,
@@ -135,31 +183,29 @@ def make(start: Start) -> None:
             on_evaluation=on_evaluation,
         )
 
-    folder = start.output("critic")
-    shutil.copytree(kept / str(result.best), folder)
-    policy.tokenizer.save_pretrained(folder)
-    calibration = held_out(members["calibrate"], label_lists["calibrate"])
+    folder = weights_of_best(start, kept, result.best)
+    load_tokenizer(Path(start.inputs["sft"].path("policy"))).save_pretrained(folder)
     frozen = make_trainer(
         start.config, AutoModelForSequenceClassification.from_pretrained(folder), head="critic"
     )
     calibrator = fit_calibrator(
-        calibration.logits(frozen),
-        calibration.num_success,
-        calibration.num_samples,
+        data.calibration.logits(frozen),
+        data.calibration.num_success,
+        data.calibration.num_samples,
         base_logit=result.base_logit,
     )
-    first = rollouts[0]
+    first = data.first
     family = start.config.tasks.environment
     digest = save(
         folder,
         Contract(
             tokenizer_digest=first.tokenizer_digest,
             template_digest=first.template_digest,
-            label_policy_digest=label_policy,
+            label_policy_digest=data.labels[0].label_policy_digest,
             labels_digest=start.inputs["labels"].content_digest,
             splitter={"rule": "assistant message"},
             families=(family,),
-            contexts=tuple(sorted({label.context for label in labels})),
+            contexts=tuple(sorted({label.context for label in data.labels})),
             reward="success",
             gamma=1.0,
             temperature=first.temperature,
@@ -172,14 +218,15 @@ def make(start: Start) -> None:
         ),
     )
     (folder / "evaluations.json").write_text(json.dumps(result.evaluations, indent=1) + "\n")
+    remove_kept(kept, folder)
     start.finish(
         done=1,
         report={
             "critic_digest": digest,
             "converged": result.converged,
             "updates": result.num_updates,
-            "clusters": {part: sum(v == part for v in part_of.values()) for part in members},
-            "labelled_rollouts": {part: len(own) for part, own in members.items()},
+            "clusters": {part: sum(v == part for v in data.part_of.values()) for part in data.num_rollouts},
+            "labelled_rollouts": data.num_rollouts,
             "calibrator": {
                 "slope": calibrator.slope,
                 "shift": calibrator.shift,
@@ -187,7 +234,42 @@ def make(start: Start) -> None:
             },
         },
     )
-    shutil.rmtree(kept)
+
+
+def weights_of_best(start: Start, kept: Path, best: int) -> Path:
+    """Returns the output folder, holding nothing but the best evaluation's weights.
+
+    Raises:
+        ArtifactError: they are lost.
+    """
+    final = start.folder / "critic"
+    if not (kept / str(best)).exists() and final.exists():
+        # Stopped after `remove_kept`: the output was whole then, so it is the best evaluation's copy.
+        kept.mkdir(exist_ok=True)
+        os.replace(final, kept / str(best))
+    folder = start.output("critic")
+    if not (kept / str(best)).exists():
+        raise ArtifactError(
+            f"{kept / str(best)}, the weights of the best evaluation, are gone. Next: make critic SET=--fresh"
+        )
+    shutil.copytree(kept / str(best), folder)
+    return folder
+
+
+def remove_kept(kept: Path, final: Path) -> None:
+    """Removes the kept evaluations before the stage is complete, for afterwards nobody would.
+
+    The output is made durable first, and the folder goes in one move, so that a start after a stop finds the
+    best weights either here or there, whole.
+    """
+    for path in final.rglob("*"):
+        (fsync_folder if path.is_dir() else fsync_file)(path)
+    fsync_folder(final)
+    removed = kept.with_name("_evaluations_removed")
+    shutil.rmtree(removed, ignore_errors=True)
+    os.replace(kept, removed)
+    fsync_folder(kept.parent)
+    shutil.rmtree(removed)
 
 
 STAGE = Stage(

@@ -35,7 +35,11 @@ def learning_rate(done: int, settings: Sft) -> float:
 
 
 def rows_of_update(num_rows: int, batch_rows: int, update: int, seed: int) -> list[int]:
-    """Returns which rows an update trains on: a pure function of (seed, update), each row once per epoch."""
+    """Returns which rows an update trains on: a pure function of (seed, update).
+
+    An epoch is a fresh shuffle cut into whole batches. No row comes twice in it; the last `num_rows %
+    batch_rows` of the shuffle are left out, other ones in each epoch.
+    """
     per_epoch = max(1, num_rows // batch_rows)
     epoch, place = divmod(update, per_epoch)
     order = np.random.default_rng(seed_of(seed, "sft order", epoch)).permutation(num_rows)
@@ -55,10 +59,9 @@ def encode(
     return ids, mask
 
 
-def tasks_to_demonstrate(start: Start) -> list[Task]:
-    """Returns the training tasks, or throwaway ones whose companies are in no held-out split."""
+def tasks_to_demonstrate(start: Start, train: list[Task]) -> list[Task]:
+    """Returns the training tasks, or throwaway ones whose companies have no held-out company's name."""
     settings: Sft = start.config.sft
-    train = tasks_of_split(start, "train")
     if not settings.practice_tasks:
         return train
     own = {task.cluster for task in train}
@@ -87,7 +90,9 @@ def make(start: Start) -> None:
     """Plays the demonstrations, trains tokenizer and model on them, writes the policy."""
     settings: Sft = start.config.sft
     environment = ENVIRONMENTS[start.config.tasks.environment]
-    tasks = tasks_to_demonstrate(start)
+    train = tasks_of_split(start, "train")
+    environment.check_policies(settings.shares, "sft.shares")
+    style = environment.style(start.config.rollouts.style)
     start.plan(
         [[f"update-{i:06d}" for i in range(settings.num_updates)]],
         tables=(),
@@ -104,6 +109,7 @@ def make(start: Start) -> None:
     from pipeline.models import make_tiny_model, save_policy, train_tokenizer
 
     limit_threads(start.config)
+    tasks = tasks_to_demonstrate(start, train)
     with start.progress(settings.num_demonstrations, "demonstrations") as advance:
         demonstrations = []
         for i in range(settings.num_demonstrations):
@@ -112,10 +118,11 @@ def make(start: Start) -> None:
                 demonstrate(
                     environment,
                     tasks[i % len(tasks)],
-                    style=environment.style(start.config.rollouts.style),
+                    style=style,
                     shares=settings.shares,
                     guided_share=settings.guided_share,
                     noise=settings.noise,
+                    verbosity=start.config.rollouts.verbosity,
                     seed=seed_of(start.seed, "sft", i),
                 )
             )

@@ -24,7 +24,12 @@ def test_the_phone_entry_makes_plays_and_values():
         assert [style.parse(action.text) for action in actions] == actions
         assert len(PHONE.solver_value(tasks[0], 1, actions)) == len(actions)
     assert PHONE.make_env("corrective").verbosity == "corrective"
-    assert {task.split for task in tasks} == set(PHONE.splits)
+
+
+def test_a_scripted_policy_that_is_not_there_is_refused():
+    PHONE.check_policies(PHONE.policies, "sft.shares")
+    with pytest.raises(ConfigError, match=r"sft\.shares names oracl, but .*allowed: oracle, adaptive"):
+        PHONE.check_policies(["oracl", "prober"], "sft.shares")
 
 
 def test_a_style_that_is_not_built_is_refused():

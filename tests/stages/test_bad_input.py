@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from critics.splits import split_clusters
 from env.catalog import ENVIRONMENTS, Environment
 from pipeline.errors import ArtifactError
+from pipeline.tables import labels_from
+from pipeline.types import Label
 
 PHONE = ENVIRONMENTS["phone"]
 
@@ -144,6 +147,39 @@ def test_a_task_without_a_grader_is_refused_before_anything_is_played(
     assert not (empty.run_dir / "rollouts" / "plan.json").exists()
 
 
+def test_an_unknown_demonstrator_is_refused_before_anything_is_planned(
+    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks")
+    assert lab.start("sft", "sft.shares={oracle: 0, over_collector: 0, noisy_adaptive: 0, oracl: 1.0}") == 2
+    error = capsys.readouterr().err
+    assert "sft.shares names oracl" in error
+    assert "allowed: oracle, adaptive" in error
+    assert not (lab.run_dir / "sft" / "plan.json").exists()
+
+
+def test_a_dry_run_of_sft_draws_no_practice_tasks(
+    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks")
+
+    def draw(number: int, **settings: Any) -> list[Any]:
+        raise AssertionError("practice tasks were drawn")
+
+    monkeypatch.setitem(ENVIRONMENTS, "phone", dataclasses.replace(PHONE, practice_tasks=draw))
+    assert lab.start("sft", "sft.practice_tasks=8", "--dry-run") == 0
+    assert not (lab.run_dir / "sft").exists()
+
+
+def test_training_that_diverges_ends_as_refused_quality_with_advice(
+    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks")
+    wild = ("sft.learning_rate=1.0e+30", "sft.num_demonstrations=8", "sft.batch_rows=8", "sft.num_updates=20")
+    assert lab.start("sft", *wild) == 4
+    assert "lower learning_rate" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("stage", ["critic_report", "evaluation"])
 def test_an_empty_split_is_refused_before_any_work(
     chain: Any, tmp_path: Path, stage: str, capsys: pytest.CaptureFixture[str]
@@ -168,6 +204,8 @@ def spoilt_trunk(chain: Any, folder: Path, how: str) -> Path:
     shutil.copytree(chain.run_dir / "sft" / "policy", folder)
     if how == "no weights":
         (folder / "model.safetensors").unlink()
+    if how == "broken config":
+        (folder / "config.json").write_text("{")
     if how == "no tokenizer":
         (folder / "tokenizer.json").unlink()
     if how == "other tokenizer":
@@ -181,6 +219,7 @@ def spoilt_trunk(chain: Any, folder: Path, how: str) -> Path:
     ("how", "said"),
     [
         ("empty", "tokenizer.json is missing"),
+        ("broken config", "is not readable"),
         ("no tokenizer", "tokenizer.json is missing"),
         ("no weights", "no *.safetensors file"),
         ("other tokenizer", "another tokenizer than the policy"),
@@ -195,7 +234,66 @@ def test_a_wrong_critic_trunk_is_refused(
     error = capsys.readouterr().err
     assert said in error
     assert str(trunk) in error
-    assert not list((lab.run_dir / "critic").glob("checkpoints/*"))
+    assert not (lab.run_dir / "critic" / "plan.json").exists()
+
+
+def test_after_a_wrong_critic_trunk_the_corrected_command_is_all_it_takes(
+    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels")
+    assert lab.start("critic", f"critic.trunk={tmp_path / 'wrong'}") == 3
+    assert "Name a model folder" in capsys.readouterr().err
+    assert lab.start("critic") == 0
+    assert lab.artifact("critic").content_digest == chain.artifact("critic").content_digest
+
+
+@pytest.mark.parametrize(
+    ("patch", "said"),
+    [
+        ({"max_clusters": 2}, "are of 2 clusters"),
+        ({"only_part": "fit"}, "0 validation tasks"),
+        (
+            {"without_part": "calibrate"},
+            "no labelled state with a sample lies in the clusters that calibrate",
+        ),
+    ],
+    ids=str,
+)
+def test_too_few_labels_for_a_critic_are_refused_before_any_work(
+    chain: Any,
+    tmp_path: Path,
+    patch: dict[str, Any],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels")
+    cluster = {task.task_id: task.cluster for task in lab.tasks().values()}
+    owner = {rollout.rollout_id: cluster[rollout.task_id] for rollout in lab.rollouts("rollouts")}
+    part_of = split_clusters(owner.values(), fit_share=0.5, validate_share=0.25, seed=0)
+    few = sorted(set(owner.values()))[: patch.get("max_clusters")]
+
+    def stays(label: Label) -> bool:
+        part = part_of[owner[label.rollout_id]]
+        return (
+            owner[label.rollout_id] in few
+            and part == patch.get("only_part", part)
+            and part != patch.get("without_part")
+        )
+
+    monkeypatch.setattr(
+        "stages.critic.labels_from", lambda table: [label for label in labels_from(table) if stays(label)]
+    )
+    if "max_clusters" not in patch:
+        monkeypatch.setattr(
+            "stages.critic.split_clusters",
+            lambda clusters, **settings: {name: part_of[name] for name in clusters},
+        )
+    assert lab.start("critic") == 3
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Next: " in error
+    assert not (lab.run_dir / "critic" / "plan.json").exists()
 
 
 def test_a_trunk_with_the_policys_tokenizer_serves(chain: Any, tmp_path: Path) -> None:

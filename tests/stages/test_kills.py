@@ -180,6 +180,20 @@ def test_training_goes_on_from_its_checkpoint_to_the_same_weights(
     assert facts(lab.run_dir / stage) == facts(chain.run_dir / stage)
 
 
+def test_a_critic_killed_around_its_end_keeps_no_weights_of_other_evaluations(
+    chain: Any, forks: Forks, tmp_path: Path
+) -> None:
+    lab = chain.copy(tmp_path / "lab", *STAGES[:4])
+    argv = [lab.config]
+    points = ["critic.merge.before:1", "critic.report_written:1", "critic.exit:1"]
+    codes = [code for code, _ in forks(*((kill_at(p), "critic", argv, None) for p in points))]
+    assert codes == [-9] * len(points)
+    assert lab.start("critic") == 0  # it was complete when the last kill came
+    stage = lab.run_dir / "critic"
+    assert not list(stage.glob("_evaluations*"))
+    assert facts(stage) == facts(chain.run_dir / "critic")
+
+
 def test_training_after_the_last_checkpoint_only_exports(chain: Any, forks: Forks, tmp_path: Path) -> None:
     lab = chain.copy(tmp_path / "lab", *STAGES[:6])
     log = lab.folder / "points.log"
