@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import numpy as np
 
 from pipeline.statistics import Interval
-
-Method = Literal["percentile", "basic"]
 
 
 def cluster_codes(clusters: Sequence[object] | np.ndarray) -> tuple[np.ndarray, int]:
@@ -38,7 +35,6 @@ def interval_of_sums(
     num_resamples: int = 1000,
     seed: int = 0,
     level: float = 0.95,
-    method: Method = "percentile",
 ) -> Interval:
     """Returns statistic(sum of rows) with its interval over resampled clusters.
 
@@ -49,8 +45,6 @@ def interval_of_sums(
         num_resamples: draws of as many clusters as there are.
         seed: of the draws.
         level: coverage.
-        method: "percentile"; or "basic" (2 value - quantile), which takes out the bias that resampling adds
-            to sums of absolute values, as in an ECE.
 
     Returns:
         NaN value without rows; NaN bounds with one cluster or an undefined value. Undefined resamples count
@@ -65,18 +59,14 @@ def interval_of_sums(
     if num_clusters < 2 or not math.isfinite(value):
         return Interval(value, math.nan, math.nan)
     draws = statistic(resample_counts(num_clusters, num_resamples, seed) @ sums)
-    return interval_of_draws(value, draws, level=level, method=method)
+    return interval_of_draws(value, draws, level=level)
 
 
-def interval_of_draws(
-    value: float, draws: np.ndarray, *, level: float = 0.95, method: Method = "percentile"
-) -> Interval:
+def interval_of_draws(value: float, draws: np.ndarray, *, level: float = 0.95) -> Interval:
     """Returns the interval of a value from its resamples [B], NaN draws being the worst on both sides."""
     tail = (1 - level) / 2
     low = float(np.quantile(np.where(np.isnan(draws), -np.inf, draws), tail, method="lower"))
     high = float(np.quantile(np.where(np.isnan(draws), np.inf, draws), 1 - tail, method="higher"))
-    if method == "basic":
-        low, high = 2 * value - high, 2 * value - low
     return Interval(value, low, high)
 
 

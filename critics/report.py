@@ -48,8 +48,8 @@ READINGS = {
     "skill_over_constant": "Brier gained over the best constant",
     "skill_over_position": "Brier gained over the position alone",
     "ece": "calibration error, 15 equal-mass bins",
-    "ece_floor": "what a perfect critic would show with as many samples",
-    "ece_excess": "calibration error minus its floor",
+    "ece_floor": "what a calibrated critic with the same errors in single states would show",
+    "ece_excess": "calibration error minus its floor; bounds hold for the true calibration error",
     "reliability": "Brier lost to miscalibration",
     "resolution": "Brier gained by telling states apart",
     "uncertainty": "Brier of the best constant",
@@ -183,7 +183,7 @@ def _baselines(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str
             num_resamples=num_resamples,
             seed=seed,
         )
-        ev = explained_variance(replace(audit, p=p))
+        ev = explained_variance(replace(audit, p=p), num_resamples=num_resamples, seed=seed)
         rows.append({"name": name, "brier": interval_dict(brier), "ev": interval_dict(ev)})
     return rows
 

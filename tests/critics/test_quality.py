@@ -8,6 +8,7 @@ import pytest
 from critics import quality
 from critics.audit import AuditData
 from critics.baselines import constant, position_only, task_rate
+from critics.logistic import logit, sigmoid
 
 
 def true_measures(p: np.ndarray, V: np.ndarray) -> dict[str, float]:
@@ -71,6 +72,90 @@ def test_a_perfect_critic_sits_at_the_calibration_floor(make_audit) -> None:
         assert found["logit_slope"].value == pytest.approx(1, abs=0.06)
         excesses.append(found["ece_excess"].value)
     assert abs(np.mean(excesses)) < 0.002
+
+
+def audit_of_one_rollout_per_task(
+    rng: np.random.Generator, *, shift: float = 0.0, stretch: float = 1.0, perfect: bool = False, K: int = 4
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """p, Vhat and companies of 200 tasks of 160 companies, some 4.6 states each, mean V .24.
+
+    logit V = seen + unseen, both shared within a task and the unseen within a company too. The critic says
+    E[V | seen], explaining 45 % of Var V, its logits then stretched around -1.1 and shifted.
+    """
+    company = np.concatenate([np.arange(160), rng.integers(0, 160, 40)])
+    task = np.repeat(np.arange(200), 1 + rng.poisson(3.6, 200))
+    N = len(task)
+    seen = rng.normal(size=200)[task] + 0.75 * rng.normal(size=N)
+    unseen = 0.5 * rng.normal(size=160)[company][task] + 0.75 * rng.normal(size=200)[task]
+    unseen += 0.85 * rng.normal(size=N)
+    V = sigmoid(seen + unseen - 1.75)
+    p = V if perfect else np.interp(seen, SEEN, EXPECTED)
+    p = sigmoid((logit(p) + 1.1) * stretch - 1.1 + shift)
+    return p, rng.binomial(K, V) / K, company[task]
+
+
+SEEN = np.linspace(-9, 9, 601)
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
+UNSEEN_SD = math.sqrt(0.5**2 + 0.75**2 + 0.85**2)
+EXPECTED = sigmoid(SEEN[:, None] + UNSEEN_SD * NODES - 1.75) @ WEIGHTS / WEIGHTS.sum()
+
+
+@pytest.mark.parametrize(
+    ("changes", "truth"),
+    [
+        ({}, 0.0),
+        ({"perfect": True}, 0.0),
+        ({"shift": 0.185}, 0.03),
+        ({"stretch": 1.301}, 0.03),
+        ({"perfect": True, "shift": 0.233}, 0.03),
+        ({"shift": 0.303}, 0.05),
+    ],
+    ids=str,
+)
+def test_bounds_of_the_excess_hold_the_true_calibration_error_and_only_chance_passes_a_bad_critic(
+    changes, truth
+) -> None:
+    """The true errors belong to the shifts by an audit of a million states."""
+    num_audits = 120
+    found = [
+        quality.calibration_error(
+            *audit_of_one_rollout_per_task(np.random.default_rng([17, i]), **changes), num_resamples=200
+        )["ece_excess"]
+        for i in range(num_audits)
+    ]
+    # 97.5 % each: fewer than 112 of 120 has a chance below 1 %.
+    assert sum(excess.high >= truth for excess in found) >= 112
+    assert sum(excess.low <= truth for excess in found) >= 112
+    passed = sum(excess.high < 0.03 for excess in found)
+    if truth:
+        assert passed <= 0.05 * num_audits
+    else:
+        # A bound that never lets a calibrated critic through would be honest too. 200 tasks are few.
+        assert passed >= (0.8 if "perfect" in changes else 0.15) * num_audits
+
+
+def test_the_floor_is_what_a_calibrated_critic_shows_whatever_it_misses_in_single_states() -> None:
+    for perfect in (True, False):
+        found = [
+            quality.calibration_error(
+                *audit_of_one_rollout_per_task(np.random.default_rng([18, i]), perfect=perfect),
+                num_resamples=200,
+            )
+            for i in range(60)
+        ]
+        floor = np.mean([each["ece_floor"].value for each in found])
+        assert np.mean([each["ece"].value for each in found]) == pytest.approx(floor, abs=0.0015)
+
+
+def test_one_company_gives_no_calibration_error_and_a_bin_within_one_keeps_its_gap_as_noise() -> None:
+    p, v_hat = np.repeat([0.2, 0.8], 30), np.repeat([0.5, 0.6], 30)
+    alone = quality.calibration_error(p, v_hat, np.zeros(60), num_resamples=200)
+    assert all(math.isnan(x) for each in alone.values() for x in (each.value, each.low, each.high))
+    # All of each bin is one company's: a gap of .25 may be luck.
+    apart = quality.calibration_error(p, v_hat, np.repeat([0, 1], 30), num_resamples=200)
+    assert apart["ece"].value == pytest.approx(0.25)
+    assert apart["ece_floor"].value > 0.05
+    assert apart["ece_excess"].high > 0.25
 
 
 def test_a_biased_critic_is_off_by_its_bias(make_audit) -> None:

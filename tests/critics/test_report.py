@@ -46,6 +46,13 @@ def test_a_report_survives_json_and_makes_the_same_page(audit) -> None:
     )
 
 
+def test_the_baselines_table_and_the_measures_give_a_quantity_one_interval(audit) -> None:
+    report = build_report(audit, converged=True, seed=5, **OPTIONS)
+    (ours,) = [row for row in report["baselines"] if row["name"] == "this critic"]
+    assert ours["ev"] == report["measures"]["bare"]["ev"]
+    assert ours["brier"] == report["measures"]["bare"]["brier"]
+
+
 def test_the_page_opens_with_the_verdict_and_shows_rollouts_escaped(audit) -> None:
     report = build_report(audit, converged=True, evaluations=EVALUATIONS, labels_report=LABELS, **OPTIONS)
     html = report_page(report)
