@@ -187,7 +187,7 @@ def load_tokenizer(folder: Path) -> Any:
     """Returns the tokenizer in a model folder; never looks on the network.
 
     Raises:
-        ArtifactError: there is none.
+        ArtifactError: there is none, or it is damaged.
     """
     if not (folder / "tokenizer.json").is_file():
         raise ArtifactError(
@@ -195,7 +195,14 @@ def load_tokenizer(folder: Path) -> Any:
         )
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # of many kinds, as in `load_policy`
+        first_line = (str(error).splitlines() or [""])[0]
+        raise ArtifactError(
+            f"the tokenizer in {folder} is not readable: {type(error).__name__}: {first_line}. "
+            "Save it there again, or name another folder"
+        ) from error
 
 
 def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:

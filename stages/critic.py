@@ -66,6 +66,7 @@ def trunk_of(start: Start) -> Path:
     named = start.config.critic.trunk
     policy = Path(start.inputs["sft"].path("policy"))
     trunk = policy if named == "policy" else Path(named)
+    trunk_config(trunk)
     if trunk != policy and tokenizer_digest(load_tokenizer(trunk)) != tokenizer_digest(
         load_tokenizer(policy)
     ):
@@ -73,7 +74,6 @@ def trunk_of(start: Start) -> Path:
             f"critic.trunk = {trunk} has another tokenizer than the policy, so it would read other words "
             "than were said. Allowed: 'policy', or a model with the policy's tokenizer. Name such a folder"
         )
-    trunk_config(trunk)
     return trunk
 
 

@@ -206,6 +206,8 @@ def spoilt_trunk(chain: Any, folder: Path, how: str) -> Path:
         (folder / "model.safetensors").unlink()
     if how == "broken config":
         (folder / "config.json").write_text("{")
+    if how == "broken tokenizer":
+        (folder / "tokenizer.json").write_text("{")
     if how == "no tokenizer":
         (folder / "tokenizer.json").unlink()
     if how == "other tokenizer":
@@ -218,10 +220,11 @@ def spoilt_trunk(chain: Any, folder: Path, how: str) -> Path:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("empty", "tokenizer.json is missing"),
+        ("empty", "config.json is missing"),
         ("broken config", "is not readable"),
         ("no tokenizer", "tokenizer.json is missing"),
         ("no weights", "no *.safetensors file"),
+        ("broken tokenizer", "is not readable"),
         ("other tokenizer", "another tokenizer than the policy"),
     ],
 )
@@ -242,7 +245,7 @@ def test_after_a_wrong_critic_trunk_the_corrected_command_is_all_it_takes(
 ) -> None:
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels")
     assert lab.start("critic", f"critic.trunk={tmp_path / 'wrong'}") == 3
-    assert "Name a model folder" in capsys.readouterr().err
+    assert "Name a folder" in capsys.readouterr().err
     assert lab.start("critic") == 0
     assert lab.artifact("critic").content_digest == chain.artifact("critic").content_digest
 

@@ -185,7 +185,7 @@ def test_a_critic_killed_around_its_end_keeps_no_weights_of_other_evaluations(
 ) -> None:
     lab = chain.copy(tmp_path / "lab", *STAGES[:4])
     argv = [lab.config]
-    points = ["critic.merge.before:1", "critic.report_written:1", "critic.exit:1"]
+    points = ["critic.merge.before:1", "critic.report_written:1", "critic.manifest.published:1"]
     codes = [code for code, _ in forks(*((kill_at(p), "critic", argv, None) for p in points))]
     assert codes == [-9] * len(points)
     assert lab.start("critic") == 0  # it was complete when the last kill came
