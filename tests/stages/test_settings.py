@@ -1,0 +1,23 @@
+"""Defaults that have to fit what is built."""
+
+from __future__ import annotations
+
+from env.catalog import ENVIRONMENTS
+from env.phone.levels import LEVELS
+from stages.settings import Config
+from stages.sft import rows_of_update
+
+
+def test_the_defaults_name_only_levels_and_demonstrators_that_are_built() -> None:
+    config = Config()
+    assert set(config.tasks.level_shares) <= set(LEVELS)
+    ENVIRONMENTS[config.tasks.environment].check_policies(config.sft.shares, "sft.shares")
+
+
+def test_an_epoch_of_sft_holds_no_row_twice_and_leaves_out_what_fills_no_batch() -> None:
+    epochs = [
+        [row for update in (2 * epoch, 2 * epoch + 1) for row in rows_of_update(11, 4, update, 0)]
+        for epoch in range(8)
+    ]
+    assert all(len(set(epoch)) == 8 for epoch in epochs)
+    assert set().union(*epochs) == set(range(11))
