@@ -33,6 +33,7 @@ from critics.logistic import binomial_regression, logit
 from pipeline.statistics import Interval
 
 NUM_BINS = 15
+NUM_FLOOR_DRAWS = 200
 NUM_POSITIONS = 5
 SOLVER_TOLERANCE = 0.05
 """p counts as above V* by more than this: a probability is never exactly 0 (start value)."""
@@ -74,7 +75,7 @@ def measure(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> di
     Error: `rmse`, `mae` (not debiased), `bias`. Explained variance: `ev`, `ev_within`. Steps: `rho_a`,
     `spearman_a`, `adv_rmse`, `sign_agreement`, `flattening` (SD(A)/SD(Ahat)), `slope_a` (of A on Ahat).
     Skill: `brier`, `nll`, `skill_over_constant`, `skill_over_task_rate`, `skill_over_position`. Calibration:
-    `ece`, `ece_floor` (no bounds either), `ece_excess`, `reliability`, `resolution`, `uncertainty`,
+    `ece`, `ece_floor` (no bounds), `ece_excess`, `reliability`, `resolution`, `uncertainty`,
     `logit_slope`, `logit_intercept`. Ranking: `auroc`, `auprc`, `auroc_within_task`. Solver: `p_where_lost`
     (mean p where V* = 0), `share_above_solver` (p > V* + `SOLVER_TOLERANCE`). Counts come from `sizes`.
     """
@@ -232,25 +233,16 @@ def equal_mass_bins(p: np.ndarray, num_bins: int = NUM_BINS) -> np.ndarray:
 
 def calibration_error(
     p: np.ndarray, v_hat: np.ndarray, clusters: np.ndarray, *, num_resamples: int = 1000, seed: int = 0
-) -> dict[str, Interval]:
-    """Returns `ece` over equal-mass bins, its `ece_floor`, and `ece_excess`, their difference, with bounds.
+) -> Interval:
+    """Returns the ECE over equal-mass bins, with bounds of the *true* binned calibration error.
 
-    The floor is what a calibrated critic with these errors would show: the mean ECE of resampled companies
-    (clusters) after each bin's gap is taken out of its states. So it holds continuations' noise, the
-    critic's errors in single states and their likeness within a company. Only for a perfect critic is it the
-    ECE of k ~ Bin(K, p).
-
-    The bounds of the excess are those of the *true* binned calibration error, of all such states. Noise adds
-    to an ECE less than its floor once there is something to see, so ECE - floor is too low for a
-    miscalibrated critic and resampling it inherits that; the bounds ask instead which true errors could have
-    shown this ECE. Low: what even the 97.5 % quantile of the calibrated draws leaves unexplained. High: the
-    largest T that shows so low an ECE in 2.5 % of draws if every bin is off by T the same way, which is how
-    equally noisy bins hide it best.
-
-    How many tasks: with one rollout of 4.6 states each and half of Var V explained, a calibrated critic has
-    a high bound below .03 in 28 % (K = 4) to 52 % (K = 32) of audits of 200 tasks, in 51 % to 77 % at 300 and
-    in 85 % at 500 (K = 4). Its errors in single states are the reason: they leave even the overall mean of
-    p - V uncertain by .02 at 200 tasks.
+    Noise adds to an ECE, and the less the more there is to see; an ECE minus any floor is therefore too low
+    for a miscalibrated critic, and resampling inherits that. The bounds ask instead which true errors could
+    have shown this ECE. Noise: companies (clusters) resampled after each bin's gap is taken out of its
+    states, so it holds continuations' noise, the critic's errors in single states and their likeness within a
+    company. Low: what even the 97.5 % quantile of these draws leaves unexplained. High: the largest T that
+    shows so low an ECE in 2.5 % of draws if every bin is off by T the same way, which is how equally noisy
+    bins hide it best.
 
     Args:
         p: [N] predictions.
@@ -260,15 +252,15 @@ def calibration_error(
         seed: of the draws.
 
     Returns:
-        NaN without states and with a single cluster: without a floor an ECE says nothing.
+        NaN bounds with a single cluster.
     """
-    codes, num_clusters = cluster_codes(clusters)
-    if num_clusters < 2:
-        return dict.fromkeys(("ece", "ece_floor", "ece_excess"), Interval(np.nan, np.nan, np.nan))
     bins = equal_mass_bins(p)
     member = np.eye(int(bins.max()) + 1)[bins]
     gaps = (p - v_hat) @ member / len(p)
     ece = float(np.abs(gaps).sum())
+    codes, num_clusters = cluster_codes(clusters)
+    if num_clusters < 2:
+        return Interval(ece, np.nan, np.nan)
     sizes_ = np.zeros((num_clusters, member.shape[1]))
     np.add.at(sizes_, codes, member)
     share = sizes_ / sizes_.sum(axis=0)
@@ -281,15 +273,9 @@ def calibration_error(
     sums -= np.where(alone, 0.0, gaps) * share
     counts = resample_counts(num_clusters, num_resamples, seed)
     noise = ((counts - 1) @ sums) / np.sqrt(loss)
-    shown = np.abs(noise).sum(axis=1)
-    floor = float(shown.mean())
-    low = ece - float(np.quantile(shown, 0.975, method="higher"))
+    low = ece - float(np.quantile(np.abs(noise).sum(axis=1), 0.975, method="higher"))
     high = _largest_error(ece, noise, member.mean(axis=0))
-    return {
-        "ece": Interval(ece, np.nan, np.nan),
-        "ece_floor": Interval(floor, np.nan, np.nan),
-        "ece_excess": Interval(ece - floor, low, max(high, ece - floor)),
-    }
+    return Interval(ece, max(0.0, low), max(high, ece))
 
 
 def _largest_error(ece: float, noise: np.ndarray, mass: np.ndarray, tail: float = 0.025) -> float:
@@ -312,8 +298,32 @@ def _largest_error(ece: float, noise: np.ndarray, mass: np.ndarray, tail: float 
     return largest
 
 
+def _excess(audit: AuditData, num_resamples: int, seed: int) -> dict[str, Interval]:
+    """Returns `ece_floor`, what a perfect critic would show, and `ece_excess`, ECE minus this floor.
+
+    The floor is the mean ECE of `NUM_FLOOR_DRAWS` draws k ~ Bin(K, p). The excess has percentile bounds
+    over clusters, moved by the mean that resampling adds to a sum of absolute values.
+    """
+    p, V = audit.p, audit.v_hat
+    bins = equal_mass_bins(p)
+    member = np.eye(int(bins.max()) + 1)[bins]
+    rng = np.random.default_rng([seed, 15])
+    draws = rng.binomial(audit.K.astype(np.int64), p, size=(NUM_FLOOR_DRAWS, len(p))) / audit.K
+    floor = float((np.abs((p - draws) @ member).sum(axis=1) / len(p)).mean())
+    excess = float(np.abs((p - V) @ member).sum() / len(p)) - floor
+    codes, num_clusters = cluster_codes(audit.cluster)
+    bounds = (np.nan, np.nan)
+    if num_clusters >= 2:
+        sums = np.zeros((num_clusters, member.shape[1] + 1))
+        np.add.at(sums, codes, np.c_[member * (p - V)[:, None], np.ones(len(p))])
+        drawn = resample_counts(num_clusters, num_resamples, seed) @ sums
+        errors = ratio(np.abs(drawn[:, :-1]).sum(axis=1), drawn[:, -1])
+        bounds = tuple(excess + np.quantile(errors, (0.025, 0.975)) - errors.mean())
+    return {"ece_floor": Interval(floor, np.nan, np.nan), "ece_excess": Interval(excess, *map(float, bounds))}
+
+
 def calibration(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
-    """Returns the measures of `calibration_error`, the Brier decomposition and the logit line."""
+    """Returns ECE with bounds of the true error, its floor and excess, Brier decomposition, logit line."""
     p, V = audit.p, audit.v_hat
     if not len(p):
         undefined = Interval(np.nan, np.nan, np.nan)
@@ -340,7 +350,8 @@ def calibration(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -
         "uncertainty": by_sums(columns, lambda s: decomposition(s)[2]),
     }
     return {
-        **calibration_error(p, V, audit.cluster, num_resamples=num_resamples, seed=seed),
+        "ece": calibration_error(p, V, audit.cluster, num_resamples=num_resamples, seed=seed),
+        **_excess(audit, num_resamples, seed),
         **parts,
         **_logit_line(audit, min(num_resamples, 200), seed),
     }

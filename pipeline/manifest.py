@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import differences
+from pipeline.config import differences, flatten
 from pipeline.disk import inside, unsealed
 from pipeline.errors import ArtifactError
 from pipeline.ids import digest
@@ -22,7 +22,7 @@ LIBRARIES = (
     "pyarrow",
     "pydantic",
     "safetensors",
-    "scikit-learn",
+    "scipy",
     "tokenizers",
     "torch",
     "transformers",
@@ -117,6 +117,36 @@ def refuse_if_changed(
         "(the old folder is kept under _old/)"
     )
     raise ArtifactError("\n".join(lines))
+
+
+def refuse_if_inputs_disagree(
+    stage: str, settings: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Checks that what a stage shares with its inputs, the seed first, is as they were made with.
+
+    How to sample and how to train (`engine`, `training`) is each stage's own choice.
+
+    Args:
+        stage: that is to be made.
+        settings: of the stage, nested.
+        inputs: name -> settings that the input was made with, nested.
+
+    Raises:
+        ArtifactError: naming each setting that differs, and the input.
+    """
+    own = flatten(settings)
+    lines = []
+    for name, settings_of_input in inputs.items():
+        theirs = flatten(settings_of_input)
+        for key in sorted(own.keys() & theirs.keys()):
+            if key.split(".")[0] not in ("engine", "training") and own[key] != theirs[key]:
+                lines.append(f"  {key} = {own[key]!r}, but {name} was made with {theirs[key]!r}")
+    if lines:
+        raise ArtifactError(
+            f"{stage} would read inputs of other settings:\n"
+            + "\n".join(lines)
+            + "\nNext: give the settings that the inputs were made with, or another run (RUN=name)"
+        )
 
 
 def input_changed(stage: str, name: str, old: str | None, new: str | None) -> str:

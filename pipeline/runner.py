@@ -15,7 +15,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,15 @@ from pipeline.errors import ArtifactError, ConfigError, ExitCode
 from pipeline.failpoints import failpoint
 from pipeline.ledger import Counts
 from pipeline.lock import Lock
-from pipeline.manifest import check_lineage, check_sizes, key_of, read_manifest, read_plan, refuse_if_changed
+from pipeline.manifest import (
+    check_lineage,
+    check_sizes,
+    key_of,
+    read_manifest,
+    read_plan,
+    refuse_if_changed,
+    refuse_if_inputs_disagree,
+)
 from pipeline.start import DryRun, Shard, Start, remove_merged
 from pipeline.stopping import StopFlag, StopRequested
 from pipeline.text import visible
@@ -46,9 +55,9 @@ class Stage:
         name: of the stage, its make target, its folder and its section.
         code_version: raised when the output changes its meaning.
         inputs: config -> names of the stages that it reads.
-        sections: config sections that decide what it makes; `run.seed` always does.
+        sections: settings that decide what it makes, as `section`, `section.key` and so on; `run.seed` always
+            does. Those that an input was made with too must be the same.
         make: makes it.
-        libraries: packages whose installed version decides what it makes too.
     """
 
     name: str
@@ -56,7 +65,6 @@ class Stage:
     inputs: Callable[[Any], tuple[str, ...]]
     sections: tuple[str, ...]
     make: Callable[[Start], None]
-    libraries: tuple[str, ...] = field(default=())
 
 
 def run_stage(stage: Stage, config_model: type[BaseModel], argv: Sequence[str] | None = None) -> int:
@@ -145,6 +153,11 @@ class _Run:
         plan = read_plan(self.folder) if not (options.fresh and options.dry_run) else None
         if plan is not None:
             refuse_if_changed(self.folder, plan, identity, complete=False)
+        refuse_if_inputs_disagree(
+            self.stage.name,
+            identity["settings"],
+            {name: artifact.manifest["settings"] for name, artifact in inputs.items()},
+        )
         start = Start(
             config=config,
             run_dir=run_dir,
@@ -289,12 +302,13 @@ def _identity(
     """Returns what decides the stage's content, its key included, and the runtime settings beside it."""
     semantic: dict[str, Any] = {"run": {"seed": config.run.seed}}
     runtime_settings: dict[str, Any] = {"run": split_settings(config.run)[1]}
-    for section in stage.sections:
-        semantic[section], runtime_settings[section] = split_settings(getattr(config, section))
-    if stage.libraries:
-        import importlib.metadata
-
-        semantic["libraries"] = {name: importlib.metadata.version(name) for name in stage.libraries}
+    for name in stage.sections:
+        section, _, key = name.rpartition(".")
+        owner = attrgetter(section)(config) if section else config
+        if isinstance(getattr(owner, key), BaseModel):
+            semantic[name], runtime_settings[name] = split_settings(getattr(owner, key))
+        else:
+            semantic[name] = owner.model_dump(mode="json", include={key})[key]
     identity = {
         "stage": stage.name,
         "code_version": stage.code_version,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from env.chains import plan_groups
@@ -19,6 +20,7 @@ from pipeline.errors import ArtifactError, ExitCode
 from pipeline.failpoints import failpoint
 from pipeline.ids import seed_of
 from pipeline.runner import Stage, Start, run_stage
+from pipeline.start import MAX_FAILED_SHARE
 from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_table, steps_table, values_table
 from pipeline.types import Rollout, Task
 from stages.backends import (
@@ -33,6 +35,7 @@ from stages.learning import Batch, ValuesOf, logprob_gap, train_on
 from stages.rollouts import play_chains, tasks_of_split
 from stages.settings import Actor, Config
 
+MAX_EMPTY_UPDATES = 3  # running; then there is nothing left to learn from, or something is broken
 MAX_LOGPROB_GAP = 1e-3  # nats per token in fp32: far above rounding, far below a stale engine
 
 
@@ -149,6 +152,18 @@ def recorded(start: Start, iteration: int, policy_digest: str) -> list[Rollout] 
     return rollouts if all(rollout.policy_digest == policy_digest for rollout in rollouts) else None
 
 
+def refuse_failing_environment(rollouts: Sequence[Rollout], iteration: int) -> None:
+    """Raises ArtifactError, code FAILED_ITEMS, if too many of an iteration's rollouts could not be graded."""
+    ungraded = sum(rollout.reward is None for rollout in rollouts)
+    if ungraded > MAX_FAILED_SHARE * len(rollouts):
+        raise ArtifactError(
+            f"iteration {iteration}: {ungraded} of {len(rollouts)} rollouts could not be graded; at most "
+            f"{MAX_FAILED_SHARE:.0%} may fail. Nothing was kept of them. Next: remove the cause, then the "
+            "same command goes on",
+            code=ExitCode.FAILED_ITEMS,
+        )
+
+
 def credit_of(start: Start) -> Credit:
     """Returns the credit mode as configured; for v_dapo only behind a gate that lets the critic through."""
     settings: Actor = start.config.actor
@@ -210,6 +225,7 @@ def make(start: Start) -> None:
     engine_policy = policy_of(start)
     engine = make_engine(start.config, engine_policy)
     values_of = critic.values if critic is not None else None
+    empty_running = 0
 
     with start.progress(settings.num_iterations, "iterations", initial=first) as advance:
         for iteration in range(first, settings.num_iterations):
@@ -222,6 +238,7 @@ def make(start: Start) -> None:
                 batch = Batch.of(rollouts, values_of, credit)
             else:
                 batch = collect(start, player, credit, values_of, tasks, iteration)
+                refuse_failing_environment(batch.rollouts, iteration)
                 commit(start, iteration, batch, critic.digest if critic is not None else "")
             gap = logprob_gap(trainer, batch.rollouts[:16])
             if not gap <= MAX_LOGPROB_GAP:
@@ -232,6 +249,14 @@ def make(start: Start) -> None:
                     code=ExitCode.QUALITY,
                 )
             for part in batch.parts(settings.updates_per_iteration, start.seed):
+                empty_running = 0 if part else empty_running + 1
+                if empty_running == MAX_EMPTY_UPDATES:
+                    raise ArtifactError(
+                        f"iteration {iteration}: {empty_running} updates running had nothing to train on: no "
+                        "baseline set was kept, since all rollouts of a set succeed, or all fail. Next: "
+                        "tasks of another difficulty, a better starting policy, or more draws (actor.chain)",
+                        code=ExitCode.QUALITY,
+                    )
                 if part:
                     failpoint("actor.update.before")
                     metrics, credit_state = train_on(
@@ -252,7 +277,7 @@ def make(start: Start) -> None:
             advance(1)
 
     save_policy(policy.model, policy.tokenizer, start.output("actor"))
-    start.finish(report={"updates": trainer.num_updates})
+    start.finish(report={"updates": trainer.num_updates, "updates_planned": planned})
 
 
 STAGE = Stage(
@@ -261,7 +286,7 @@ STAGE = Stage(
     inputs=lambda config: (
         ("tasks", "sft") + (("critic", "critic_report") if config.actor.credit == "v_dapo" else ())
     ),
-    sections=("actor", "rollouts", "engine", "training"),
+    sections=("actor", "engine", "training", "rollouts.style", "rollouts.verbosity", "tasks.environment"),
     make=make,
 )
 

@@ -276,7 +276,7 @@ STAGE = Stage(
     name="critic",
     code_version=1,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels"),
-    sections=("critic", "training"),
+    sections=("critic", "training", "tasks.environment"),
     make=make,
 )
 

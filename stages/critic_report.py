@@ -201,7 +201,7 @@ def make(start: Start) -> None:
         policy_digest=player.settings.policy_digest,
         critic_digest=critic.digest,
         evaluations=json.loads(start.inputs["critic"].path("critic/evaluations.json").read_text()),
-        labels_report=json.loads((start.inputs["labels"].folder / "report.json").read_text()),
+        labels_report=start.inputs["labels"].report,
         judged_contexts=("bare", "guided") if settings.guided else ("bare",),
         num_resamples=settings.bootstrap,
         seed=start.seed,
@@ -221,7 +221,15 @@ STAGE = Stage(
     name="critic_report",
     code_version=1,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels", "critic"),
-    sections=("critic_report", "rollouts", "engine"),
+    sections=(
+        "critic_report",
+        "engine",
+        "rollouts.sampling",
+        "rollouts.style",
+        "rollouts.verbosity",
+        "rollouts.chain.max_feedback_tokens",
+        "tasks.environment",
+    ),
     make=make,
 )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,8 @@ POLICIES = {"start": ("sft", "policy"), "actor": ("actor", "actor")}
 MEASURES = ("first_try", "greedy", "with_feedback")
 
 
-def planned_groups(start: Start, tasks: Sequence[Task], policy: str) -> dict[float, list[Group]]:
-    """Returns temperature -> groups: `draws` chains of single attempts per task, and one greedy try."""
+def planned_groups(start: Start, tasks: Sequence[Task], policy: str) -> dict[str, list[Group]]:
+    """Returns "sampled" groups, `draws` chains of single attempts per task, and "greedy" ones, a try each."""
     settings: Evaluation = start.config.evaluation
     key = digest(start.stage_key, policy)
 
@@ -40,26 +40,36 @@ def planned_groups(start: Start, tasks: Sequence[Task], policy: str) -> dict[flo
         )
 
     sampled = [group for draw in range(settings.draws) for group in groups(draw, settings.num_attempts)]
-    return {settings.sampling.temperature: sampled, 0.0: groups(settings.draws, 1)}
+    return {"sampled": sampled, "greedy": groups(settings.draws, 1)}
 
 
-def successes(rollouts: Sequence[Rollout]) -> dict[str, dict[str, list[float]]]:
-    """Returns measure -> task_id -> rewards in [0, 1] of one policy; ungraded rollouts are left out."""
+def successes(
+    rollouts: Sequence[Rollout], groups: Mapping[str, Sequence[Group]]
+) -> dict[str, dict[str, list[float]]]:
+    """Returns measure -> task_id -> rewards in [0, 1] of one policy, whose groups are given.
+
+    An ungraded rollout counts nowhere, nor does a chain that it leaves without an answer.
+    """
     found: dict[str, dict[str, list[float]]] = {measure: defaultdict(list) for measure in MEASURES}
     chains: dict[str, list[Rollout]] = defaultdict(list)
     for rollout in rollouts:
-        if rollout.reward is None:
-            continue
-        if rollout.temperature == 0:
-            found["greedy"][rollout.task_id].append(rollout.reward)
-        else:
-            chains[rollout.group_id].append(rollout)
-    for chain in chains.values():
-        first = [rollout.reward for rollout in chain if rollout.attempt == 0]
-        if first:
-            found["first_try"][chain[0].task_id].append(first[0] or 0.0)
-            found["with_feedback"][chain[0].task_id].append(max(rollout.reward or 0.0 for rollout in chain))
-    return found
+        chains[rollout.group_id].append(rollout)
+    for group in groups["greedy"]:
+        found["greedy"][group.task.task_id] += [
+            rollout.reward for rollout in chains[group.group_id] if rollout.reward is not None
+        ]
+    for group in groups["sampled"]:
+        task_id, chain = group.task.task_id, chains[group.group_id]
+        found["first_try"][task_id] += [
+            rollout.reward for rollout in chain if rollout.attempt == 0 and rollout.reward is not None
+        ]
+        rewards = [rollout.reward for rollout in chain]
+        if 1.0 in rewards or (rewards and None not in rewards):
+            found["with_feedback"][task_id].append(max(reward or 0.0 for reward in rewards))
+    return {
+        measure: {task_id: rewards for task_id, rewards in by_task.items() if rewards}
+        for measure, by_task in found.items()
+    }
 
 
 def interval_json(interval: Interval) -> dict[str, float | None]:
@@ -78,6 +88,9 @@ def compare(
 ) -> dict[str, Any]:
     """Returns both policies' mean success and the gain, with intervals by company, over tasks both played."""
     both = [task for task in tasks if task.task_id in start_success and task.task_id in actor_success]
+    if not both:
+        undefined = {"value": None, "low": None, "high": None}
+        return {"tasks": 0, "rollouts": 0, "start": undefined, "actor": undefined, "gain": undefined}
     clusters = [task.cluster for task in both]
     start_means = np.array([np.mean(start_success[task.task_id]) for task in both])
     actor_means = np.array([np.mean(actor_success[task.task_id]) for task in both])
@@ -92,12 +105,11 @@ def compare(
     }
 
 
-def report_of(
-    start: Start, rollouts: Sequence[Rollout], tasks: Sequence[Task], digests: dict[str, str]
-) -> dict[str, Any]:
+def report_of(start: Start, rollouts: Sequence[Rollout], tasks: Sequence[Task]) -> dict[str, Any]:
     """Returns measure -> slice -> comparison: over all held-out tasks, by split, by level."""
     settings: Evaluation = start.config.evaluation
-    found = {name: successes([r for r in rollouts if r.policy_digest == digests[name]]) for name in POLICIES}
+    # By group, not by weights: an actor that learned nothing has the weights of its start.
+    found = {name: successes(rollouts, planned_groups(start, tasks, name)) for name in POLICIES}
     slices: dict[str, Callable[[Task], bool]] = {"all": lambda task: True}
     slices |= {split: lambda task, split=split: task.split == split for split in settings.splits}  # type: ignore[misc]
     for level in sorted({task.level for task in tasks}):
@@ -124,9 +136,9 @@ def make(start: Start) -> None:
     tasks = [task for split in settings.splits for task in tasks_of_split(start, split)]
     size = settings.groups_per_shard
     shards = [
-        (policy, temperature, groups[i : i + size])
+        (policy, kind, groups[i : i + size])
         for policy in POLICIES
-        for temperature, groups in planned_groups(start, tasks, policy).items()
+        for kind, groups in planned_groups(start, tasks, policy).items()
         for i in range(0, len(groups), size)
     ]
     start.plan(
@@ -136,11 +148,15 @@ def make(start: Start) -> None:
         estimate={"tasks": len(tasks), "policies": len(POLICIES)},
     )
     policies = {name: policy_of(start, *place) for name, place in POLICIES.items()}
-    chain = Chain(num_attempts=settings.num_attempts, draws=1)
+    cap = start.config.rollouts.chain.max_feedback_tokens
+    chain = Chain(num_attempts=settings.num_attempts, draws=1, max_feedback_tokens=cap)
+    samplings = {
+        "sampled": settings.sampling,
+        "greedy": settings.sampling.model_copy(update={"temperature": 0.0}),
+    }
     for shard in start.to_do():
-        name, temperature, groups = shards[shard.index]
-        sampling = settings.sampling.model_copy(update={"temperature": temperature})
-        player = make_player(start.config, policies[name], sampling)
+        name, kind, groups = shards[shard.index]
+        player = make_player(start.config, policies[name], samplings[kind])
         rollouts, skipped = play_chains(
             player, groups, chain, seed=start.seed, purpose="evaluation", stop_at_success=True, start=start
         )
@@ -149,14 +165,21 @@ def make(start: Start) -> None:
         start.commit(shard.index, tables, done=done, failed=failed, skipped=skipped)
     rollouts = rollouts_from(start.shard_table("rollouts"), start.shard_table("steps"))
     digests = {name: policy.policy_digest for name, policy in policies.items()}
-    start.finish(report={"policies": digests, "measures": report_of(start, rollouts, tasks, digests)})
+    start.finish(report={"policies": digests, "measures": report_of(start, rollouts, tasks)})
 
 
 STAGE = Stage(
     name="evaluation",
     code_version=1,
     inputs=lambda config: ("tasks", "sft", "actor"),
-    sections=("evaluation", "rollouts", "engine"),
+    sections=(
+        "evaluation",
+        "engine",
+        "rollouts.style",
+        "rollouts.verbosity",
+        "rollouts.chain.max_feedback_tokens",
+        "tasks.environment",
+    ),
     make=make,
 )
 

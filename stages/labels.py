@@ -1,7 +1,7 @@
 """Makes step labels: what fresh continuations and unguided outcomes say of V(s_i) under the starting policy.
 
 A state gets n continuations, replayed exactly up to it and sampled on. It is chosen without looking at the
-samples that label it. What is left out: TD targets and labels of guided states by outcome.
+samples that label it. Guided states are labelled inside their own context only. TD targets are left out.
 
     make labels CONFIG=configs/demo.yaml
 """
@@ -127,7 +127,14 @@ STAGE = Stage(
     name="labels",
     code_version=1,
     inputs=lambda config: ("tasks", "sft", "rollouts"),
-    sections=("labels", "rollouts", "engine"),
+    sections=(
+        "labels",
+        "engine",
+        "rollouts.sampling",
+        "rollouts.style",
+        "rollouts.verbosity",
+        "tasks.environment",
+    ),
     make=make,
 )
 

@@ -1,7 +1,7 @@
 """Makes feedback-guided rollouts of the starting policy, and their steps.
 
 Groups are attempt chains: attempt k sees the feedback on the failed attempts before it. A share of the
-groups is feedback-free: one bare set of draws, the only kind whose outcome may label a bare state.
+groups is feedback-free: one bare set of draws.
 
     make rollouts CONFIG=configs/demo.yaml
 """
@@ -122,7 +122,7 @@ STAGE = Stage(
     name="rollouts",
     code_version=1,
     inputs=lambda config: ("tasks", "sft"),
-    sections=("rollouts", "engine"),
+    sections=("rollouts", "engine", "tasks.environment"),
     make=make,
 )
 

@@ -68,7 +68,7 @@ class TinyModel(Section):
     def _heads_share_evenly(self) -> TinyModel:
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
-                f"needs a num_heads ({self.num_heads}) that is a multiple of num_kv_heads ({self.num_kv_heads})"
+                f"num_heads = {self.num_heads}; must be a multiple of num_kv_heads = {self.num_kv_heads}"
             )
         return self
 
@@ -259,8 +259,8 @@ class Config(Section):
             raise ValueError("critic.fit_share + critic.validate_share must leave clusters to calibrate on")
         if self.actor.sampling.temperature != 1:
             raise ValueError(
-                f"actor.sampling.temperature = {self.actor.sampling.temperature}; the actor trains on rollouts "
-                "of its own distribution, so only 1 is allowed"
+                f"actor.sampling.temperature = {self.actor.sampling.temperature}; only 1 is allowed: the "
+                "actor trains on rollouts of its own distribution"
             )
         if self.evaluation.sampling.temperature == 0:
             raise ValueError(

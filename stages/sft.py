@@ -174,7 +174,14 @@ STAGE = Stage(
     name="sft",
     code_version=1,
     inputs=lambda config: ("tasks",),
-    sections=("sft", "training", "rollouts", "tasks"),
+    sections=(
+        "sft",
+        "training",
+        "tasks.environment",
+        "tasks.level_shares",
+        "rollouts.style",
+        "rollouts.verbosity",
+    ),
     make=make,
 )
 

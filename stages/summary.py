@@ -30,6 +30,8 @@ MEASURES = {
     "greedy": "first try, greedy",
     "with_feedback": "with feedback",
 }
+UNSEEN = "test_unseen_company"
+CRITIC_STAGES = ("rollouts", "labels", "critic", "critic_report")
 SKILLS = ("skill_vs_constant", "skill_vs_task_rate", "skill_vs_position")
 CRITIC = {
     "skill_vs_constant": "Brier skill against a constant",
@@ -58,10 +60,20 @@ def with_interval(measure: dict[str, Any]) -> dict[str, Any]:
     return {"value": measure["value"], "interval": [measure["low"], measure["high"]]}
 
 
+def critic_of(audit: dict[str, Any]) -> dict[str, Any]:
+    """Returns what the critic report says, in the summary's form."""
+    measures = audit["measures"]["bare"]
+    return {
+        **{name: with_interval(measures[name.replace("_vs_", "_over_")]) for name in CRITIC},
+        "gate": audit["gate"]["verdict"],
+        "not_measured": audit["gate"]["not_measured"],
+    }
+
+
 def budget_of(artifacts: dict[str, Artifact]) -> dict[str, Any]:
     """Returns what was sampled to train: tokens, rollouts, updates; by stage as well."""
     by_stage = {}
-    for name in SAMPLING:
+    for name in (name for name in SAMPLING if name in artifacts):
         masks = artifacts[name].table("rollouts").column("loss_mask").combine_chunks()
         by_stage[name] = {"rollouts": len(masks), "tokens": int(masks.flatten().to_numpy().sum())}
     return {
@@ -72,30 +84,28 @@ def budget_of(artifacts: dict[str, Artifact]) -> dict[str, Any]:
     }
 
 
-def summarise(run_dir: Path, seed: int) -> dict[str, Any]:
-    """Returns summary.json of a run whose chain is complete.
+def summarise(run_dir: Path, *, with_critic: bool = True) -> dict[str, Any]:
+    """Returns summary.json of a run whose chain is complete; an actor trained without a critic needs none.
 
     Raises:
-        ArtifactError: a stage is not complete.
+        ArtifactError: a stage is not complete, or they are of different seeds.
     """
-    artifacts = {name: Artifact.open(run_dir, name) for name in CHAIN}
+    needed = [name for name in CHAIN if with_critic or name not in CRITIC_STAGES]
+    artifacts = {name: Artifact.open(run_dir, name) for name in needed}
+    seeds = {name: artifact.manifest["settings"]["run"]["seed"] for name, artifact in artifacts.items()}
+    if len(set(seeds.values())) > 1:
+        raise ArtifactError(f"{run_dir}: stages of different seeds, {seeds}. Next: make all of one seed")
     measures = artifacts["evaluation"].report["measures"]
-    audit = artifacts["critic_report"].report
     minutes = {name: artifact.manifest["wall_seconds"] / 60 for name, artifact in artifacts.items()}
     return {
-        "seed": seed,
+        "seed": seeds["tasks"],
         "minutes": round(sum(minutes.values()), 2),
         **{measure: gained(measures[measure]["all"]) for measure in MEASURES},
-        "unseen_companies": gained(measures["first_try"]["test_unseen_company"]),
+        "unseen_companies": gained(measures["first_try"][UNSEEN])
+        if UNSEEN in measures["first_try"]
+        else None,
         "by_slice": {name: gained(comparison) for name, comparison in measures["first_try"].items()},
-        "critic": {
-            **{
-                name: with_interval(audit["measures"]["bare"][name.replace("_vs_", "_over_")])
-                for name in CRITIC
-            },
-            "gate": audit["gate"]["verdict"],
-            "not_measured": audit["gate"]["not_measured"],
-        },
+        "critic": critic_of(artifacts["critic_report"].report) if with_critic else None,
         "budget": budget_of(artifacts),
         "minutes_by_stage": {name: round(value, 2) for name, value in minutes.items()},
     }
@@ -109,7 +119,8 @@ def percent(number: float | None) -> str:
 def rows_of(summary: dict[str, Any]) -> list[tuple[str, str, str, str, str]]:
     """Returns the printed table's rows: measure, start, actor, gain in points, 95 % interval."""
     named = [(text, summary[measure]) for measure, text in MEASURES.items()]
-    named.append(("unseen companies, first try", summary["unseen_companies"]))
+    if summary["unseen_companies"]:
+        named.append(("unseen companies, first try", summary["unseen_companies"]))
     named += [
         (f"{name}, first try", part) for name, part in summary["by_slice"].items() if name.startswith("level")
     ]
@@ -118,7 +129,7 @@ def rows_of(summary: dict[str, Any]) -> list[tuple[str, str, str, str, str]]:
             text,
             percent(part["start"]),
             percent(part["actor"]),
-            f"{100 * part['gain']:+.1f}",
+            "-" if part["gain"] is None else f"{100 * part['gain']:+.1f}",
             f"[{percent(part['interval'][0])}, {percent(part['interval'][1])}]",
         )
         for text, part in named
@@ -140,11 +151,11 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
     for row in rows_of(summary):
         table.add_row(*row)
     console.print(table)
-    critic = summary["critic"]
-    words = ", ".join(f"{name.removeprefix('skill_vs_')} {share(critic[name])}" for name in SKILLS)
-    console.print(
-        f"Critic: gate {critic['gate']}; Brier skill against {words}", soft_wrap=True, highlight=False
-    )
+    if critic := summary["critic"]:
+        words = ", ".join(f"{name.removeprefix('skill_vs_')} {share(critic[name])}" for name in SKILLS)
+        console.print(
+            f"Critic: gate {critic['gate']}; Brier skill against {words}", soft_wrap=True, highlight=False
+        )
     budget = summary["budget"]
     console.print(
         f"Budget: {budget['rollouts']:,} rollouts, {budget['tokens']:,} sampled tokens, "
@@ -192,20 +203,19 @@ def page_of(run_dir: Path, summary: dict[str, Any]) -> str:
     table = PageTable(
         header, tuple(rows_of(summary)), "Success in %; intervals are bootstraps over companies."
     )
-    critic = PageTable(
-        ("", "value [95 %]"),
-        tuple((text, share(summary["critic"][name])) for name, text in CRITIC.items()),
-        f"Gate: {summary['critic']['gate']}. The whole audit: critic_report/report.html.",
-    )
-    return page(
-        f"Run {run_dir.name}",
-        [
-            Section("What was won on held-out tasks", (table,)),
-            Section("Learning curves", (Drawing(success, "The actor, iteration by iteration."),)),
-            Section("Starting policy", (Drawing(imitation, "Imitation of the demonstrations."),)),
-            Section("Critic", (critic,)),
-        ],
-    )
+    sections = [
+        Section("What was won on held-out tasks", (table,)),
+        Section("Learning curves", (Drawing(success, "The actor, iteration by iteration."),)),
+        Section("Starting policy", (Drawing(imitation, "Imitation of the demonstrations."),)),
+    ]
+    if critic := summary["critic"]:
+        found = PageTable(
+            ("", "value [95 %]"),
+            tuple((text, share(critic[name])) for name, text in CRITIC.items()),
+            f"Gate: {critic['gate']}. The whole audit: critic_report/report.html.",
+        )
+        sections.append(Section("Critic", (found,)))
+    return page(f"Run {run_dir.name}", sections)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -219,7 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         named = [f"run.name={json.dumps(options.run)}"] if options.run else []
         config = load_config(Config, Path(options.config), [*options.overrides, *named])
         run_dir = Path(config.run.data_dir) / config.run.name
-        summary = summarise(run_dir, config.run.seed)
+        summary = summarise(run_dir, with_critic=config.actor.credit == "v_dapo")
     except (ConfigError, ArtifactError) as error:
         print(f"summary: {error}", file=sys.stderr)
         return int(error.code)
@@ -227,7 +237,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     (run_dir / "summary.html").write_text(page_of(run_dir, summary), encoding="utf-8")
     console = Console()
     print_summary(summary, console)
-    for text, name in (("Learning curves", "summary.html"), ("Critic report", "critic_report/report.html")):
+    pages = [("Learning curves", "summary.html")]
+    if summary["critic"]:
+        pages.append(("Critic report", "critic_report/report.html"))
+    for text, name in pages:
         console.print(f"{text}: {run_dir / name}", soft_wrap=True, highlight=False)
     return 0
 

