@@ -38,7 +38,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(
         ("tasks.level_shares={1: 0.5}", "add up to 1"),
         ("run.name=../elsewhere", "run.name"),
         ("labels.anchors=[0.5, 1.5]", "labels.anchors"),
-        ("sft.model.num_kv_heads=3", "needs a num_heads (2) that is a multiple of num_kv_heads (3)"),
+        ("sft.model.num_kv_heads=3", "num_heads = 2; must be a multiple of num_kv_heads = 3"),
     ],
 )
 def test_a_wrong_value_is_refused(
