@@ -630,10 +630,16 @@ class Start:
                 )
 
     def _earlier_seconds(self) -> float:
+        """Returns how long earlier starts ran; a killed one counts up to its last trace on disk."""
+        traces = [path.stat().st_mtime for path in self.folder.rglob("*") if path.is_file()]
         total = 0.0
-        for path in (self.folder / "logs").glob("start_*/exit.json"):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                total += float(json.loads(path.read_bytes())["wall_seconds"])
+        starts = [path.parent for path in sorted((self.folder / "logs").glob("start_*/config.yaml"))]
+        begins = [(folder / "config.yaml").stat().st_mtime for folder in starts]
+        for folder, begin, end in zip(starts, begins, begins[1:], strict=False):
+            try:
+                total += float(json.loads((folder / "exit.json").read_bytes())["wall_seconds"])
+            except (OSError, ValueError, KeyError, TypeError):
+                total += max((trace - begin for trace in traces if begin <= trace < end), default=0.0)
         return total
 
 

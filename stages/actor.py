@@ -21,6 +21,7 @@ from pipeline.failpoints import failpoint
 from pipeline.ids import seed_of
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.start import MAX_FAILED_SHARE
+from pipeline.stopping import StopRequested
 from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_table, steps_table, values_table
 from pipeline.types import Rollout, Task
 from stages.backends import (
@@ -227,9 +228,12 @@ def make(start: Start) -> None:
     values_of = critic.values if critic is not None else None
     empty_running = 0
 
+    def save(iterations: int) -> None:
+        state = {"iterations": iterations, "credit": credit_state}
+        start.checkpoints.save(trainer.num_updates, trainer.save_checkpoint, state)
+
     with start.progress(settings.num_iterations, "iterations", initial=first) as advance:
         for iteration in range(first, settings.num_iterations):
-            start.stop_if_asked()
             weights = trainer.weights()
             engine.load_weights(weights, weights_digest(weights))
             player = make_player(start.config, engine_policy, settings.sampling, engine=engine)
@@ -237,7 +241,12 @@ def make(start: Start) -> None:
             if rollouts is not None:
                 batch = Batch.of(rollouts, values_of, credit)
             else:
-                batch = collect(start, player, credit, values_of, tasks, iteration)
+                try:
+                    start.stop_if_asked()
+                    batch = collect(start, player, credit, values_of, tasks, iteration)
+                except StopRequested:
+                    save(iteration)  # no update of this iteration has been made
+                    raise
                 refuse_failing_environment(batch.rollouts, iteration)
                 commit(start, iteration, batch, critic.digest if critic is not None else "")
             gap = logprob_gap(trainer, batch.rollouts[:16])
@@ -269,11 +278,7 @@ def make(start: Start) -> None:
                 look["val/first_try"] = look_at_val(start, player, val, iteration)
             start.metrics(look)
             if (iteration + 1) % settings.checkpoint_every == 0 or iteration + 1 == settings.num_iterations:
-                start.checkpoints.save(
-                    trainer.num_updates,
-                    trainer.save_checkpoint,
-                    {"iterations": iteration + 1, "credit": credit_state},
-                )
+                save(iteration + 1)
             advance(1)
 
     save_policy(policy.model, policy.tokenizer, start.output("actor"))

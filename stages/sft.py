@@ -19,6 +19,7 @@ from env.demonstrations import Demonstration, demonstrate
 from pipeline.failpoints import failpoint
 from pipeline.ids import seed_of
 from pipeline.runner import Stage, Start, run_stage
+from pipeline.stopping import StopRequested
 from pipeline.tables import tasks_from
 from pipeline.types import Task
 from stages.backends import limit_threads, make_trainer
@@ -142,9 +143,17 @@ def make(start: Start) -> None:
     )
     if found := start.checkpoints.latest():
         trainer.load_checkpoint(found[0])
+
+    def save() -> None:
+        start.checkpoints.save(trainer.num_updates, trainer.save_checkpoint, {})
+
     with start.progress(settings.num_updates, "updates", initial=trainer.num_updates) as advance:
         while trainer.num_updates < settings.num_updates:
-            start.stop_if_asked()
+            try:
+                start.stop_if_asked()
+            except StopRequested:
+                save()
+                raise
             chosen = rows_of_update(len(encoded), settings.batch_rows, trainer.num_updates, start.seed)
             rows = sft_rows([encoded[i][0] for i in chosen], [encoded[i][1] for i in chosen])
             failpoint("sft.update.before")
@@ -155,7 +164,7 @@ def make(start: Start) -> None:
                 trainer.num_updates % settings.checkpoint_every == 0
                 or trainer.num_updates == settings.num_updates
             ):
-                start.checkpoints.save(trainer.num_updates, trainer.save_checkpoint, {})
+                save()
             advance(1)
     save_policy(model, tokenizer, folder)
     lengths = [len(ids) for ids, _ in encoded]

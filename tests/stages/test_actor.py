@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import stages.actor
 from pipeline.errors import ArtifactError
 from pipeline.tracking import read_metrics
 from stages.actor import gate_allows
@@ -105,3 +109,53 @@ def test_a_gate_that_never_judged_states_after_feedback_does_not_let_an_actor_tr
     with pytest.raises(ArtifactError, match="states after feedback were not judged"):
         gate_allows(gate, Actor(chain=Chain(num_attempts=2)))
     assert not gate_allows(gate, Actor(chain=Chain(num_attempts=2), on_weak_critic="group_only"))
+
+
+def test_a_stop_keeps_every_finished_iteration(
+    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = chain.copy(tmp_path / "lab", *CRITIC)
+    seldom = "actor.checkpoint_every=100"
+    collect = stages.actor.collect
+
+    def asked_to_stop(start: Any, *arguments: Any) -> Any:
+        if arguments[-1] == 1:  # the iteration
+            os.kill(os.getpid(), signal.SIGTERM)
+        return collect(start, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stages.actor, "collect", asked_to_stop)
+        assert lab.start("actor", seldom) == 75
+    [commit] = (lab.run_dir / "actor" / "checkpoints").glob("*/commit.json")
+    assert json.loads(commit.read_text())["state"]["iterations"] == 1
+    assert lab.start("actor", seldom) == 0
+    assert lab.artifact("actor").content_digest == chain.artifact("actor").content_digest
+
+
+def test_updates_that_find_nothing_to_train_on_end_the_run(
+    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stages.actor.Batch, "parts", lambda batch, num, seed: [[] for _ in range(num)])
+    lab = chain.copy(tmp_path / "lab", *CRITIC)
+    assert lab.start("actor") == 4
+    assert "3 updates running had nothing to train on" in capsys.readouterr().err
+
+
+def test_an_environment_that_fails_too_often_is_refused(chain: Any) -> None:
+    rollouts = (chain.rollouts("rollouts") * 2)[:50]
+    ungraded = [replace(rollout, reward=None) for rollout in rollouts[:2]]
+    stages.actor.refuse_failing_environment(ungraded[:1] + rollouts[1:], 0)
+    with pytest.raises(ArtifactError, match="2 of 50 rollouts could not be graded") as raised:
+        stages.actor.refuse_failing_environment(ungraded + rollouts[2:], 0)
+    assert raised.value.code == 5
+
+
+def test_a_run_without_a_critic_has_a_summary(chain: Any, tmp_path: Path) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft")
+    settings = ["actor.credit=grpo", "actor.num_iterations=1", "evaluation.splits=[val]"]
+    for stage in ("actor", "evaluation", "summary"):
+        assert lab.start(stage, *settings) == 0
+    summary = json.loads((lab.run_dir / "summary.json").read_text())
+    assert summary["critic"] is None
+    assert summary["unseen_companies"] is None
+    assert set(summary["budget"]["by_stage"]) == {"actor"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +115,25 @@ def test_the_summary_of_an_unfinished_chain_says_what_to_run(
     assert lab.start("summary") == 3
     assert "Run: make labels" in capsys.readouterr().err
     assert not (lab.run_dir / "summary.json").exists()
+
+
+def test_a_setting_that_an_input_was_made_with_must_be_the_same(
+    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
+    assert lab.start("labels", "rollouts.sampling.max_response_tokens=128") == 3
+    error = capsys.readouterr().err
+    assert "rollouts.sampling.max_response_tokens = 128, but rollouts was made with 256" in error
+    assert lab.start("labels", "run.seed=1") == 3
+    assert "run.seed = 1, but tasks was made with 0" in capsys.readouterr().err
+    assert not (lab.run_dir / "labels" / "plan.json").exists()
+
+
+def test_the_time_of_a_killed_start_is_counted_up_to_its_last_trace(empty: Any) -> None:
+    killed = empty.run_dir / "tasks" / "logs" / "start_000"
+    killed.mkdir(parents=True)
+    for name, seconds_ago in (("config.yaml", 500.0), ("stage.log", 440.0)):
+        (killed / name).touch()
+        os.utime(killed / name, (time.time() - seconds_ago,) * 2)
+    assert empty.start("tasks") == 0
+    assert empty.artifact("tasks").manifest["wall_seconds"] >= 60

@@ -1,0 +1,42 @@
+"""What counts as a success of whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from env.chains import Group
+from stages.evaluation import compare, successes
+
+
+def groups_of(rollouts: list[Any], tasks: dict[str, Any]) -> dict[str, list[Group]]:
+    found: dict[str, dict[str, Group]] = {"sampled": {}, "greedy": {}}
+    for r in rollouts:
+        kind = "sampled" if r.temperature else "greedy"
+        found[kind][r.group_id] = Group(r.group_id, tasks[r.task_id], r.iteration, 2, 1)
+    return {kind: list(groups.values()) for kind, groups in found.items()}
+
+
+def test_policies_of_equal_weights_are_told_apart_by_their_groups(chain: Any) -> None:
+    rollouts = [replace(r, policy_digest="same") for r in chain.rollouts("evaluation")]
+    digests = chain.artifact("evaluation").report["policies"]
+    own = [r for r in chain.rollouts("evaluation") if r.policy_digest == digests["start"]]
+    groups = groups_of(own, chain.tasks())
+    assert successes(rollouts, groups) == successes(own, groups)
+
+
+def test_a_chain_without_an_answer_is_no_failure(chain: Any) -> None:
+    sampled = [r for r in chain.rollouts("evaluation") if r.temperature]
+    second = next(r for r in sampled if r.attempt == 1)
+    first = next(r for r in sampled if r.group_id == second.group_id and r.attempt == 0)
+    groups = groups_of([first], chain.tasks())
+    task = first.task_id
+    graded = successes([first, second], groups)
+    assert graded["with_feedback"] == {task: [max(first.reward, second.reward)]}
+    found = successes([first, replace(second, reward=None)], groups)
+    assert found["first_try"] == {task: [first.reward]}
+    assert found["with_feedback"] == {}
+    assert found["greedy"] == {}
+    nothing = compare({}, {}, list(chain.tasks().values()), num_resamples=100, seed=0)
+    assert nothing["tasks"] == 0
+    assert nothing["gain"] == {"value": None, "low": None, "high": None}
