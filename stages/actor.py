@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from env.chains import plan_groups
@@ -20,7 +19,6 @@ from pipeline.errors import ArtifactError, ExitCode
 from pipeline.failpoints import failpoint
 from pipeline.ids import seed_of
 from pipeline.runner import Stage, Start, run_stage
-from pipeline.start import MAX_FAILED_SHARE
 from pipeline.stopping import StopRequested
 from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_table, steps_table, values_table
 from pipeline.types import Rollout, Task
@@ -33,36 +31,12 @@ from stages.backends import (
     policy_of,
 )
 from stages.learning import Batch, ValuesOf, logprob_gap, train_on
+from stages.refusals import gate_allows, refuse_failing_environment
 from stages.rollouts import play_chains, tasks_of_split
 from stages.settings import Actor, Config
 
 MAX_EMPTY_UPDATES = 3  # running; then there is nothing left to learn from, or something is broken
 MAX_LOGPROB_GAP = 1e-3  # nats per token in fp32: far above rounding, far below a stale engine
-
-
-def gate_allows(gate: dict[str, Any], settings: Actor) -> bool:
-    """Returns whether the critic may give credit; False means alpha 0 (`group_only`).
-
-    Raises:
-        ArtifactError: code QUALITY when the gate failed, or never judged a context that the actor trains in,
-            and a weak critic is to be refused.
-    """
-    reasons = list(gate["reasons"])
-    trains_guided = settings.chain.num_attempts > 1 and settings.chain.feedback_free_share < 1
-    if trains_guided and "guided" not in gate["contexts"]:
-        reasons.append(
-            "states after feedback were not judged (set critic_report.guided to true, or "
-            "actor.chain.num_attempts to 1)"
-        )
-    if not reasons or settings.on_weak_critic == "allow":
-        return True
-    if settings.on_weak_critic == "group_only":
-        return False
-    raise ArtifactError(
-        f"the critic's gate failed: {'; '.join(reasons)}. The actor refuses credit that needs this critic. "
-        "Next: make a better critic, or set actor.on_weak_critic to group_only (alpha 0) or allow",
-        code=ExitCode.QUALITY,
-    )
 
 
 def collect(
@@ -151,18 +125,6 @@ def recorded(start: Start, iteration: int, policy_digest: str) -> list[Rollout] 
         return None
     rollouts = rollouts_from(start.read_shard(iteration, "rollouts"), start.read_shard(iteration, "steps"))
     return rollouts if all(rollout.policy_digest == policy_digest for rollout in rollouts) else None
-
-
-def refuse_failing_environment(rollouts: Sequence[Rollout], iteration: int) -> None:
-    """Raises ArtifactError, code FAILED_ITEMS, if too many of an iteration's rollouts could not be graded."""
-    ungraded = sum(rollout.reward is None for rollout in rollouts)
-    if ungraded > MAX_FAILED_SHARE * len(rollouts):
-        raise ArtifactError(
-            f"iteration {iteration}: {ungraded} of {len(rollouts)} rollouts could not be graded; at most "
-            f"{MAX_FAILED_SHARE:.0%} may fail. Nothing was kept of them. Next: remove the cause, then the "
-            "same command goes on",
-            code=ExitCode.FAILED_ITEMS,
-        )
 
 
 def credit_of(start: Start) -> Credit:

@@ -14,7 +14,7 @@ import pytest
 import stages.actor
 from pipeline.errors import ArtifactError
 from pipeline.tracking import read_metrics
-from stages.actor import gate_allows
+from stages.refusals import gate_allows, refuse_failing_environment
 from stages.settings import Actor, Chain
 
 CRITIC = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
@@ -144,9 +144,9 @@ def test_updates_that_find_nothing_to_train_on_end_the_run(
 def test_an_environment_that_fails_too_often_is_refused(chain: Any) -> None:
     rollouts = (chain.rollouts("rollouts") * 2)[:50]
     ungraded = [replace(rollout, reward=None) for rollout in rollouts[:2]]
-    stages.actor.refuse_failing_environment(ungraded[:1] + rollouts[1:], 0)
+    refuse_failing_environment(ungraded[:1] + rollouts[1:], 0)
     with pytest.raises(ArtifactError, match="2 of 50 rollouts could not be graded") as raised:
-        stages.actor.refuse_failing_environment(ungraded + rollouts[2:], 0)
+        refuse_failing_environment(ungraded + rollouts[2:], 0)
     assert raised.value.code == 5
 
 

@@ -285,11 +285,12 @@ def test_too_few_labels_for_a_critic_are_refused_before_any_work(
         )
 
     monkeypatch.setattr(
-        "stages.critic.labels_from", lambda table: [label for label in labels_from(table) if stays(label)]
+        "stages.critic_data.labels_from",
+        lambda table: [label for label in labels_from(table) if stays(label)],
     )
     if "max_clusters" not in patch:
         monkeypatch.setattr(
-            "stages.critic.split_clusters",
+            "stages.critic_data.split_clusters",
             lambda clusters, **settings: {name: part_of[name] for name in clusters},
         )
     assert lab.start("critic") == 3

@@ -1,0 +1,109 @@
+"""What a critic is fitted, validated and calibrated on, and its trunk: checked before any work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from critics.calibration import check_states
+from critics.fitting import HeldOut, check_enough, held_out
+from critics.rows import critic_rows
+from critics.splits import Part, split_clusters
+from critics.targets import check_labels
+from pipeline.errors import ArtifactError
+from pipeline.runner import Start
+from pipeline.tables import labels_from, rollouts_from, tasks_from
+from pipeline.training import TrainingRow
+from pipeline.types import Label, Rollout
+from stages.settings import Critic
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What the critic is made from; the parts are disjoint in companies.
+
+    Attributes:
+        labels: all of them, checked.
+        first: a labelled rollout; all were sampled alike.
+        part_of: company -> part.
+        num_rollouts: labelled ones of each part.
+        fit: rows that move the weights.
+        validation: states that decide convergence.
+        calibration: states that calibrate.
+    """
+
+    labels: list[Label]
+    first: Rollout
+    part_of: dict[str, Part]
+    num_rollouts: dict[str, int]
+    fit: list[TrainingRow]
+    validation: HeldOut
+    calibration: HeldOut
+
+
+def trunk_of(start: Start) -> Path:
+    """Returns the folder of the critic's trunk, from which no weights have been read yet.
+
+    Raises:
+        ArtifactError: no model there, or one that reads other token ids than the policy writes.
+    """
+    from critics.model import trunk_config
+    from pipeline.models import load_tokenizer, tokenizer_digest
+
+    named = start.config.critic.trunk
+    policy = Path(start.inputs["sft"].path("policy"))
+    trunk = policy if named == "policy" else Path(named)
+    trunk_config(trunk)
+    if trunk != policy and tokenizer_digest(load_tokenizer(trunk)) != tokenizer_digest(
+        load_tokenizer(policy)
+    ):
+        raise ArtifactError(
+            f"critic.trunk = {trunk} has another tokenizer than the policy, so it would read other words "
+            "than were said. Allowed: 'policy', or a model with the policy's tokenizer. Name such a folder"
+        )
+    return trunk
+
+
+def data_of(start: Start) -> Data:
+    """Returns the labelled rollouts as rows and states, split by company.
+
+    Raises:
+        ArtifactError: the labels are unusable, or too few to fit, validate and calibrate on.
+    """
+    settings: Critic = start.config.critic
+    tasks = tasks_from(start.inputs["tasks"].table("tasks"))
+    cluster = {task.task_id: task.cluster for task in tasks}
+    labels = labels_from(start.inputs["labels"].table("labels"))
+    source = start.inputs["rollouts"]
+    labelled = {label.rollout_id for label in labels}
+    rollouts = [
+        r for r in rollouts_from(source.table("rollouts"), source.table("steps")) if r.rollout_id in labelled
+    ]
+    # Whose chances the labels count; whoever uses the critic compares it with the policy that plays there.
+    check_labels(labels, rollouts, tasks, label_policy_digest=labels[0].label_policy_digest if labels else "")
+    part_of = split_clusters(
+        {cluster[r.task_id] for r in rollouts},
+        fit_share=settings.fit_share,
+        validate_share=settings.validate_share,
+        seed=start.seed,
+    )
+    members = {
+        part: [r for r in rollouts if part_of[cluster[r.task_id]] == part]
+        for part in ("fit", "validate", "calibrate")
+    }
+    part_of_rollout = {r.rollout_id: part for part, own in members.items() for r in own}
+    label_lists: dict[str, list[Label]] = {part: [] for part in members}
+    for label in labels:
+        label_lists[part_of_rollout[label.rollout_id]].append(label)
+    data = Data(
+        labels=labels,
+        first=rollouts[0],
+        part_of=part_of,
+        num_rollouts={part: len(own) for part, own in members.items()},
+        fit=critic_rows(members["fit"], label_lists["fit"]),
+        validation=held_out(members["validate"], label_lists["validate"]),
+        calibration=held_out(members["calibrate"], label_lists["calibrate"]),
+    )
+    check_enough(data.fit, data.validation)
+    check_states(len(data.calibration.row))
+    return data

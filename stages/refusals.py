@@ -1,0 +1,48 @@
+"""What the actor will not train with: a critic that failed its gate, an environment that keeps failing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.errors import ArtifactError, ExitCode
+from pipeline.start import MAX_FAILED_SHARE
+from pipeline.types import Rollout
+from stages.settings import Actor
+
+
+def gate_allows(gate: dict[str, Any], settings: Actor) -> bool:
+    """Returns whether the critic may give credit; False means alpha 0 (`group_only`).
+
+    Raises:
+        ArtifactError: code QUALITY when the gate failed, or never judged a context that the actor trains in,
+            and a weak critic is to be refused.
+    """
+    reasons = list(gate["reasons"])
+    trains_guided = settings.chain.num_attempts > 1 and settings.chain.feedback_free_share < 1
+    if trains_guided and "guided" not in gate["contexts"]:
+        reasons.append(
+            "states after feedback were not judged (set critic_report.guided to true, or "
+            "actor.chain.num_attempts to 1)"
+        )
+    if not reasons or settings.on_weak_critic == "allow":
+        return True
+    if settings.on_weak_critic == "group_only":
+        return False
+    raise ArtifactError(
+        f"the critic's gate failed: {'; '.join(reasons)}. The actor refuses credit that needs this critic. "
+        "Next: make a better critic, or set actor.on_weak_critic to group_only (alpha 0) or allow",
+        code=ExitCode.QUALITY,
+    )
+
+
+def refuse_failing_environment(rollouts: Sequence[Rollout], iteration: int) -> None:
+    """Raises ArtifactError, code FAILED_ITEMS, if too many of an iteration's rollouts could not be graded."""
+    ungraded = sum(rollout.reward is None for rollout in rollouts)
+    if ungraded > MAX_FAILED_SHARE * len(rollouts):
+        raise ArtifactError(
+            f"iteration {iteration}: {ungraded} of {len(rollouts)} rollouts could not be graded; at most "
+            f"{MAX_FAILED_SHARE:.0%} may fail. Nothing was kept of them. Next: remove the cause, then the "
+            "same command goes on",
+            code=ExitCode.FAILED_ITEMS,
+        )
