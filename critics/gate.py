@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipeline.statistics import Interval
+from pipeline.statistics import Interval, interval_dict
 
 NOT_MEASURED: Literal["not measured"] = "not measured"
 
@@ -154,12 +154,6 @@ def gate_dict(
         "policy_digest": policy_digest,
         "critic_digest": critic_digest,
     }
-
-
-def interval_dict(interval: Interval) -> dict[str, float | None]:
-    """Returns value, low, high for JSON; null where undefined."""
-    numbers = {"value": interval.value, "low": interval.low, "high": interval.high}
-    return {name: float(x) if math.isfinite(x) else None for name, x in numbers.items()}
 
 
 def opening(

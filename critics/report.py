@@ -12,7 +12,6 @@ import numpy as np
 from critics import gate
 from critics.audit import AuditData, AuditRollout
 from critics.baselines import BASELINES
-from critics.gate import interval_dict
 from critics.intervals import interval_of_sums, ratio
 from critics.quality import (
     brier_terms,
@@ -24,7 +23,7 @@ from critics.quality import (
 )
 from pipeline.ids import digest
 from pipeline.report import Dialogue, DialogueStep, Drawing, Section, Table, Text, page
-from pipeline.statistics import Interval, wilson
+from pipeline.statistics import Interval, interval_dict, wilson
 
 MAX_POINTS = 1500
 """Scatter plots show at most so many states; every measure uses all."""

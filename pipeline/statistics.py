@@ -26,6 +26,12 @@ class Interval:
         return number < self.low or number > self.high
 
 
+def interval_dict(interval: Interval) -> dict[str, float | None]:
+    """Returns value, low, high for JSON; null where undefined."""
+    numbers = {"value": interval.value, "low": interval.low, "high": interval.high}
+    return {name: float(x) if math.isfinite(x) else None for name, x in numbers.items()}
+
+
 def cluster_bootstrap(
     statistic: Callable[[np.ndarray], float],
     clusters: Sequence[object] | np.ndarray,

@@ -200,15 +200,16 @@ def make(start: Start) -> None:
             engine.load_weights(weights, weights_digest(weights))
             player = make_player(start.config, engine_policy, settings.sampling, engine=engine)
             rollouts = recorded(start, iteration, engine.policy_digest)
-            if rollouts is not None:
-                batch = Batch.of(rollouts, values_of, credit)
-            else:
-                try:
-                    start.stop_if_asked()
+            try:
+                start.stop_if_asked()
+                if rollouts is not None:
+                    batch = Batch.of(rollouts, values_of, credit)
+                else:
                     batch = collect(start, player, credit, values_of, tasks, iteration)
-                except StopRequested:
-                    save(iteration)  # no update of this iteration has been made
-                    raise
+            except StopRequested:
+                save(iteration)  # no update of this iteration has been made
+                raise
+            if rollouts is None:
                 refuse_failing_environment(batch.rollouts, iteration)
                 commit(start, iteration, batch, critic.digest if critic is not None else "")
             gap = logprob_gap(trainer, batch.rollouts[:16])

@@ -18,7 +18,7 @@ import numpy as np
 from env.chains import Group, plan_groups
 from pipeline.ids import digest
 from pipeline.runner import Stage, Start, run_stage
-from pipeline.statistics import Interval, clustered_mean, paired_difference
+from pipeline.statistics import clustered_mean, interval_dict, paired_difference
 from pipeline.tables import ROLLOUTS, STEPS, rollouts_from, rollouts_table, steps_table
 from pipeline.types import Rollout, Task
 from stages.backends import check_plays_weights, make_player, policy_of
@@ -72,12 +72,6 @@ def successes(
     }
 
 
-def interval_json(interval: Interval) -> dict[str, float | None]:
-    """Returns an interval for JSON, null where a bound cannot be given."""
-    numbers = {"value": interval.value, "low": interval.low, "high": interval.high}
-    return {name: float(number) if np.isfinite(number) else None for name, number in numbers.items()}
-
-
 def compare(
     start_success: dict[str, list[float]],
     actor_success: dict[str, list[float]],
@@ -97,9 +91,9 @@ def compare(
     return {
         "tasks": len(both),
         "rollouts": sum(len(start_success[task.task_id]) for task in both),
-        "start": interval_json(clustered_mean(start_means, clusters, num_resamples=num_resamples, seed=seed)),
-        "actor": interval_json(clustered_mean(actor_means, clusters, num_resamples=num_resamples, seed=seed)),
-        "gain": interval_json(
+        "start": interval_dict(clustered_mean(start_means, clusters, num_resamples=num_resamples, seed=seed)),
+        "actor": interval_dict(clustered_mean(actor_means, clusters, num_resamples=num_resamples, seed=seed)),
+        "gain": interval_dict(
             paired_difference(actor_means, start_means, clusters, num_resamples=num_resamples, seed=seed)
         ),
     }
