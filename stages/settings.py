@@ -56,7 +56,20 @@ class Training(Section):
     recompute: bool = runtime(False, description="compute a layer's inside again in the backward pass")
     threads: int = runtime(0, ge=0, description="CPU threads; 0 leaves torch's choice")
     num_ranks: int = runtime(1, ge=1, description="deepspeed: processes, one GPU each")
-    deepspeed: str = runtime("configs/deepspeed/zero2.json", description="deepspeed: its configuration")
+    deepspeed: str = runtime("configs/deepspeed/zero2_fp32.json", description="deepspeed: its configuration")
+
+
+class Hardware(Section):
+    """What `vdapo plan` holds the run against; no stage reads it."""
+
+    num_gpus: int = runtime(0, ge=0, description="of one node; 0 plans for a CPU")
+    gpu_memory_gib: float = runtime(0.0, ge=0, description="usable memory of each")
+    gpu_tflops: float = runtime(0.0, ge=0, description="dense bf16 TFLOP/s of each, from its data sheet")
+    gpu_bandwidth_gbs: float = runtime(0.0, ge=0, description="GB/s of each GPU's memory")
+    host_memory_gib: float = runtime(4.0, gt=0, description="memory of the node")
+    model: str | None = runtime(
+        None, description="config.json to plan with while sft.base is not on this machine"
+    )
 
 
 class Tasks(Section):
@@ -264,6 +277,7 @@ class Config(Section):
     run: Run = Run()
     engine: Engine = Engine()
     training: Training = Training()
+    hardware: Hardware = Hardware()
     tasks: Tasks = Tasks()
     sft: Sft = Sft()
     rollouts: Rollouts = Rollouts()
