@@ -53,14 +53,46 @@ class _Group:
             enable_gqa=True,
         )
         flat = mixed.transpose(1, 2).reshape(self.rows * self.longest, *query.shape[1:])
-        return flat if self.unpad is None else flat.index_select(0, self.unpad)
+        return flat if self.unpad is None else take_rows(flat, self.unpad)
 
     def _padded(self, flat: torch.Tensor) -> torch.Tensor:
         """Returns [R, heads, T, head_dim]; padding repeats a row's last token."""
         mine = flat[self.start : self.stop]
         if self.pad is not None:
-            mine = mine.index_select(0, self.pad)
+            mine = _Pad.apply(mine, self.pad, self.unpad)
         return mine.view(self.rows, self.longest, *flat.shape[1:]).transpose(1, 2)
+
+
+class _Pad(torch.autograd.Function):
+    """Repeats rows' last tokens. No kept output depends on the copies, so their gradient is 0 and dropped."""
+
+    @staticmethod
+    def forward(ctx: Any, flat: torch.Tensor, pad: torch.Tensor, unpad: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(unpad)
+        return flat.index_select(0, pad)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return gradients[0].index_select(0, ctx.saved_tensors[0]), None, None
+
+
+class _Take(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, flat: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(places)
+        ctx.number = len(flat)
+        return flat.index_select(0, places)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        gradient = gradients[0]
+        whole = gradient.new_zeros(ctx.number, *gradient.shape[1:])
+        return whole.index_copy_(0, ctx.saved_tensors[0], gradient), None
+
+
+def take_rows(flat: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Returns flat[places], each place at most once: so its gradient is copied, not added, which is faster."""
+    return _Take.apply(flat, places)
 
 
 class Packing:

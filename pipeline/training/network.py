@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 
-from pipeline.attention import ATTENTION_NAME, Packing, check_packable, run_packed
+from pipeline.attention import ATTENTION_NAME, Packing, check_packable, run_packed, take_rows
 from pipeline.batches import Batch
 from pipeline.logprobs import chosen_logprobs
 
@@ -92,7 +92,7 @@ class Network(torch.nn.Module):
         flags[batch.starts] = False
         at = flags.nonzero()[:, 0]
         logprobs, entropies = chosen_logprobs(
-            hidden.index_select(0, at - 1),
+            take_rows(hidden, at - 1),
             self.model.get_output_embeddings().weight,
             batch.token_ids[at],
             temperature=self._temperature,
