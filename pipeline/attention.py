@@ -91,7 +91,7 @@ class _Take(torch.autograd.Function):
 
 
 def take_rows(flat: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Returns flat[places], each place at most once: so its gradient is copied, not added, which is faster."""
+    """Returns flat[places], each place at most once, so its gradient is copied and not added."""
     return _Take.apply(flat, places)
 
 

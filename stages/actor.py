@@ -162,7 +162,7 @@ def make(start: Start) -> None:
     import critics
     from pipeline.models import weights_digest
 
-    policy, reference_policy = policy_of(start), policy_of(start)
+    policy = policy_of(start)
     critic = critics.load(start.inputs["critic"].path("critic")) if credit.needs_critic else None
     if critic is not None:
         critic.check_matches(
@@ -180,7 +180,9 @@ def make(start: Start) -> None:
         ),
         weight_decay=settings.weight_decay,
     )
-    reference = make_trainer(start.config, reference_policy.model, head="policy")
+    reference = None
+    if credit.loss.kl > 0:
+        reference = make_trainer(start.config, policy_of(start).model, head="policy")
     credit_state, first = credit.initial_state(), 0
     if found := start.checkpoints.latest():
         trainer.load_checkpoint(found[0])

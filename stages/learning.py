@@ -101,7 +101,7 @@ def train_on(
     credit: Credit,
     state: dict[str, float],
     trainer: Trainer,
-    reference: Trainer,
+    reference: Trainer | None,
     old_logprobs: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Takes one optimizer step on some sets; returns metrics and credit's next state.
@@ -111,7 +111,7 @@ def train_on(
         credit: who gets how much advantage.
         state: credit's, from the update before.
         trainer: of the actor.
-        reference: of the reference policy.
+        reference: of the reference policy; needed if the loss has a KL term.
         old_logprobs: rollout_id -> the trainer's own log-probabilities before this iteration's updates; None
             takes the engine's, which are the same in fp32.
     """
@@ -123,6 +123,7 @@ def train_on(
     if old_logprobs is not None:
         rows = with_column(rows, "old_logprobs", [old_logprobs[r.rollout_id] for r in rollouts])
     if credit.loss.kl > 0:
+        assert reference is not None
         rows = with_column(rows, "ref_logprobs", [out["logprobs"] for out in reference.forward(rows)])
     return {**metrics, **trainer.update(rows, policy_loss(credit.loss))}, state
 
