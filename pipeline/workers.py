@@ -16,7 +16,7 @@ import tempfile
 import weakref
 from collections.abc import Mapping
 from multiprocessing.connection import Connection, Pipe
-from typing import Any
+from typing import IO, Any
 
 from pipeline.errors import ArtifactError, ExitCode
 
@@ -63,7 +63,7 @@ class Worker:
             env={**os.environ, **(env or {}), _PARENT: str(os.getpid())},
         )
         theirs.close()
-        self._finalizer = weakref.finalize(self, _end, self._process)
+        self._finalizer = weakref.finalize(self, _end, self._process, self._log)
 
     @property
     def pid(self) -> int:
@@ -117,20 +117,26 @@ class Worker:
     def close(self) -> None:
         """Ends the process and everything it started; idempotent."""
         self._stop()
-        self._log.close()
+        self._finalizer()
 
     def _stop(self) -> None:
         self.connection.close()  # the worker's next read ends it, with time to end what it started
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
-        self._finalizer()
+        _kill(self._process)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kills a process and what it started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def _end(process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
+    """What happens to a worker that nobody closed, too."""
+    _kill(process)
+    log.close()
 
 
 def connect_to_parent() -> Connection:

@@ -6,6 +6,7 @@ and starts a replica that died again with the weights it had.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from pipeline.workers import Worker, WorkerDiedError
 if TYPE_CHECKING:
     import torch
 
+EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 MAX_RESTARTS = 3
 """Deaths of replicas that one engine survives."""
 
@@ -147,7 +149,7 @@ class VllmEngine:
         number = sum(len(replica.in_flight) for replica in self._replicas)
         if number:
             raise RuntimeError(f"{number} requests are in flight; collect them before loading weights")
-        self._load_message = self._hand_over(weights)
+        self._load_message = self._hand_over(complete_weights(weights, self._folder))
         self._owner.clear()
         self._make_ready()
         for replica in self._replicas:
@@ -259,6 +261,32 @@ class VllmEngine:
         tensors = {name: tensor.to(dtype).cpu().contiguous().clone() for name, tensor in weights.items()}
         save_file(tensors, Path(self._files.name) / "model.safetensors")
         return ("load", self._files.name)
+
+
+def complete_weights(weights: Mapping[str, torch.Tensor], folder: Path) -> dict[str, torch.Tensor]:
+    """Returns the weights with a tied output layer under its own name too.
+
+    vLLM keeps a processed copy of the output layer beside the embedding that it shares weights with. Given
+    the embedding alone, a reload leaves that copy stale, without a word.
+
+    Raises:
+        ValueError: they are not the weights of the model in the folder.
+    """
+    from safetensors import safe_open
+
+    names: set[str] = set()
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, "pt") as tensors:
+            names |= set(tensors.keys())
+    tied = json.loads((folder / "config.json").read_text("utf-8")).get("tie_word_embeddings", False)
+    given = set(weights) - ({OUTPUT} if tied else set())
+    expected = names - ({OUTPUT} if tied else set())
+    if given != expected:
+        raise ValueError(
+            f"not this model's weights: {sorted(expected - given)[:3]} missing, "
+            f"{sorted(given - expected)[:3]} unknown"
+        )
+    return {**weights, **({OUTPUT: weights[EMBEDDING]} if tied else {})}
 
 
 def _gpus_of_replica(index: int, tensor_parallel: int) -> str | None:

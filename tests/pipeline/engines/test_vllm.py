@@ -36,9 +36,11 @@ def engine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[VllmEngin
 @pytest.mark.parametrize("engine", [{"handoff": "memory"}, {"handoff": "disk"}], indirect=True)
 def test_handed_over_weights_are_the_ones_that_sample(engine: VllmEngine) -> None:
     requests = [ask(f"r{i}", prompt, seed=i) for i, prompt in enumerate(some_prompts(4))]
-    for seed in (1, 2):
+    for seed in (1, 2, 3):
         other = tiny_model(seed)
-        engine.load_weights(other.state_dict(), f"weights {seed}")
+        # Tied weights come once or twice, as trainers name them.
+        weights = other.state_dict() if seed == 1 else dict(other.named_parameters())
+        engine.load_weights(weights, f"weights {seed}")
         assert_agrees(other, requests, answers(engine, requests))
         assert engine.policy_digest == f"weights {seed}"
 
@@ -59,6 +61,14 @@ def test_a_replica_that_dies_is_started_again_and_nothing_is_lost(engine: VllmEn
         found |= {generation.request_id: generation for generation in generations}
     assert found.keys() == {request.request_id for request in requests}
     assert_agrees(other, requests, found)  # with the weights that were handed over, not those of the folder
+
+
+def test_weights_of_another_model_are_refused(engine: VllmEngine) -> None:
+    weights = dict(tiny_model().named_parameters())
+    weights["model.other"] = weights.pop("model.norm.weight")
+    with pytest.raises(ValueError, match=r"model\.norm\.weight.*missing.*model\.other.*unknown"):
+        engine.load_weights(weights, "second")
+    assert engine.policy_digest == "first"
 
 
 def test_an_engine_that_cannot_start_says_why(tmp_path: Path) -> None:
