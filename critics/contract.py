@@ -190,8 +190,8 @@ class FrozenCritic:
                 f"{len(rollouts)} rollouts, {len(families)} families, unknown: {sorted(unknown)}"
             )
         return [
-            self.contract.calibrators[family](z)
-            for family, z in zip(families, self.value_logits(rollouts), strict=True)
+            self.contract.calibrators[family](z, guided=rollout.guided)
+            for family, z, rollout in zip(families, self.value_logits(rollouts), rollouts, strict=True)
         ]
 
     def value_logits(self, rollouts: Sequence[Rollout]) -> list[np.ndarray]:

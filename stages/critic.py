@@ -104,6 +104,7 @@ def make(start: Start) -> None:
         data.calibration.num_success,
         data.calibration.num_samples,
         base_logit=result.base_logit,
+        guided=data.calibration.context == "guided",
     )
     frozen.close()
     first = data.first
@@ -142,6 +143,7 @@ def make(start: Start) -> None:
             "calibrator": {
                 "slope": calibrator.slope,
                 "shift": calibrator.shift,
+                "guided_shift": calibrator.guided_shift,
                 "states": calibrator.num_states,
             },
         },
