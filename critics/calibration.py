@@ -1,7 +1,7 @@
 """The map from value logits to probabilities: p = sigmoid(a (z + b0) + c), a > 0, so strictly monotone.
 
-States after feedback are states of failed tasks, harder than what the critic sees of them; they shift on their
-own, so that they cannot bias the bare ones.
+States after feedback are states of failed tasks, harder than they look; they shift on their own, so that they
+cannot bias the bare ones.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def fit_calibrator(
 ) -> Calibrator:
     """Returns the maximum-likelihood calibrator of counts k of n given raw value logits.
 
-    Fewer than `MIN_STATES_FOR_SHIFT` states: a alone, c = 0. With at least that many of both kinds, a and c are
-    those of the bare states and the guided ones get a shift of their own; else one map serves both.
+    Fewer than `MIN_STATES_FOR_SHIFT` states: a alone, c = 0. With at least that many of both kinds, a and c
+    are those of the bare states and the guided ones get a shift of their own; else one map serves both.
 
     Args:
         z: [N] raw value logits.
