@@ -3,7 +3,7 @@
     python benchmarks/planner.py
 
 A Qwen3 of 113 million parameters, random weights, one process, torch's trainer. Each row is a process of its
-own: peak resident memory over three updates, above what it had when it had only imported its modules. The
+own: peak resident memory over two updates, above what it had when it had only imported its modules. The
 allocator is told to give freed memory back (MALLOC_MMAP_THRESHOLD_), else what it hoards would be measured.
 Results: benchmarks/results/planner.json.
 """
@@ -63,7 +63,7 @@ def status(field: str) -> int:
 
 
 def measure(how: Training) -> dict[str, int]:
-    """Returns the peak above an import-only process, over three updates of two micro-batches each."""
+    """Returns the peak above an import-only process, over two updates of two micro-batches each."""
     import numpy as np
     import torch
     from transformers import AutoModelForCausalLM
@@ -91,7 +91,7 @@ def measure(how: Training) -> dict[str, int]:
         )
         for _ in range(2 * how.micro_batch_tokens // how.row_tokens)
     ]
-    for _ in range(3):
+    for _ in range(2):
         trainer.update(rows, sft_loss)
     return {"peak_bytes": status("VmHWM") - imported}
 
