@@ -73,7 +73,9 @@ def critic_of(audit: dict[str, Any]) -> dict[str, Any]:
 def budget_of(artifacts: dict[str, Artifact]) -> dict[str, Any]:
     """Returns what was sampled to train: tokens, rollouts, updates; by stage as well."""
     by_stage = {}
-    for name in [name for name in SAMPLING if name in artifacts]:
+    for name in SAMPLING:
+        if name not in artifacts:
+            continue
         masks = artifacts[name].table("rollouts").column("loss_mask").combine_chunks()
         by_stage[name] = {"rollouts": len(masks), "tokens": int(masks.flatten().to_numpy().sum())}
     return {
