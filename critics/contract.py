@@ -99,10 +99,13 @@ def load(folder: Path, *, device: str = "cpu", micro_batch_tokens: int = 16384) 
     from transformers import AutoModelForSequenceClassification
     from transformers.utils.logging import disable_progress_bar
 
+    from pipeline.attention import ATTENTION_NAME
+
     disable_progress_bar()
     model = AutoModelForSequenceClassification.from_pretrained(
         folder, dtype=torch.float32, local_files_only=True
     )
+    model.set_attn_implementation(ATTENTION_NAME)
     model = model.eval().to(device).requires_grad_(False)
     return FrozenCritic(model, contract, critic_digest, micro_batch_tokens=micro_batch_tokens)
 
@@ -187,8 +190,8 @@ class FrozenCritic:
                 f"{len(rollouts)} rollouts, {len(families)} families, unknown: {sorted(unknown)}"
             )
         return [
-            self.contract.calibrators[family](z)
-            for family, z in zip(families, self.value_logits(rollouts), strict=True)
+            self.contract.calibrators[family](z, guided=rollout.guided)
+            for family, z, rollout in zip(families, self.value_logits(rollouts), rollouts, strict=True)
         ]
 
     def value_logits(self, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
@@ -241,15 +244,17 @@ def read_value_logits(
     import torch
 
     from critics.model import VALUE
+    from pipeline.attention import Packing, run_packed
     from pipeline.batches import micro_batches
 
     device = model.score.weight.device
     results: list[np.ndarray] = [np.zeros(0)] * len(rows)
     with torch.inference_mode():
-        for batch in micro_batches(rows, micro_batch_tokens, model.config.pad_token_id):
-            hidden = model.base_model(batch.token_ids.to(device), use_cache=False).last_hidden_state
-            for b, i in enumerate(batch.row_indices):
-                states = hidden[b, torch.as_tensor(positions[i], device=device)].float()
+        for batch in micro_batches(rows, micro_batch_tokens):
+            packing = Packing(batch.lengths, device)
+            hidden = run_packed(model.base_model, batch.token_ids.to(device), packing)
+            for i, start in zip(batch.row_indices, batch.starts, strict=True):
+                states = hidden[torch.as_tensor(start + positions[i], device=device)].float()
                 z = torch.nn.functional.linear(states, model.score.weight.float())[:, VALUE]
                 results[i] = z.cpu().numpy().astype(np.float64)
     return results

@@ -10,6 +10,7 @@ from env.chat.compact import CompactStyle
 from env.feedback.rules import Verbosity
 from env.phone import scripted
 from env.phone.environment import PhoneEnv
+from env.phone.levels import LEVELS
 from env.phone.policies import POLICIES, play_scripted
 from env.phone.solver import optimal_value
 from env.phone.tasks import generate_tasks, practice_tasks
@@ -37,6 +38,7 @@ class Environment:
         scripted_reply: (prompt text, random numbers) -> the message of the agent behind the scripted engine.
         scripted_digest: stands for that agent where a rollout names the weights that sampled it.
         policies: names that `demonstrate` knows.
+        max_turns: assistant messages of an episode at most, over all levels.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Environment:
     scripted_reply: Callable[[str, Random], str]
     scripted_digest: str
     policies: tuple[str, ...]
+    max_turns: int
 
     def style(self, name: str = "compact") -> CompactStyle:
         """Returns a prompt style by name.
@@ -126,5 +129,6 @@ ENVIRONMENTS: dict[str, Environment] = {
         scripted_reply=scripted.reply_text,
         scripted_digest=scripted.DIGEST,
         policies=tuple(POLICIES),
+        max_turns=max(level.max_turns for level in LEVELS.values()),
     )
 }

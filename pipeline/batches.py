@@ -1,13 +1,14 @@
-"""Rollouts and advantages to rows of tokens, rows to padded batches: the only place that knows padding.
+"""Rollouts and advantages to rows of tokens, rows to packed batches: the only place that knows packing.
 
-Rows are padded on the right. Attention is causal, so padding never reaches an earlier token and no
-attention mask is needed; padded positions have 0 in every column, `weight` included.
+Rows lie one after another in a flat list of tokens; nothing is padded. `pipeline.attention` keeps a row's
+tokens from seeing another's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,26 +23,64 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of one forward pass, padded on the right to the longest.
+    """Rows of one forward pass, one after another.
 
     Attributes:
-        token_ids: [B, T] int64.
-        lengths: [B] int64, tokens of each row without padding.
-        columns: name -> [B, T] float32, 0 in the padding.
-        row_indices: [B] place of each row among those given to `micro_batches`.
+        token_ids: [N] int64, the tokens of all rows.
+        lengths: tokens of each row.
+        columns: name -> [N] float32.
+        row_indices: place of each row among those given to `micro_batches`.
     """
 
     token_ids: torch.Tensor
-    lengths: torch.Tensor
+    lengths: tuple[int, ...]
     columns: dict[str, torch.Tensor]
     row_indices: tuple[int, ...]
 
+    @property
+    def starts(self) -> list[int]:
+        """Place of each row's first token in the flat list."""
+        return [0, *accumulate(self.lengths)][:-1]
 
-def micro_batches(rows: Sequence[TrainingRow], max_tokens: int, pad_token_id: int) -> Iterator[Batch]:
-    """Yields all rows, longest first, in batches of at most `max_tokens` tokens, padding included.
+    def to(self, device: torch.device | str) -> Batch:
+        """Returns the batch on a device."""
+        columns = {name: column.to(device) for name, column in self.columns.items()}
+        return replace(self, token_ids=self.token_ids.to(device), columns=columns)
 
-    A row longer than `max_tokens` is a batch of its own. Equal lengths keep their order, so the same rows
-    give the same batches.
+    def unpacked(self, flat: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """Yields (row index, the row's part) of an array [N, ...]."""
+        for index, start, length in zip(self.row_indices, self.starts, self.lengths, strict=True):
+            yield index, flat[start : start + length]
+
+
+def bins_of(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+    """Returns the rows of each micro-batch: first-fit decreasing into bins of `capacity` tokens.
+
+    A row longer than the capacity is a bin of its own. Equal lengths keep their order, so the same lengths
+    give the same bins. Needs at most 11/9 of the fewest possible bins plus one.
+
+    Source: D. S. Johnson, "Near-optimal bin packing algorithms" (1973).
+
+    Example:
+        >>> bins_of([3, 9, 4, 2], capacity=9)
+        [[1], [2, 0, 3]]
+    """
+    bins: list[list[int]] = []
+    room: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        for place, free in enumerate(room):
+            if lengths[i] <= free:
+                bins[place].append(i)
+                room[place] -= lengths[i]
+                break
+        else:
+            bins.append([i])
+            room.append(capacity - lengths[i])
+    return bins
+
+
+def micro_batches(rows: Sequence[TrainingRow], max_tokens: int) -> Iterator[Batch]:
+    """Yields all rows in packed batches of at most `max_tokens` tokens; a longer row is one of its own.
 
     Raises:
         ValueError: a row is empty, a column's length differs from its row's, or rows have different columns.
@@ -49,14 +88,8 @@ def micro_batches(rows: Sequence[TrainingRow], max_tokens: int, pad_token_id: in
     if max_tokens < 1:
         raise ValueError(f"max_tokens = {max_tokens}; must be at least 1")
     _check_rows(rows)
-    order = sorted(range(len(rows)), key=lambda i: -len(rows[i].token_ids))
-    start = 0
-    while start < len(order):
-        longest = len(rows[order[start]].token_ids)
-        stop = start + max(1, max_tokens // longest)
-        chosen = order[start:stop]
-        yield _padded([rows[i] for i in chosen], tuple(chosen), pad_token_id)
-        start = stop
+    for chosen in bins_of([len(row.token_ids) for row in rows], max_tokens):
+        yield _packed([rows[i] for i in chosen], tuple(chosen))
 
 
 def policy_rows(
@@ -181,19 +214,17 @@ def _check_rows(rows: Sequence[TrainingRow]) -> None:
                 )
 
 
-def _padded(rows: Sequence[TrainingRow], row_indices: tuple[int, ...], pad_token_id: int) -> Batch:
+def _packed(rows: Sequence[TrainingRow], row_indices: tuple[int, ...]) -> Batch:
     import torch
 
-    lengths = [len(row.token_ids) for row in rows]
-    token_ids = np.full((len(rows), max(lengths)), pad_token_id, dtype=np.int64)
-    columns = {name: np.zeros(token_ids.shape, dtype=np.float32) for name in rows[0].columns}
-    for b, row in enumerate(rows):
-        token_ids[b, : lengths[b]] = row.token_ids
-        for name, column in row.columns.items():
-            columns[name][b, : lengths[b]] = column
     return Batch(
-        token_ids=torch.from_numpy(token_ids),
-        lengths=torch.tensor(lengths),
-        columns={name: torch.from_numpy(column) for name, column in columns.items()},
+        token_ids=torch.from_numpy(np.concatenate([row.token_ids for row in rows]).astype(np.int64)),
+        lengths=tuple(len(row.token_ids) for row in rows),
+        columns={
+            name: torch.from_numpy(
+                np.concatenate([row.columns[name] for row in rows]).astype(np.float32, copy=False)
+            )
+            for name in rows[0].columns
+        },
         row_indices=row_indices,
     )

@@ -1,4 +1,4 @@
-"""`vdapo status|show|verify`: look at a run without changing it."""
+"""`vdapo status|show|verify`: look at a run without changing it. `stages.command` adds `plan`."""
 
 from __future__ import annotations
 

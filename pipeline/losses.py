@@ -7,6 +7,7 @@ normalises: the result cannot depend on micro-batches, packing or ranks. All met
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -80,42 +81,42 @@ def policy_loss(options: LossOptions) -> Loss:
     `old_kl` (k3 to the old policy), `ref_kl`, `sampled_entropy` (-old_logprob: at temperature 1 an
     unbiased estimate of the entropy) and `engine_gap` (mean |old - engine|).
     """
+    return partial(_policy_loss, options)  # ranks in other processes must be able to unpickle it
 
-    def loss(
-        outputs: Mapping[str, torch.Tensor], batch: Batch
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        at = batch.columns["weight"] != 0
-        weight, advantages, old = (batch.columns[n][at] for n in ("weight", "advantages", "old_logprobs"))
-        logprobs = outputs["logprobs"][at]
-        terms = clipped_policy_terms(logprobs, old, advantages, options)
-        policy_weight = weight
-        metrics = {}
-        if options.engine_weight_cap is not None:
-            engine = batch.columns["engine_logprobs"][at]
-            gap = (old - engine).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
-            policy_weight = weight * torch.exp(gap).clamp(max=options.engine_weight_cap)
-            metrics["engine_gap"] = (weight * gap.abs()).sum()
-        total = policy_sum = (policy_weight * terms).sum()
-        if options.kl > 0:
-            kl = (weight * k3(logprobs, batch.columns["ref_logprobs"][at])).sum()
-            total = total + options.kl * kl
-            metrics["ref_kl"] = kl.detach()
-        with torch.no_grad():
-            ratio = torch.exp((logprobs - old).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO))
-            high = (advantages > 0) & (ratio > 1 + options.clip_high)
-            low = (advantages < 0) & (ratio < 1 - options.clip_low)
-            dual = (advantages < 0) & (ratio > (options.dual_clip or float("inf")))
-            metrics |= {
-                "policy_loss": policy_sum.detach(),
-                "clip_high_share": (weight * high).sum(),
-                "clip_low_share": (weight * low).sum(),
-                "dual_clip_share": (weight * dual).sum(),
-                "old_kl": (weight * k3(logprobs, old)).sum(),
-                "sampled_entropy": -(weight * old).sum(),
-            }
-        return total, metrics
 
-    return loss
+def _policy_loss(
+    options: LossOptions, outputs: Mapping[str, torch.Tensor], batch: Batch
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    at = batch.columns["weight"] != 0
+    weight, advantages, old = (batch.columns[n][at] for n in ("weight", "advantages", "old_logprobs"))
+    logprobs = outputs["logprobs"][at]
+    terms = clipped_policy_terms(logprobs, old, advantages, options)
+    policy_weight = weight
+    metrics = {}
+    if options.engine_weight_cap is not None:
+        engine = batch.columns["engine_logprobs"][at]
+        gap = (old - engine).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+        policy_weight = weight * torch.exp(gap).clamp(max=options.engine_weight_cap)
+        metrics["engine_gap"] = (weight * gap.abs()).sum()
+    total = policy_sum = (policy_weight * terms).sum()
+    if options.kl > 0:
+        kl = (weight * k3(logprobs, batch.columns["ref_logprobs"][at])).sum()
+        total = total + options.kl * kl
+        metrics["ref_kl"] = kl.detach()
+    with torch.no_grad():
+        ratio = torch.exp((logprobs - old).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO))
+        high = (advantages > 0) & (ratio > 1 + options.clip_high)
+        low = (advantages < 0) & (ratio < 1 - options.clip_low)
+        dual = (advantages < 0) & (ratio > (options.dual_clip or float("inf")))
+        metrics |= {
+            "policy_loss": policy_sum.detach(),
+            "clip_high_share": (weight * high).sum(),
+            "clip_low_share": (weight * low).sum(),
+            "dual_clip_share": (weight * dual).sum(),
+            "old_kl": (weight * k3(logprobs, old)).sum(),
+            "sampled_entropy": -(weight * old).sum(),
+        }
+    return total, metrics
 
 
 def sft_loss(
@@ -129,7 +130,7 @@ def sft_loss(
 def critic_loss(*, base_logit: float = 0.0, error_weight: float = 0.5) -> Loss:
     """Returns the critic's loss: sum of weight * BCE(z + b0, target) + error_weight * BCE of the error head.
 
-    Reads outputs `scores` [B, T, 2] (value logit z, error logit); columns `weight` and `targets` at value
+    Reads outputs `scores` [N, 2] (value logit z, error logit); columns `weight` and `targets` at value
     read-outs, and `error_weights` and `error_targets` (0 ok, 1 wrong) at its own if it has an error head.
     Targets are soft, in [0, 1]: on counts, cross-entropy is minimised at the true value (arXiv:2412.18279).
 
@@ -137,22 +138,22 @@ def critic_loss(*, base_logit: float = 0.0, error_weight: float = 0.5) -> Loss:
         base_logit: b0, the logit of the base rate, so that a zero head predicts it.
         error_weight: of the error head's loss.
     """
+    return partial(_critic_loss, base_logit, error_weight)
 
-    def loss(
-        outputs: Mapping[str, torch.Tensor], batch: Batch
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        scores = outputs["scores"]
-        value = weighted_bce(scores[..., 0] + base_logit, batch.columns["targets"], batch.columns["weight"])
-        metrics = {"value_loss": value.detach()}
-        total = value
-        if "error_weights" in batch.columns and error_weight > 0:
-            columns = batch.columns["error_targets"], batch.columns["error_weights"]
-            error = weighted_bce(scores[..., 1], *columns)
-            metrics["error_loss"] = error.detach()
-            total = value + error_weight * error
-        return total, metrics
 
-    return loss
+def _critic_loss(
+    base_logit: float, error_weight: float, outputs: Mapping[str, torch.Tensor], batch: Batch
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    scores = outputs["scores"]
+    value = weighted_bce(scores[..., 0] + base_logit, batch.columns["targets"], batch.columns["weight"])
+    metrics = {"value_loss": value.detach()}
+    total = value
+    if "error_weights" in batch.columns and error_weight > 0:
+        columns = batch.columns["error_targets"], batch.columns["error_weights"]
+        error = weighted_bce(scores[..., 1], *columns)
+        metrics["error_loss"] = error.detach()
+        total = value + error_weight * error
+    return total, metrics
 
 
 def weighted_bce(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

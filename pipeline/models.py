@@ -156,7 +156,7 @@ def load_policy(folder: Path) -> Policy:
     Raises:
         ArtifactError: the folder is not a policy; the message says what is missing or damaged.
     """
-    architectures = _check_folder(folder)
+    architectures = check_policy_folder(folder)
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
@@ -225,7 +225,7 @@ def tokenizer_digest(tokenizer: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-def _check_folder(folder: Path) -> list[str]:
+def check_policy_folder(folder: Path) -> list[str]:
     """Returns the architectures a policy folder names; cheap checks before torch is imported."""
     if not folder.is_dir():
         raise ArtifactError(

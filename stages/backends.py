@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -34,6 +36,8 @@ def make_engine(config: Config, policy: Policy) -> Engine:
     limit_threads(config)
     if config.engine.kind == "scripted":
         return _scripted_engine(ENVIRONMENTS[config.tasks.environment], policy)
+    if config.engine.kind == "vllm":
+        return _vllm_engine(config, policy)
     from pipeline.engines.transformers import TransformersEngine
 
     return TransformersEngine(
@@ -41,6 +45,20 @@ def make_engine(config: Config, policy: Policy) -> Engine:
         policy_digest=policy.policy_digest,
         max_live=config.engine.max_live,
         pad_token_id=policy.tokenizer.pad_token_id,
+    )
+
+
+def _vllm_engine(config: Config, policy: Policy) -> Engine:
+    """Returns vLLM replicas that have loaded the policy's folder."""
+    from pipeline.engines.vllm import VllmEngine, VllmOptions
+
+    names = {field.name for field in fields(VllmOptions)}
+    settings = {name: value for name, value in config.engine.model_dump().items() if name in names}
+    return VllmEngine(
+        policy.folder,
+        policy.policy_digest,
+        policy.model.config.max_position_embeddings,
+        VllmOptions(**settings),
     )
 
 
@@ -60,12 +78,27 @@ def _scripted_engine(environment: Environment, policy: Policy) -> Engine:
     )
 
 
+def check_installed(config: Config, *, engine: bool = False, training: bool = False) -> None:
+    """Raises ConfigError if a stage will miss a package: before the plan fixes its settings."""
+    for needed, setting, kind in (
+        (engine, "engine.kind", config.engine.kind),
+        (training, "training.backend", config.training.backend),
+    ):
+        if needed and kind in ("vllm", "deepspeed") and find_spec(kind) is None:
+            raise ConfigError(
+                f"{setting} = {kind}, but the package {kind} is not installed. Next: make setup-engines on "
+                f"a CPU, pip install -e '.[{kind}]' on a machine with GPUs, or another {setting}"
+            )
+    if training and config.training.backend == "deepspeed":
+        read_deepspeed_config(Path(config.training.deepspeed))
+
+
 def check_plays_weights(config: Config, stage: str) -> None:
     """Raises ConfigError if the engine does not sample the weights it is given, which `stage` is about."""
     if config.engine.kind == "scripted":
         raise ConfigError(
             f"engine.kind = scripted plays a fixed agent whatever the weights, so {stage} would say nothing "
-            "of the policy. Allowed here: transformers. The scripted engine serves rollouts, labels and "
+            "of it. Allowed here: transformers, vllm. The scripted engine serves rollouts, labels and "
             "critic_report"
         )
 
@@ -73,9 +106,53 @@ def check_plays_weights(config: Config, stage: str) -> None:
 def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:
     """Returns the configured trainer of `model`; options are those of `TorchTrainer`."""
     limit_threads(config)
+    settings = config.training
+    options |= {
+        "micro_batch_tokens": settings.micro_batch_tokens,
+        "piece_tokens": settings.piece_tokens,
+        "recompute": settings.recompute,
+        "compute_dtype": settings.dtype,
+    }
+    if settings.backend == "deepspeed":
+        from pipeline.training.deepspeed import DeepSpeedOptions, DeepSpeedTrainer
+
+        return DeepSpeedTrainer(
+            model,
+            options=DeepSpeedOptions(
+                num_ranks=settings.num_ranks,
+                config=read_deepspeed_config(Path(settings.deepspeed)),
+                threads=settings.threads,
+            ),
+            **options,
+        )
     from pipeline.training.torch import TorchTrainer
 
-    return TorchTrainer(model, micro_batch_tokens=config.training.micro_batch_tokens, **options)
+    return TorchTrainer(model, **options)
+
+
+OURS = ("optimizer", "scheduler", "gradient_clipping", "gradient_accumulation_steps", "train_batch_size")
+
+
+def read_deepspeed_config(path: Path) -> dict[str, Any]:
+    """Returns DeepSpeed's configuration from a JSON file.
+
+    Raises:
+        ConfigError: there is none, it is no JSON object, or it sets what the trainer decides.
+    """
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"training.deepspeed = {path}: not a readable JSON file ({error})") from error
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"training.deepspeed = {path}: a JSON object is needed, got {type(content).__name__}"
+        )
+    if taken := sorted(set(content) & set(OURS)):
+        raise ConfigError(
+            f"training.deepspeed = {path} sets {', '.join(taken)}, which the stage's own settings decide; "
+            "remove them there"
+        )
+    return content
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +193,20 @@ class Player:
             then=then or (lambda _: ()),
             on_finish=on_finish or (lambda _: None),
         )
+
+    def prompt_of(self, task: Task) -> tuple[int, ...]:
+        """Returns a task's bare prompt in tokens."""
+        env = self.make_env(task)
+        try:
+            text = self.style.render_prompt(env.reset(task, 0).messages, ())
+        finally:
+            env.close()
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+
+    @property
+    def stop_token_id(self) -> int:
+        """The token that ends a message of the style."""
+        return int(self.tokenizer.convert_tokens_to_ids(self.style.stop_token))
 
     def attempt_line(self, texts: Sequence[str], feedback: str) -> str:
         """Returns a failed attempt as the next prompt tells it."""

@@ -20,7 +20,7 @@ from critics.fitting import fit, schedule
 from pipeline.disk import fsync_file, fsync_folder
 from pipeline.errors import ArtifactError
 from pipeline.runner import Stage, Start, run_stage
-from stages.backends import make_trainer
+from stages.backends import check_installed, make_trainer
 from stages.critic_data import data_of, trunk_of
 from stages.settings import Config, Critic
 
@@ -30,6 +30,7 @@ def make(start: Start) -> None:
     settings: Critic = start.config.critic
     # Before the plan, so that what is refused here leaves nothing half done under wrong settings.
     data, trunk = data_of(start), trunk_of(start)
+    check_installed(start.config, training=True)
     start.plan([["critic"]], unit="critics", estimate={"epochs_at_most": settings.max_epochs})
     from transformers import AutoModelForSequenceClassification
 
@@ -38,7 +39,13 @@ def make(start: Start) -> None:
     from pipeline.models import load_tokenizer
 
     model = make_critic(trunk)
-    trainer: Any = make_trainer(start.config, model, head="critic", weight_decay=settings.weight_decay)
+    trainer: Any = make_trainer(
+        start.config,
+        model,
+        head="critic",
+        learning_rate=lambda done: settings.learning_rate,  # `fit` sets its own schedule
+        weight_decay=settings.weight_decay,
+    )
     kept = start.folder / "_evaluations"  # weights that may still become the best; gone at the end
     state: dict[str, Any] | None = None
     if found := start.checkpoints.latest():
@@ -86,6 +93,7 @@ def make(start: Start) -> None:
             on_evaluation=on_evaluation,
         )
 
+    trainer.close()
     folder = weights_of_best(start, kept, result.best)
     load_tokenizer(Path(start.inputs["sft"].path("policy"))).save_pretrained(folder)
     frozen = make_trainer(
@@ -96,7 +104,9 @@ def make(start: Start) -> None:
         data.calibration.num_success,
         data.calibration.num_samples,
         base_logit=result.base_logit,
+        guided=data.calibration.context == "guided",
     )
+    frozen.close()
     first = data.first
     family = start.config.tasks.environment
     digest = save(
@@ -133,6 +143,7 @@ def make(start: Start) -> None:
             "calibrator": {
                 "slope": calibrator.slope,
                 "shift": calibrator.shift,
+                "guided_shift": calibrator.guided_shift,
                 "states": calibrator.num_states,
             },
         },

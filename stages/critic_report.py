@@ -24,7 +24,7 @@ from pipeline.ids import rollout_id, seed_of
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_table, steps_table, values_table
 from pipeline.types import Rollout, Task
-from stages.backends import Player, make_player, policy_of
+from stages.backends import Player, check_installed, make_player, policy_of
 from stages.labels import continuations
 from stages.rollouts import tasks_of_split
 from stages.settings import Config, CriticReport
@@ -157,6 +157,7 @@ def make(start: Start) -> None:
     tasks = audit_tasks(start)
     size = settings.tasks_per_shard
     shards = [tasks[i : i + size] for i in range(0, len(tasks), size)]
+    check_installed(start.config, engine=True)
     start.plan(
         [[task.task_id for task in shard] for shard in shards],
         tables=(ROLLOUTS, STEPS),

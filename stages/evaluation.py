@@ -21,7 +21,7 @@ from pipeline.runner import Stage, Start, run_stage
 from pipeline.statistics import clustered_mean, interval_dict, paired_difference
 from pipeline.tables import ROLLOUTS, STEPS, rollouts_from, rollouts_table, steps_table
 from pipeline.types import Rollout, Task
-from stages.backends import check_plays_weights, make_player, policy_of
+from stages.backends import check_installed, check_plays_weights, make_player, policy_of
 from stages.rollouts import counts_of, play_chains, tasks_of_split
 from stages.settings import Chain, Config, Evaluation
 
@@ -135,6 +135,7 @@ def make(start: Start) -> None:
         for kind, groups in planned_groups(start, tasks, policy).items()
         for i in range(0, len(groups), size)
     ]
+    check_installed(start.config, engine=True)
     start.plan(
         [[rollout_id for group in groups for rollout_id in group.rollout_ids] for _, _, groups in shards],
         tables=(ROLLOUTS, STEPS),

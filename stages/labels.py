@@ -27,7 +27,7 @@ from pipeline.tables import (
     tasks_from,
 )
 from pipeline.types import Rollout, Task
-from stages.backends import make_player, policy_of
+from stages.backends import check_installed, make_player, policy_of
 from stages.rollouts import counts_of
 from stages.settings import Config
 
@@ -87,6 +87,7 @@ def make(start: Start) -> None:
     ]
     planned = sum(map(len, shards))
     sampling = start.config.rollouts.sampling
+    check_installed(start.config, engine=True)
     start.plan(
         [[request.rollout_id for request in shard] for shard in shards],
         tables=(ROLLOUTS, STEPS),

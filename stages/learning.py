@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from pipeline.batches import policy_rows, with_column
 from pipeline.credit import Credit, CreditSet, baseline_sets, credit_set
+from pipeline.engines import Engine, GenerationRequest
 from pipeline.ids import seed_of
-from pipeline.training import Trainer
+from pipeline.training import Trainer, TrainingRow
 from pipeline.types import Rollout
+
+PROBE_TOKENS = 16  # sampled after each fixed prompt
 
 ValuesOf = Callable[[Sequence[Rollout]], list[np.ndarray]]
 """Rollouts -> [T_i] calibrated critic values of each."""
@@ -43,6 +46,11 @@ class Batch:
         keep = credit.keep(credit_sets)
         kept = [pair for pair, kept in zip(zip(sets, credit_sets, strict=True), keep, strict=True) if kept]
         return cls(list(rollouts), values, kept)
+
+    @property
+    def trained_on(self) -> list[Rollout]:
+        """The rollouts of all kept sets."""
+        return [rollout for members, _ in self.kept for rollout in members]
 
     @property
     def num_kept_tasks(self) -> int:
@@ -93,17 +101,65 @@ def train_on(
     credit: Credit,
     state: dict[str, float],
     trainer: Trainer,
-    reference: Trainer,
+    reference: Trainer | None,
+    old_logprobs: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Takes one optimizer step on some sets; returns metrics and credit's next state."""
+    """Takes one optimizer step on some sets; returns metrics and credit's next state.
+
+    Args:
+        part: sets of rollouts.
+        credit: who gets how much advantage.
+        state: credit's, from the update before.
+        trainer: of the actor.
+        reference: of the reference policy; needed if the loss has a KL term.
+        old_logprobs: rollout_id -> the trainer's own log-probabilities before this iteration's updates; None
+            takes the engine's, which are the same in fp32.
+    """
     from pipeline.losses import policy_loss  # imports torch, which an up-to-date actor must not wait for
 
     rollouts = [rollout for members, _ in part for rollout in members]
     advantages, metrics, state = credit.credit([credit_set for _, credit_set in part], state)
     rows = policy_rows(rollouts, advantages, aggregation=credit.loss.aggregation)
+    if old_logprobs is not None:
+        rows = with_column(rows, "old_logprobs", [old_logprobs[r.rollout_id] for r in rollouts])
     if credit.loss.kl > 0:
+        assert reference is not None
         rows = with_column(rows, "ref_logprobs", [out["logprobs"] for out in reference.forward(rows)])
     return {**metrics, **trainer.update(rows, policy_loss(credit.loss))}, state
+
+
+def own_logprobs(trainer: Trainer, rollouts: Sequence[Rollout]) -> dict[str, np.ndarray]:
+    """Returns rollout_id -> [T] the trainer's log-probabilities of its sampled tokens, 0 elsewhere."""
+    rows = policy_rows(rollouts, [np.zeros(len(r.steps)) for r in rollouts])
+    outputs = trainer.forward(rows)
+    return {r.rollout_id: out["logprobs"] for r, out in zip(rollouts, outputs, strict=True)}
+
+
+def probe(engine: Engine, trainer: Trainer, prompts: Sequence[Sequence[int]], stop_token_id: int) -> float:
+    """Returns the mean absolute gap of engine and trainer log-probabilities on fixed prompts, in nats.
+
+    Asked right after a hand-off of weights, before anything expensive is sampled with them.
+    """
+    asked = {
+        f"probe:{i}": GenerationRequest(
+            f"probe:{i}", prompt, seed=i, max_new_tokens=PROBE_TOKENS, stop_token_ids=(stop_token_id,)
+        )
+        for i, prompt in enumerate(prompts)
+    }
+    engine.submit(list(asked.values()))
+    rows, sampled = [], []
+    while generations := engine.collect():
+        for generation in generations:
+            prompt = asked[generation.request_id].prompt_token_ids
+            want = np.zeros(len(prompt) + len(generation.token_ids), np.float32)
+            want[len(prompt) :] = 1
+            rows.append(TrainingRow(np.array([*prompt, *generation.token_ids], np.int32), {"want": want}))
+            sampled.append(generation.logprobs)
+    gaps = [
+        np.abs(outputs["logprobs"][-len(logprobs) :] - logprobs)
+        for outputs, logprobs in zip(trainer.forward(rows), sampled, strict=True)
+    ]
+    return float(np.concatenate(gaps).mean())
 
 
 def logprob_gap(trainer: Trainer, rollouts: Sequence[Rollout]) -> float:

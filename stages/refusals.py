@@ -8,7 +8,11 @@ from typing import Any
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.start import MAX_FAILED_SHARE
 from pipeline.types import Rollout
-from stages.settings import Actor
+from stages.settings import Actor, Config
+
+MAX_LOGPROB_GAP = {False: 1e-4, True: 0.05}
+"""Nats per token that engine and trainer may differ by on the same weights, in fp32 and where either computes
+in bf16: far above rounding (fp32 here: 4e-7; healthy bf16: .01 to .02), below a stale engine."""
 
 
 def gate_allows(gate: dict[str, Any], settings: Actor) -> bool:
@@ -45,4 +49,28 @@ def refuse_failing_environment(rollouts: Sequence[Rollout], iteration: int) -> N
             f"{MAX_FAILED_SHARE:.0%} may fail. Nothing was kept of them. Next: remove the cause, then the "
             "same command goes on",
             code=ExitCode.FAILED_ITEMS,
+        )
+
+
+def computes_roughly(config: Config) -> bool:
+    """Returns whether engine or trainer computes in bf16, so that their log-probabilities differ visibly."""
+    engine = config.engine.dtype if config.engine.kind == "vllm" else "float32"
+    return "bfloat16" in (engine, config.training.dtype)
+
+
+def refuse_disagreement(gap: float, config: Config, iteration: int) -> None:
+    """Raises ArtifactError, code QUALITY, if engine and trainer disagree on the same weights.
+
+    Args:
+        gap: mean absolute difference of log-probabilities, nats per token.
+        config: of the run; says what is rounding.
+        iteration: in the message.
+    """
+    limit = MAX_LOGPROB_GAP[computes_roughly(config)]
+    if not gap <= limit:
+        raise ArtifactError(
+            f"iteration {iteration}: engine and trainer differ by {gap:.2g} nats a token on the same "
+            f"weights; at most {limit} is rounding. Nothing was trained on these rollouts. Next: check "
+            "the hand-off of weights",
+            code=ExitCode.QUALITY,
         )

@@ -15,7 +15,7 @@ from env.chains import Chains, Group, plan_groups
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import ROLLOUTS, STEPS, rollouts_table, steps_table, tasks_from
 from pipeline.types import Rollout, Task
-from stages.backends import Player, make_player, policy_of
+from stages.backends import Player, check_installed, make_player, policy_of
 from stages.settings import Chain, Config
 
 
@@ -90,6 +90,7 @@ def make(start: Start) -> None:
     size = settings.groups_per_shard
     shards = [groups[i : i + size] for i in range(0, len(groups), size)]
     planned = sum(len(group.rollout_ids) for group in groups)
+    check_installed(start.config, engine=True)
     start.plan(
         [[rollout_id for group in shard for rollout_id in group.rollout_ids] for shard in shards],
         tables=(ROLLOUTS, STEPS),

@@ -24,16 +24,52 @@ class Run(Section):
 class Engine(Section):
     """How text is sampled, in every stage that samples."""
 
-    kind: Literal["transformers", "scripted"] = Field("transformers", description="generation backend")
+    kind: Literal["transformers", "vllm", "scripted"] = Field(
+        "transformers", description="generation backend"
+    )
     max_live: int = runtime(256, ge=1, description="rollouts in flight at once")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="vllm: of weights and key-value cache"
+    )
+    replicas: int = runtime(1, ge=1, description="vllm: engines side by side, each with all weights")
+    tensor_parallel: int = runtime(1, ge=1, description="vllm: GPUs of one replica")
+    block_size: int = runtime(32, ge=1, description="vllm: tokens per block of the prefix cache")
+    kv_cache_gib: float = runtime(
+        1.0, gt=0, description="vllm on a CPU: memory of keys and values, a replica"
+    )
+    memory_share: float = runtime(0.9, gt=0, le=1, description="vllm on a GPU: share of it, weights included")
+    eager: bool = runtime(True, description="vllm: no compilation: starts faster, generates slower")
+    handoff: Literal["memory", "disk"] = runtime("memory", description="vllm: how new weights reach it")
+    handoff_folder: str | None = runtime(None, description="vllm: for disk; null is the temporary folder")
+    threads: int = runtime(0, ge=0, description="vllm: CPU threads of a replica; 0 is all")
 
 
 class Training(Section):
     """How models are trained, in every stage that trains."""
 
-    backend: Literal["torch"] = Field("torch", description="training backend")
-    micro_batch_tokens: int = runtime(16384, ge=1, description="tokens, padding included, per forward pass")
+    backend: Literal["torch", "deepspeed"] = Field("torch", description="training backend")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of the products; master weights, moments and gradients are always fp32"
+    )
+    micro_batch_tokens: int = runtime(16384, ge=1, description="tokens per forward pass, packed")
+    piece_tokens: int = runtime(1024, ge=1, description="tokens whose logits exist at once")
+    recompute: bool = runtime(False, description="compute a layer's inside again in the backward pass")
     threads: int = runtime(0, ge=0, description="CPU threads; 0 leaves torch's choice")
+    num_ranks: int = runtime(1, ge=1, description="deepspeed: processes, one GPU each")
+    deepspeed: str = runtime("configs/deepspeed/zero2_fp32.json", description="deepspeed: its configuration")
+
+
+class Hardware(Section):
+    """What `vdapo plan` holds the run against; no stage reads it."""
+
+    num_gpus: int = runtime(0, ge=0, description="of one node; 0 plans for a CPU")
+    gpu_memory_gib: float = runtime(0.0, ge=0, description="usable memory of each")
+    gpu_tflops: float = runtime(0.0, ge=0, description="dense bf16 TFLOP/s of each, from its data sheet")
+    gpu_bandwidth_gbs: float = runtime(0.0, ge=0, description="GB/s of each GPU's memory")
+    host_memory_gib: float = runtime(4.0, gt=0, description="memory of the node")
+    model: str | None = runtime(
+        None, description="config.json to plan with while sft.base is not on this machine"
+    )
 
 
 class Tasks(Section):
@@ -76,6 +112,9 @@ class TinyModel(Section):
 class Sft(Section):
     """The starting policy, from demonstrations."""
 
+    base: str | None = Field(
+        None, description="model folder to start from, in Hugging Face format; null makes a tiny one"
+    )
     model: TinyModel = TinyModel()
     shares: dict[str, float] = Field(
         {
@@ -103,7 +142,7 @@ class Sft(Section):
     )
     guided_share: float = Field(0.3, ge=0, le=1, description="demonstrations whose prompt carries feedback")
     noise: float = Field(0.2, ge=0, le=1, description="share of random acts of the noisy policies")
-    num_updates: int = Field(600, ge=1, description="optimizer steps")
+    num_updates: int = Field(600, ge=0, description="optimizer steps; 0 takes the base as it is")
     batch_rows: int = Field(64, ge=1, description="demonstrations per update")
     learning_rate: float = Field(2e-3, gt=0, description="peak, cosine to a tenth after warm-up")
     warmup_updates: int = Field(30, ge=0, description="linear warm-up")
@@ -238,6 +277,7 @@ class Config(Section):
     run: Run = Run()
     engine: Engine = Engine()
     training: Training = Training()
+    hardware: Hardware = Hardware()
     tasks: Tasks = Tasks()
     sft: Sft = Sft()
     rollouts: Rollouts = Rollouts()
@@ -257,6 +297,18 @@ class Config(Section):
                 raise ValueError(f"{name} = {shares}; shares are >= 0 and add up to 1")
         if self.critic.fit_share + self.critic.validate_share >= 1:
             raise ValueError("critic.fit_share + critic.validate_share must leave clusters to calibrate on")
+        if self.sft.base is None and self.sft.num_updates == 0:
+            raise ValueError("sft.num_updates = 0 takes a model as it is: name one in sft.base")
+        if self.engine.kind != "vllm" and self.engine.replicas * self.engine.tensor_parallel > 1:
+            raise ValueError(
+                f"engine.replicas = {self.engine.replicas} and engine.tensor_parallel = "
+                f"{self.engine.tensor_parallel} need engine.kind = vllm, not {self.engine.kind}"
+            )
+        if self.training.backend != "deepspeed" and self.training.num_ranks > 1:
+            raise ValueError(
+                f"training.num_ranks = {self.training.num_ranks} needs training.backend = deepspeed, not "
+                f"{self.training.backend}"
+            )
         if self.actor.sampling.temperature != 1:
             raise ValueError(
                 f"actor.sampling.temperature = {self.actor.sampling.temperature}; only 1 is allowed: the "

@@ -1,30 +1,36 @@
 """Makes the starting policy: a tiny Qwen3 and its tokenizer, from demonstrations of mixed quality.
 
 Demonstrations are scripted episodes on training tasks; loss on the demonstrator's messages only. A share
-carries earlier failed attempts with their feedback. An 8B base model needs no such stage.
+carries earlier failed attempts with their feedback. With `sft.base` it starts from a model instead, and with
+no updates that model is the starting policy as it is.
 
     make sft CONFIG=configs/demo.yaml
 """
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from env.catalog import ENVIRONMENTS
-from env.demonstrations import Demonstration, demonstrate
+from env.demonstrations import Demonstration
+from pipeline.errors import ArtifactError
 from pipeline.failpoints import failpoint
 from pipeline.ids import seed_of
+from pipeline.models import check_policy_folder
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.stopping import StopRequested
-from pipeline.tables import tasks_from
-from pipeline.types import Task
-from stages.backends import limit_threads, make_trainer
+from stages.backends import check_installed, limit_threads, make_trainer
 from stages.rollouts import tasks_of_split
 from stages.settings import Config, Sft
+from stages.sft_data import encode, play_demonstrations, rows_of_update, success_by_policy
 
 
 def learning_rate(done: int, settings: Sft) -> float:
@@ -35,56 +41,45 @@ def learning_rate(done: int, settings: Sft) -> float:
     return settings.learning_rate * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * min(1.0, left))))
 
 
-def rows_of_update(num_rows: int, batch_rows: int, update: int, seed: int) -> list[int]:
-    """Returns which rows an update trains on: a pure function of (seed, update).
-
-    An epoch is a fresh shuffle cut into whole batches. No row comes twice in it; the last `num_rows %
-    batch_rows` of the shuffle are left out, other ones in each epoch.
-    """
-    per_epoch = max(1, num_rows // batch_rows)
-    epoch, place = divmod(update, per_epoch)
-    order = np.random.default_rng(seed_of(seed, "sft order", epoch)).permutation(num_rows)
-    return [int(i) for i in order[place * batch_rows : (place + 1) * batch_rows]]
-
-
-def encode(
-    tokenizer: object, demonstration: Demonstration, context_weight: float
-) -> tuple[list[int], list[float]]:
-    """Returns token ids and loss weights, piece by piece as a player would encode them."""
-    ids: list[int] = []
-    mask: list[float] = []
-    for text, is_trained in demonstration.pieces:
-        piece = tokenizer.encode(text, add_special_tokens=False)  # type: ignore[attr-defined]
-        ids += piece
-        mask += [1.0 if is_trained else context_weight] * len(piece)
-    return ids, mask
+def check_base(folder: Path, stop_token: str) -> None:
+    """Raises ArtifactError if a folder holds no policy, or one whose tokenizer cannot end a message."""
+    check_policy_folder(folder)
+    tokens = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    special = {entry["content"] for entry in tokens.get("added_tokens", ())}
+    if stop_token not in special | set(tokens.get("model", {}).get("vocab", ())):
+        raise ArtifactError(
+            f"the tokenizer of sft.base = {folder} has no token {stop_token!r}, which ends a message in this "
+            "prompt style. Add it, or name another base"
+        )
 
 
-def tasks_to_demonstrate(start: Start, train: list[Task]) -> list[Task]:
-    """Returns the training tasks, or throwaway ones whose companies have no held-out company's name."""
+def adopt(start: Start, base: Path) -> None:
+    """Takes a base as it is: the policy is a copy, so nothing that happens to the base can change it."""
+    start.plan([["policy"]], tables=(), unit="policies")
+    folder = start.output("policy")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(base.iterdir()):
+        if path.suffix in (".json", ".safetensors", ".jinja", ".model", ".txt"):
+            shutil.copy(path, folder / path.name)
+    start.finish(done=1, report={"base": str(base)})
+
+
+def untrained(start: Start, demonstrations: Sequence[Demonstration], folder: Path) -> tuple[Any, Any]:
+    """Returns model and tokenizer to train: the base's, or tiny ones; the folder gets the tokenizer."""
+    import torch
+
+    from pipeline.models import load_policy, make_tiny_model, train_tokenizer
+
     settings: Sft = start.config.sft
-    if not settings.practice_tasks:
-        return train
-    own = {task.cluster for task in train}
-    held_out = {task.cluster for task in tasks_from(start.inputs["tasks"].table("tasks"))} - own
-    return ENVIRONMENTS[start.config.tasks.environment].practice_tasks(
-        settings.practice_tasks,
-        level_shares=start.config.tasks.level_shares,
-        seed=start.seed,
-        held_out=held_out,
-    )
-
-
-def success_by_policy(demonstrations: Sequence[Demonstration]) -> dict[str, dict[str, float]]:
-    """Returns how many demonstrations each scripted policy gave and how many of them succeeded."""
-    names = sorted({d.policy for d in demonstrations})
-    return {
-        name: {
-            "demonstrations": float(len(own := [d.success for d in demonstrations if d.policy == name])),
-            "success": float(np.mean(own)),
-        }
-        for name in names
-    }
+    if settings.base is not None:
+        policy = load_policy(Path(settings.base))
+        policy.tokenizer.save_pretrained(folder)
+        return policy.model, policy.tokenizer
+    environment = ENVIRONMENTS[start.config.tasks.environment]
+    texts = ["".join(text for text, _ in demonstration.pieces) for demonstration in demonstrations]
+    tokenizer = train_tokenizer(texts, settings.model.vocab_size, folder, environment.style().template)
+    torch.manual_seed(seed_of(start.seed, "sft weights") % 2**32)
+    return make_tiny_model(settings.model, tokenizer), tokenizer
 
 
 def make(start: Start) -> None:
@@ -93,7 +88,12 @@ def make(start: Start) -> None:
     environment = ENVIRONMENTS[start.config.tasks.environment]
     train = tasks_of_split(start, "train")
     environment.check_policies(settings.shares, "sft.shares")
-    style = environment.style(start.config.rollouts.style)
+    if settings.base is not None:
+        check_base(Path(settings.base), environment.style(start.config.rollouts.style).stop_token)
+        if settings.num_updates == 0:
+            adopt(start, Path(settings.base))
+            return
+    check_installed(start.config, training=True)
     start.plan(
         [[f"update-{i:06d}" for i in range(settings.num_updates)]],
         tables=(),
@@ -103,37 +103,14 @@ def make(start: Start) -> None:
             "rows": settings.num_updates * settings.batch_rows,
         },
     )
-    import torch
-
     from pipeline.batches import sft_rows
     from pipeline.losses import sft_loss
-    from pipeline.models import make_tiny_model, save_policy, train_tokenizer
 
     limit_threads(start.config)
-    tasks = tasks_to_demonstrate(start, train)
-    with start.progress(settings.num_demonstrations, "demonstrations") as advance:
-        demonstrations = []
-        for i in range(settings.num_demonstrations):
-            start.stop_if_asked()
-            demonstrations.append(
-                demonstrate(
-                    environment,
-                    tasks[i % len(tasks)],
-                    style=style,
-                    shares=settings.shares,
-                    guided_share=settings.guided_share,
-                    noise=settings.noise,
-                    verbosity=start.config.rollouts.verbosity,
-                    seed=seed_of(start.seed, "sft", i),
-                )
-            )
-            advance(1)
+    demonstrations = play_demonstrations(start, train)
     folder = start.output("policy")
-    texts = ["".join(text for text, _ in demonstration.pieces) for demonstration in demonstrations]
-    tokenizer = train_tokenizer(texts, settings.model.vocab_size, folder, environment.style().template)
+    model, tokenizer = untrained(start, demonstrations, folder)
     encoded = [encode(tokenizer, demonstration, settings.context_weight) for demonstration in demonstrations]
-    torch.manual_seed(seed_of(start.seed, "sft weights") % 2**32)
-    model = make_tiny_model(settings.model, tokenizer)
     trainer = make_trainer(
         start.config,
         model,
@@ -166,7 +143,8 @@ def make(start: Start) -> None:
             ):
                 save()
             advance(1)
-    save_policy(model, tokenizer, folder)
+    trainer.export(folder)
+    trainer.close()
     lengths = [len(ids) for ids, _ in encoded]
     start.finish(
         done=trainer.num_updates,

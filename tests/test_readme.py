@@ -89,7 +89,7 @@ def copy_of_the_project(folder: Path) -> dict[str, str]:
     lines = [f"import site; site.addsitedir({path!r})\n" for path in paths]
     (inner / "lent.pth").write_text("".join(lines), encoding="utf-8")
     script = venv / "bin" / "vdapo"
-    script.write_text(f'#!/bin/sh\nexec "{venv}/bin/python" -m pipeline.cli "$@"\n', encoding="utf-8")
+    script.write_text(f'#!/bin/sh\nexec "{venv}/bin/python" -m stages.command "$@"\n', encoding="utf-8")
     script.chmod(0o755)
     for stamp in (".installed-base", ".installed-dev"):
         (venv / stamp).touch()

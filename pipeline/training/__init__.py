@@ -39,9 +39,9 @@ class TrainingRow:
 class Trainer(Protocol):
     """A model, its optimizer and schedule.
 
-    What a forward pass yields depends on the model's head: a policy yields `logprobs` and `entropy` [B, T] of
-    each token given those before it (0 at t = 0); a critic yields `scores` [B, T, 2], value logit and error
-    logit read at each token.
+    What a forward pass yields depends on the model's head: a policy yields `logprobs` and `entropy` [N] of
+    each token given those of its row before it (0 at the first); a critic yields `scores` [N, 2], value
+    logit and error logit read at each token.
     """
 
     num_updates: int
@@ -72,4 +72,8 @@ class Trainer(Protocol):
 
     def export(self, folder: Path) -> None:
         """Writes the model in Hugging Face format (config, safetensors)."""
+        ...
+
+    def close(self) -> None:
+        """Frees what it holds; idempotent."""
         ...

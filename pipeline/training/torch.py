@@ -1,8 +1,7 @@
 """Training in one process with plain torch: AdamW, fp32, deterministic on a CPU.
 
 The model is a Hugging Face decoder: a causal language model as a policy, or one whose `score` layer yields
-two numbers per token as a critic. Rows are padded on the right and attention is causal, so no attention mask
-is needed.
+two numbers per token as a critic. Rows are packed without padding.
 """
 
 from __future__ import annotations
@@ -10,16 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipeline.batches import Batch, micro_batches
+from pipeline.batches import micro_batches
 from pipeline.errors import ArtifactError, DivergenceError
 from pipeline.ids import file_sha256
 from pipeline.training import TrainingRow
+from pipeline.training.network import Head, Network
 
 if TYPE_CHECKING:
     from pipeline.training import Loss
@@ -42,44 +42,32 @@ class TorchTrainer:
         self,
         model: torch.nn.Module,
         *,
-        head: Literal["policy", "critic"],
+        head: Head,
         learning_rate: Callable[[int], float] | None = None,
         weight_decay: float = 0.0,
         grad_clip: float = 1.0,
         micro_batch_tokens: int = 16384,
-        pad_token_id: int | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
-        temperature: float = 1.0,
-        entropy: bool = False,
+        **network: Any,
     ) -> None:
         """Takes over a model.
 
         Args:
             model: fp32, in Hugging Face form; weight decay spares its vectors (norms, biases).
-            head: what a forward pass yields: "policy" `logprobs` [B, T] (and `entropy`), "critic" `scores`
-                [B, T, 2].
+            head: what a forward pass yields, see `Network`.
             learning_rate: number of updates taken -> rate of the next; None for a model that only scores.
             weight_decay: AdamW's, decoupled.
             grad_clip: bound on the gradient's norm.
-            micro_batch_tokens: tokens, padding included, per forward pass.
-            pad_token_id: fills the padding; the model's own if None. Its value changes no result.
+            micro_batch_tokens: tokens per forward pass.
             betas: AdamW's.
-            temperature: logits are divided by it: the sampling temperature, so that ratios are true.
-            entropy: whether a policy also yields `entropy`, without gradient; it costs a softmax.
+            network: further options of `Network`.
         """
-        if head == "critic" and not hasattr(model, "score"):
-            raise ValueError(f"head critic needs a model with a `score` layer, got {type(model).__name__}")
-        if temperature <= 0:
-            raise ValueError(f"temperature = {temperature}; must be > 0")
-        self.model: Any = model.eval()
+        self._network = Network(model, head=head, **network)
+        self.model: Any = model
         self.learning_rate = learning_rate
         self.num_updates = 0
-        self._head = head
         self._grad_clip = grad_clip
         self._micro_batch_tokens = micro_batch_tokens
-        self._pad_token_id: int = self._pad_of_model() if pad_token_id is None else pad_token_id
-        self._temperature = temperature
-        self._entropy = entropy
         self._trainable: tuple[str, ...] | None = None
         named = dict(self.model.named_parameters())
         groups = [
@@ -121,8 +109,9 @@ class TorchTrainer:
             raise ValueError(f"an update needs rows (got {len(rows)}) and a trainer with a learning rate")
         self._optimizer.zero_grad(set_to_none=True)
         sums: dict[str, float] = {"loss": 0.0}
-        for batch in micro_batches(rows, self._micro_batch_tokens, self._pad_token_id):
-            total, metrics = loss(self._outputs(batch), batch)
+        for batch in micro_batches(rows, self._micro_batch_tokens):
+            batch = batch.to(self._device)
+            total, metrics = loss(self._network(batch), batch)
             if total.requires_grad:
                 total.backward()
             for name, number in ({"loss": total} | metrics).items():
@@ -148,15 +137,14 @@ class TorchTrainer:
         """Returns each row's outputs without gradient, unpadded, in the order given.
 
         A policy's numbers are computed where the `want` column is not 0, without it where `weight` is not 0,
-        without either at every token; elsewhere they are 0.
+        without either at every token that another precedes; elsewhere they are 0.
         """
-        results: list[dict[str, np.ndarray]] = [{}] * len(rows)
+        results: list[dict[str, np.ndarray]] = [{} for _ in rows]
         with torch.inference_mode():
-            for batch in micro_batches(rows, self._micro_batch_tokens, self._pad_token_id):
-                outputs = {name: tensor.numpy() for name, tensor in self._outputs(batch).items()}
-                for b, i in enumerate(batch.row_indices):
-                    length = len(rows[i].token_ids)
-                    results[i] = {name: array[b, :length].copy() for name, array in outputs.items()}
+            for batch in micro_batches(rows, self._micro_batch_tokens):
+                for name, tensor in self._network(batch.to(self._device)).items():
+                    for i, numbers in batch.unpacked(tensor.cpu().numpy()):
+                        results[i][name] = numbers.copy()
         return results
 
     def weights(self) -> Mapping[str, torch.Tensor]:
@@ -213,45 +201,14 @@ class TorchTrainer:
 
     def export(self, folder: Path) -> None:
         """Writes the model in Hugging Face format (config, safetensors)."""
+        from transformers.utils.logging import disable_progress_bar
+
+        disable_progress_bar()
         self.model.save_pretrained(folder)
 
-    def _pad_of_model(self) -> int:
-        """Returns the model's pad token, or 0: any token of the vocabulary would do."""
-        return self.model.config.pad_token_id or 0
+    def close(self) -> None:
+        """Does nothing: the model is the caller's."""
 
-    def _outputs(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Returns what a forward pass yields, [B, T, ...]."""
-        hidden = self.model.base_model(
-            input_ids=batch.token_ids, attention_mask=None, use_cache=False
-        ).last_hidden_state
-        if self._head == "critic":
-            return {"scores": self.model.score(hidden)}
-        return self._token_outputs(hidden, batch)
-
-    def _token_outputs(self, hidden: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
-        """Returns log-probabilities (and entropy) of the wanted tokens from the hidden states before them.
-
-        The output layer is a large share of the work, so it only sees positions whose next token is wanted.
-        """
-        shape = batch.token_ids.shape
-        wanted = batch.columns.get("want", batch.columns.get("weight"))
-        flags = torch.arange(shape[1]) < batch.lengths[:, None] if wanted is None else wanted != 0
-        flags[:, 0] = False
-        at = flags.flatten().nonzero().squeeze(1)  # token t of row b at b * T + t; predicted at t - 1
-        before = hidden.reshape(-1, hidden.shape[-1]).index_select(0, at - 1)
-        logits = self.model.get_output_embeddings()(before)
-        if self._temperature != 1.0:
-            logits = logits / self._temperature
-        chosen = logits.gather(1, batch.token_ids.flatten()[at].unsqueeze(1)).squeeze(1)
-        logprobs = chosen - logits.logsumexp(dim=1)
-        outputs = {"logprobs": _scattered(logprobs, at, shape)}
-        if self._entropy:
-            with torch.no_grad():
-                log_p = logits.log_softmax(dim=1)
-                outputs["entropy"] = _scattered(-(log_p.exp() * log_p).sum(dim=1), at, shape)
-        return outputs
-
-
-def _scattered(numbers: torch.Tensor, at: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """Returns [B, T] with the numbers at flat places `at`, else 0."""
-    return numbers.new_zeros(shape.numel()).index_copy(0, at, numbers).view(shape)
+    @property
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device

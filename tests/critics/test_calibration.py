@@ -42,6 +42,23 @@ def test_few_states_get_a_temperature_only() -> None:
     assert calibrator.slope == pytest.approx(3, abs=0.4)
 
 
+def test_guided_states_shift_on_their_own_and_leave_the_bare_ones_alone() -> None:
+    rng = np.random.default_rng(5)
+    z = rng.normal(size=8000)
+    guided = rng.random(8000) < 0.3
+    k, n = counts(z - 1.5 * guided)
+    both = fit_calibrator(z, k, n, base_logit=0.0, guided=guided)
+    alone = fit_calibrator(z[~guided], k[~guided], n[~guided], base_logit=0.0)
+    assert (both.slope, both.shift) == (alone.slope, alone.shift)
+    assert both.guided_shift == pytest.approx(-1.5, abs=0.06)
+    assert np.abs(both(z) - sigmoid(z)).max() < 0.02
+    assert np.abs(both(z, guided=True) - sigmoid(z - 1.5)).max() < 0.02
+    few = guided & (np.cumsum(guided) <= 100)
+    shared = fit_calibrator(z[few | ~guided], k[few | ~guided], n[few | ~guided], base_logit=0.0,
+                            guided=few[few | ~guided])  # fmt: skip
+    assert shared.guided_shift == 0
+
+
 def test_a_backward_critic_is_flattened_but_never_inverted() -> None:
     z = np.random.default_rng(4).normal(size=2000)
     k, n = counts(-z)

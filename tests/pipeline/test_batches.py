@@ -4,8 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pipeline.batches import micro_batches, on_tokens, policy_rows, sft_rows, with_column
+from pipeline.batches import bins_of, micro_batches, on_tokens, policy_rows, sft_rows, with_column
 from pipeline.training import TrainingRow
 from pipeline.types import Rollout, Step
 
@@ -80,19 +82,34 @@ def rows_of(lengths: list[int]) -> list[TrainingRow]:
     ]
 
 
-def test_micro_batches_hold_each_row_once_within_the_budget_padded_on_the_right() -> None:
+def test_micro_batches_hold_each_row_once_within_the_budget_and_nothing_else() -> None:
     rows = rows_of([3, 9, 1, 5, 5, 2, 12])
     seen = []
-    for batch in micro_batches(rows, max_tokens=10, pad_token_id=77):
-        assert batch.token_ids.numel() <= 10 or len(batch.row_indices) == 1
-        for b, i in enumerate(batch.row_indices):
-            length = int(batch.lengths[b])
+    for batch in micro_batches(rows, max_tokens=10):
+        assert len(batch.token_ids) == sum(batch.lengths)
+        assert len(batch.token_ids) <= 10 or len(batch.row_indices) == 1
+        for i, part in batch.unpacked(batch.token_ids.numpy()):
             seen.append(i)
-            assert (batch.token_ids[b, :length] == i).all()
-            assert (batch.token_ids[b, length:] == 77).all()
-            assert (batch.columns["weight"][b, length:] == 0).all()
-            np.testing.assert_array_equal(batch.columns["weight"][b, :length], rows[i].columns["weight"])
+            np.testing.assert_array_equal(part, rows[i].token_ids)
+        for i, part in batch.unpacked(batch.columns["weight"].numpy()):
+            np.testing.assert_array_equal(part, rows[i].columns["weight"])
     assert sorted(seen) == list(range(7))
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=60), st.integers(1, 80))
+def test_bins_hold_every_row_once_and_no_two_of_them_fit_together(lengths: list[int], capacity: int) -> None:
+    bins = bins_of(lengths, capacity)
+    assert sorted(i for rows in bins for i in rows) == list(range(len(lengths)))
+    loads = [sum(lengths[i] for i in rows) for rows in bins]
+    assert all(load <= capacity or len(rows) == 1 for load, rows in zip(loads, bins, strict=True))
+    assert all(a + b > capacity for n, a in enumerate(loads) for b in loads[:n])
+
+
+def test_rows_of_skewed_lengths_fill_99_percent_of_their_bins() -> None:
+    rng = np.random.default_rng(0)
+    lengths = np.minimum(rng.lognormal(6.5, 0.8, 2000).astype(int) + 1, 4096).tolist()
+    bins = bins_of(lengths, 16384)
+    assert sum(lengths) / (16384 * len(bins)) > 0.99
 
 
 def test_malformed_rows_are_refused() -> None:
@@ -103,7 +120,7 @@ def test_malformed_rows_are_refused() -> None:
         (TrainingRow(np.arange(2, dtype=np.int32), {}), "columns"),
     ):
         with pytest.raises(ValueError, match=message):
-            list(micro_batches([good, bad], 100, 0))
+            list(micro_batches([good, bad], 100))
 
 
 def test_with_column_leaves_the_given_rows_alone() -> None:

@@ -14,9 +14,9 @@ DEFAULTS = LossOptions()
 
 
 def batch(**columns: list[float]) -> Batch:
-    tensors = {name: torch.tensor([column], dtype=torch.float32) for name, column in columns.items()}
+    tensors = {name: torch.tensor(column, dtype=torch.float32) for name, column in columns.items()}
     length = len(next(iter(columns.values())))
-    return Batch(torch.zeros(1, length, dtype=torch.long), torch.tensor([length]), tensors, (0,))
+    return Batch(torch.zeros(length, dtype=torch.long), (length,), tensors, (0,))
 
 
 def term(ratio: float, advantage: float, options: LossOptions = DEFAULTS) -> tuple[float, float]:
@@ -74,7 +74,7 @@ def test_policy_loss_weighs_tokens_kl_and_engine_gap() -> None:
         engine_logprobs=[0.0, -1.0 - math.log(4.0), -1.0 + math.log(2.0)],
         ref_logprobs=[0.0, -1.0, -2.0],
     )
-    outputs = {"logprobs": torch.tensor([[0.0, -1.0, -1.0]])}
+    outputs = {"logprobs": torch.tensor([0.0, -1.0, -1.0])}
     loss, metrics = policy_loss(LossOptions(kl=0.1))(outputs, columns)
     # engine weights min(4, 2) = 2 and 1/2; losses -1 and 2; k3(-1) = e^-1 at the last token
     assert loss.item() == pytest.approx(0.5 * 2 * -1 + 0.5 * 0.5 * 2 + 0.1 * 0.5 * math.exp(-1))
@@ -100,7 +100,7 @@ def test_clip_shares_count_tokens_by_weight() -> None:
         old_logprobs=[0.0] * 4,
         engine_logprobs=[0.0] * 4,
     )
-    outputs = {"logprobs": torch.tensor([[0.5, -0.5, 3.0, 0.0]])}
+    outputs = {"logprobs": torch.tensor([0.5, -0.5, 3.0, 0.0])}
     _, metrics = policy_loss(LossOptions())(outputs, columns)
     shares = [metrics[f"{name}_share"].item() for name in ("clip_high", "clip_low", "dual_clip")]
     assert shares == [0.25, 0.25, 0.25]
@@ -114,7 +114,7 @@ def test_sft_loss_is_the_weighted_negative_logprob() -> None:
 def test_critic_loss_is_lowest_at_the_soft_target_and_zero_logit_predicts_the_base_rate() -> None:
     columns = batch(weight=[1.0, 0.0], targets=[0.3, 0.9], error_weights=[0.0, 2.0], error_targets=[0.0, 1.0])
     base = math.log(0.3 / 0.7)
-    scores = torch.zeros(1, 2, 2, requires_grad=True)
+    scores = torch.zeros(2, 2, requires_grad=True)
     loss, metrics = critic_loss(base_logit=base)({"scores": scores}, columns)
     loss.backward()
     entropy = -(0.3 * math.log(0.3) + 0.7 * math.log(0.7))
@@ -123,7 +123,7 @@ def test_critic_loss_is_lowest_at_the_soft_target_and_zero_logit_predicts_the_ba
     assert loss.item() == pytest.approx(entropy + 0.5 * 2 * math.log(2))
     assert scores.grad is not None
     # value at the first read-out: already right; error at the second: .5 * 2 * (1/2 - 1); nothing elsewhere
-    np.testing.assert_allclose(scores.grad[0], [[0.0, 0.0], [0.0, -0.5]], atol=1e-7)
+    np.testing.assert_allclose(scores.grad, [[0.0, 0.0], [0.0, -0.5]], atol=1e-7)
 
 
 def test_impossible_options_are_refused() -> None:

@@ -84,6 +84,8 @@ def test_stale_weights_in_the_engine_are_found_before_anything_is_trained_on_the
     states = [json.loads((p / "commit.json").read_text()) for p in checkpoints]
     assert max(state["state"]["iterations"] for state in states) == 1
     assert not (lab.run_dir / "actor" / "manifest.json").exists()
+    shards = list((lab.run_dir / "actor" / "shards").glob("*rollouts*"))
+    assert len(shards) == 1  # the probe spoke before anything was sampled with them
 
 
 @pytest.mark.parametrize("stage", ["actor", "evaluation"])

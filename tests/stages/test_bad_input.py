@@ -13,9 +13,10 @@ import pytest
 
 from critics.splits import split_clusters
 from env.catalog import ENVIRONMENTS, Environment
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, ConfigError
 from pipeline.tables import labels_from
 from pipeline.types import Label
+from stages.backends import read_deepspeed_config
 
 PHONE = ENVIRONMENTS["phone"]
 
@@ -38,6 +39,8 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(
         ("tasks.level_shares={1: 0.5}", "add up to 1"),
         ("run.name=../elsewhere", "run.name"),
         ("labels.anchors=[0.5, 1.5]", "labels.anchors"),
+        ("training.num_ranks=2", "needs training.backend = deepspeed"),
+        ("engine.replicas=2", "need engine.kind = vllm"),
         ("sft.model.num_kv_heads=3", "num_heads = 2; must be a multiple of num_kv_heads = 3"),
     ],
 )
@@ -47,6 +50,50 @@ def test_a_wrong_value_is_refused(
     assert empty.start("tasks", override) == 2
     assert expected in capsys.readouterr().err
     assert not empty.run_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("stage", "setting"), [("rollouts", "engine.kind=vllm"), ("sft", "training.backend=deepspeed")]
+)
+def test_a_backend_that_is_not_installed_is_refused_before_anything_is_planned(
+    chain: Any,
+    tmp_path: Path,
+    stage: str,
+    setting: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("stages.backends.find_spec", lambda name: None)
+    lab = chain.copy(tmp_path / "lab", "tasks", *(["sft"] if stage == "rollouts" else []))
+    assert lab.start(stage, setting) == 2
+    assert "is not installed. Next: make setup-engines" in capsys.readouterr().err
+    assert not (lab.run_dir / stage / "plan.json").exists()
+
+
+def test_a_base_that_is_no_policy_or_cannot_end_a_message_is_refused(
+    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks")
+    assert lab.start("sft", f"sft.base={tmp_path / 'nothing'}") == 3
+    assert "no policy at" in capsys.readouterr().err
+    mute = tmp_path / "mute"
+    shutil.copytree(chain.run_dir / "sft" / "policy", mute)
+    text = (mute / "tokenizer.json").read_text().replace("<|im_end|>", "<|other|>")
+    (mute / "tokenizer.json").write_text(text)
+    assert lab.start("sft", f"sft.base={mute}") == 3
+    assert "has no token '<|im_end|>'" in capsys.readouterr().err
+    assert lab.start("sft", "sft.num_updates=0") == 2
+    assert "name one in sft.base" in capsys.readouterr().err
+    assert not (lab.run_dir / "sft" / "plan.json").exists()
+
+
+@pytest.mark.parametrize("content", ["[", "[]", '{"gradient_clipping": 1}', None])
+def test_a_wrong_deepspeed_configuration_is_refused(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "deepspeed.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match=r"training\.deepspeed"):
+        read_deepspeed_config(path)
 
 
 @pytest.mark.parametrize("level", [3, 9])

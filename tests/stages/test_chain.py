@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from pipeline.ids import rollout_id
+from pipeline.models import load_policy
 from pipeline.tables import labels_from
 from pipeline.tracking import read_metrics
 from pipeline.types import Rollout
@@ -259,3 +260,17 @@ def test_duckdb_pandas_and_datasets_open_the_rollouts(chain: Any, tmp_path: Path
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == len(chain.rollouts("rollouts"))
+
+
+def test_a_base_is_taken_as_it_is_or_trained_further(chain: Any, tmp_path: Path) -> None:
+    base = chain.run_dir / "sft" / "policy"
+    adopted = chain.copy(tmp_path / "adopted", "tasks")
+    assert adopted.start("sft", f"sft.base={base}", "sft.num_updates=0") == 0
+    policy, given = load_policy(adopted.run_dir / "sft" / "policy"), load_policy(base)
+    assert policy.policy_digest == given.policy_digest
+    assert policy.tokenizer_digest == given.tokenizer_digest
+    trained = chain.copy(tmp_path / "trained", "tasks")
+    assert trained.start("sft", f"sft.base={base}", "sft.num_updates=2") == 0
+    further = load_policy(trained.run_dir / "sft" / "policy")
+    assert further.policy_digest != given.policy_digest
+    assert further.tokenizer_digest == given.tokenizer_digest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from env.catalog import ENVIRONMENTS
 from env.phone.levels import LEVELS
 from stages.settings import Config
-from stages.sft import rows_of_update
+from stages.sft_data import rows_of_update
 
 
 def test_the_defaults_name_only_levels_and_demonstrators_that_are_built() -> None:

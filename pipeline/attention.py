@@ -1,0 +1,214 @@
+"""Causal attention over rows packed one after another: no padding outside attention, none across rows.
+
+A packed model sees a flat list of N tokens of many rows, with positions that restart at each row. Only
+attention has to know where rows end. On a GPU in half precision that is torch's variable-length kernel;
+elsewhere rows of similar lengths attend in groups, padded to the longest of their group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from transformers import AttentionInterface, AttentionMaskInterface
+
+ATTENTION_NAME = "vdapo_packed"
+_SLACK = 1.25  # a group's longest row is at most this times its shortest, plus _EXTRA
+_EXTRA = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Rows that attend together; their tokens are `start:stop` of the flat list.
+
+    Attributes:
+        start, stop: place in the flat list.
+        rows: R, number of rows.
+        longest: T, of them.
+        pad: [R * T] token of the group for each padded place; None if all rows are equally long.
+        unpad: [stop - start] padded place of each token; None if nothing is padded.
+    """
+
+    start: int
+    stop: int
+    rows: int
+    longest: int
+    pad: torch.Tensor | None
+    unpad: torch.Tensor | None
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+    ) -> torch.Tensor:
+        """Returns [stop - start, heads, head_dim] for flat [N, heads, head_dim]."""
+        mixed = F.scaled_dot_product_attention(
+            self._padded(query),
+            self._padded(key),
+            self._padded(value),
+            is_causal=True,
+            scale=scaling,
+            enable_gqa=True,
+        )
+        flat = mixed.transpose(1, 2).reshape(self.rows * self.longest, *query.shape[1:])
+        return flat if self.unpad is None else take_rows(flat, self.unpad)
+
+    def _padded(self, flat: torch.Tensor) -> torch.Tensor:
+        """Returns [R, heads, T, head_dim]; padding repeats a row's last token."""
+        mine = flat[self.start : self.stop]
+        if self.pad is not None:
+            mine = _Pad.apply(mine, self.pad, self.unpad)
+        return mine.view(self.rows, self.longest, *flat.shape[1:]).transpose(1, 2)
+
+
+class _Pad(torch.autograd.Function):
+    """Repeats rows' last tokens. No kept output depends on the copies, so their gradient is 0 and dropped."""
+
+    @staticmethod
+    def forward(ctx: Any, flat: torch.Tensor, pad: torch.Tensor, unpad: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(unpad)
+        return flat.index_select(0, pad)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return gradients[0].index_select(0, ctx.saved_tensors[0]), None, None
+
+
+class _Take(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, flat: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(places)
+        ctx.number = len(flat)
+        return flat.index_select(0, places)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        gradient = gradients[0]
+        whole = gradient.new_zeros(ctx.number, *gradient.shape[1:])
+        return whole.index_copy_(0, ctx.saved_tensors[0], gradient), None
+
+
+def take_rows(flat: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Returns flat[places], each place at most once, so its gradient is copied and not added."""
+    return _Take.apply(flat, places)
+
+
+class Packing:
+    """Where the rows of a flat list of tokens begin and end.
+
+    Attributes:
+        lengths: tokens of each row; groups are fewest when they are sorted.
+        positions: [N] place of each token in its row.
+    """
+
+    def __init__(self, lengths: Sequence[int], device: torch.device | str = "cpu") -> None:
+        if not lengths or min(lengths) < 1:
+            raise ValueError(f"lengths = {list(lengths)[:8]}; rows have at least one token, and there is one")
+        self.lengths = tuple(lengths)
+        self.positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
+        self._ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+        self._groups: list[_Group] | None = None  # made when first needed: a GPU kernel needs none
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+    ) -> torch.Tensor:
+        """Returns [1, N, heads, head_dim] for [1, heads, N, head_dim]; keys may have fewer heads."""
+        query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+        if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
+            from torch.nn.attention.varlen import varlen_attn
+
+            mixed = varlen_attn(
+                query.contiguous(),
+                key.contiguous(),
+                value.contiguous(),
+                self._ends,
+                self._ends,
+                max(self.lengths),
+                max(self.lengths),
+                scale=scaling,
+                window_size=(-1, 0),
+                enable_gqa=True,
+            )
+            assert isinstance(mixed, torch.Tensor)
+            return mixed[None]
+        if self._groups is None:
+            self._groups = _groups(self.lengths, query.device)
+        parts = [group.attend(query, key, value, scaling) for group in self._groups]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts))[None]
+
+
+def _groups(lengths: Sequence[int], device: torch.device) -> list[_Group]:
+    """Returns neighbours of similar lengths, in the order given."""
+    groups, first, start = [], 0, 0
+    for place in range(1, len(lengths) + 1):
+        members = lengths[first:place]
+        if place < len(lengths):
+            wider = [*members, lengths[place]]
+            if max(wider) <= min(wider) * _SLACK + _EXTRA:
+                continue
+        groups.append(_group(start, members, device))
+        first, start = place, start + sum(members)
+    return groups
+
+
+def _group(start: int, lengths: Sequence[int], device: torch.device) -> _Group:
+    longest = max(lengths)
+    pad = unpad = None
+    if min(lengths) < longest:
+        sizes = torch.tensor(lengths)[:, None]
+        place = torch.arange(longest)[None]
+        firsts = sizes.cumsum(0) - sizes
+        pad = (firsts + torch.minimum(place, sizes - 1)).reshape(-1).to(device)
+        unpad = (place < sizes).reshape(-1).nonzero()[:, 0].to(device)
+    return _Group(start, start + sum(lengths), len(lengths), longest, pad, unpad)
+
+
+def packed_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    packing: Packing | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention as transformers calls it; the packing says what attends to what, so no mask is read.
+
+    Source: the interface of `transformers.AttentionInterface`.
+    """
+    if packing is None:
+        raise ValueError("packed attention needs the rows' lengths: call the model through run_packed")
+    return packing.attend(query, key, value, scaling), None
+
+
+def check_packable(config: Any) -> None:
+    """Raises ValueError for a model whose layers do not look at everything before a token."""
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"}:
+        raise ValueError(
+            f"the model has layers of {sorted(kinds)}; packed training knows full_attention only"
+        )
+
+
+def run_packed(model: Any, token_ids: torch.Tensor, packing: Packing) -> torch.Tensor:
+    """Returns the hidden states [N, width] of rows packed into token_ids [N].
+
+    Args:
+        model: a decoder without head (`base_model`), set to `ATTENTION_NAME`.
+        token_ids: [N] int64.
+        packing: of these N tokens.
+    """
+    return model(
+        input_ids=token_ids[None],
+        position_ids=packing.positions[None],
+        attention_mask=None,
+        use_cache=False,
+        packing=packing,
+    ).last_hidden_state[0]
+
+
+AttentionInterface.register(ATTENTION_NAME, packed_attention)
+AttentionMaskInterface.register(ATTENTION_NAME, lambda *args, **kwargs: None)

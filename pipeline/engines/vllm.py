@@ -1,0 +1,308 @@
+"""Generation with vLLM: replicas in processes of their own, one queue before them.
+
+This side knows no vLLM: it hands requests to the replicas (`vllm_replica.py`), gathers what they finish,
+and starts a replica that died again with the weights it had.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal
+
+from pipeline.engines import EngineCounters, Generation, GenerationRequest
+from pipeline.engines.requests import check_requests
+from pipeline.shared_weights import SharedWeights
+from pipeline.workers import Worker, WorkerDiedError
+
+if TYPE_CHECKING:
+    import torch
+
+EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
+MAX_RESTARTS = 3
+"""Deaths of replicas that one engine survives."""
+
+
+@dataclass(frozen=True, slots=True)
+class VllmOptions:
+    """How vLLM runs; nothing here changes what is sampled but for rounding.
+
+    Attributes:
+        dtype: of weights and key-value cache, "float32" or "bfloat16".
+        replicas: engines side by side, each with a copy of the weights.
+        tensor_parallel: GPUs of one replica.
+        max_live: sequences in flight over all replicas.
+        block_size: tokens per block of the prefix cache.
+        kv_cache_gib: memory for keys and values of each replica on a CPU.
+        memory_share: share of each GPU that a replica takes, weights included.
+        threads: CPU threads of each replica; 0 is all.
+        eager: no compilation and no graphs: a faster start, slower tokens.
+        handoff: how new weights reach the replicas: through shared memory, or through files.
+        handoff_folder: where such files lie, a fast local disk; None is the system's temporary folder.
+        start_timeout: seconds a replica may take until it is ready.
+        answer_timeout: seconds without any finished request until a replica counts as hung.
+    """
+
+    dtype: str = "bfloat16"
+    replicas: int = 1
+    tensor_parallel: int = 1
+    max_live: int = 256
+    block_size: int = 32
+    kv_cache_gib: float = 1.0
+    memory_share: float = 0.9
+    threads: int = 0
+    eager: bool = True
+    handoff: Literal["memory", "disk"] = "memory"
+    handoff_folder: str | None = None
+    start_timeout: float = 1800.0
+    answer_timeout: float = 1800.0
+
+
+@dataclass(slots=True)
+class _Replica:
+    index: int
+    worker: Worker
+    ready: bool = False
+    in_flight: dict[str, GenerationRequest] = field(default_factory=dict)
+
+
+class VllmEngine:
+    """An `Engine` over vLLM replicas.
+
+    The prefix cache is vLLM's own: by content, in whole blocks, so `cache_key` only keeps the requests of
+    a rollout on one replica and `release` has nothing to do.
+
+    Args:
+        folder: policy in Hugging Face form; the weights until the first `load_weights`.
+        policy_digest: name of those weights.
+        max_length: longest prompt and `max_new_tokens` together.
+        options: how vLLM runs.
+    """
+
+    def __init__(
+        self, folder: Path, policy_digest: str, max_length: int, options: VllmOptions | None = None
+    ) -> None:
+        self.policy_digest = policy_digest
+        self.max_length = max_length
+        self.counters = EngineCounters()
+        self.options = options or VllmOptions()
+        self.closed = False
+        self._folder = folder
+        self._shared = SharedWeights()
+        self._files: TemporaryDirectory[str] | None = None
+        self._load_message: tuple[Any, ...] | None = None  # what a replica started again must hear first
+        self._restarts_left = MAX_RESTARTS
+        self._owner: dict[str, int] = {}  # cache key -> replica
+        self._finished: list[Generation] = []
+        self._replicas = [_Replica(i, self._start(i)) for i in range(self.options.replicas)]
+
+    def submit(self, requests: Sequence[GenerationRequest]) -> None:
+        """Adds requests to the queue. Raises ValueError, adding none, if one is empty or cannot fit."""
+        in_flight = {name for replica in self._replicas for name in replica.in_flight}
+        check_requests(requests, in_flight, self.max_length)
+        batches: dict[int, list[GenerationRequest]] = {}
+        for request in requests:
+            replica = self._choose(request)
+            replica.in_flight[request.request_id] = request
+            batches.setdefault(replica.index, []).append(request)
+        for index, batch in batches.items():
+            replica = self._replicas[index]
+            if replica.ready:
+                self._send(replica, ("submit", batch))
+
+    def collect(self) -> list[Generation]:
+        """Returns at least one finished request, or [] when nothing is in flight.
+
+        Raises:
+            WorkerDiedError: replicas died more often than may be chance.
+        """
+        self._make_ready()
+        while not self._finished and any(replica.in_flight for replica in self._replicas):
+            busy = [replica for replica in self._replicas if replica.in_flight]
+            ready = wait([replica.worker.connection for replica in busy], self.options.answer_timeout)
+            if not ready:
+                self._restart(busy[0], busy[0].worker.death("finished nothing for too long"))
+            for replica in busy:
+                if replica.worker.connection in ready:
+                    self._take(replica)
+        finished, self._finished = self._finished, []
+        return finished
+
+    def release(self, cache_keys: Sequence[str]) -> None:
+        """Forgets which replica served these keys; vLLM's cache drops what is least recently used."""
+        for key in cache_keys:
+            self._owner.pop(key, None)
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor], policy_digest: str) -> None:
+        """Hands the weights to every replica and drops every cache; only while nothing is in flight.
+
+        Raises:
+            RuntimeError: requests are in flight.
+            ValueError: a name is missing or unknown.
+        """
+        number = sum(len(replica.in_flight) for replica in self._replicas)
+        if number:
+            raise RuntimeError(f"{number} requests are in flight; collect them before loading weights")
+        self._load_message = self._hand_over(complete_weights(weights, self._folder))
+        self._owner.clear()
+        self._make_ready()
+        for replica in self._replicas:
+            self._send(replica, self._load_message)
+        for replica in self._replicas:
+            self._expect(replica, "loaded")
+        self.policy_digest = policy_digest
+
+    def close(self) -> None:
+        """Ends the replicas; idempotent."""
+        self.closed = True
+        for replica in self._replicas:
+            replica.worker.close()
+            replica.in_flight.clear()
+            replica.ready = True  # nothing to wait for
+        self._finished.clear()
+        self._shared.close()
+        if self._files is not None:
+            self._files.cleanup()
+
+    def _start(self, index: int) -> Worker:
+        options = self.options
+        env = {
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine core lives, and dies, in the replica itself
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"),
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        if options.threads:
+            env["OMP_NUM_THREADS"] = str(options.threads)
+        if visible := _gpus_of_replica(index, options.tensor_parallel):
+            env["CUDA_VISIBLE_DEVICES"] = visible
+        worker = Worker("pipeline.engines.vllm_replica", f"vLLM replica {index}", env=env)
+        worker.send((str(self._folder), self.max_length, -(-options.max_live // options.replicas), options))
+        return worker
+
+    def _make_ready(self) -> None:
+        for replica in self._replicas:
+            while not replica.ready:
+                try:
+                    self._expect(replica, "ready", self.options.start_timeout)
+                    if self._load_message is not None:
+                        replica.worker.send(self._load_message)
+                        self._expect(replica, "loaded")
+                    if replica.in_flight:
+                        replica.worker.send(("submit", list(replica.in_flight.values())))
+                    replica.ready = True
+                except WorkerDiedError as error:
+                    self._restart(replica, error)
+
+    def _choose(self, request: GenerationRequest) -> _Replica:
+        key = request.cache_key
+        if key is not None and key in self._owner:
+            return self._replicas[self._owner[key]]
+        replica = min(self._replicas, key=lambda r: (len(r.in_flight), r.index))
+        if key is not None:
+            self._owner[key] = replica.index
+        return replica
+
+    def _send(self, replica: _Replica, message: tuple[Any, ...]) -> None:
+        try:
+            replica.worker.send(message)
+        except WorkerDiedError as error:
+            self._restart(replica, error)
+
+    def _expect(self, replica: _Replica, kind: str, timeout: float | None = None) -> None:
+        answer = replica.worker.receive(timeout or self.options.answer_timeout)
+        if answer[0] == "refused":
+            raise ValueError(answer[1])
+        if answer[0] != kind:
+            raise RuntimeError(f"{replica.worker.name} said {answer[0]!r} where {kind!r} was due")
+
+    def _take(self, replica: _Replica) -> None:
+        try:
+            generations, cached = replica.worker.receive()
+        except WorkerDiedError as error:
+            self._restart(replica, error)
+            return
+        for generation in generations:
+            request = replica.in_flight.pop(generation.request_id)
+            self.counters.requests += 1
+            self.counters.prompt_tokens += len(request.prompt_token_ids)
+            self.counters.generated_tokens += len(generation.token_ids)
+        self.counters.cached_tokens += cached
+        self._finished.extend(generations)
+
+    def _restart(self, replica: _Replica, error: WorkerDiedError) -> None:
+        """Starts a dead replica again; what it had in flight is asked again with the same seeds."""
+        if self._restarts_left == 0:
+            raise error
+        self._restarts_left -= 1
+        replica.worker.close()
+        replica.worker = self._start(replica.index)
+        replica.ready = False
+        self._make_ready()
+
+    def _hand_over(self, weights: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
+        import torch
+
+        dtype = getattr(torch, self.options.dtype)
+        if self.options.handoff == "memory":
+            return ("load", self._shared.write(weights, dtype))
+        from safetensors.torch import save_file
+
+        if self._files is None:
+            self._files = TemporaryDirectory(prefix="vdapo-weights-", dir=self.options.handoff_folder)
+            shutil.copy(self._folder / "config.json", self._files.name)
+        tensors = {name: tensor.to(dtype).cpu().contiguous().clone() for name, tensor in weights.items()}
+        save_file(tensors, Path(self._files.name) / "model.safetensors")
+        return ("load", self._files.name)
+
+
+def complete_weights(weights: Mapping[str, torch.Tensor], folder: Path) -> dict[str, torch.Tensor]:
+    """Returns the weights with a tied output layer under its own name too.
+
+    vLLM keeps a processed copy of the output layer beside the embedding that it shares weights with. Given
+    the embedding alone, a reload leaves that copy stale, without a word.
+
+    Raises:
+        ValueError: they are not the weights of the model in the folder.
+    """
+    from safetensors import safe_open
+
+    names: set[str] = set()
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, "pt") as tensors:
+            names |= set(tensors.keys())
+    tied = json.loads((folder / "config.json").read_text("utf-8")).get("tie_word_embeddings", False)
+    given = set(weights) - ({OUTPUT} if tied else set())
+    expected = names - ({OUTPUT} if tied else set())
+    if given != expected:
+        raise ValueError(
+            f"not this model's weights: {sorted(expected - given)[:3]} missing, "
+            f"{sorted(given - expected)[:3]} unknown"
+        )
+    return {**weights, **({OUTPUT: weights[EMBEDDING]} if tied else {})}
+
+
+def _gpus_of_replica(index: int, tensor_parallel: int) -> str | None:
+    """Returns the devices of one replica, cut from those this process may use; None without any."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        import torch
+
+        visible = ",".join(str(i) for i in range(torch.cuda.device_count()))
+    devices = [name for name in visible.split(",") if name]
+    if not devices:
+        return None
+    mine = devices[index * tensor_parallel : (index + 1) * tensor_parallel]
+    if len(mine) < tensor_parallel:
+        raise ValueError(
+            f"replica {index} of {tensor_parallel} GPUs does not fit on the {len(devices)} visible ones; "
+            "lower engine.replicas or engine.tensor_parallel"
+        )
+    return ",".join(mine)

@@ -1,0 +1,154 @@
+"""One vLLM engine in a process of its own: the only file that imports vllm."""
+
+from __future__ import annotations
+
+import math
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from pipeline.engines import Generation, GenerationRequest
+from pipeline.engines.vllm import VllmOptions
+from pipeline.shared_weights import Layout, read_shared
+from pipeline.workers import connect_to_parent
+
+EXTENSION = f"{__package__}.vllm_replica.WeightReceiver"
+
+
+class WeightReceiver:
+    """Mixed into vLLM's worker, whose `reload_weights` it calls with weights of another process."""
+
+    reload_weights: Any
+
+    def receive_weights(self, source: Layout | str) -> None:
+        """Replaces the model's weights by those in shared memory, or in a folder."""
+        if isinstance(source, str):
+            self.reload_weights(weights_path=source)
+        else:
+            self.reload_weights(weights_iterator=read_shared(source))
+
+
+def make_engine(folder: str, max_length: int, max_live: int, options: VllmOptions) -> Any:
+    """Returns vLLM's engine for token ids in and out, with log-probabilities after temperature."""
+    import torch
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    on_gpu = torch.cuda.is_available()
+    if options.threads and not on_gpu:
+        torch.set_num_threads(options.threads)
+    where: dict[str, Any] = (
+        {"gpu_memory_utilization": options.memory_share, "enable_sleep_mode": True}
+        if on_gpu
+        else {"kv_cache_memory_bytes": int(options.kv_cache_gib * 2**30)}
+    )
+    return LLMEngine.from_engine_args(
+        EngineArgs(
+            model=folder,
+            dtype=options.dtype,
+            max_model_len=max_length,
+            max_num_seqs=max_live,
+            tensor_parallel_size=options.tensor_parallel,
+            block_size=options.block_size,
+            enable_prefix_caching=True,
+            logprobs_mode="processed_logprobs",
+            skip_tokenizer_init=True,
+            generation_config="vllm",  # the model folder's own sampling defaults must not creep in
+            enforce_eager=options.eager,
+            worker_extension_cls=EXTENSION,
+            disable_log_stats=True,
+            seed=0,
+            **where,
+        )
+    )
+
+
+class Replica:
+    """Serves one parent: takes its messages between two steps of the engine, sends what has finished."""
+
+    def __init__(self, connection: Connection, engine: Any) -> None:
+        self._connection = connection
+        self._engine = engine
+        self._stops: dict[str, tuple[int, ...]] = {}
+
+    def run(self) -> None:
+        """Works until the parent hangs up."""
+        while True:
+            idle = not self._stops
+            while idle or self._connection.poll():
+                self._hear(self._connection.recv())
+                idle = not self._stops
+            self._step()
+
+    def _hear(self, message: tuple[Any, ...]) -> None:
+        kind, content = message
+        if kind == "submit":
+            for request in content:
+                self._add(request)
+        elif kind == "load":
+            self._engine.collective_rpc("receive_weights", args=(content,))
+            if not self._engine.reset_prefix_cache():
+                raise RuntimeError("vLLM kept its prefix cache although nothing is in flight")
+            self._connection.send(("loaded",))
+        else:
+            raise RuntimeError(f"unknown message {kind!r}")
+
+    def _add(self, request: GenerationRequest) -> None:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        self._stops[request.request_id] = request.stop_token_ids
+        self._engine.add_request(
+            request.request_id,
+            {"prompt_token_ids": list(request.prompt_token_ids)},
+            SamplingParams(
+                seed=request.seed,
+                max_tokens=request.max_new_tokens,
+                stop_token_ids=list(request.stop_token_ids),
+                temperature=request.temperature,
+                top_p=request.top_p,
+                top_k=max(0, request.top_k),
+                logprobs=0,
+                ignore_eos=True,
+                detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            ),
+        )
+
+    def _step(self) -> None:
+        finished = [output for output in self._engine.step() if output.finished]
+        if finished:
+            cached = sum(output.num_cached_tokens or 0 for output in finished)
+            self._connection.send(([self._generation(output) for output in finished], cached))
+
+    def _generation(self, output: Any) -> Generation:
+        completion = output.outputs[0]
+        token_ids = list(completion.token_ids)
+        logprobs = [
+            float(table[token].logprob) for token, table in zip(token_ids, completion.logprobs, strict=True)
+        ]
+        if not all(map(math.isfinite, logprobs)):
+            raise FloatingPointError(f"request {output.request_id}: a log-probability is not finite")
+        stops = self._stops.pop(output.request_id)
+        return Generation(
+            output.request_id, token_ids, logprobs, "stop" if token_ids[-1] in stops else "length"
+        )
+
+
+def main() -> None:
+    """Makes the engine that the parent describes, says so, and serves until the parent hangs up."""
+    connection = connect_to_parent()
+    try:
+        engine = make_engine(*connection.recv())
+        connection.send(("ready",))
+        Replica(connection, engine).run()
+    except EOFError:
+        sys.exit(0)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Weights in memory that another process of this machine can read: one copy, no file, nothing to leak."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where each tensor lies in the memory behind `path`.
+
+    Attributes:
+        path: opens the memory in any process of the same user, as long as its owner lives.
+        num_bytes: of all tensors, gaps included.
+        tensors: (name, dtype's name, shape, first byte) of each.
+    """
+
+    path: str
+    num_bytes: int
+    tensors: tuple[tuple[str, str, tuple[int, ...], int], ...]
+
+
+class SharedWeights:
+    """An anonymous memory file; it goes when its owner does."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.memfd_create("vdapo-weights")
+        self._path = f"/proc/{os.getpid()}/fd/{self._descriptor}"
+
+    def write(self, weights: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None) -> Layout:
+        """Copies the tensors in, over what was there; returns where each lies.
+
+        Args:
+            weights: floating-point tensors on any device.
+            dtype: to store them in; None keeps each one's own.
+        """
+        import torch
+
+        entries, place = [], 0
+        for name, tensor in weights.items():
+            kind = dtype or tensor.dtype
+            entries.append((name, str(kind).removeprefix("torch."), tuple(tensor.shape), place))
+            place += -(-tensor.numel() * kind.itemsize // _ALIGNMENT) * _ALIGNMENT
+        os.ftruncate(self._descriptor, max(place, 1))
+        layout = Layout(self._path, max(place, 1), tuple(entries))
+        with torch.no_grad():
+            for name, target in _tensors(mmap.mmap(self._descriptor, layout.num_bytes), layout):
+                target.copy_(weights[name])
+        return layout
+
+    def close(self) -> None:
+        """Frees the memory once no reader has it open; idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def read_shared(layout: Layout) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields (name, tensor); the tensors are views of the shared memory, valid until it is written again."""
+    descriptor = os.open(layout.path, os.O_RDWR)  # torch has no read-only tensors
+    try:
+        memory = mmap.mmap(descriptor, layout.num_bytes)
+    finally:
+        os.close(descriptor)
+    yield from _tensors(memory, layout)
+
+
+def _tensors(memory: mmap.mmap, layout: Layout) -> Iterator[tuple[str, torch.Tensor]]:
+    import torch
+
+    for name, kind, shape, offset in layout.tensors:
+        dtype, count = getattr(torch, kind), math.prod(shape)
+        if count == 0:  # torch makes no empty view
+            yield name, torch.empty(shape, dtype=dtype)
+        else:
+            yield name, torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).view(shape)

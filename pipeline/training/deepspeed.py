@@ -1,0 +1,294 @@
+"""Training with DeepSpeed: ranks in processes of their own, started and fed by the stage.
+
+This side knows no DeepSpeed: it deals an update's rows to the ranks (`deepspeed_rank.py`) and adds up what
+they report. Every rank gets the same number of micro-batches, as collectives need.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.batches import bins_of
+from pipeline.errors import ArtifactError, DivergenceError
+from pipeline.shared_weights import SharedWeights, read_shared
+from pipeline.training import TrainingRow
+from pipeline.workers import Worker
+
+if TYPE_CHECKING:
+    import torch
+
+    from pipeline.shared_weights import Layout
+    from pipeline.training import Loss
+
+STATE = "state.json"
+HEAD = "score."
+"""First letters of the names of a critic's head, which may be trained alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeepSpeedOptions:
+    """How DeepSpeed runs; nothing here changes what is computed but for rounding.
+
+    Attributes:
+        num_ranks: processes, one GPU each.
+        config: DeepSpeed's own configuration, without what the trainer decides (optimizer, clipping, batch
+            sizes, accumulation).
+        threads: CPU threads of each rank; 0 is torch's choice.
+        timeout: seconds an update may take until its ranks count as hung.
+    """
+
+    num_ranks: int = 1
+    config: Mapping[str, Any] = field(default_factory=lambda: {"zero_optimization": {"stage": 2}})
+    threads: int = 0
+    timeout: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class RankSetup:
+    """What a rank needs to build its part of the trainer.
+
+    Attributes:
+        model_class: class of the model in transformers.
+        model_config: its configuration as a dictionary.
+        weights: fp32, where the ranks read them once.
+        head: of `Network`.
+        network: further options of `Network`.
+        weight_decay: AdamW's.
+        betas: AdamW's.
+        grad_clip: bound on the gradient's norm.
+        trains: whether there is an optimizer at all.
+        options: how DeepSpeed runs.
+    """
+
+    model_class: str
+    model_config: dict[str, Any]
+    weights: Layout
+    head: str
+    network: dict[str, Any]
+    weight_decay: float
+    betas: tuple[float, float]
+    grad_clip: float
+    trains: bool
+    options: DeepSpeedOptions
+
+
+class DeepSpeedTrainer:
+    """A `Trainer` whose model lives in the ranks, split as ZeRO says.
+
+    Attributes:
+        num_updates: optimizer steps taken.
+        learning_rate: number of updates taken -> rate of the next; may be replaced between phases.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        head: str,
+        learning_rate: Callable[[int], float] | None = None,
+        weight_decay: float = 0.0,
+        grad_clip: float = 1.0,
+        micro_batch_tokens: int = 16384,
+        betas: tuple[float, float] = (0.9, 0.999),
+        options: DeepSpeedOptions | None = None,
+        **network: Any,
+    ) -> None:
+        """Starts the ranks with a model's weights; see `TorchTrainer` for the arguments it shares."""
+        options = options or DeepSpeedOptions()
+        self.model = model
+        self.learning_rate = learning_rate
+        self.num_updates = 0
+        self._options = options
+        self._micro_batch_tokens = micro_batch_tokens
+        self._shared = SharedWeights()
+        self._trainable: tuple[str, ...] | None = None
+        self._steps = {"head": 0, "body": 0}
+        setup = RankSetup(
+            model_class=type(model).__name__,
+            model_config=model.config.to_dict(),
+            weights=self._shared.write(dict(model.named_parameters())),
+            head=head,
+            network=network,
+            weight_decay=weight_decay,
+            betas=betas,
+            grad_clip=grad_clip,
+            trains=learning_rate is not None,
+            options=options,
+        )
+        port = _free_port()
+        self._ranks = [self._start(rank, port) for rank in range(options.num_ranks)]
+        for rank in self._ranks:
+            rank.send(setup)
+        self._answers()
+
+    def set_trainable(self, prefixes: Sequence[str] | None) -> None:
+        """Trains only weights whose names start with one of the prefixes (None: all); keeps their moments."""
+        if prefixes is not None and not all(prefix.startswith(HEAD.rstrip(".")) for prefix in prefixes):
+            raise ValueError(
+                f"trainable weights {list(prefixes)}; with DeepSpeed it is the head or everything"
+            )
+        self._trainable = None if prefixes is None else tuple(prefixes)
+        self._tell("set_head_only", self._trainable is not None)
+
+    def update(self, rows: Sequence[TrainingRow], loss: Loss) -> dict[str, float]:
+        """Takes one optimizer step on the sum of `loss` over rows; see `Trainer`.
+
+        Raises:
+            ValueError: there are no rows.
+            DivergenceError: loss or gradient is not finite; the weights have not changed.
+        """
+        if not rows or self.learning_rate is None:
+            raise ValueError(f"an update needs rows (got {len(rows)}) and a trainer with a learning rate")
+        rate = self.learning_rate(self.num_updates)
+        shares = self._deal(rows)
+        answers = self._tell("update", *[[(loss, rate, share)] for share in shares], each=True)
+        sums: dict[str, float] = {}
+        for metrics in answers:
+            for name, number in metrics["sums"].items():
+                sums[name] = sums.get(name, 0.0) + number
+        norm = answers[0]["grad_norm"]
+        if not answers[0]["stepped"]:
+            raise DivergenceError(
+                f"training diverged at update {self.num_updates}: loss {sums['loss']}, gradient norm {norm}; "
+                "both must be finite. The weights are those before it. Next: a lower learning_rate or more "
+                "warm-up, then the stage again with --fresh (the same command alone would end here again)"
+            )
+        self.num_updates += 1
+        self._steps["head"] += 1
+        self._steps["body"] += self._trainable is None
+        return sums | {"grad_norm": norm, "learning_rate": rate}
+
+    def forward(self, rows: Sequence[TrainingRow]) -> list[dict[str, np.ndarray]]:
+        """Returns each row's outputs without gradient, unpadded, in the order given."""
+        results: list[dict[str, np.ndarray]] = [{} for _ in rows]
+        answers = self._tell("forward", *[[share] for share in self._deal(rows)], each=True)
+        for places, answer in zip(self._deal_places(rows), answers, strict=True):
+            for batch, outputs in zip(places, answer, strict=False):  # what follows is idle work
+                for i, output in zip(batch, outputs, strict=True):
+                    results[i] = output
+        return results
+
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """Returns the model's weights by Hugging Face name; views that the next call overwrites."""
+        layout = self._tell("gather_weights")[0]
+        return dict(read_shared(layout))
+
+    def save_checkpoint(self, folder: Path) -> None:
+        """Writes each rank's share of weights and moments, whole tensors in safetensors, then state.json."""
+        folder.mkdir(parents=True, exist_ok=True)
+        digests: dict[str, str] = {}
+        for answer in self._tell("save", str(folder)):
+            digests |= answer
+        state = {
+            "num_updates": self.num_updates,
+            "steps": self._steps,
+            "trainable": self._trainable,
+            "sha256": digests,
+        }
+        (folder / STATE).write_text(json.dumps(state, indent=1, sort_keys=True) + "\n")
+
+    def load_checkpoint(self, folder: Path) -> None:
+        """Restores what `save_checkpoint` wrote, on whatever number of ranks.
+
+        Raises:
+            ArtifactError: a file is missing, its digest differs, or it belongs to another model.
+        """
+        from pipeline.ids import file_sha256
+
+        try:
+            state = json.loads((folder / STATE).read_text())
+            for name, expected in state["sha256"].items():
+                if (got := file_sha256(folder / name)) != expected:
+                    raise ArtifactError(
+                        f"{folder / name}: SHA-256 is {got[:12]}, state.json says {expected[:12]}"
+                    )
+        except (OSError, ValueError, KeyError) as error:
+            raise ArtifactError(f"{folder} is not a whole checkpoint: {error!r}") from error
+        self._tell("load", (str(folder), sorted(state["sha256"]), state["steps"]))
+        self._steps = dict(state["steps"])
+        self.num_updates = int(state["num_updates"])
+        self.set_trainable(state["trainable"])
+
+    def export(self, folder: Path) -> None:
+        """Writes the model in Hugging Face format (config, safetensors)."""
+        from transformers.utils.logging import disable_progress_bar
+
+        disable_progress_bar()
+        self.model.load_state_dict(self.weights(), strict=False)
+        self.model.save_pretrained(folder)
+
+    def close(self) -> None:
+        """Ends the ranks; idempotent."""
+        for rank in self._ranks:
+            rank.close()
+        self._shared.close()
+
+    def _start(self, rank: int, port: int) -> Worker:
+        env = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(self._options.num_ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+        import torch
+
+        if not torch.cuda.is_available():
+            env["DS_ACCELERATOR"] = "cpu"
+        if self._options.threads:
+            env["OMP_NUM_THREADS"] = str(self._options.threads)
+        return Worker("pipeline.training.deepspeed_rank", f"DeepSpeed rank {rank}", env=env)
+
+    def _tell(self, method: str, *arguments: Any, each: bool = False) -> list[Any]:
+        """Calls a method of every rank, with the same arguments or `each` its own; returns their answers."""
+        for index, rank in enumerate(self._ranks):
+            rank.send((method, tuple(arguments[index]) if each else arguments))
+        return self._answers()
+
+    def _answers(self) -> list[Any]:
+        answers = [rank.receive(self._options.timeout) for rank in self._ranks]
+        for kind, content in answers:
+            if kind == "refused":
+                raise ArtifactError(content)
+        return [content for _, content in answers]
+
+    def _deal_places(self, rows: Sequence[TrainingRow]) -> list[list[list[int]]]:
+        """Returns, for each rank, its micro-batches as places of rows, dealt heaviest first."""
+        lengths = [len(row.token_ids) for row in rows]
+        bins = bins_of(lengths, self._micro_batch_tokens)
+        cost = [sum(lengths[i] for i in members) for members in bins]
+        shares: list[list[list[int]]] = [[] for _ in self._ranks]
+        loads = [0] * len(self._ranks)
+        for place in sorted(range(len(bins)), key=lambda b: -cost[b]):
+            lightest = min(range(len(loads)), key=lambda r: (len(shares[r]), loads[r]))
+            shares[lightest].append(bins[place])
+            loads[lightest] += cost[place]
+        return shares
+
+    def _deal(self, rows: Sequence[TrainingRow]) -> list[list[list[TrainingRow]]]:
+        """Returns each rank's micro-batches, equally many: the missing ones repeat a row at weight 0."""
+        shares = [[[rows[i] for i in batch] for batch in share] for share in self._deal_places(rows)]
+        most = max(map(len, shares))
+        idle = _without_weight(min(rows, key=lambda row: len(row.token_ids)))
+        return [share + [[idle]] * (most - len(share)) for share in shares]
+
+
+def _without_weight(row: TrainingRow) -> TrainingRow:
+    zero = {name: np.zeros_like(column) for name, column in row.columns.items() if "weight" in name}
+    return TrainingRow(row.token_ids, row.columns | zero)
+
+
+def _free_port() -> int:
+    if port := os.environ.get("VDAPO_MASTER_PORT"):
+        return int(port)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -1,0 +1,234 @@
+"""One rank of a DeepSpeed trainer in a process of its own: the only file that imports deepspeed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.batches import Batch, micro_batches
+from pipeline.ids import file_sha256
+from pipeline.shared_weights import Layout, SharedWeights, read_shared
+from pipeline.training import TrainingRow
+from pipeline.training.deepspeed import HEAD, RankSetup
+from pipeline.training.network import Network
+from pipeline.workers import connect_to_parent
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+_PREFIX = "model."  # of the wrapped model's parameters in `Network`
+
+
+class Rank:
+    """This rank's part of the model, its optimizer, and what the trainer may ask of it."""
+
+    def __init__(self, setup: RankSetup) -> None:
+        import deepspeed
+        import transformers
+
+        self._setup = setup
+        self._rank = int(os.environ["RANK"])
+        self._world = int(os.environ["WORLD_SIZE"])
+        if setup.options.threads:
+            torch.set_num_threads(setup.options.threads)
+        self._device = torch.device("cuda", self._rank) if torch.cuda.is_available() else torch.device("cpu")
+        deepspeed.init_distributed(verbose=False)
+        model_class = getattr(transformers, setup.model_class)
+        config = model_class.config_class.from_dict(setup.model_config)
+        model = model_class(config).to(torch.float32)
+        named = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, tensor in read_shared(setup.weights):
+                named[name].copy_(tensor)
+        self._network = Network(model, head=setup.head, **setup.network)  # type: ignore[arg-type]
+        self._parameters = dict(self._network.named_parameters())
+        self._shared = SharedWeights()
+        if not setup.trains:  # every rank scores its share with a whole copy
+            self._engine: Any = self._network.to(self._device)
+            return
+        optimizer = torch.optim.AdamW(_groups(named, setup.weight_decay), lr=0.0, betas=setup.betas)
+        self._engine, *_ = deepspeed.initialize(
+            model=self._network,
+            optimizer=optimizer,
+            config={
+                **setup.options.config,
+                "train_micro_batch_size_per_gpu": 1,
+                "gradient_accumulation_steps": 1,
+                "managed_gradient_accumulation": False,
+                "gradient_clipping": setup.grad_clip,
+                "zero_allow_untested_optimizer": True,
+                "steps_per_print": 2**31,
+            },
+        )
+        self._make_moments()
+
+    def _make_moments(self) -> None:
+        """Gives every partition its moments now, so that a checkpoint can be saved or loaded any time."""
+        zero = self._engine.optimizer
+        self._flat = list(
+            getattr(zero, "fp32_partitioned_groups_flat", ()) or zero.single_partition_of_fp32_groups
+        )
+        for flat in self._flat:
+            zero.optimizer.state[flat] = {
+                "step": torch.zeros(()),
+                **{kind: torch.zeros_like(flat) for kind in MOMENTS},
+            }
+        if hasattr(zero, "_lazy_init_hp_params_optimizer_state"):
+            zero._lazy_init_hp_params_optimizer_state()
+
+    def update(self, work: tuple[Any, float, Sequence[Sequence[TrainingRow]]]) -> dict[str, Any]:
+        """Takes one step on this rank's micro-batches; returns its sums, and what all ranks agree on."""
+        loss, rate, share = work
+        sums: dict[str, float] = {"loss": 0.0}
+        for rows in share:
+            [batch] = micro_batches(rows, sum(len(row.token_ids) for row in rows))
+            batch = batch.to(self._device)
+            total, metrics = loss(self._engine(batch), batch)
+            # DeepSpeed averages over ranks; our losses are sums over all of them.
+            self._engine.backward(total * self._world, scale_wrt_gas=False)
+            for name, number in ({"loss": total} | metrics).items():
+                sums[name] = sums.get(name, 0.0) + float(number.detach())
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = rate if self._moves(group["head"]) else 0.0
+        steps = self._steps()
+        self._engine.step()  # skipped by DeepSpeed, on all ranks, if a gradient is not finite
+        stepped = self._engine.was_step_applied()
+        for flat, (step, head) in steps.items():
+            if not stepped or not self._moves(head):  # a weight that stays has taken no step
+                self._engine.optimizer.optimizer.state[flat]["step"].fill_(step)
+        norm = self._engine.get_global_grad_norm() if stepped else float("nan")
+        return {"sums": sums, "grad_norm": float(norm or 0.0), "stepped": stepped}
+
+    def forward(self, share: Sequence[Sequence[TrainingRow]]) -> list[list[dict[str, np.ndarray]]]:
+        """Returns the outputs of each row of each micro-batch."""
+        answers = []
+        with torch.no_grad():
+            for rows in share:
+                [batch] = micro_batches(rows, sum(len(row.token_ids) for row in rows))
+                answers.append(_unpacked(self._engine(batch.to(self._device)), batch))
+        return answers
+
+    def gather_weights(self) -> Layout | None:
+        """Returns where rank 0 put all weights, fp32 and by Hugging Face name."""
+        whole = {name: self._whole(p) for name, p in self._named()}
+        return self._shared.write(whole) if self._rank == 0 else None
+
+    def save(self, folder: str) -> dict[str, str]:
+        """Writes this rank's share of the tensors, weights and moments; returns file name -> SHA-256."""
+        from safetensors.torch import save_file
+
+        mine: dict[str, torch.Tensor] = {}
+        for place, (name, parameter) in enumerate(self._named()):
+            whole = {"weight": self._whole(parameter)} | {
+                kind: self._whole(parameter, kind) for kind in MOMENTS
+            }
+            if place % self._world == self._rank:
+                mine |= {f"{kind}.{name}": tensor.cpu().contiguous() for kind, tensor in whole.items()}
+        file = f"part-{self._rank:05d}-of-{self._world:05d}.safetensors"
+        save_file(mine, Path(folder) / file)
+        return {file: file_sha256(Path(folder) / file)}
+
+    def load(self, where: tuple[str, Sequence[str], dict[str, int]]) -> None:
+        """Takes every tensor of a checkpoint, each rank its own part, and the steps of body and head."""
+        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+        from safetensors import safe_open
+
+        folder, files, steps = where
+        parameters = dict(self._named())
+        for file in files:
+            with safe_open(Path(folder) / file, "pt") as tensors:
+                for key in tensors.keys():  # noqa: SIM118 - not a dictionary
+                    kind, name = key.split(".", 1)
+                    value = tensors.get_tensor(key).to(self._device)
+                    if kind == "weight":
+                        safe_set_full_fp32_param(parameters[name], value)  # the master copy only
+                        self._set_working_copy(parameters[name], value)
+                    else:
+                        safe_set_full_optimizer_state(parameters[name], value, kind)
+        for flat, (_, head) in self._steps().items():
+            self._engine.optimizer.optimizer.state[flat]["step"].fill_(steps["head" if head else "body"])
+
+    def _set_working_copy(self, parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
+        from deepspeed.runtime.zero import GatheredParameters
+
+        with torch.no_grad():
+            if not hasattr(parameter, "ds_id"):  # whole on every rank
+                parameter.copy_(value)
+                return
+            with GatheredParameters([parameter], modifier_rank=0):
+                if self._rank == 0:
+                    parameter.copy_(value)
+
+    def set_head_only(self, head_only: bool) -> None:
+        """Lets only the head move, or everything."""
+        self._network.head_only = head_only
+
+    def _moves(self, head: bool) -> bool:
+        return head or not self._network.head_only
+
+    def _steps(self) -> dict[torch.Tensor, tuple[int, bool]]:
+        """Returns flat partition -> (steps taken, whether it belongs to the head)."""
+        zero = self._engine.optimizer
+        group_of = getattr(zero, "sub_group_to_group_id", None)
+        found = {}
+        for place, flat in enumerate(self._flat):
+            group = zero.optimizer.param_groups[place if group_of is None else group_of[place]]
+            found[flat] = (int(zero.optimizer.state[flat]["step"]), bool(group["head"]))
+        return found
+
+    def _named(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return [(name.removeprefix(_PREFIX), p) for name, p in self._parameters.items()]
+
+    def _whole(self, parameter: torch.nn.Parameter, kind: str | None = None) -> torch.Tensor:
+        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+        if kind is None:
+            return safe_get_full_fp32_param(parameter)
+        return safe_get_full_optimizer_state(parameter, kind)
+
+
+def _groups(named: dict[str, torch.nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Returns AdamW's groups: a critic's head apart from its body, and no decay for vectors."""
+    groups = []
+    for head in (False, True):
+        mine = [p for name, p in named.items() if name.startswith(HEAD) == head]
+        for decay, members in (
+            (weight_decay, [p for p in mine if p.ndim >= 2]),
+            (0.0, [p for p in mine if p.ndim < 2]),
+        ):
+            if members:
+                groups.append({"params": members, "weight_decay": decay, "head": head})
+    return groups
+
+
+def _unpacked(outputs: dict[str, torch.Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
+    rows: list[dict[str, np.ndarray]] = [{} for _ in batch.lengths]
+    for name, tensor in outputs.items():
+        for i, numbers in batch.unpacked(tensor.float().cpu().numpy()):
+            rows[i][name] = numbers
+    return rows
+
+
+def main() -> None:
+    """Makes the rank that the parent describes, then answers its calls until it hangs up."""
+    connection = connect_to_parent()
+    try:
+        rank = Rank(connection.recv())
+        connection.send(("ready", None))
+        while True:
+            method, arguments = connection.recv()
+            connection.send(("done", getattr(rank, method)(*arguments)))
+    except EOFError:
+        sys.exit(0)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Child processes that serve this one over a pipe and die with it.
+
+Heavy libraries that own their process (vLLM's engine, DeepSpeed's ranks) run in one each: their memory,
+threads, signals and crashes stay out of the stage, whose own process keeps the ledger and the lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Mapping
+from multiprocessing.connection import Connection, Pipe
+from typing import IO, Any
+
+from pipeline.errors import ArtifactError, ExitCode
+
+_LOG_LINES = 12  # of a dead worker, in the error message
+_PARENT = "VDAPO_PARENT_PID"
+
+
+class WorkerDiedError(ArtifactError):
+    """A child process ended while it was needed. Exit code 75: what is committed stays, run again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code=ExitCode.STOPPED)
+
+
+class Worker:
+    """A child process running `python -m module`, and the pipe to it.
+
+    It has a session of its own, so a Ctrl-C meant for the stage does not reach it, and it is killed by the
+    kernel when the stage dies in whatever way.
+
+    Attributes:
+        name: in messages.
+        connection: to `multiprocessing.connection.wait` on; use `send` and `receive` for the rest.
+    """
+
+    def __init__(self, module: str, name: str, *, env: Mapping[str, str] | None = None) -> None:
+        """Starts the process; returns at once.
+
+        Args:
+            module: run with the pipe's descriptor as its argument; it calls `connect_to_parent` first.
+            name: in messages.
+            env: set over this process's environment.
+        """
+        self.name = name
+        self.connection, theirs = Pipe()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+            env={**os.environ, **(env or {}), _PARENT: str(os.getpid())},
+        )
+        theirs.close()
+        self._finalizer = weakref.finalize(self, _end, self._process, self._log)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def send(self, message: Any) -> None:
+        """Sends a message. Raises WorkerDiedError."""
+        try:
+            self.connection.send(message)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise self.death() from error
+
+    def receive(self, timeout: float | None = None) -> Any:
+        """Returns the next message.
+
+        Args:
+            timeout: seconds; None waits for ever. A worker that is silent for longer is killed.
+
+        Raises:
+            WorkerDiedError: it has ended, or was silent for too long.
+        """
+        try:
+            if self.connection.poll(timeout):
+                return self.connection.recv()
+        except (EOFError, ConnectionResetError) as error:
+            raise self.death() from error
+        raise self.death(f"did not answer within {timeout:.0f} s")
+
+    def death(self, why: str | None = None) -> WorkerDiedError:
+        """Ends what is left of the process; returns the error that tells what it last said."""
+        self._stop()
+        status = self._process.returncode
+        cause = why or (
+            f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        )
+        memory = " (out of memory?)" if why is None and status == -signal.SIGKILL else ""
+        words = "(nothing)" if self._log.closed else self.last_words()
+        return WorkerDiedError(
+            f"{self.name} (process {self.pid}) {cause}{memory}. Its last words:\n{words}\n"
+            "What was committed stays. Next: the same command again, with less memory or load if it recurs"
+        )
+
+    def last_words(self) -> str:
+        """Returns the last lines of its output."""
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - 16384))
+        lines = self._log.read().decode("utf-8", "replace").splitlines()
+        return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:]) or "  (nothing)"
+
+    def close(self) -> None:
+        """Ends the process and everything it started; idempotent."""
+        self._stop()
+        self._finalizer()
+
+    def _stop(self) -> None:
+        self.connection.close()  # the worker's next read ends it, with time to end what it started
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        _kill(self._process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kills a process and what it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _end(process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
+    """What happens to a worker that nobody closed, too."""
+    _kill(process)
+    log.close()
+
+
+def connect_to_parent() -> Connection:
+    """Returns the pipe to the process that started this worker, and ties this process's life to its.
+
+    The first thing that a worker's module calls.
+    """
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != int(os.environ.pop(_PARENT)):
+        sys.exit("the parent process has ended")
+    return Connection(int(sys.argv[1]))

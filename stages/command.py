@@ -1,0 +1,27 @@
+"""`vdapo`: the commands that look at runs (`pipeline.cli`), and `plan`, which needs to know the settings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from pipeline import cli
+from pipeline.errors import ConfigError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit code of one command."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] != ["plan"]:
+        return cli.main(arguments)
+    from stages import plan
+
+    try:
+        return plan.main(arguments[1:])
+    except ConfigError as error:
+        print(f"vdapo: {error}", file=sys.stderr)
+        return int(error.code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""What only the vLLM engine promises: hand-offs, restarts, reuse of prefixes, clear refusals."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.engines.scripted import common_prefix
+from pipeline.engines.vllm import VllmEngine, VllmOptions
+from pipeline.workers import WorkerDiedError
+from tests.pipeline.engines.helpers import answers, ask, assert_agrees, some_prompts, tiny_model
+
+pytestmark = pytest.mark.slow
+
+
+def engine_of(folder: Path, **changes: Any) -> VllmEngine:
+    pytest.importorskip("vllm", reason="make setup-engines installs it")
+    tiny_model().save_pretrained(folder)
+    settings: dict[str, Any] = {"dtype": "float32", "max_live": 8, "kv_cache_gib": 0.25} | changes
+    return VllmEngine(folder, "first", 256, VllmOptions(**settings))
+
+
+@pytest.fixture
+def engine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[VllmEngine]:
+    engine = engine_of(tmp_path / "policy", **getattr(request, "param", {}))
+    yield engine
+    engine.close()
+
+
+@pytest.mark.parametrize("engine", [{"handoff": "memory"}, {"handoff": "disk"}], indirect=True)
+def test_handed_over_weights_are_the_ones_that_sample(engine: VllmEngine) -> None:
+    requests = [ask(f"r{i}", prompt, seed=i) for i, prompt in enumerate(some_prompts(4))]
+    for seed in (1, 2, 3):
+        other = tiny_model(seed)
+        # Tied weights come once or twice, as trainers name them.
+        weights = other.state_dict() if seed == 1 else dict(other.named_parameters())
+        engine.load_weights(weights, f"weights {seed}")
+        assert_agrees(other, requests, answers(engine, requests))
+        assert engine.policy_digest == f"weights {seed}"
+
+
+@pytest.mark.parametrize("engine", [{"replicas": 2}], indirect=True)
+def test_a_replica_that_dies_is_started_again_and_nothing_is_lost(engine: VllmEngine) -> None:
+    other = tiny_model(1)
+    engine.load_weights(other.state_dict(), "second")
+    requests = [
+        ask(f"r{i}", prompt, seed=i, max_new_tokens=100, stop_token_ids=())
+        for i, prompt in enumerate(some_prompts(12))
+    ]
+    engine.submit(requests)
+    found = {generation.request_id: generation for generation in engine.collect()}
+    os.kill(engine._replicas[0].worker.pid, signal.SIGKILL)
+    while generations := engine.collect():
+        assert not found.keys() & {generation.request_id for generation in generations}
+        found |= {generation.request_id: generation for generation in generations}
+    assert found.keys() == {request.request_id for request in requests}
+    assert_agrees(other, requests, found)  # with the weights that were handed over, not those of the folder
+
+
+def test_weights_of_another_model_are_refused(engine: VllmEngine) -> None:
+    weights = dict(tiny_model().named_parameters())
+    weights["model.other"] = weights.pop("model.norm.weight")
+    with pytest.raises(ValueError, match=r"model\.norm\.weight.*missing.*model\.other.*unknown"):
+        engine.load_weights(weights, "second")
+    assert engine.policy_digest == "first"
+
+
+def test_an_engine_that_cannot_start_says_why(tmp_path: Path) -> None:
+    engine = engine_of(tmp_path / "policy", kv_cache_gib=100_000.0)
+    with pytest.raises(WorkerDiedError, match="memory"):
+        engine.load_weights(tiny_model().state_dict(), "first")
+    engine.close()
+
+
+def test_later_turns_and_attempts_reuse_what_was_sent(engine: VllmEngine) -> None:
+    """Cacheable are the full blocks of the longest prefix already sent; of these at least 90 % are reused."""
+    block = engine.options.block_size
+    rng = random.Random(0)
+    sent: list[list[int]] = []
+    cacheable = 0
+    conversations = [[rng.randrange(2, 48) for _ in range(40)] for _ in range(6)]
+    for turn in range(4):
+        requests = []
+        for i, prompt in enumerate(conversations):
+            longest = max((common_prefix(prompt, other) for other in sent), default=0)
+            cacheable += min(longest, len(prompt) - 1) // block * block
+            requests.append(ask(f"{i}:{turn}", prompt, seed=turn, cache_key=str(i), stop_token_ids=()))
+        found = answers(engine, requests)
+        for i, prompt in enumerate(conversations):
+            whole = [*prompt, *found[f"{i}:{turn}"].token_ids]
+            sent.append(whole[:-1])  # the last token's key and value are never computed
+            conversations[i] = [*whole, *(rng.randrange(2, 48) for _ in range(25))]
+    assert cacheable > 0
+    assert engine.counters.cached_tokens >= 0.9 * cacheable
+    assert engine.counters.cached_tokens <= cacheable

@@ -1,0 +1,112 @@
+"""The planner's figures are those of the real configuration, and count what the real model keeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
+
+from pipeline.attention import ATTENTION_NAME, Packing, run_packed
+from pipeline.planner import (
+    GIB,
+    Generation,
+    Training,
+    generation_phase,
+    largest_fitting,
+    saved_bytes,
+    shape_of,
+    training_phase,
+)
+
+MODELS = Path(__file__).parents[2] / "configs" / "models"
+
+
+def qwen3_8b() -> Any:
+    content = json.loads((MODELS / "qwen3-8b.json").read_text())
+    return AutoConfig.for_model(content.pop("model_type"), **content)
+
+
+def small(layers: int = 3) -> Qwen3Config:
+    return Qwen3Config(
+        vocab_size=200, hidden_size=64, num_hidden_layers=layers, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, intermediate_size=96, max_position_embeddings=256,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+
+
+def test_qwen3_8b_has_its_published_sizes() -> None:
+    shape = shape_of(qwen3_8b())
+    assert shape.parameters == 8_190_735_360
+    assert shape.cache_bytes(2) == 147_456
+    # By hand: 36 (2 x 4096 x 4096 + 2 x 4096 x 1024 + 3 x 4096 x 12288) + 151936 x 4096
+    assert shape.matmul_parameters == 36 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 12288) + 151_936 * 4096
+    assert shape.training_flops(2048, recompute=False) / 1e9 == pytest.approx(47.2, abs=0.05)
+    assert shape.training_flops(32768, recompute=False) / 1e9 == pytest.approx(74.4, abs=0.05)
+
+
+def test_what_a_forward_pass_keeps_is_what_the_real_model_keeps() -> None:
+    config, lengths = small(), (32, 32, 32)
+    model = AutoModelForCausalLM.from_config(config)
+    model.set_attn_implementation(ATTENTION_NAME)
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    saved: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            saved[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        hidden = run_packed(model.base_model, torch.zeros(96, dtype=torch.long), Packing(lengths))
+    saved[hidden.untyped_storage().data_ptr()] = hidden.untyped_storage()
+    per_layer, rest = saved_bytes(config, Training(micro_batch_tokens=96, row_tokens=32))
+    assert 3 * per_layer + rest == pytest.approx(sum(s.nbytes() for s in saved.values()), rel=0.01)
+
+
+def test_activations_grow_with_tokens_and_shrink_with_recompute_and_bf16() -> None:
+    def activations(**changes: Any) -> int:
+        how = Training(**{"micro_batch_tokens": 4096, "row_tokens": 512} | changes)
+        return training_phase("", small(8), how).device["activations"]
+
+    assert activations(micro_batch_tokens=8192) == pytest.approx(2 * activations(), rel=0.01)
+    assert activations(recompute=True) < 0.3 * activations()
+    assert activations(half_weights=True) < 0.8 * activations()
+
+
+def test_zero_divides_what_it_says_it_divides() -> None:
+    config = small()
+    count = shape_of(config).parameters
+    zero2, zero3 = (
+        training_phase("", config, Training("deepspeed", stage, 4, half_weights=True)).device
+        for stage in (2, 3)
+    )
+    assert zero2["weights"] == 2 * count
+    assert zero3["weights"] == 2 * count // 4
+    assert zero2["gradients"] == zero3["gradients"] == 4 * count // 4
+    assert zero2["optimizer"] == 12 * count // 4 // 1
+    offloaded = training_phase("", config, Training("deepspeed", 3, 4, half_weights=True, offload=True))
+    assert "optimizer" not in offloaded.device
+    assert offloaded.host["master copy and moments"] == pytest.approx(16 * count, rel=0.01)
+
+
+def test_a_replica_holds_as_many_rollouts_as_its_cache_has_room_for() -> None:
+    shape = shape_of(qwen3_8b())
+    phase, live = generation_phase("generation", shape, Generation(1, 2, 30 * GIB, 4096))
+    assert phase.device["weights"] == 2 * shape.parameters
+    assert live == 30 * GIB // (4096 * 147_456)
+
+
+def test_advice_is_a_setting_that_fits_or_none() -> None:
+    config = small(8)
+    how = Training(micro_batch_tokens=8192, row_tokens=512)
+    needed = training_phase("", config, how).device_bytes
+    assert largest_fitting(how, config, needed, "policy") == how
+    fitting = largest_fitting(how, config, needed // 3, "policy")
+    assert fitting is not None
+    assert training_phase("", config, fitting).device_bytes <= needed // 3
+    assert largest_fitting(how, config, 1000, "policy") is None

@@ -1,0 +1,115 @@
+"""Workers answer, die with whoever started them, and their death is told with their last words."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.errors import ExitCode
+from pipeline.shared_weights import SharedWeights, read_shared
+from pipeline.workers import Worker, WorkerDiedError
+
+HERE = Path(__file__).parent
+ENV = {"PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])])}
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    worker = Worker("echo_worker", "the worker", env=ENV)
+    yield worker
+    worker.close()
+
+
+def is_running(pid: int) -> bool:
+    """Returns whether a process lives; one that ended but was not waited for does not."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    for _ in range(200):
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_worker_answers_in_a_process_of_its_own(worker: Worker) -> None:
+    worker.send(("say", "hello"))
+    assert worker.receive(60) == ("say", worker.pid)
+    assert worker.pid != os.getpid()
+
+
+def test_a_worker_that_ends_is_told_with_its_status_and_last_words(worker: Worker) -> None:
+    worker.send(("say", "the last thing it said"))
+    worker.receive(60)
+    worker.send(("exit", 3))
+    with pytest.raises(WorkerDiedError, match="the last thing it said") as raised:
+        worker.receive(60)
+    assert "ended with status 3" in str(raised.value)
+    assert raised.value.code == ExitCode.STOPPED
+
+
+def test_a_killed_worker_is_told_by_its_signal(worker: Worker) -> None:
+    worker.send(("say", "here"))
+    worker.receive(60)
+    os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(WorkerDiedError, match=r"killed by SIGKILL \(out of memory"):
+        worker.receive(60)
+
+
+def test_a_silent_worker_is_killed(worker: Worker) -> None:
+    worker.send(("hang", None))
+    with pytest.raises(WorkerDiedError, match="did not answer within 1 s"):
+        worker.receive(1)
+    assert not is_running(worker.pid)
+
+
+def test_closing_ends_the_worker_and_what_it_started(worker: Worker) -> None:
+    worker.send(("child", None))
+    child = worker.receive(60)
+    worker.close()
+    worker.close()
+    assert not is_running(worker.pid)
+    assert eventually(lambda: not is_running(child))
+
+
+def test_a_worker_dies_with_its_parent(tmp_path: Path) -> None:
+    code = textwrap.dedent(f"""
+        import os
+        from pipeline.workers import Worker
+        worker = Worker("echo_worker", "w", env={ENV!r})
+        worker.send(("say", "up"))
+        worker.receive(60)
+        print(worker.pid, flush=True)
+        worker.send(("hang", None))
+        os.kill(os.getpid(), 9)
+    """)
+    parent = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=HERE.parents[1])
+    assert parent.returncode == -signal.SIGKILL
+    pid = int(parent.stdout)
+    assert eventually(lambda: not is_running(pid))
+
+
+def test_another_process_reads_shared_weights(worker: Worker) -> None:
+    shared = SharedWeights()
+    weights = {"a": torch.arange(5.0), "b": torch.tensor([[1.5, -2.0]]), "empty": torch.zeros(0)}
+    worker.send(("read", shared.write(weights)))
+    assert worker.receive(60) == {name: tensor.tolist() for name, tensor in weights.items()}
+    layout = shared.write({"a": torch.tensor([1.0 + 2**-12])}, torch.bfloat16)  # shorter, and rounded
+    assert {name: tensor.tolist() for name, tensor in read_shared(layout)} == {"a": [1.0]}
+    worker.send(("read", layout))
+    assert worker.receive(60) == {"a": [1.0]}
+    shared.close()
+    shared.close()

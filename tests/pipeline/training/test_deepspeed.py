@@ -1,0 +1,184 @@
+"""DeepSpeed on two gloo ranks does what one process does: losses, gradients, weights, resumption."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification
+
+from pipeline.credit import LossOptions
+from pipeline.errors import ArtifactError, DivergenceError
+from pipeline.losses import critic_loss, policy_loss
+from pipeline.training import TrainingRow
+from pipeline.training.deepspeed import DeepSpeedOptions, DeepSpeedTrainer
+from pipeline.training.torch import TorchTrainer
+
+pytestmark = pytest.mark.slow
+
+VOCAB = 50
+SETTINGS: dict[str, Any] = {
+    "learning_rate": lambda n: 1e-2 / (n + 1),
+    "weight_decay": 0.1,
+    "micro_batch_tokens": 25,  # several micro-batches a rank
+    "grad_clip": 0.5,
+}
+ZERO = {
+    stage: {
+        "zero_optimization": {"stage": stage}
+        | ({"stage3_param_persistence_threshold": 0} if stage == 3 else {})
+    }
+    for stage in (2, 3)
+}
+
+
+def model(kind: type, seed: int = 0, **changes: int) -> Any:
+    torch.manual_seed(seed)
+    return kind(
+        Qwen3Config(
+            hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+            intermediate_size=24, vocab_size=VOCAB, max_position_embeddings=64, initializer_range=0.2,
+            tie_word_embeddings=True, pad_token_id=0, **changes,
+        )
+    )  # fmt: skip
+
+
+def rows_of(seed: int, number: int = 7) -> list[TrainingRow]:
+    """Returns rows of 4 to 40 tokens, so that ranks and micro-batches hold unequal numbers of tokens."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(number):
+        size = int(rng.integers(4, 41))
+        weight = (rng.random(size) < 0.5).astype(np.float32) / 60
+        weight[0] = 0
+        numbers = {
+            name: rng.normal(-2, 1, size).astype(np.float32) for name in ("old_logprobs", "ref_logprobs")
+        }
+        numbers |= {"engine_logprobs": numbers["old_logprobs"] + 0.1, "weight": weight}
+        numbers["advantages"] = rng.normal(size=size).astype(np.float32)
+        rows.append(TrainingRow(rng.integers(0, VOCAB, size).astype(np.int32), numbers))
+    return rows
+
+
+def deepspeed_trainer(zero: int, ranks: int = 2, seed: int = 0, **changes: Any) -> DeepSpeedTrainer:
+    pytest.importorskip("deepspeed", reason="make setup-engines installs it")
+    options = DeepSpeedOptions(num_ranks=ranks, config=ZERO[zero], threads=1, timeout=300)
+    return DeepSpeedTrainer(
+        model(Qwen3ForCausalLM, seed), head="policy", options=options, **SETTINGS | changes
+    )
+
+
+@pytest.fixture
+def closing() -> Iterator[list[DeepSpeedTrainer]]:
+    made: list[DeepSpeedTrainer] = []
+    yield made
+    for trainer in made:
+        trainer.close()
+
+
+LOSS = policy_loss(LossOptions(kl=0.01))
+
+
+def moments_of(folder: Path) -> dict[str, torch.Tensor]:
+    """Returns every moment of a checkpoint: after one update the first is a tenth of the gradient."""
+    tensors = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        tensors |= {k: t for k, t in load_file(file).items() if k.startswith("exp_avg")}
+    return tensors
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_losses_gradients_and_weights_are_those_of_one_process(
+    zero: int, tmp_path: Path, closing: list[DeepSpeedTrainer]
+) -> None:
+    alone = TorchTrainer(model(Qwen3ForCausalLM), head="policy", **SETTINGS)
+    closing.append(deepspeed_trainer(zero))
+    [ranks] = closing
+    for update in range(5):
+        rows = rows_of(update)
+        expected, got = alone.update(rows, LOSS), ranks.update(rows, LOSS)
+        assert got == pytest.approx(expected, rel=1e-4, abs=1e-6)
+        for name, trainer in (("alone", alone), ("ranks", ranks)):
+            trainer.save_checkpoint(tmp_path / name)
+        expected_moments, moments = moments_of(tmp_path / "alone"), moments_of(tmp_path / "ranks")
+        assert expected_moments.keys() == moments.keys()
+        for name, tensor in expected_moments.items():
+            scale = float(tensor.abs().max())
+            torch.testing.assert_close(moments[name], tensor, rtol=1e-4, atol=1e-4 * scale)
+    weights = ranks.weights()
+    for name, parameter in alone.model.named_parameters():
+        torch.testing.assert_close(weights[name], parameter.detach(), rtol=1e-4, atol=1e-5)
+    for mine, theirs in zip(ranks.forward(rows_of(9)), alone.forward(rows_of(9)), strict=True):
+        np.testing.assert_allclose(mine["logprobs"], theirs["logprobs"], atol=1e-4)
+
+
+@pytest.mark.parametrize(("zero", "resumed_ranks"), [(2, 1), (3, 1), (3, 2)])
+def test_a_checkpoint_goes_on_on_another_number_of_ranks(
+    zero: int, resumed_ranks: int, tmp_path: Path, closing: list[DeepSpeedTrainer]
+) -> None:
+    closing.append(whole := deepspeed_trainer(zero))
+    for update in range(2):
+        whole.update(rows_of(update), LOSS)
+    whole.save_checkpoint(tmp_path)
+    closing.append(resumed := deepspeed_trainer(zero, resumed_ranks, seed=9))
+    resumed.load_checkpoint(tmp_path)
+    for update in range(2, 4):
+        expected, got = whole.update(rows_of(update), LOSS), resumed.update(rows_of(update), LOSS)
+        assert got == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    reference = {name: tensor.clone() for name, tensor in whole.weights().items()}
+    for name, tensor in resumed.weights().items():
+        torch.testing.assert_close(tensor, reference[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path, closing: list[DeepSpeedTrainer]) -> None:
+    closing.append(trainer := deepspeed_trainer(2, 1))
+    trainer.update(rows_of(0), LOSS)
+    trainer.save_checkpoint(tmp_path)
+    [file] = tmp_path.glob("*.safetensors")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ArtifactError, match="SHA-256"):
+        trainer.load_checkpoint(tmp_path)
+
+
+def test_a_loss_or_gradient_that_is_not_finite_changes_no_weight(closing: list[DeepSpeedTrainer]) -> None:
+    closing.append(trainer := deepspeed_trainer(2))
+    before = {name: tensor.clone() for name, tensor in trainer.weights().items()}
+    rows = rows_of(0)
+    rows[0].columns["advantages"][:] = np.nan
+    with pytest.raises(DivergenceError):
+        trainer.update(rows, LOSS)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.weights().items())
+    trainer.update(rows_of(1), LOSS)  # and nothing of the bad gradient is left
+    fresh = TorchTrainer(model(Qwen3ForCausalLM), head="policy", **SETTINGS)
+    fresh.update(rows_of(1), LOSS)
+    weights = trainer.weights()
+    for name, parameter in fresh.model.named_parameters():
+        torch.testing.assert_close(weights[name], parameter.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_critic_trains_its_head_first_and_then_everything(closing: list[DeepSpeedTrainer]) -> None:
+    rng = np.random.default_rng(0)
+    columns = {"weight": np.full(8, 0.1), "targets": rng.random(8)}
+    rows = [TrainingRow(np.arange(8, dtype=np.int32), {k: v.astype(np.float32) for k, v in columns.items()})]
+    settings = SETTINGS | {"learning_rate": lambda n: 1e-2}
+    options = DeepSpeedOptions(num_ranks=2, config=ZERO[2], threads=1, timeout=300)
+    pytest.importorskip("deepspeed", reason="make setup-engines installs it")
+    kind = Qwen3ForSequenceClassification
+    closing.append(
+        ranks := DeepSpeedTrainer(model(kind, num_labels=2), head="critic", options=options, **settings)
+    )
+    alone = TorchTrainer(model(kind, num_labels=2), head="critic", **settings)
+    for phase in (["score"], ["score"], None, None):
+        for trainer in (ranks, alone):
+            trainer.set_trainable(phase)
+            trainer.update(rows, critic_loss())
+        weights = ranks.weights()
+        for name, parameter in alone.model.named_parameters():
+            torch.testing.assert_close(weights[name], parameter.detach(), rtol=1e-3, atol=1e-4)

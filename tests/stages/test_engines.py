@@ -1,0 +1,39 @@
+"""The chain on vLLM and DeepSpeed: the same stages, other settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipeline.tracking import read_metrics
+
+pytestmark = pytest.mark.slow
+
+STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
+SETTINGS = (
+    "sft.model.head_dim=32",  # vLLM's attention on CPUs knows 32, 64, 96 ...
+    "engine.kind=vllm",
+    "engine.kv_cache_gib=0.25",
+    "training.backend=deepspeed",
+    "training.num_ranks=2",
+)
+
+
+@pytest.mark.timeout(1200)
+def test_every_stage_runs_on_vllm_and_deepspeed(empty: Any) -> None:
+    pytest.importorskip("vllm", reason="make setup-engines installs it")
+    pytest.importorskip("deepspeed", reason="make setup-engines installs it")
+    for stage in (*STAGES, "summary"):
+        assert empty.start(stage, *SETTINGS) == 0, stage
+    gaps = [
+        entry["engine/logprob_gap"]
+        for entry in read_metrics(empty.run_dir / "actor" / "metrics.jsonl")
+        if "engine/logprob_gap" in entry
+    ]
+    assert gaps
+    assert max(gaps) < 1e-4
+    digests = {rollout.policy_digest for rollout in empty.rollouts("actor")}
+    assert len(digests) == 2  # one for each iteration: the weights that sampled it
+    for stage in STAGES:
+        assert empty.start(stage, *SETTINGS) == 0
