@@ -1,15 +1,20 @@
 """Log-probabilities of chosen tokens from hidden states, without the whole matrix of logits.
 
 With a vocabulary of 151,936 the logits of 16,384 tokens take 9.3 GiB in fp32, and as much again for every
-intermediate that autograd keeps. Here a piece of tokens at a time is projected, reduced and forgotten, and
-projected again in the backward pass. The price is one more product with the output layer.
+intermediate that autograd keeps. Here a tile of them at a time, some tokens by some entries of the
+vocabulary, is projected, reduced and forgotten, and projected again in the backward pass. The price is one
+more product with the output layer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+TILE_ENTRIES = 8_192
+"""Entries of the vocabulary in a tile: enough for products at full speed, few enough that tiles are small."""
 
 
 def chosen_logprobs(
@@ -30,7 +35,7 @@ def chosen_logprobs(
         weight: [V, D] of the output layer, which has no bias.
         targets: [N] int64 in [0, V).
         temperature: > 0, that of sampling.
-        piece_tokens: tokens whose logits exist at once, >= 1.
+        piece_tokens: tokens of a tile, >= 1; logits of these and of `TILE_ENTRIES` entries exist at once.
         entropy: whether entropies are wanted; they cost a pass over the logits.
 
     Example:
@@ -66,47 +71,74 @@ class _ChosenLogprobs(torch.autograd.Function):
         entropy: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         number = len(targets)
-        logprobs = hidden.new_empty(number, dtype=torch.float32)
+        chosen = hidden.new_zeros(number, dtype=torch.float32)
         normalisers = hidden.new_empty(number, dtype=torch.float32)
         entropies = hidden.new_zeros(number if entropy else 0, dtype=torch.float32)
-        for start in range(0, number, piece_tokens):
-            piece = slice(start, start + piece_tokens)
-            logits = _logits(hidden[piece], weight, temperature)
-            chosen = logits.gather(1, targets[piece, None])[:, 0]
-            normalisers[piece] = logits.logsumexp(1)
-            logprobs[piece] = chosen - normalisers[piece]
+        for piece in _slices(number, piece_tokens):
+            parts, means = [], []  # of each tile: its log sum exp, and the mean logit under its softmax
+            for tile in _slices(len(weight), TILE_ENTRIES):
+                logits = _logits(hidden[piece], weight[tile], temperature)
+                places, inside = _places(targets[piece], tile)
+                here = logits.gather(1, places[:, None])[:, 0]
+                chosen[piece] = torch.where(inside, here, chosen[piece])
+                parts.append(logits.logsumexp(1))
+                if entropy:
+                    means.append((logits.softmax(1) * logits).sum(1))
+            shares = torch.stack(parts)
+            normalisers[piece] = shares.logsumexp(0)
             if entropy:
-                mean = (logits.softmax(1) * logits).sum(1)
+                mean = ((shares - normalisers[piece]).exp() * torch.stack(means)).sum(0)
                 entropies[piece] = normalisers[piece] - mean
         ctx.save_for_backward(hidden, weight, targets, normalisers)
         ctx.temperature, ctx.piece_tokens = temperature, piece_tokens
         ctx.mark_non_differentiable(entropies)
-        return logprobs, entropies
+        return chosen - normalisers, entropies
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, targets, normalisers = ctx.saved_tensors
         gradient = gradients[0] / ctx.temperature
-        for_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        # Summed in fp32: sixteen bf16 additions would lose what small gradients carry.
-        for_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
-        for start in range(0, len(targets), ctx.piece_tokens):
-            piece = slice(start, start + ctx.piece_tokens)
-            share = gradient[piece]
-            logits = _logits(hidden[piece], weight, ctx.temperature)
-            slope = logits.sub_(normalisers[piece, None]).exp_().mul_(-share[:, None])
-            slope.scatter_add_(1, targets[piece, None], share[:, None])
-            slope = slope.to(weight.dtype)
-            if for_hidden is not None:
-                torch.mm(slope, weight, out=for_hidden[piece])
+        # Sums are fp32: sixteen bf16 additions would lose what small gradients carry.
+        for_hidden = torch.zeros_like(hidden, dtype=torch.float32) if ctx.needs_input_grad[0] else None
+        for_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
+        for tile in _slices(len(weight), TILE_ENTRIES):  # outside, so that its gradient is written once
+            columns = weight[tile]
+            total = torch.zeros_like(columns, dtype=torch.float32)
+            for piece in _slices(len(targets), ctx.piece_tokens):
+                share = gradient[piece]
+                logits = _logits(hidden[piece], columns, ctx.temperature)
+                slope = logits.sub_(normalisers[piece, None]).exp_().mul_(-share[:, None])
+                places, inside = _places(targets[piece], tile)
+                slope.scatter_add_(1, places[:, None], torch.where(inside, share, 0)[:, None])
+                slope = slope.to(weight.dtype)
+                if for_hidden is not None:
+                    _add_product(for_hidden[piece], slope, columns)
+                if for_weight is not None:
+                    _add_product(total, slope.t(), hidden[piece])
             if for_weight is not None:
-                if weight.dtype == torch.float32:
-                    for_weight.addmm_(slope.t(), hidden[piece])
-                else:
-                    for_weight += slope.t() @ hidden[piece]
-        return for_hidden, None if for_weight is None else for_weight.to(weight.dtype), None, None, None, None
+                for_weight[tile] = total
+        for_hidden = None if for_hidden is None else for_hidden.to(hidden.dtype)
+        return for_hidden, for_weight, None, None, None, None
+
+
+def _slices(number: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, number)) for start in range(0, number, size))
+
+
+def _places(targets: torch.Tensor, tile: slice) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns each target's place in a tile, and whether it lies there; if not, the place is any."""
+    places = targets - tile.start
+    size = tile.stop - tile.start
+    return places.clamp(0, size - 1), (places >= 0) & (places < size)
 
 
 def _logits(hidden: torch.Tensor, weight: torch.Tensor, temperature: float) -> torch.Tensor:
     logits = torch.mm(hidden, weight.t()).float()
     return logits if temperature == 1.0 else logits.div_(temperature)
+
+
+def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right

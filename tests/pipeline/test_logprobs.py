@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pipeline import logprobs as module
 from pipeline.logprobs import chosen_logprobs
 
 
@@ -24,8 +25,12 @@ def whole(
 
 
 @pytest.mark.parametrize("piece_tokens", [1, 5, 36, 37, 1000])
+@pytest.mark.parametrize("entries", [1, 10, 100, 101, 1000])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_values_and_gradients_are_those_of_the_whole_matrix(piece_tokens: int, temperature: float) -> None:
+def test_values_and_gradients_are_those_of_the_whole_matrix(
+    piece_tokens: int, entries: int, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TILE_ENTRIES", entries)
     hidden, weight, targets = problem()
     coefficients = torch.linspace(-1, 2, len(targets))
     expected, entropies = whole(hidden, weight, targets, temperature)
@@ -68,12 +73,34 @@ def test_a_frozen_output_layer_gets_no_gradient() -> None:
     assert frozen.grad is None
 
 
-def test_half_precision_weights_give_float_logprobs_near_the_exact_ones() -> None:
+@pytest.mark.parametrize("entries", [10, 1000])
+def test_half_precision_weights_give_float_logprobs_and_gradients_near_the_exact_ones(
+    entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TILE_ENTRIES", entries)
     hidden, weight, targets = problem()
     exact, _ = whole(hidden, weight, targets, 1.0)
-    got, _ = chosen_logprobs(hidden.bfloat16(), weight.bfloat16(), targets, piece_tokens=8)
+    exact_gradients = torch.autograd.grad(exact.sum(), [hidden, weight])
+    half = [tensor.detach().bfloat16().requires_grad_() for tensor in (hidden, weight)]
+    got, _ = chosen_logprobs(*half, targets, piece_tokens=8)
     assert got.dtype == torch.float32
     assert (got - exact).abs().mean() < 0.05
+    for mine, reference in zip(torch.autograd.grad(got.sum(), half), exact_gradients, strict=True):
+        assert mine.dtype == torch.bfloat16
+        assert (mine - reference).norm() < 0.02 * reference.norm()
+
+
+def test_logits_of_no_more_than_a_tile_exist_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    project = module._logits
+    monkeypatch.setattr(
+        module, "_logits", lambda *args: sizes.append(len(args[0]) * len(args[1])) or project(*args)
+    )
+    monkeypatch.setattr(module, "TILE_ENTRIES", 20)
+    hidden, weight, targets = problem(37, 16, 101)
+    chosen_logprobs(hidden, weight, targets, piece_tokens=10)[0].sum().backward()
+    assert max(sizes) == 10 * 20
+    assert sum(sizes) == 2 * 37 * 101
 
 
 @pytest.mark.parametrize(
