@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +65,7 @@ class RankSetup:
         grad_clip: bound on the gradient's norm.
         trains: whether there is an optimizer at all.
         options: how DeepSpeed runs.
+        meeting: an empty file in which the ranks find each other.
     """
 
     model_class: str
@@ -78,6 +78,7 @@ class RankSetup:
     grad_clip: float
     trains: bool
     options: DeepSpeedOptions
+    meeting: str
 
 
 class DeepSpeedTrainer:
@@ -111,6 +112,8 @@ class DeepSpeedTrainer:
         self._shared = SharedWeights()
         self._trainable: tuple[str, ...] | None = None
         self._steps = {"head": 0, "body": 0}
+        # Ranks meet in a file of this trainer's own, where torch would want a port that others may take.
+        self._meeting = os.memfd_create("vdapo-ranks")
         setup = RankSetup(
             model_class=type(model).__name__,
             model_config=model.config.to_dict(),
@@ -122,9 +125,9 @@ class DeepSpeedTrainer:
             grad_clip=grad_clip,
             trains=learning_rate is not None,
             options=options,
+            meeting=f"/proc/{os.getpid()}/fd/{self._meeting}",
         )
-        port = _free_port()
-        self._ranks = [self._start(rank, port) for rank in range(options.num_ranks)]
+        self._ranks = [self._start(rank) for rank in range(options.num_ranks)]
         for rank in self._ranks:
             rank.send(setup)
         self._answers()
@@ -230,14 +233,15 @@ class DeepSpeedTrainer:
         for rank in self._ranks:
             rank.close()
         self._shared.close()
+        if self._meeting >= 0:
+            os.close(self._meeting)
+            self._meeting = -1
 
-    def _start(self, rank: int, port: int) -> Worker:
+    def _start(self, rank: int) -> Worker:
         env = {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(self._options.num_ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
         }
         import torch
 
@@ -284,11 +288,3 @@ class DeepSpeedTrainer:
 def _without_weight(row: TrainingRow) -> TrainingRow:
     zero = {name: np.zeros_like(column) for name, column in row.columns.items() if "weight" in name}
     return TrainingRow(row.token_ids, row.columns | zero)
-
-
-def _free_port() -> int:
-    if port := os.environ.get("VDAPO_MASTER_PORT"):
-        return int(port)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

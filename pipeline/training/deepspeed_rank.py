@@ -37,7 +37,13 @@ class Rank:
         if setup.options.threads:
             torch.set_num_threads(setup.options.threads)
         self._device = torch.device("cuda", self._rank) if torch.cuda.is_available() else torch.device("cpu")
-        deepspeed.init_distributed(verbose=False)
+        deepspeed.init_distributed(
+            verbose=False,
+            auto_mpi_discovery=False,
+            init_method=f"file://{setup.meeting}",
+            rank=self._rank,
+            world_size=self._world,
+        )
         model_class = getattr(transformers, setup.model_class)
         config = model_class.config_class.from_dict(setup.model_config)
         model = model_class(config).to(torch.float32)

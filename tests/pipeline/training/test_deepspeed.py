@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,20 @@ def test_a_loss_or_gradient_that_is_not_finite_changes_no_weight(closing: list[D
     weights = trainer.weights()
     for name, parameter in fresh.model.named_parameters():
         torch.testing.assert_close(weights[name], parameter.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_two_trainers_at_once_need_no_port(
+    monkeypatch: pytest.MonkeyPatch, closing: list[DeepSpeedTrainer]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # what a launcher above may have left behind
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+        for seed in (0, 1):
+            closing.append(deepspeed_trainer(2, seed=seed))
+        for seed, ranks in enumerate(closing):
+            alone = TorchTrainer(model(Qwen3ForCausalLM, seed), head="policy", **SETTINGS)
+            rows = rows_of(seed)
+            assert ranks.update(rows, LOSS) == pytest.approx(alone.update(rows, LOSS), rel=1e-4, abs=1e-6)
 
 
 def test_a_critic_trains_its_head_first_and_then_everything(closing: list[DeepSpeedTrainer]) -> None:
