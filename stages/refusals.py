@@ -54,8 +54,7 @@ def refuse_failing_environment(rollouts: Sequence[Rollout], iteration: int) -> N
 
 def computes_roughly(config: Config) -> bool:
     """Returns whether engine or trainer computes in bf16, so that their log-probabilities differ visibly."""
-    engine = config.engine.dtype if config.engine.kind == "vllm" else "float32"
-    return "bfloat16" in (engine, config.training.dtype)
+    return "bfloat16" in (config.engine.dtype, config.training.dtype)
 
 
 def refuse_disagreement(gap: float, config: Config, iteration: int) -> None:

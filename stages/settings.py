@@ -29,7 +29,7 @@ class Engine(Section):
     )
     max_live: int = runtime(256, ge=1, description="rollouts in flight at once")
     dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="vllm: of weights and key-value cache"
+        "float32", description="of the engine's weights and key-value cache"
     )
     replicas: int = runtime(1, ge=1, description="vllm: engines side by side, each with all weights")
     tensor_parallel: int = runtime(1, ge=1, description="vllm: GPUs of one replica")

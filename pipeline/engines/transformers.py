@@ -36,6 +36,7 @@ class TransformersEngine:
         policy_digest: name of the weights.
         max_live: slots, >= 1; more requests wait in the queue.
         pad_token_id: not sampled specially; kept for engines that pad.
+        dtype: of weights, keys and values: "float32" or "bfloat16"; None keeps the model's.
         max_length: longest row, prompt and sampled tokens; None is the model's limit.
         finish_share: `collect` returns once this share of the requests that it found is answered. Larger
             values batch the prefill of next turns better and leave more rows idle meanwhile.
@@ -52,6 +53,7 @@ class TransformersEngine:
         max_live: int,
         pad_token_id: int,
         *,
+        dtype: str | None = None,
         max_length: int | None = None,
         finish_share: float = 0.1,
         max_pass_tokens: int = 4096,
@@ -66,6 +68,9 @@ class TransformersEngine:
             raise ValueError(
                 f"the model has layers of {sorted(kinds)}; this engine knows full_attention only"
             )
+        if dtype is not None:
+            for weight in model.parameters():  # not the buffers: bf16 frequencies would blur far positions
+                weight.data = weight.data.to(getattr(torch, dtype))
         parameter = next(model.parameters())
         if parameter.device.type != "cpu":
             raise ValueError(f"the model is on {parameter.device}; this engine plans its batches for the CPU")
