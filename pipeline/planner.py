@@ -82,7 +82,7 @@ class Training:
         offload: whether master copy and moments lie in host memory.
         micro_batch_tokens: of one forward pass.
         row_tokens: of one row in it.
-        piece_tokens: tokens whose logits exist at once.
+        piece_tokens: tokens of a tile of logits.
         recompute: whether a layer's inside is computed again.
     """
 
@@ -129,6 +129,8 @@ def training_phase(
         how: backend, sharding, batch.
         head: a critic has no vocabulary to project on.
     """
+    from pipeline.logprobs import TILE_ENTRIES
+
     shape = shape_of(config)
     count = shape.parameters
     shards = how.num_ranks if how.zero_stage else 1
@@ -152,11 +154,12 @@ def training_phase(
     else:
         parts["activations"] = shape.layers * per_layer + rest
     if head == "policy":
-        table = min(how.piece_tokens, how.micro_batch_tokens) * shape.vocabulary
-        parts["logits"] = 4 * table + (2 * table if element == 2 else 0)
-        parts["gradient of the output layer"] = (
-            (4 + (2 if element == 2 else 0)) * shape.vocabulary * shape.width
-        )
+        entries = min(TILE_ENTRIES, shape.vocabulary)
+        tile = min(how.piece_tokens, how.micro_batch_tokens) * entries
+        parts["logits"] = (8 if element == 4 else 10) * tile  # their exponentials, and a half copy
+        # In half products of fp32 weights: a half copy of the weight, its gradient, and that in fp32.
+        bytes_each = 2 if how.half_weights else 8 if how.half_products else 4
+        parts["gradient of the output layer"] = (bytes_each * shape.vocabulary + 4 * entries) * shape.width
     return Phase(name, parts, host)
 
 
