@@ -150,6 +150,32 @@ def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def save_for_serving(tokenizer: Any, folder: Path, *, stop_token: str, chat_template: str) -> None:
+    """Writes what a server needs beside exported weights: tokenizer, chat template, generation config.
+
+    Messages end with the stop token and are sampled as in training, at temperature 1 with every token kept;
+    a base's own defaults, or transformers' top_k of 50, would be another policy.
+
+    Args:
+        tokenizer: of the policy.
+        folder: that the weights were exported to.
+        stop_token: ends a message.
+        chat_template: jinja source of the style that the policy was trained in.
+    """
+    from transformers import GenerationConfig
+
+    tokenizer.save_pretrained(folder)
+    (folder / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
+    GenerationConfig(
+        do_sample=True,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=0,
+        eos_token_id=tokenizer.convert_tokens_to_ids(stop_token),
+        pad_token_id=tokenizer.pad_token_id,
+    ).save_pretrained(folder)
+
+
 def load_policy(folder: Path) -> Policy:
     """Returns the policy in a folder, fp32, in eval mode; never looks on the network.
 

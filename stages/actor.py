@@ -31,6 +31,7 @@ from stages.backends import (
     make_trainer,
     policy_of,
 )
+from stages.cards import actor_card, write_beside
 from stages.learning import Batch, ValuesOf, logprob_gap, own_logprobs, probe, train_on
 from stages.refusals import computes_roughly, gate_allows, refuse_disagreement, refuse_failing_environment
 from stages.rollouts import play_chains, tasks_of_split
@@ -252,7 +253,8 @@ def make(start: Start) -> None:
 
     folder = start.output("actor")
     trainer.export(folder)
-    policy.tokenizer.save_pretrained(folder)
+    card = actor_card(start, policy.model, credit=credit, num_updates=trainer.num_updates)
+    write_beside(start, folder, policy.tokenizer, card)
     start.finish(report={"updates": trainer.num_updates, "updates_planned": planned})
 
 

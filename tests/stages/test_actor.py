@@ -161,3 +161,35 @@ def test_a_run_without_a_critic_has_a_summary(chain: Any, tmp_path: Path) -> Non
     assert summary["critic"] is None
     assert summary["unseen_companies"] is None
     assert set(summary["budget"]["by_stage"]) == {"actor"}
+
+
+def test_the_actor_s_page_tells_what_the_manifests_tell(chain: Any) -> None:
+    actor = chain.artifact("actor")
+    card = actor.path("actor/README.md").read_text("utf-8")
+    rows = dict(line[2:-2].split(" | ", 1) for line in card.splitlines() if line.startswith("| "))
+    gate = json.loads(chain.artifact("critic_report").path("gate.json").read_text())
+    assert rows["gate"] == gate["verdict"]
+    assert rows["credit"].startswith("v_dapo: ")
+    assert rows["weight of the critic (alpha)"] == "0.5"
+    assert rows["training tasks"] == "24"
+    assert rows["updates"] == f"{actor.report['updates']} in 2 iterations of fresh rollouts"
+    for name, digest in actor.manifest["inputs"].items():
+        assert rows[f"content of {name}"] == f"`{digest}`"
+    assert str(chain.folder) not in card
+
+
+def test_an_exported_policy_is_sampled_as_it_was_trained(chain: Any) -> None:
+    from transformers import AutoTokenizer, GenerationConfig
+
+    from env.chat.compact import CompactStyle
+
+    style, messages = CompactStyle(), [{"role": "user", "content": "R1 dispute a bill at Amber Ridge"}]
+    for stage, name in (("sft", "policy"), ("actor", "actor")):
+        folder = chain.artifact(stage).path(name)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        settings = GenerationConfig.from_pretrained(folder)
+        assert (settings.do_sample, settings.temperature, settings.top_p, settings.top_k) == (True, 1, 1, 0)
+        assert settings.eos_token_id == tokenizer.convert_tokens_to_ids(style.stop_token)
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        assert text == style.render_prompt(messages)
+        assert (folder / "README.md").is_file()

@@ -1,0 +1,61 @@
+"""The page that goes with exported weights: README.md with the front matter that Hugging Face reads.
+
+Whoever writes one gives facts of finished stages; nothing here depends on time, machine or folder, so equal
+models have equal pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+NAME = "README.md"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What a model's page says.
+
+    Attributes:
+        title: its heading.
+        opening: first paragraph, what the model is.
+        tags: to find it by.
+        sections: heading -> facts by name, in order; each section becomes a table.
+        limits: what nobody should expect of it, in sentences.
+        stop_token: ends a message.
+    """
+
+    title: str
+    opening: str
+    tags: tuple[str, ...]
+    sections: Mapping[str, Mapping[str, object]]
+    limits: tuple[str, ...]
+    stop_token: str
+
+
+def render(card: ModelCard) -> str:
+    """Returns the page in Markdown, YAML front matter first.
+
+    The front matter names neither a licence nor a base model: a folder's name is no name on a hub.
+    """
+    import jinja2
+    import yaml
+
+    front = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": list(card.tags)}
+    environment = jinja2.Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters["cell"] = _cell
+    source = Path(__file__).with_suffix(".jinja").read_text(encoding="utf-8")
+    return environment.from_string(source).render(front=yaml.safe_dump(front, sort_keys=False), card=card)
+
+
+def write_card(card: ModelCard, folder: Path) -> None:
+    """Writes the page beside a model."""
+    (folder / NAME).write_text(render(card), encoding="utf-8")
+
+
+def _cell(value: object) -> str:
+    """Returns a value as one cell of a table."""
+    return " ".join(str(value).split()).replace("|", "\\|")
