@@ -7,9 +7,14 @@ next prompt is always the last one plus the sampled ids plus the ids of the envi
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
 from typing import Any, TypeVar
 
 from env.protocol import Action, ChatStyle, Env, StepResult
@@ -18,6 +23,9 @@ from pipeline.ids import seed_of
 from pipeline.types import Event, Feedback, FinishReason, Message, Rollout, Step, Task, Verdict
 
 T = TypeVar("T")
+
+Outcome = GenerationRequest | Rollout
+"""What an episode wants next: text, or to be over."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,8 @@ class PlaySettings:
         policy_digest: weights that sample.
         tokenizer_digest: tokenizer that encodes.
         template_digest: prompt style that renders.
+        top_p: 1 keeps every token, as anything that is trained on must.
+        top_k: -1 keeps every token, likewise.
     """
 
     temperature: float
@@ -74,6 +84,12 @@ class PlaySettings:
     policy_digest: str
     tokenizer_digest: str
     template_digest: str
+    top_p: float = 1.0
+    top_k: int = -1
+
+
+A_MOMENT = 0.001
+"""Seconds that a queue with work elsewhere waits for an environment before it looks at the engine again."""
 
 
 def nothing(rollout: Rollout) -> tuple[EpisodeRequest, ...]:
@@ -84,17 +100,52 @@ def nothing(rollout: Rollout) -> tuple[EpisodeRequest, ...]:
 def play(
     requests: Sequence[EpisodeRequest],
     *,
+    then: Callable[[Rollout], Sequence[EpisodeRequest]] = nothing,
+    on_finish: Callable[[Rollout], None] | None = None,
+    **options: Any,
+) -> list[Rollout]:
+    """Returns the finished rollouts of `requests` in their order, then those of `then`, parents first.
+
+    Args:
+        requests: episodes to play.
+        then: more episodes that a finished rollout asks for, at once.
+        on_finish: told of each finished rollout, in order of completion.
+        options: the further arguments of `stream`.
+    """
+    finished: dict[str, Rollout] = {}
+    followers: dict[str, list[str]] = {}
+
+    def noted(rollout: Rollout) -> Sequence[EpisodeRequest]:
+        more = then(rollout)
+        followers[rollout.rollout_id] = [request.rollout_id for request in more]
+        return more
+
+    with closing(stream(requests, then=noted, **options)) as rollouts:
+        for rollout in rollouts:
+            finished[rollout.rollout_id] = rollout
+            if on_finish is not None:
+                on_finish(rollout)
+    order = [request.rollout_id for request in requests]
+    for rollout_id in order:  # grows while it is read: children are listed after every earlier rollout's
+        order.extend(followers[rollout_id])
+    return [finished[rollout_id] for rollout_id in order]
+
+
+def stream(
+    requests: Iterable[EpisodeRequest],
+    *,
     make_env: Callable[[Task], Env],
     style: ChatStyle,
     tokenizer: Any,
     engine: Engine,
     settings: PlaySettings,
     then: Callable[[Rollout], Sequence[EpisodeRequest]] = nothing,
-    on_finish: Callable[[Rollout], None] | None = None,
-) -> list[Rollout]:
-    """Returns the finished rollouts of `requests` in their order, then those of `then`, parents first.
+    env_workers: int = 0,
+) -> Generator[Rollout, None, None]:
+    """Yields each rollout when it is finished and graded.
 
-    Follow-ups go before requests that have not started, so that chains end early and the queue stays wide.
+    Requests are drawn as places fall free, so they may come from a generator without end. Follow-ups go
+    before requests that have not started, so that chains end early and the queue stays wide.
 
     Args:
         requests: episodes to play.
@@ -103,8 +154,9 @@ def play(
         tokenizer: a transformers tokenizer; encodes prompts and replies, decodes messages.
         engine: samples; nothing else may be in flight in it.
         settings: temperature, budget, digests.
-        then: more episodes that a finished rollout asks for, at once.
-        on_finish: told of each finished rollout, in order of completion.
+        then: more episodes that a finished rollout asks for, at once; called before it is yielded.
+        env_workers: threads in which environments start, step and grade beside generation, for environments
+            that wait for something; 0 runs them in line, in a fixed order.
 
     Raises:
         ValueError: a continuation without the steps to replay, a repeated rollout id, max_live < 1, or an
@@ -118,64 +170,95 @@ def play(
             "load the weights first"
         )
     coder = _Coder(tokenizer, style.stop_token)
-    waiting = deque(requests)
+    waiting = iter(requests)
     ahead: deque[EpisodeRequest] = deque()
     live: dict[str, _Episode] = {}
     started: set[str] = set()
-    finished: dict[str, Rollout] = {}
-    followers: dict[str, list[str]] = {}
-
-    def finish(episode: _Episode) -> None:
-        rollout = episode.rollout()
-        episode.close()
-        finished[rollout.rollout_id] = rollout
-        engine.release([rollout.rollout_id])
-        if on_finish is not None:
-            on_finish(rollout)
-        more = list(then(rollout))
-        followers[rollout.rollout_id] = [request.rollout_id for request in more]
-        ahead.extend(more)
-
+    desk = _Desk(env_workers)
+    exhausted = False
     try:
-        while ahead or waiting or live:
-            to_submit: list[GenerationRequest] = []
-            while (ahead or waiting) and len(live) < settings.max_live:
-                request = ahead.popleft() if ahead else waiting.popleft()
+        while True:
+            while len(live) < settings.max_live and not (exhausted and not ahead):
+                request = ahead.popleft() if ahead else next(waiting, None)
+                if request is None:
+                    exhausted = True
+                    break
                 if request.rollout_id in started:
                     raise ValueError(f"rollout {request.rollout_id} is asked for twice; ids are unique")
                 started.add(request.rollout_id)
                 episode = _Episode(request, make_env, style, coder, settings, engine.max_length)
                 live[request.rollout_id] = episode
-                generation_request = episode.start()
-                if generation_request is None:
-                    finish(live.pop(request.rollout_id))
+                desk.give(request.rollout_id, episode.start)
+            to_submit, finished = [], []
+            for key, outcome in desk.take():
+                if isinstance(outcome, GenerationRequest):
+                    to_submit.append(outcome)
                 else:
-                    to_submit.append(generation_request)
+                    live.pop(key).close()
+                    engine.release([key])
+                    ahead.extend(then(outcome))
+                    finished.append(outcome)
             if to_submit:
                 engine.submit(to_submit)
+            yield from finished
+            if finished:
+                continue  # places have fallen free
             if not live:
+                if exhausted and not ahead:
+                    return
                 continue
-            generations = engine.collect()
-            if not generations:
+            if len(desk) == len(live):
+                desk.wait()
+                continue
+            generations = engine.collect(wait=not len(desk))
+            if not generations and not len(desk):
                 raise RuntimeError(f"the engine returned nothing while {len(live)} episodes wait for it")
-            to_submit = []
             for generation in generations:
                 key = generation.request_id.rpartition(":")[0]
-                next_request = live[key].advance(generation)
-                if next_request is None:
-                    finish(live.pop(key))
-                else:
-                    to_submit.append(next_request)
-            if to_submit:
-                engine.submit(to_submit)
+                desk.give(key, partial(live[key].advance, generation))
+            if not generations:
+                desk.wait(A_MOMENT)
     finally:
+        desk.close()
         for episode in live.values():
             episode.close()
 
-    order = [request.rollout_id for request in requests]
-    for rollout_id in order:  # grows while it is read: children are listed after every earlier rollout's
-        order.extend(followers[rollout_id])
-    return [finished[rollout_id] for rollout_id in order]
+
+class _Desk:
+    """Where environments work: in line, or in threads."""
+
+    def __init__(self, workers: int) -> None:
+        self._pool = ThreadPoolExecutor(workers, "environment") if workers else None
+        self._done: list[tuple[str, Outcome]] = []
+        self._pending: dict[Future[Outcome], str] = {}
+
+    def __len__(self) -> int:
+        """Returns how much work is given that has not been taken."""
+        return len(self._pending) + len(self._done)
+
+    def give(self, key: str, work: Callable[[], Outcome]) -> None:
+        """Does the work, now or in a thread."""
+        if self._pool is None:
+            self._done.append((key, work()))
+        else:
+            self._pending[self._pool.submit(work)] = key
+
+    def take(self) -> list[tuple[str, Outcome]]:
+        """Returns what is done since, in the order it was given."""
+        done, self._done = self._done, []
+        for future in [future for future in self._pending if future.done()]:
+            done.append((self._pending.pop(future), future.result()))
+        return done
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Waits for work to be done, `seconds` at most."""
+        if self._pending:
+            wait(self._pending, timeout=seconds, return_when=FIRST_COMPLETED)
+
+    def close(self) -> None:
+        """Lets running work end and drops the rest."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
 
 
 class _Coder:
@@ -183,6 +266,7 @@ class _Coder:
 
     def __init__(self, tokenizer: Any, stop_token: str) -> None:
         self._tokenizer = tokenizer
+        self._lock = Lock()  # a fast tokenizer is not for two threads at once
         self._known: dict[str, tuple[int, ...]] = {}
         stop = tokenizer.convert_tokens_to_ids(stop_token)
         if not isinstance(stop, int) or stop == getattr(tokenizer, "unk_token_id", None):
@@ -192,13 +276,17 @@ class _Coder:
     def encode(self, text: str) -> tuple[int, ...]:
         ids = self._known.get(text)
         if ids is None:
-            ids = self._known[text] = tuple(self._tokenizer.encode(text, add_special_tokens=False))
+            with self._lock:
+                ids = self._known[text] = tuple(self._tokenizer.encode(text, add_special_tokens=False))
         return ids
 
     def message_text(self, token_ids: Sequence[int]) -> str:
         """Returns a sampled message as text, without the stop token that ends it."""
         ids = token_ids[:-1] if token_ids and token_ids[-1] == self.stop_id else token_ids
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False)) if ids else ""
+        if not ids:
+            return ""
+        with self._lock:
+            return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
 
 class _FailureError(Exception):
@@ -238,11 +326,18 @@ class _Episode:
         """The step that comes next, counted over the whole episode."""
         return self.request.start_step_index + len(self.spans)
 
-    def start(self) -> GenerationRequest | None:
-        """Returns the first request for text; None if the episode is over before it."""
+    def start(self) -> Outcome:
+        """Returns the first request for text, or the graded rollout if the episode is over before it."""
+        return self._start() or self._rollout()
+
+    def advance(self, generation: Generation) -> Outcome:
+        """Plays one sampled message; returns the next request, or the graded rollout."""
+        return self._advance(generation) or self._rollout()
+
+    def _start(self) -> GenerationRequest | None:
         parent = self.request.parent
         if parent is not None:
-            _check_continuation(self.request, parent)
+            _check_continuation(self.request, parent, self.settings.tokenizer_digest)
         elif self.request.start_step_index != 0:
             raise ValueError(f"start_step_index = {self.request.start_step_index} needs a parent to replay")
         try:
@@ -265,9 +360,13 @@ class _Episode:
             return None
         return self._next_request()
 
-    def advance(self, generation: Generation) -> GenerationRequest | None:
-        """Plays one sampled message; returns the next request, or None when the episode is over."""
+    def _advance(self, generation: Generation) -> GenerationRequest | None:
         start = len(self.response)
+        if not all(map(math.isfinite, generation.logprobs)):
+            for tokens in (self.response, self.mask, self.logprobs):
+                del tokens[self.spans[-1][1] if self.spans else 0 :]  # nothing that counts follows the reply
+            self._fail(_FailureError("bad_logprob", "a sampled token's log-probability is not finite"))
+            return None
         self.response.extend(generation.token_ids)
         self.logprobs.extend(generation.logprobs)
         self.mask.extend([1] * len(generation.token_ids))
@@ -306,8 +405,7 @@ class _Episode:
             return self._next_request()
         return None
 
-    def rollout(self) -> Rollout:
-        """Returns the graded rollout; grading failures end here too."""
+    def _rollout(self) -> Rollout:
         request, parent = self.request, self.request.parent
         verdict = Verdict(reward=None, success=None)
         feedback: Feedback | None = None
@@ -359,8 +457,8 @@ class _Episode:
             loss_mask=tuple(self.mask),
             logprobs=tuple(self.logprobs),
             temperature=self.settings.temperature,
-            top_p=1.0,
-            top_k=-1,
+            top_p=self.settings.top_p,
+            top_k=self.settings.top_k,
             max_response_tokens=self.settings.max_response_tokens,
             seed=request.seed,
             policy_digest=self.settings.policy_digest,
@@ -398,6 +496,8 @@ class _Episode:
             max_new_tokens=budget,
             stop_token_ids=(self.coder.stop_id,),
             temperature=self.settings.temperature,
+            top_p=self.settings.top_p,
+            top_k=self.settings.top_k,
             cache_key=self.request.rollout_id,
         )
 
@@ -441,7 +541,12 @@ def _guarded(name: str, call: Callable[[], T]) -> T:
         raise _FailureError("infra_error", f"{name}: {type(error).__name__}") from error
 
 
-def _check_continuation(request: EpisodeRequest, parent: Rollout) -> None:
+def _check_continuation(request: EpisodeRequest, parent: Rollout, tokenizer_digest: str) -> None:
+    if parent.tokenizer_digest != tokenizer_digest:
+        raise ValueError(
+            f"rollout {parent.rollout_id} is written with tokenizer {parent.tokenizer_digest[:12]}, the "
+            f"policy that is to continue it reads {tokenizer_digest[:12]}: its ids would mean something else"
+        )
     if parent.start_step_index != 0:
         raise ValueError(
             f"parent {parent.rollout_id} is itself a continuation; continue its own parent instead"

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -278,7 +278,7 @@ class Start:
         """Returns whether a shard is in the ledger."""
         return index in self._entries
 
-    def to_do(self) -> Iterator[Shard]:
+    def to_do(self) -> Generator[Shard, None, None]:
         """Yields the shards that are not committed, in order, under a progress bar; stops when asked to."""
         with self.progress(
             sum(len(s.item_ids) for s in self._shards), self._unit, initial=self._committed_items()

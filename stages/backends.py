@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from env.catalog import ENVIRONMENTS, Environment
 from pipeline.errors import ConfigError
-from stages.settings import Config, Sampling
+from stages.settings import Config, Hardware, Sampling
 
 if TYPE_CHECKING:
     from env.episodes import EpisodeRequest, PlaySettings
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from pipeline.models import Policy
     from pipeline.training import Trainer
     from pipeline.types import Rollout, Task
+
+    FollowUps = Callable[[Rollout], Sequence[EpisodeRequest]]
 
 
 def limit_threads(config: Config) -> None:
@@ -58,7 +63,7 @@ def _vllm_engine(config: Config, policy: Policy) -> Engine:
     return VllmEngine(
         policy.folder,
         policy.policy_digest,
-        policy.model.config.max_position_embeddings,
+        policy.config.max_position_embeddings,
         VllmOptions(**settings),
     )
 
@@ -75,7 +80,7 @@ def _scripted_engine(environment: Environment, policy: Policy) -> Engine:
         return list(tokenizer.encode(text + style.stop_token, add_special_tokens=False))
 
     return ScriptedEngine(
-        reply, environment.scripted_digest, max_length=policy.model.config.max_position_embeddings
+        reply, environment.scripted_digest, max_length=policy.config.max_position_embeddings
     )
 
 
@@ -92,6 +97,45 @@ def check_installed(config: Config, *, engine: bool = False, training: bool = Fa
             )
     if training and config.training.backend == "deepspeed":
         read_deepspeed_config(Path(config.training.deepspeed))
+    if (engine and config.engine.kind == "vllm") or (training and config.training.backend == "deepspeed"):
+        check_gpus(config.hardware)
+
+
+def check_gpus(hardware: Hardware) -> None:
+    """Raises ConfigError if there are fewer GPUs than configured, or less free memory on one of them."""
+    if not hardware.num_gpus:
+        return
+    free = free_gpu_memory()
+    if len(free) < hardware.num_gpus:
+        raise ConfigError(
+            f"hardware.num_gpus = {hardware.num_gpus}, but {len(free)} are visible here (CUDA_VISIBLE_DEVICES = "
+            f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}). Next: run on a machine that has them, or "
+            "set hardware.num_gpus, training.num_ranks and engine.replicas to what is here and ask vdapo plan"
+        )
+    for index, gib in enumerate(free[: hardware.num_gpus]):
+        if gib < hardware.gpu_memory_gib:
+            raise ConfigError(
+                f"GPU {index} has {gib:.1f} GiB free, and hardware.gpu_memory_gib = {hardware.gpu_memory_gib} "
+                "is planned with. Next: end what else runs on it (nvidia-smi lists it), or set "
+                "hardware.gpu_memory_gib to what is free and ask vdapo plan what fits"
+            )
+
+
+def free_gpu_memory() -> list[float]:
+    """Returns the free GiB of each visible GPU.
+
+    Asked in a process of its own: a context on every GPU would stay with this one for good.
+    """
+    code = (
+        "import torch\nfor i in range(torch.cuda.device_count()): print(torch.cuda.mem_get_info(i)[0] / 2**30)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return [float(line) for line in done.stdout.split()]
+
+
+def critic_device(config: Config) -> str:
+    """Returns where a frozen critic computes in a stage that samples: the first GPU, if there are any."""
+    return "cuda" if config.hardware.num_gpus else "cpu"
 
 
 def check_plays_weights(config: Config, stage: str) -> None:
@@ -166,6 +210,7 @@ class Player:
         style: prompt style.
         settings: what every rollout of this player records of its sampling.
         make_env: a fresh environment for a task.
+        env_workers: threads in which environments work; 0 is in line.
     """
 
     engine: Engine
@@ -173,27 +218,37 @@ class Player:
     style: ChatStyle
     settings: PlaySettings
     make_env: Callable[[Task], Env]
+    env_workers: int = 0
 
     def play(
         self,
         requests: Sequence[EpisodeRequest],
         *,
-        then: Callable[[Rollout], Sequence[EpisodeRequest]] | None = None,
+        then: FollowUps | None = None,
         on_finish: Callable[[Rollout], None] | None = None,
     ) -> list[Rollout]:
         """Returns every rollout, those that `then` asked for included."""
-        from env.episodes import play
+        from env.episodes import nothing, play
 
-        return play(
-            requests,
-            make_env=self.make_env,
-            style=self.style,
-            tokenizer=self.tokenizer,
-            engine=self.engine,
-            settings=self.settings,
-            then=then or (lambda _: ()),
-            on_finish=on_finish or (lambda _: None),
-        )
+        return play(requests, then=then or nothing, on_finish=on_finish, **self._how())
+
+    def stream(
+        self, requests: Iterable[EpisodeRequest], *, then: FollowUps
+    ) -> Generator[Rollout, None, None]:
+        """Yields every rollout as it is finished; draws requests as places fall free."""
+        from env.episodes import stream
+
+        return stream(requests, then=then, **self._how())
+
+    def _how(self) -> dict[str, Any]:
+        return {
+            "make_env": self.make_env,
+            "style": self.style,
+            "tokenizer": self.tokenizer,
+            "engine": self.engine,
+            "settings": self.settings,
+            "env_workers": self.env_workers,
+        }
 
     def prompt_of(self, task: Task) -> tuple[int, ...]:
         """Returns a task's bare prompt in tokens."""
@@ -234,12 +289,14 @@ def make_player(
         settings=PlaySettings(
             temperature=sampling.temperature,
             max_response_tokens=sampling.max_response_tokens,
+            **sampling.model_dump(include={"top_p", "top_k"}),
             max_live=config.engine.max_live,
             policy_digest=engine.policy_digest,
             tokenizer_digest=policy.tokenizer_digest,
             template_digest=style.digest,
         ),
         make_env=lambda task: environment.make_env(config.rollouts.verbosity),
+        env_workers=config.engine.env_workers,
     )
 
 

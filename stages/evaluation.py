@@ -21,7 +21,7 @@ from pipeline.runner import Stage, Start, run_stage
 from pipeline.statistics import clustered_mean, interval_dict, paired_difference
 from pipeline.tables import ROLLOUTS, STEPS, rollouts_from, rollouts_table, steps_table
 from pipeline.types import Rollout, Task
-from stages.backends import check_installed, check_plays_weights, make_player, policy_of
+from stages.backends import check_installed, check_plays_weights, make_engine, make_player, policy_of
 from stages.rollouts import counts_of, play_chains, tasks_of_split
 from stages.settings import Chain, Config, Evaluation
 
@@ -149,9 +149,14 @@ def make(start: Start) -> None:
         "sampled": settings.sampling,
         "greedy": settings.sampling.model_copy(update={"temperature": 0.0}),
     }
+    engine, engine_of = None, ""
     for shard in start.to_do():
         name, kind, groups = shards[shard.index]
-        player = make_player(start.config, policies[name], samplings[kind])
+        if engine is None or name != engine_of:
+            if engine is not None:
+                engine.close()
+            engine, engine_of = make_engine(start.config, policies[name]), name
+        player = make_player(start.config, policies[name], samplings[kind], engine=engine)
         rollouts, skipped = play_chains(
             player, groups, chain, seed=start.seed, purpose="evaluation", stop_at_success=True, start=start
         )

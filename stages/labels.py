@@ -13,7 +13,7 @@ from collections import defaultdict
 
 from critics.anchors import StateRef, choose_states
 from critics.targets import build_labels, check_labels
-from env.episodes import EpisodeRequest
+from env.episodes import EpisodeRequest, nothing
 from pipeline.ids import continuation_id, seed_of
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import (
@@ -28,8 +28,9 @@ from pipeline.tables import (
 )
 from pipeline.types import Rollout, Task
 from stages.backends import check_installed, make_player, policy_of
-from stages.rollouts import counts_of
+from stages.rollouts import counts_of, in_plan_order
 from stages.settings import Config
+from stages.shards import play_shards
 
 
 def continuations(
@@ -99,13 +100,11 @@ def make(start: Start) -> None:
         },
     )
     player = make_player(start.config, policy_of(start), sampling)
-    for shard in start.to_do():
-        played = player.play(shards[shard.index], on_finish=lambda _: start.item_done())
-        place = {request.rollout_id: i for i, request in enumerate(shards[shard.index])}
-        played.sort(key=lambda rollout: place[rollout.rollout_id])
+    for index, played in play_shards(start, player, lambda index: (shards[index], nothing)):
+        played = in_plan_order(played, start.shards()[index].item_ids)
         done, failed = counts_of(played)
         start.commit(
-            shard.index,
+            index,
             {"rollouts": rollouts_table(played), "steps": steps_table(played)},
             done=done,
             failed=failed,

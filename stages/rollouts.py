@@ -9,6 +9,8 @@ groups is feedback-free: one bare set of draws.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from env.catalog import ENVIRONMENTS
 from env.chains import Chains, Group, plan_groups
@@ -17,6 +19,10 @@ from pipeline.tables import ROLLOUTS, STEPS, rollouts_table, steps_table, tasks_
 from pipeline.types import Rollout, Task
 from stages.backends import Player, check_installed, make_player, policy_of
 from stages.settings import Chain, Config
+from stages.shards import play_shards
+
+if TYPE_CHECKING:
+    from stages.shards import Work
 
 
 def tasks_of_split(start: Start, split: str) -> list[Task]:
@@ -39,6 +45,27 @@ def tasks_of_split(start: Start, split: str) -> list[Task]:
     return chosen
 
 
+def chains_of(
+    player: Player, groups: Sequence[Group], chain: Chain, *, seed: int, purpose: str, stop_at_success: bool
+) -> Chains:
+    """Returns the attempt chains of some groups, in the player's words."""
+    return Chains(
+        groups=groups,
+        seed=seed,
+        purpose=purpose,
+        attempt_line=player.attempt_line,
+        num_tokens=player.num_tokens,
+        max_feedback_tokens=chain.max_feedback_tokens,
+        stop_at_success=stop_at_success,
+    )
+
+
+def in_plan_order(rollouts: Sequence[Rollout], planned: Iterable[str]) -> list[Rollout]:
+    """Returns the rollouts as their ids are planned."""
+    place = {rollout_id: i for i, rollout_id in enumerate(planned)}
+    return sorted(rollouts, key=lambda rollout: place[rollout.rollout_id])
+
+
 def play_chains(
     player: Player,
     groups: list[Group],
@@ -50,18 +77,9 @@ def play_chains(
     start: Start,
 ) -> tuple[list[Rollout], dict[str, int]]:
     """Returns the rollouts of whole groups, sorted by plan, and how many were skipped by kind."""
-    chains = Chains(
-        groups=groups,
-        seed=seed,
-        purpose=purpose,
-        attempt_line=player.attempt_line,
-        num_tokens=player.num_tokens,
-        max_feedback_tokens=chain.max_feedback_tokens,
-        stop_at_success=stop_at_success,
-    )
+    chains = chains_of(player, groups, chain, seed=seed, purpose=purpose, stop_at_success=stop_at_success)
     rollouts = player.play(chains.first(), then=chains.after, on_finish=lambda _: start.item_done())
-    place = {rollout_id: i for i, rollout_id in enumerate(r for group in groups for r in group.rollout_ids)}
-    return sorted(rollouts, key=lambda r: place[r.rollout_id]), chains.skipped
+    return in_plan_order(rollouts, (r for group in groups for r in group.rollout_ids)), chains.skipped
 
 
 def counts_of(rollouts: list[Rollout]) -> tuple[int, dict[str, int]]:
@@ -98,23 +116,28 @@ def make(start: Start) -> None:
         estimate={"rollouts": planned, "tokens_at_most": planned * settings.sampling.max_response_tokens},
     )
     player = make_player(start.config, policy_of(start), settings.sampling)
-    for shard in start.to_do():
-        rollouts, skipped = play_chains(
+    chains: dict[int, Chains] = {}
+
+    def work_of(index: int) -> Work:
+        chains[index] = chains_of(
             player,
-            shards[shard.index],
+            shards[index],
             settings.chain,
             seed=start.seed,
             purpose="rollouts",
             stop_at_success=True,
-            start=start,
         )
+        return chains[index].first(), chains[index].after
+
+    for index, played in play_shards(start, player, work_of):
+        rollouts = in_plan_order(played, start.shards()[index].item_ids)
         done, failed = counts_of(rollouts)
         start.commit(
-            shard.index,
+            index,
             {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)},
             done=done,
             failed=failed,
-            skipped=skipped,
+            skipped=chains.pop(index).skipped,
         )
     start.finish()
 

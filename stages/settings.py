@@ -6,7 +6,7 @@ Semantic settings decide what is made: changing one on a half-done stage is refu
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -28,6 +28,14 @@ class Engine(Section):
         "transformers", description="generation backend"
     )
     max_live: int = runtime(256, ge=1, description="rollouts in flight at once")
+    overlap_shards: bool = runtime(
+        False,
+        description="start the next shard while the last one ends: keeps GPUs full; without it a resumed "
+        "run is the undisturbed one to the bit",
+    )
+    env_workers: int = runtime(
+        0, ge=0, description="threads in which environments work beside generation; 0 is in line"
+    )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="of the engine's weights and key-value cache"
     )
@@ -36,6 +44,11 @@ class Engine(Section):
     block_size: int = runtime(32, ge=1, description="vllm: tokens per block of the prefix cache")
     kv_cache_gib: float = runtime(
         1.0, gt=0, description="vllm on a CPU: memory of keys and values, a replica"
+    )
+    shared_gpus: bool = runtime(
+        False,
+        description="actor: engine and trainer take turns on the same GPUs: the engine sleeps while the trainer "
+        "works, whose state waits in host memory while the engine does",
     )
     memory_share: float = runtime(0.9, gt=0, le=1, description="vllm on a GPU: share of it, weights included")
     eager: bool = runtime(True, description="vllm: no compilation: starts faster, generates slower")
@@ -60,7 +73,7 @@ class Training(Section):
 
 
 class Hardware(Section):
-    """What `vdapo plan` holds the run against; no stage reads it."""
+    """What `vdapo plan` holds the run against; with GPUs, what a stage must find before it starts."""
 
     num_gpus: int = runtime(0, ge=0, description="of one node; 0 plans for a CPU")
     gpu_memory_gib: float = runtime(0.0, ge=0, description="usable memory of each")
@@ -70,6 +83,7 @@ class Hardware(Section):
     model: str | None = runtime(
         None, description="config.json to plan with while sft.base is not on this machine"
     )
+    critic_model: str | None = runtime(None, description="the same for critic.trunk")
 
 
 class Tasks(Section):
@@ -151,10 +165,28 @@ class Sft(Section):
 
 
 class Sampling(Section):
-    """How a policy is sampled; training rollouts are never truncated."""
+    """How a policy is sampled where something is trained on it: from the whole distribution."""
 
-    temperature: float = Field(1.0, ge=0, description="0 is greedy")
+    temperature: float = Field(1.0, ge=0, description="0 is greedy, in evaluation only")
     max_response_tokens: int = Field(512, ge=1, description="budget of an episode, replies included")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_not_truncated(cls, given: Any) -> Any:
+        truncated = sorted({"top_p", "top_k"}.difference(cls.model_fields).intersection(given))
+        if truncated:
+            raise ValueError(
+                f"{', '.join(truncated)}: what is trained on is sampled from the whole distribution, since "
+                "its log-probabilities enter importance ratios. Remove it here; evaluation.sampling knows it"
+            )
+        return given
+
+
+class EvaluationSampling(Sampling):
+    """How a policy is sampled where it is only measured."""
+
+    top_p: float = Field(1.0, gt=0, le=1, description="nucleus; 1 keeps every token")
+    top_k: int = Field(-1, ge=-1, description="likeliest tokens kept; -1 keeps all")
 
 
 class Chain(Section):
@@ -268,7 +300,7 @@ class Evaluation(Section):
     num_attempts: int = Field(2, ge=1, description="attempts of the with-feedback measure")
     groups_per_shard: int = Field(100, ge=1, description="tasks that are committed together")
     bootstrap: int = Field(2000, ge=100, description="resamples of clusters behind each interval")
-    sampling: Sampling = Sampling()
+    sampling: EvaluationSampling = EvaluationSampling()
 
 
 class Config(Section):
@@ -295,6 +327,15 @@ class Config(Section):
         ):
             if any(share < 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-6:
                 raise ValueError(f"{name} = {shares}; shares are >= 0 and add up to 1")
+        for name, sampling in (
+            ("rollouts.sampling", self.rollouts.sampling),
+            ("actor.sampling", self.actor.sampling),
+        ):
+            if sampling.temperature == 0:
+                raise ValueError(
+                    f"{name}.temperature = 0: greedy rollouts of a task are all the same, so they teach "
+                    "nothing; it is > 0 here"
+                )
         if self.critic.fit_share + self.critic.validate_share >= 1:
             raise ValueError("critic.fit_share + critic.validate_share must leave clusters to calibrate on")
         if self.sft.base is None and self.sft.num_updates == 0:
@@ -309,6 +350,12 @@ class Config(Section):
                 f"training.num_ranks = {self.training.num_ranks} needs training.backend = deepspeed, not "
                 f"{self.training.backend}"
             )
+        for name, wanted in (
+            ("engine.replicas x engine.tensor_parallel", self.engine.replicas * self.engine.tensor_parallel),
+            ("training.num_ranks", self.training.num_ranks),
+        ):
+            if self.hardware.num_gpus and wanted > self.hardware.num_gpus:
+                raise ValueError(f"{name} = {wanted}; hardware.num_gpus has {self.hardware.num_gpus}")
         if self.actor.sampling.temperature != 1:
             raise ValueError(
                 f"actor.sampling.temperature = {self.actor.sampling.temperature}; only 1 is allowed: the "

@@ -43,11 +43,18 @@ def learning_rate(done: int, settings: Sft) -> float:
 
 
 def check_base(folder: Path, stop_token: str) -> None:
-    """Raises ArtifactError if a folder holds no policy, or one whose tokenizer cannot end a message."""
+    """Raises ArtifactError if a folder holds no policy, or one whose tokenizer does not go with it."""
+    from tokenizers import Tokenizer
+
     check_policy_folder(folder)
-    tokens = json.loads((folder / "tokenizer.json").read_text("utf-8"))
-    special = {entry["content"] for entry in tokens.get("added_tokens", ())}
-    if stop_token not in special | set(tokens.get("model", {}).get("vocab", ())):
+    tokens = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
+    rows = json.loads((folder / "config.json").read_text("utf-8")).get("vocab_size")
+    if rows is not None and max(tokens.values(), default=0) >= rows:
+        raise ArtifactError(
+            f"the tokenizer of sft.base = {folder} has token ids up to {max(tokens.values())}, but the model "
+            f"embeds {rows}: they are of different models. Save both from one model, or name another base"
+        )
+    if stop_token not in tokens:
         raise ArtifactError(
             f"the tokenizer of sft.base = {folder} has no token {stop_token!r}, which ends a message in this "
             "prompt style. Add it, or name another base"

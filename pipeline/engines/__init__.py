@@ -51,7 +51,8 @@ class Generation:
         request_id: of the request.
         token_ids: sampled tokens, a stop token included.
         logprobs: [len(token_ids)] log-probability of each under the distribution it was sampled from
-            (temperature applied); for greedy requests under temperature 1.
+            (temperature applied); for greedy requests under temperature 1. Not finite if the model broke
+            down, which the caller has to refuse.
         finish_reason: "stop" after a stop token, "length" at max_new_tokens.
     """
 
@@ -95,8 +96,11 @@ class Engine(Protocol):
         """Adds requests to the queue. Raises ValueError if a prompt is empty or cannot fit."""
         ...
 
-    def collect(self) -> list[Generation]:
-        """Returns at least one finished request, or [] when nothing is in flight."""
+    def collect(self, *, wait: bool = True) -> list[Generation]:
+        """Returns at least one finished request, or [] when nothing is in flight.
+
+        Without `wait`, after one step of work at most: perhaps none although some are in flight.
+        """
         ...
 
     def release(self, cache_keys: Sequence[str]) -> None:
@@ -105,6 +109,13 @@ class Engine(Protocol):
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], policy_digest: str) -> None:
         """Replaces the weights and drops every cache; only while nothing is in flight."""
+        ...
+
+    def sleep(self) -> None:
+        """Frees what memory it can while others need it; only while nothing is in flight; idempotent.
+
+        It wakes by itself when requests are collected or weights loaded, with the weights it had and no cache.
+        """
         ...
 
     def close(self) -> None:

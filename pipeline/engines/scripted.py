@@ -56,8 +56,8 @@ class ScriptedEngine:
             self._in_flight.add(request.request_id)
             self._queue.append(request)
 
-    def collect(self) -> list[Generation]:
-        """Returns at least one finished request, or [] when nothing is in flight."""
+    def collect(self, *, wait: bool = True) -> list[Generation]:
+        """Returns at least one finished request, or [] when nothing is in flight; never waits."""
         number = len(self._queue) if self._max_per_collect is None else self._max_per_collect
         return [self._answer(self._queue.popleft()) for _ in range(min(number, len(self._queue)))]
 
@@ -74,6 +74,12 @@ class ScriptedEngine:
             )
         self._caches.clear()
         self.policy_digest = policy_digest
+
+    def sleep(self) -> None:
+        """Drops every cache. Raises RuntimeError in flight."""
+        if self._queue:
+            raise RuntimeError(f"{len(self._queue)} requests are in flight; collect them before sleeping")
+        self._caches.clear()
 
     def close(self) -> None:
         """Drops the queue and every cache; idempotent."""

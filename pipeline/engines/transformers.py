@@ -130,13 +130,18 @@ class TransformersEngine:
             self._order += 1
 
     @torch.inference_mode()
-    def collect(self) -> list[Generation]:
-        """Returns at least one finished request, or [] when nothing is in flight; oldest first."""
+    def collect(self, *, wait: bool = True) -> list[Generation]:
+        """Returns at least one finished request, or [] when nothing is in flight; oldest first.
+
+        Without `wait`, what one pass has finished.
+        """
         self._admit()
         wanted = math.ceil(self._finish_share * int(self._active.sum()))
         finished: list[tuple[int, Generation]] = []
         while len(finished) < wanted:
             finished.extend(self._finish(slot) for slot in self._pass())
+            if not wait:
+                break
         return [generation for _, generation in sorted(finished, key=lambda pair: pair[0])]
 
     def release(self, cache_keys: Sequence[str]) -> None:
@@ -168,6 +173,12 @@ class TransformersEngine:
             )
         self._drop_caches()
         self.policy_digest = policy_digest
+
+    def sleep(self) -> None:
+        """Drops every cache; the model stays, it is the caller's. Raises RuntimeError in flight."""
+        if self._in_flight:
+            raise RuntimeError(f"{len(self._in_flight)} requests are in flight; collect them before sleeping")
+        self._drop_caches()
 
     def close(self) -> None:
         """Drops the queue and every cache; idempotent."""

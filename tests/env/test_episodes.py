@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count, islice
 from pathlib import Path
 from random import Random
+from threading import Barrier
 from typing import Any
 
 import pytest
 
 from env.catalog import ENVIRONMENTS
-from env.episodes import EpisodeRequest, PlaySettings, nothing, play
+from env.episodes import EpisodeRequest, PlaySettings, nothing, play, stream
 from env.protocol import Action, EnvSpec, Observation, StepResult, ToolCall
-from pipeline.engines import Engine, GenerationRequest
+from pipeline.engines import Engine, Generation, GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.models import train_tokenizer
 from pipeline.types import Event, Feedback, Message, Rollout, StepVerdict, Task, Verdict
@@ -290,6 +292,70 @@ def test_results_do_not_depend_on_how_the_engine_and_the_queue_interleave(tokeni
     for max_live, per_collect in [(1, None), (3, 1), (7, 2), (50, 1)]:
         table = Table(tokenizer, random_talk)
         assert table.play(requests, table.engine(max_per_collect=per_collect), max_live=max_live) == expected
+
+
+def test_environments_in_threads_change_nothing_and_do_not_hold_each_other_up(tokenizer: Any) -> None:
+    """Four steps wait for each other, which only environments beside each other survive."""
+    requests = [ask(f"r{i}", goal=3 + i % 4, seed=i) for i in range(20)]
+    expected = Table(tokenizer, random_talk).play(requests, max_live=50)
+    meeting = Barrier(4)
+
+    class WaitingEnv(CountingEnv):
+        def step(self, action: Action) -> StepResult:
+            if not self.words and not meeting.broken:
+                meeting.wait(timeout=30)
+            return super().step(action)
+
+    for per_collect in (None, 1):
+        table = Table(tokenizer, random_talk)
+        meeting.reset()
+        table.make_env = lambda task: WaitingEnv()  # type: ignore[method-assign]
+        found = table.play(requests, table.engine(max_per_collect=per_collect), env_workers=4, max_live=8)
+        assert found == expected
+
+
+def test_requests_are_drawn_as_places_fall_free(tokenizer: Any) -> None:
+    drawn: list[str] = []
+
+    def without_end() -> Iterator[EpisodeRequest]:
+        for i in count():
+            drawn.append(f"r{i}")
+            yield ask(f"r{i}", seed=i)
+
+    table = Table(tokenizer, random_talk)
+    rollouts = stream(
+        without_end(),
+        make_env=table.make_env,
+        style=CountingStyle(),
+        tokenizer=tokenizer,
+        engine=table.engine(max_per_collect=1),
+        settings=PlaySettings(1.0, 200, 3, "p", "tok", "style"),
+    )
+    for number, rollout in enumerate(islice(rollouts, 10), start=1):
+        assert rollout.reward is not None
+        assert len(drawn) <= number + 3
+    rollouts.close()
+    assert all(env.closed == 1 for env in table.envs)
+
+
+def test_a_log_probability_that_is_not_finite_is_a_failure_of_the_engine(tokenizer: Any) -> None:
+    table = Table(tokenizer, lambda text, seed, turn: "add 1")
+    engine = table.engine()
+    answer = engine.collect
+
+    def broken(*, wait: bool = True) -> list[Generation]:
+        return [
+            replace(generation, logprobs=[float("nan")] * len(generation.logprobs))
+            if generation.request_id == "bad:1"
+            else generation
+            for generation in answer(wait=wait)
+        ]
+
+    engine.collect = broken  # type: ignore[method-assign]
+    bad, good = table.play([ask("bad"), ask("good")], engine)
+    assert (bad.env_status, bad.reward, bad.feedback_text) == ("bad_logprob", None, "")
+    assert_consistent(bad, tokenizer)
+    assert good.reward == 1.0
 
 
 def test_no_more_episodes_are_live_than_allowed(tokenizer: Any) -> None:

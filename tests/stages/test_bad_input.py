@@ -40,6 +40,10 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(
         ("run.name=../elsewhere", "run.name"),
         ("labels.anchors=[0.5, 1.5]", "labels.anchors"),
         ("training.num_ranks=2", "needs training.backend = deepspeed"),
+        ("rollouts.sampling.top_p=0.9", "evaluation.sampling knows it"),
+        ("actor.sampling.top_k=50", "evaluation.sampling knows it"),
+        ("actor.sampling.temperature=0", "it is > 0 here"),
+        ("evaluation.sampling.top_p=0", "evaluation.sampling.top_p"),
         ("engine.replicas=2", "need engine.kind = vllm"),
         ("sft.model.num_kv_heads=3", "num_heads = 2; must be a multiple of num_kv_heads = 3"),
     ],
@@ -82,6 +86,12 @@ def test_a_base_that_is_no_policy_or_cannot_end_a_message_is_refused(
     (mute / "tokenizer.json").write_text(text)
     assert lab.start("sft", f"sft.base={mute}") == 3
     assert "has no token '<|im_end|>'" in capsys.readouterr().err
+    small = tmp_path / "small"
+    shutil.copytree(chain.run_dir / "sft" / "policy", small)
+    config = json.loads((small / "config.json").read_text())
+    (small / "config.json").write_text(json.dumps(config | {"vocab_size": 300}))
+    assert lab.start("sft", f"sft.base={small}") == 3
+    assert "embeds 300: they are of different models" in capsys.readouterr().err
     assert lab.start("sft", "sft.num_updates=0") == 2
     assert "name one in sft.base" in capsys.readouterr().err
     assert not (lab.run_dir / "sft" / "plan.json").exists()

@@ -1,0 +1,79 @@
+"""Shards that overlap: the same rollouts, committed out of order, with nothing lost by a stop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.backends import Player
+
+SCRIPTED = "engine.kind=scripted"
+
+
+@pytest.mark.parametrize("stage", ["rollouts", "labels"])
+def test_overlapping_shards_hold_what_separate_ones_hold(chain: Any, tmp_path: Path, stage: str) -> None:
+    """The scripted engine's answers depend on nothing but the request, so the tables are equal."""
+    found = []
+    for name, settings in (("apart", ()), ("overlapping", ("engine.overlap_shards=true",))):
+        lab = chain.copy(tmp_path / name, "tasks", "sft")
+        assert lab.start("rollouts", SCRIPTED, *(settings if stage == "rollouts" else ())) == 0
+        if stage == "labels":
+            assert lab.start("labels", SCRIPTED, *settings) == 0
+        artifact = lab.artifact(stage)
+        counts = json.loads((artifact.folder / "manifest.json").read_text())["accounting"]
+        found.append((artifact.table("rollouts"), artifact.table("steps"), counts))
+    assert found[0] == found[1]
+
+
+def test_places_that_fall_free_go_to_the_next_shard(
+    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft")
+    drawn: list[str] = []
+    stream = Player.stream
+
+    def noting(self: Player, requests: Any, *, then: Any) -> Any:
+        def noted() -> Any:
+            for request in requests:
+                drawn.append(request.group_id)
+                yield request
+
+        return stream(self, noted(), then=then)
+
+    monkeypatch.setattr(Player, "stream", noting)
+    assert lab.start("rollouts", SCRIPTED, "engine.overlap_shards=true", "engine.max_live=3") == 0
+    rollouts = lab.rollouts("rollouts")
+    planned = list(dict.fromkeys(rollout.group_id for rollout in rollouts))
+    assert list(dict.fromkeys(drawn)) == planned  # all shards came through one queue, in order
+
+
+def test_a_stop_keeps_the_shards_that_are_whole_and_the_rest_is_made_later(
+    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipeline.start import Start
+    from pipeline.stopping import StopRequested
+
+    whole = chain.copy(tmp_path / "whole", "tasks", "sft")
+    assert whole.start("rollouts", SCRIPTED) == 0
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft")
+    done = 0
+    item_done = Start.item_done
+
+    def stopping(self: Start, number: int = 1) -> None:
+        nonlocal done
+        done += 1
+        item_done(self, number)
+        if done == 30:
+            raise StopRequested
+
+    monkeypatch.setattr(Start, "item_done", stopping)
+    settings = (SCRIPTED, "engine.overlap_shards=true", "engine.max_live=3")
+    assert lab.start("rollouts", *settings) == 75
+    ledger = (lab.run_dir / "rollouts" / "ledger.jsonl").read_text().splitlines()
+    assert ledger
+    assert lab.start("rollouts", *settings) == 0
+    for table in ("rollouts", "steps"):
+        assert lab.artifact("rollouts").table(table) == whole.artifact("rollouts").table(table)
