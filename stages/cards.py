@@ -30,41 +30,6 @@ def write_beside(start: Start, folder: Path, tokenizer: Any, card: ModelCard) ->
     write_card(card, folder)
 
 
-def sft_card(start: Start, model: Any) -> ModelCard:
-    """Returns the page of a starting policy that was trained here."""
-    plan = _plan(start)
-    settings = plan["settings"]
-    sft, environment = settings["sft"], settings["tasks.environment"]
-    return ModelCard(
-        title=f"V-DAPO starting policy: {environment}",
-        opening=f"{_origin(sft)} It is the policy that a V-DAPO actor starts from.",
-        tags=("v-dapo", environment),
-        sections={
-            "Model": _model_facts(model),
-            "Data": {
-                "demonstrations": f"{sft['num_demonstrations']}, played by scripted policies",
-                "scripted policies": _shares(sft["shares"]),
-                "with feedback on earlier attempts": sft["guided_share"],
-                "prompt style": settings["rollouts.style"],
-            },
-            "Training": {
-                "updates": sft["num_updates"],
-                "demonstrations per update": sft["batch_rows"],
-                "learning rate": f"{sft['learning_rate']:g} at most",
-                "weight decay": sft["weight_decay"],
-                "trainer": _trainer(settings["training"]),
-                "seed": settings["run"]["seed"],
-            },
-            "Made from": _origins(plan),
-        },
-        limits=(
-            f"It imitates scripted policies of mixed quality in the environment `{environment}`, failures "
-            "included, and was tested for nothing else.",
-        ),
-        stop_token=ENVIRONMENTS[environment].style(settings["rollouts.style"]).stop_token,
-    )
-
-
 def actor_card(start: Start, model: Any, *, credit: Credit, num_updates: int) -> ModelCard:
     """Returns the page of a trained actor.
 

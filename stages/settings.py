@@ -47,8 +47,8 @@ class Engine(Section):
     )
     shared_gpus: bool = runtime(
         False,
-        description="actor: engine and trainer take turns on the same GPUs: the engine sleeps while the trainer "
-        "works, whose state waits in host memory while the engine does",
+        description="actor: engine and trainer take turns on the same GPUs: the engine sleeps while the "
+        "trainer works, whose state waits in host memory while the engine does",
     )
     memory_share: float = runtime(0.9, gt=0, le=1, description="vllm on a GPU: share of it, weights included")
     eager: bool = runtime(True, description="vllm: no compilation: starts faster, generates slower")
@@ -64,6 +64,10 @@ class Training(Section):
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="of the products; master weights, moments and gradients are always fp32"
     )
+    lora_rank: int = Field(
+        0, ge=0, description="torch: width of LoRA adapters trained in place of the weights; 0 is none"
+    )
+    lora_alpha: int = Field(32, gt=0, description="LoRA: an adapter's product is scaled by alpha / rank")
     micro_batch_tokens: int = runtime(16384, ge=1, description="tokens per forward pass, packed")
     piece_tokens: int = runtime(1024, ge=1, description="tokens whose logits exist at once")
     recompute: bool = runtime(False, description="compute a layer's inside again in the backward pass")
@@ -327,15 +331,11 @@ class Config(Section):
         ):
             if any(share < 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-6:
                 raise ValueError(f"{name} = {shares}; shares are >= 0 and add up to 1")
-        for name, sampling in (
-            ("rollouts.sampling", self.rollouts.sampling),
-            ("actor.sampling", self.actor.sampling),
-        ):
-            if sampling.temperature == 0:
-                raise ValueError(
-                    f"{name}.temperature = 0: greedy rollouts of a task are all the same, so they teach "
-                    "nothing; it is > 0 here"
-                )
+        if self.rollouts.sampling.temperature == 0:
+            raise ValueError(
+                "rollouts.sampling.temperature = 0: greedy rollouts of a task are all the same and teach "
+                "nothing; it is > 0 here"
+            )
         if self.critic.fit_share + self.critic.validate_share >= 1:
             raise ValueError("critic.fit_share + critic.validate_share must leave clusters to calibrate on")
         if self.sft.base is None and self.sft.num_updates == 0:
@@ -349,6 +349,16 @@ class Config(Section):
             raise ValueError(
                 f"training.num_ranks = {self.training.num_ranks} needs training.backend = deepspeed, not "
                 f"{self.training.backend}"
+            )
+        if self.training.lora_rank and self.training.backend != "torch":
+            raise ValueError(
+                f"training.lora_rank = {self.training.lora_rank} needs training.backend = torch, not "
+                f"{self.training.backend}"
+            )
+        if self.training.lora_rank and self.sft.base is None:
+            raise ValueError(
+                f"training.lora_rank = {self.training.lora_rank} needs a trained model to adapt: name one in "
+                "sft.base. A model from scratch has nothing to keep"
             )
         for name, wanted in (
             ("engine.replicas x engine.tensor_parallel", self.engine.replicas * self.engine.tensor_parallel),

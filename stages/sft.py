@@ -28,7 +28,6 @@ from pipeline.models import check_policy_folder
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.stopping import StopRequested
 from stages.backends import check_installed, limit_threads, make_trainer
-from stages.cards import sft_card, write_beside
 from stages.rollouts import tasks_of_split
 from stages.settings import Config, Sft
 from stages.sft_data import encode, play_demonstrations, rows_of_update, success_by_policy
@@ -153,7 +152,6 @@ def make(start: Start) -> None:
             advance(1)
     trainer.export(folder)
     trainer.close()
-    write_beside(start, folder, tokenizer, sft_card(start, model))
     lengths = [len(ids) for ids, _ in encoded]
     start.finish(
         done=trainer.num_updates,

@@ -12,7 +12,7 @@ from env.phone.levels import Level, level_settings
 from env.phone.rules import FieldSet, Rule, draw_rule, minimal_sets
 from pipeline.ids import canonical_json
 
-GENERATOR_VERSION = 1
+GENERATOR_VERSION = 2
 PHONES_PER_COMPANY = 7  # the most departments that any level lists
 MAX_COMPANIES = 1400
 
@@ -195,7 +195,7 @@ def company_name(seed: int, index: int) -> str:
     return f"{firsts[a]} {seconds[(a + b) % 12]} {thirds[(3 * a + 7 * b + c) % 10]}"
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=512)
 def _digit_pairs(seed: int, what: str) -> tuple[str, ...]:
     pairs = [f"{number:02d}" for number in range(100)]
     Random(f"{seed}:{what}").shuffle(pairs)
@@ -206,11 +206,14 @@ def _phones(key: CompanyKey) -> list[str]:
     """Returns the numbers a company owns: one exchange of two digits, and extensions nobody shares there.
 
     As in life, its lines differ in the last digits only. So the first two can be read off any of its lines,
-    and only the extension says which line it is.
+    and only the extension says which line it is. Extensions are dealt anew in every exchange: dealt alike in
+    all, the companies of a split would share a few of them, and digits that a small policy copies badly would
+    make one split harder than another.
     """
     turn, place = divmod(key.index, 100)
     exchange = _digit_pairs(key.seed, "exchanges")[place]
-    extensions = list(_digit_pairs(key.seed, "extensions")[turn * PHONES_PER_COMPANY :][:PHONES_PER_COMPANY])
+    dealt = _digit_pairs(key.seed, f"extensions of {exchange}")
+    extensions = list(dealt[turn * PHONES_PER_COMPANY :][:PHONES_PER_COMPANY])
     Random(f"{key.seed}:phones:{key.index}").shuffle(extensions)
     return [f"555-{exchange}{extension}" for extension in extensions]
 

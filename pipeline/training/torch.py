@@ -19,6 +19,7 @@ from pipeline.batches import micro_batches
 from pipeline.errors import ArtifactError, DivergenceError
 from pipeline.ids import file_sha256
 from pipeline.training import TrainingRow
+from pipeline.training.lora import add_adapters, merged_weights
 from pipeline.training.network import Head, Network
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class TorchTrainer:
         grad_clip: float = 1.0,
         micro_batch_tokens: int = 16384,
         betas: tuple[float, float] = (0.9, 0.999),
+        lora_rank: int = 0,
+        lora_alpha: int = 32,
         **network: Any,
     ) -> None:
         """Takes over a model.
@@ -60,19 +63,25 @@ class TorchTrainer:
             grad_clip: bound on the gradient's norm.
             micro_batch_tokens: tokens per forward pass.
             betas: AdamW's.
+            lora_rank: width of adapters that are trained in place of the weights; 0 trains the weights.
+            lora_alpha: their product is scaled by alpha / rank.
             network: further options of `Network`.
         """
         self._network = Network(model, head=head, **network)
         self.model: Any = model
+        self._adapted = lora_rank > 0
+        if self._adapted:
+            add_adapters(model, lora_rank, lora_alpha)
         self.learning_rate = learning_rate
         self.num_updates = 0
         self._grad_clip = grad_clip
         self._micro_batch_tokens = micro_batch_tokens
         self._trainable: tuple[str, ...] | None = None
-        named = dict(self.model.named_parameters())
+        self._home: torch.device | None = None  # where the model goes back to after `offload`
+        self._named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         groups = [
-            {"params": [p for p in named.values() if p.ndim >= 2], "weight_decay": weight_decay},
-            {"params": [p for p in named.values() if p.ndim < 2], "weight_decay": 0.0},
+            {"params": [p for p in self._named.values() if p.ndim >= 2], "weight_decay": weight_decay},
+            {"params": [p for p in self._named.values() if p.ndim < 2], "weight_decay": 0.0},
         ]
         self._optimizer = torch.optim.AdamW([g for g in groups if g["params"]], betas=betas, fused=True)
 
@@ -83,11 +92,11 @@ class TorchTrainer:
             ValueError: no weight has such a name.
         """
         self._trainable = None if prefixes is None else tuple(prefixes)
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self._named.items():
             parameter.requires_grad_(self._trainable is None or name.startswith(self._trainable))
             parameter.grad = None
-        if not any(p.requires_grad for p in self.model.parameters()):
-            names = [name for name, _ in self.model.named_parameters()]
+        if not any(p.requires_grad for p in self._named.values()):
+            names = list(self._named)
             raise ValueError(f"no weight starts with {prefixes}; names are {names[0]} ... {names[-1]}")
 
     def update(self, rows: Sequence[TrainingRow], loss: Loss) -> dict[str, float]:
@@ -107,6 +116,7 @@ class TorchTrainer:
         """
         if not rows or self.learning_rate is None:
             raise ValueError(f"an update needs rows (got {len(rows)}) and a trainer with a learning rate")
+        self._return_home()
         self._optimizer.zero_grad(set_to_none=True)
         sums: dict[str, float] = {"loss": 0.0}
         for batch in micro_batches(rows, self._micro_batch_tokens):
@@ -139,6 +149,7 @@ class TorchTrainer:
         A policy's numbers are computed where the `want` column is not 0, without it where `weight` is not 0,
         without either at every token that another precedes; elsewhere they are 0.
         """
+        self._return_home()
         results: list[dict[str, np.ndarray]] = [{} for _ in rows]
         with torch.inference_mode():
             for batch in micro_batches(rows, self._micro_batch_tokens):
@@ -149,16 +160,20 @@ class TorchTrainer:
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """Returns the model's weights by Hugging Face name: the live tensors, so copy what must last."""
+        if self._adapted:
+            return merged_weights(self.model)
         return {name: tensor.detach() for name, tensor in self.model.state_dict().items()}
 
     def save_checkpoint(self, folder: Path) -> None:
-        """Writes weights.safetensors, optimizer.safetensors (both moments) and state.json, in that order."""
+        """Writes weights.safetensors, optimizer.safetensors (both moments) and state.json, in that order.
+
+        Weights are those that are trained: of a model with adapters, the adapters.
+        """
         folder.mkdir(parents=True, exist_ok=True)
-        named = dict(self.model.named_parameters())
-        save_file({name: p.detach().contiguous() for name, p in named.items()}, folder / _WEIGHTS)
+        save_file({name: p.detach().contiguous() for name, p in self._named.items()}, folder / _WEIGHTS)
         moments = {
             f"{kind}.{name}": tensor.contiguous()
-            for name, p in named.items()
+            for name, p in self._named.items()
             for kind, tensor in self._optimizer.state.get(p, {}).items()
         }
         save_file(moments, folder / _OPTIMIZER)
@@ -185,17 +200,16 @@ class TorchTrainer:
         except (OSError, ValueError, KeyError) as error:
             raise ArtifactError(f"{folder} is not a whole checkpoint: {error!r}") from error
         weights, moments = load_file(folder / _WEIGHTS), load_file(folder / _OPTIMIZER)
-        named = dict(self.model.named_parameters())
-        shapes = {name: tuple(p.shape) for name, p in named.items()}
+        shapes = {name: tuple(p.shape) for name, p in self._named.items()}
         if shapes != {name: tuple(w.shape) for name, w in weights.items()}:
             raise ArtifactError(f"{folder} holds another model's weights (names or shapes differ)")
         with torch.no_grad():
-            for name, parameter in named.items():
+            for name, parameter in self._named.items():
                 parameter.copy_(weights[name])
         self._optimizer.state.clear()
         for key, tensor in moments.items():
             kind, name = key.split(".", 1)
-            self._optimizer.state[named[name]][kind] = tensor
+            self._optimizer.state[self._named[name]][kind] = tensor
         self.num_updates = int(state["num_updates"])
         self.set_trainable(state["trainable"])
 
@@ -204,7 +218,23 @@ class TorchTrainer:
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
-        self.model.save_pretrained(folder)
+        self.model.save_pretrained(folder, state_dict=merged_weights(self.model) if self._adapted else None)
+
+    def offload(self) -> None:
+        """Moves weights and moments to host memory until the next `update` or `forward`; see `Trainer`."""
+        if self._device.type != "cpu":
+            self._home = self._device
+            self._move(torch.device("cpu"))
+
+    def _return_home(self) -> None:
+        if self._home is not None:
+            self._move(self._home)
+            self._home = None
+
+    def _move(self, device: torch.device) -> None:
+        self.model.to(device)
+        for moments in self._optimizer.state.values():
+            moments |= {name: tensor.to(device) for name, tensor in moments.items()}
 
     def close(self) -> None:
         """Does nothing: the model is the caller's."""
