@@ -8,7 +8,7 @@ Only `stages` import a backend; everything else takes an `Engine`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -54,12 +54,14 @@ class Generation:
             (temperature applied); for greedy requests under temperature 1. Not finite if the model broke
             down, which the caller has to refuse.
         finish_reason: "stop" after a stop token, "length" at max_new_tokens.
+        cached_tokens: tokens of its prompt whose key-value cache was reused.
     """
 
     request_id: str
     token_ids: list[int]
     logprobs: list[float]
     finish_reason: Literal["stop", "length"]
+    cached_tokens: int = field(default=0, compare=False)  # how it was made, not what
 
 
 @dataclass(slots=True)

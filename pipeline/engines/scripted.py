@@ -104,12 +104,13 @@ class ScriptedEngine:
         self.counters.requests += 1
         self.counters.prompt_tokens += len(prompt)
         self.counters.generated_tokens += len(tokens)
+        reused = 0
         if request.cache_key is not None:
-            kept = self._caches.get(request.cache_key, ())
-            self.counters.cached_tokens += common_prefix(kept, prompt[:-1])
+            reused = common_prefix(self._caches.get(request.cache_key, ()), prompt[:-1])
+            self.counters.cached_tokens += reused
             self._caches[request.cache_key] = (*prompt, *tokens[:-1])
         self._in_flight.remove(request.request_id)
-        return Generation(request.request_id, tokens, logprobs, "stop" if stopped else "length")
+        return Generation(request.request_id, tokens, logprobs, "stop" if stopped else "length", reused)
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:

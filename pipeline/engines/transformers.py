@@ -107,6 +107,7 @@ class TransformersEngine:
             max_live, -1, dtype=np.int64
         )  # slot whose prompt is the same and still computed
         self._prompt = np.zeros(max_live, dtype=np.int64)
+        self._reused = np.zeros(max_live, dtype=np.int64)  # tokens of the prompt
         self._limit = np.zeros(max_live, dtype=np.int64)
         self._stops = np.full((max_live, 1), -1, dtype=np.int64)
         self._temperature = np.ones(max_live, dtype=np.float32)
@@ -243,7 +244,7 @@ class TransformersEngine:
         if kept < size - 1:
             kept = self._borrow(slot, prompt, kept)
         self._tokens[slot, :size] = prompt
-        self._cached[slot] = kept
+        self._cached[slot] = self._reused[slot] = kept
         self._known[slot] = size
         self._prompt[slot] = size
         self._limit[slot] = size + request.max_new_tokens
@@ -336,7 +337,11 @@ class TransformersEngine:
         token_ids = self._tokens[slot, start:stop].tolist()
         reason: Literal["stop", "length"] = "stop" if token_ids[-1] in request.stop_token_ids else "length"
         generation = Generation(
-            request.request_id, token_ids, self._logprobs[slot, start:stop].tolist(), reason
+            request.request_id,
+            token_ids,
+            self._logprobs[slot, start:stop].tolist(),
+            reason,
+            int(self._reused[slot]),
         )
         self.counters.requests += 1
         self.counters.generated_tokens += len(token_ids)

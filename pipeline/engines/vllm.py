@@ -225,7 +225,7 @@ class VllmEngine:
 
     def _take(self, replica: _Replica) -> None:
         try:
-            generations, cached = replica.worker.receive()
+            generations = replica.worker.receive()
         except WorkerDiedError as error:
             self._restart(replica, error)
             return
@@ -233,8 +233,8 @@ class VllmEngine:
             request = replica.in_flight.pop(generation.request_id)
             self.counters.requests += 1
             self.counters.prompt_tokens += len(request.prompt_token_ids)
+            self.counters.cached_tokens += generation.cached_tokens
             self.counters.generated_tokens += len(generation.token_ids)
-        self.counters.cached_tokens += cached
         self._finished.extend(generations)
 
     def _restart(self, replica: _Replica, error: WorkerDiedError) -> None:

@@ -119,8 +119,7 @@ class Replica:
     def _step(self) -> None:
         finished = [output for output in self._engine.step() if output.finished]
         if finished:
-            cached = sum(output.num_cached_tokens or 0 for output in finished)
-            self._connection.send(([self._generation(output) for output in finished], cached))
+            self._connection.send([self._generation(output) for output in finished])
 
     def _generation(self, output: Any) -> Generation:
         completion = output.outputs[0]
@@ -132,7 +131,11 @@ class Replica:
             raise FloatingPointError(f"request {output.request_id}: a log-probability is not finite")
         stops = self._stops.pop(output.request_id)
         return Generation(
-            output.request_id, token_ids, logprobs, "stop" if token_ids[-1] in stops else "length"
+            output.request_id,
+            token_ids,
+            logprobs,
+            "stop" if token_ids[-1] in stops else "length",
+            output.num_cached_tokens or 0,
         )
 
 
