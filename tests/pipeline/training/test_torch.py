@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification
 
 from pipeline.credit import LossOptions
@@ -241,3 +242,83 @@ def test_a_trainer_without_a_learning_rate_only_scores() -> None:
     assert len(trainer.forward(policy_training_rows(2))) == 2
     with pytest.raises(ValueError, match="learning rate"):
         trainer.update(policy_training_rows(), LOSS)
+
+
+def test_offloading_between_updates_changes_nothing(tmp_path: Path) -> None:
+    undisturbed, offloaded = policy_trainer(), policy_trainer()
+    loss = policy_loss(LossOptions(kl=0.01))
+    for update in range(2):
+        offloaded.offload()
+        rows = policy_training_rows(seed=update)
+        assert offloaded.update(rows, loss) == undisturbed.update(rows, loss)
+    offloaded.offload()
+    for mine, theirs in zip(offloaded.forward(rows), undisturbed.forward(rows), strict=True):
+        np.testing.assert_array_equal(mine["logprobs"], theirs["logprobs"])
+    for trainer in (offloaded, undisturbed):
+        trainer.save_checkpoint(tmp_path / str(trainer is offloaded))
+    for name in ("weights.safetensors", "optimizer.safetensors"):
+        assert (tmp_path / "True" / name).read_bytes() == (tmp_path / "False" / name).read_bytes()
+
+
+def test_offload_moves_weights_and_moments_away_and_back() -> None:
+    """On a device without memory in place of a GPU: what is there can be seen, if not computed with."""
+    trainer = policy_trainer()
+    trainer.update(policy_training_rows(), LOSS)
+    moments = trainer._optimizer.state
+    trainer._move(torch.device("meta"))
+    assert {p.device.type for p in trainer.model.parameters()} == {"meta"}
+    assert {t.device.type for state in moments.values() for t in state.values()} == {"meta"}
+    assert len(moments) == len(list(trainer.model.parameters()))
+
+
+def adapted_policy() -> TorchTrainer:
+    return policy_trainer(lora_rank=4, lora_alpha=8)
+
+
+def test_adapters_change_nothing_at_first_and_then_are_all_that_is_trained(tmp_path: Path) -> None:
+    trainer, rows = adapted_policy(), policy_training_rows()
+    whole = policy_trainer()
+    before = {name: tensor.clone() for name, tensor in whole.weights().items()}
+    assert set(trainer.weights()) == set(before)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.weights().items())
+    base = {name: p.clone() for name, p in trainer.model.named_parameters() if not p.requires_grad}
+    for _ in range(3):
+        trainer.update(rows, LOSS)
+    assert all(torch.equal(p, base[n]) for n, p in trainer.model.named_parameters() if n in base)
+    changed = {name for name, tensor in trainer.weights().items() if not torch.equal(tensor, before[name])}
+    assert changed == {name for name in before if "_proj" in name}
+    trainer.export(tmp_path / "merged")
+    loaded = Qwen3ForCausalLM.from_pretrained(tmp_path / "merged", attn_implementation="sdpa")
+    assert all(torch.equal(tensor, trainer.weights()[n]) for n, tensor in loaded.state_dict().items())
+    again = TorchTrainer(loaded, head="policy")
+    for ours, merged in zip(trainer.forward(rows), again.forward(rows), strict=True):
+        np.testing.assert_allclose(ours["logprobs"], merged["logprobs"], atol=1e-5)
+
+
+def test_a_checkpoint_of_adapters_holds_them_alone_and_resumes_bit_for_bit(tmp_path: Path) -> None:
+    rows = policy_training_rows()
+    undisturbed, stopped = adapted_policy(), adapted_policy()
+    for trainer in (undisturbed, stopped):
+        trainer.update(rows, LOSS)
+    stopped.save_checkpoint(tmp_path / "c")
+    assert all(".lora_" in name for name in load_file(tmp_path / "c" / "weights.safetensors"))
+    resumed = adapted_policy()
+    resumed.load_checkpoint(tmp_path / "c")
+    for trainer in (undisturbed, resumed):
+        trainer.update(rows, LOSS)
+    theirs = resumed.weights()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in undisturbed.weights().items())
+
+
+def test_a_critic_with_adapters_trains_its_whole_head() -> None:
+    columns = {"weight": np.full(8, 0.1, np.float32), "targets": np.linspace(0, 1, 8, dtype=np.float32)}
+    rows = [TrainingRow(np.arange(8, dtype=np.int32), columns)]
+    trainer = critic_trainer(lora_rank=2)
+    before = {name: tensor.clone() for name, tensor in trainer.weights().items()}
+    trainer.set_trainable(["score"])
+    trainer.update(rows, critic_loss())
+    trainer.set_trainable(None)
+    for _ in range(2):  # the first moves one half of an adapter, the other half follows
+        trainer.update(rows, critic_loss())
+    moved = {name for name, tensor in trainer.weights().items() if not torch.equal(tensor, before[name])}
+    assert moved == {name for name in before if "_proj" in name or name == "score.weight"}
