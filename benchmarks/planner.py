@@ -2,29 +2,30 @@
 
     python benchmarks/planner.py
 
-A Qwen3 of 113 million parameters, random weights, one process, torch's trainer. Each row is a process of its
-own: peak resident memory over two updates, above what it had when it had only imported its modules. The
-allocator is told to give freed memory back (MALLOC_MMAP_THRESHOLD_), else what it hoards would be measured.
-Results: benchmarks/results/planner.json.
+A Qwen3 of 113 million parameters, random weights, one process, torch's trainer, fp32. Each measurement is a
+process of its own: peak resident memory over two updates of two micro-batches, above what the process had
+when it had only imported its modules. The allocator is told to give freed memory back
+(MALLOC_MMAP_THRESHOLD_), else what it hoards would be measured.
+Results: benchmarks/results/planner.json. Exits 1 if a criterion fails.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks._measuring import RESULTS, conclude, spread, status_bytes
+from benchmarks.demo_seeds import machine_facts
 from pipeline.planner import GIB, Training, shape_of, training_phase
 
-RESULTS = Path(__file__).resolve().parent / "results" / "planner.json"
+VOCABULARY = 32_000
 CASES = {
     "2,048 tokens": Training(micro_batch_tokens=2048, row_tokens=512, piece_tokens=512),
     "4,096 tokens": Training(micro_batch_tokens=4096, row_tokens=512, piece_tokens=512),
@@ -37,12 +38,26 @@ CASES = {
 }
 
 
+def within(case: str) -> Any:
+    """Returns the criterion that the plan of a case is within 10 % of what was measured."""
+    return lambda results: (
+        abs(next(row["ratio"] for row in results["rows"] if row["case"] == case) - 1) <= 0.1
+    )
+
+
+CRITERIA = {
+    "at least 100M parameters": lambda results: results["parameters"] >= 100_000_000,
+    **{f"{case}: within 10 %": within(case) for case in CASES},
+}
+"""What must be shown."""
+
+
 def config() -> Any:
     """Returns the configuration of the measured model."""
     from transformers import Qwen3Config
 
     return Qwen3Config(
-        vocab_size=32_000,
+        vocab_size=VOCABULARY,
         hidden_size=768,
         num_hidden_layers=14,
         num_attention_heads=12,
@@ -54,16 +69,8 @@ def config() -> Any:
     )
 
 
-def status(field: str) -> int:
-    """Returns a field of /proc/self/status in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1]) * 1024
-    raise ValueError(f"/proc/self/status has no {field}")
-
-
-def measure(how: Training) -> dict[str, int]:
-    """Returns the peak above an import-only process, over two updates of two micro-batches each."""
+def measure(how: Training) -> int:
+    """Returns the peak in bytes above an import-only process, over two updates of two micro-batches each."""
     import numpy as np
     import torch
     from transformers import AutoModelForCausalLM
@@ -73,7 +80,7 @@ def measure(how: Training) -> dict[str, int]:
     from pipeline.training.torch import TorchTrainer
 
     (torch.randn(256, 256) @ torch.randn(256, 256)).sum().item()  # libraries make their buffers
-    imported = status("VmRSS")
+    imported = status_bytes("VmRSS")
     torch.manual_seed(0)
     trainer = TorchTrainer(
         AutoModelForCausalLM.from_config(config()),
@@ -86,51 +93,65 @@ def measure(how: Training) -> dict[str, int]:
     rng = np.random.default_rng(0)
     rows = [
         TrainingRow(
-            rng.integers(0, 32_000, how.row_tokens).astype(np.int32),
+            rng.integers(0, VOCABULARY, how.row_tokens).astype(np.int32),
             {"weight": np.full(how.row_tokens, 1e-4, np.float32)},
         )
         for _ in range(2 * how.micro_batch_tokens // how.row_tokens)
     ]
     for _ in range(2):
         trainer.update(rows, sft_loss)
-    return {"peak_bytes": status("VmHWM") - imported}
+    return status_bytes("VmHWM") - imported
 
 
-def main() -> None:
-    """Measures every case, prints the table and writes the results."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+def in_process(case: str) -> int:
+    """Returns `measure` of a case in a process of its own."""
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "262144"}
+    command = [sys.executable, __file__, "--one", case]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    return int(done.stdout.splitlines()[-1])
+
+
+def main() -> int:
+    """Measures every case, prints the table, writes the results; returns 1 if a criterion fails."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=RESULTS / "planner.json")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.one is not None:
-        print(json.dumps(measure(CASES[arguments.one])))
-        return
+    options = parser.parse_args()
+    if options.one is not None:
+        print(measure(CASES[options.one]))
+        return 0
     shape = shape_of(config())
-    print(f"{shape.parameters:,} parameters, torch {version('torch')}, fp32, AdamW")
+    machine = machine_facts()
+    print(f"{shape.parameters:,} parameters, torch {machine['torch']}, fp32, AdamW")
     print(f"{'update':<26}{'planned GiB':>12}{'measured':>10}{'planned/measured':>18}")
     rows = []
-    for name, how in CASES.items():
-        phase = training_phase(name, config(), how)
-        command = [sys.executable, __file__, "--one", name]
-        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "262144", "OMP_WAIT_POLICY": "passive"}
-        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-        measured = json.loads(done.stdout.splitlines()[-1])["peak_bytes"]
+    for case, how in CASES.items():
+        phase = training_phase(case, config(), how)
         planned = phase.device_bytes
-        print(f"{name:<26}{planned / GIB:>12.2f}{measured / GIB:>10.2f}{planned / measured:>18.3f}")
+        measured = spread([in_process(case) for _ in range(options.repeats)])
+        ratio = planned / measured["median"]
+        print(f"{case:<26}{planned / GIB:>12.2f}{measured['median'] / GIB:>10.2f}{ratio:>18.3f}", flush=True)
         rows.append(
             {
-                "case": name,
+                "case": case,
                 "settings": asdict(how),
                 "planned_bytes": dict(phase.device),
                 "planned": planned,
                 "measured": measured,
-                "ratio": planned / measured,
+                "ratio": ratio,
             }
         )
-    RESULTS.write_text(
-        json.dumps({"parameters": shape.parameters, "torch": version("torch"), "rows": rows}, indent=1) + "\n"
-    )
-    print(f"wrote {RESULTS}")
+    results = {
+        "machine": machine,
+        "parameters": shape.parameters,
+        "repeats": options.repeats,
+        "rows": rows,
+    }
+    return conclude(options.results, results, CRITERIA)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
