@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from pipeline.ids import rollout_id
 from pipeline.models import load_policy
@@ -274,3 +275,13 @@ def test_a_base_is_taken_as_it_is_or_trained_further(chain: Any, tmp_path: Path)
     further = load_policy(trained.run_dir / "sft" / "policy")
     assert further.policy_digest != given.policy_digest
     assert further.tokenizer_digest == given.tokenizer_digest
+
+
+def test_a_base_is_adapted_with_lora_and_comes_out_merged(chain: Any, tmp_path: Path) -> None:
+    base = chain.run_dir / "sft" / "policy"
+    lab = chain.copy(tmp_path / "lab", "tasks")
+    assert lab.start("sft", f"sft.base={base}", "sft.num_updates=3", "training.lora_rank=4") == 0
+    adapted, given = load_policy(lab.run_dir / "sft" / "policy"), load_policy(base)
+    theirs = given.model.state_dict()
+    changed = {n for n, t in adapted.model.state_dict().items() if not torch.equal(t, theirs[n])}
+    assert changed == {name for name in theirs if "_proj" in name}
