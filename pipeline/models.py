@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -48,18 +50,23 @@ class Policy:
     """A causal language model with its tokenizer, and what identifies both.
 
     Attributes:
-        folder: where it was loaded from.
-        model: a transformers causal LM, fp32, in eval mode.
+        folder: where it is.
+        config: the model's transformers configuration.
         tokenizer: a fast tokenizer.
         policy_digest: `weights_digest` of the model.
         tokenizer_digest: `tokenizer_digest` of the tokenizer.
     """
 
     folder: Path
-    model: Any
+    config: Any
     tokenizer: Any
     policy_digest: str
     tokenizer_digest: str
+
+    @cached_property
+    def model(self) -> Any:
+        """The transformers causal LM, fp32, in eval mode; read when first asked for, 4 bytes a parameter."""
+        return _load_model(self.folder)
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path, chat_template: str) -> Any:
@@ -177,36 +184,108 @@ def save_for_serving(tokenizer: Any, folder: Path, *, stop_token: str, chat_temp
 
 
 def load_policy(folder: Path) -> Policy:
-    """Returns the policy in a folder, fp32, in eval mode; never looks on the network.
+    """Returns the policy in a folder; never looks on the network.
+
+    Its model is read when somebody asks for it. An engine or trainer in processes of its own needs none here,
+    and 8 billion parameters take 33 GB.
 
     Raises:
         ArtifactError: the folder is not a policy; the message says what is missing or damaged.
     """
-    architectures = check_policy_folder(folder)
+    check_policy_folder(folder)
+    from transformers import AutoConfig, AutoTokenizer
+
+    with _unusable(folder):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        weights = _weights_in_files(folder, config)
+    if weights is not None:
+        return Policy(folder, config, tokenizer, weights_digest(weights), tokenizer_digest(tokenizer))
+    model = _load_model(folder)  # which says what is wrong, or knows how to read such files
+    policy = Policy(
+        folder, config, tokenizer, weights_digest(model.state_dict()), tokenizer_digest(tokenizer)
+    )
+    policy.__dict__["model"] = model
+    return policy
+
+
+def _load_model(folder: Path) -> Any:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    try:
+    with _unusable(folder):
         model, info = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
         )
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # transformers raises many kinds; each means that the folder is unusable
-        first_line = (str(error).splitlines() or [""])[0]
-        raise ArtifactError(
-            f"cannot load the policy in {folder} ({', '.join(architectures)}): "
-            f"{type(error).__name__}: {first_line}. Make it again, or name another folder"
-        ) from error
     missing = sorted(info["missing_keys"]) + [str(key) for key in info["mismatched_keys"]]
     if missing:
         raise ArtifactError(
             f"the weights in {folder} do not fill the model of its config.json: {missing[:3]} of "
             f"{len(missing)} missing or of another shape. Make it again, or name another folder"
         )
-    model.eval()
-    return Policy(folder, model, tokenizer, weights_digest(model.state_dict()), tokenizer_digest(tokenizer))
+    return model.eval()
+
+
+@contextmanager
+def _unusable(folder: Path) -> Iterator[None]:
+    """Tells of whatever transformers raises, which is of many kinds, that the folder is unusable."""
+    try:
+        yield
+    except Exception as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        raise ArtifactError(
+            f"cannot load the policy in {folder} ({', '.join(check_policy_folder(folder))}): "
+            f"{type(error).__name__}: {first_line}. Make it again, or name another folder"
+        ) from error
+
+
+class _FileWeights(Mapping[str, "torch.Tensor"]):
+    """Weights in safetensors files as a loaded fp32 model's state dictionary holds them, read one by one."""
+
+    def __init__(self, stored: Mapping[str, tuple[Path, str]]) -> None:
+        self._stored = stored  # name in the model -> file and name in it
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        import torch
+        from safetensors import safe_open
+
+        path, stored_name = self._stored[name]
+        with safe_open(path, "pt") as file:
+            tensor: torch.Tensor = file.get_tensor(stored_name)
+        return tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+
+def _weights_in_files(folder: Path, config: Any) -> _FileWeights | None:
+    """Returns what the model would hold, or None unless the files hold every weight by name and shape."""
+    import torch
+    from safetensors import safe_open
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    stored: dict[str, tuple[Path, str]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118 - not a dictionary
+                if name in stored:
+                    return None
+                stored[name], shapes[name] = (path, name), tuple(file.get_slice(name).get_shape())
+    if config.tie_word_embeddings:
+        for tied, source in getattr(model, "all_tied_weights_keys", {}).items():
+            if tied in stored or source not in stored:
+                return None
+            stored[tied], shapes[tied] = stored[source], shapes[source]
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    return _FileWeights(stored) if shapes == expected else None
 
 
 def load_tokenizer(folder: Path) -> Any:

@@ -6,8 +6,10 @@ model run on fake tensors, which have shapes and no memory. The rest is arithmet
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 GIB = 2**30
@@ -50,9 +52,26 @@ class Shape:
 
 def shape_of(config: Any) -> Shape:
     """Returns the sizes of the model that a transformers configuration describes; takes no memory."""
+    return _shape_of(_as_json(config))
+
+
+def _as_json(config: Any) -> str:
+    return json.dumps(config.to_dict(), sort_keys=True, default=str)
+
+
+def _from_json(config_json: str) -> Any:
+    from transformers import AutoConfig
+
+    content = json.loads(config_json)
+    return AutoConfig.for_model(content.pop("model_type"), **content)
+
+
+@cache
+def _shape_of(config_json: str) -> Shape:
     import torch
     from transformers import AutoModelForCausalLM
 
+    config = _from_json(config_json)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     linear = [module.weight.numel() for module in model.modules() if isinstance(module, torch.nn.Linear)]
@@ -84,6 +103,8 @@ class Training:
         row_tokens: of one row in it.
         piece_tokens: tokens of a tile of logits.
         recompute: whether a layer's inside is computed again.
+        buffer_bytes: for communication: buckets of gradients, weights gathered ahead of their use.
+        trained: parameters that are trained; None is all.
     """
 
     backend: Literal["torch", "deepspeed"] = "torch"
@@ -96,6 +117,8 @@ class Training:
     row_tokens: int = 2048
     piece_tokens: int = 1024
     recompute: bool = False
+    buffer_bytes: int = 0
+    trained: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +159,18 @@ def training_phase(
     shards = how.num_ranks if how.zero_stage else 1
     weight_bytes = 2 if how.half_weights else 4
     parts = {"weights": weight_bytes * count // (shards if how.zero_stage == 3 else 1)}
-    optimizer = 8 * count // shards
+    trained = count if how.trained is None else how.trained
+    optimizer = 8 * trained // shards
     if how.backend == "deepspeed":  # keeps a master copy even of fp32 weights
         optimizer += 4 * count // shards
-    parts["gradients"] = 4 * count // (shards if how.zero_stage >= 2 else 1)
+    parts["gradients"] = 4 * trained // (shards if how.zero_stage >= 2 else 1)
     host = {}
     if how.offload:
         host["master copy and moments"] = (optimizer + parts.pop("gradients")) * how.num_ranks
     else:
         parts["optimizer"] = optimizer
+    if how.buffer_bytes:
+        parts["communication"] = how.buffer_bytes
     per_layer, rest = saved_bytes(config, how)
     element = 2 if how.half_weights or how.half_products else 4
     if how.recompute:
@@ -159,8 +185,47 @@ def training_phase(
         parts["logits"] = (8 if element == 4 else 10) * tile  # their exponentials, and a half copy
         # In half products of fp32 weights: a half copy of the weight, its gradient, and that in fp32.
         bytes_each = 2 if how.half_weights else 8 if how.half_products else 4
+        if how.trained is not None:  # the output layer is not
+            bytes_each = 2 if how.half_products else 0
         parts["gradient of the output layer"] = (bytes_each * shape.vocabulary + 4 * entries) * shape.width
     return Phase(name, parts, host)
+
+
+def adapter_parameters(config: Any, rank: int) -> int:
+    """Returns how many parameters LoRA adapters of a rank have."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from pipeline.training.lora import TARGETS
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    adapted = [m for name, m in model.named_modules() if name.rpartition(".")[2] in TARGETS]
+    return sum(rank * (layer.in_features + layer.out_features) for layer in adapted)
+
+
+STANDING = ("weights", "gradients", "optimizer")
+"""Parts of an update that stay on a GPU between two updates, unless they are moved away."""
+
+
+def standing_bytes(update: Phase) -> int:
+    """Returns what a trainer holds between two updates; at most, since DeepSpeed may drop its gradients."""
+    return sum(size for name, size in update.device.items() if name in STANDING)
+
+
+def scoring_phase(name: str, config: Any, how: Training) -> Phase:
+    """Returns what a pass without gradient takes: whole weights, and one layer at work."""
+    shape = shape_of(config)
+    element = 2 if how.half_weights else 4
+    per_layer, _ = saved_bytes(config, how)
+    return Phase(
+        name,
+        {
+            "weights": element * shape.parameters,
+            "activations": per_layer + 2 * how.micro_batch_tokens * shape.width * element,
+        },
+        {},
+    )
 
 
 def saved_bytes(config: Any, how: Training) -> tuple[int, int]:
@@ -168,6 +233,21 @@ def saved_bytes(config: Any, how: Training) -> tuple[int, int]:
 
     One and two layers of the model run on fake tensors; the difference is a layer's.
     """
+    batch = (how.micro_batch_tokens, how.row_tokens, how.half_weights, how.half_products)
+    return _saved_bytes(_as_json(config), *batch)
+
+
+@cache
+def _saved_bytes(
+    config_json: str, tokens: int, row_tokens: int, half_weights: bool, half_products: bool
+) -> tuple[int, int]:
+    config = _from_json(config_json)
+    how = Training(
+        micro_batch_tokens=tokens,
+        row_tokens=row_tokens,
+        half_weights=half_weights,
+        half_products=half_products,
+    )
     one, two = (_saved_by(config, how, layers) for layers in (1, 2))
     return two - one, 2 * one - two
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 from env.chains import plan_groups
@@ -26,6 +27,7 @@ from stages.backends import (
     Player,
     check_installed,
     check_plays_weights,
+    load_critic,
     make_engine,
     make_player,
     make_trainer,
@@ -36,6 +38,7 @@ from stages.learning import Batch, ValuesOf, logprob_gap, own_logprobs, probe, t
 from stages.refusals import computes_roughly, gate_allows, refuse_disagreement, refuse_failing_environment
 from stages.rollouts import play_chains, tasks_of_split
 from stages.settings import Actor, Config
+from stages.turns import Turns
 
 MAX_EMPTY_UPDATES = 3  # running; then there is nothing left to learn from, or something is broken
 NUM_PROBES = 8  # fixed prompts on which engine and trainer are compared after every hand-off
@@ -160,11 +163,12 @@ def make(start: Start) -> None:
             "groups_at_most": planned * settings.tasks_per_update * (1 + settings.max_refills),
         },
     )
-    import critics
     from pipeline.models import weights_digest
 
     policy = policy_of(start)
-    critic = critics.load(start.inputs["critic"].path("critic")) if credit.needs_critic else None
+    critic = None
+    if credit.needs_critic:
+        critic = load_critic(start.config, start.inputs["critic"].path("critic"))
     if critic is not None:
         critic.check_matches(
             tokenizer_digest=policy.tokenizer_digest,
@@ -172,24 +176,29 @@ def make(start: Start) -> None:
             temperature=settings.sampling.temperature,
             max_response_tokens=settings.sampling.max_response_tokens,
         )
-    trainer = make_trainer(
-        start.config,
-        policy.model,
-        head="policy",
-        learning_rate=lambda done: (
-            settings.learning_rate * min(1.0, (done + 1) / max(1, settings.warmup_updates))
-        ),
-        weight_decay=settings.weight_decay,
+    turns = Turns(start.config.engine.shared_gpus)
+    trainer = turns.trainer(
+        lambda: make_trainer(
+            start.config,
+            policy.model,
+            head="policy",
+            learning_rate=lambda done: (
+                settings.learning_rate * min(1.0, (done + 1) / max(1, settings.warmup_updates))
+            ),
+            weight_decay=settings.weight_decay,
+        )
     )
     reference = None
     if credit.loss.kl > 0:
-        reference = make_trainer(start.config, policy_of(start).model, head="policy")
+        reference = turns.trainer(
+            lambda: make_trainer(start.config, replace(policy).model, head="policy")  # weights of its own
+        )
     credit_state, first = credit.initial_state(), 0
     if found := start.checkpoints.latest():
         trainer.load_checkpoint(found[0])
         credit_state, first = found[1]["credit"], found[1]["iterations"]
-    engine_policy = policy_of(start)
-    engine = make_engine(start.config, engine_policy)
+    engine_policy = replace(policy)
+    engine = turns.engine(lambda: make_engine(start.config, engine_policy))
     values_of = critic.values if critic is not None else None
     empty_running = 0
 
@@ -214,6 +223,7 @@ def make(start: Start) -> None:
                 else:
                     batch = collect(start, player, credit, values_of, tasks, iteration)
             except StopRequested:
+                engine.close()  # what is in flight is dropped, and its memory is free
                 save(iteration)  # no update of this iteration has been made
                 raise
             if rollouts is None:

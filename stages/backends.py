@@ -18,6 +18,7 @@ from pipeline.errors import ConfigError
 from stages.settings import Config, Hardware, Sampling
 
 if TYPE_CHECKING:
+    from critics.contract import FrozenCritic
     from env.episodes import EpisodeRequest, PlaySettings
     from env.protocol import ChatStyle, Env
     from pipeline.engines import Engine, GenerationRequest
@@ -108,16 +109,17 @@ def check_gpus(hardware: Hardware) -> None:
     free = free_gpu_memory()
     if len(free) < hardware.num_gpus:
         raise ConfigError(
-            f"hardware.num_gpus = {hardware.num_gpus}, but {len(free)} are visible here (CUDA_VISIBLE_DEVICES = "
-            f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}). Next: run on a machine that has them, or "
-            "set hardware.num_gpus, training.num_ranks and engine.replicas to what is here and ask vdapo plan"
+            f"hardware.num_gpus = {hardware.num_gpus}, but {len(free)} are visible here "
+            f"(CUDA_VISIBLE_DEVICES is {os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}). Next: run on a "
+            "machine that has them, or set hardware.num_gpus, training.num_ranks and engine.replicas to what is "
+            "here and ask vdapo plan"
         )
     for index, gib in enumerate(free[: hardware.num_gpus]):
         if gib < hardware.gpu_memory_gib:
             raise ConfigError(
-                f"GPU {index} has {gib:.1f} GiB free, and hardware.gpu_memory_gib = {hardware.gpu_memory_gib} "
-                "is planned with. Next: end what else runs on it (nvidia-smi lists it), or set "
-                "hardware.gpu_memory_gib to what is free and ask vdapo plan what fits"
+                f"GPU {index} has {gib:.1f} GiB free, hardware.gpu_memory_gib = {hardware.gpu_memory_gib}. "
+                "Next: end what else runs on it (nvidia-smi lists it), or set hardware.gpu_memory_gib to what "
+                "is free and ask vdapo plan what fits"
             )
 
 
@@ -126,16 +128,18 @@ def free_gpu_memory() -> list[float]:
 
     Asked in a process of its own: a context on every GPU would stay with this one for good.
     """
-    code = (
-        "import torch\nfor i in range(torch.cuda.device_count()): print(torch.cuda.mem_get_info(i)[0] / 2**30)"
-    )
+    code = "import torch.cuda as c; print(*(c.mem_get_info(i)[0] / 2**30 for i in range(c.device_count())))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return [float(line) for line in done.stdout.split()]
 
 
-def critic_device(config: Config) -> str:
-    """Returns where a frozen critic computes in a stage that samples: the first GPU, if there are any."""
-    return "cuda" if config.hardware.num_gpus else "cpu"
+def load_critic(config: Config, folder: Path) -> FrozenCritic:
+    """Returns a frozen critic that computes on the first GPU, if there are any, beside the engine."""
+    import critics
+
+    if not config.hardware.num_gpus:
+        return critics.load(folder)
+    return critics.load(folder, device="cuda", micro_batch_tokens=config.training.micro_batch_tokens)
 
 
 def check_plays_weights(config: Config, stage: str) -> None:
@@ -172,6 +176,10 @@ def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:
         )
     from pipeline.training.torch import TorchTrainer
 
+    if config.hardware.num_gpus:
+        model = model.to("cuda")
+    if options.get("learning_rate") is not None:  # what only scores has nothing to adapt
+        options |= {"lora_rank": settings.lora_rank, "lora_alpha": settings.lora_alpha}
     return TorchTrainer(model, **options)
 
 

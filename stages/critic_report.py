@@ -24,7 +24,7 @@ from pipeline.ids import rollout_id, seed_of
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_table, steps_table, values_table
 from pipeline.types import Rollout, Task
-from stages.backends import Player, check_installed, make_player, policy_of
+from stages.backends import Player, check_installed, load_critic, make_player, policy_of
 from stages.labels import continuations
 from stages.rollouts import tasks_of_split
 from stages.settings import Config, CriticReport
@@ -167,10 +167,8 @@ def make(start: Start) -> None:
             "continuations_per_state": settings.num_continuations,
         },
     )
-    import critics
-
     policy = policy_of(start)
-    critic = critics.load(start.inputs["critic"].path("critic"))
+    critic = load_critic(start.config, start.inputs["critic"].path("critic"))
     player = make_player(start.config, policy, start.config.rollouts.sampling)
     critic.check_matches(
         tokenizer_digest=policy.tokenizer_digest,

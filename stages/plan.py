@@ -5,30 +5,19 @@ Takes no GPU, no memory and no data: the model exists as shapes only.
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pipeline.config import load_config
 from pipeline.errors import ConfigError, ExitCode
-from pipeline.planner import (
-    GIB,
-    Generation,
-    Phase,
-    Shape,
-    Training,
-    generation_phase,
-    largest_fitting,
-    shape_of,
-    training_phase,
-)
+from pipeline.planner import GIB, Shape, shape_of
+from stages.plan_memory import Memory, advice, critic_config, memory_of, model_config, unused_gpus
 from stages.settings import Chain, Config
 
-ACTOR, CRITIC = "actor update", "critic update"
 STORED_BYTES = 4.2  # of one token in Parquet: id 0.9, log-probability 3.3
+CHECKPOINT_BYTES, EXPORT_BYTES = 12, 4  # of a parameter: fp32 weight and two moments; fp32 weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,66 +37,6 @@ class Work:
     trained_tokens: int = 0
 
 
-def model_config(config: Config) -> Any:
-    """Returns the transformers configuration of the policy, without weights.
-
-    Raises:
-        ConfigError: `sft.base` is not here and `hardware.model` does not describe it.
-    """
-    from transformers import AutoConfig, Qwen3Config
-
-    base = config.sft.base
-    if base is None:
-        tiny = config.sft.model
-        return Qwen3Config(
-            vocab_size=tiny.vocab_size,
-            hidden_size=tiny.hidden_size,
-            num_hidden_layers=tiny.num_layers,
-            num_attention_heads=tiny.num_heads,
-            num_key_value_heads=tiny.num_kv_heads,
-            head_dim=tiny.head_dim,
-            intermediate_size=tiny.intermediate_size,
-            max_position_embeddings=tiny.max_position,
-            tie_word_embeddings=True,
-        )
-    for path in (Path(base) / "config.json", Path(config.hardware.model or "")):
-        if path.is_file():
-            content = json.loads(path.read_text("utf-8"))
-            return AutoConfig.for_model(content.pop("model_type"), **content)
-    raise ConfigError(
-        f"sft.base = {base} has no config.json here, and hardware.model = {config.hardware.model} is no "
-        "file. Next: give hardware.model the config.json of that model"
-    )
-
-
-def training_of(config: Config, row_tokens: int) -> Training:
-    """Returns how the configuration trains, as the planner sees it."""
-    from stages.backends import read_deepspeed_config
-
-    settings = config.training
-    how = Training(
-        micro_batch_tokens=settings.micro_batch_tokens,
-        row_tokens=min(row_tokens, settings.micro_batch_tokens),
-        piece_tokens=settings.piece_tokens,
-        recompute=settings.recompute,
-        half_products=settings.dtype == "bfloat16",
-    )
-    if settings.backend == "torch":
-        return how
-    file = read_deepspeed_config(Path(settings.deepspeed))
-    zero = file.get("zero_optimization", {})
-    half = bool(file.get("bf16", {}).get("enabled"))
-    return replace(
-        how,
-        backend="deepspeed",
-        zero_stage=int(zero.get("stage", 0)),
-        num_ranks=settings.num_ranks,
-        half_weights=half,
-        half_products=how.half_products and not half,
-        offload=zero.get("offload_optimizer", {}).get("device", "none") != "none",
-    )
-
-
 def rollouts_of_chain(chain: Chain, num_tasks: int) -> int:
     """Returns the rollouts of one group per task, at most."""
     free = round(chain.feedback_free_share * num_tasks)
@@ -124,7 +53,8 @@ def work_of(config: Config) -> list[Work]:
     states = config.labels.max_states or rollouts * (len(config.labels.anchors) + 2)
     labels = states * config.labels.num_continuations
     report = config.critic_report
-    audited = len(report.splits) * report.tasks_per_split * report.draws
+    audited = len(report.splits) * report.tasks_per_split * (1 + report.guided)
+    heard = report.draws + turns * report.num_continuations  # of an audited task and context
     actor = config.actor
     tasks = actor.tasks_per_update * actor.updates_per_iteration
     trained = actor.num_iterations * rollouts_of_chain(actor.chain, tasks)
@@ -139,8 +69,8 @@ def work_of(config: Config) -> list[Work]:
         Work("critic", trained_tokens=int(rollouts * response * config.critic.max_epochs)),
         Work(
             "critic_report",
-            audited * (1 + turns * report.num_continuations),
-            audited * (1 + turns * report.num_continuations) * response,
+            audited * heard,
+            audited * heard * response,
         ),
         Work(
             "actor",
@@ -159,8 +89,20 @@ def work_of(config: Config) -> list[Work]:
     ]
 
 
-def least_hours(work: Work, config: Config, shape: Shape, live: int, context: int) -> float | None:
+def stored_models(work: Work, shapes: Mapping[str, Shape]) -> float:
+    """Returns the GB of a stage's model and, if it trains, of the two checkpoints that stay beside it."""
+    kind = {"sft": "policy", "actor": "policy", "critic": "critic"}.get(work.stage)
+    if kind is None:
+        return 0.0
+    checkpoints = 2 * CHECKPOINT_BYTES if work.trained_tokens else 0
+    return (checkpoints + EXPORT_BYTES) * shapes[kind].parameters / 1e9
+
+
+def least_hours(
+    work: Work, config: Config, shapes: Mapping[str, Shape], live: int, context: int
+) -> float | None:
     """Returns a lower bound: arithmetic at the data sheet's speed, decoding at its memory bandwidth."""
+    shape = shapes["critic" if work.stage == "critic" else "policy"]
     hardware = config.hardware
     if not (hardware.num_gpus and hardware.gpu_tflops and hardware.gpu_bandwidth_gbs):
         return None
@@ -173,85 +115,78 @@ def least_hours(work: Work, config: Config, shape: Shape, live: int, context: in
     return (train + max(decode, work.sampled_tokens * 2 * shape.matmul_parameters / flops)) / 3600
 
 
-def phases_of(config: Config, model: Any, shape: Shape, context: int) -> tuple[list[Phase], int]:
-    """Returns what every phase takes, and how many rollouts a replica keeps alive.
-
-    The actor's trainer and its engine live side by side, so an update needs room for both.
-    """
-    how = training_of(config, context)
-    engine = config.engine
-    element = 2 if engine.kind == "vllm" and engine.dtype == "bfloat16" else 4
-    if config.hardware.num_gpus:
-        share = int(engine.memory_share * config.hardware.gpu_memory_gib * GIB)
-        cache = max(0, share - shape.parameters * element // engine.tensor_parallel)
-    elif engine.kind == "vllm":
-        cache = int(engine.kv_cache_gib * GIB)
-    else:
-        cache = engine.max_live * context * shape.cache_bytes(element)
-    generation, live = generation_phase(
-        "generation", shape, Generation(engine.tensor_parallel, element, cache, context)
-    )
-    update = training_phase(ACTOR, model, how)
-    beside = replace(update, device={**update.device, "engine": generation.device_bytes})
-    phases = [beside, training_phase(CRITIC, model, how, head="critic"), generation]
-    return phases, min(live, math.ceil(engine.max_live / engine.replicas))
-
-
-def advice(config: Config, model: Any, phase: Phase, context: int, limit: int) -> str:
-    """Returns the nearest setting that fits."""
-    if phase.name == "generation":
-        return "raise engine.memory_share or engine.tensor_parallel"
-    head: Literal["policy", "critic"] = "critic" if phase.name == CRITIC else "policy"
-    left = limit - phase.device.get("engine", 0)
-    fitting = largest_fitting(training_of(config, context), model, left, head)
-    if fitting is not None:
-        return (
-            f"training.micro_batch_tokens={fitting.micro_batch_tokens} "
-            f"training.recompute={str(fitting.recompute).lower()}"
-        )
-    lower = "a lower engine.memory_share, " if "engine" in phase.device else ""
-    return f"no micro-batch does: {lower}more ranks, or a configuration of DeepSpeed that offloads"
-
-
 def main(argv: Sequence[str]) -> int:
     """Prints the plan of `CONFIG [section.key=value ...]`; returns 0 if it fits, else 2."""
     from rich.console import Console
-    from rich.table import Table
 
     if not argv:
         raise ConfigError("vdapo plan needs a configuration: vdapo plan configs/demo.yaml")
     config = load_config(Config, Path(argv[0]), argv[1:])
-    model = model_config(config)
-    shape = shape_of(model)
+    policy = model_config(config)
+    critic = critic_config(config, policy)
     context = min(
         config.actor.sampling.max_response_tokens + config.actor.chain.max_feedback_tokens,
-        int(model.max_position_embeddings),
+        int(policy.max_position_embeddings),
     )
+    shapes = {"policy": shape_of(policy), "critic": shape_of(critic)}
+    memory = memory_of(config, policy, critic, context)
     console = Console()
-    console.print(
-        f"{shape.parameters:,} parameters, {shape.layers} layers of width {shape.width}; keys and values of "
-        f"a token {shape.cache_bytes(2):,} bytes in bf16; rows of {context:,} tokens at most"
-    )
-    phases, live = phases_of(config, model, shape, context)
-    hardware = config.hardware
-    limit = int((hardware.gpu_memory_gib if hardware.num_gpus else hardware.host_memory_gib) * GIB)
-    table = Table("phase", "GiB", f"of {limit / GIB:.0f}", "parts", title="memory of each GPU or process")
-    misfits = []
-    for phase in phases:
-        fits = phase.device_bytes <= limit
-        parts = ", ".join(f"{name} {size / GIB:.2f}" for name, size in phase.device.items())
-        parts += "".join(f"; in host memory: {name} {size / GIB:.0f}" for name, size in phase.host.items())
-        table.add_row(
-            phase.name, f"{phase.device_bytes / GIB:.2f}", "fits" if fits else "DOES NOT FIT", parts
+    for name, shape in shapes.items():
+        console.print(
+            f"{name}: {shape.parameters:,} parameters, {shape.layers} layers of width {shape.width}; keys "
+            f"and values of a token {shape.cache_bytes(2):,} bytes in bf16"
         )
-        if not fits:
-            misfits.append(f"{phase.name}: {advice(config, model, phase, context, limit)}")
-        if sum(phase.host.values()) > hardware.host_memory_gib * GIB:
-            misfits.append(
-                f"{phase.name}: hardware.host_memory_gib of {hardware.host_memory_gib} does not do"
-            )
-    console.print(table)
-    costs = Table(
+    console.print(
+        f"rows of {context:,} tokens at most, besides a task's own prompt; {memory.live} of them alive in a "
+        "replica"
+    )
+    console.print(_memory_table(memory))
+    for line in _other_way(config, policy, critic, context):
+        console.print(line)
+    console.print(_cost_table(config, shapes, memory, context))
+    misfits = unused_gpus(config)
+    for phase in memory.phases:
+        if not memory.fits(phase):
+            misfits.append(f"{phase.name}: {advice(config, policy, critic, context, phase.name)}")
+    for line in misfits:
+        console.print(f"does not fit: {line}", style="bold")
+    return ExitCode.CONFIG if misfits else ExitCode.COMPLETE
+
+
+def _memory_table(memory: Memory) -> Any:
+    from rich.table import Table
+
+    limit = f"of {memory.limit / GIB:.1f}"
+    table = Table("phase", "GiB", limit, "parts", title="memory of each GPU or process")
+    for phase in memory.phases:
+        parts = ", ".join(f"{name} {size / GIB:.2f}" for name, size in phase.device.items())
+        if phase.host:
+            held = ", ".join(f"{name} {size / GIB:.0f}" for name, size in phase.host.items())
+            parts += f"; in host memory {sum(phase.host.values()) / GIB:.0f}: {held}"
+        fits = "fits" if memory.fits(phase) else "DOES NOT FIT"
+        table.add_row(phase.name, f"{phase.device_bytes / GIB:.2f}", fits, parts)
+    return table
+
+
+def _other_way(config: Config, policy: Any, critic: Any, context: int) -> list[str]:
+    """Returns what generation and update would take if the engine shared its GPUs, or no longer did."""
+    if not (config.hardware.num_gpus and config.engine.kind == "vllm"):
+        return []
+    shared = not config.engine.shared_gpus
+    other = config.model_copy(update={"engine": config.engine.model_copy(update={"shared_gpus": shared})})
+    memory = memory_of(other, policy, critic, context)
+    said = ", ".join(
+        f"{phase.name} {phase.device_bytes / GIB:.2f} GiB" + ("" if memory.fits(phase) else " (does not fit)")
+        for phase in memory.phases
+        if phase.name in ("generation", "actor update")
+    )
+    return [f"with engine.shared_gpus={str(shared).lower()}: {said}"]
+
+
+def _cost_table(config: Config, shapes: Mapping[str, Shape], memory: Memory, context: int) -> Any:
+    from rich.table import Table
+
+    table = Table(
         "stage",
         "rollouts",
         "sampled tokens",
@@ -260,21 +195,30 @@ def main(argv: Sequence[str]) -> int:
         "hours",
         title="at most; hours: at least",
     )
-    for work in work_of(config):
-        hours = least_hours(work, config, shape, live, context)
-        costs.add_row(
+    rows = [
+        (
+            work,
+            work.sampled_tokens * STORED_BYTES / 1e9 + stored_models(work, shapes),
+            least_hours(work, config, shapes, memory.live, context),
+        )
+        for work in work_of(config)
+    ]
+    for work, disk, hours in rows:
+        table.add_row(
             work.stage,
             f"{work.rollouts:,}",
             f"{work.sampled_tokens:,}",
             f"{work.trained_tokens:,}",
-            f"{work.sampled_tokens * STORED_BYTES / 1e9:.2f}",
+            f"{disk:.2f}",
             "-" if hours is None else f"{hours:.2f}",
         )
-    console.print(costs)
-    console.print(
-        f"a checkpoint {12 * shape.parameters / 1e9:.2f} GB, an exported model "
-        f"{4 * shape.parameters / 1e9:.2f} GB; {live} rollouts alive in a replica"
+    known = [hours for _, _, hours in rows if hours is not None]
+    table.add_row(
+        "all",
+        f"{sum(work.rollouts for work, _, _ in rows):,}",
+        f"{sum(work.sampled_tokens for work, _, _ in rows):,}",
+        f"{sum(work.trained_tokens for work, _, _ in rows):,}",
+        f"{sum(disk for _, disk, _ in rows):.2f}",
+        f"{sum(known):.2f}" if known else "-",
     )
-    for line in misfits:
-        console.print(f"does not fit: {line}", style="bold")
-    return ExitCode.CONFIG if misfits else ExitCode.COMPLETE
+    return table

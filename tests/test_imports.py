@@ -109,6 +109,7 @@ INSIDE = {
     "pipeline.logprobs",
     "pipeline.losses",
     "pipeline.report.plots",
+    "pipeline.training.lora",
 }
 """Modules that need a heavy library to mean anything; stages import them after the plan."""
 

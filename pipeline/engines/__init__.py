@@ -116,7 +116,7 @@ class Engine(Protocol):
     def sleep(self) -> None:
         """Frees what memory it can while others need it; only while nothing is in flight; idempotent.
 
-        It wakes by itself when requests are collected or weights loaded, with the weights it had and no cache.
+        It wakes by itself when requests are collected or weights loaded, with its weights and no cache.
         """
         ...
 

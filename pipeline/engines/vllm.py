@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import wait
+from multiprocessing.connection import wait as ready_of
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +23,8 @@ from pipeline.workers import Worker, WorkerDiedError
 
 if TYPE_CHECKING:
     import torch
+
+    from pipeline.shared_weights import Layout
 
 EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 MAX_RESTARTS = 3
@@ -66,9 +68,11 @@ class VllmOptions:
 
 @dataclass(slots=True)
 class _Replica:
+    """A worker and where it stands; a `ready` one is awake, with the weights it should have."""
+
     index: int
     worker: Worker
-    ready: bool = False
+    state: Literal["starting", "stale", "loading", "ready", "asleep"] = "starting"
     in_flight: dict[str, GenerationRequest] = field(default_factory=dict)
 
 
@@ -96,7 +100,7 @@ class VllmEngine:
         self._folder = folder
         self._shared = SharedWeights()
         self._files: TemporaryDirectory[str] | None = None
-        self._load_message: tuple[Any, ...] | None = None  # what a replica started again must hear first
+        self._weights: Layout | str = str(folder)  # where the weights are that every replica should have
         self._restarts_left = MAX_RESTARTS
         self._owner: dict[str, int] = {}  # cache key -> replica
         self._finished: list[Generation] = []
@@ -113,19 +117,24 @@ class VllmEngine:
             batches.setdefault(replica.index, []).append(request)
         for index, batch in batches.items():
             replica = self._replicas[index]
-            if replica.ready:
+            if replica.state == "ready":
                 self._send(replica, ("submit", batch))
 
-    def collect(self) -> list[Generation]:
+    def collect(self, *, wait: bool = True) -> list[Generation]:
         """Returns at least one finished request, or [] when nothing is in flight.
+
+        Without `wait`, what the replicas have finished since.
 
         Raises:
             WorkerDiedError: replicas died more often than may be chance.
         """
-        self._make_ready()
         while not self._finished and any(replica.in_flight for replica in self._replicas):
+            self._make_ready()
             busy = [replica for replica in self._replicas if replica.in_flight]
-            ready = wait([replica.worker.connection for replica in busy], self.options.answer_timeout)
+            timeout = self.options.answer_timeout if wait else 0.0
+            ready = ready_of([replica.worker.connection for replica in busy], timeout)
+            if not ready and not wait:
+                break
             if not ready:
                 self._restart(busy[0], busy[0].worker.death("finished nothing for too long"))
             for replica in busy:
@@ -146,17 +155,39 @@ class VllmEngine:
             RuntimeError: requests are in flight.
             ValueError: a name is missing or unknown.
         """
-        number = sum(len(replica.in_flight) for replica in self._replicas)
-        if number:
-            raise RuntimeError(f"{number} requests are in flight; collect them before loading weights")
-        self._load_message = self._hand_over(complete_weights(weights, self._folder))
+        self._refuse_in_flight("loading weights")
+        self._weights = self._hand_over(complete_weights(weights, self._folder))
         self._owner.clear()
+        for replica in self._replicas:
+            if replica.state != "starting":
+                replica.state = "stale"
         self._make_ready()
-        for replica in self._replicas:
-            self._send(replica, self._load_message)
-        for replica in self._replicas:
-            self._expect(replica, "loaded")
         self.policy_digest = policy_digest
+
+    def sleep(self) -> None:
+        """Frees weights and cache of every replica; the weights come again when it wakes.
+
+        vLLM can do so on GPUs only. On a CPU it drops the prefix cache and pauses, which is all that is left
+        of it there.
+
+        Raises:
+            RuntimeError: requests are in flight.
+        """
+        if self.closed:
+            return
+        self._refuse_in_flight("sleeping")
+        self._owner.clear()
+        while awake := [replica for replica in self._replicas if replica.state != "asleep"]:
+            for replica in awake:
+                self._await_ready(replica)  # one that is starting would take its memory later
+                self._send(replica, ("sleep", None))
+            for replica in awake:
+                if replica.state == "ready":  # else it died, is starting again, and has another turn
+                    try:
+                        self._expect(replica, "asleep")
+                        replica.state = "asleep"
+                    except WorkerDiedError as error:
+                        self._restart(replica, error)
 
     def close(self) -> None:
         """Ends the replicas; idempotent."""
@@ -164,7 +195,6 @@ class VllmEngine:
         for replica in self._replicas:
             replica.worker.close()
             replica.in_flight.clear()
-            replica.ready = True  # nothing to wait for
         self._finished.clear()
         self._shared.close()
         if self._files is not None:
@@ -188,18 +218,37 @@ class VllmEngine:
         return worker
 
     def _make_ready(self) -> None:
+        """Wakes, loads and starts what needs it, side by side; returns when all are ready."""
         for replica in self._replicas:
-            while not replica.ready:
-                try:
+            if replica.state in ("stale", "asleep"):
+                self._tell_to_load(replica)
+        for replica in self._replicas:
+            self._await_ready(replica)
+
+    def _await_ready(self, replica: _Replica) -> None:
+        while replica.state != "ready":
+            try:
+                if replica.state == "starting":
                     self._expect(replica, "ready", self.options.start_timeout)
-                    if self._load_message is not None:
-                        replica.worker.send(self._load_message)
-                        self._expect(replica, "loaded")
-                    if replica.in_flight:
-                        replica.worker.send(("submit", list(replica.in_flight.values())))
-                    replica.ready = True
-                except WorkerDiedError as error:
-                    self._restart(replica, error)
+                    # It starts with the weights of the folder.
+                    replica.state = "ready" if self._weights == str(self._folder) else "stale"
+                if replica.state in ("stale", "asleep"):
+                    self._tell_to_load(replica)
+                if replica.state == "loading":
+                    self._expect(replica, "loaded")
+                    replica.state = "ready"
+                if replica.state == "ready" and replica.in_flight:
+                    replica.worker.send(("submit", list(replica.in_flight.values())))
+            except WorkerDiedError as error:
+                self._restart(replica, error)
+
+    def _tell_to_load(self, replica: _Replica) -> None:
+        replica.state = "loading"
+        self._send(replica, ("load", self._weights))
+
+    def _refuse_in_flight(self, what: str) -> None:
+        if number := sum(len(replica.in_flight) for replica in self._replicas):
+            raise RuntimeError(f"{number} requests are in flight; collect them before {what}")
 
     def _choose(self, request: GenerationRequest) -> _Replica:
         key = request.cache_key
@@ -244,15 +293,15 @@ class VllmEngine:
         self._restarts_left -= 1
         replica.worker.close()
         replica.worker = self._start(replica.index)
-        replica.ready = False
-        self._make_ready()
+        replica.state = "starting"
 
-    def _hand_over(self, weights: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
+    def _hand_over(self, weights: Mapping[str, torch.Tensor]) -> Layout | str:
+        """Returns where the replicas find the weights from now on."""
         import torch
 
         dtype = getattr(torch, self.options.dtype)
         if self.options.handoff == "memory":
-            return ("load", self._shared.write(weights, dtype))
+            return self._shared.write(weights, dtype)
         from safetensors.torch import save_file
 
         if self._files is None:
@@ -260,7 +309,7 @@ class VllmEngine:
             shutil.copy(self._folder / "config.json", self._files.name)
         tensors = {name: tensor.to(dtype).cpu().contiguous().clone() for name, tensor in weights.items()}
         save_file(tensors, Path(self._files.name) / "model.safetensors")
-        return ("load", self._files.name)
+        return self._files.name
 
 
 def complete_weights(weights: Mapping[str, torch.Tensor], folder: Path) -> dict[str, torch.Tensor]:

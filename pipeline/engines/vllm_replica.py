@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import traceback
 from multiprocessing.connection import Connection
@@ -86,8 +85,16 @@ class Replica:
         if kind == "submit":
             for request in content:
                 self._add(request)
+        elif kind == "sleep":
+            self._engine.sleep(level=2)  # level 1 would park weights in host memory, where they are already
+            self._connection.send(("asleep",))
         elif kind == "load":
+            asleep = self._engine.is_sleeping()
+            if asleep:  # the cache wakes last: beside it and the old weights the new ones may find no room
+                self._engine.wake_up(tags=["weights"])
             self._engine.collective_rpc("receive_weights", args=(content,))
+            if asleep:
+                self._engine.wake_up(tags=["kv_cache"])
             if not self._engine.reset_prefix_cache():
                 raise RuntimeError("vLLM kept its prefix cache although nothing is in flight")
             self._connection.send(("loaded",))
@@ -127,8 +134,6 @@ class Replica:
         logprobs = [
             float(table[token].logprob) for token, table in zip(token_ids, completion.logprobs, strict=True)
         ]
-        if not all(map(math.isfinite, logprobs)):
-            raise FloatingPointError(f"request {output.request_id}: a log-probability is not finite")
         stops = self._stops.pop(output.request_id)
         return Generation(
             output.request_id,

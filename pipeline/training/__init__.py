@@ -74,6 +74,13 @@ class Trainer(Protocol):
         """Writes the model in Hugging Face format (config, safetensors)."""
         ...
 
+    def offload(self) -> None:
+        """Moves what it holds on GPUs to host memory while others need them; idempotent, a no-op on a CPU.
+
+        Whatever needs it there next moves it back by itself; nothing that it computes changes.
+        """
+        ...
+
     def close(self) -> None:
         """Frees what it holds; idempotent."""
         ...

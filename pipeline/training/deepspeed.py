@@ -49,6 +49,13 @@ class DeepSpeedOptions:
     threads: int = 0
     timeout: float = 3600.0
 
+    @property
+    def weight_dtype(self) -> torch.dtype:
+        """Of the weights that a forward pass reads; master copy and moments are fp32."""
+        import torch
+
+        return torch.bfloat16 if self.config.get("bf16", {}).get("enabled") else torch.float32
+
 
 @dataclass(frozen=True, slots=True)
 class RankSetup:
@@ -57,7 +64,7 @@ class RankSetup:
     Attributes:
         model_class: class of the model in transformers.
         model_config: its configuration as a dictionary.
-        weights: fp32, where the ranks read them once.
+        weights: where the ranks read them; in bf16 if that is what they compute in.
         head: of `Network`.
         network: further options of `Network`.
         weight_decay: AdamW's.
@@ -102,7 +109,12 @@ class DeepSpeedTrainer:
         options: DeepSpeedOptions | None = None,
         **network: Any,
     ) -> None:
-        """Starts the ranks with a model's weights; see `TorchTrainer` for the arguments it shares."""
+        """Starts the ranks with a model's weights; see `TorchTrainer` for the arguments it shares.
+
+        Takes over the model: its weights live in the ranks from now on, here it keeps names and shapes only.
+        """
+        import torch
+
         options = options or DeepSpeedOptions()
         self.model = model
         self.learning_rate = learning_rate
@@ -110,14 +122,17 @@ class DeepSpeedTrainer:
         self._options = options
         self._micro_batch_tokens = micro_batch_tokens
         self._shared = SharedWeights()
+        self._offloaded = False
         self._trainable: tuple[str, ...] | None = None
         self._steps = {"head": 0, "body": 0}
         # Ranks meet in a file of this trainer's own, where torch would want a port that others may take.
         self._meeting = os.memfd_create("vdapo-ranks")
+        # A frozen critic's scores are calibrated, so they are computed in fp32 everywhere.
+        weight_dtype = torch.float32 if head == "critic" and learning_rate is None else options.weight_dtype
         setup = RankSetup(
             model_class=type(model).__name__,
             model_config=model.config.to_dict(),
-            weights=self._shared.write(dict(model.named_parameters())),
+            weights=self._shared.write(dict(model.named_parameters()), weight_dtype),
             head=head,
             network=network,
             weight_decay=weight_decay,
@@ -130,7 +145,14 @@ class DeepSpeedTrainer:
         self._ranks = [self._start(rank) for rank in range(options.num_ranks)]
         for rank in self._ranks:
             rank.send(setup)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.data = parameter.new_zeros(()).expand(
+                    parameter.shape
+                )  # one number, whatever the shape
         self._answers()
+        if setup.trains:
+            self._shared.close()  # ranks that only score read it again after `offload`
 
     def set_trainable(self, prefixes: Sequence[str] | None) -> None:
         """Trains only weights whose names start with one of the prefixes (None: all); keeps their moments."""
@@ -225,8 +247,13 @@ class DeepSpeedTrainer:
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
-        self.model.load_state_dict(self.weights(), strict=False)
-        self.model.save_pretrained(folder)
+        self.model.save_pretrained(folder, state_dict=dict(self.weights()))
+
+    def offload(self) -> None:
+        """Moves every rank's part to host memory until the next call that needs it; see `Trainer`."""
+        if not self._offloaded:
+            self._tell("offload")
+            self._offloaded = True
 
     def close(self) -> None:
         """Ends the ranks; idempotent."""
@@ -253,6 +280,9 @@ class DeepSpeedTrainer:
 
     def _tell(self, method: str, *arguments: Any, each: bool = False) -> list[Any]:
         """Calls a method of every rank, with the same arguments or `each` its own; returns their answers."""
+        if self._offloaded:
+            self._offloaded = False
+            self._tell("reload")
         for index, rank in enumerate(self._ranks):
             rank.send((method, tuple(arguments[index]) if each else arguments))
         return self._answers()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers.initialization import no_init_weights
 
 from pipeline.batches import Batch, micro_batches
 from pipeline.ids import file_sha256
@@ -46,18 +47,25 @@ class Rank:
         )
         model_class = getattr(transformers, setup.model_class)
         config = model_class.config_class.from_dict(setup.model_config)
-        model = model_class(config).to(torch.float32)
+        with no_init_weights():  # memory that nobody writes to is not taken
+            model = model_class(config).to(torch.float32)
+        model.tie_weights()
         named = dict(model.named_parameters())
-        with torch.no_grad():
-            for name, tensor in read_shared(setup.weights):
-                named[name].copy_(tensor)
+        self._read_weights(named)
         self._network = Network(model, head=setup.head, **setup.network)  # type: ignore[arg-type]
         self._parameters = dict(self._network.named_parameters())
         self._shared = SharedWeights()
         if not setup.trains:  # every rank scores its share with a whole copy
             self._engine: Any = self._network.to(self._device)
             return
-        optimizer = torch.optim.AdamW(_groups(named, setup.weight_decay), lr=0.0, betas=setup.betas)
+        zero = setup.options.config.get("zero_optimization", {})
+        self._on_host = zero.get("offload_optimizer", {}).get("device", "none") != "none"
+        optimizer = torch.optim.AdamW(
+            _groups(named, setup.weight_decay),
+            lr=0.0,
+            betas=setup.betas,
+            fused=True if self._on_host else None,  # one pass over host memory instead of a dozen
+        )
         self._engine, *_ = deepspeed.initialize(
             model=self._network,
             optimizer=optimizer,
@@ -68,10 +76,15 @@ class Rank:
                 "managed_gradient_accumulation": False,
                 "gradient_clipping": setup.grad_clip,
                 "zero_allow_untested_optimizer": True,
+                "zero_force_ds_cpu_optimizer": False,  # torch's own fused AdamW, which needs no compiler
                 "steps_per_print": 2**31,
             },
         )
         self._make_moments()
+
+    def _read_weights(self, named: dict[str, torch.nn.Parameter]) -> None:
+        for name, tensor in read_shared(self._setup.weights):
+            named[name].data = tensor.to(self._device, copy=True)
 
     def _make_moments(self) -> None:
         """Gives every partition its moments now, so that a checkpoint can be saved or loaded any time."""
@@ -84,8 +97,52 @@ class Rank:
                 "step": torch.zeros(()),
                 **{kind: torch.zeros_like(flat) for kind in MOMENTS},
             }
+        self._link_moments()
+
+    def _link_moments(self) -> None:
+        """Lets ZeRO 1 and 2 find the moments of each weight; it does so once by itself, before an update."""
+        zero = self._engine.optimizer
         if hasattr(zero, "_lazy_init_hp_params_optimizer_state"):
+            zero._hp_optimizer_states_linked = False
             zero._lazy_init_hp_params_optimizer_state()
+
+    def offload(self) -> None:
+        """Frees this rank's GPU; what cannot be read again goes to host memory."""
+        if not self._setup.trains:
+            for _, parameter in self._named():
+                parameter.data = parameter.new_empty(0)
+        else:
+            from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum
+
+            states = set(OffloadStateTypeEnum)
+            if self._moves_master_itself:
+                states -= {OffloadStateTypeEnum.hp_params, OffloadStateTypeEnum.optim_states}
+                self._move_master(torch.device("cpu"))
+            # Pinned buffers would be made anew each time, which costs more than it gains.
+            self._engine.offload_states(include=states, pin_memory=False)
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def reload(self) -> None:
+        """Undoes `offload`."""
+        if not self._setup.trains:
+            self._read_weights(dict(self._named()))
+            return
+        self._engine.reload_states()
+        if self._moves_master_itself:
+            self._move_master(self._device)
+        self._link_moments()
+
+    @property
+    def _moves_master_itself(self) -> bool:
+        """ZeRO 3 moves master copy and moments for its own Adam only; on the host they stay there."""
+        return hasattr(self._engine.optimizer, "fp32_partitioned_groups_flat") and not self._on_host
+
+    def _move_master(self, device: torch.device) -> None:
+        for flat in self._flat:
+            flat.data = flat.data.to(device)
+            moments = self._engine.optimizer.optimizer.state[flat]
+            moments |= {kind: moments[kind].to(device) for kind in MOMENTS}
 
     def update(self, work: tuple[Any, float, Sequence[Sequence[TrainingRow]]]) -> dict[str, Any]:
         """Takes one step on this rank's micro-batches; returns its sums, and what all ranks agree on."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,4 +156,44 @@ def test_a_folder_that_is_no_policy_is_refused_by_what_is_missing(
 ) -> None:
     damage(policy.folder, what)
     with pytest.raises(ArtifactError, match=words):
+        load_policy(policy.folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("shard", ["50GB", "20KB"])
+def test_the_digest_of_files_is_that_of_the_model_they_hold(
+    dtype: torch.dtype, tied: bool, shard: str, policy: Policy, tmp_path: Path, tokenizer: Any
+) -> None:
+    from transformers import Qwen3ForCausalLM
+
+    policy.config.tie_word_embeddings = tied
+    made = Qwen3ForCausalLM(policy.config).to(dtype)
+    folder = tmp_path / "given"
+    made.save_pretrained(folder, max_shard_size=shard)
+    tokenizer.save_pretrained(folder)
+    assert (len(list(folder.glob("*.safetensors"))) > 1) == (shard == "20KB")
+    loaded = load_policy(folder)
+    assert "model" not in vars(loaded)
+    assert loaded.policy_digest == weights_digest(loaded.model.state_dict())
+    assert loaded.policy_digest == weights_digest(made.float().state_dict())
+
+
+def test_a_policy_is_not_read_before_it_is_asked_for(policy: Policy) -> None:
+    assert "model" not in vars(policy)
+    model = policy.model
+    assert policy.model is model
+    assert replace(policy).model is not model
+
+
+def test_files_with_more_than_the_model_are_read_as_transformers_reads_them(policy: Policy) -> None:
+    from safetensors.torch import load_file, save_file
+
+    [file] = policy.folder.glob("*.safetensors")
+    weights = load_file(file)
+    save_file(weights | {"model.rotary.inv_freq": torch.zeros(4)}, file, metadata={"format": "pt"})
+    again = load_policy(policy.folder)
+    assert again.policy_digest == policy.policy_digest
+    save_file({k: v for k, v in weights.items() if "norm" not in k}, file, metadata={"format": "pt"})
+    with pytest.raises(ArtifactError, match="do not fill the model"):
         load_policy(policy.folder)

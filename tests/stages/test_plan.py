@@ -6,23 +6,31 @@ from pathlib import Path
 
 import pytest
 
+from env.catalog import ENVIRONMENTS
 from pipeline.config import load_config
+from pipeline.planner import GIB, Phase
 from stages.command import main
 from stages.plan import work_of
+from stages.plan_memory import Memory, critic_config, memory_of, model_config
 from stages.settings import Config
 
 ROOT = Path(__file__).parents[2]
 DEMO = str(ROOT / "configs" / "demo.yaml")
-QWEN3 = [
-    "sft.base=models/Qwen3-8B",
-    "sft.num_updates=0",
-    f"hardware.model={ROOT}/configs/models/qwen3-8b.json",
-]
-NODE = ["hardware.num_gpus=8", "hardware.gpu_memory_gib=79", "hardware.gpu_tflops=989",
-        "hardware.gpu_bandwidth_gbs=3350", "hardware.host_memory_gib=1000"]  # fmt: skip
-SHARDED = ["training.backend=deepspeed", "training.num_ranks=8", "training.recompute=true",
-           f"training.deepspeed={ROOT}/configs/deepspeed/zero2.json", "engine.kind=vllm", "engine.replicas=8",
-           "engine.dtype=bfloat16", "engine.memory_share=0.45", "training.dtype=bfloat16"]  # fmt: skip
+QWEN3 = sorted((ROOT / "configs").glob("*qwen3*.yaml"))
+EIGHT_80, EIGHT_24 = (str(ROOT / "configs" / f"phone-qwen3-8b-8x{size}gb.yaml") for size in (80, 24))
+
+
+@pytest.fixture(autouse=True)
+def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # configurations name files of the repository
+    monkeypatch.setenv("COLUMNS", "400")
+
+
+def memory(path: str, *overrides: str) -> tuple[Memory, dict[str, Phase]]:
+    config = load_config(Config, Path(path), overrides)
+    policy = model_config(config)
+    taken = memory_of(config, policy, critic_config(config, policy), 1536)
+    return taken, {phase.name: phase for phase in taken.phases}
 
 
 def test_the_demo_fits_its_machine(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,22 +40,133 @@ def test_the_demo_fits_its_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert "DOES NOT FIT" not in printed
 
 
-def test_qwen3_8b_fits_eight_gpus_of_80_gb_and_not_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", DEMO, *QWEN3, *NODE, *SHARDED]) == 0
-    assert "8,190,735,360 parameters" in capsys.readouterr().out
-    assert main(["plan", DEMO, *QWEN3, *NODE, "hardware.gpu_memory_gib=40", *SHARDED]) == 2
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "does not fit: actor update: no micro-batch does: a lower engine.memory_share" in printed
+@pytest.mark.parametrize("path", QWEN3, ids=lambda path: path.stem)
+def test_the_shipped_configurations_fit_their_hardware(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert "DOES NOT FIT" not in printed
+    for phase in ("generation", "actor update", "reference pass", "hand-off", "critic update"):
+        assert phase in printed
+    assert ("596,049,920" if "0.6b" in path.stem else "8,190,735,360") in printed
+
+
+def test_there_are_three_of_them() -> None:
+    assert len(QWEN3) == 3
+
+
+def test_qwen3_8b_on_80_gb_takes_what_arithmetic_says() -> None:
+    """ZeRO 2 over 8 ranks: 2 bytes of weights each, 16 of gradients, master copy and moments divided by 8."""
+    count = 8_190_735_360
+    taken, phases = memory(EIGHT_80)
+    update = phases["actor update"].device
+    assert update["weights"] == 2 * count
+    assert update["gradients"] + update["optimizer"] == pytest.approx(16 * count / 8, rel=1e-9)
+    # Inputs of 36 layers of width 4096, 16,384 tokens in bf16: 4.5 GiB, and the inside of one layer.
+    assert update["activations"] > 36 * 16384 * 4096 * 2
+    assert phases["actor update"].device_bytes / GIB == pytest.approx(41.3, abs=0.3)
+    generation = phases["generation"].device
+    share = int(0.85 * 77 * GIB)
+    assert generation["weights"] + generation["key-value cache"] + generation["at work"] == share
+    assert taken.live == generation["key-value cache"] // (147_456 * 1536)
+    parked = phases["hand-off"].host["trainer, while the engine works"]
+    assert parked == pytest.approx(8 * (2 * count + 16 * count / 8), rel=1e-6)
+
+
+def test_qwen3_8b_on_24_gb_takes_what_arithmetic_says() -> None:
+    """ZeRO 3 over 8 ranks, AdamW on the host: an eighth of the weights stays on each GPU."""
+    count = 8_190_735_360
+    _, phases = memory(EIGHT_24)
+    update = phases["actor update"]
+    assert update.device["weights"] == 2 * count // 8
+    assert "optimizer" not in update.device
+    assert update.host["master copy and moments"] == pytest.approx(16 * count, rel=1e-6)
+    # A bucket of 2e8 gradients, 5e8 gathered weights and the output layer, in bf16.
+    assert update.device["communication"] == 2 * (200_000_000 + 500_000_000 + 151_936 * 4096)
+    assert phases["generation"].device["weights"] == count  # in bf16, over two GPUs
+
+
+def test_24_gb_without_taking_turns_do_not_do_and_the_setting_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan", EIGHT_24, "engine.shared_gpus=false"]) == 2
+    printed = capsys.readouterr().out
+    for phase in ("generation", "actor update", "reference pass"):
+        assert f"does not fit: {phase}: engine.shared_gpus=true" in printed
+
+
+def test_a_micro_batch_that_is_too_large_is_named_with_one_that_fits(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan", EIGHT_24, "training.micro_batch_tokens=65536"]) == 2
+    printed = capsys.readouterr().out
+    [line] = [line for line in printed.splitlines() if "does not fit: actor update" in line]
+    changed = line.split("actor update: ")[1].split()
+    _, phases = memory(EIGHT_24, "training.micro_batch_tokens=65536", *changed)
+    assert phases["actor update"].device_bytes <= 22 * GIB
+
+
+def test_an_engine_without_room_for_one_rollout_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", EIGHT_24, "engine.memory_share=0.3"]) == 2
+    assert "does not fit: generation: raise engine.memory_share" in capsys.readouterr().out
+
+
+def test_host_memory_is_held_against_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", EIGHT_24, "hardware.host_memory_gib=100"]) == 2
+    printed = capsys.readouterr().out
+    assert "does not fit: actor update: needs hardware.host_memory_gib of 123" in printed
+
+
+def test_what_would_leave_gpus_idle_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    overrides = ["training.backend=torch", "training.num_ranks=1", "engine.kind=transformers"]
+    alone = ["engine.replicas=1", "engine.tensor_parallel=1"]
+    assert main(["plan", EIGHT_24, *overrides, *alone]) == 2
+    printed = capsys.readouterr().out
+    assert "training.backend=deepspeed uses all" in printed
+    assert "engine.kind=vllm uses the GPUs" in printed
 
 
 def test_a_model_that_is_not_here_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", DEMO, "sft.base=models/none"]) == 2
     assert "give hardware.model the config.json" in capsys.readouterr().err
+    assert main(["plan", EIGHT_80, "hardware.critic_model=null"]) == 2
+    assert "give hardware.critic_model the config.json" in capsys.readouterr().err
     assert main(["plan"]) == 2
 
 
+def test_more_ranks_or_replicas_than_gpus_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", EIGHT_80, "training.num_ranks=9"]) == 2
+    assert "training.num_ranks = 9; hardware.num_gpus has 8" in capsys.readouterr().err
+    assert main(["plan", EIGHT_24, "engine.replicas=8"]) == 2
+    assert "engine.replicas x engine.tensor_parallel = 16" in capsys.readouterr().err
+
+
 def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
-    work = {entry.stage: entry for entry in work_of(load_config(Config, Path(DEMO)))}
-    assert work["rollouts"].rollouts == 2600
-    assert work["labels"].rollouts == 3600
-    assert work["evaluation"].rollouts == 5000
+    overrides = [
+        "tasks.num_train=100", "tasks.num_test=50", "labels.max_states=70", "labels.num_continuations=3",
+        "rollouts.chain={num_attempts: 2, draws: 3, feedback_free_share: 0.3, feedback_free_draws: 4}",
+        "evaluation.draws=2", "evaluation.num_attempts=2", "critic_report.tasks_per_split=10",
+        "critic_report.draws=2", "critic_report.num_continuations=5", "critic_report.guided=true",
+    ]  # fmt: skip
+    work = {entry.stage: entry for entry in work_of(load_config(Config, Path(DEMO), overrides))}
+    assert work["rollouts"].rollouts == 70 * 2 * 3 + 30 * 4
+    assert work["labels"].rollouts == 70 * 3
+    # Two policies on two splits of 50 tasks: two sampled tries, a greedy one, two attempts.
+    assert work["evaluation"].rollouts == 2 * 2 * 50 * (2 + 1 + 2)
+    # Two splits of ten tasks, bare and guided: two rollouts, of one of which every state is continued.
+    turns = ENVIRONMENTS["phone"].max_turns
+    assert work["critic_report"].rollouts == 2 * 10 * 2 * (2 + turns * 5)
+
+
+def test_adapters_need_gradients_and_moments_of_their_own_only() -> None:
+    """Rank 8 on every linear layer of Qwen3-0.6B: 28 layers of 8 (in + out)."""
+    _, phases = memory(
+        str(ROOT / "configs" / "phone-qwen3-0.6b-1gpu.yaml"), "training.backend=torch", "training.lora_rank=8"
+    )
+    update = phases["actor update"].device
+    attention = (1024 + 2048) + 2 * (1024 + 1024) + (2048 + 1024)
+    trained = 28 * 8 * (attention + 3 * (1024 + 3072))
+    assert update["weights"] == 4 * 596_049_920
+    assert update["gradients"] == 4 * trained
+    assert update["optimizer"] == 8 * trained

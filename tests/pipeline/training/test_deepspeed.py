@@ -19,9 +19,11 @@ from pipeline.losses import critic_loss, policy_loss
 from pipeline.training import TrainingRow
 from pipeline.training.deepspeed import DeepSpeedOptions, DeepSpeedTrainer
 from pipeline.training.torch import TorchTrainer
+from stages.backends import read_deepspeed_config
 
 pytestmark = pytest.mark.slow
 
+CONFIGS = Path(__file__).parents[3] / "configs" / "deepspeed"
 VOCAB = 50
 SETTINGS: dict[str, Any] = {
     "learning_rate": lambda n: 1e-2 / (n + 1),
@@ -197,3 +199,76 @@ def test_a_critic_trains_its_head_first_and_then_everything(closing: list[DeepSp
         weights = ranks.weights()
         for name, parameter in alone.model.named_parameters():
             torch.testing.assert_close(weights[name], parameter.detach(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("zero", [2, 3, "3 with Adam on the host"])
+def test_offloading_between_updates_changes_nothing(
+    zero: int | str, tmp_path: Path, closing: list[DeepSpeedTrainer]
+) -> None:
+    pytest.importorskip("deepspeed", reason="make setup-engines installs it")
+    trainers = []
+    for _ in range(2):
+        config = ZERO[3 if isinstance(zero, str) else zero]
+        if isinstance(zero, str):
+            offload = {"offload_optimizer": {"device": "cpu"}}
+            config = {"zero_optimization": config["zero_optimization"] | offload}
+        options = DeepSpeedOptions(num_ranks=2, config=config, threads=1, timeout=300)
+        trainers.append(DeepSpeedTrainer(model(Qwen3ForCausalLM), head="policy", options=options, **SETTINGS))
+        closing.append(trainers[-1])
+    undisturbed, offloaded = trainers
+    for update in range(2):
+        offloaded.offload()
+        offloaded.offload()
+        assert offloaded.update(rows_of(update), LOSS) == undisturbed.update(rows_of(update), LOSS)
+    for part in ("weights", "checkpoint"):
+        offloaded.offload()
+        if part == "weights":
+            expected = {name: tensor.clone() for name, tensor in undisturbed.weights().items()}
+            assert all(torch.equal(tensor, expected[name]) for name, tensor in offloaded.weights().items())
+            continue
+        for trainer in trainers:
+            trainer.save_checkpoint(tmp_path / str(trainer is offloaded))
+        mine, theirs = moments_of(tmp_path / "True"), moments_of(tmp_path / "False")
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    alone = TorchTrainer(model(Qwen3ForCausalLM), head="policy", **SETTINGS)
+    for update in range(2):
+        alone.update(rows_of(update), LOSS)
+    for name, parameter in alone.model.named_parameters():
+        torch.testing.assert_close(expected[name], parameter.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_ranks_that_only_score_leave_and_come_back(closing: list[DeepSpeedTrainer]) -> None:
+    pytest.importorskip("deepspeed", reason="make setup-engines installs it")
+    options = DeepSpeedOptions(num_ranks=2, config=ZERO[2], threads=1, timeout=300)
+    closing.append(scorer := DeepSpeedTrainer(model(Qwen3ForCausalLM), head="policy", options=options))
+    alone = TorchTrainer(model(Qwen3ForCausalLM), head="policy")
+    for _ in range(2):
+        for mine, theirs in zip(scorer.forward(rows_of(0)), alone.forward(rows_of(0)), strict=True):
+            np.testing.assert_allclose(mine["logprobs"], theirs["logprobs"], atol=1e-5)
+        scorer.offload()
+
+
+@pytest.mark.parametrize("name", ["zero2.json", "zero2_fp32.json", "zero3_cpu_adam.json"])
+def test_the_shipped_configurations_train_and_hand_over_a_model(
+    name: str, tmp_path: Path, closing: list[DeepSpeedTrainer]
+) -> None:
+    """In bf16 the first update is that of bf16 weights, roughly; what is exported is what was trained."""
+    pytest.importorskip("deepspeed", reason="make setup-engines installs it")
+    config = read_deepspeed_config(CONFIGS / name)
+    options = DeepSpeedOptions(num_ranks=2, config=config, threads=1, timeout=300)
+    given = model(Qwen3ForCausalLM)
+    parameters = sum(parameter.numel() for parameter in given.parameters())
+    closing.append(trainer := DeepSpeedTrainer(given, head="policy", options=options, **SETTINGS))
+    assert sum(parameter.numel() for parameter in given.parameters()) == parameters
+    alone = TorchTrainer(model(Qwen3ForCausalLM), head="policy", **SETTINGS)
+    rough = 1e-5 if "fp32" in name else 0.05
+    expected, got = alone.update(rows_of(0), LOSS), trainer.update(rows_of(0), LOSS)
+    assert got["loss"] == pytest.approx(expected["loss"], rel=rough, abs=rough)
+    assert got["grad_norm"] == pytest.approx(expected["grad_norm"], rel=rough)
+    trainer.offload()
+    trainer.export(tmp_path)
+    exported = Qwen3ForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    weights = trainer.weights()
+    for key, parameter in exported.named_parameters():
+        assert torch.equal(parameter, weights[key])
