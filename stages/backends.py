@@ -98,7 +98,7 @@ def check_installed(config: Config, *, engine: bool = False, training: bool = Fa
             )
     if training and config.training.backend == "deepspeed":
         read_deepspeed_config(Path(config.training.deepspeed))
-    if (engine and config.engine.kind == "vllm") or (training and config.training.backend == "deepspeed"):
+    if training or (engine and config.engine.kind == "vllm"):
         check_gpus(config.hardware)
 
 
@@ -111,15 +111,15 @@ def check_gpus(hardware: Hardware) -> None:
         raise ConfigError(
             f"hardware.num_gpus = {hardware.num_gpus}, but {len(free)} are visible here "
             f"(CUDA_VISIBLE_DEVICES is {os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}). Next: run on a "
-            "machine that has them, or set hardware.num_gpus, training.num_ranks and engine.replicas to what is "
-            "here and ask vdapo plan"
+            "machine that has them, or set hardware.num_gpus, training.num_ranks and engine.replicas to what "
+            "is here and ask vdapo plan"
         )
     for index, gib in enumerate(free[: hardware.num_gpus]):
         if gib < hardware.gpu_memory_gib:
             raise ConfigError(
                 f"GPU {index} has {gib:.1f} GiB free, hardware.gpu_memory_gib = {hardware.gpu_memory_gib}. "
-                "Next: end what else runs on it (nvidia-smi lists it), or set hardware.gpu_memory_gib to what "
-                "is free and ask vdapo plan what fits"
+                "Next: end what else runs on it (nvidia-smi lists it), or set hardware.gpu_memory_gib to "
+                "what is free and ask vdapo plan what fits"
             )
 
 

@@ -1,0 +1,71 @@
+"""GPUs that are not what the configuration says are found before anything is made; taking turns changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stages.backends
+from pipeline.errors import ConfigError
+from stages.backends import check_gpus, free_gpu_memory
+from stages.settings import Hardware
+
+EIGHT = Hardware(num_gpus=8, gpu_memory_gib=22)
+
+
+def test_gpus_as_configured_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages.backends, "free_gpu_memory", lambda: [22.0] * 8 + [1.0])  # a ninth is not used
+    check_gpus(EIGHT)
+
+
+@pytest.mark.parametrize(
+    ("free", "expected"),
+    [
+        ([22.5] * 7, "hardware.num_gpus = 8, but 7 are visible here"),
+        ([], "but 0 are visible here"),
+        ([22.5] * 5 + [21.9, 22.5, 22.5], r"GPU 5 has 21\.9 GiB free, hardware.gpu_memory_gib = 22"),
+    ],
+)
+def test_missing_gpus_and_memory_are_refused(
+    free: list[float], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages.backends, "free_gpu_memory", lambda: free)
+    with pytest.raises(ConfigError, match=expected):
+        check_gpus(EIGHT)
+
+
+def test_a_stage_is_refused_before_it_has_a_plan(
+    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stages.backends, "free_gpu_memory", lambda: [3.5])
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels")
+    wanted = ["hardware.num_gpus=1", "hardware.gpu_memory_gib=22"]
+    assert lab.start("critic", *wanted) == 2
+    assert "GPU 0 has 3.5 GiB free" in capsys.readouterr().err
+    assert not (lab.run_dir / "critic" / "plan.json").exists()
+
+
+def test_without_gpus_in_the_configuration_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages.backends, "free_gpu_memory", lambda: pytest.fail("looked"))
+    check_gpus(Hardware())
+
+
+def test_the_machine_can_be_asked() -> None:
+    """With or without GPUs: one number for each that torch sees."""
+    import torch
+
+    free = free_gpu_memory()
+    assert len(free) == torch.cuda.device_count()
+    assert all(gib > 0 for gib in free)
+
+
+def test_an_actor_that_takes_turns_is_the_actor_that_does_not(chain: Any, tmp_path: Path) -> None:
+    """Engine and trainer leave and come back in every iteration; on a CPU this moves nothing but the caches."""
+    digests = []
+    for shared in ("false", "true"):
+        lab = chain.copy(tmp_path / shared, "tasks", "sft", "rollouts", "labels", "critic", "critic_report")
+        assert lab.start("actor", f"engine.shared_gpus={shared}") == 0
+        digests.append(lab.artifact("actor").manifest["content_digest"])
+    assert digests[0] == digests[1]
