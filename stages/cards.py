@@ -6,6 +6,7 @@ The facts are those of the stage's plan and of the manifests of the stages befor
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,12 @@ def write_beside(start: Start, folder: Path, tokenizer: Any, card: ModelCard) ->
     write_card(card, folder)
 
 
-def actor_card(start: Start, model: Any, *, credit: Credit, num_updates: int) -> ModelCard:
+def actor_card(start: Start, folder: Path, *, credit: Credit, num_updates: int) -> ModelCard:
     """Returns the page of a trained actor.
 
     Args:
         start: of the actor stage.
-        model: the actor.
+        folder: that the actor was exported to.
         credit: who gave how much advantage.
         num_updates: optimizer steps taken.
     """
@@ -45,7 +46,7 @@ def actor_card(start: Start, model: Any, *, credit: Credit, num_updates: int) ->
     tasks = start.inputs["tasks"].manifest["settings"]["tasks"]
     chain = actor["chain"]
     sections: dict[str, dict[str, object]] = {
-        "Model": {"starting policy": _origin(_sft_settings(start)), **_model_facts(model)},
+        "Model": {"starting policy": _origin(_sft_settings(start)), **_model_facts(folder)},
         "Data": {
             "environment": environment,
             "training tasks": tasks["num_train"],
@@ -126,11 +127,19 @@ def _origin(sft: dict[str, Any]) -> str:
     return f"The base model `{base}` after {sft['num_updates']} updates on scripted demonstrations."
 
 
-def _model_facts(model: Any) -> dict[str, object]:
+def _model_facts(folder: Path) -> dict[str, object]:
+    from safetensors import safe_open
+
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    parameters = 0
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, "numpy") as tensors:
+            shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
+            parameters += sum(math.prod(shape) for shape in shapes)
     return {
-        "architecture": type(model).__name__,
-        "parameters": f"{model.num_parameters():,}",
-        "longest sequence": f"{model.config.max_position_embeddings:,} tokens",
+        "architecture": config["architectures"][0],
+        "parameters": f"{parameters:,}",
+        "longest sequence": f"{config['max_position_embeddings']:,} tokens",
     }
 
 
@@ -150,7 +159,8 @@ def _origins(plan: dict[str, Any]) -> dict[str, object]:
 
 
 def _trainer(training: dict[str, Any]) -> str:
-    return f"{training['backend']}, products in {training['dtype']}"
+    adapters = f", adapters of rank {training['lora_rank']}" if training["lora_rank"] else ""
+    return f"{training['backend']}, products in {training['dtype']}{adapters}"
 
 
 def _shares(shares: dict[str, float]) -> str:
