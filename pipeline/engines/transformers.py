@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.nn.functional import linear
 from transformers import AttentionInterface
 
 from pipeline.engines import EngineCounters, Generation, GenerationRequest
@@ -309,7 +310,9 @@ class TransformersEngine:
         rows = plan.rows
         self._cached[rows] = self._known[rows]
         self._copy_sources()
-        tokens, logprobs = self._choose(self._model.get_output_embeddings()(hidden[plan.last]), rows)
+        head = self._model.get_output_embeddings().weight
+        logits = linear(hidden[plan.last].float(), head.float())  # bf16 logits would be off by up to 0.06
+        tokens, logprobs = self._choose(logits, rows)
         known = self._known[rows]
         self._tokens[rows, known] = tokens
         self._logprobs[rows, known] = logprobs

@@ -54,6 +54,7 @@ def make_engine(folder: str, max_length: int, max_live: int, options: VllmOption
             logprobs_mode="processed_logprobs",
             skip_tokenizer_init=True,
             generation_config="vllm",  # the model folder's own sampling defaults must not creep in
+            hf_overrides={"head_dtype": "float32"},  # log-probabilities as the trainer has them
             enforce_eager=options.eager,
             worker_extension_cls=EXTENSION,
             disable_log_stats=True,

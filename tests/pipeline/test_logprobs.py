@@ -85,6 +85,8 @@ def test_half_precision_weights_give_float_logprobs_and_gradients_near_the_exact
     got, _ = chosen_logprobs(*half, targets, piece_tokens=8)
     assert got.dtype == torch.float32
     assert (got - exact).abs().mean() < 0.05
+    unrounded, _ = whole(half[0].float(), half[1].float(), targets, 1.0)
+    torch.testing.assert_close(got, unrounded, rtol=0, atol=1e-5)  # the logits are fp32
     for mine, reference in zip(torch.autograd.grad(got.sum(), half), exact_gradients, strict=True):
         assert mine.dtype == torch.bfloat16
         assert (mine - reference).norm() < 0.02 * reference.norm()
