@@ -162,12 +162,12 @@ def memory_of(config: Config, policy: Any, critic: Any, context: int) -> Memory:
     parked = 0 if shared else standing_bytes(update)
     aside = 0 if shared or reference is None else reference.device["weights"]
     values = 0
-    if config.actor.credit == "v_dapo":  # fp32, on the first GPU, while rollouts are scored
+    if config.actor.credit == "v_dapo":  # in fp32, and it stays
         frozen = replace(how, half_weights=False, half_products=False)
         values = scoring_phase("", critic, frozen).device_bytes
     gathered = {"a gathered weight": 4 * shape.vocabulary * shape.width} if how.num_ranks > 1 else {}
     phases = [
-        _beside(generation, {"trainer": parked, "reference": aside, "critic (first GPU)": values}),
+        _beside(generation, {"trainer": parked, "reference": aside}),
         _beside(update, {"engine": asleep, "reference": aside}),
     ]
     if reference is not None:
@@ -176,6 +176,7 @@ def memory_of(config: Config, policy: Any, critic: Any, context: int) -> Memory:
         trainer = {"trainer": standing_bytes(update), **gathered}
         host = _host_bytes(config, shape, how, update, reference=kl)
         phases.append(_beside(Phase("hand-off", {}, host), {**trainer, "engine": asleep, "reference": aside}))
+    phases = [_beside(phase, {"critic (first GPU)": values}) for phase in phases]
     phases.append(
         training_phase("critic update", critic, training_of(config, critic, context), head="critic")
     )

@@ -1,4 +1,4 @@
-"""GPUs that are not what the configuration says are found before anything is made; taking turns changes nothing."""
+"""GPUs that are not what the configuration says are found in time; taking turns changes nothing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_machine_can_be_asked() -> None:
 
 
 def test_an_actor_that_takes_turns_is_the_actor_that_does_not(chain: Any, tmp_path: Path) -> None:
-    """Engine and trainer leave and come back in every iteration; on a CPU this moves nothing but the caches."""
+    """Engine and trainer leave and come back in every iteration; on a CPU this drops caches and no more."""
     digests = []
     for shared in ("false", "true"):
         lab = chain.copy(tmp_path / shared, "tasks", "sft", "rollouts", "labels", "critic", "critic_report")

@@ -65,7 +65,8 @@ def test_qwen3_8b_on_80_gb_takes_what_arithmetic_says() -> None:
     assert update["gradients"] + update["optimizer"] == pytest.approx(16 * count / 8, rel=1e-9)
     # Inputs of 36 layers of width 4096, 16,384 tokens in bf16: 4.5 GiB, and the inside of one layer.
     assert update["activations"] > 36 * 16384 * 4096 * 2
-    assert phases["actor update"].device_bytes / GIB == pytest.approx(41.3, abs=0.3)
+    without_others = phases["actor update"].device_bytes - update["engine"] - update["critic (first GPU)"]
+    assert without_others / GIB == pytest.approx(40.3, abs=0.3)
     generation = phases["generation"].device
     share = int(0.85 * 77 * GIB)
     assert generation["weights"] + generation["key-value cache"] + generation["at work"] == share
@@ -104,7 +105,7 @@ def test_a_micro_batch_that_is_too_large_is_named_with_one_that_fits(
     [line] = [line for line in printed.splitlines() if "does not fit: actor update" in line]
     changed = line.split("actor update: ")[1].split()
     _, phases = memory(EIGHT_24, "training.micro_batch_tokens=65536", *changed)
-    assert phases["actor update"].device_bytes <= 22 * GIB
+    assert phases["actor update"].device_bytes <= 21.5 * GIB
 
 
 def test_an_engine_without_room_for_one_rollout_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
