@@ -15,6 +15,10 @@ from pipeline.errors import ArtifactError
 
 MIN_STATES_FOR_SHIFT = 200
 """Below this many states only the temperature is fitted (start value)."""
+MIN_SAMPLES_OF_POSITION = 30
+"""Positions from here on that have fewer samples together count as one (start value)."""
+MAX_POSITION_WEIGHT = 10.0
+"""No position's few labels decide a calibration (start value)."""
 MIN_SLOPE = 1e-3
 """A critic that ranks backwards is flattened to this slope, never inverted."""
 
@@ -43,6 +47,30 @@ class Calibrator:
         return sigmoid(self.slope * (np.asarray(z, dtype=np.float64) + self.base_logit) + shift)
 
 
+def position_weights(step_index: np.ndarray, num_samples: np.ndarray, played: np.ndarray) -> np.ndarray:
+    """Returns the weight of each labelled state, with which positions count as often as they are played.
+
+    Labels crowd at some turns (a rollout's own outcome labels turns 0, 1, 2, 4 and 8), and one map of two
+    numbers fits best where most labels are. A critic is used at every step, so it is calibrated for that.
+
+    Args:
+        step_index: [N] of the labelled states.
+        num_samples: [N] n >= 1.
+        played: [M] step indices of all states of the rollouts, labelled or not.
+
+    Returns:
+        [N] weights >= 0, at most `MAX_POSITION_WEIGHT` times the mean; late positions with few samples are
+        counted together.
+    """
+    samples = np.bincount(step_index, weights=num_samples)
+    enough = np.flatnonzero(np.cumsum(samples[::-1])[::-1] >= MIN_SAMPLES_OF_POSITION)
+    last = int(enough[-1]) if len(enough) else 0
+    labelled = np.bincount(np.minimum(step_index, last), weights=num_samples, minlength=last + 1)
+    present = np.bincount(np.minimum(played, last), minlength=last + 1)
+    ratio = present / np.maximum(labelled, 1) * num_samples.sum() / max(1, len(played))
+    return np.minimum(ratio, MAX_POSITION_WEIGHT)[np.minimum(step_index, last)]
+
+
 def check_states(number: int) -> None:
     """Raises ArtifactError if there is no state to calibrate on."""
     if not number:
@@ -68,8 +96,8 @@ def fit_calibrator(
 
     Args:
         z: [N] raw value logits.
-        num_success: [N] k.
-        num_samples: [N] n >= 1.
+        num_success: [N] k, or k times a weight.
+        num_samples: [N] n >= 1, or n times the same weight.
         base_logit: b0.
         guided: [N] whether the state lies after feedback; None: none does.
 

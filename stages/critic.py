@@ -101,8 +101,8 @@ def make(start: Start) -> None:
     )
     calibrator = fit_calibrator(
         data.calibration.logits(frozen),
-        data.calibration.num_success,
-        data.calibration.num_samples,
+        data.calibration.num_success * data.calibration_weight,
+        data.calibration.num_samples * data.calibration_weight,
         base_logit=result.base_logit,
         guided=data.calibration.context == "guided",
     )
@@ -188,7 +188,7 @@ def remove_kept(kept: Path, final: Path) -> None:
 
 STAGE = Stage(
     name="critic",
-    code_version=1,
+    code_version=2,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels"),
     sections=("critic", "training", "tasks.environment"),
     make=make,

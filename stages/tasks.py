@@ -46,7 +46,7 @@ def make(start: Start) -> None:
     start.finish(report={"splits": rows})
 
 
-STAGE = Stage(name="tasks", code_version=1, inputs=lambda config: (), sections=("tasks",), make=make)
+STAGE = Stage(name="tasks", code_version=2, inputs=lambda config: (), sections=("tasks",), make=make)
 
 if __name__ == "__main__":
     sys.exit(run_stage(STAGE, Config))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from critics.calibration import MIN_SLOPE, Calibrator, fit_calibrator
+from critics.calibration import MAX_POSITION_WEIGHT, MIN_SLOPE, Calibrator, fit_calibrator, position_weights
 from critics.logistic import binomial_regression, sigmoid
 from critics.splits import split_clusters
 from pipeline.errors import ArtifactError
@@ -100,3 +100,41 @@ def test_clusters_are_split_by_hash_into_the_shares_and_no_part_is_empty() -> No
 def test_without_a_state_to_calibrate_on_the_next_move_is_named() -> None:
     with pytest.raises(ArtifactError, match=r"at least 1 is needed\. Next: more labels"):
         fit_calibrator(np.zeros(0), np.zeros(0), np.zeros(0), base_logit=0.0)
+
+
+def test_positions_count_as_often_as_they_are_played():
+    played = np.repeat([0, 1, 2, 3], [400, 400, 300, 100])
+    labelled = np.repeat([0, 1, 3], [400, 100, 50])
+    samples = np.where(labelled == 1, 2, 1)
+    weights = position_weights(labelled, samples, played) * samples
+    shares = np.bincount(labelled, weights=weights) / weights.sum()
+    # Nobody labelled position 2, so the others keep their proportions.
+    assert shares == pytest.approx(np.array([400, 400, 0, 100]) / 900)
+
+
+def test_few_late_labels_count_together_and_none_counts_without_bound():
+    played = np.repeat(np.arange(8), 100)
+    labelled = np.concatenate([np.repeat([0, 1], 200), np.arange(2, 8)])
+    weights = position_weights(labelled, np.ones(len(labelled)), played)
+    assert set(weights[labelled >= 1]) == {weights[-1]}
+    rare = position_weights(np.repeat([0, 1], [10_000, 40]), np.ones(10_040), np.repeat([0, 1], 5000))
+    assert rare.max() == MAX_POSITION_WEIGHT
+
+
+def test_weighting_by_position_removes_the_bias_of_crowded_labels():
+    """The critic is right late and wrong early; labels crowd early, rollouts do not."""
+    rng = np.random.default_rng(0)
+    step = np.repeat([0, 1], [8000, 2000])
+    z = rng.normal(0, 1.5, len(step))
+    k = rng.random(len(step)) < 1 / (1 + np.exp(-(z - np.where(step == 0, 1.0, 0.0))))
+    played = np.repeat([0, 1], 5000)
+    truth_step = np.repeat([0, 1], 5000)
+    z_new = rng.normal(0, 1.5, 10_000)
+    truth = 1 / (1 + np.exp(-(z_new - np.where(truth_step == 0, 1.0, 0.0))))
+
+    def bias(weight):
+        return (fit_calibrator(z, k * weight, weight, base_logit=0.0)(z_new) - truth).mean()
+
+    crowded, even = bias(np.ones(len(step))), bias(position_weights(step, np.ones(len(step)), played))
+    assert crowded < -0.03
+    assert abs(even) < 0.01
