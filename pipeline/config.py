@@ -199,6 +199,8 @@ def _set(model: type[BaseModel], data: dict[str, Any], key: str, value: Any) -> 
         if here.get(name) is None:
             default = info.get_default(call_default_factory=True) if info and section is None else None
             here[name] = dict(default) if isinstance(default, dict) else {}
+        elif isinstance(here[name], dict):
+            here[name] = dict(here[name])  # sections may share one table through a YAML alias
         here = here[name]
     if not isinstance(here, dict):
         raise ConfigError(f"override {key}: {'.'.join(parents)} is a single value, not a section")

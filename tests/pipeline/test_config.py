@@ -42,6 +42,18 @@ def refusal(tmp_path: Path, text: str, *overrides: str) -> str:
     return str(caught.value)
 
 
+class TwoSections(Section):
+    first: Rollouts = Rollouts()
+    second: Rollouts = Rollouts()
+
+
+def test_an_override_changes_one_of_two_sections_that_share_a_table_by_alias(tmp_path: Path) -> None:
+    path = tmp_path / "laptop.yaml"
+    path.write_text("first: {chain: &chain {num_attempts: 2}}\nsecond: {chain: *chain}\n", encoding="utf-8")
+    config = load_config(TwoSections, path, ["second.chain.num_attempts=7"])
+    assert (config.first.chain.num_attempts, config.second.chain.num_attempts) == (2, 7)
+
+
 def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
     assert load(tmp_path, "") == Config()
     assert load(tmp_path, "# nothing\n") == Config()

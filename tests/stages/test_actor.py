@@ -166,7 +166,9 @@ def test_a_run_without_a_critic_has_a_summary(chain: Any, tmp_path: Path) -> Non
 def test_the_actor_s_page_tells_what_the_manifests_tell(chain: Any) -> None:
     actor = chain.artifact("actor")
     card = actor.path("actor/README.md").read_text("utf-8")
-    rows = dict(line[2:-2].split(" | ", 1) for line in card.splitlines() if line.startswith("| "))
+    rows = dict(
+        line[2:-2].split(" | ", 1) for line in card.splitlines() if line.startswith("| ") and line != "| | |"
+    )
     gate = json.loads(chain.artifact("critic_report").path("gate.json").read_text())
     assert rows["gate"] == gate["verdict"]
     assert rows["credit"].startswith("v_dapo: ")
