@@ -1,7 +1,8 @@
-"""The map from value logits to probabilities: p = sigmoid(a (z + b0) + c), a > 0, so strictly monotone.
+"""The map from value logits to probabilities: p = sigmoid(a (z + b0) + c + d_i), a > 0, monotone at any step.
 
-States after feedback are states of failed tasks, harder than they look; they shift on their own, so that they
-cannot bias the bare ones.
+d_i belongs to step i. A critic that is fitted on few labels is off by points at some steps, at all states of the
+step alike, and one map for all steps cannot mend that. States after feedback are states of failed tasks, harder
+than they look; they shift on their own, so that they cannot bias the bare ones.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from critics.logistic import binomial_regression, sigmoid
+from critics.logistic import binomial_regression, logit, sigmoid
 from pipeline.errors import ArtifactError
 
 MIN_STATES_FOR_SHIFT = 200
 """Below this many states only the temperature is fitted (start value)."""
-MIN_SAMPLES_OF_POSITION = 30
-"""Positions from here on that have fewer samples together count as one (start value)."""
-MAX_POSITION_WEIGHT = 10.0
-"""No position's few labels decide a calibration (start value)."""
+POSITIONS = 8
+"""Steps with a shift of their own: 0, 1, ..., 6, and all later ones together (start value)."""
+POSITION_RIDGE = 4.0
+"""What holds those shifts near 0: a prior of standard deviation 1/2 on each (start value)."""
 MIN_SLOPE = 1e-3
 """A critic that ranks backwards is flattened to this slope, never inverted."""
 
@@ -33,6 +34,7 @@ class Calibrator:
         base_logit: b0 = logit of the base rate the critic was fitted around.
         num_states: what it was fitted on.
         guided_shift: added to c for states after feedback.
+        position_shifts: d_0, d_1, ...; the last one counts for all later steps too. Empty: none.
     """
 
     slope: float
@@ -40,35 +42,28 @@ class Calibrator:
     base_logit: float
     num_states: int = 0
     guided_shift: float = 0.0
+    position_shifts: tuple[float, ...] = ()
 
-    def __call__(self, z: np.ndarray, *, guided: bool = False) -> np.ndarray:
-        """Returns calibrated probabilities of raw value logits z, same shape, float64 in (0, 1)."""
-        shift = self.shift + self.guided_shift if guided else self.shift
+    def __call__(
+        self, z: np.ndarray, *, step_index: np.ndarray | None = None, guided: bool | np.ndarray = False
+    ) -> np.ndarray:
+        """Returns calibrated probabilities, [N] float64 in (0, 1).
+
+        Args:
+            z: [N] raw value logits.
+            step_index: [N] the state before which step each one is of; needed with position shifts.
+            guided: whether the states lie after feedback, one for all or [N].
+
+        Raises:
+            ValueError: step indices are needed.
+        """
+        shift = self.shift + self.guided_shift * np.asarray(guided)
+        if self.position_shifts:
+            if step_index is None:
+                raise ValueError("this calibrator has a shift for each step; say each state's step_index")
+            last = len(self.position_shifts) - 1
+            shift = shift + np.asarray(self.position_shifts)[np.minimum(step_index, last)]
         return sigmoid(self.slope * (np.asarray(z, dtype=np.float64) + self.base_logit) + shift)
-
-
-def position_weights(step_index: np.ndarray, num_samples: np.ndarray, played: np.ndarray) -> np.ndarray:
-    """Returns the weight of each labelled state, with which positions count as often as they are played.
-
-    Labels crowd at some turns (a rollout's own outcome labels turns 0, 1, 2, 4 and 8), and one map of two
-    numbers fits best where most labels are. A critic is used at every step, so it is calibrated for that.
-
-    Args:
-        step_index: [N] of the labelled states.
-        num_samples: [N] n >= 1.
-        played: [M] step indices of all states of the rollouts, labelled or not.
-
-    Returns:
-        [N] weights >= 0, at most `MAX_POSITION_WEIGHT` times the mean; late positions with few samples are
-        counted together.
-    """
-    samples = np.bincount(step_index, weights=num_samples)
-    enough = np.flatnonzero(np.cumsum(samples[::-1])[::-1] >= MIN_SAMPLES_OF_POSITION)
-    last = int(enough[-1]) if len(enough) else 0
-    labelled = np.bincount(np.minimum(step_index, last), weights=num_samples, minlength=last + 1)
-    present = np.bincount(np.minimum(played, last), minlength=last + 1)
-    ratio = present / np.maximum(labelled, 1) * num_samples.sum() / max(1, len(played))
-    return np.minimum(ratio, MAX_POSITION_WEIGHT)[np.minimum(step_index, last)]
 
 
 def check_states(number: int) -> None:
@@ -87,46 +82,70 @@ def fit_calibrator(
     num_samples: np.ndarray,
     *,
     base_logit: float,
+    step_index: np.ndarray | None = None,
     guided: np.ndarray | None = None,
 ) -> Calibrator:
     """Returns the maximum-likelihood calibrator of counts k of n given raw value logits.
 
-    Fewer than `MIN_STATES_FOR_SHIFT` states: a alone, c = 0. With at least that many of both kinds, a and c
-    are those of the bare states and the guided ones get a shift of their own; else one map serves both.
+    Fewer than `MIN_STATES_FOR_SHIFT` states: a alone, without any shift. With at least that many of both
+    kinds, all but the guided shift is of the bare states; else one map serves both.
 
     Args:
         z: [N] raw value logits.
-        num_success: [N] k, or k times a weight.
-        num_samples: [N] n >= 1, or n times the same weight.
+        num_success: [N] k.
+        num_samples: [N] n >= 1.
         base_logit: b0.
+        step_index: [N] the state before which step each one is of; None: no shifts by step.
         guided: [N] whether the state lies after feedback; None: none does.
 
     Raises:
         ArtifactError: no states.
     """
     check_states(len(z))
-    if guided is not None and min(int(guided.sum()), int((~guided).sum())) >= MIN_STATES_FOR_SHIFT:
-        bare = ~guided
-        shared = fit_calibrator(z[bare], num_success[bare], num_samples[bare], base_logit=base_logit)
-        offset = shared.slope * (np.asarray(z[guided], dtype=np.float64) + base_logit) + shared.shift
-        k, n = (np.asarray(counts[guided], dtype=np.float64) for counts in (num_success, num_samples))
-        extra = binomial_regression(np.ones((len(offset), 1)), k, n, ridge=1e-6, offset=offset)[0]
-        return replace(shared, num_states=len(z), guided_shift=float(extra))
-    x = np.asarray(z, dtype=np.float64) + base_logit
-    k, n = np.asarray(num_success, dtype=np.float64), np.asarray(num_samples, dtype=np.float64)
-    shifted = len(x) >= MIN_STATES_FOR_SHIFT
+    after = np.zeros(len(z), dtype=bool) if guided is None else guided
+    apart = min(int(after.sum()), int((~after).sum())) >= MIN_STATES_FOR_SHIFT
+    own = ~after if apart else np.ones(len(z), dtype=bool)
+    steps = None if step_index is None else step_index[own]
+    fitted = _fit(np.asarray(z, dtype=np.float64)[own], num_success[own], num_samples[own], base_logit, steps)
+    if not apart:
+        return fitted
+    steps = None if step_index is None else step_index[after]
+    offset = logit(fitted(z[after], step_index=steps), floor=1e-12)
+    counts = num_success[after], num_samples[after]
+    extra = binomial_regression(np.ones((len(offset), 1)), *counts, ridge=1e-6, offset=offset)[0]
+    return replace(fitted, num_states=len(z), guided_shift=float(extra))
+
+
+def _fit(
+    z: np.ndarray,
+    num_success: np.ndarray,
+    num_samples: np.ndarray,
+    base_logit: float,
+    step_index: np.ndarray | None,
+) -> Calibrator:
+    x = (z + base_logit)[:, None]
     # The faint pull to slope 1 decides only where the data say nothing: constant z, or perfect separation.
     pull = 1e-3
-    if shifted:
-        features = np.stack([x, np.ones_like(x)], axis=1)
-        beta = binomial_regression(features, k, n, ridge=np.array([pull, 1e-6]), centre=np.array([1.0, 0.0]))
-        slope, shift = float(beta[0]), float(beta[1])
-    else:
-        slope = float(binomial_regression(x[:, None], k, n, ridge=pull, centre=np.ones(1))[0])
-        shift = 0.0
+    if len(z) < MIN_STATES_FOR_SHIFT:
+        slope = binomial_regression(x, num_success, num_samples, ridge=pull, centre=np.ones(1))[0]
+        return Calibrator(max(float(slope), MIN_SLOPE), 0.0, base_logit, len(z))
+    ridges, shifts = [1e-6], np.ones((len(z), 1))
+    if step_index is not None:
+        ridges += [POSITION_RIDGE] * POSITIONS
+        shifts = np.hstack([shifts, np.eye(POSITIONS)[np.minimum(step_index, POSITIONS - 1)]])
+    beta = binomial_regression(
+        np.hstack([x, shifts]),
+        num_success,
+        num_samples,
+        ridge=np.array([pull, *ridges]),
+        centre=np.array([1.0, *np.zeros(len(ridges))]),
+    )
+    slope, others = float(beta[0]), beta[1:]
     if slope < MIN_SLOPE:
         slope = MIN_SLOPE
-        if shifted:
-            ones = np.ones((len(x), 1))
-            shift = float(binomial_regression(ones, k, n, ridge=1e-6, offset=slope * x)[0])
-    return Calibrator(slope, shift, base_logit, len(x))
+        others = binomial_regression(
+            shifts, num_success, num_samples, ridge=np.array(ridges), offset=slope * x[:, 0]
+        )
+    return Calibrator(
+        slope, float(others[0]), base_logit, len(z), position_shifts=tuple(map(float, others[1:]))
+    )

@@ -138,7 +138,8 @@ def read_contract(folder: Path) -> tuple[Contract, str]:
             )
     fields_ = {name: content[name] for name in Contract.__dataclass_fields__}
     fields_["calibrators"] = {
-        family: Calibrator(**numbers) for family, numbers in content["calibrators"].items()
+        family: Calibrator(**numbers | {"position_shifts": tuple(numbers.get("position_shifts", ()))})
+        for family, numbers in content["calibrators"].items()
     }
     fields_["families"], fields_["contexts"] = tuple(content["families"]), tuple(content["contexts"])
     return Contract(**fields_), stated
@@ -190,7 +191,9 @@ class FrozenCritic:
                 f"{len(rollouts)} rollouts, {len(families)} families, unknown: {sorted(unknown)}"
             )
         return [
-            self.contract.calibrators[family](z, guided=rollout.guided)
+            self.contract.calibrators[family](
+                z, step_index=np.array([step.step_index for step in rollout.steps]), guided=rollout.guided
+            )
             for family, z, rollout in zip(families, self.value_logits(rollouts), rollouts, strict=True)
         ]
 

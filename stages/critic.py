@@ -101,9 +101,10 @@ def make(start: Start) -> None:
     )
     calibrator = fit_calibrator(
         data.calibration.logits(frozen),
-        data.calibration.num_success * data.calibration_weight,
-        data.calibration.num_samples * data.calibration_weight,
+        data.calibration.num_success,
+        data.calibration.num_samples,
         base_logit=result.base_logit,
+        step_index=data.calibration.step_index,
         guided=data.calibration.context == "guided",
     )
     frozen.close()
@@ -144,6 +145,7 @@ def make(start: Start) -> None:
                 "slope": calibrator.slope,
                 "shift": calibrator.shift,
                 "guided_shift": calibrator.guided_shift,
+                "position_shifts": calibrator.position_shifts,
                 "states": calibrator.num_states,
             },
         },

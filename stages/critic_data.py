@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from critics.calibration import check_states, position_weights
+from critics.calibration import check_states
 from critics.fitting import HeldOut, check_enough, held_out
 from critics.rows import critic_rows
 from critics.splits import Part, split_clusters
@@ -33,7 +30,6 @@ class Data:
         fit: rows that move the weights.
         validation: states that decide convergence.
         calibration: states that calibrate.
-        calibration_weight: [N] what each of them counts.
     """
 
     labels: list[Label]
@@ -43,7 +39,6 @@ class Data:
     fit: list[TrainingRow]
     validation: HeldOut
     calibration: HeldOut
-    calibration_weight: np.ndarray
 
 
 def trunk_of(start: Start) -> Path:
@@ -67,19 +62,6 @@ def trunk_of(start: Start) -> Path:
             "than were said. Allowed: 'policy', or a model with the policy's tokenizer. Name such a folder"
         )
     return trunk
-
-
-def weights_by_context(states: HeldOut, rollouts: Sequence[Rollout]) -> np.ndarray:
-    """Returns [N] the weight of each state; positions of each context count as often as they are played."""
-    weights = np.ones(len(states.row))
-    for context in ("bare", "guided"):
-        chosen = states.context == context
-        if chosen.any():
-            played = [step.step_index for r in rollouts if r.context == context for step in r.steps]
-            weights[chosen] = position_weights(
-                states.step_index[chosen], states.num_samples[chosen], np.array(played)
-            )
-    return weights
 
 
 def data_of(start: Start) -> Data:
@@ -113,7 +95,6 @@ def data_of(start: Start) -> Data:
     label_lists: dict[str, list[Label]] = {part: [] for part in members}
     for label in labels:
         label_lists[part_of_rollout[label.rollout_id]].append(label)
-    calibration = held_out(members["calibrate"], label_lists["calibrate"])
     data = Data(
         labels=labels,
         first=rollouts[0],
@@ -121,8 +102,7 @@ def data_of(start: Start) -> Data:
         num_rollouts={part: len(own) for part, own in members.items()},
         fit=critic_rows(members["fit"], label_lists["fit"]),
         validation=held_out(members["validate"], label_lists["validate"]),
-        calibration=calibration,
-        calibration_weight=weights_by_context(calibration, members["calibrate"]),
+        calibration=held_out(members["calibrate"], label_lists["calibrate"]),
     )
     check_enough(data.fit, data.validation)
     check_states(len(data.calibration.row))

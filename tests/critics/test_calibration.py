@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from critics.calibration import MAX_POSITION_WEIGHT, MIN_SLOPE, Calibrator, fit_calibrator, position_weights
+from critics.calibration import MIN_SLOPE, Calibrator, fit_calibrator
 from critics.logistic import binomial_regression, sigmoid
 from critics.splits import split_clusters
 from pipeline.errors import ArtifactError
@@ -102,39 +102,35 @@ def test_without_a_state_to_calibrate_on_the_next_move_is_named() -> None:
         fit_calibrator(np.zeros(0), np.zeros(0), np.zeros(0), base_logit=0.0)
 
 
-def test_positions_count_as_often_as_they_are_played():
-    played = np.repeat([0, 1, 2, 3], [400, 400, 300, 100])
-    labelled = np.repeat([0, 1, 3], [400, 100, 50])
-    samples = np.where(labelled == 1, 2, 1)
-    weights = position_weights(labelled, samples, played) * samples
-    shares = np.bincount(labelled, weights=weights) / weights.sum()
-    # Nobody labelled position 2, so the others keep their proportions.
-    assert shares == pytest.approx(np.array([400, 400, 0, 100]) / 900)
+def test_each_step_shifts_on_its_own_and_rare_late_steps_stay_near_the_common_map() -> None:
+    rng = np.random.default_rng(6)
+    step = rng.choice(20, size=20_000, p=[0.3, 0.3, 0.2, 0.1, *[0.1 / 16] * 16])
+    wrong = np.array([1.0, -1.0, 0.5, 0.0])[np.minimum(step, 3)]  # the critic's error in log-odds
+    z = rng.normal(size=len(step))
+    k, n = counts(z - wrong, 2, seed=7)
+    calibrator = fit_calibrator(z, k, n, base_logit=0.0, step_index=step)
+    error = calibrator(z, step_index=step) - sigmoid(z - wrong)
+    assert np.abs(error[step < 4]).max() < 0.03
+    assert abs(error[step >= 7].mean()) < 0.02
+    few = fit_calibrator(z[:300], k[:300], n[:300], base_logit=0.0, step_index=np.minimum(step[:300], 1))
+    assert few.position_shifts[2:] == (0.0,) * 6  # nothing is known of them
 
 
-def test_few_late_labels_count_together_and_none_counts_without_bound():
-    played = np.repeat(np.arange(8), 100)
-    labelled = np.concatenate([np.repeat([0, 1], 200), np.arange(2, 8)])
-    weights = position_weights(labelled, np.ones(len(labelled)), played)
-    assert set(weights[labelled >= 1]) == {weights[-1]}
-    rare = position_weights(np.repeat([0, 1], [10_000, 40]), np.ones(10_040), np.repeat([0, 1], 5000))
-    assert rare.max() == MAX_POSITION_WEIGHT
+def test_a_calibrator_with_shifts_by_step_asks_for_the_steps() -> None:
+    calibrator = Calibrator(1.0, 0.0, 0.0, position_shifts=(1.0, -1.0))
+    assert calibrator(np.zeros(3), step_index=np.array([0, 1, 5])) == pytest.approx(
+        sigmoid(np.array([1.0, -1, -1]))
+    )
+    with pytest.raises(ValueError, match="step_index"):
+        calibrator(np.zeros(3))
 
 
-def test_weighting_by_position_removes_the_bias_of_crowded_labels():
-    """The critic is right late and wrong early; labels crowd early, rollouts do not."""
-    rng = np.random.default_rng(0)
-    step = np.repeat([0, 1], [8000, 2000])
-    z = rng.normal(0, 1.5, len(step))
-    k = rng.random(len(step)) < 1 / (1 + np.exp(-(z - np.where(step == 0, 1.0, 0.0))))
-    played = np.repeat([0, 1], 5000)
-    truth_step = np.repeat([0, 1], 5000)
-    z_new = rng.normal(0, 1.5, 10_000)
-    truth = 1 / (1 + np.exp(-(z_new - np.where(truth_step == 0, 1.0, 0.0))))
-
-    def bias(weight):
-        return (fit_calibrator(z, k * weight, weight, base_logit=0.0)(z_new) - truth).mean()
-
-    crowded, even = bias(np.ones(len(step))), bias(position_weights(step, np.ones(len(step)), played))
-    assert crowded < -0.03
-    assert abs(even) < 0.01
+def test_the_shifts_by_step_are_those_of_bare_states() -> None:
+    rng = np.random.default_rng(8)
+    z, step, guided = rng.normal(size=6000), rng.integers(0, 3, 6000), rng.random(6000) < 0.3
+    k, n = counts(z + 0.5 * (step == 1) - 1.0 * guided, seed=9)
+    both = fit_calibrator(z, k, n, base_logit=0.0, step_index=step, guided=guided)
+    alone = fit_calibrator(z[~guided], k[~guided], n[~guided], base_logit=0.0, step_index=step[~guided])
+    assert both.position_shifts == alone.position_shifts
+    expected = sigmoid(z + 0.5 * (step == 1) - 1.0 * guided)
+    assert np.abs(both(z, step_index=step, guided=guided) - expected).max() < 0.03
