@@ -1,8 +1,8 @@
 """The map from value logits to probabilities: p = sigmoid(a (z + b0) + c + d_i), a > 0, monotone at any step.
 
-d_i belongs to step i. A critic that is fitted on few labels is off by points at some steps, at all states of the
-step alike, and one map for all steps cannot mend that. States after feedback are states of failed tasks, harder
-than they look; they shift on their own, so that they cannot bias the bare ones.
+d_i belongs to step i. A critic that is fitted on few labels is off by points at some steps, at all states of
+the step alike, and one map for all steps cannot mend that. States after feedback are states of failed tasks,
+harder than they look; they shift on their own, so that they cannot bias the bare ones.
 """
 
 from __future__ import annotations
