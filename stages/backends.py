@@ -96,6 +96,11 @@ def check_installed(config: Config, *, engine: bool = False, training: bool = Fa
                 f"{setting} = {kind}, but the package {kind} is not installed. Next: make setup-engines on "
                 f"a CPU, pip install -e '.[{kind}]' on a machine with GPUs, or another {setting}"
             )
+    if training and config.training.lora_rank and find_spec("peft") is None:
+        raise ConfigError(
+            f"training.lora_rank = {config.training.lora_rank}, but the package peft is not installed. Next: "
+            "pip install -e '.[lora]', or training.lora_rank = 0"
+        )
     if training and config.training.backend == "deepspeed":
         read_deepspeed_config(Path(config.training.deepspeed))
     if training or (engine and config.engine.kind == "vllm"):

@@ -74,6 +74,10 @@ def test_a_backend_that_is_not_installed_is_refused_before_anything_is_planned(
     lab = chain.copy(tmp_path / "lab", "tasks", *(["sft"] if stage == "rollouts" else []))
     assert lab.start(stage, setting) == 2
     assert "is not installed. Next: make setup-engines" in capsys.readouterr().err
+    if stage == "sft":
+        base = f"sft.base={chain.run_dir / 'sft' / 'policy'}"
+        assert lab.start(stage, base, "training.lora_rank=4") == 2
+        assert "pip install -e '.[lora]'" in capsys.readouterr().err
     assert not (lab.run_dir / stage / "plan.json").exists()
 
 
