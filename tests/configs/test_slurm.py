@@ -26,7 +26,9 @@ def out(tmp_path: Path) -> Path:
     for name, text in {
         "python": STAGE,
         "scontrol": '#!/bin/bash\necho "$@" >> "$OUT/scontrol.log"\n',
-        "sbatch": '#!/bin/bash\necho "$@" >> "$OUT/sbatch.log"\necho "$(wc -l < "$OUT/sbatch.log");cluster"\n',
+        "sbatch": (
+            '#!/bin/bash\necho "$@" >> "$OUT/sbatch.log"\necho "$(wc -l < "$OUT/sbatch.log");cluster"\n'
+        ),
     }.items():
         path = tmp_path / name
         path.write_text(text)
