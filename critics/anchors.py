@@ -67,7 +67,9 @@ def choose_states(
     guided_share: float,
     seed: int,
 ) -> list[StateRef]:
-    """Returns the states to continue from, sorted; a pure function of the set of rollouts and the seed.
+    """Returns the states to continue from, by rollout and step; a pure function of the set of rollouts and the seed.
+
+    Rollouts are told apart by their seeds, which stay when a digest upstream changes every id.
 
     Left out: continuations (`start_step_index` > 0), rollouts without a reward (infrastructure failed),
     and all but one of the states with equal task, context and tokens (they are one state).
@@ -90,7 +92,9 @@ def choose_states(
     for context in queues:
         queues[context] = _rounds([r for r in rollouts if r.context == context], anchors, around_errors, seed)
     num_bare, num_guided = _shares(len(queues["bare"]), len(queues["guided"]), max_states, guided_share)
-    return sorted(queues["bare"][:num_bare] + queues["guided"][:num_guided])
+    drawn = {rollout.rollout_id: rollout.seed for rollout in rollouts}
+    chosen = queues["bare"][:num_bare] + queues["guided"][:num_guided]
+    return sorted(chosen, key=lambda s: (drawn[s.rollout_id], s))
 
 
 def _shares(num_bare: int, num_guided: int, cap: int | None, share: float) -> tuple[int, int]:
@@ -109,7 +113,8 @@ def _rounds(
 ) -> list[StateRef]:
     """Returns all candidate states so that any first n of them are spread over the tasks."""
     by_task: dict[str, dict[str, StateRef]] = {}
-    for rollout in sorted(rollouts, key=lambda r: digest(seed, r.rollout_id)):
+    drawn = {r.rollout_id: r.seed for r in rollouts}
+    for rollout in sorted(rollouts, key=lambda r: (digest(seed, r.seed), r.rollout_id)):
         if rollout.start_step_index > 0 or rollout.reward is None or rollout.env_status != "ok":
             continue
         for index in candidate_steps(rollout, anchors=anchors, around_errors=around_errors):
@@ -120,7 +125,11 @@ def _rounds(
         start_first = place % START_EVERY == 0
         states = sorted(
             by_task[task_id].values(),
-            key=lambda s: (not (start_first and s.step_index == 0), digest(seed, s.rollout_id, s.step_index)),
+            key=lambda s: (
+                not (start_first and s.step_index == 0),
+                digest(seed, drawn[s.rollout_id], s.step_index),
+                s,
+            ),
         )
         ordered += [(turn, place, state) for turn, state in enumerate(states)]
     return [state for _, _, state in sorted(ordered, key=lambda entry: entry[:2])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ def build_labels(
     label_policy_digest: str,
     seed: int,
 ) -> tuple[list[Label], dict[str, Any]]:
-    """Returns one label per known state, sorted, and the recovery model's report.
+    """Returns one label per known state, in the rollouts' order, and the recovery model's report.
 
     y = (k + kappa m) / (n + kappa), n_eff = n + kappa. Sources of one state are merged into one row:
     fresh continuations; the rollout's own outcome at turns 0, 1, 2, 4, 8 (in the context it was sampled
@@ -55,7 +55,12 @@ def build_labels(
     counts = _continuation_counts(by_id, continuations_by_state, label_policy_digest)
     outcomes = _outcomes(by_id.values(), label_policy_digest)
     features = _FeatureMaker(by_id.values())
-    fitted = [state for state in sorted(counts) if counts[state][1] > 0]
+    place = {rollout_id: i for i, rollout_id in enumerate(by_id)}
+
+    def in_order(states: Iterable[StateRef]) -> list[StateRef]:
+        return sorted(states, key=lambda s: (place[s.rollout_id], s.step_index))
+
+    fitted = [state for state in in_order(counts) if counts[state][1] > 0]
     model, report = fit_recovery(
         [features(state) for state in fitted],
         [counts[state][0] for state in fitted],
@@ -64,7 +69,7 @@ def build_labels(
     )
     known = set(fitted) | outcomes.keys()
     recovery = _after_events(by_id.values(), set(model.codes)) - known if kappa > 0 else set()
-    states = sorted(known | recovery)
+    states = in_order(known | recovery)
     labels = []
     for state, m in zip(states, model([features(state) for state in states]), strict=True):
         k, n = counts.get(state, (0, 0))

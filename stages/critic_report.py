@@ -218,7 +218,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="critic_report",
-    code_version=1,
+    code_version=2,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels", "critic"),
     sections=(
         "critic_report",

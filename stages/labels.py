@@ -36,7 +36,11 @@ from stages.shards import play_shards
 def continuations(
     start: Start, parent: Rollout, step_index: int, task: Task, num: int, *, purpose: str
 ) -> list[EpisodeRequest]:
-    """Returns requests for `num` fresh continuations of `parent` from the state before a step."""
+    """Returns requests for `num` fresh continuations of `parent` from the state before a step.
+
+    Their seeds follow from the parent's seed, never from its id: an id changes with every digest upstream (a new
+    version of a library is enough), and a change that leaves the rollouts as they were must not redraw these.
+    """
     return [
         EpisodeRequest(
             rollout_id=continuation_id(start.stage_key, parent.rollout_id, step_index, parent.context, draw),
@@ -45,7 +49,7 @@ def continuations(
             iteration=parent.iteration,
             attempt=parent.attempt,
             draw=draw,
-            seed=seed_of(start.seed, purpose, parent.rollout_id, step_index, parent.context, draw),
+            seed=seed_of(start.seed, purpose, parent.seed, step_index, parent.context, draw),
             parent_rollout_ids=(parent.rollout_id,),
             feedback_in_context=parent.feedback_in_context,
             parent=parent,
@@ -125,7 +129,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="labels",
-    code_version=1,
+    code_version=2,
     inputs=lambda config: ("tasks", "sft", "rollouts"),
     sections=(
         "labels",

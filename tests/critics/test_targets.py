@@ -38,7 +38,8 @@ def test_states_are_chosen_at_shares_of_the_response_and_around_errors(make_roll
 
 def test_choosing_ignores_outcomes_and_order(make_rollout) -> None:
     rollouts = [
-        make_rollout(f"r{i}", task=f"t{i % 3}", response_token_ids=tuple(range(i, i + 15))) for i in range(12)
+        make_rollout(f"r{i}", task=f"t{i % 3}", seed=i, response_token_ids=tuple(range(i, i + 15)))
+        for i in range(12)
     ]
     options = {"anchors": (0.3, 0.6), "around_errors": True, "max_states": 9, "guided_share": 0.0, "seed": 1}
     chosen = choose_states(rollouts, **options)
@@ -49,6 +50,27 @@ def test_choosing_ignores_outcomes_and_order(make_rollout) -> None:
     assert by_task == [3, 3, 3]
     assert any(state.step_index == 0 for state in chosen)
     assert choose_states(rollouts, **options | {"seed": 2}) != chosen
+
+
+def test_choosing_and_labelling_do_not_depend_on_ids(make_rollout) -> None:
+    def chain(names):
+        rollouts = [
+            make_rollout(names[i], task=f"t{i % 3}", seed=100 + i, response_token_ids=tuple(range(i, i + 15)))
+            for i in range(12)
+        ]
+        states = choose_states(
+            rollouts, anchors=(0.3, 0.6), around_errors=True, max_states=9, guided_share=0.0, seed=1
+        )
+        by_id = {r.rollout_id: r for r in rollouts}
+        samples = {s: [continuation(make_rollout, by_id[s.rollout_id], s.step_index, 1.0)] for s in states}
+        labels, _ = build_labels(rollouts, samples, kappa=2, label_policy_digest=POLICY, seed=0)
+        number = {r.rollout_id: r.seed for r in rollouts}
+        return (
+            [(number[s.rollout_id], s.step_index) for s in states],
+            [(number[label.rollout_id], label.step_index, label.target) for label in labels],
+        )
+
+    assert chain([f"{i:02}" for i in range(12)]) == chain([f"{7 * i % 12:02}" for i in range(12)])
 
 
 def test_equal_prefixes_of_a_task_are_one_state(make_rollout) -> None:

@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,10 @@ import torch
 
 from pipeline.ids import rollout_id
 from pipeline.models import load_policy
-from pipeline.tables import labels_from
+from pipeline.tables import labels_from, tasks_from
 from pipeline.tracking import read_metrics
 from pipeline.types import Rollout
+from stages.labels import continuations
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 SAMPLING = ("rollouts", "labels", "critic_report", "actor", "evaluation")
@@ -162,6 +165,24 @@ def test_continuations_begin_with_their_parents_tokens(chain: Any) -> None:
         place = parent.steps[rollout.start_step_index].token_start
         assert rollout.prompt_token_ids == (*parent.prompt_token_ids, *parent.response_token_ids[:place])
         assert rollout.messages[: len(rollout.messages) - 1][0] == parent.messages[0]
+
+
+def test_seeds_of_continuations_do_not_depend_on_any_digest(chain: Any) -> None:
+    """Else a new version of a library, which enters digests, would draw other labels and another audit."""
+    tasks = {task.task_id: task for task in tasks_from(chain.artifact("tasks").table("tasks"))}
+    parent = chain.rollouts("rollouts")[0]
+    again = replace(parent, rollout_id="another", group_id="another")
+    seeds = [
+        [
+            r.seed
+            for r in continuations(
+                SimpleNamespace(seed=0, stage_key=key), p, 0, tasks[p.task_id], 2, purpose=""
+            )
+        ]
+        for key, p in (("one", parent), ("two", again))
+    ]
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[0])) == 2
 
 
 def test_ids_say_what_a_rollout_is(chain: Any) -> None:
