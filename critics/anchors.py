@@ -67,9 +67,10 @@ def choose_states(
     guided_share: float,
     seed: int,
 ) -> list[StateRef]:
-    """Returns the states to continue from, by rollout and step; a pure function of the set of rollouts and the seed.
+    """Returns the states to continue from; a pure function of the set of rollouts and the seed.
 
-    Rollouts are told apart by their seeds, which stay when a digest upstream changes every id.
+    Ordered by rollout and step. Rollouts are told apart by their seeds, which stay when a digest upstream
+    changes every id.
 
     Left out: continuations (`start_step_index` > 0), rollouts without a reward (infrastructure failed),
     and all but one of the states with equal task, context and tokens (they are one state).

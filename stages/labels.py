@@ -38,8 +38,8 @@ def continuations(
 ) -> list[EpisodeRequest]:
     """Returns requests for `num` fresh continuations of `parent` from the state before a step.
 
-    Their seeds follow from the parent's seed, never from its id: an id changes with every digest upstream (a new
-    version of a library is enough), and a change that leaves the rollouts as they were must not redraw these.
+    Their seeds follow from the parent's seed, never from its id: an id changes with every digest upstream
+    (a new version of a library is enough), and where the rollouts stay as they were, so must these.
     """
     return [
         EpisodeRequest(
