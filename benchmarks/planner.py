@@ -116,7 +116,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--results", type=Path, default=RESULTS / "planner.json")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()

