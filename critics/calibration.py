@@ -93,7 +93,7 @@ def fit_calibrator(
     Args:
         z: [N] raw value logits.
         num_success: [N] k.
-        num_samples: [N] n >= 1.
+        num_samples: [N] n > 0.
         base_logit: b0.
         step_index: [N] the state before which step each one is of; None: no shifts by step.
         guided: [N] whether the state lies after feedback; None: none does.

@@ -94,6 +94,18 @@ class HeldOut:
     fresh_success: np.ndarray
     fresh_samples: np.ndarray
 
+    def counts_sharing_outcomes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (k, n) [N] with a rollout's own outcome counted once, in equal parts, over its states.
+
+        It is one sample, however many states it labels. Counted at each of them, it would outweigh the
+        continuations, which are all drawn apart.
+        """
+        own = self.num_samples - self.fresh_samples
+        share = own / np.maximum(1, np.bincount(self.row, weights=own))[self.row]
+        return self.fresh_success + (
+            self.num_success - self.fresh_success
+        ) * share, self.fresh_samples + share
+
     def logits(self, trainer: Trainer) -> np.ndarray:
         """Returns the raw value logits z [N] of a trainer's present weights."""
         scores = [outputs["scores"][:, 0] for outputs in trainer.forward(list(self.rows))]

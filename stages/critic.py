@@ -101,8 +101,7 @@ def make(start: Start) -> None:
     )
     calibrator = fit_calibrator(
         data.calibration.logits(frozen),
-        data.calibration.num_success,
-        data.calibration.num_samples,
+        *data.calibration.counts_sharing_outcomes(),
         base_logit=result.base_logit,
         step_index=data.calibration.step_index,
         guided=data.calibration.context == "guided",
@@ -190,7 +189,7 @@ def remove_kept(kept: Path, final: Path) -> None:
 
 STAGE = Stage(
     name="critic",
-    code_version=2,
+    code_version=3,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels"),
     sections=("critic", "training", "tasks.environment"),
     make=make,
