@@ -229,6 +229,53 @@ def test_held_out_states_count_own_outcomes_but_judge_steps_by_fresh_samples(mak
     assert task_brier(p, states) == pytest.approx([0.24, 0.0])
 
 
+def test_an_outcome_is_shared_among_the_states_it_labels(make_rollout) -> None:
+    rollouts = [make_rollout("a", reward=1.0), make_rollout("b", task="t1", reward=0.0)]
+    labels = [
+        Label("a", 0, "bare", 0, 0, 1.0, 0.4, 5.0, "outcome", "p"),
+        Label("a", 1, "bare", 4, 1, 1.0, 0.4, 5.0, "continuation", "p"),
+        Label("a", 2, "bare", 2, 2, None, 0.4, 5.0, "continuation", "p"),
+        Label("b", 0, "bare", 0, 0, 0.0, 0.0, 1.0, "outcome", "p"),
+    ]
+    k, n = held_out(rollouts, labels).counts_sharing_outcomes()
+    assert k.tolist() == [0.5, 1.5, 2, 0]
+    assert n.tolist() == [0.5, 4.5, 2, 1]
+
+
+def test_sharing_outcomes_calibrates_closer_to_the_truth(make_rollout) -> None:
+    """120 rollouts of 4 states, all of V = .3: one outcome each, and at one state two fresh samples too."""
+    rng = np.random.default_rng(0)
+    errors = []
+    for _ in range(60):
+        outcomes, fresh = (rng.random(120) < 0.3).astype(float), rng.binomial(2, 0.3, 120)
+        rollouts = [make_rollout(str(i), num_steps=4, reward=outcomes[i]) for i in range(120)]
+        labels = [
+            Label(
+                str(i),
+                t,
+                "bare",
+                2 * (t == 1),
+                int(fresh[i]) * (t == 1),
+                outcomes[i],
+                0.3,
+                1.0,
+                "outcome",
+                "p",
+            )
+            for i in range(120)
+            for t in range(4)
+        ]
+        states = held_out(rollouts, labels)
+        plain = states.num_success, states.num_samples
+        fitted = [
+            fit_calibrator(np.zeros(len(states.row)), *counts, base_logit=0.0)(np.zeros(1))[0]
+            for counts in (plain, states.counts_sharing_outcomes())
+        ]
+        errors.append((np.array(fitted) - 0.3) ** 2)
+    plain_error, shared_error = np.mean(errors, axis=0)
+    assert shared_error < 0.8 * plain_error
+
+
 def test_nothing_to_fit_or_validate_on_is_said_at_once(tiny_trunk, world) -> None:
     rows, validation = world
     with pytest.raises(ArtifactError, match="0 labelled rollouts to fit"):
