@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,6 +218,30 @@ def test_a_result_depends_on_its_request_and_not_on_its_company(subject: Subject
 def test_other_seeds_give_other_messages(make_engine: Callable[[], Engine]) -> None:
     found = answers(make_engine(), [ask(f"r{i}", [3, 4, 5], seed=i, stop_token_ids=()) for i in range(8)])
     assert len({tuple(generation.token_ids) for generation in found.values()}) > 4
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_tokens_are_drawn_as_often_as_their_logprobs_say(
+    make_engine: Callable[[], Engine], temperature: float
+) -> None:
+    """600 draws of one token, under seeds as close together as seeds can be."""
+    engine = make_engine()
+    if isinstance(engine, ScriptedEngine):
+        pytest.skip("a script is not drawn")
+    number = 600
+    found = answers(
+        engine,
+        [
+            ask(f"r{i}", [3, 4, 5], seed=i, temperature=temperature, max_new_tokens=1, stop_token_ids=())
+            for i in range(number)
+        ],
+    ).values()
+    times = Counter(generation.token_ids[0] for generation in found)
+    chances = {generation.token_ids[0]: math.exp(generation.logprobs[0]) for generation in found}
+    for token, chance in chances.items():
+        # 4.5 standard errors, and for rare tokens, whose number is not normal, a few draws more
+        assert abs(times[token] - number * chance) <= 4.5 * math.sqrt(number * chance * (1 - chance)) + 3
+    assert sum(chances.values()) <= 1 + 1e-3
 
 
 def test_greedy_messages_do_not_depend_on_the_seed(make_engine: Callable[[], Engine]) -> None:
