@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
@@ -316,17 +316,3 @@ def generation_phase(name: str, shape: Shape, how: Generation) -> tuple[Phase, i
     }
     per_token = shape.cache_bytes(how.element_bytes) / how.tensor_parallel
     return Phase(name, parts, {}), int(how.cache_bytes // (per_token * how.context_tokens))
-
-
-def largest_fitting(
-    how: Training, config: Any, limit: int, head: Literal["policy", "critic"]
-) -> Training | None:
-    """Returns the nearest setting within a limit in bytes: smaller batches, then recompute; or None."""
-    for change in ({}, {"recompute": True}):
-        tokens = how.micro_batch_tokens
-        while tokens >= how.row_tokens:
-            trial = replace(how, micro_batch_tokens=tokens, **change)  # type: ignore[arg-type]
-            if training_phase("", config, trial, head=head).device_bytes <= limit:
-                return trial
-            tokens //= 2
-    return None

@@ -210,6 +210,7 @@ def make(start: Start) -> None:
         for iteration in range(first, settings.num_iterations):
             weights = trainer.weights()
             engine.load_weights(weights, weights_digest(weights))
+            del weights  # on a GPU they would hold what `offload` is to free
             player = make_player(start.config, engine_policy, settings.sampling, engine=engine)
             rollouts = recorded(start, iteration, engine.policy_digest)
             try:
@@ -222,13 +223,15 @@ def make(start: Start) -> None:
                     batch = Batch.of(rollouts, values_of, credit)
                 else:
                     batch = collect(start, player, credit, values_of, tasks, iteration)
+                    refuse_failing_environment(batch.rollouts, iteration)
+                    commit(start, iteration, batch, critic.digest if critic is not None else "")
+                look = {"iteration": iteration, **batch.metrics()}
+                if iteration % settings.evaluate_every == 0:  # the weights that sampled this iteration
+                    look["val/first_try"] = look_at_val(start, player, val, iteration)
             except StopRequested:
                 engine.close()  # what is in flight is dropped, and its memory is free
                 save(iteration)  # no update of this iteration has been made
                 raise
-            if rollouts is None:
-                refuse_failing_environment(batch.rollouts, iteration)
-                commit(start, iteration, batch, critic.digest if critic is not None else "")
             gap = logprob_gap(trainer, batch.rollouts[:16])
             refuse_disagreement(gap, start.config, iteration)
             old_logprobs = own_logprobs(trainer, batch.trained_on) if computes_roughly(start.config) else None
@@ -253,10 +256,7 @@ def make(start: Start) -> None:
                     )
                     failpoint("actor.update.after")
                     start.metrics({"iteration": iteration, "update": trainer.num_updates, **metrics})
-            look = {"iteration": iteration, **batch.metrics(), "engine/logprob_gap": gap}
-            if iteration % settings.evaluate_every == 0:
-                look["val/first_try"] = look_at_val(start, player, val, iteration)
-            start.metrics(look)
+            start.metrics({**look, "engine/logprob_gap": gap})
             if (iteration + 1) % settings.checkpoint_every == 0 or iteration + 1 == settings.num_iterations:
                 save(iteration + 1)
             advance(1)

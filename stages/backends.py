@@ -50,7 +50,6 @@ def make_engine(config: Config, policy: Policy) -> Engine:
         policy.model,
         policy_digest=policy.policy_digest,
         max_live=config.engine.max_live,
-        pad_token_id=policy.tokenizer.pad_token_id,
         dtype=config.engine.dtype,
     )
 

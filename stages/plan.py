@@ -60,6 +60,8 @@ def work_of(config: Config) -> list[Work]:
     trained = actor.num_iterations * rollouts_of_chain(actor.chain, tasks)
     refills = 1 + actor.max_refills
     evaluation = config.evaluation
+    sizes = {"val": config.tasks.num_val}
+    evaluated = sum(sizes.get(split, config.tasks.num_test) for split in evaluation.splits)
     per_task = 2 * (evaluation.draws + 1 + evaluation.num_attempts)
     sft_rows = config.sft.num_updates * config.sft.batch_rows
     return [
@@ -80,11 +82,8 @@ def work_of(config: Config) -> list[Work]:
         ),
         Work(
             "evaluation",
-            len(evaluation.splits) * config.tasks.num_test * per_task,
-            len(evaluation.splits)
-            * config.tasks.num_test
-            * per_task
-            * evaluation.sampling.max_response_tokens,
+            evaluated * per_task,
+            evaluated * per_task * evaluation.sampling.max_response_tokens,
         ),
     ]
 

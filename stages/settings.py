@@ -30,8 +30,8 @@ class Engine(Section):
     max_live: int = runtime(256, ge=1, description="rollouts in flight at once")
     overlap_shards: bool = runtime(
         False,
-        description="start the next shard while the last one ends: keeps GPUs full; without it a resumed "
-        "run is the undisturbed one to the bit",
+        description="in rollouts and labels, start the next shard while the last one ends: keeps GPUs "
+        "full; without it a resumed run is the undisturbed one to the bit",
     )
     env_workers: int = runtime(
         0, ge=0, description="threads in which environments work beside generation; 0 is in line"

@@ -36,7 +36,6 @@ class TransformersEngine:
             Its attention is replaced, so nothing else may run it: give a trainer a model of its own.
         policy_digest: name of the weights.
         max_live: slots, >= 1; more requests wait in the queue.
-        pad_token_id: not sampled specially; kept for engines that pad.
         dtype: of weights, keys and values: "float32" or "bfloat16"; None keeps the model's.
         max_length: longest row, prompt and sampled tokens; None is the model's limit.
         finish_share: `collect` returns once this share of the requests that it found is answered. Larger
@@ -52,7 +51,6 @@ class TransformersEngine:
         model: Any,
         policy_digest: str,
         max_live: int,
-        pad_token_id: int,
         *,
         dtype: str | None = None,
         max_length: int | None = None,
@@ -77,7 +75,6 @@ class TransformersEngine:
             raise ValueError(f"the model is on {parameter.device}; this engine plans its batches for the CPU")
         self.policy_digest = policy_digest
         self.counters = EngineCounters()
-        self.pad_token_id = pad_token_id
         self._model = model.eval()
         model.set_attn_implementation(ATTENTION_NAME)
         self._finish_share = finish_share

@@ -209,7 +209,8 @@ class TorchTrainer:
         self._optimizer.state.clear()
         for key, tensor in moments.items():
             kind, name = key.split(".", 1)
-            self._optimizer.state[self._named[name]][kind] = tensor
+            parameter = self._named[name]
+            self._optimizer.state[parameter][kind] = tensor.to(parameter.device)  # fused: the step too
         self.num_updates = int(state["num_updates"])
         self.set_trainable(state["trainable"])
 
@@ -225,6 +226,7 @@ class TorchTrainer:
         if self._device.type != "cpu":
             self._home = self._device
             self._move(torch.device("cpu"))
+            torch.cuda.empty_cache()  # else the allocator keeps what was freed from the engine beside it
 
     def _return_home(self) -> None:
         if self._home is not None:

@@ -600,7 +600,7 @@ def test_a_real_model_plays_phone_with_its_cache_and_logprobs_of_a_plain_forward
     save_policy(make_tiny_model(shape, tokenizer), tokenizer, tmp_path)
     policy, plain = load_policy(tmp_path), load_policy(tmp_path).model
     phone = ENVIRONMENTS["phone"]
-    engine = TransformersEngine(policy.model, policy.policy_digest, 6, policy.tokenizer.pad_token_id)
+    engine = TransformersEngine(policy.model, policy.policy_digest, 6)
     rollouts = play(
         [phone_request(task, i) for i, task in enumerate(phone_tasks)],
         make_env=lambda task: phone.make_env("observed"),

@@ -16,7 +16,6 @@ from pipeline.planner import (
     Generation,
     Training,
     generation_phase,
-    largest_fitting,
     saved_bytes,
     shape_of,
     training_phase,
@@ -99,14 +98,3 @@ def test_a_replica_holds_as_many_rollouts_as_its_cache_has_room_for() -> None:
     phase, live = generation_phase("generation", shape, Generation(1, 2, 30 * GIB, 4096))
     assert phase.device["weights"] == 2 * shape.parameters
     assert live == 30 * GIB // (4096 * 147_456)
-
-
-def test_advice_is_a_setting_that_fits_or_none() -> None:
-    config = small(8)
-    how = Training(micro_batch_tokens=8192, row_tokens=512)
-    needed = training_phase("", config, how).device_bytes
-    assert largest_fitting(how, config, needed, "policy") == how
-    fitting = largest_fitting(how, config, needed // 3, "policy")
-    assert fitting is not None
-    assert training_phase("", config, fitting).device_bytes <= needed // 3
-    assert largest_fitting(how, config, 1000, "policy") is None

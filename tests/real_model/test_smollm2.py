@@ -68,7 +68,7 @@ def engines(policy: Policy) -> Iterator[dict[str, Engine]]:
     options = VllmOptions(dtype="bfloat16", max_live=16, kv_cache_gib=0.5)
     model = copy.deepcopy(policy.model)
     made: dict[str, Engine] = {
-        "transformers": TransformersEngine(model, "base", 16, 0, dtype="bfloat16", max_length=1024),
+        "transformers": TransformersEngine(model, "base", 16, dtype="bfloat16", max_length=1024),
         "vllm": VllmEngine(policy.folder, "base", 1024, options),
     }
     yield made

@@ -113,24 +113,25 @@ def test_a_gate_that_never_judged_states_after_feedback_does_not_let_an_actor_tr
     assert not gate_allows(gate, Actor(chain=Chain(num_attempts=2), on_weak_critic="group_only"))
 
 
+@pytest.mark.parametrize("during", ["collect", "look_at_val"])
 def test_a_stop_keeps_every_finished_iteration(
-    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, during: str
 ) -> None:
     lab = chain.copy(tmp_path / "lab", *CRITIC)
-    seldom = "actor.checkpoint_every=100"
-    collect = stages.actor.collect
+    seldom = ("actor.checkpoint_every=100", "actor.evaluate_every=1")
+    work = getattr(stages.actor, during)
 
     def asked_to_stop(start: Any, *arguments: Any) -> Any:
         if arguments[-1] == 1:  # the iteration
             os.kill(os.getpid(), signal.SIGTERM)
-        return collect(start, *arguments)
+        return work(start, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(stages.actor, "collect", asked_to_stop)
-        assert lab.start("actor", seldom) == 75
+        patch.setattr(stages.actor, during, asked_to_stop)
+        assert lab.start("actor", *seldom) == 75
     [commit] = (lab.run_dir / "actor" / "checkpoints").glob("*/commit.json")
     assert json.loads(commit.read_text())["state"]["iterations"] == 1
-    assert lab.start("actor", seldom) == 0
+    assert lab.start("actor", *seldom) == 0
     assert lab.artifact("actor").content_digest == chain.artifact("actor").content_digest
 
 

@@ -51,7 +51,7 @@ def scripted_engine() -> Engine:
 
 
 def transformers_engine() -> Engine:
-    return TransformersEngine(tiny_model(), "first", max_live=4, pad_token_id=0)
+    return TransformersEngine(tiny_model(), "first", max_live=4)
 
 
 def one_vllm_engine(
@@ -134,7 +134,7 @@ def make_engine(subject: Subject) -> Callable[[], Engine]:
 
 
 def smollm2_engine(policy: Policy) -> Engine:
-    return TransformersEngine(copy.deepcopy(policy.model), "first", 4, 0, dtype="bfloat16", max_length=256)
+    return TransformersEngine(copy.deepcopy(policy.model), "first", 4, dtype="bfloat16", max_length=256)
 
 
 def assert_same(subject: Subject, pairs: Sequence[tuple[Generation, Generation]]) -> None:
@@ -348,7 +348,7 @@ def test_logprobs_agree_with_a_plain_forward_pass_over_turns(
 ) -> None:
     monkeypatch.setattr(slots_module, "_GATHER_COST", gather_cost)
     model = tiny_model()
-    engine = TransformersEngine(copy.deepcopy(model), "p", max_live, 0, max_pass_tokens=64)
+    engine = TransformersEngine(copy.deepcopy(model), "p", max_live, max_pass_tokens=64)
     prompts = some_prompts(14, seed=3)
     prompts[5] = prompts[6] = prompts[2]  # a group
     rng = random.Random(1)
@@ -370,7 +370,7 @@ def test_logprobs_agree_with_a_plain_forward_pass_over_turns(
 
 def test_logprobs_are_those_of_the_temperature_and_of_one_for_greedy() -> None:
     model = tiny_model()
-    engine = TransformersEngine(copy.deepcopy(model), "p", 8, 0)
+    engine = TransformersEngine(copy.deepcopy(model), "p", 8)
     requests = [ask(f"r{t}", [3, 4, 5], temperature=t, stop_token_ids=()) for t in (0.0, 0.5, 1.0, 2.0)]
     found = answers(engine, requests)
     assert_agrees(model, requests, found)
@@ -384,7 +384,7 @@ def test_equal_prompts_are_computed_once() -> None:
     model = tiny_model()
     prompt = some_prompts(1, seed=5)[0] * 3
     requests = [ask(f"r{i}", prompt, seed=i, cache_key=str(i)) for i in range(6)]
-    engine = TransformersEngine(copy.deepcopy(model), "p", 8, 0)
+    engine = TransformersEngine(copy.deepcopy(model), "p", 8)
     found = answers(engine, requests)
     assert_agrees(model, requests, found)
     assert engine.counters.cached_tokens == 5 * (len(prompt) - 1)
@@ -395,7 +395,7 @@ def test_equal_prompts_are_computed_once() -> None:
 
 def test_random_traffic_with_shared_prefixes_evictions_and_releases_agrees() -> None:
     model = tiny_model()
-    engine = TransformersEngine(copy.deepcopy(model), "p", 5, 0, finish_share=0.3, max_pass_tokens=40)
+    engine = TransformersEngine(copy.deepcopy(model), "p", 5, finish_share=0.3, max_pass_tokens=40)
     rng = random.Random(0)
     base = some_prompts(3, seed=8)
     asked: dict[str, GenerationRequest] = {}
@@ -430,7 +430,7 @@ def test_random_traffic_with_shared_prefixes_evictions_and_releases_agrees() -> 
 
 
 def test_new_weights_are_the_ones_that_sample() -> None:
-    engine = TransformersEngine(tiny_model(0), "first", 4, 0)
+    engine = TransformersEngine(tiny_model(0), "first", 4)
     request = ask("r", [3, 4, 5], stop_token_ids=())
     before = answers(engine, [request])["r"]
     other = tiny_model(1)
@@ -451,7 +451,7 @@ def test_a_model_with_other_attention_is_refused() -> None:
     model = tiny_model()
     model.config.layer_types = ["full_attention", "sliding_attention"]
     with pytest.raises(ValueError, match="sliding_attention"):
-        TransformersEngine(model, "p", 4, 0)
+        TransformersEngine(model, "p", 4)
 
 
 def test_a_script_that_neither_stops_nor_fills_its_budget_is_refused() -> None:

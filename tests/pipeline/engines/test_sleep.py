@@ -33,7 +33,7 @@ def vllm_engine(folder: Path, replicas: int = 1) -> VllmEngine:
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     make: dict[str, Callable[[], Engine]] = {
         "scripted": lambda: ScriptedEngine(pseudo_reply, "first"),
-        "transformers": lambda: TransformersEngine(tiny_model(), "first", max_live=4, pad_token_id=0),
+        "transformers": lambda: TransformersEngine(tiny_model(), "first", max_live=4),
         "vllm": lambda: vllm_engine(tmp_path / "policy"),
     }
     engine = make[request.param]()
@@ -73,7 +73,7 @@ def test_an_engine_with_requests_in_flight_does_not_sleep(engine: Engine) -> Non
 
 
 def test_new_weights_wake_a_model_that_samples_them() -> None:
-    engine = TransformersEngine(tiny_model(), "first", max_live=4, pad_token_id=0)
+    engine = TransformersEngine(tiny_model(), "first", max_live=4)
     engine.sleep()
     engine.load_weights(tiny_model(1).state_dict(), "second")
     assert_agrees(tiny_model(1), REQUESTS, answers(engine, REQUESTS))
