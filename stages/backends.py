@@ -61,6 +61,7 @@ def _vllm_engine(config: Config, policy: Policy) -> Engine:
 
     names = {field.name for field in fields(VllmOptions)}
     settings = {name: value for name, value in config.engine.model_dump().items() if name in names}
+    settings["max_length"] = config.row_tokens
     return VllmEngine(
         policy.folder,
         policy.policy_digest,
