@@ -86,7 +86,7 @@ def test_a_worker_that_fails_because_another_was_killed_is_no_defect(worker: Wor
         each.receive(60)
     os.kill(other.pid, signal.SIGKILL)
     worker.send(("exit", 1))
-    with pytest.raises(WorkerDiedError, match="after the other .* had been killed") as raised:
+    with pytest.raises(WorkerDiedError, match=r"after the other .* had been killed") as raised:
         worker.receive(60)
     assert raised.value.code == ExitCode.STOPPED
     other.close()
