@@ -188,12 +188,30 @@ _WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
 """Those of this process, to tell a failure from the consequence of another's death."""
 
 
+_GUARDS: list[subprocess.Popen[bytes]] = []
+"""This worker's own; kept, since nobody waits for it."""
+
+_GUARD = """
+import ctypes, os, signal, sys
+everything = signal.valid_signals()
+signal.pthread_sigmask(signal.SIG_BLOCK, everything)
+ctypes.CDLL(None).prctl(1, signal.SIGUSR1)
+while os.getppid() == int(sys.argv[1]):
+    signal.sigwait(everything)
+os.killpg(0, signal.SIGKILL)
+"""
+"""Waits for its parent's death and kills what is left of the process group."""
+
+
 def connect_to_parent() -> Connection:
     """Returns the pipe to the process that started this worker, and ties this process's life to its.
 
+    What the worker starts itself dies with it, however it dies: a guard in its process group sees to that.
     The first thing that a worker's module calls.
     """
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != int(os.environ.pop(_PARENT)):
         sys.exit("the parent process has ended")
+    guard = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid())]
+    _GUARDS.append(subprocess.Popen(guard, stdin=subprocess.DEVNULL))
     return Connection(int(sys.argv[1]))

@@ -64,6 +64,10 @@ class Engine(Section):
     handoff: Literal["memory", "disk"] = runtime("memory", description="vllm: how new weights reach it")
     handoff_folder: str | None = runtime(None, description="vllm: for disk; null is the temporary folder")
     threads: int = runtime(0, ge=0, description="vllm: CPU threads of a replica; 0 is all")
+    start_timeout: float = runtime(1800.0, gt=0, description="vllm: seconds until a replica must be ready")
+    answer_timeout: float = runtime(
+        1800.0, gt=0, description="vllm: seconds without a finished request until a replica counts as hung"
+    )
 
 
 class Training(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -123,6 +124,25 @@ def test_a_worker_dies_with_its_parent(tmp_path: Path) -> None:
     assert parent.returncode == -signal.SIGKILL
     pid = int(parent.stdout)
     assert eventually(lambda: not is_running(pid))
+
+
+def test_what_a_worker_started_dies_with_it_when_nobody_is_left_to_end_it(tmp_path: Path) -> None:
+    """Such as the processes of vLLM over several GPUs, when the stage is killed."""
+    code = textwrap.dedent(f"""
+        import os
+        from pipeline.workers import Worker
+        worker = Worker("echo_worker", "w", env={ENV!r})
+        worker.send(("child", None))
+        print(worker.receive(60), flush=True)
+        os.kill(os.getpid(), 9)
+    """)
+    parent = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=HERE.parents[1])
+    child = int(parent.stdout)
+    try:
+        assert eventually(lambda: not is_running(child))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
 
 
 def test_another_process_reads_shared_weights(worker: Worker) -> None:
