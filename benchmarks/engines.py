@@ -383,7 +383,7 @@ def offline_options(folder: Path, config: Config, max_length: int) -> dict[str, 
     return {
         "model": str(folder),
         "dtype": engine.dtype,
-        "max_model_len": max_length,
+        "max_model_len": min(max_length, config.row_tokens),
         "max_num_seqs": engine.max_live,
         "block_size": engine.block_size,
         "kv_cache_memory_bytes": int(engine.kv_cache_gib * 2**30),

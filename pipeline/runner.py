@@ -41,8 +41,10 @@ from pipeline.manifest import (
     refuse_if_inputs_disagree,
 )
 from pipeline.start import DryRun, Shard, Start, remove_merged
+from pipeline.starts import IN_VAIN, MAX_STARTS_IN_VAIN, committed, repeats_in_vain
 from pipeline.stopping import StopFlag, StopRequested
 from pipeline.text import visible
+from pipeline.workers import WorkerDiedError
 
 __all__ = ["Shard", "Stage", "Start", "run_stage"]
 
@@ -98,6 +100,8 @@ def _judge(error: BaseException, name: str, run: _Run) -> tuple[ExitCode, str]:
         return ExitCode.COMPLETE, ""
     if isinstance(error, StopRequested):
         return ExitCode.STOPPED, f"{name}: stopped early by {error}. Next: the same command goes on from here"
+    if isinstance(error, WorkerDiedError):
+        return run.judge_death(error)
     if isinstance(error, ConfigError | ArtifactError):
         return ExitCode(error.code), f"{name}: {error}"
     run.keep_traceback(error)
@@ -125,6 +129,8 @@ class _Run:
         self.lock: Lock | None = None
         self.start: Start | None = None
         self.began = time.monotonic()
+        self.committed: list[tuple[str, int]] = []  # when it started
+        self.in_vain = False
 
     def go(self, argv: Sequence[str]) -> tuple[ExitCode, str]:
         options = _parser(self.stage.name).parse_intermixed_args(argv)
@@ -176,6 +182,7 @@ class _Run:
             (start.log_folder / "config.yaml").write_text(text, encoding="utf-8")
             self.start = start
             start.log(f"start {start.number}, stage key {start.stage_key}, arguments: {' '.join(argv)}")
+        self.committed = committed(self.folder)
         self.stage.make(start)
         if start.counts is None:
             raise RuntimeError(f"stage {self.stage.name} returned without finish()")
@@ -253,6 +260,22 @@ class _Run:
             ):
                 file.write("".join(traceback.format_exception(error)))
 
+    def judge_death(self, error: WorkerDiedError) -> tuple[ExitCode, str]:
+        """Returns code and message for a worker's end: 75 for one that was killed, but not for ever."""
+        name = self.stage.name
+        if self.stop.signal is not None:  # a scheduler tells all processes, workers among them
+            return ExitCode.STOPPED, f"{name}: stopped early by {self.stop.signal.name}. {error}"
+        if error.code != ExitCode.STOPPED or self.folder is None or self.start is None:
+            return ExitCode(error.code), f"{name}: {error}"
+        self.in_vain = committed(self.folder) == self.committed
+        if self.in_vain and repeats_in_vain(self.start.log_folder):
+            return (
+                ExitCode.FAILED_ITEMS,
+                f"{name}: {MAX_STARTS_IN_VAIN} starts running lost a worker before anything was committed; "
+                f"another would too. The last: {error}",
+            )
+        return ExitCode.STOPPED, f"{name}: {error}"
+
     def space(self, error: OSError) -> str:
         """Returns ": n bytes free" for a full disk."""
         if self.folder is None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -269,6 +292,7 @@ class _Run:
                 "meaning": code.name.lower(),
                 "message": message,
                 "wall_seconds": round(time.monotonic() - self.began, 3),
+                IN_VAIN: self.in_vain,
             }
             self.start.log(f"exit {int(code)} ({code.name.lower()}): {message}")
             with contextlib.suppress(OSError):

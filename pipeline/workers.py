@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import weakref
 from collections.abc import Mapping
 from multiprocessing.connection import Connection, Pipe
@@ -21,14 +22,22 @@ from typing import IO, Any
 from pipeline.errors import ArtifactError, ExitCode
 
 _LOG_LINES = 12  # of a dead worker, in the error message
+_GRACE = 1.0  # seconds in which the death of another worker, which explains an error, may become known
 _PARENT = "VDAPO_PARENT_PID"
 
 
 class WorkerDiedError(ArtifactError):
-    """A child process ended while it was needed. Exit code 75: what is committed stays, run again."""
+    """A child process was ended while it was needed. Exit code 75: what is committed stays, run again."""
+
+    def __init__(self, message: str, code: ExitCode = ExitCode.STOPPED) -> None:
+        super().__init__(message, code=code)
+
+
+class WorkerFailedError(WorkerDiedError):
+    """A child process ended itself over an error that it reports. Exit code 1: it would do so again."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, code=ExitCode.STOPPED)
+        super().__init__(message, code=ExitCode.DEFECT)
 
 
 class Worker:
@@ -63,6 +72,7 @@ class Worker:
             env={**os.environ, **(env or {}), _PARENT: str(os.getpid())},
         )
         theirs.close()
+        _WORKERS.add(self)
         self._finalizer = weakref.finalize(self, _end, self._process, self._log)
 
     @property
@@ -84,7 +94,8 @@ class Worker:
             timeout: seconds; None waits for ever. A worker that is silent for longer is killed.
 
         Raises:
-            WorkerDiedError: it has ended, or was silent for too long.
+            WorkerDiedError: it was killed, or silent for too long.
+            WorkerFailedError: it ended itself over an error.
         """
         try:
             if self.connection.poll(timeout):
@@ -94,21 +105,55 @@ class Worker:
         raise self.death(f"did not answer within {timeout:.0f} s")
 
     def death(self, why: str | None = None) -> WorkerDiedError:
-        """Ends what is left of the process; returns the error that tells what it last said."""
+        """Ends what is left of the process; returns the error that tells what it last said.
+
+        A process that ended itself with a status above 0 has caught an error, and would do so again. Not if
+        another worker was killed: to the ranks beside it that is a broken connection.
+        """
+        if why is None:  # the pipe is closed: it is ending, and how it ends is to be known
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=60)
         self._stop()
         status = self._process.returncode
+        if why is None and status > 0:
+            killed = self._killed_beside()
+            if killed is None:
+                return self._failure(status)
+            why = f"ended with status {status} after {killed.name} (process {killed.pid}) had been killed"
         cause = why or (
             f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         )
         memory = " (out of memory?)" if why is None and status == -signal.SIGKILL else ""
-        words = "(nothing)" if self._log.closed else self.last_words()
         return WorkerDiedError(
-            f"{self.name} (process {self.pid}) {cause}{memory}. Its last words:\n{words}\n"
+            f"{self.name} (process {self.pid}) {cause}{memory}. Its last words:\n{self.last_words()}\n"
             "What was committed stays. Next: the same command again, with less memory or load if it recurs"
         )
 
+    def _failure(self, status: int) -> WorkerFailedError:
+        words = self.last_words()
+        is_full = "OutOfMemoryError" in words or "MemoryError" in words
+        step = "less load or memory (vdapo plan says what fits)" if is_full else "remove the cause"
+        return WorkerFailedError(
+            f"{self.name} (process {self.pid}) failed and ended with status {status}. Its last words:\n"
+            f"{words}\nWhat was committed stays. Next: {step}, then the same command goes on"
+        )
+
+    def _killed_beside(self) -> Worker | None:
+        """Returns another worker that was killed, and not by this process."""
+        others = [other for other in _WORKERS if other is not self and not other.connection.closed]
+        deadline = time.monotonic() + _GRACE
+        while True:
+            for other in others:
+                if (other._process.poll() or 0) < 0:
+                    return other
+            if not others or time.monotonic() > deadline:
+                return None
+            time.sleep(0.05)  # its connections break a moment before its death can be told
+
     def last_words(self) -> str:
         """Returns the last lines of its output."""
+        if self._log.closed:
+            return "  (nothing)"
         self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, self._log.tell() - 16384))
         lines = self._log.read().decode("utf-8", "replace").splitlines()
@@ -139,12 +184,34 @@ def _end(process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
     log.close()
 
 
+_WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
+"""Those of this process, to tell a failure from the consequence of another's death."""
+
+
+_GUARDS: list[subprocess.Popen[bytes]] = []
+"""This worker's own; kept, since nobody waits for it."""
+
+_GUARD = """
+import ctypes, os, signal, sys
+everything = signal.valid_signals()
+signal.pthread_sigmask(signal.SIG_BLOCK, everything)
+ctypes.CDLL(None).prctl(1, signal.SIGUSR1)
+while os.getppid() == int(sys.argv[1]):
+    signal.sigwait(everything)
+os.killpg(0, signal.SIGKILL)
+"""
+"""Waits for its parent's death and kills what is left of the process group."""
+
+
 def connect_to_parent() -> Connection:
     """Returns the pipe to the process that started this worker, and ties this process's life to its.
 
+    What the worker starts itself dies with it, however it dies: a guard in its process group sees to that.
     The first thing that a worker's module calls.
     """
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != int(os.environ.pop(_PARENT)):
         sys.exit("the parent process has ended")
+    guard = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid())]
+    _GUARDS.append(subprocess.Popen(guard, stdin=subprocess.DEVNULL))
     return Connection(int(sys.argv[1]))

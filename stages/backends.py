@@ -60,6 +60,7 @@ def _vllm_engine(config: Config, policy: Policy) -> Engine:
 
     names = {field.name for field in fields(VllmOptions)}
     settings = {name: value for name, value in config.engine.model_dump().items() if name in names}
+    settings["max_length"] = config.row_tokens
     return VllmEngine(
         policy.folder,
         policy.policy_digest,
@@ -104,6 +105,7 @@ def check_installed(config: Config, *, engine: bool = False, training: bool = Fa
         read_deepspeed_config(Path(config.training.deepspeed))
     if training or (engine and config.engine.kind == "vllm"):
         check_gpus(config.hardware)
+        check_shares_gpus(config, engine=engine, training=training)
 
 
 def check_gpus(hardware: Hardware) -> None:
@@ -124,6 +126,31 @@ def check_gpus(hardware: Hardware) -> None:
                 f"GPU {index} has {gib:.1f} GiB free, hardware.gpu_memory_gib = {hardware.gpu_memory_gib}. "
                 "Next: end what else runs on it (nvidia-smi lists it), or set hardware.gpu_memory_gib to "
                 "what is free and ask vdapo plan what fits"
+            )
+
+
+def check_shares_gpus(config: Config, *, engine: bool, training: bool) -> None:
+    """Raises ConfigError if replicas or ranks outnumber the GPUs of a machine that has some.
+
+    With `hardware.num_gpus` the configuration itself says how many; without it, workers would still use what
+    they find, or fail over what is missing. On a machine without GPUs they share the CPU.
+    """
+    wanted = {}
+    if engine and config.engine.kind == "vllm":
+        wanted["engine.replicas x engine.tensor_parallel"] = (
+            config.engine.replicas * config.engine.tensor_parallel
+        )
+    if training and config.training.backend == "deepspeed":
+        wanted["training.num_ranks"] = config.training.num_ranks
+    if config.hardware.num_gpus or max(wanted.values(), default=1) == 1:
+        return
+    visible = len(free_gpu_memory())
+    for name, number in wanted.items():
+        if 0 < visible < number:
+            raise ConfigError(
+                f"{name} = {number}, but {visible} GPUs are visible here (CUDA_VISIBLE_DEVICES is "
+                f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}). Next: at most {visible}, or "
+                "CUDA_VISIBLE_DEVICES= (empty) to work on the CPU"
             )
 
 

@@ -114,6 +114,31 @@ def least_hours(
     return (train + max(decode, work.sampled_tokens * 2 * shape.matmul_parameters / flops)) / 3600
 
 
+def no_room_for_a_row(config: Config, memory: Memory, shape: Shape, limit: int) -> str | None:
+    """Returns what to say if vLLM would not start: its cache must hold one row of the engine's length.
+
+    Args:
+        config: all settings.
+        memory: what they take.
+        shape: of the policy.
+        limit: positions that the policy has.
+    """
+    if config.engine.kind != "vllm":
+        return None
+    [generation] = [phase for phase in memory.phases if phase.name == "generation"]
+    element = 2 if config.engine.dtype == "bfloat16" else 4
+    per_token = shape.cache_bytes(element) / config.engine.tensor_parallel
+    room = int(generation.device["key-value cache"] // per_token)
+    wanted = min(config.row_tokens, limit)
+    if wanted <= room:
+        return None
+    more = "engine.memory_share" if config.hardware.num_gpus else "engine.kv_cache_gib"
+    return (
+        f"generation: the cache holds {room:,} tokens, one row may take {wanted:,}; raise {more}, or lower "
+        "engine.max_length or the budgets that it follows from"
+    )
+
+
 def main(argv: Sequence[str]) -> int:
     """Prints the plan of `CONFIG [section.key=value ...]`; returns 0 if it fits, else 2."""
     from rich.console import Console
@@ -144,6 +169,8 @@ def main(argv: Sequence[str]) -> int:
         console.print(line)
     console.print(_cost_table(config, shapes, memory, context))
     misfits = unused_gpus(config)
+    if said := no_room_for_a_row(config, memory, shapes["policy"], int(policy.max_position_embeddings)):
+        misfits.append(said)
     for phase in memory.phases:
         if not memory.fits(phase):
             misfits.append(f"{phase.name}: {advice(config, policy, critic, context, phase.name)}")

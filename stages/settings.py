@@ -12,6 +12,9 @@ from pydantic import Field, model_validator
 
 from pipeline.config import Section, runtime
 
+PROMPT_TOKENS = 1024
+"""Room for a task's own prompt where `engine.max_length` is not set; those of phone take a few hundred."""
+
 
 class Run(Section):
     """Which run this is."""
@@ -42,6 +45,12 @@ class Engine(Section):
     replicas: int = runtime(1, ge=1, description="vllm: engines side by side, each with all weights")
     tensor_parallel: int = runtime(1, ge=1, description="vllm: GPUs of one replica")
     block_size: int = runtime(32, ge=1, description="vllm: tokens per block of the prefix cache")
+    max_length: int | None = runtime(
+        None,
+        ge=1,
+        description="vllm: longest row in tokens that its cache must hold; null: the largest budgets of "
+        "response and feedback, and 1,024 for a task's own prompt. The model's limit where that is less",
+    )
     kv_cache_gib: float = runtime(
         1.0, gt=0, description="vllm on a CPU: memory of keys and values, a replica"
     )
@@ -55,6 +64,10 @@ class Engine(Section):
     handoff: Literal["memory", "disk"] = runtime("memory", description="vllm: how new weights reach it")
     handoff_folder: str | None = runtime(None, description="vllm: for disk; null is the temporary folder")
     threads: int = runtime(0, ge=0, description="vllm: CPU threads of a replica; 0 is all")
+    start_timeout: float = runtime(1800.0, gt=0, description="vllm: seconds until a replica must be ready")
+    answer_timeout: float = runtime(
+        1800.0, gt=0, description="vllm: seconds without a finished request until a replica counts as hung"
+    )
 
 
 class Training(Section):
@@ -322,6 +335,16 @@ class Config(Section):
     critic_report: CriticReport = CriticReport()
     actor: Actor = Actor()
     evaluation: Evaluation = Evaluation()
+
+    @property
+    def row_tokens(self) -> int:
+        """Longest row, prompt and response, that an engine with a cache of its own makes room for."""
+        if self.engine.max_length is not None:
+            return self.engine.max_length
+        sampling = (self.rollouts.sampling, self.actor.sampling, self.evaluation.sampling)
+        chains = (self.rollouts.chain, self.actor.chain)
+        response = max(how.max_response_tokens for how in sampling)
+        return PROMPT_TOKENS + max(chain.max_feedback_tokens for chain in chains) + response
 
     @model_validator(mode="after")
     def _sections_fit_each_other(self) -> Config:

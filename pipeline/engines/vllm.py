@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.engines import EngineCounters, Generation, GenerationRequest
 from pipeline.engines.requests import check_requests
+from pipeline.errors import ConfigError
 from pipeline.shared_weights import SharedWeights
-from pipeline.workers import Worker, WorkerDiedError
+from pipeline.workers import Worker, WorkerDiedError, WorkerFailedError
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +41,8 @@ class VllmOptions:
         replicas: engines side by side, each with a copy of the weights.
         tensor_parallel: GPUs of one replica.
         max_live: sequences in flight over all replicas.
+        max_length: longest prompt and `max_new_tokens` together that a replica has room for, since vLLM does
+            not start unless its cache holds one such row; None, or more, is the model's limit.
         block_size: tokens per block of the prefix cache.
         kv_cache_gib: memory for keys and values of each replica on a CPU.
         memory_share: share of each GPU that a replica takes, weights included.
@@ -55,6 +58,7 @@ class VllmOptions:
     replicas: int = 1
     tensor_parallel: int = 1
     max_live: int = 256
+    max_length: int | None = None
     block_size: int = 32
     kv_cache_gib: float = 1.0
     memory_share: float = 0.9
@@ -85,7 +89,7 @@ class VllmEngine:
     Args:
         folder: policy in Hugging Face form; the weights until the first `load_weights`.
         policy_digest: name of those weights.
-        max_length: longest prompt and `max_new_tokens` together.
+        max_length: longest prompt and `max_new_tokens` together that the model takes.
         options: how vLLM runs.
     """
 
@@ -96,6 +100,7 @@ class VllmEngine:
         self.max_length = max_length
         self.counters = EngineCounters()
         self.options = options or VllmOptions()
+        self._room = min(max_length, self.options.max_length or max_length)
         self.closed = False
         self._folder = folder
         self._shared = SharedWeights()
@@ -107,9 +112,23 @@ class VllmEngine:
         self._replicas = [_Replica(i, self._start(i)) for i in range(self.options.replicas)]
 
     def submit(self, requests: Sequence[GenerationRequest]) -> None:
-        """Adds requests to the queue. Raises ValueError, adding none, if one is empty or cannot fit."""
+        """Adds requests to the queue; one that is refused adds none.
+
+        Raises:
+            ValueError: one is empty or exceeds the model's limit.
+            ConfigError: one exceeds what the replicas have room for. Cut short it would be another sample.
+        """
         in_flight = {name for replica in self._replicas for name in replica.in_flight}
         check_requests(requests, in_flight, self.max_length)
+        for request in requests:
+            size = len(request.prompt_token_ids)
+            if size + request.max_new_tokens > self._room:
+                raise ConfigError(
+                    f"request {request.request_id!r} needs {size + request.max_new_tokens} positions ({size} "
+                    f"of prompt and {request.max_new_tokens} new), vLLM was started for {self._room}, the "
+                    f"model has {self.max_length}. Next: engine.max_length of at least what it needs, then "
+                    "the same command goes on"
+                )
         batches: dict[int, list[GenerationRequest]] = {}
         for request in requests:
             replica = self._choose(request)
@@ -127,6 +146,7 @@ class VllmEngine:
 
         Raises:
             WorkerDiedError: replicas died more often than may be chance.
+            WorkerFailedError: the last of these deaths was an error, or a replica refused to start.
         """
         while not self._finished and any(replica.in_flight for replica in self._replicas):
             self._make_ready()
@@ -214,7 +234,7 @@ class VllmEngine:
         if visible := _gpus_of_replica(index, options.tensor_parallel):
             env["CUDA_VISIBLE_DEVICES"] = visible
         worker = Worker("pipeline.engines.vllm_replica", f"vLLM replica {index}", env=env)
-        worker.send((str(self._folder), self.max_length, -(-options.max_live // options.replicas), options))
+        worker.send((str(self._folder), self._room, -(-options.max_live // options.replicas), options))
         return worker
 
     def _make_ready(self) -> None:
@@ -267,8 +287,6 @@ class VllmEngine:
 
     def _expect(self, replica: _Replica, kind: str, timeout: float | None = None) -> None:
         answer = replica.worker.receive(timeout or self.options.answer_timeout)
-        if answer[0] == "refused":
-            raise ValueError(answer[1])
         if answer[0] != kind:
             raise RuntimeError(f"{replica.worker.name} said {answer[0]!r} where {kind!r} was due")
 
@@ -287,8 +305,12 @@ class VllmEngine:
         self._finished.extend(generations)
 
     def _restart(self, replica: _Replica, error: WorkerDiedError) -> None:
-        """Starts a dead replica again; what it had in flight is asked again with the same seeds."""
-        if self._restarts_left == 0:
+        """Starts a dead replica again; what it had in flight is asked again with the same seeds.
+
+        One that refused to start would only refuse again, minutes later.
+        """
+        refused = replica.state == "starting" and isinstance(error, WorkerFailedError)
+        if refused or self._restarts_left == 0:
             raise error
         self._restarts_left -= 1
         replica.worker.close()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 import traceback
 from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from typing import Any
 
 from pipeline.engines import Generation, GenerationRequest
@@ -64,11 +67,34 @@ def make_engine(folder: str, max_length: int, max_live: int, options: VllmOption
     )
 
 
+class Sender:
+    """Sends in a thread of its own, in order, so that who has something to say never waits.
+
+    A parent reads nothing while it hands over a long batch of requests. A replica that waited for it to read
+    results would not read the batch either, and a pipe holds only some 200 KB: both would wait for ever.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._queue: SimpleQueue[Any] = SimpleQueue()
+        threading.Thread(target=self._work, name="sender", daemon=True).start()
+
+    def send(self, message: Any) -> None:
+        """Sends a message as soon as those before it are sent."""
+        self._queue.put(message)
+
+    def _work(self) -> None:
+        with contextlib.suppress(OSError):  # the parent has hung up, which the next `recv` tells
+            while True:
+                self._connection.send(self._queue.get())
+
+
 class Replica:
     """Serves one parent: takes its messages between two steps of the engine, sends what has finished."""
 
     def __init__(self, connection: Connection, engine: Any) -> None:
         self._connection = connection
+        self._sender = Sender(connection)
         self._engine = engine
         self._stops: dict[str, tuple[int, ...]] = {}
 
@@ -88,7 +114,7 @@ class Replica:
                 self._add(request)
         elif kind == "sleep":
             self._engine.sleep(level=2)  # level 1 would park weights in host memory, where they are already
-            self._connection.send(("asleep",))
+            self._sender.send(("asleep",))
         elif kind == "load":
             asleep = self._engine.is_sleeping()
             if asleep:  # the cache wakes last: beside it and the old weights the new ones may find no room
@@ -98,7 +124,7 @@ class Replica:
                 self._engine.wake_up(tags=["kv_cache"])
             if not self._engine.reset_prefix_cache():
                 raise RuntimeError("vLLM kept its prefix cache although nothing is in flight")
-            self._connection.send(("loaded",))
+            self._sender.send(("loaded",))
         else:
             raise RuntimeError(f"unknown message {kind!r}")
 
@@ -127,7 +153,7 @@ class Replica:
     def _step(self) -> None:
         finished = [output for output in self._engine.step() if output.finished]
         if finished:
-            self._connection.send([self._generation(output) for output in finished])
+            self._sender.send([self._generation(output) for output in finished])
 
     def _generation(self, output: Any) -> Generation:
         completion = output.outputs[0]

@@ -515,3 +515,45 @@ def test_metrics_read_back_as_one_history_and_never_raise(tmp_path: Path) -> Non
     full.write({"update": 1})
     full.write({"update": 2, "odd": object()})
     assert len(warnings) == 1
+
+
+def test_a_worker_s_own_error_is_a_defect(
+    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TOY_WORKER_AT", "item-4")
+    monkeypatch.setenv("TOY_WORKER", "failed")
+    assert run(made, "toy", "--fresh") == 1
+    assert "w (process" in capsys.readouterr().err
+    monkeypatch.delenv("TOY_WORKER_AT")
+    assert run(made, "toy") == 0
+
+
+def test_a_third_start_that_loses_a_worker_without_progress_ends_the_series(
+    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A scheduler starts a stage again after every 75, for ever if the worker dies each time."""
+    monkeypatch.setenv("TOY_WORKER", "killed")
+    monkeypatch.setenv("TOY_WORKER_AT", "item-0")
+    assert run(made, "toy", "--fresh") == 75
+    assert run(made, "toy") == 75
+    monkeypatch.setenv("TOY_WORKER_AT", "item-4")
+    assert run(made, "toy") == 75  # a shard was committed: counted anew from here on
+    assert run(made, "toy") == 75
+    assert run(made, "toy") == 75
+    capsys.readouterr()
+    assert run(made, "toy") == 5
+    assert "3 starts running lost a worker before anything was committed" in capsys.readouterr().err
+    assert run(made, "toy") == 75  # somebody has looked, and the count begins again
+    monkeypatch.delenv("TOY_WORKER_AT")
+    assert run(made, "toy") == 0
+
+
+def test_a_worker_that_a_scheduler_ends_with_the_stage_does_not_count(
+    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TOY_WORKER", "killed and told to stop")
+    monkeypatch.setenv("TOY_WORKER_AT", "item-0")
+    assert run(made, "toy", "--fresh") == 75
+    for _ in range(4):
+        assert run(made, "toy") == 75
+    assert "stopped early by SIGTERM" in capsys.readouterr().err

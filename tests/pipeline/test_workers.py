@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import torch
 
 from pipeline.errors import ExitCode
 from pipeline.shared_weights import SharedWeights, read_shared
-from pipeline.workers import Worker, WorkerDiedError
+from pipeline.workers import Worker, WorkerDiedError, WorkerFailedError
 
 HERE = Path(__file__).parent
 ENV = {"PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])])}
@@ -51,22 +52,45 @@ def test_a_worker_answers_in_a_process_of_its_own(worker: Worker) -> None:
     assert worker.pid != os.getpid()
 
 
-def test_a_worker_that_ends_is_told_with_its_status_and_last_words(worker: Worker) -> None:
+def test_a_worker_that_ends_itself_over_an_error_is_a_defect_told_with_its_last_words(worker: Worker) -> None:
     worker.send(("say", "the last thing it said"))
     worker.receive(60)
     worker.send(("exit", 3))
-    with pytest.raises(WorkerDiedError, match="the last thing it said") as raised:
+    with pytest.raises(WorkerFailedError, match="the last thing it said") as raised:
         worker.receive(60)
     assert "ended with status 3" in str(raised.value)
-    assert raised.value.code == ExitCode.STOPPED
+    assert raised.value.code == ExitCode.DEFECT
 
 
-def test_a_killed_worker_is_told_by_its_signal(worker: Worker) -> None:
+def test_a_worker_that_ran_out_of_a_gpus_memory_says_what_helps(worker: Worker) -> None:
+    worker.send(("say", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"))
+    worker.receive(60)
+    worker.send(("exit", 1))
+    with pytest.raises(WorkerFailedError, match="less load or memory"):
+        worker.receive(60)
+
+
+def test_a_killed_worker_is_told_by_its_signal_and_is_no_defect(worker: Worker) -> None:
     worker.send(("say", "here"))
     worker.receive(60)
     os.kill(worker.pid, signal.SIGKILL)
-    with pytest.raises(WorkerDiedError, match=r"killed by SIGKILL \(out of memory"):
+    with pytest.raises(WorkerDiedError, match=r"killed by SIGKILL \(out of memory") as raised:
         worker.receive(60)
+    assert raised.value.code == ExitCode.STOPPED
+
+
+def test_a_worker_that_fails_because_another_was_killed_is_no_defect(worker: Worker) -> None:
+    """Of ranks that talk to each other one is killed, and the others fail over the broken connection."""
+    other = Worker("echo_worker", "the other", env=ENV)
+    for each in (worker, other):
+        each.send(("say", "here"))
+        each.receive(60)
+    os.kill(other.pid, signal.SIGKILL)
+    worker.send(("exit", 1))
+    with pytest.raises(WorkerDiedError, match=r"after the other .* had been killed") as raised:
+        worker.receive(60)
+    assert raised.value.code == ExitCode.STOPPED
+    other.close()
 
 
 def test_a_silent_worker_is_killed(worker: Worker) -> None:
@@ -100,6 +124,25 @@ def test_a_worker_dies_with_its_parent(tmp_path: Path) -> None:
     assert parent.returncode == -signal.SIGKILL
     pid = int(parent.stdout)
     assert eventually(lambda: not is_running(pid))
+
+
+def test_what_a_worker_started_dies_with_it_when_nobody_is_left_to_end_it(tmp_path: Path) -> None:
+    """Such as the processes of vLLM over several GPUs, when the stage is killed."""
+    code = textwrap.dedent(f"""
+        import os
+        from pipeline.workers import Worker
+        worker = Worker("echo_worker", "w", env={ENV!r})
+        worker.send(("child", None))
+        print(worker.receive(60), flush=True)
+        os.kill(os.getpid(), 9)
+    """)
+    parent = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=HERE.parents[1])
+    child = int(parent.stdout)
+    try:
+        assert eventually(lambda: not is_running(child))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
 
 
 def test_another_process_reads_shared_weights(worker: Worker) -> None:

@@ -16,6 +16,7 @@ from pipeline.config import Section, runtime
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import LABELS, VALUES, labels_table, values_table
 from pipeline.types import Label
+from pipeline.workers import Worker
 
 
 class Run(Section):
@@ -83,6 +84,8 @@ def make_toy(start: Start) -> None:
                 Path(os.environ["TOY_HANG_FILE"]).write_text("here")
                 time.sleep(60)
             start.item_done()
+            if os.environ.get("TOY_WORKER_AT") == item:
+                lose_a_worker(os.environ["TOY_WORKER"])
         labels = [Label(i, 0, "bare", 1, 1, None, value, 1.0, "continuation", "p") for i in shard.item_ids]
         tables = {
             "values": values_table([(i, 0, "bare", "c", value * settings.rate) for i in shard.item_ids]),
@@ -107,6 +110,21 @@ def make_toy(start: Start) -> None:
         report={"total": total, "opening": ["It went well."]},
         verdict={"ok": True},
     )
+
+
+def lose_a_worker(how: str) -> None:
+    """Waits for a worker that is killed, or ends itself over an error."""
+    here = Path(__file__).parent
+    worker = Worker("echo_worker", "w", env={"PYTHONPATH": f"{here}{os.pathsep}{here.parents[1]}"})
+    worker.send(("say", "up"))
+    worker.receive(60)
+    if how == "killed and told to stop":
+        os.kill(os.getpid(), signal.SIGTERM)
+    if how == "failed":
+        worker.send(("exit", 1))
+    else:
+        os.kill(worker.pid, signal.SIGKILL)
+    worker.receive(60)
 
 
 VALUES_OF_ALL = type(VALUES)("summary", VALUES.description, VALUES.columns, VALUES.id_columns)

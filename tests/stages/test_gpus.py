@@ -9,8 +9,8 @@ import pytest
 
 import stages.backends
 from pipeline.errors import ConfigError
-from stages.backends import check_gpus, free_gpu_memory
-from stages.settings import Hardware
+from stages.backends import check_gpus, check_shares_gpus, free_gpu_memory
+from stages.settings import Config, Hardware
 
 EIGHT = Hardware(num_gpus=8, gpu_memory_gib=22)
 
@@ -50,6 +50,28 @@ def test_a_stage_is_refused_before_it_has_a_plan(
 def test_without_gpus_in_the_configuration_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages.backends, "free_gpu_memory", lambda: pytest.fail("looked"))
     check_gpus(Hardware())
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"training": {"backend": "deepspeed", "num_ranks": 3}}, r"training\.num_ranks = 3, but 2 GPUs"),
+        (
+            {"engine": {"kind": "vllm", "replicas": 2, "tensor_parallel": 2}},
+            r"engine\.replicas x engine\.tensor_parallel = 4, but 2 GPUs",
+        ),
+    ],
+)
+def test_more_workers_than_gpus_are_refused_where_the_configuration_names_no_gpus(
+    settings: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config.model_validate(settings)
+    monkeypatch.setattr(stages.backends, "free_gpu_memory", lambda: [20.0, 20.0])
+    with pytest.raises(ConfigError, match=expected):
+        check_shares_gpus(config, engine=True, training=True)
+    check_shares_gpus(config, engine=False, training=False)  # a stage that starts neither
+    monkeypatch.setattr(stages.backends, "free_gpu_memory", list)  # they share the CPU
+    check_shares_gpus(config, engine=True, training=True)
 
 
 def test_the_machine_can_be_asked() -> None:

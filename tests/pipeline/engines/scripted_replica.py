@@ -1,0 +1,65 @@
+"""A replica for tests: the real one, over a stand-in for vLLM that finishes whatever is queued in one step.
+
+What it is to do wrong stands in the environment: FAKE_ROOM, tokens of the longest row that its cache holds;
+FAKE_FAULT, "raise" or "kill" in the first step; FAKE_STEPS, a file that is written before each step ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from enum import Enum
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+
+class LLMEngine:
+    def __init__(self, arguments: Any) -> None:
+        room = int(os.environ.get("FAKE_ROOM", "1000000"))
+        if arguments.max_model_len > room:
+            raise ValueError(f"a row of {arguments.max_model_len} tokens is larger than the cache of {room}")
+        self._queue: list[Any] = []
+
+    from_engine_args = classmethod(lambda cls, arguments: cls(arguments))
+
+    def add_request(self, request_id: str, prompt: Any, parameters: Any) -> None:
+        self._queue.append(finished(request_id, parameters.max_tokens))
+
+    def step(self) -> list[Any]:
+        fault = os.environ.get("FAKE_FAULT")
+        if fault == "raise":
+            raise RuntimeError("an assertion of the engine")
+        if fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if path := os.environ.get("FAKE_STEPS"):
+            Path(path).write_text("stepped")
+        queue, self._queue = self._queue, []
+        return queue
+
+
+def finished(request_id: str, number: int) -> Any:
+    completion = SimpleNamespace(
+        token_ids=[7] * number, logprobs=[{7: SimpleNamespace(logprob=-0.1 - i)} for i in range(number)]
+    )
+    return SimpleNamespace(request_id=request_id, outputs=[completion], finished=True, num_cached_tokens=0)
+
+
+def module(name: str, **content: Any) -> None:
+    sys.modules[name] = ModuleType(name)
+    vars(sys.modules[name]).update(content)
+
+
+module("vllm", SamplingParams=SimpleNamespace)
+module("vllm.sampling_params", RequestOutputKind=Enum("RequestOutputKind", "FINAL_ONLY"))
+module("vllm.engine")
+module("vllm.engine.arg_utils", EngineArgs=SimpleNamespace)
+module("vllm.v1")
+module("vllm.v1.engine")
+module("vllm.v1.engine.llm_engine", LLMEngine=LLMEngine)
+
+if __name__ == "__main__":
+    from pipeline.engines.vllm_replica import main
+
+    main()

@@ -1,0 +1,112 @@
+"""The queue before vLLM's replicas: room, deaths, full pipes. vLLM itself is a stand-in here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pipeline.engines.vllm
+from pipeline.config import load_config
+from pipeline.engines.vllm import MAX_RESTARTS, VllmEngine, VllmOptions
+from pipeline.errors import ConfigError, ExitCode
+from pipeline.workers import Worker, WorkerDiedError, WorkerFailedError
+from stages.settings import Config
+from tests.pipeline.engines.helpers import answers, ask
+
+ROOT = Path(__file__).parents[3]
+MakeEngine = Callable[..., VllmEngine]
+
+
+@pytest.fixture
+def make_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[MakeEngine]:
+    """Makes an engine over the stand-in; `faults` are its environment, options those of the engine."""
+    engines: list[VllmEngine] = []
+
+    def make(limit: int = 100_000, faults: dict[str, str] | None = None, **options: Any) -> VllmEngine:
+        def start(module: str, name: str, *, env: dict[str, str]) -> Worker:
+            paths = {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+            return Worker("tests.pipeline.engines.scripted_replica", name, env=env | paths | (faults or {}))
+
+        monkeypatch.setattr(pipeline.engines.vllm, "Worker", start)
+        engines.append(VllmEngine(tmp_path, "first", limit, VllmOptions(**options)))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+def test_replicas_are_started_for_the_longest_row_and_not_for_the_models_limit(
+    make_engine: MakeEngine,
+) -> None:
+    """vLLM refuses to start unless its cache holds one row of the length that it is started for."""
+    engine = make_engine(limit=40_960, faults={"FAKE_ROOM": "4096"}, max_length=2560)
+    found = answers(engine, [ask("r", [3] * 2048, max_new_tokens=512)])
+    assert len(found["r"].token_ids) == 512
+    assert engine.max_length == 40_960  # episodes end where the model's positions do, on any engine
+
+
+def test_a_row_that_the_replicas_have_no_room_for_is_refused_with_the_setting_that_helps(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine(limit=40_960, max_length=2560)
+    with pytest.raises(ConfigError, match=r"'long' needs 2561 .* started for 2560.*engine\.max_length"):
+        engine.submit([ask("short", [3]), ask("long", [3] * 2049, max_new_tokens=512)])
+    assert engine.collect() == []
+    with pytest.raises(ValueError, match="40961 positions"):
+        engine.submit([ask("longer", [3], max_new_tokens=40_960)])
+
+
+def test_the_longest_row_follows_from_the_budgets_unless_it_is_set() -> None:
+    path = ROOT / "configs" / "phone-qwen3-0.6b-1gpu.yaml"
+    assert load_config(Config, path, []).row_tokens == 1024 + 1024 + 512
+    longer = ["evaluation.sampling.max_response_tokens=2000", "rollouts.chain.max_feedback_tokens=3000"]
+    assert load_config(Config, path, longer).row_tokens == 1024 + 3000 + 2000
+    assert load_config(Config, path, [*longer, "engine.max_length=9000"]).row_tokens == 9000
+
+
+@pytest.mark.timeout(120)
+def test_results_that_nobody_reads_yet_do_not_keep_a_replica_from_reading(
+    make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    """Both ends would wait for ever: a pipe holds some 200 KB, the results and the requests are megabytes."""
+    stepped = tmp_path / "stepped"
+    engine = make_engine(faults={"FAKE_STEPS": str(stepped)})
+    answers(engine, [ask("first", [3])])  # it is ready from here on
+    stepped.unlink()
+    engine.submit([ask(f"a{i}", [3], max_new_tokens=4000) for i in range(64)])
+    while not stepped.exists():
+        time.sleep(0.01)
+    found = answers(engine, [ask(f"b{i}", list(range(20_000))) for i in range(64)])
+    assert len(found) == 128
+
+
+def test_a_replica_that_refuses_to_start_is_a_defect_at_once(make_engine: MakeEngine) -> None:
+    engine = make_engine(limit=40_960, faults={"FAKE_ROOM": "4096"})
+    engine.submit([ask("r", [3])])
+    with pytest.raises(WorkerFailedError, match="a row of 40960 tokens is larger than the cache") as raised:
+        engine.collect()
+    assert raised.value.code == ExitCode.DEFECT
+    assert engine._restarts_left == MAX_RESTARTS
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "code"),
+    [
+        ("raise", "RuntimeError: an assertion of the engine", ExitCode.DEFECT),
+        ("kill", "was killed by SIGKILL", ExitCode.STOPPED),
+    ],
+)
+def test_replicas_that_keep_dying_end_with_what_the_last_death_was(
+    fault: str, said: str, code: ExitCode, make_engine: MakeEngine
+) -> None:
+    engine = make_engine(faults={"FAKE_FAULT": fault})
+    engine.submit([ask("r", [3])])
+    with pytest.raises(WorkerDiedError, match=said) as raised:
+        engine.collect()
+    assert raised.value.code == code
+    assert engine._restarts_left == 0
