@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pipeline.training import Loss
 
 STATE = "state.json"
+PART_BYTES = 2 * 10**9
+"""Most bytes of a checkpoint that a rank holds in host memory at once, unless one tensor is larger."""
 HEAD = "score."
 """First letters of the names of a critic's head, which may be trained alone."""
 
@@ -193,6 +195,8 @@ class DeepSpeedTrainer:
 
     def forward(self, rows: Sequence[TrainingRow]) -> list[dict[str, np.ndarray]]:
         """Returns each row's outputs without gradient, unpadded, in the order given."""
+        if not rows:
+            return []
         results: list[dict[str, np.ndarray]] = [{} for _ in rows]
         answers = self._tell("forward", *[[share] for share in self._deal(rows)], each=True)
         for places, answer in zip(self._deal_places(rows), answers, strict=True):

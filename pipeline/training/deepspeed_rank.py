@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from transformers.initialization import no_init_weights
 
 from pipeline.batches import Batch, micro_batches
 from pipeline.ids import file_sha256
 from pipeline.shared_weights import Layout, SharedWeights, read_shared
 from pipeline.training import TrainingRow
-from pipeline.training.deepspeed import HEAD, RankSetup
+from pipeline.training.deepspeed import HEAD, PART_BYTES, RankSetup
 from pipeline.training.network import Network
 from pipeline.workers import connect_to_parent
 
@@ -178,23 +179,42 @@ class Rank:
 
     def gather_weights(self) -> Layout | None:
         """Returns where rank 0 put all weights, fp32 and by Hugging Face name."""
-        whole = {name: self._whole(p) for name, p in self._named()}
-        return self._shared.write(whole) if self._rank == 0 else None
+        named = self._named()
+        shapes = {name: (torch.float32, tuple(getattr(p, "ds_shape", p.shape))) for name, p in named}
+        layout = self._shared.reserve(shapes) if self._rank == 0 else None
+        targets = dict(read_shared(layout)) if layout else {}
+        for name, parameter in named:
+            whole = self._whole(parameter)
+            if name in targets:
+                targets[name].copy_(whole)
+            del whole  # no GPU has room for all of them
+        return layout
 
     def save(self, folder: str) -> dict[str, str]:
-        """Writes this rank's share of the tensors, weights and moments; returns file name -> SHA-256."""
-        from safetensors.torch import save_file
+        """Writes this rank's share of the tensors, weights and moments; returns file name -> SHA-256.
 
-        mine: dict[str, torch.Tensor] = {}
+        In files of at most `PART_BYTES`, or of one larger tensor: no more lies in host memory at once.
+        """
+        digests: dict[str, str] = {}
+        part: dict[str, torch.Tensor] = {}
+
+        def write() -> None:
+            path = Path(folder) / f"part-{self._rank:05d}-of-{self._world:05d}-{len(digests):05d}.safetensors"
+            save_file(part, path)
+            digests[path.name] = file_sha256(path)
+            part.clear()
+
         for place, (name, parameter) in enumerate(self._named()):
-            whole = {"weight": self._whole(parameter)} | {
-                kind: self._whole(parameter, kind) for kind in MOMENTS
-            }
-            if place % self._world == self._rank:
-                mine |= {f"{kind}.{name}": tensor.cpu().contiguous() for kind, tensor in whole.items()}
-        file = f"part-{self._rank:05d}-of-{self._world:05d}.safetensors"
-        save_file(mine, Path(folder) / file)
-        return {file: file_sha256(Path(folder) / file)}
+            for kind in ("weight", *MOMENTS):
+                whole = self._whole(parameter, None if kind == "weight" else kind)  # all ranks take part
+                if place % self._world == self._rank:
+                    if part and sum(t.nbytes for t in part.values()) + whole.nbytes > PART_BYTES:
+                        write()
+                    part[f"{kind}.{name}"] = whole.cpu().contiguous()
+                del whole
+        if part:
+            write()
+        return digests
 
     def load(self, where: tuple[str, Sequence[str], dict[str, int]]) -> None:
         """Takes every tensor of a checkpoint, each rank its own part, and the steps of body and head."""

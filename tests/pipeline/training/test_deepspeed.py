@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import socket
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,12 @@ from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassifi
 
 from pipeline.credit import LossOptions
 from pipeline.errors import ArtifactError, DivergenceError
+from pipeline.ids import file_sha256
 from pipeline.losses import critic_loss, policy_loss
-from pipeline.training import TrainingRow
+from pipeline.shared_weights import SharedWeights, read_shared
+from pipeline.training import TrainingRow, deepspeed_rank
 from pipeline.training.deepspeed import DeepSpeedOptions, DeepSpeedTrainer
+from pipeline.training.deepspeed_rank import MOMENTS, Rank
 from pipeline.training.torch import TorchTrainer
 from stages.backends import read_deepspeed_config
 
@@ -95,12 +100,12 @@ def moments_of(folder: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-@pytest.mark.parametrize("zero", [2, 3])
+@pytest.mark.parametrize(("zero", "recompute"), [(2, False), (3, False), (3, True)])
 def test_losses_gradients_and_weights_are_those_of_one_process(
-    zero: int, tmp_path: Path, closing: list[DeepSpeedTrainer]
+    zero: int, recompute: bool, tmp_path: Path, closing: list[DeepSpeedTrainer]
 ) -> None:
     alone = TorchTrainer(model(Qwen3ForCausalLM), head="policy", **SETTINGS)
-    closing.append(deepspeed_trainer(zero))
+    closing.append(deepspeed_trainer(zero, recompute=recompute))
     [ranks] = closing
     for update in range(5):
         rows = rows_of(update)
@@ -118,6 +123,7 @@ def test_losses_gradients_and_weights_are_those_of_one_process(
         torch.testing.assert_close(weights[name], parameter.detach(), rtol=1e-4, atol=1e-5)
     for mine, theirs in zip(ranks.forward(rows_of(9)), alone.forward(rows_of(9)), strict=True):
         np.testing.assert_allclose(mine["logprobs"], theirs["logprobs"], atol=1e-4)
+    assert ranks.forward([]) == []
 
 
 @pytest.mark.parametrize(("zero", "resumed_ranks"), [(2, 1), (3, 1), (3, 2)])
@@ -272,3 +278,67 @@ def test_the_shipped_configurations_train_and_hand_over_a_model(
     weights = trainer.weights()
     for key, parameter in exported.named_parameters():
         assert torch.equal(parameter, weights[key])
+
+
+NUMBERS = {"embedding": (8, 4), "large": (16, 8), "b": (4, 4), "c": (4, 4), "norm": (4,)}
+
+
+class Gathering:
+    """Stands in for DeepSpeed's gathering, and counts the bytes of what is alive of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.alive: list[weakref.ref[torch.Tensor]] = []
+        self.most = 0
+        monkeypatch.setattr(Rank, "_whole", lambda _, parameter, kind=None: self.whole(parameter, kind))
+
+    def whole(self, parameter: torch.Tensor, kind: str | None) -> torch.Tensor:
+        gathered = parameter.detach() + (0 if kind is None else 1 + MOMENTS.index(kind))
+        self.alive.append(weakref.ref(gathered))
+        self.most = max(self.most, sum(t.nbytes for ref in self.alive if (t := ref()) is not None))
+        return gathered
+
+
+def rank_of(number: int, world: int = 2) -> Rank:
+    """Returns a rank that has parameters and nothing else."""
+    rank = object.__new__(Rank)
+    rank._rank, rank._world, rank._shared = number, world, SharedWeights()
+    rank._parameters = {
+        f"model.{name}": torch.nn.Parameter(torch.arange(float(math.prod(shape))).reshape(shape))
+        for name, shape in NUMBERS.items()
+    }
+    return rank
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_hand_off_holds_one_gathered_tensor_at_a_time(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    gathering = Gathering(monkeypatch)
+    layout = (rank := rank_of(number)).gather_weights()
+    assert len(gathering.alive) == len(NUMBERS)
+    assert gathering.most == 4 * 16 * 8  # the largest
+    assert (layout is not None) == (number == 0)
+    if layout is not None:
+        handed_over = dict(read_shared(layout))
+        assert all(torch.equal(handed_over[name], parameter) for name, parameter in rank._named())
+
+
+def test_a_checkpoint_is_written_in_parts_and_never_held_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = 4 * 50  # of fp32 numbers: several small tensors, less than a large one
+    monkeypatch.setattr(deepspeed_rank, "PART_BYTES", part)
+    found: dict[str, torch.Tensor] = {}
+    for number in (0, 1):
+        gathering = Gathering(monkeypatch)
+        digests = rank_of(number).save(str(tmp_path))
+        assert gathering.most <= 2 * 4 * 16 * 8  # on a CPU: one as large as this kept, and the next gathered
+        assert len(digests) > 2
+        for name, digest in digests.items():
+            assert file_sha256(tmp_path / name) == digest
+            tensors = load_file(tmp_path / name)
+            assert len(tensors) == 1 or sum(t.nbytes for t in tensors.values()) <= part
+            assert not found.keys() & tensors.keys()
+            found |= tensors
+    for place, kind in enumerate(("weight", *MOMENTS)):
+        for name, shape in NUMBERS.items():
+            expected = torch.arange(float(math.prod(shape))).reshape(shape) + place
+            assert torch.equal(found[f"{kind}.{name}"], expected)
