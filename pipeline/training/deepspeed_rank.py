@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +33,18 @@ class Rank:
     """This rank's part of the model, its optimizer, and what the trainer may ask of it."""
 
     def __init__(self, setup: RankSetup) -> None:
-        import deepspeed
         import transformers
 
         self._setup = setup
         self._rank = int(os.environ["RANK"])
         self._world = int(os.environ["WORLD_SIZE"])
-        if setup.options.threads:
-            torch.set_num_threads(setup.options.threads)
-        self._device = torch.device("cuda", self._rank) if torch.cuda.is_available() else torch.device("cpu")
-        deepspeed.init_distributed(
-            verbose=False,
-            auto_mpi_discovery=False,
-            init_method=f"file://{setup.meeting}",
-            rank=self._rank,
-            world_size=self._world,
-        )
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        self._device = torch.device("cpu")
+        if torch.cuda.is_available():
+            self._device = torch.device("cuda", self._rank)
+            torch.cuda.set_device(self._device)
+        if setup.trains:
+            self._meet()
         model_class = getattr(transformers, setup.model_class)
         config = model_class.config_class.from_dict(setup.model_config)
         with no_init_weights():  # memory that nobody writes to is not taken
@@ -56,9 +55,11 @@ class Rank:
         self._network = Network(model, head=setup.head, **setup.network)  # type: ignore[arg-type]
         self._parameters = dict(self._network.named_parameters())
         self._shared = SharedWeights()
-        if not setup.trains:  # every rank scores its share with a whole copy
+        if not setup.trains:  # every rank scores its share with a whole copy, and talks to no other
             self._engine: Any = self._network.to(self._device)
             return
+        import deepspeed
+
         zero = setup.options.config.get("zero_optimization", {})
         self._on_host = zero.get("offload_optimizer", {}).get("device", "none") != "none"
         optimizer = torch.optim.AdamW(
@@ -82,6 +83,18 @@ class Rank:
             },
         )
         self._make_moments()
+
+    def _meet(self) -> None:
+        import deepspeed
+
+        deepspeed.init_distributed(
+            verbose=False,
+            auto_mpi_discovery=False,
+            timeout=timedelta(seconds=self._setup.options.timeout),
+            init_method=f"file://{self._setup.meeting}",
+            rank=self._rank,
+            world_size=self._world,
+        )
 
     def _read_weights(self, named: dict[str, torch.nn.Parameter]) -> None:
         for name, tensor in read_shared(self._setup.weights):
@@ -309,8 +322,12 @@ def main() -> None:
     except EOFError:
         sys.exit(0)
     except Exception:
+        failed = time.monotonic()
         traceback.print_exc()
-        sys.exit(1)
+        sys.stderr.flush()
+        with suppress(OSError):  # the parent may have hung up
+            connection.send(("failed", failed))  # before the other ranks notice that this one is gone
+        os._exit(1)  # an orderly end might wait for them
 
 
 if __name__ == "__main__":

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 import socket
+import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,9 +24,16 @@ from pipeline.ids import file_sha256
 from pipeline.losses import critic_loss, policy_loss
 from pipeline.shared_weights import SharedWeights, read_shared
 from pipeline.training import TrainingRow, deepspeed_rank
-from pipeline.training.deepspeed import DeepSpeedOptions, DeepSpeedTrainer
+from pipeline.training.deepspeed import (
+    DeepSpeedOptions,
+    DeepSpeedTrainer,
+    building_extensions,
+    extensions_folder,
+    threads_of_a_rank,
+)
 from pipeline.training.deepspeed_rank import MOMENTS, Rank
 from pipeline.training.torch import TorchTrainer
+from pipeline.workers import WorkerDiedError
 from stages.backends import read_deepspeed_config
 
 pytestmark = pytest.mark.slow
@@ -172,6 +182,66 @@ def test_a_loss_or_gradient_that_is_not_finite_changes_no_weight(closing: list[D
         torch.testing.assert_close(weights[name], parameter.detach(), rtol=1e-4, atol=1e-5)
 
 
+def test_the_rank_that_failed_first_is_the_one_that_is_told_of(closing: list[DeepSpeedTrainer]) -> None:
+    """Rank 0 has the longer row and waits for rank 1, whose row lacks what the loss needs."""
+    closing.append(trainer := deepspeed_trainer(2))
+    columns = {
+        name: np.full(20, 0.1, np.float32)
+        for name in ("weight", "advantages", "old_logprobs", "engine_logprobs", "ref_logprobs")
+    }
+    whole = TrainingRow(np.arange(20, dtype=np.int32), columns)
+    wanting = TrainingRow(np.arange(10, dtype=np.int32), {"weight": np.full(10, 0.1, np.float32)})
+    with pytest.raises(WorkerDiedError, match=r"(?s)^DeepSpeed rank 1 .*KeyError"):
+        trainer.update([whole, wanting], LOSS)
+
+
+def test_a_rank_that_is_killed_is_noticed_while_others_wait(closing: list[DeepSpeedTrainer]) -> None:
+    closing.append(trainer := deepspeed_trainer(2))
+    os.kill(trainer._ranks[1].pid, signal.SIGSTOP)
+    killing = threading.Timer(2.0, os.kill, (trainer._ranks[1].pid, signal.SIGKILL))
+    killing.start()
+    with pytest.raises(WorkerDiedError, match=r"^DeepSpeed rank 1 .* was killed by SIGKILL"):
+        trainer.update(rows_of(0), LOSS)
+    killing.join()
+
+
+def test_a_build_that_was_killed_does_not_stop_the_next_start(closing: list[DeepSpeedTrainer]) -> None:
+    pytest.importorskip("deepspeed", reason="make setup-engines installs it")
+    with building_extensions():  # no other group starts meanwhile
+        folder = extensions_folder()
+        assert folder is not None
+        (left_behind := folder / "deepspeed_shm_comm" / "lock").parent.mkdir(exist_ok=True)
+        left_behind.touch()
+    closing.append(trainer := deepspeed_trainer(2, 1))
+    assert trainer.update(rows_of(0), LOSS)["grad_norm"] > 0
+    assert not left_behind.exists()
+
+
+def test_groups_of_ranks_start_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    seen = []
+
+    def start() -> None:
+        with building_extensions():
+            seen.append("second")
+
+    with building_extensions():
+        second = threading.Thread(target=start)
+        second.start()
+        second.join(0.5)
+        seen.append("first")
+    second.join(60)
+    assert seen == ["first", "second"]
+
+
+@pytest.mark.parametrize(("threads", "ranks", "expected"), [(0, 2, 3), (0, 8, 1), (5, 8, 5)])
+def test_ranks_share_the_cores(
+    threads: int, ranks: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(7)))
+    assert threads_of_a_rank(DeepSpeedOptions(num_ranks=ranks, threads=threads)) == expected
+
+
 def test_two_trainers_at_once_need_no_port(
     monkeypatch: pytest.MonkeyPatch, closing: list[DeepSpeedTrainer]
 ) -> None:
@@ -244,9 +314,14 @@ def test_offloading_between_updates_changes_nothing(
         torch.testing.assert_close(expected[name], parameter.detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_ranks_that_only_score_leave_and_come_back(closing: list[DeepSpeedTrainer]) -> None:
-    pytest.importorskip("deepspeed", reason="make setup-engines installs it")
+def test_ranks_that_only_score_need_no_deepspeed_leave_and_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closing: list[DeepSpeedTrainer]
+) -> None:
     options = DeepSpeedOptions(num_ranks=2, config=ZERO[2], threads=1, timeout=300)
+    (tmp_path / "deepspeed").mkdir()
+    (tmp_path / "deepspeed" / "comm.py").write_text("raise RuntimeError('only ranks that train meet')")
+    (tmp_path / "deepspeed" / "__init__.py").write_text("from . import comm")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     closing.append(scorer := DeepSpeedTrainer(model(Qwen3ForCausalLM), head="policy", options=options))
     alone = TorchTrainer(model(Qwen3ForCausalLM), head="policy")
     for _ in range(2):
