@@ -315,7 +315,7 @@ class DeepSpeedTrainer:
                 place = waiting.pop(connection)
                 try:
                     kind, answers[place] = connection.recv()
-                except (EOFError, ConnectionResetError):  # killed, so nothing that others did to it
+                except (EOFError, OSError):  # killed, perhaps in mid-sentence: not by what others did
                     kind, answers[place] = "failed", 0.0
                 if kind == "failed":
                     failures.append((answers[place], place))
