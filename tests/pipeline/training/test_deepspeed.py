@@ -318,9 +318,8 @@ def test_ranks_that_only_score_need_no_deepspeed_leave_and_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closing: list[DeepSpeedTrainer]
 ) -> None:
     options = DeepSpeedOptions(num_ranks=2, config=ZERO[2], threads=1, timeout=300)
-    (tmp_path / "deepspeed").mkdir()
-    (tmp_path / "deepspeed" / "comm.py").write_text("raise RuntimeError('only ranks that train meet')")
-    (tmp_path / "deepspeed" / "__init__.py").write_text("from . import comm")
+    code = "def init_distributed(**_): raise RuntimeError('only ranks that train meet')"
+    (tmp_path / "deepspeed.py").write_text(code)  # found before the real one
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     closing.append(scorer := DeepSpeedTrainer(model(Qwen3ForCausalLM), head="policy", options=options))
     alone = TorchTrainer(model(Qwen3ForCausalLM), head="policy")
