@@ -46,17 +46,23 @@ class SharedWeights:
         """
         import torch
 
-        entries, place = [], 0
-        for name, tensor in weights.items():
-            kind = dtype or tensor.dtype
-            entries.append((name, str(kind).removeprefix("torch."), tuple(tensor.shape), place))
-            place += -(-tensor.numel() * kind.itemsize // _ALIGNMENT) * _ALIGNMENT
-        os.ftruncate(self._descriptor, max(place, 1))
-        layout = Layout(self._path, max(place, 1), tuple(entries))
+        layout = self.reserve({name: (dtype or w.dtype, tuple(w.shape)) for name, w in weights.items()})
         with torch.no_grad():
-            for name, target in _tensors(mmap.mmap(self._descriptor, layout.num_bytes), layout):
+            for name, target in read_shared(layout):
                 target.copy_(weights[name])
         return layout
+
+    def reserve(self, tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> Layout:
+        """Makes room for tensors, name -> (dtype, shape), over what was there; returns where each will lie.
+
+        Whoever has them fills in what `read_shared` yields, one after another if need be.
+        """
+        entries, place = [], 0
+        for name, (kind, shape) in tensors.items():
+            entries.append((name, str(kind).removeprefix("torch."), shape, place))
+            place += -(-math.prod(shape) * kind.itemsize // _ALIGNMENT) * _ALIGNMENT
+        os.ftruncate(self._descriptor, max(place, 1))
+        return Layout(self._path, max(place, 1), tuple(entries))
 
     def close(self) -> None:
         """Frees the memory once no reader has it open; idempotent."""

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -102,7 +102,7 @@ def check_installed(config: Config, *, engine: bool = False, training: bool = Fa
             "pip install -e '.[lora]', or training.lora_rank = 0"
         )
     if training and config.training.backend == "deepspeed":
-        read_deepspeed_config(Path(config.training.deepspeed))
+        deepspeed_config(config)
     if training or (engine and config.engine.kind == "vllm"):
         check_gpus(config.hardware)
         check_shares_gpus(config, engine=engine, training=training)
@@ -184,14 +184,18 @@ def check_plays_weights(config: Config, stage: str) -> None:
 
 
 def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:
-    """Returns the configured trainer of `model`; options are those of `TorchTrainer`."""
+    """Returns the configured trainer of `model`; options are those of `TorchTrainer`.
+
+    A critic that only scores is about to be calibrated: it computes in fp32 as `FrozenCritic` will.
+    """
     limit_threads(config)
     settings = config.training
+    frozen_critic = options.get("head") == "critic" and options.get("learning_rate") is None
     options |= {
         "micro_batch_tokens": settings.micro_batch_tokens,
         "piece_tokens": settings.piece_tokens,
         "recompute": settings.recompute,
-        "compute_dtype": settings.dtype,
+        "compute_dtype": "float32" if frozen_critic else settings.dtype,
     }
     if settings.backend == "deepspeed":
         from pipeline.training.deepspeed import DeepSpeedOptions, DeepSpeedTrainer
@@ -200,7 +204,7 @@ def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:
             model,
             options=DeepSpeedOptions(
                 num_ranks=settings.num_ranks,
-                config=read_deepspeed_config(Path(settings.deepspeed)),
+                config=deepspeed_config(config),
                 threads=settings.threads,
             ),
             **options,
@@ -217,11 +221,49 @@ def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:
 OURS = ("optimizer", "scheduler", "gradient_clipping", "gradient_accumulation_steps", "train_batch_size")
 
 
+ALLOWED: dict[str, tuple[Any, ...]] = {
+    "zero_optimization.stage": (2, 3),  # in bf16 DeepSpeed runs stage 1 with another optimizer
+    "zero_optimization.offload_param.device": ("none",),
+    "fp16.enabled": (False,),  # bf16 or fp32
+}
+"""Settings of DeepSpeed that the trainer supports in part."""
+
+
+def deepspeed_config(config: Config) -> dict[str, Any]:
+    """Returns the configured DeepSpeed configuration.
+
+    Raises:
+        ConfigError: as `read_deepspeed_config`, or its precision is not `training.dtype`.
+    """
+    settings = config.training
+    content = read_deepspeed_config(Path(settings.deepspeed))
+    half = is_half(content)
+    if half != (settings.dtype == "bfloat16"):
+        other = "bfloat16" if half else "float32"
+        raise ConfigError(
+            f"training.dtype = {settings.dtype}, but bf16.enabled is {str(half).lower()} in "
+            f"training.deepspeed = {settings.deepspeed}. Next: training.dtype={other}, or a file that agrees "
+            "(configs/deepspeed has zero2.json and zero3_cpu_adam.json in bf16, zero2_fp32.json in fp32)"
+        )
+    return content
+
+
+def is_half(content: Mapping[str, Any]) -> bool:
+    """Returns whether a configuration of DeepSpeed computes in bf16."""
+    return bool(_object(content, "bf16").get("enabled"))
+
+
+def _object(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = content.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
 def read_deepspeed_config(path: Path) -> dict[str, Any]:
     """Returns DeepSpeed's configuration from a JSON file.
 
     Raises:
-        ConfigError: there is none, it is no JSON object, or it sets what the trainer decides.
+        ConfigError: there is none, it is no JSON object, it sets what the trainer decides, or it asks for
+            what the trainer cannot do: another ZeRO stage, fp16, weights on the host.
     """
     try:
         content = json.loads(path.read_text("utf-8"))
@@ -236,6 +278,19 @@ def read_deepspeed_config(path: Path) -> dict[str, Any]:
             f"training.deepspeed = {path} sets {', '.join(taken)}, which the stage's own settings decide; "
             "remove them there"
         )
+    zero = _object(content, "zero_optimization")
+    found = {
+        "zero_optimization.stage": zero.get("stage", 0),
+        "zero_optimization.offload_param.device": _object(zero, "offload_param").get("device", "none"),
+        "fp16.enabled": _object(content, "fp16").get("enabled", False),
+    }
+    for name, got in found.items():
+        if got not in ALLOWED[name]:
+            raise ConfigError(
+                f"training.deepspeed = {path}: {name} = {json.dumps(got)}; allowed: "
+                f"{', '.join(map(json.dumps, ALLOWED[name]))}. Next: change it there, or take a file of "
+                "configs/deepspeed"
+            )
     return content
 
 

@@ -26,6 +26,7 @@ from pipeline.planner import (
 )
 from stages.settings import Config
 
+WAITING = "trainer, while the engine works"
 ENGINE_WORK_BYTES = GIB  # start value: of vLLM's passes, in its share beside weights and cache
 ENGINE_ASLEEP_BYTES = GIB  # start value: what vLLM keeps of a GPU while it sleeps
 
@@ -101,7 +102,7 @@ def _described(folder: str, description: str | None, setting: str, description_s
 
 def training_of(config: Config, model: Any, row_tokens: int) -> Training:
     """Returns how the configuration trains a model, as the planner sees it."""
-    from stages.backends import read_deepspeed_config
+    from stages.backends import deepspeed_config, is_half
 
     settings = config.training
     how = Training(
@@ -113,16 +114,16 @@ def training_of(config: Config, model: Any, row_tokens: int) -> Training:
     )
     if settings.backend == "torch":
         return replace(how, trained=adapter_parameters(model, rank)) if (rank := settings.lora_rank) else how
-    file = read_deepspeed_config(Path(settings.deepspeed))
-    zero = file.get("zero_optimization", {})
-    half = bool(file.get("bf16", {}).get("enabled"))
+    file = deepspeed_config(config)
+    zero = file["zero_optimization"]
+    half = is_half(file)
     return replace(
         how,
         backend="deepspeed",
         zero_stage=int(zero.get("stage", 0)),
         num_ranks=settings.num_ranks,
         half_weights=half,
-        half_products=how.half_products and not half,
+        half_products=False,  # of half weights they are so anyway
         offload=zero.get("offload_optimizer", {}).get("device", "none") != "none",
         buffer_bytes=_buffered(zero, shape_of(model)) * (2 if half else 4) if settings.num_ranks > 1 else 0,
     )
@@ -175,7 +176,10 @@ def memory_of(config: Config, policy: Any, critic: Any, context: int) -> Memory:
     if engine.kind == "vllm" or how.backend == "deepspeed":
         trainer = {"trainer": standing_bytes(update), **gathered}
         host = _host_bytes(config, shape, how, update, reference=kl)
-        phases.append(_beside(Phase("hand-off", {}, host), {**trainer, "engine": asleep, "reference": aside}))
+        beside = {**trainer, "engine": asleep, "reference": aside}
+        phases.append(_beside(Phase("hand-off", {}, host), beside))
+        if how.backend == "deepspeed":
+            phases.append(_beside(Phase("checkpoint", {}, _checkpoint_bytes(host, shape, how)), beside))
     phases = [_beside(phase, {"critic (first GPU)": values}) for phase in phases]
     phases.append(
         training_phase("critic update", critic, training_of(config, critic, context), head="critic")
@@ -213,8 +217,17 @@ def _host_bytes(
     if config.engine.kind == "vllm" and config.engine.handoff == "memory":
         parts["engine's copy"] = (2 if config.engine.dtype == "bfloat16" else 4) * shape.parameters
     if config.engine.shared_gpus and config.hardware.num_gpus:
-        parts["trainer, while the engine works"] = standing_bytes(update) * how.num_ranks
+        parts[WAITING] = standing_bytes(update) * how.num_ranks
     return parts
+
+
+def _checkpoint_bytes(handoff: Mapping[str, int], shape: Shape, how: Training) -> dict[str, int]:
+    """Returns what lies in host memory while ranks write a checkpoint; the trainer is on its GPUs."""
+    from pipeline.training.deepspeed import PART_BYTES
+
+    held = {name: size for name, size in handoff.items() if name != WAITING}
+    part = max(PART_BYTES, 4 * shape.vocabulary * shape.width)  # the largest tensor is a part of its own
+    return {**held, "parts being written": min(how.num_ranks * part, 12 * shape.parameters)}
 
 
 def _beside(phase: Phase, others: Mapping[str, int]) -> Phase:

@@ -84,9 +84,13 @@ class Training(Section):
     micro_batch_tokens: int = runtime(16384, ge=1, description="tokens per forward pass, packed")
     piece_tokens: int = runtime(1024, ge=1, description="tokens whose logits exist at once")
     recompute: bool = runtime(False, description="compute a layer's inside again in the backward pass")
-    threads: int = runtime(0, ge=0, description="CPU threads; 0 leaves torch's choice")
+    threads: int = runtime(
+        0, ge=0, description="CPU threads; 0 is torch's choice, with deepspeed each rank's share of the cores"
+    )
     num_ranks: int = runtime(1, ge=1, description="deepspeed: processes, one GPU each")
-    deepspeed: str = runtime("configs/deepspeed/zero2_fp32.json", description="deepspeed: its configuration")
+    deepspeed: str = runtime(
+        "configs/deepspeed/zero2_fp32.json", description="deepspeed: its configuration, of the same dtype"
+    )
 
 
 class Hardware(Section):

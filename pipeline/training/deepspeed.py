@@ -6,12 +6,17 @@ they report. Every rank gets the same number of micro-batches, as collectives ne
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
     from pipeline.training import Loss
 
 STATE = "state.json"
+PART_BYTES = 2 * 10**9
+"""Most bytes of a checkpoint that a rank holds in host memory at once, unless one tensor is larger."""
 HEAD = "score."
 """First letters of the names of a critic's head, which may be trained alone."""
 
@@ -40,8 +47,8 @@ class DeepSpeedOptions:
         num_ranks: processes, one GPU each.
         config: DeepSpeed's own configuration, without what the trainer decides (optimizer, clipping, batch
             sizes, accumulation).
-        threads: CPU threads of each rank; 0 is torch's choice.
-        timeout: seconds an update may take until its ranks count as hung.
+        threads: CPU threads of each rank; 0 is an even share of the cores.
+        timeout: seconds an update, and each exchange between ranks in it, may take until they count as hung.
     """
 
     num_ranks: int = 1
@@ -127,7 +134,7 @@ class DeepSpeedTrainer:
         self._steps = {"head": 0, "body": 0}
         # Ranks meet in a file of this trainer's own, where torch would want a port that others may take.
         self._meeting = os.memfd_create("vdapo-ranks")
-        # A frozen critic's scores are calibrated, so they are computed in fp32 everywhere.
+        # A frozen critic's scores are calibrated, and serve as `FrozenCritic` computes them: in fp32.
         weight_dtype = torch.float32 if head == "critic" and learning_rate is None else options.weight_dtype
         setup = RankSetup(
             model_class=type(model).__name__,
@@ -142,15 +149,14 @@ class DeepSpeedTrainer:
             options=options,
             meeting=f"/proc/{os.getpid()}/fd/{self._meeting}",
         )
-        self._ranks = [self._start(rank) for rank in range(options.num_ranks)]
-        for rank in self._ranks:
-            rank.send(setup)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.data = parameter.new_zeros(()).expand(
-                    parameter.shape
-                )  # one number, whatever the shape
-        self._answers()
+        with building_extensions() if setup.trains else nullcontext():
+            self._ranks = [self._start(rank) for rank in range(options.num_ranks)]
+            for rank in self._ranks:
+                rank.send(setup)
+            with torch.no_grad():
+                for parameter in model.parameters():  # one number, whatever the shape
+                    parameter.data = parameter.new_zeros(()).expand(parameter.shape)
+            self._answers()
         if setup.trains:
             self._shared.close()  # ranks that only score read it again after `offload`
 
@@ -193,6 +199,8 @@ class DeepSpeedTrainer:
 
     def forward(self, rows: Sequence[TrainingRow]) -> list[dict[str, np.ndarray]]:
         """Returns each row's outputs without gradient, unpadded, in the order given."""
+        if not rows:
+            return []
         results: list[dict[str, np.ndarray]] = [{} for _ in rows]
         answers = self._tell("forward", *[[share] for share in self._deal(rows)], each=True)
         for places, answer in zip(self._deal_places(rows), answers, strict=True):
@@ -265,17 +273,18 @@ class DeepSpeedTrainer:
             self._meeting = -1
 
     def _start(self, rank: int) -> Worker:
+        import torch
+
         env = {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(self._options.num_ranks),
+            "OMP_NUM_THREADS": str(threads_of_a_rank(self._options)),
         }
-        import torch
-
         if not torch.cuda.is_available():
             env["DS_ACCELERATOR"] = "cpu"
-        if self._options.threads:
-            env["OMP_NUM_THREADS"] = str(self._options.threads)
+        if folder := extensions_folder():
+            env["TORCH_EXTENSIONS_DIR"] = str(folder)
         return Worker("pipeline.training.deepspeed_rank", f"DeepSpeed rank {rank}", env=env)
 
     def _tell(self, method: str, *arguments: Any, each: bool = False) -> list[Any]:
@@ -288,11 +297,31 @@ class DeepSpeedTrainer:
         return self._answers()
 
     def _answers(self) -> list[Any]:
-        answers = [rank.receive(self._options.timeout) for rank in self._ranks]
-        for kind, content in answers:
-            if kind == "refused":
-                raise ArtifactError(content)
-        return [content for _, content in answers]
+        """Returns every rank's answer, in order.
+
+        Raises:
+            WorkerDiedError: of the rank that failed first, which makes the others fail; or one was silent.
+        """
+        answers: dict[int, Any] = {}
+        waiting = {rank.connection: place for place, rank in enumerate(self._ranks)}
+        deadline = time.monotonic() + self._options.timeout
+        while waiting:
+            ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                silent = self._ranks[min(waiting.values())]
+                raise silent.death(f"did not answer within {self._options.timeout:.0f} s")
+            failures = []  # when, which rank
+            for connection in cast("list[Connection]", ready):
+                place = waiting.pop(connection)
+                try:
+                    kind, answers[place] = connection.recv()
+                except (EOFError, OSError):  # killed, perhaps in mid-sentence: not by what others did
+                    kind, answers[place] = "failed", 0.0
+                if kind == "failed":
+                    failures.append((answers[place], place))
+            if failures:
+                raise self._ranks[min(failures)[1]].death()
+        return [answers[place] for place in range(len(self._ranks))]
 
     def _deal_places(self, rows: Sequence[TrainingRow]) -> list[list[list[int]]]:
         """Returns, for each rank, its micro-batches as places of rows, dealt heaviest first."""
@@ -313,6 +342,44 @@ class DeepSpeedTrainer:
         most = max(map(len, shares))
         idle = _without_weight(min(rows, key=lambda row: len(row.token_ids)))
         return [share + [[idle]] * (most - len(share)) for share in shares]
+
+
+def threads_of_a_rank(options: DeepSpeedOptions) -> int:
+    """Returns CPU threads: as many as asked for, or an even share of the cores this process may use."""
+    return options.threads or max(1, len(os.sched_getaffinity(0)) // options.num_ranks)
+
+
+def extensions_folder() -> Path | None:
+    """Returns where ranks build what DeepSpeed compiles: one place an environment; None is torch's choice.
+
+    `TORCH_EXTENSIONS_DIR` says otherwise. It is torch's choice where the environment cannot be written.
+    """
+    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path(sys.prefix) / "torch_extensions")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+@contextmanager
+def building_extensions() -> Iterator[None]:
+    """Lets one group of ranks at a time start, the only time that they compile.
+
+    torch guards a build by a file, which a rank killed meanwhile leaves behind: every later start would wait
+    for it, silently and for ever. The kernel frees our lock with its owner, so whoever holds it knows that
+    such a file is stale.
+    """
+    folder = extensions_folder()
+    if folder is None:
+        yield
+        return
+    with (folder / "vdapo.lock").open("w") as lock:  # not inherited by the ranks
+        with suppress(OSError):  # no kernel locks on this file system
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for stale in folder.glob("*/lock"):
+                stale.unlink(missing_ok=True)
+        yield
 
 
 def _without_weight(row: TrainingRow) -> TrainingRow:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from transformers.initialization import no_init_weights
 
 from pipeline.batches import Batch, micro_batches
 from pipeline.ids import file_sha256
 from pipeline.shared_weights import Layout, SharedWeights, read_shared
 from pipeline.training import TrainingRow
-from pipeline.training.deepspeed import HEAD, RankSetup
+from pipeline.training.deepspeed import HEAD, PART_BYTES, RankSetup
 from pipeline.training.network import Network
 from pipeline.workers import connect_to_parent
 
@@ -29,22 +33,18 @@ class Rank:
     """This rank's part of the model, its optimizer, and what the trainer may ask of it."""
 
     def __init__(self, setup: RankSetup) -> None:
-        import deepspeed
         import transformers
 
         self._setup = setup
         self._rank = int(os.environ["RANK"])
         self._world = int(os.environ["WORLD_SIZE"])
-        if setup.options.threads:
-            torch.set_num_threads(setup.options.threads)
-        self._device = torch.device("cuda", self._rank) if torch.cuda.is_available() else torch.device("cpu")
-        deepspeed.init_distributed(
-            verbose=False,
-            auto_mpi_discovery=False,
-            init_method=f"file://{setup.meeting}",
-            rank=self._rank,
-            world_size=self._world,
-        )
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        self._device = torch.device("cpu")
+        if torch.cuda.is_available():
+            self._device = torch.device("cuda", self._rank)
+            torch.cuda.set_device(self._device)
+        if setup.trains:
+            self._meet()
         model_class = getattr(transformers, setup.model_class)
         config = model_class.config_class.from_dict(setup.model_config)
         with no_init_weights():  # memory that nobody writes to is not taken
@@ -55,9 +55,11 @@ class Rank:
         self._network = Network(model, head=setup.head, **setup.network)  # type: ignore[arg-type]
         self._parameters = dict(self._network.named_parameters())
         self._shared = SharedWeights()
-        if not setup.trains:  # every rank scores its share with a whole copy
+        if not setup.trains:  # every rank scores its share with a whole copy, and talks to no other
             self._engine: Any = self._network.to(self._device)
             return
+        import deepspeed
+
         zero = setup.options.config.get("zero_optimization", {})
         self._on_host = zero.get("offload_optimizer", {}).get("device", "none") != "none"
         optimizer = torch.optim.AdamW(
@@ -81,6 +83,18 @@ class Rank:
             },
         )
         self._make_moments()
+
+    def _meet(self) -> None:
+        import deepspeed
+
+        deepspeed.init_distributed(
+            verbose=False,
+            auto_mpi_discovery=False,
+            timeout=timedelta(seconds=self._setup.options.timeout),
+            init_method=f"file://{self._setup.meeting}",
+            rank=self._rank,
+            world_size=self._world,
+        )
 
     def _read_weights(self, named: dict[str, torch.nn.Parameter]) -> None:
         for name, tensor in read_shared(self._setup.weights):
@@ -178,23 +192,42 @@ class Rank:
 
     def gather_weights(self) -> Layout | None:
         """Returns where rank 0 put all weights, fp32 and by Hugging Face name."""
-        whole = {name: self._whole(p) for name, p in self._named()}
-        return self._shared.write(whole) if self._rank == 0 else None
+        named = self._named()
+        shapes = {name: (torch.float32, tuple(getattr(p, "ds_shape", p.shape))) for name, p in named}
+        layout = self._shared.reserve(shapes) if self._rank == 0 else None
+        targets = dict(read_shared(layout)) if layout else {}
+        for name, parameter in named:
+            whole = self._whole(parameter)
+            if name in targets:
+                targets[name].copy_(whole)
+            del whole  # no GPU has room for all of them
+        return layout
 
     def save(self, folder: str) -> dict[str, str]:
-        """Writes this rank's share of the tensors, weights and moments; returns file name -> SHA-256."""
-        from safetensors.torch import save_file
+        """Writes this rank's share of the tensors, weights and moments; returns file name -> SHA-256.
 
-        mine: dict[str, torch.Tensor] = {}
+        In files of at most `PART_BYTES`, or of one larger tensor: no more lies in host memory at once.
+        """
+        digests: dict[str, str] = {}
+        part: dict[str, torch.Tensor] = {}
+
+        def write() -> None:
+            path = Path(folder) / f"part-{self._rank:05d}-of-{self._world:05d}-{len(digests):05d}.safetensors"
+            save_file(part, path)
+            digests[path.name] = file_sha256(path)
+            part.clear()
+
         for place, (name, parameter) in enumerate(self._named()):
-            whole = {"weight": self._whole(parameter)} | {
-                kind: self._whole(parameter, kind) for kind in MOMENTS
-            }
-            if place % self._world == self._rank:
-                mine |= {f"{kind}.{name}": tensor.cpu().contiguous() for kind, tensor in whole.items()}
-        file = f"part-{self._rank:05d}-of-{self._world:05d}.safetensors"
-        save_file(mine, Path(folder) / file)
-        return {file: file_sha256(Path(folder) / file)}
+            for kind in ("weight", *MOMENTS):
+                whole = self._whole(parameter, None if kind == "weight" else kind)  # all ranks take part
+                if place % self._world == self._rank:
+                    if part and sum(t.nbytes for t in part.values()) + whole.nbytes > PART_BYTES:
+                        write()
+                    part[f"{kind}.{name}"] = whole.cpu().contiguous()
+                del whole
+        if part:
+            write()
+        return digests
 
     def load(self, where: tuple[str, Sequence[str], dict[str, int]]) -> None:
         """Takes every tensor of a checkpoint, each rank its own part, and the steps of body and head."""
@@ -289,8 +322,12 @@ def main() -> None:
     except EOFError:
         sys.exit(0)
     except Exception:
+        failed = time.monotonic()
         traceback.print_exc()
-        sys.exit(1)
+        sys.stderr.flush()
+        with suppress(OSError):  # the parent may have hung up
+            connection.send(("failed", failed))  # before the other ranks notice that this one is gone
+        os._exit(1)  # an orderly end might wait for them
 
 
 if __name__ == "__main__":

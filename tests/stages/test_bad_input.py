@@ -16,7 +16,8 @@ from env.catalog import ENVIRONMENTS, Environment
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.tables import labels_from
 from pipeline.types import Label
-from stages.backends import read_deepspeed_config
+from stages.backends import deepspeed_config, read_deepspeed_config
+from stages.settings import Config
 
 PHONE = ENVIRONMENTS["phone"]
 
@@ -104,13 +105,47 @@ def test_a_base_that_is_no_policy_or_cannot_end_a_message_is_refused(
     assert not (lab.run_dir / "sft" / "plan.json").exists()
 
 
-@pytest.mark.parametrize("content", ["[", "[]", '{"gradient_clipping": 1}', None])
-def test_a_wrong_deepspeed_configuration_is_refused(tmp_path: Path, content: str | None) -> None:
+ZERO_2 = {"zero_optimization": {"stage": 2}}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "not a readable JSON file"),
+        ("[", "not a readable JSON file"),
+        ("[]", "a JSON object is needed"),
+        (json.dumps(ZERO_2 | {"gradient_clipping": 1}), "sets gradient_clipping"),
+        ("{}", r"zero_optimization\.stage = 0; allowed: 2, 3"),
+        ('{"zero_optimization": {"stage": 0}}', r"zero_optimization\.stage = 0; allowed: 2, 3"),
+        ('{"zero_optimization": {"stage": "3"}}', 'stage = "3"; allowed: 2, 3'),
+        (json.dumps(ZERO_2 | {"fp16": {"enabled": True}}), r"fp16\.enabled = true; allowed: false"),
+        (
+            '{"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}',
+            r'offload_param\.device = "cpu"; allowed: "none"',
+        ),
+    ],
+)
+def test_a_wrong_deepspeed_configuration_is_refused(tmp_path: Path, content: str | None, said: str) -> None:
     path = tmp_path / "deepspeed.json"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(ConfigError, match=r"training\.deepspeed"):
+    with pytest.raises(ConfigError, match=rf"training\.deepspeed = .*{said}"):
         read_deepspeed_config(path)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "file", "other"),
+    [("float32", "zero2.json", "bfloat16"), ("bfloat16", "zero2_fp32.json", "float32")],
+)
+def test_deepspeeds_precision_is_the_settings(dtype: str, file: str, other: str) -> None:
+    """The file is a runtime setting; what is computed in must not change with it."""
+    path = Path(__file__).parents[2] / "configs" / "deepspeed" / file
+    training = {"backend": "deepspeed", "deepspeed": str(path)}
+    config = Config.model_validate({"training": training | {"dtype": dtype}})
+    with pytest.raises(ConfigError, match=rf"training\.dtype = {dtype}.*training\.deepspeed = .*={other},"):
+        deepspeed_config(config)
+    agreeing = Config.model_validate({"training": training | {"dtype": other}})
+    assert deepspeed_config(agreeing) == read_deepspeed_config(path)
 
 
 @pytest.mark.parametrize("level", [3, 9])

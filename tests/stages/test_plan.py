@@ -88,6 +88,20 @@ def test_qwen3_8b_on_24_gb_takes_what_arithmetic_says() -> None:
     assert phases["generation"].device["weights"] == count  # in bf16, over two GPUs
 
 
+def test_a_checkpoint_takes_host_memory_beside_what_the_hand_off_left() -> None:
+    """Each rank holds the largest tensor at most, 151,936 x 4,096 of fp32; of a smaller model 2 GB."""
+    _, phases = memory(EIGHT_24)
+    handoff, checkpoint = phases["hand-off"].host, phases["checkpoint"].host
+    assert checkpoint["parts being written"] == 8 * 4 * 151_936 * 4096
+    assert checkpoint["gathered weights, fp32"] == handoff["gathered weights, fp32"]
+    assert "trainer, while the engine works" not in checkpoint
+    assert phases["checkpoint"].device == phases["hand-off"].device
+    _, of_one = memory(str(ROOT / "configs" / "phone-qwen3-0.6b-1gpu.yaml"))
+    assert of_one["checkpoint"].host["parts being written"] == 2 * 10**9
+    _, of_torch = memory(DEMO)
+    assert "checkpoint" not in of_torch
+
+
 def test_24_gb_without_taking_turns_do_not_do_and_the_setting_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

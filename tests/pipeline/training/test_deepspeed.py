@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import os
+import signal
 import socket
+import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +20,20 @@ from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassifi
 
 from pipeline.credit import LossOptions
 from pipeline.errors import ArtifactError, DivergenceError
+from pipeline.ids import file_sha256
 from pipeline.losses import critic_loss, policy_loss
-from pipeline.training import TrainingRow
-from pipeline.training.deepspeed import DeepSpeedOptions, DeepSpeedTrainer
+from pipeline.shared_weights import SharedWeights, read_shared
+from pipeline.training import TrainingRow, deepspeed_rank
+from pipeline.training.deepspeed import (
+    DeepSpeedOptions,
+    DeepSpeedTrainer,
+    building_extensions,
+    extensions_folder,
+    threads_of_a_rank,
+)
+from pipeline.training.deepspeed_rank import MOMENTS, Rank
 from pipeline.training.torch import TorchTrainer
+from pipeline.workers import WorkerDiedError
 from stages.backends import read_deepspeed_config
 
 pytestmark = pytest.mark.slow
@@ -95,12 +110,12 @@ def moments_of(folder: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-@pytest.mark.parametrize("zero", [2, 3])
+@pytest.mark.parametrize(("zero", "recompute"), [(2, False), (3, False), (3, True)])
 def test_losses_gradients_and_weights_are_those_of_one_process(
-    zero: int, tmp_path: Path, closing: list[DeepSpeedTrainer]
+    zero: int, recompute: bool, tmp_path: Path, closing: list[DeepSpeedTrainer]
 ) -> None:
     alone = TorchTrainer(model(Qwen3ForCausalLM), head="policy", **SETTINGS)
-    closing.append(deepspeed_trainer(zero))
+    closing.append(deepspeed_trainer(zero, recompute=recompute))
     [ranks] = closing
     for update in range(5):
         rows = rows_of(update)
@@ -118,6 +133,7 @@ def test_losses_gradients_and_weights_are_those_of_one_process(
         torch.testing.assert_close(weights[name], parameter.detach(), rtol=1e-4, atol=1e-5)
     for mine, theirs in zip(ranks.forward(rows_of(9)), alone.forward(rows_of(9)), strict=True):
         np.testing.assert_allclose(mine["logprobs"], theirs["logprobs"], atol=1e-4)
+    assert ranks.forward([]) == []
 
 
 @pytest.mark.parametrize(("zero", "resumed_ranks"), [(2, 1), (3, 1), (3, 2)])
@@ -164,6 +180,66 @@ def test_a_loss_or_gradient_that_is_not_finite_changes_no_weight(closing: list[D
     weights = trainer.weights()
     for name, parameter in fresh.model.named_parameters():
         torch.testing.assert_close(weights[name], parameter.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_rank_that_failed_first_is_the_one_that_is_told_of(closing: list[DeepSpeedTrainer]) -> None:
+    """Rank 0 has the longer row and waits for rank 1, whose row lacks what the loss needs."""
+    closing.append(trainer := deepspeed_trainer(2))
+    columns = {
+        name: np.full(20, 0.1, np.float32)
+        for name in ("weight", "advantages", "old_logprobs", "engine_logprobs", "ref_logprobs")
+    }
+    whole = TrainingRow(np.arange(20, dtype=np.int32), columns)
+    wanting = TrainingRow(np.arange(10, dtype=np.int32), {"weight": np.full(10, 0.1, np.float32)})
+    with pytest.raises(WorkerDiedError, match=r"(?s)^DeepSpeed rank 1 .*KeyError"):
+        trainer.update([whole, wanting], LOSS)
+
+
+def test_a_rank_that_is_killed_is_noticed_while_others_wait(closing: list[DeepSpeedTrainer]) -> None:
+    closing.append(trainer := deepspeed_trainer(2))
+    os.kill(trainer._ranks[1].pid, signal.SIGSTOP)
+    killing = threading.Timer(2.0, os.kill, (trainer._ranks[1].pid, signal.SIGKILL))
+    killing.start()
+    with pytest.raises(WorkerDiedError, match=r"^DeepSpeed rank 1 .* was killed by SIGKILL"):
+        trainer.update(rows_of(0), LOSS)
+    killing.join()
+
+
+def test_a_build_that_was_killed_does_not_stop_the_next_start(closing: list[DeepSpeedTrainer]) -> None:
+    pytest.importorskip("deepspeed", reason="make setup-engines installs it")
+    with building_extensions():  # no other group starts meanwhile
+        folder = extensions_folder()
+        assert folder is not None
+        (left_behind := folder / "deepspeed_shm_comm" / "lock").parent.mkdir(exist_ok=True)
+        left_behind.touch()
+    closing.append(trainer := deepspeed_trainer(2, 1))
+    assert trainer.update(rows_of(0), LOSS)["grad_norm"] > 0
+    assert not left_behind.exists()
+
+
+def test_groups_of_ranks_start_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    seen = []
+
+    def start() -> None:
+        with building_extensions():
+            seen.append("second")
+
+    with building_extensions():
+        second = threading.Thread(target=start)
+        second.start()
+        second.join(0.5)
+        seen.append("first")
+    second.join(60)
+    assert seen == ["first", "second"]
+
+
+@pytest.mark.parametrize(("threads", "ranks", "expected"), [(0, 2, 3), (0, 8, 1), (5, 8, 5)])
+def test_ranks_share_the_cores(
+    threads: int, ranks: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(7)))
+    assert threads_of_a_rank(DeepSpeedOptions(num_ranks=ranks, threads=threads)) == expected
 
 
 def test_two_trainers_at_once_need_no_port(
@@ -238,9 +314,13 @@ def test_offloading_between_updates_changes_nothing(
         torch.testing.assert_close(expected[name], parameter.detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_ranks_that_only_score_leave_and_come_back(closing: list[DeepSpeedTrainer]) -> None:
-    pytest.importorskip("deepspeed", reason="make setup-engines installs it")
+def test_ranks_that_only_score_need_no_deepspeed_leave_and_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closing: list[DeepSpeedTrainer]
+) -> None:
     options = DeepSpeedOptions(num_ranks=2, config=ZERO[2], threads=1, timeout=300)
+    code = "def init_distributed(**_): raise RuntimeError('only ranks that train meet')"
+    (tmp_path / "deepspeed.py").write_text(code)  # found before the real one
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     closing.append(scorer := DeepSpeedTrainer(model(Qwen3ForCausalLM), head="policy", options=options))
     alone = TorchTrainer(model(Qwen3ForCausalLM), head="policy")
     for _ in range(2):
@@ -272,3 +352,67 @@ def test_the_shipped_configurations_train_and_hand_over_a_model(
     weights = trainer.weights()
     for key, parameter in exported.named_parameters():
         assert torch.equal(parameter, weights[key])
+
+
+NUMBERS = {"embedding": (8, 4), "large": (16, 8), "b": (4, 4), "c": (4, 4), "norm": (4,)}
+
+
+class Gathering:
+    """Stands in for DeepSpeed's gathering, and counts the bytes of what is alive of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.alive: list[weakref.ref[torch.Tensor]] = []
+        self.most = 0
+        monkeypatch.setattr(Rank, "_whole", lambda _, parameter, kind=None: self.whole(parameter, kind))
+
+    def whole(self, parameter: torch.Tensor, kind: str | None) -> torch.Tensor:
+        gathered = parameter.detach() + (0 if kind is None else 1 + MOMENTS.index(kind))
+        self.alive.append(weakref.ref(gathered))
+        self.most = max(self.most, sum(t.nbytes for ref in self.alive if (t := ref()) is not None))
+        return gathered
+
+
+def rank_of(number: int, world: int = 2) -> Rank:
+    """Returns a rank that has parameters and nothing else."""
+    rank = object.__new__(Rank)
+    rank._rank, rank._world, rank._shared = number, world, SharedWeights()
+    rank._parameters = {
+        f"model.{name}": torch.nn.Parameter(torch.arange(float(math.prod(shape))).reshape(shape))
+        for name, shape in NUMBERS.items()
+    }
+    return rank
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_hand_off_holds_one_gathered_tensor_at_a_time(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    gathering = Gathering(monkeypatch)
+    layout = (rank := rank_of(number)).gather_weights()
+    assert len(gathering.alive) == len(NUMBERS)
+    assert gathering.most == 4 * 16 * 8  # the largest
+    assert (layout is not None) == (number == 0)
+    if layout is not None:
+        handed_over = dict(read_shared(layout))
+        assert all(torch.equal(handed_over[name], parameter) for name, parameter in rank._named())
+
+
+def test_a_checkpoint_is_written_in_parts_and_never_held_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = 4 * 50  # of fp32 numbers: several small tensors, less than a large one
+    monkeypatch.setattr(deepspeed_rank, "PART_BYTES", part)
+    found: dict[str, torch.Tensor] = {}
+    for number in (0, 1):
+        gathering = Gathering(monkeypatch)
+        digests = rank_of(number).save(str(tmp_path))
+        assert gathering.most <= 2 * 4 * 16 * 8  # on a CPU: one as large as this kept, and the next gathered
+        assert len(digests) > 2
+        for name, digest in digests.items():
+            assert file_sha256(tmp_path / name) == digest
+            tensors = load_file(tmp_path / name)
+            assert len(tensors) == 1 or sum(t.nbytes for t in tensors.values()) <= part
+            assert not found.keys() & tensors.keys()
+            found |= tensors
+    for place, kind in enumerate(("weight", *MOMENTS)):
+        for name, shape in NUMBERS.items():
+            expected = torch.arange(float(math.prod(shape))).reshape(shape) + place
+            assert torch.equal(found[f"{kind}.{name}"], expected)

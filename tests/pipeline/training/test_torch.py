@@ -240,6 +240,7 @@ def test_exported_model_loads_with_automodel(tmp_path: Path) -> None:
 def test_a_trainer_without_a_learning_rate_only_scores() -> None:
     trainer = policy_trainer(learning_rate=None)
     assert len(trainer.forward(policy_training_rows(2))) == 2
+    assert trainer.forward([]) == []
     with pytest.raises(ValueError, match="learning rate"):
         trainer.update(policy_training_rows(), LOSS)
 
