@@ -18,6 +18,10 @@ from pipeline.workers import connect_to_parent
 EXTENSION = f"{__package__}.vllm_replica.WeightReceiver"
 
 
+CPU_BATCH_TOKENS = 4096
+"""Tokens of a pass on a CPU, at least."""
+
+
 class WeightReceiver:
     """Mixed into vLLM's worker, whose `reload_weights` it calls with weights of another process."""
 
@@ -43,7 +47,12 @@ def make_engine(folder: str, max_length: int, max_live: int, options: VllmOption
     where: dict[str, Any] = (
         {"gpu_memory_utilization": options.memory_share, "enable_sleep_mode": True}
         if on_gpu
-        else {"kv_cache_memory_bytes": int(options.kv_cache_gib * 2**30)}
+        else {
+            "kv_cache_memory_bytes": int(options.kv_cache_gib * 2**30),
+            # A prompt cut in two makes vLLM 0.32 take back a draw, and a CPU's generator cannot.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(max_length, CPU_BATCH_TOKENS),
+        }
     )
     return LLMEngine.from_engine_args(
         EngineArgs(
