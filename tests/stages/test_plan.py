@@ -127,6 +127,14 @@ def test_an_engine_without_room_for_one_rollout_does_not_fit(capsys: pytest.Capt
     assert "does not fit: generation: raise engine.memory_share" in capsys.readouterr().out
 
 
+def test_a_row_that_the_cache_cannot_hold_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    """vLLM would not start: Qwen3's 40,960 positions are more than this cache holds."""
+    [small] = [str(path) for path in QWEN3 if "0.6b" in path.stem]
+    assert main(["plan", small, "engine.max_length=40960"]) == 2
+    said = capsys.readouterr().out
+    assert "does not fit: generation: the cache holds 30,565 tokens, one row may take 40,960" in said
+
+
 def test_host_memory_is_held_against_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", EIGHT_24, "hardware.host_memory_gib=100"]) == 2
     printed = capsys.readouterr().out
