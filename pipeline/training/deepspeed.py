@@ -151,12 +151,16 @@ class DeepSpeedTrainer:
         )
         with building_extensions() if setup.trains else nullcontext():
             self._ranks = [self._start(rank) for rank in range(options.num_ranks)]
-            for rank in self._ranks:
-                rank.send(setup)
-            with torch.no_grad():
-                for parameter in model.parameters():  # one number, whatever the shape
-                    parameter.data = parameter.new_zeros(()).expand(parameter.shape)
-            self._answers()
+            try:
+                for rank in self._ranks:
+                    rank.send(setup)
+                with torch.no_grad():
+                    for parameter in model.parameters():  # one number, whatever the shape
+                        parameter.data = parameter.new_zeros(()).expand(parameter.shape)
+                self._answers()
+            except BaseException:
+                self.close()  # before another group starts: one of them may be compiling
+                raise
         if setup.trains:
             self._shared.close()  # ranks that only score read it again after `offload`
 
