@@ -222,7 +222,7 @@ OURS = ("optimizer", "scheduler", "gradient_clipping", "gradient_accumulation_st
 
 
 ALLOWED: dict[str, tuple[Any, ...]] = {
-    "zero_optimization.stage": (2, 3),  # in bf16 DeepSpeed runs stage 1 with another optimizer
+    "zero_optimization.stage": (1, 2, 3),
     "zero_optimization.offload_param.device": ("none",),
     "fp16.enabled": (False,),  # bf16 or fp32
 }
@@ -279,8 +279,14 @@ def read_deepspeed_config(path: Path) -> dict[str, Any]:
             "remove them there"
         )
     zero = _object(content, "zero_optimization")
+    stage = zero.get("stage", 0)
+    if stage == 1 and is_half(content):
+        raise ConfigError(
+            f"training.deepspeed = {path}: zero_optimization.stage = 1 with bf16, for which DeepSpeed takes "
+            "another optimizer than the trainer knows. Next: stage 2, which needs less memory"
+        )
     found = {
-        "zero_optimization.stage": zero.get("stage", 0),
+        "zero_optimization.stage": stage,
         "zero_optimization.offload_param.device": _object(zero, "offload_param").get("device", "none"),
         "fp16.enabled": _object(content, "fp16").get("enabled", False),
     }

@@ -115,9 +115,13 @@ ZERO_2 = {"zero_optimization": {"stage": 2}}
         ("[", "not a readable JSON file"),
         ("[]", "a JSON object is needed"),
         (json.dumps(ZERO_2 | {"gradient_clipping": 1}), "sets gradient_clipping"),
-        ("{}", r"zero_optimization\.stage = 0; allowed: 2, 3"),
-        ('{"zero_optimization": {"stage": 0}}', r"zero_optimization\.stage = 0; allowed: 2, 3"),
-        ('{"zero_optimization": {"stage": "3"}}', 'stage = "3"; allowed: 2, 3'),
+        ("{}", r"zero_optimization\.stage = 0; allowed: 1, 2, 3"),
+        ('{"zero_optimization": {"stage": 0}}', r"zero_optimization\.stage = 0; allowed: 1, 2, 3"),
+        ('{"zero_optimization": {"stage": "3"}}', 'stage = "3"; allowed: 1, 2, 3'),
+        (
+            '{"zero_optimization": {"stage": 1}, "bf16": {"enabled": true}}',
+            r"stage = 1 with bf16.*Next: stage 2",
+        ),
         (json.dumps(ZERO_2 | {"fp16": {"enabled": True}}), r"fp16\.enabled = true; allowed: false"),
         (
             '{"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}',

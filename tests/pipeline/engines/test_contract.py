@@ -45,6 +45,11 @@ class Subject:
     stops: tuple[int, ...] = (STOP, 5, 9)
     exact: bool = True
 
+    @property
+    def temperature(self) -> float:
+        """Of messages to be sampled twice: among thousands of unlikely tokens any bit decides a draw."""
+        return 1.0 if self.exact else 0.0
+
 
 def scripted_engine() -> Engine:
     return ScriptedEngine(pseudo_reply, "first", max_per_collect=2)
@@ -205,7 +210,10 @@ def test_there_is_one_finite_logprob_per_token_and_none_is_positive(
 
 
 def test_a_result_depends_on_its_request_and_not_on_its_company(subject: Subject) -> None:
-    requests = [ask(f"r{i}", prompt, seed=i) for i, prompt in enumerate(some_prompts(9))]
+    requests = [
+        ask(f"r{i}", prompt, seed=i, temperature=subject.temperature)
+        for i, prompt in enumerate(some_prompts(9))
+    ]
     together = answers(subject.make(), requests)
     backwards = answers(subject.make(), requests[::-1])
     alone = {}
@@ -262,11 +270,12 @@ def first_turn(engine: Engine) -> list[int]:
 def test_the_next_turn_of_a_rollout_reuses_what_was_computed(subject: Subject) -> None:
     engine = subject.make()
     second = first_turn(engine)
-    with_cache = answers(engine, [ask("turn 1", second, cache_key="k")])["turn 1"]
+    how = {"temperature": subject.temperature}
+    with_cache = answers(engine, [ask("turn 1", second, cache_key="k", **how)])["turn 1"]
     assert engine.counters.cached_tokens == 105 // block_of(engine) * block_of(engine)
     assert with_cache.cached_tokens == engine.counters.cached_tokens
     assert engine.counters.prompt_tokens == 100 + 109
-    without = answers(subject.make(), [ask("turn 1", second)])["turn 1"]
+    without = answers(subject.make(), [ask("turn 1", second, **how)])["turn 1"]
     assert_same(subject, [(with_cache, without)])
 
 
@@ -274,9 +283,10 @@ def test_a_changed_prefix_is_reused_only_up_to_the_change(subject: Subject) -> N
     engine = subject.make()
     second = first_turn(engine)
     second[70] = 45
-    changed = answers(engine, [ask("turn 1", second, cache_key="k")])["turn 1"]
+    how = {"temperature": subject.temperature}
+    changed = answers(engine, [ask("turn 1", second, cache_key="k", **how)])["turn 1"]
     assert engine.counters.cached_tokens == 70 // block_of(engine) * block_of(engine)
-    assert_same(subject, [(changed, answers(subject.make(), [ask("turn 1", second)])["turn 1"])])
+    assert_same(subject, [(changed, answers(subject.make(), [ask("turn 1", second, **how)])["turn 1"])])
 
 
 def test_a_released_cache_is_not_reused(make_engine: Callable[[], Engine]) -> None:

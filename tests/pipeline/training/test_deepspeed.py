@@ -51,7 +51,7 @@ ZERO = {
         "zero_optimization": {"stage": stage}
         | ({"stage3_param_persistence_threshold": 0} if stage == 3 else {})
     }
-    for stage in (2, 3)
+    for stage in (1, 2, 3)
 }
 
 
@@ -110,7 +110,7 @@ def moments_of(folder: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-@pytest.mark.parametrize(("zero", "recompute"), [(2, False), (3, False), (3, True)])
+@pytest.mark.parametrize(("zero", "recompute"), [(1, False), (2, False), (3, False), (3, True)])
 def test_losses_gradients_and_weights_are_those_of_one_process(
     zero: int, recompute: bool, tmp_path: Path, closing: list[DeepSpeedTrainer]
 ) -> None:
@@ -136,7 +136,7 @@ def test_losses_gradients_and_weights_are_those_of_one_process(
     assert ranks.forward([]) == []
 
 
-@pytest.mark.parametrize(("zero", "resumed_ranks"), [(2, 1), (3, 1), (3, 2)])
+@pytest.mark.parametrize(("zero", "resumed_ranks"), [(1, 2), (2, 1), (3, 1), (3, 2)])
 def test_a_checkpoint_goes_on_on_another_number_of_ranks(
     zero: int, resumed_ranks: int, tmp_path: Path, closing: list[DeepSpeedTrainer]
 ) -> None:
