@@ -39,6 +39,7 @@ from benchmarks.demo_seeds import machine_facts
 from env.chains import Chains, plan_groups
 from pipeline.config import load_config
 from pipeline.engines import Generation, GenerationRequest
+from pipeline.engines.vllm_replica import CPU_BATCH_TOKENS
 from pipeline.types import Rollout, Task
 from stages.backends import Player, make_player
 from stages.settings import Chain, Config
@@ -388,6 +389,8 @@ def offline_options(folder: Path, config: Config, max_length: int) -> dict[str, 
         "block_size": engine.block_size,
         "kv_cache_memory_bytes": int(engine.kv_cache_gib * 2**30),
         "enable_prefix_caching": True,
+        "enable_chunked_prefill": False,  # as the replica has it on a CPU, and for its reason
+        "max_num_batched_tokens": max(max_length, CPU_BATCH_TOKENS),
         "logprobs_mode": "processed_logprobs",
         "skip_tokenizer_init": True,
         "generation_config": "vllm",
