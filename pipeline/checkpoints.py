@@ -14,6 +14,8 @@ from pipeline.failpoints import failpoint
 from pipeline.ids import file_sha256
 
 KEEP = 2
+PART_BYTES = 2 * 10**9
+"""Most bytes of a checkpoint that a rank holds in host memory at once, unless one tensor is larger."""
 
 
 class Checkpoints:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.checkpoints import PART_BYTES
 from pipeline.credit import make_credit
 from pipeline.errors import ConfigError
 from pipeline.planner import (
@@ -223,8 +224,6 @@ def _host_bytes(
 
 def _checkpoint_bytes(handoff: Mapping[str, int], shape: Shape, how: Training) -> dict[str, int]:
     """Returns what lies in host memory while ranks write a checkpoint; the trainer is on its GPUs."""
-    from pipeline.training.deepspeed import PART_BYTES
-
     held = {name: size for name, size in handoff.items() if name != WAITING}
     part = max(PART_BYTES, 4 * shape.vocabulary * shape.width)  # the largest tensor is a part of its own
     return {**held, "parts being written": min(how.num_ranks * part, 12 * shape.parameters)}

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from pipeline.training import Loss
 
 STATE = "state.json"
-PART_BYTES = 2 * 10**9
-"""Most bytes of a checkpoint that a rank holds in host memory at once, unless one tensor is larger."""
 HEAD = "score."
 """First letters of the names of a critic's head, which may be trained alone."""
 

@@ -18,10 +18,11 @@ from safetensors.torch import save_file
 from transformers.initialization import no_init_weights
 
 from pipeline.batches import Batch, micro_batches
+from pipeline.checkpoints import PART_BYTES
 from pipeline.ids import file_sha256
 from pipeline.shared_weights import Layout, SharedWeights, read_shared
 from pipeline.training import TrainingRow
-from pipeline.training.deepspeed import HEAD, PART_BYTES, RankSetup
+from pipeline.training.deepspeed import HEAD, RankSetup
 from pipeline.training.network import Network
 from pipeline.workers import connect_to_parent
 

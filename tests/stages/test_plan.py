@@ -167,7 +167,8 @@ def test_more_ranks_or_replicas_than_gpus_are_refused(capsys: pytest.CaptureFixt
 
 def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
     overrides = [
-        "tasks.num_train=100", "tasks.num_test=50", "labels.max_states=70", "labels.num_continuations=3",
+        "tasks.num_train=100", "tasks.num_val=30", "tasks.num_test=50",
+        "labels.max_states=70", "labels.num_continuations=3",
         "rollouts.chain={num_attempts: 2, draws: 3, feedback_free_share: 0.3, feedback_free_draws: 4}",
         "evaluation.draws=2", "evaluation.num_attempts=2", "critic_report.tasks_per_split=10",
         "critic_report.draws=2", "critic_report.num_continuations=5", "critic_report.guided=true",
@@ -175,8 +176,8 @@ def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
     work = {entry.stage: entry for entry in work_of(load_config(Config, Path(DEMO), overrides))}
     assert work["rollouts"].rollouts == 70 * 2 * 3 + 30 * 4
     assert work["labels"].rollouts == 70 * 3
-    # Two policies on two splits of 50 tasks: two sampled tries, a greedy one, two attempts.
-    assert work["evaluation"].rollouts == 2 * 2 * 50 * (2 + 1 + 2)
+    # Two policies on 30 val tasks and 50 of an unseen split: two sampled tries, a greedy one, two attempts.
+    assert work["evaluation"].rollouts == 2 * (30 + 50) * (2 + 1 + 2)
     # Two splits of ten tasks, bare and guided: two rollouts, of one of which every state is continued.
     turns = ENVIRONMENTS["phone"].max_turns
     assert work["critic_report"].rollouts == 2 * 10 * 2 * (2 + turns * 5)
