@@ -7,7 +7,7 @@ located errors; `targets.py` never gives those choices the rollout's own outcome
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.ids import digest
@@ -90,10 +90,11 @@ def choose_states(
     if any(not 0 <= share <= 1 for share in (*anchors, guided_share)):
         raise ValueError(f"anchors {tuple(anchors)} and guided_share {guided_share} must lie in [0, 1]")
     queues: dict[Context, list[StateRef]] = {"bare": [], "guided": []}
-    for context in queues:
-        queues[context] = _rounds([r for r in rollouts if r.context == context], anchors, around_errors, seed)
-    num_bare, num_guided = _shares(len(queues["bare"]), len(queues["guided"]), max_states, guided_share)
     drawn = {rollout.rollout_id: rollout.seed for rollout in rollouts}
+    for context in queues:
+        own = [rollout for rollout in rollouts if rollout.context == context]
+        queues[context] = _rounds(own, drawn, anchors, around_errors, seed)
+    num_bare, num_guided = _shares(len(queues["bare"]), len(queues["guided"]), max_states, guided_share)
     chosen = queues["bare"][:num_bare] + queues["guided"][:num_guided]
     return sorted(chosen, key=lambda s: (drawn[s.rollout_id], s))
 
@@ -110,11 +111,17 @@ def _shares(num_bare: int, num_guided: int, cap: int | None, share: float) -> tu
 
 
 def _rounds(
-    rollouts: Sequence[Rollout], anchors: Sequence[float], around_errors: bool, seed: int
+    rollouts: Sequence[Rollout],
+    drawn: Mapping[str, int],
+    anchors: Sequence[float],
+    around_errors: bool,
+    seed: int,
 ) -> list[StateRef]:
-    """Returns all candidate states so that any first n of them are spread over the tasks."""
+    """Returns all candidate states so that any first n of them are spread over the tasks.
+
+    `drawn` is rollout_id -> its seed.
+    """
     by_task: dict[str, dict[str, StateRef]] = {}
-    drawn = {r.rollout_id: r.seed for r in rollouts}
     for rollout in sorted(rollouts, key=lambda r: (digest(seed, r.seed), r.rollout_id)):
         if rollout.start_step_index > 0 or rollout.reward is None or rollout.env_status != "ok":
             continue

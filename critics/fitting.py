@@ -102,9 +102,8 @@ class HeldOut:
         """
         own = self.num_samples - self.fresh_samples
         share = own / np.maximum(1, np.bincount(self.row, weights=own))[self.row]
-        return self.fresh_success + (
-            self.num_success - self.fresh_success
-        ) * share, self.fresh_samples + share
+        own_success = self.num_success - self.fresh_success
+        return self.fresh_success + own_success * share, self.fresh_samples + share
 
     def logits(self, trainer: Trainer) -> np.ndarray:
         """Returns the raw value logits z [N] of a trainer's present weights."""
