@@ -116,7 +116,8 @@ def _call(
     offered: Sequence[str] = (),
     request: Request | None = None,
 ) -> ToolCall:
-    values = {name: view.world.profile[name] for name in view.known.refused & view.known.doubtful}
+    refused = view.known.refused | view.taught.refused
+    values = {name: view.world.profile[name] for name in refused & view.known.doubtful}
     auth_info: dict[str, str | None] = {name: values.get(name, FROM_FORM) for name in given}
     auth_info |= dict.fromkeys(offered)
     request_id = (request or view.world.requests[0]).request_id
@@ -258,13 +259,12 @@ def _union(view: View, lines: Sequence[Department], knows_trade: bool) -> tuple[
     for line in lines:
         fields, is_sure = _wants(view, line, view.guess(line) if knows_trade else ())
         wanted += fields
-        told = view.told(line)
-        if told is not None:
-            spare += [name for other in told.others for name in ordered(other)]
+        for told in (view.told(line), view.taught.lines.get(line.phone)):
+            spare += [name for other in (told.others if told else ()) for name in ordered(other)]
         if knows_trade and not is_sure and view.level.has_wait:
             spare += INDUSTRIES[view.world.company.industry].values()
-    fields = tuple(dict.fromkeys((*wanted, *spare)))[: view.cap]
-    return fields or COMMON_FIELDS[:1]
+    fields = [name for name in dict.fromkeys((*wanted, *spare)) if name not in view.taught.lacking]
+    return tuple(fields[: view.cap]) or COMMON_FIELDS[:1]
 
 
 def adaptive(view: View) -> ToolCall | None:

@@ -242,8 +242,11 @@ def _widened(
     slots = tuple(INDUSTRIES[industry].values())
     rules: list[Rule] = []
     if roll < level.second_alternative:
-        others = [chosen for chosen in combinations(slots, len(first)) if set(chosen) != set(first)]
-        rules = [AnyOf((AllOf(first), AllOf(other))) for other in others]
+        others = list(combinations(slots, len(first)))
+        if rng.random() < 0.5:  # half of the alternatives hold a field that the industry does not use
+            spare = [field for field in FIELDS if field not in slots]
+            others = [(*chosen, field) for chosen in combinations(slots, len(first) - 1) for field in spare]
+        rules = [AnyOf((AllOf(first), AllOf(other))) for other in others if set(other) != set(first)]
     elif roll < level.second_alternative + level.k_of_n and len(first) < MAX_MINIMAL_SETS:
         extras = [field for field in FIELDS if field not in first]
         rules = [KOfN(len(first), (*first, extra)) for extra in extras]
