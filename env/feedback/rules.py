@@ -114,7 +114,7 @@ def _observed(events: Sequence[Event]) -> list[str]:
 
 def _on_the_way(events: Sequence[Event]) -> list[str]:
     """Returns what routing, hours, holds and doubtful values taught: one sentence a line, its last word."""
-    sentences = {}
+    sentences: dict[tuple[str, ...], str] = {}
     for event in events:
         if event.code == "must_call_first":
             who = event.detail or "another line comes first"

@@ -178,7 +178,12 @@ def is_locked(world: World, state: State, phone: str) -> bool:
 
 
 def _answer(
-    world: World, state: State, line: Department, request: Request, sent: Sent, called: Department | None = None
+    world: World,
+    state: State,
+    line: Department,
+    request: Request,
+    sent: Sent,
+    called: Department | None = None,
 ) -> tuple[State, Outcome]:
     """Returns what the line that has taken a call makes of it; `called` passed it on, if given."""
     level = world.level
@@ -224,9 +229,7 @@ def _answer(
     if line == path[-1]:
         return replace(state, served=state.served | {request_id}), outcome("served")
     following = path[place + 1]
-    referred = replace(
-        outcome("referred", other=following.name), gives_reference=following.token is not None
-    )
+    referred = replace(outcome("referred", other=following.name), gives_reference=following.token is not None)
     return replace(state, referred=state.referred | {(request_id, line.phone)}), referred
 
 

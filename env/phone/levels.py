@@ -10,7 +10,7 @@ from pipeline.errors import ConfigError
 Edges = dict[str, str]
 """kind of department -> kind whose department must have referred the customer first."""
 
-_UNCHAINED: Edges = {kind: "customer_service" for kind in ("fraud", "claims", "billing")}
+_UNCHAINED: Edges = dict.fromkeys(("fraud", "claims", "billing"), "customer_service")
 _CHAINED: Edges = _UNCHAINED | {"accounts": "billing"}
 
 

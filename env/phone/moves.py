@@ -1,4 +1,4 @@
-"""Messages as the solver sees them: abstract moves, what they do to a state, and the tool calls they stand for."""
+"""Messages as the solver sees them: abstract moves, what they do to a state, what calls they stand for."""
 
 from __future__ import annotations
 
@@ -60,9 +60,7 @@ def tool_call(world: World, move: Move) -> ToolCall | None:
                 field: world.profile[field] if field in slips else FROM_FORM for field in ordered(move.fields)
             }
             info |= dict.fromkeys(ordered(move.offered))
-            return ToolCall(
-                CALL, {"phone_number": move.phone, "request": move.request_id, "auth_info": info}
-            )
+            return ToolCall(CALL, {"phone_number": move.phone, "request": move.request_id, "auth_info": info})
         case "wait":
             return ToolCall(WAIT, {})
         case _:

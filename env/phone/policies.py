@@ -134,7 +134,7 @@ def _lines(view: View, knows_trade: bool) -> dict[str, tuple[Department, Request
 
 
 def _deliver(view: View, knows_trade: bool) -> ToolCall | None:
-    """Calls one line after the other with all that the form gave; stops once something is refused for good."""
+    """Calls line after line with all that the form gave; stops once something is refused for good."""
     known = view.known
     if "on_hold" in view.last_codes:
         return ToolCall(WAIT, {})
@@ -151,9 +151,7 @@ def _deliver(view: View, knows_trade: bool) -> ToolCall | None:
             return None
     for request in view.requests:
         route = view.route(request, knows_trade)
-        line = next(
-            (x for x in route[:-1] if (request.request_id, x.phone) not in known.referred), route[-1]
-        )
+        line = next((x for x in route[:-1] if (request.request_id, x.phone) not in known.referred), route[-1])
         if known.opens.get(line.phone, 0) > view.messages + 1:
             continue
         given = ordered(known.form)
@@ -253,7 +251,7 @@ def _careful(view: View, knows_trade: bool) -> ToolCall | None:
 
 
 def _union(view: View, lines: Sequence[Department], knows_trade: bool) -> tuple[str, ...]:
-    """Returns the form for all lines: what each wants, then what else would do, as far as the form takes it."""
+    """Returns the form for all lines: what each wants, then what else would do, as far as it goes."""
     wanted: list[str] = []
     spare: list[str] = []
     for line in lines:
@@ -263,8 +261,8 @@ def _union(view: View, lines: Sequence[Department], knows_trade: bool) -> tuple[
             spare += [name for other in (told.others if told else ()) for name in ordered(other)]
         if knows_trade and not is_sure and view.level.has_wait:
             spare += INDUSTRIES[view.world.company.industry].values()
-    fields = [name for name in dict.fromkeys((*wanted, *spare)) if name not in view.taught.lacking]
-    return tuple(fields[: view.cap]) or COMMON_FIELDS[:1]
+    obtainable = [name for name in dict.fromkeys((*wanted, *spare)) if name not in view.taught.lacking]
+    return tuple(obtainable[: view.cap]) or COMMON_FIELDS[:1]
 
 
 def adaptive(view: View) -> ToolCall | None:

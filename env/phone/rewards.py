@@ -46,8 +46,8 @@ def potential(world: World, state: State) -> float:
     """Returns Phi(s) in [0, 1]: how far up the ladder the requests are, as a mean; 0 once all is over.
 
     Rungs of a request: 0.2 some field that it needs, 0.3 all of them, 0.5 identified on its path, 0.7 its own
-    line comes next, 1 served. Added to a reward as F = gamma * Phi(s') - Phi(s), it telescopes: nothing can be
-    farmed, and what is optimal stays so (Ng, Harada and Russell 1999).
+    line comes next, 1 served. Added to a reward as F = gamma * Phi(s') - Phi(s), it telescopes: nothing can
+    be farmed, and what is optimal stays so (Ng, Harada and Russell 1999).
     """
     if state.ended or state.tick >= world.level.max_turns:
         return 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 from env.phone.calls import Outcome, Sent, State, is_locked, place_call, tick, wait
@@ -99,7 +99,9 @@ def optimal_move(world: World, state: State) -> Move | None:
     turns = fewest_turns(world, state)
     if turns in (0, math.inf):
         return None
-    return next(move for move in _moves(world, state) if fewest_turns(world, play(world, state, move)) < turns)
+    return next(
+        move for move in _moves(world, state) if fewest_turns(world, play(world, state, move)) < turns
+    )
 
 
 def optimal_plan(world: World, state: State) -> list[Move]:
@@ -130,7 +132,7 @@ def _moves(world: World, state: State) -> Iterator[Move]:
 
 
 def _full_call(world: World, state: State, line: Department, request_id: str) -> Move:
-    """Returns a call that gives all that this rollout has; a line that holds the call already is waited for."""
+    """Returns a call that gives all that this rollout has; if just that call is on hold, waiting for it."""
     given = state.form or frozenset()
     if line.token is not None:
         giver = next(other for other in world.company.departments if other.kind == line.after)

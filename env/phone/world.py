@@ -430,10 +430,12 @@ def _today(world: World, rng: Random) -> dict[str, Any]:
         # Half of the lines have day hours, so those are closed twice as often as a line is.
         if rng.random() < 2 * level.closed and line.hours == "day":
             closings.append((line.phone, rng.randint(*level.opens)))
-    slips = ()
+    slips: tuple[tuple[str, str], ...] = ()
     if world.user == "difficult":
         field = rng.choice([field for field in world.profile if field in world.needed_fields()])
-        wrong = next(value for value in iter(lambda: _value(field, rng), "") if value not in world.profile.values())
+        wrong = world.profile[field]
+        while wrong in world.profile.values():
+            wrong = _value(field, rng)
         slips = ((field, wrong),)
     return {"busy": frozenset(busy), "closings": tuple(closings), "slips": slips}
 

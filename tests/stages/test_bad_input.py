@@ -118,7 +118,7 @@ def test_a_level_that_is_not_built_is_refused(
     empty: Any, level: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert empty.start("tasks", f"tasks.level_shares={{1: 0.5, {level}: 0.5}}") == 2
-    assert f"phone level {level} is not built yet; built: [1, 2]" in capsys.readouterr().err
+    assert f"phone level {level} does not exist; levels: 1, 2, 3, 4, 5" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("stage", "lacks"), [("sft", "tasks"), ("rollouts", "tasks"), ("labels", "tasks")])
