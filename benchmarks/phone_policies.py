@@ -3,8 +3,8 @@
     python benchmarks/phone_policies.py --tasks 500
 
 Success with its Wilson interval, the mean priced reward, and messages; written to
-benchmarks/results/phone_policies.json. Rows "A after B, observed" let A try the tasks that B failed, told what
-the calls of that attempt taught; "corrective" tells it what would have helped, and is played on all tasks.
+benchmarks/results/phone_policies.json. Rows "A after B, observed" let A try the tasks that B failed, told
+what the calls of that attempt taught; "corrective" tells it what would have helped, on all tasks.
 """
 
 from __future__ import annotations

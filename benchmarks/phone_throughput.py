@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def measure(level: int, num_tasks: int, repeats: int) -> dict[str, Any]:
     states = states_of(logs)
     worlds = [
         states[0][0],
-        *(world for (before, _), (world, _) in zip(states, states[1:], strict=False) if world is not before),
+        *(world for (before, _), (world, _) in pairwise(states) if world is not before),
     ]
     rates = {
         "turns_per_second": (turns, lambda: play(logs)),
