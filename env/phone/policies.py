@@ -2,7 +2,7 @@
 
 Each is a function from a `View` (what an agent may know) to the next call, or None to stop. Only the
 oracle reads `View.world`'s rules; the others know the directory once they have searched, what lines told
-them, and the trade's habits (`prior_fields`).
+them, and the trade's habits (`prior_fields`, and which kind of line refers to which).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class View:
     """What a scripted policy may look at.
 
     Attributes:
-        env: hidden; only `oracle` reads its world's rules and its state.
+        env: hidden; only `oracle` reads its world's rules and its state, others what the last call came to.
         rng: the policy's own random numbers.
         noise: share of random acts of the noisy policies.
         taught: from earlier attempts.
@@ -201,7 +201,7 @@ def _asks_on(view: View, line: Department, guess: Sequence[str]) -> tuple[str, .
             return None
         if told.kind == "count" or told.asked > len(PRIORS[line.kind]):
             return None
-    elif _from_earlier(view, line) is not None and (_from_earlier(view, line) or ((), False))[1]:
+    elif (earlier := _from_earlier(view, line)) is not None and earlier[1]:
         return None
     if level.probe_is_strike and level.strikes_to_lock is not None:
         lines = view.known.lines
