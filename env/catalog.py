@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 from env.chat.compact import CompactStyle
 from env.feedback.rules import Verbosity
 from env.phone import scripted
 from env.phone.environment import PhoneEnv
-from env.phone.levels import LEVELS
+from env.phone.files import read_files
+from env.phone.levels import most_turns
 from env.phone.policies import POLICIES, play_scripted
 from env.phone.solver import optimal_value
-from env.phone.tasks import generate_tasks, practice_tasks
+from env.phone.tasks import generate_tasks, practice_tasks, table_of
 from env.phone.world import WorldKey
 from env.protocol import Action
 from pipeline.errors import ArtifactError, ConfigError
@@ -29,6 +31,8 @@ class Environment:
         generate_tasks: keyword settings -> tasks of all splits.
         practice_tasks: number of tasks and keyword settings -> tasks of throwaway companies, in no split and
             without a held-out company's name.
+        read_tasks: (companies file, tasks file) -> the tasks of files that people may edit.
+        table_of: tasks -> rows for people, what was made by split and level.
         make_env: verbosity -> a new environment, ready for `reset`.
         demonstrate: (task, policy name, seed, noise, earlier attempts' actions) -> a scripted episode's
             actions, each with its compact text.
@@ -38,12 +42,14 @@ class Environment:
         scripted_reply: (prompt text, random numbers) -> the message of the agent behind the scripted engine.
         scripted_digest: stands for that agent where a rollout names the weights that sampled it.
         policies: names that `demonstrate` knows.
-        max_turns: assistant messages of an episode at most, over all levels.
+        max_turns: levels -> assistant messages of an episode at most.
     """
 
     name: str
     generate_tasks: Callable[..., list[Task]]
     practice_tasks: Callable[..., list[Task]]
+    read_tasks: Callable[[Path, Path], list[Task]]
+    table_of: Callable[[Sequence[Task]], list[dict[str, object]]]
     make_env: Callable[..., PhoneEnv]
     demonstrate: Callable[..., list[Action]]
     solver_value: Callable[[Task, int, Sequence[Action]], list[float]]
@@ -52,7 +58,7 @@ class Environment:
     scripted_reply: Callable[[str, Random], str]
     scripted_digest: str
     policies: tuple[str, ...]
-    max_turns: int
+    max_turns: Callable[[Iterable[int]], int]
 
     def style(self, name: str = "compact") -> CompactStyle:
         """Returns a prompt style by name.
@@ -121,6 +127,8 @@ ENVIRONMENTS: dict[str, Environment] = {
         name="phone",
         generate_tasks=generate_tasks,
         practice_tasks=practice_tasks,
+        read_tasks=read_files,
+        table_of=table_of,
         make_env=_make_phone,
         demonstrate=_demonstrate,
         solver_value=_solver_value,
@@ -129,6 +137,6 @@ ENVIRONMENTS: dict[str, Environment] = {
         scripted_reply=scripted.reply_text,
         scripted_digest=scripted.DIGEST,
         policies=tuple(POLICIES),
-        max_turns=max(level.max_turns for level in LEVELS.values()),
+        max_turns=most_turns,
     )
 }

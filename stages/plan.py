@@ -47,7 +47,8 @@ def work_of(config: Config) -> list[Work]:
     """Returns what each stage samples and trains at most."""
     from env.catalog import ENVIRONMENTS
 
-    turns = ENVIRONMENTS[config.tasks.environment].max_turns
+    levels = [level for level, share in config.tasks.level_shares.items() if share > 0]
+    turns = ENVIRONMENTS[config.tasks.environment].max_turns(levels)
     rollouts = rollouts_of_chain(config.rollouts.chain, config.rollouts.num_tasks or config.tasks.num_train)
     response = config.rollouts.sampling.max_response_tokens
     states = config.labels.max_states or rollouts * (len(config.labels.anchors) + 2)

@@ -116,8 +116,20 @@ class Tasks(Section):
     num_val: int = Field(100, ge=1, description="new tasks of the training companies")
     num_test: int = Field(100, ge=1, description="tasks of each unseen split")
     level_shares: dict[int, float] = Field(
-        {1: 0.5, 2: 0.5}, description="share of companies, and so of tasks, per level; built: 1 and 2"
+        {1: 0.5, 2: 0.5}, description="share of companies, and so of tasks, per level, 1 to 5"
     )
+    companies_file: str | None = Field(
+        None, description="companies.jsonl of the companies of tasks_file (env/phone/files.py)"
+    )
+    tasks_file: str | None = Field(
+        None, description="tasks.jsonl: makes exactly these tasks; sizes and shares then say nothing of them"
+    )
+
+    @model_validator(mode="after")
+    def _files_come_together(self) -> Tasks:
+        if (self.companies_file is None) != (self.tasks_file is None):
+            raise ValueError("tasks.companies_file and tasks.tasks_file come together; give both or neither")
+        return self
 
 
 class TinyModel(Section):

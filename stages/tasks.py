@@ -6,7 +6,8 @@ make tasks CONFIG=configs/demo.yaml
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from env.catalog import ENVIRONMENTS
 from pipeline.runner import Stage, Start, run_stage
@@ -15,35 +16,41 @@ from stages.settings import Config
 
 
 def make(start: Start) -> None:
-    """Generates the tasks and commits them as one shard."""
+    """Generates the tasks, or reads what they are made from, and commits them as one shard."""
     settings = start.config.tasks
-    tasks = ENVIRONMENTS[settings.environment].generate_tasks(
-        num_companies=settings.num_companies,
-        num_train=settings.num_train,
-        num_val=settings.num_val,
-        num_test=settings.num_test,
-        level_shares=settings.level_shares,
-        seed=start.seed,
-    )
+    environment = ENVIRONMENTS[settings.environment]
+    if settings.tasks_file is not None:
+        tasks = environment.read_tasks(Path(settings.companies_file), Path(settings.tasks_file))
+    else:
+        tasks = environment.generate_tasks(
+            num_companies=settings.num_companies,
+            num_train=settings.num_train,
+            num_val=settings.num_val,
+            num_test=settings.num_test,
+            level_shares=settings.level_shares,
+            seed=start.seed,
+        )
     start.plan(
         [[task.task_id for task in tasks]], tables=(TASKS,), unit="tasks", estimate={"tasks": len(tasks)}
     )
     for shard in start.to_do():
         start.commit(shard.index, {"tasks": tasks_table(tasks)}, done=len(tasks))
-    counts = Counter((task.split, task.level) for task in tasks)
-    companies = {(t.split, t.level): set[str]() for t in tasks}
-    for task in tasks:
-        companies[task.split, task.level].add(task.cluster)
-    rows = [
-        {
-            "split": split,
-            "level": level,
-            "tasks": counts[split, level],
-            "companies": len(companies[split, level]),
-        }
-        for split, level in sorted(counts)
-    ]
+    rows = environment.table_of(tasks)
     start.finish(report={"splits": rows})
+    print(as_text(rows))
+
+
+def as_text(rows: Sequence[Mapping[str, object]]) -> str:
+    """Returns rows of equal keys as a table with aligned columns."""
+    lines = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            word.rjust(w) if i else word.ljust(w)
+            for i, (word, w) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    )
 
 
 STAGE = Stage(name="tasks", code_version=2, inputs=lambda config: (), sections=("tasks",), make=make)

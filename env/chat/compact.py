@@ -5,19 +5,20 @@
     T: Amber Ridge Group, banking: Billing 555-0102 bills<|im_end|>
     A: call 555-0102 R1 ?account_number<|im_end|>
 
-A bare field name sends the form's value, `name=value` a literal one, `?name` offers the field.
+A bare field name sends the form's value, `name=value` a literal one, `?name` offers the field; `reference` is
+what a line gave for this request. `wait` waits for the call on hold, or for a closed line.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 from env.chat.neutral import neutralise, one_line
-from env.phone.lexicon import FIELDS
-from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH
+from env.phone.lexicon import FIELDS, REFERENCE
+from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH, WAIT
 from env.protocol import Action, ToolCall
 from pipeline.ids import digest
 from pipeline.types import Message
@@ -112,7 +113,9 @@ class CompactStyle:
         if call.name == CALL:
             sent = [_format_field(field, value) for field, value in arguments["auth_info"].items()]
             return " ".join(["call", arguments["phone_number"], arguments["request"], *sent])
-        raise ValueError(f"tool {call.name!r} has no compact form; known: {SEARCH}, {FORM}, {CALL}")
+        if call.name == WAIT:
+            return " ".join(["wait", *filter(None, [arguments.get("call_id")])])
+        raise ValueError(f"tool {call.name!r} has no compact form; known: {SEARCH}, {FORM}, {CALL}, {WAIT}")
 
     def action_of(self, call: ToolCall | None) -> Action:
         """Returns the action whose text is this call's command; None is `done`."""
@@ -160,7 +163,7 @@ def _search(words: list[str]) -> ToolCall:
 def _form(words: list[str]) -> ToolCall:
     if not words:
         raise _BadArgumentsError("form needs fields")
-    _check_fields(words)
+    _check_fields(words, _FIELDS)
     return ToolCall(FORM, {"fields": words})
 
 
@@ -178,16 +181,28 @@ def _call(words: list[str]) -> ToolCall:
             raise _BadArgumentsError("write name, ?name or name=value")
         names.append(name)
         auth_info[name] = None if is_offer else unquote(value) if is_literal else FROM_FORM
-    _check_fields(names)
+    _check_fields(names, _SENDABLE)
     return ToolCall(CALL, {"phone_number": phone, "request": request, "auth_info": auth_info})
 
 
-def _check_fields(names: Sequence[str]) -> None:
-    if any(name not in _FIELDS for name in names):
+def _wait(words: list[str]) -> ToolCall:
+    if len(words) > 1:
+        raise _BadArgumentsError("wait takes the id of the call on hold, or nothing")
+    return ToolCall(WAIT, {"call_id": words[0]} if words else {})
+
+
+def _check_fields(names: Sequence[str], known: Set[str]) -> None:
+    if any(name not in known for name in names):
         raise _BadArgumentsError("unknown field")
     if len(set(names)) < len(names):
         raise _BadArgumentsError("a field twice")
 
 
 _FIELDS = frozenset(FIELDS)
-_COMMANDS: dict[str, Callable[[list[str]], ToolCall]] = {"search": _search, "form": _form, "call": _call}
+_SENDABLE = _FIELDS | {REFERENCE}
+_COMMANDS: dict[str, Callable[[list[str]], ToolCall]] = {
+    "search": _search,
+    "form": _form,
+    "call": _call,
+    "wait": _wait,
+}

@@ -15,16 +15,21 @@ _CALL_FAILURES = (
     "auth_mismatch",
     "fabricated_auth",
     "wrong_department",
+    "must_call_first",
+    "on_hold",
+    "closed",
     "locked",
     "invalid_number",
     "unknown_request",
 )
+_NAMING = ("auth_missing", "must_call_first")
 _HINTS = {
     "fabricated_auth": "Only values of the form count.",
     "auth_mismatch": "A value did not fit its field.",
     "form_already_submitted": "There is one form only.",
     "form_too_long": "The form was too long.",
     "locked": "The line is locked.",
+    "nothing_to_wait_for": "Nobody was on hold.",
     "invalid_number": "Dial a number of the directory.",
     "unknown_request": "Name the request by its id.",
     "not_found": "Search the full name.",
@@ -37,14 +42,20 @@ _HINTS = {
 }
 
 
-def rule_feedback(events: Sequence[Event], verbosity: Verbosity, needed: Sequence[str] = ()) -> Feedback:
+def rule_feedback(
+    events: Sequence[Event],
+    verbosity: Verbosity,
+    needed: Sequence[str] = (),
+    routes: Sequence[tuple[str, Sequence[str]]] = (),
+) -> Feedback:
     """Returns what a failed episode teaches.
 
     Args:
         events: the episode's, in order.
         verbosity: `binary` says that it failed and where, `observed` what the episode was told and did,
             `corrective` also what should have been asked for.
-        needed: the fields that the needed lines accept; read by `corrective` alone.
+        needed: fields that would do for all needed lines; read by `corrective` alone.
+        routes: (request id, lines to call in order) where a call is referred on; likewise.
 
     Raises:
         ValueError: unknown verbosity.
@@ -58,8 +69,10 @@ def rule_feedback(events: Sequence[Event], verbosity: Verbosity, needed: Sequenc
     if verbosity == "observed" or not needed:
         return Feedback(_cut(sentences), source)
     sentences.append(f"Ask for {', '.join(needed)} in the one form.")
-    told = {field for event in events if event.code == "auth_missing" for field in event.fields}
-    return Feedback(_cut(sentences), source, privileged=not set(needed) <= told)
+    served = {event.detail for event in events if event.code == "served"}
+    sentences += [f"For {key} call {', then '.join(names)}." for key, names in routes if key not in served]
+    told = {field for event in events if event.code in _NAMING for field in event.fields}
+    return Feedback(_cut(sentences), source, privileged=bool(routes) or not set(needed) <= told)
 
 
 def _binary(events: Sequence[Event]) -> str:
@@ -75,9 +88,10 @@ def _observed(events: Sequence[Event]) -> list[str]:
     had = form.fields if form else ()
     lacking = [field for event in events if event.code == "unavailable" for field in event.fields]
     sentences = []
-    last = {event.target: event for event in events if event.code == "auth_missing" and event.fields}
+    last = {event.target: event for event in events if event.code in _NAMING and event.fields}
     for target, event in last.items():
-        sentences.append(f"{target} needs: {', '.join(event.fields)}.")
+        others = f" {event.detail}" if event.code == "auth_missing" and event.detail else ""
+        sentences.append(f"{target} needs: {', '.join(event.fields)}{others}.")
     if form is None:
         sentences.append("You sent no form.")
     elif not had:
@@ -90,10 +104,30 @@ def _observed(events: Sequence[Event]) -> list[str]:
         sentences.append(f"The customer has no {', '.join(lacking)}.")
     routed = [event for event in events if event.code == "wrong_department"]
     if routed:
-        sentences.append(f"Not {routed[-1].target}: {routed[-1].detail}.")
+        detail = f": {routed[-1].detail}" if routed[-1].detail else ""
+        sentences.append(f"Not {routed[-1].target}{detail}.")
+    sentences += _on_the_way(events)
     codes = [event.code for event in events]
     sentences += list(dict.fromkeys(_HINTS[code] for code in codes if code in _HINTS))
     return sentences
+
+
+def _on_the_way(events: Sequence[Event]) -> list[str]:
+    """Returns what routing, hours, holds and doubtful values taught: one sentence a line, its last word."""
+    sentences: dict[tuple[str, ...], str] = {}
+    for event in events:
+        if event.code == "must_call_first":
+            who = event.detail or "another line comes first"
+            sentences["first", event.target] = f"{event.target}: {who}."
+        elif event.code == "closed":
+            sentences["closed", event.target] = f"{event.target} {event.detail}."
+        elif event.code == "on_hold":
+            sentences["hold", event.target] = f"{event.target} put the call on hold."
+        elif event.code == "referred":
+            sentences["referred", event.target, event.detail] = f"{event.target} sent {event.detail}."
+        elif event.code == "two_values":
+            sentences["two", ""] = f"The customer gave two values for {', '.join(event.fields)}."
+    return list(sentences.values())
 
 
 def _cut(sentences: Sequence[str]) -> str:

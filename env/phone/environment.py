@@ -1,4 +1,4 @@
-"""The phone environment: one customer, one company, three tools."""
+"""The phone environment: one customer, one company, and what the agent may do for the one with the other."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
-from typing import Literal
 
 from env.chat.neutral import tool_text
 from env.feedback.rules import Verbosity, rule_feedback
 from env.phone import lexicon
-from env.phone.calls import Outcome, Sent, State, place_call, submit_form, tick
-from env.phone.levels import COSTS, MAX_PRICE, MAX_TURNS, OVER_COLLECTED_CAP
-from env.phone.rules import ordered
-from env.phone.solver import fewest_turns, step_verdicts
-from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH, TOOLS
+from env.phone.calls import Held, Outcome, Sent, State, place_call, submit_form, tick, wait
+from env.phone.levels import LEVELS, most_turns
+from env.phone.lexicon import REFERENCE
+from env.phone.rewards import RewardStyle, episode_cost, final_reward, potential
+from env.phone.rules import Disclosure, ordered
+from env.phone.solver import advice, fewest_turns, step_verdicts
+from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH, TOOLS, WAIT, tools_of
 from env.phone.wording import PHRASES
 from env.phone.world import World, WorldKey, make_world
 from env.protocol import Action, EnvSpec, Observation, StepResult, ToolCall
 from pipeline.ids import canonical_json
 from pipeline.types import Event, Feedback, Message, Task, Verdict
-
-RewardStyle = Literal["terminal", "priced"]
 
 _Reply = tuple[str, list[Event]]
 
@@ -39,10 +38,11 @@ class PhoneEnv:
         state: the abstract state, which the solver reads.
         events: everything that has happened.
         states: the abstract state before each message, and the last one.
+        outcome: what the last message came to, if it was a call or waited for one.
     """
 
     def __init__(self, verbosity: Verbosity = "observed", reward: RewardStyle = "terminal") -> None:
-        self.spec = EnvSpec("phone", 1, TOOLS, MAX_TURNS)
+        self.spec = EnvSpec("phone", 1, TOOLS, most_turns(LEVELS))
         self.verbosity: Verbosity = verbosity
         self.reward_style: RewardStyle = reward
         self._task: Task | None = None
@@ -60,9 +60,12 @@ class PhoneEnv:
         self._seed = seed
         self._counter = 0
         self.states = [self.state]
+        self.outcome: Outcome | None = None
+        self._call_id = ""
         self._turn_events: list[list[Event]] = []
         self._infra_error: str | None = None
-        self.spec = replace(self.spec, max_turns=self.world.level.max_turns)
+        level = self.world.level
+        self.spec = replace(self.spec, max_turns=level.max_turns, tools=tools_of(level))
         return Observation(task.prompt)
 
     def step(self, action: Action) -> StepResult:
@@ -86,6 +89,8 @@ class PhoneEnv:
 
     def _step(self, action: Action) -> StepResult:
         turn = self.state.tick
+        before = self.state
+        self.outcome = None
         self.state = tick(self.state)
         messages: tuple[Message, ...] = ()
         if action.status == "none":
@@ -107,7 +112,9 @@ class PhoneEnv:
         self.events += events
         self._turn_events.append(events)
         self.states.append(self.state)
-        reward = self._reward() if self.is_over else 0.0
+        reward = final_reward(self.reward_style, self._success, self.events) if self.is_over else 0.0
+        if self.reward_style == "ladder":
+            reward += potential(self.world, self.state) - potential(self.world, before)
         return StepResult(messages, reward, self.state.ended, truncated, tuple(events))
 
     def _run(self, call: ToolCall, turn: int) -> _Reply:
@@ -117,6 +124,8 @@ class PhoneEnv:
             return self._form(call.arguments["fields"], turn)
         if call.name == CALL:
             return self._call(call, turn)
+        if call.name == WAIT and self.world.level.has_wait:
+            return self._wait(str(call.arguments.get("call_id") or ""), turn)
         return self._say("parser", problem="unknown tool"), [Event("unknown_tool", turn)]
 
     def _search(self, name: str, turn: int) -> _Reply:
@@ -124,7 +133,11 @@ class PhoneEnv:
         wanted = " ".join(name.split()).casefold()
         if wanted not in {known.casefold() for known in (company.name, *company.aliases)}:
             return self._say("not_found", names=", ".join(self._suggestions())), [Event("not_found", turn)]
-        lines = [f"{line.name} {line.phone} {line.description}" for line in company.departments]
+        shown = [
+            (line.name, line.phone, *([line.hours] if self.world.level.has_wait else []), line.description)
+            for line in company.departments
+        ]
+        lines = [" ".join(words) for words in shown]
         self._random("order").shuffle(lines)
         text = self._say(
             "found", company=company.name, industry=company.industry, departments="; ".join(lines)
@@ -152,19 +165,44 @@ class PhoneEnv:
         events = [Event("form", turn, FORM, tuple(sorted(given)))]
         parts = []
         if given:
-            values = ", ".join(f"{field} {self.world.profile[field]}" for field in given)
+            values = ", ".join(self._value_text(field) for field in given)
             parts.append(self._say("form", values=values))
         if lacking:
             parts.append(self._say("unavailable", fields=", ".join(lacking)))
             events.append(Event("unavailable", turn, FORM, tuple(sorted(lacking))))
+        if doubtful := [field for field, _ in self.world.slips if field in given]:
+            events.append(Event("two_values", turn, FORM, tuple(sorted(doubtful))))
         if extra := sorted(set(fields) - self.world.needed_fields()):
             events.append(Event("over_collected", turn, FORM, tuple(extra)))
         return "; ".join(parts), events
 
-    def _sent(self, auth_info: dict[str, str | None]) -> Sent:
-        """Returns how each sent field stands to what this rollout's form gave."""
+    def _value_text(self, field: str) -> str:
+        """Returns a field with its value; with two where the customer is not sure, the wrong one first."""
+        value = self.world.profile[field]
+        wrong = dict(self.world.slips).get(field)
+        if wrong is None:
+            return f"{field} {value}"
+        return self._say("either", field=field, first=wrong, second=value)
+
+    def _reference(self, request_id: str, phone: str) -> str:
+        """Returns the reference that a line gives for a request; the seed decides it, like all wording."""
+        assert self._task is not None
+        rng = Random(f"{self._task.task_id}:{self._seed}:reference:{request_id} {phone}")
+        return f"T{rng.randrange(10_000):04d}"
+
+    def _sent(self, auth_info: dict[str, str | None], phone: str, request_id: str) -> Sent:
+        """Returns how each sent field stands to what this rollout's form and lines gave."""
         form = self.state.form or frozenset()
-        values = {field: self.world.profile[field] for field in form}
+        profile = self.world.profile
+        slips = {field: wrong for field, wrong in self.world.slips if field in form}
+        right = {field: profile[field] for field in form}
+        # What a bare name stands for: what the form said first, or the reference for this line and request.
+        said: dict[str, str] = {**right, **slips}
+        known = {*right.values(), *slips.values()}
+        if self.state.referred:
+            known |= {self._reference(*referred) for referred in self.state.referred}
+            if (reference := self._reference_into(phone, request_id)) is not None:
+                right[REFERENCE] = said[REFERENCE] = reference
         groups: dict[str, set[str]] = {
             "given": set(),
             "mismatched": set(),
@@ -174,48 +212,103 @@ class PhoneEnv:
         for field, value in auth_info.items():
             if value is None:
                 groups["offered"].add(field)
-            elif field in values and value in (FROM_FORM, values[field]):
+                continue
+            value = said.get(field, value) if value == FROM_FORM else value
+            if right.get(field) == value:
                 groups["given"].add(field)
-            elif value in values.values():
+            elif value in known:
                 groups["mismatched"].add(field)
             else:
                 groups["fabricated"].add(field)
         return Sent(**{name: frozenset(fields) for name, fields in groups.items()})
 
+    def _reference_into(self, phone: str, request_id: str) -> str | None:
+        """Returns the reference that lets a request into a line, once another line has given it."""
+        line = self.world.department_at(phone)
+        if line is None or line.token is None:
+            return None
+        giver = next(other for other in self.world.company.departments if other.kind == line.after)
+        if (request_id, giver.phone) not in self.state.referred:
+            return None
+        return self._reference(request_id, giver.phone)
+
     def _call(self, call: ToolCall, turn: int) -> _Reply:
-        arguments = call.arguments
-        sent = self._sent(arguments["auth_info"])
-        self.state, outcome = place_call(
-            self.world, self.state, str(arguments["phone_number"]), str(arguments["request"]), sent
-        )
+        phone, request_id = str(call.arguments["phone_number"]), str(call.arguments["request"])
+        sent = self._sent(call.arguments["auth_info"], phone, request_id)
+        self.state, outcome = place_call(self.world, self.state, phone, request_id, sent)
+        if outcome.status == "on_hold":
+            self._call_id = f"h{turn}"
+        return self._told(outcome, phone, sent, turn)
+
+    def _wait(self, call_id: str, turn: int) -> _Reply:
+        held = self.state.held
+        if call_id and (held is None or call_id != self._call_id):
+            return self._say("nothing_to_wait_for"), [Event("nothing_to_wait_for", turn)]
+        self.state, outcome = wait(self.world, self.state)
+        if held is None:
+            return self._say(outcome.status, now=self.state.tick), [Event(outcome.status, turn)]
+        return self._told(outcome, held.phone, held.sent, turn)
+
+    def _told(self, outcome: Outcome, phone: str, sent: Sent, turn: int) -> _Reply:
+        """Returns what a line says, and the events of it."""
+        self.outcome = outcome
         events = []
-        if outcome.is_probe:
+        if outcome.is_probe and outcome.status != "on_hold":  # a held call is heard when it is taken
             events.append(Event("probe", turn, outcome.department, tuple(sorted(sent.offered))))
         if outcome.transferred:
             detail = f"passed on to {outcome.department}"
             events.append(Event("wrong_department", turn, outcome.called, detail=detail))
-        detail = f"{outcome.right_department} serves it" if outcome.right_department else ""
+        detail = self._detail(outcome)
         events.append(Event(outcome.status, turn, outcome.department, tuple(sorted(outcome.fields)), detail))
         # The line opens with its number, so that a reader of the log knows which call it answers.
-        return f"{arguments['phone_number']} {self._call_text(outcome, str(arguments['request']))}", events
+        return f"{phone} {self._call_text(outcome)}", events
 
-    def _call_text(self, outcome: Outcome, request_id: str) -> str:
-        said = outcome.disclosure
+    def _detail(self, outcome: Outcome) -> str:
+        """Returns what an event says beside its code: who else, when, for what, or what else would do."""
+        other = outcome.other_department
+        match outcome.status:
+            case "wrong_department" if other:
+                return f"{other} serves it"
+            case "must_call_first" if other:
+                return f"{other} comes first"
+            case "referred":
+                return f"{outcome.request_id} on to {other}"
+            case "served" if len(self.world.requests) > 1:
+                return outcome.request_id
+            case "closed":
+                return f"opens at turn {outcome.opens}"
+            case "auth_missing":
+                return "".join(" or " + ", ".join(fields) for fields in outcome.disclosure.others).strip()
+            case _:
+                return ""
+
+    def _call_text(self, outcome: Outcome) -> str:
         key = outcome.status
+        if key in ("wrong_department", "must_call_first") and not outcome.other_department:
+            key += "_vague"
         fields = ", ".join(ordered(outcome.fields))
         if key == "auth_missing":
-            if said.count is not None:
-                fields = f"{said.count} more"
-            elif not said.missing:
-                key = "auth_unnamed"
-            fields += "".join(" or " + ", ".join(other) for other in said.others)
+            key, fields = _disclosed(outcome.disclosure)
         text = self._say(
             key,
             department=outcome.department,
-            request=request_id,
+            request=outcome.request_id,
             fields=fields,
-            right=outcome.right_department,
+            right=outcome.other_department,
+            other=outcome.other_department,
+            opens=outcome.opens,
+            now=self.state.tick,
+            call_id=self._call_id,
         )
+        if outcome.status == "must_call_first" and outcome.disclosure.kind:
+            key, fields = _disclosed(outcome.disclosure)
+            if fields:
+                text = f"{text}, {self._say('have_ready', fields=fields)}"
+            elif key == "auth_enough":
+                text = f"{text}; {self._say(key, department=outcome.department)}"
+        if outcome.gives_reference:
+            value = self._reference(outcome.request_id, outcome.phone)
+            text = f"{text}, {self._say('reference', value=value)}"
         if outcome.transferred:
             text = f"{self._say('transferred', department=outcome.department)} {text}"
         return text
@@ -232,25 +325,21 @@ class PhoneEnv:
     def _success(self) -> bool:
         return len(self.state.served) == len(self.world.requests)
 
-    def _reward(self) -> float:
-        if not self._success:
-            return 0.0
-        return 1.0 if self.reward_style == "terminal" else 1.0 - min(episode_cost(self.events), MAX_PRICE)
-
     def verdict(self) -> Verdict:
         """Grades the episode as it stands: success, price, and a verdict on each message."""
         if self._infra_error is not None:
             return Verdict(None, None, infra_error=self._infra_error)
         steps = step_verdicts(self.world, self.states, self._turn_events)
         first_error = next((step.index for step in steps if step.status == "wrong"), None)
-        return Verdict(self._reward(), self._success, episode_cost(self.events), steps, first_error)
+        reward = final_reward(self.reward_style, self._success, self.events)
+        return Verdict(reward, self._success, episode_cost(self.events), steps, first_error)
 
     def feedback(self) -> Feedback | None:
         """Says what a failed episode's events teach; None after a success or an environment failure."""
         if self._infra_error is not None or self._success:
             return None
-        needed = ordered(self.world.needed_fields())
-        return rule_feedback(self.events, self.verbosity, needed)
+        known = advice(self.world)
+        return rule_feedback(self.events, self.verbosity, ordered(known.form), known.routes)
 
     def state_digest(self) -> str:
         """Returns the SHA-256 of the state's canonical JSON."""
@@ -265,6 +354,9 @@ class PhoneEnv:
             "strikes": [list(pair) for pair in state.strikes],
             "tick": state.tick,
             "ended": state.ended,
+            "referred": sorted(map(list, state.referred)),
+            "rung": sorted(state.rung),
+            "held": None if state.held is None else [self._call_id, *_held_facts(state.held)],
             "events": [[e.code, e.turn, e.target, list(e.fields), e.detail] for e in self.events],
         }
         return hashlib.sha256(canonical_json(value).encode()).hexdigest()
@@ -279,16 +371,19 @@ class PhoneEnv:
         self._task = None
 
 
-def episode_cost(events: Sequence[Event]) -> float:
-    """Returns the price of an episode's faults and probes, from its events alone; >= 0."""
-    probes = {event.turn for event in events if event.code == "probe"}
-    cost = 0.0
-    extra = 0
-    for event in events:
-        if event.code == "over_collected":
-            extra += len(event.fields)
-        elif event.code == "auth_mismatch" or (event.code == "auth_missing" and event.turn not in probes):
-            cost += COSTS["strike"]
-        else:
-            cost += COSTS.get(event.code, 0.0)
-    return round(cost + min(extra * COSTS["over_collected"], OVER_COLLECTED_CAP), 6)
+def _disclosed(said: Disclosure) -> tuple[str, str]:
+    """Returns which phrase tells of a disclosure, and the fields it names as text."""
+    if said.is_enough:
+        return "auth_enough", ""
+    if said.count is not None:
+        return "auth_missing", f"{said.count} more"
+    if not said.missing:
+        return "auth_unnamed", ""
+    fields = ", ".join(said.missing) + "".join(" or " + ", ".join(other) for other in said.others)
+    return ("auth_first" if said.kind == "first" else "auth_missing"), fields
+
+
+def _held_facts(held: Held) -> list[object]:
+    sent = held.sent
+    groups = (sent.given, sent.mismatched, sent.fabricated, sent.offered)
+    return [held.phone, held.request_id, *map(sorted, groups)]

@@ -39,6 +39,9 @@ FIELDS: tuple[str, ...] = tuple(
 )
 """All 24 field names, in a fixed order."""
 
+REFERENCE = "reference"
+"""Not a field of the form: what a line gives that refers the customer on."""
+
 PRIORS: dict[str, tuple[str, ...]] = {
     "customer_service": ("ID", "SECRET", "WHO", "PLACE"),
     "billing": ("ID", "PLACE", "PAY", "WHO"),
@@ -86,6 +89,12 @@ DESCRIPTIONS: dict[str, tuple[str, ...]] = {
     "accounts": ("account changes", "opening and closing", "account access", "access and closing"),
     "sales": ("new plans", "offers", "new customers", "prices"),
 }
+
+TWIN_DESCRIPTIONS = ("business customers", "shops and firms", "large firms", "partner firms")
+"""What a line is for that has another one's name and serves no customer of ours."""
+
+HOURS = ("24h", "day")
+"""Lines with day hours may open late; the others never do."""
 
 ERRANDS: dict[str, tuple[str, ...]] = {
     "customer_service": (
@@ -144,6 +153,13 @@ REQUEST_PHRASES = (
     "{company}: {request} {errand}",
     "{request}: {errand}, {company}",
     "for {company}, {request} {errand}",
+)
+
+SEVERAL_REQUESTS_PHRASES = (
+    "{requests} at {company}",
+    "{company}: {requests}",
+    "{requests}, {company}",
+    "for {company}, {requests}",
 )
 
 FIRST_WORDS = (

@@ -2,7 +2,7 @@
 
 Each is a function from a `View` (what an agent may know) to the next call, or None to stop. Only the
 oracle reads `View.world`'s rules; the others know the directory once they have searched, what lines told
-them, and the trade's habits (`prior_fields`).
+them, and the trade's habits (`prior_fields`, and which kind of line refers to which).
 """
 
 from __future__ import annotations
@@ -14,38 +14,16 @@ from types import MappingProxyType
 
 from env.chat.compact import CompactStyle
 from env.phone.environment import PhoneEnv
-from env.phone.lexicon import COMMON_FIELDS, INDUSTRIES, PRIORS
+from env.phone.knowledge import Knowledge, LineKnowledge
+from env.phone.levels import Level
+from env.phone.lexicon import COMMON_FIELDS, INDUSTRIES, PRIORS, REFERENCE
+from env.phone.moves import tool_call
 from env.phone.rules import ordered, prior_fields
-from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH
-from env.phone.world import Department, World
+from env.phone.solver import Advice, advice, optimal_move
+from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH, WAIT
+from env.phone.world import Department, Request, World
 from env.protocol import Action, StepResult, ToolCall
 from pipeline.types import Task, Verdict
-
-
-@dataclass(slots=True)
-class Knowledge:
-    """What calls have taught about the lines, this attempt's or an earlier one's.
-
-    Attributes:
-        missing: department -> fields that it last said are missing.
-        sent: department -> fields that had been given to it then.
-        form: fields of the form, empty before.
-    """
-
-    missing: dict[str, frozenset[str]] = field(default_factory=dict)
-    sent: dict[str, frozenset[str]] = field(default_factory=dict)
-    form: frozenset[str] = frozenset()
-
-    def read(self, action: Action, result: StepResult) -> None:
-        """Adds what one message taught."""
-        for event in result.events:
-            if event.code == "form":
-                self.form = frozenset(event.fields)
-            if event.code == "auth_missing" and event.fields:
-                info = action.calls[0].arguments["auth_info"]
-                given = frozenset(name for name, value in info.items() if value is not None)
-                self.missing[event.target] = frozenset(event.fields)
-                self.sent[event.target] = given
 
 
 @dataclass(slots=True)
@@ -53,39 +31,71 @@ class View:
     """What a scripted policy may look at.
 
     Attributes:
-        world: hidden; only `oracle` reads rules from it.
+        env: hidden; only `oracle` reads its world's rules and its state, others what the last call came to.
         rng: the policy's own random numbers.
         noise: share of random acts of the noisy policies.
         taught: from earlier attempts.
-        known: from this one.
+        corrected: what corrective feedback on a failed attempt said.
+        known: from this attempt.
         searched: whether the directory is open.
         form_sent: whether the one form is spent.
         last_codes: event codes of the last message.
+        messages: sent so far.
     """
 
-    world: World
+    env: PhoneEnv
     rng: Random
     noise: float
     taught: Knowledge
+    corrected: Advice | None = None
     known: Knowledge = field(default_factory=Knowledge)
     searched: bool = False
     form_sent: bool = False
     last_codes: tuple[str, ...] = ()
+    messages: int = 0
 
     @property
-    def line(self) -> Department:
-        """The department that the request's wording points to."""
-        return self.world.server_of(self.world.requests[0])
+    def world(self) -> World:
+        """The task's world."""
+        return self.env.world
 
     @property
-    def guess(self) -> tuple[str, ...]:
-        """What the trade's habits say this line wants."""
-        return prior_fields(self.world.company.industry, self.line.kind, self.world.level)
+    def level(self) -> Level:
+        """The difficulty, which an agent knows."""
+        return self.world.level
+
+    @property
+    def requests(self) -> list[Request]:
+        """What is not served yet, in the customer's order."""
+        return [x for x in self.world.requests if x.request_id not in self.known.served]
 
     @property
     def cap(self) -> int:
         """Most fields of the form."""
-        return self.world.level.max_form_fields
+        return self.level.max_form_fields
+
+    def guess(self, line: Department) -> tuple[str, ...]:
+        """Returns what the trade's habits say this line wants."""
+        return prior_fields(self.world.company.industry, line.kind, self.level)
+
+    def told(self, line: Department) -> LineKnowledge | None:
+        """Returns what a line has said of its wants in this attempt."""
+        told = self.known.lines.get(line.phone)
+        return told if told is not None and told.kind else None
+
+    def route(self, request: Request, knows_trade: bool) -> list[Department]:
+        """Returns the lines to call for a request: by the trade's habits, or as far as lines have said."""
+        if knows_trade or self.corrected:
+            return list(self.world.path(request))
+        by_phone = {line.phone: line for line in self.world.company.departments}
+        route = [self.world.server_of(request)]
+        while len(route) < len(by_phone):
+            key = (request.request_id, route[0].phone)
+            before = self.known.before.get(key) or self.taught.before.get(key)
+            if not before or by_phone[before[0]] in route:
+                break
+            route.insert(0, by_phone[before[0]])
+        return route
 
 
 Policy = Callable[[View], ToolCall | None]
@@ -99,81 +109,191 @@ def _form(fields: Sequence[str]) -> ToolCall:
     return ToolCall(FORM, {"fields": list(fields)})
 
 
-def _call(view: View, line: Department, given: Sequence[str] = (), offered: Sequence[str] = ()) -> ToolCall:
-    auth_info: dict[str, str | None] = dict.fromkeys(given, FROM_FORM) | dict.fromkeys(offered)
-    request = view.world.requests[0].request_id
-    return ToolCall(CALL, {"phone_number": line.phone, "request": request, "auth_info": auth_info})
+def _call(
+    view: View,
+    line: Department,
+    given: Sequence[str] = (),
+    offered: Sequence[str] = (),
+    request: Request | None = None,
+) -> ToolCall:
+    refused = view.known.refused | view.taught.refused
+    values = {name: view.world.profile[name] for name in refused & view.known.doubtful}
+    auth_info: dict[str, str | None] = {name: values.get(name, FROM_FORM) for name in given}
+    auth_info |= dict.fromkeys(offered)
+    request_id = (request or view.world.requests[0]).request_id
+    return ToolCall(CALL, {"phone_number": line.phone, "request": request_id, "auth_info": auth_info})
 
 
-def _call_with_form(view: View) -> ToolCall | None:
-    """Calls with everything the form gave; a second failure ends it, for nothing more can be had."""
-    if view.last_codes and view.form_sent and "form" not in view.last_codes:
+def _lines(view: View, knows_trade: bool) -> dict[str, tuple[Department, Request]]:
+    """Returns the lines to be called, each with a request that leads there."""
+    return {
+        line.phone: (line, request)
+        for request in reversed(view.requests)
+        for line in reversed(view.route(request, knows_trade))
+    }
+
+
+def _deliver(view: View, knows_trade: bool) -> ToolCall | None:
+    """Calls line after line with all that the form gave; stops once something is refused for good."""
+    known = view.known
+    if "on_hold" in view.last_codes:
+        return ToolCall(WAIT, {})
+    if not view.level.has_wait and view.last_codes and "form" not in view.last_codes:
+        return None  # one call decides: nothing more can be had
+    if "auth_mismatch" in view.last_codes and not known.refused & known.doubtful:
         return None
-    return _call(view, view.line, ordered(view.known.form))
+    if {"locked", "fabricated_auth"} & set(view.last_codes):
+        return None
+    outcome = view.env.outcome
+    if outcome is not None and outcome.status == "auth_missing" and not outcome.is_probe:
+        key = (outcome.request_id, outcome.phone)
+        if key not in known.before or key in known.referred:
+            return None
+    for request in view.requests:
+        route = view.route(request, knows_trade)
+        line = next((x for x in route[:-1] if (request.request_id, x.phone) not in known.referred), route[-1])
+        if known.opens.get(line.phone, 0) > view.messages + 1:
+            continue
+        given = ordered(known.form)
+        if any((request.request_id, x.phone) in known.referred for x in route) and line.token is not None:
+            given = (*given, REFERENCE)
+        return _call(view, line, given, request=request)
+    return ToolCall(WAIT, {})
 
 
-def _from_earlier(view: View) -> tuple[tuple[str, ...], bool] | None:
+def _from_earlier(view: View, line: Department) -> tuple[tuple[str, ...], bool] | None:
     """Returns the fields that feedback on earlier attempts points to, and whether they surely suffice.
 
     A line names what was missing beyond what it had been given, and some of that may not have counted:
     what the trade never asks for is left out, which is right unless this company asks for it.
     """
-    missing = view.taught.missing.get(view.line.name)
-    if missing is None:
+    told = view.taught.lines.get(line.phone)
+    if told is None or not told.kind:
+        return None
+    if told.enough is not None:
+        return ordered(told.enough), True
+    if not told.missing:
         return None
     slots = INDUSTRIES[view.world.company.industry]
-    plausible = {slots[slot] for slot in PRIORS[view.line.kind]}
-    sent = view.taught.sent[view.line.name]
-    fields = (*ordered(missing), *ordered(sent & plausible))
-    return fields[: view.cap], sent <= plausible and len(fields) <= view.cap
+    plausible = {slots[slot] for slot in PRIORS[line.kind]}
+    sent = told.sent
+    fields = (*ordered(told.missing), *ordered((sent & plausible) - told.missing))
+    return fields[: view.cap], told.kind == "all" and sent <= plausible and len(fields) <= view.cap
 
 
 def oracle(view: View) -> ToolCall | None:
-    """Knows the rules: search, the right form, one call."""
+    """Knows the rules: search, the right form, then the calls of a shortest plan."""
     if not view.searched:
         return _search(view)
-    if not view.form_sent:
-        sets = sorted(view.line.sets, key=lambda needed: (len(needed), sorted(needed)))
-        return _form(ordered(next(needed for needed in sets if needed <= view.world.profile.keys())))
-    return _call_with_form(view)
+    move = optimal_move(view.world, view.env.state)
+    return None if move is None else tool_call(view.world, move)
 
 
-def _careful(view: View, offered: Sequence[str]) -> ToolCall | None:
-    """Asks the line before the one form, unless an earlier attempt already taught it."""
+def _asks_on(view: View, line: Department, guess: Sequence[str]) -> tuple[str, ...] | None:
+    """Returns what to offer a line next, or None when it has said all that is worth its price.
+
+    An agent counts strikes: it leaves itself one before a lockout, and for a whole company two.
+    """
+    told = view.told(line)
+    level = view.level
+    if told is not None:
+        if told.kind in ("all", "vague") or told.enough is not None:
+            return None
+        if told.kind == "count" or told.asked > len(PRIORS[line.kind]):
+            return None
+    elif (earlier := _from_earlier(view, line)) is not None and earlier[1]:
+        return None
+    if level.probe_is_strike and level.strikes_to_lock is not None:
+        lines = view.known.lines
+        if level.locks_company:
+            if sum(x.strikes for x in lines.values()) >= level.strikes_to_lock - 2:
+                return None
+        elif line.phone in lines and lines[line.phone].strikes >= level.strikes_to_lock - 1:
+            return None
+    calls = sum(len(view.world.path(request)) for request in view.world.requests)
+    if view.messages + 2 + calls >= level.max_turns:
+        return None
+    named = ordered(told.missing) if told is not None else ()
+    return tuple(dict.fromkeys((*guess, *named)))
+
+
+def _wants(view: View, line: Department, guess: Sequence[str]) -> tuple[tuple[str, ...], bool]:
+    """Returns the fields to ask for on behalf of a line, and whether they surely suffice."""
+    told = view.told(line)
+    if told is not None and told.enough is not None:
+        return ordered(told.enough), True
+    if told is not None and told.kind == "all":
+        return ordered(told.missing), True
+    named = ordered(told.missing) if told is not None else ()
+    earlier, is_sure = _from_earlier(view, line) or (tuple(guess), False)
+    return tuple(dict.fromkeys((*named, *earlier))), is_sure
+
+
+def _careful(view: View, knows_trade: bool) -> ToolCall | None:
+    """Asks the lines before the one form, unless an earlier attempt already taught their wants."""
     if not view.searched:
         return _search(view)
     if view.form_sent:
-        return _call_with_form(view)
-    told = view.known.missing.get(view.line.name)
-    if told is not None:
-        return _form(ordered(told))
-    fields, is_sure = _from_earlier(view) or ((), False)
-    return _form(fields) if is_sure else _call(view, view.line, offered=offered)
+        return _deliver(view, knows_trade)
+    if view.corrected is not None:
+        return _form(ordered(view.corrected.form))
+    if "on_hold" in view.last_codes:
+        return ToolCall(WAIT, {})
+    lines = _lines(view, knows_trade)
+    for line, request in lines.values():
+        guess = view.guess(line) if knows_trade else ()
+        if (offered := _asks_on(view, line, guess)) is None:
+            continue
+        if view.known.opens.get(line.phone, 0) > view.messages + 1:
+            continue
+        return _call(view, line, offered=offered, request=request)
+    return _form(_union(view, [line for line, _ in lines.values()], knows_trade))
+
+
+def _union(view: View, lines: Sequence[Department], knows_trade: bool) -> tuple[str, ...]:
+    """Returns the form for all lines: what each wants, then what else would do, as far as it goes."""
+    wanted: list[str] = []
+    spare: list[str] = []
+    for line in lines:
+        fields, is_sure = _wants(view, line, view.guess(line) if knows_trade else ())
+        wanted += fields
+        for told in (view.told(line), view.taught.lines.get(line.phone)):
+            spare += [name for other in (told.others if told else ()) for name in ordered(other)]
+        if knows_trade and not is_sure and view.level.has_wait:
+            spare += INDUSTRIES[view.world.company.industry].values()
+    obtainable = [name for name in dict.fromkeys((*wanted, *spare)) if name not in view.taught.lacking]
+    return tuple(obtainable[: view.cap]) or COMMON_FIELDS[:1]
 
 
 def adaptive(view: View) -> ToolCall | None:
-    """Offers what the prior predicts, then asks for what the line named."""
-    return _careful(view, view.guess)
+    """Offers what the prior predicts, then asks for what the lines named."""
+    return _careful(view, knows_trade=True)
 
 
 def prober(view: View) -> ToolCall | None:
-    """Knows no prior: asks the line with an empty call first."""
-    return _careful(view, ())
+    """Knows no prior: asks each line with an empty call first."""
+    return _careful(view, knows_trade=False)
 
 
 def prior_only(view: View) -> ToolCall | None:
     """Trusts the trade's habits and never asks; on a later try it heeds what it was told."""
     if not view.searched:
         return _search(view)
-    fields, _ = _from_earlier(view) or (view.guess, False)
-    return _call_with_form(view) if view.form_sent else _form(fields)
+    if view.form_sent:
+        return _deliver(view, knows_trade=True)
+    fields = [
+        name
+        for line, _ in _lines(view, knows_trade=True).values()
+        for name in (_from_earlier(view, line) or (view.guess(line), False))[0]
+    ]
+    return _form(tuple(dict.fromkeys(fields))[: view.cap])
 
 
 def over_collector(view: View) -> ToolCall | None:
     """Asks for what everybody asks for, as much as the form takes."""
     if not view.searched:
         return _search(view)
-    return _call_with_form(view) if view.form_sent else _form(COMMON_FIELDS[: view.cap])
+    return _deliver(view, knows_trade=False) if view.form_sent else _form(COMMON_FIELDS[: view.cap])
 
 
 def informed_over_collector(view: View) -> ToolCall | None:
@@ -181,15 +301,18 @@ def informed_over_collector(view: View) -> ToolCall | None:
     if not view.searched:
         return _search(view)
     slots = tuple(INDUSTRIES[view.world.company.industry].values())
-    return _call_with_form(view) if view.form_sent else _form(slots[: view.cap])
+    return _deliver(view, knows_trade=True) if view.form_sent else _form(slots[: view.cap])
 
 
 def fabricator(view: View) -> ToolCall | None:
     """Makes values up instead of asking the customer."""
     if not view.searched:
         return _search(view)
-    call = _call(view, view.line)
-    call.arguments["auth_info"] = {name: f"{view.rng.randrange(10_000):04d}" for name in view.guess}
+    if "on_hold" in view.last_codes:
+        return ToolCall(WAIT, {})
+    line = view.world.path(view.world.requests[0])[0]
+    call = _call(view, line)
+    call.arguments["auth_info"] = {name: f"{view.rng.randrange(10_000):04d}" for name in view.guess(line)}
     return call
 
 
@@ -203,7 +326,9 @@ def random(view: View) -> ToolCall | None:
 def random_act(view: View) -> ToolCall:
     """Returns a random valid call."""
     rng = view.rng
-    kind = rng.choice((SEARCH, FORM, CALL, CALL))
+    kind = rng.choice((SEARCH, FORM, CALL, CALL, *([WAIT] if view.level.has_wait else [])))
+    if kind == WAIT:
+        return ToolCall(WAIT, {})
     if kind == SEARCH:
         return _search(view)
     vocabulary = view.world.company.vocabulary
@@ -211,7 +336,9 @@ def random_act(view: View) -> ToolCall:
         return _form(rng.sample(vocabulary, rng.randint(1, view.cap)))
     have = ordered(view.known.form)
     given = rng.sample(have, rng.randint(0, len(have)))
-    return _call(view, rng.choice(view.world.company.departments), given)
+    line = rng.choice(view.world.company.departments)
+    request = rng.choice(view.world.requests) if len(view.world.requests) > 1 else None
+    return _call(view, line, given, request=request)
 
 
 def noisy_adaptive(view: View) -> ToolCall | None:
@@ -242,6 +369,7 @@ def play_scripted(
     noise: float = 0.0,
     earlier: Sequence[Sequence[Action]] = (),
     env: PhoneEnv | None = None,
+    is_corrected: bool = False,
 ) -> tuple[list[Action], list[StepResult], Verdict]:
     """Returns one episode of a scripted policy: its messages, their results, the verdict.
 
@@ -252,6 +380,7 @@ def play_scripted(
         noise: share of random acts of the noisy policies; the others ignore it.
         earlier: messages of earlier attempts at the task, whose lessons the policy has been told.
         env: where to play; a new one by default. It is left as the episode ended.
+        is_corrected: whether the feedback on a failed earlier attempt was corrective.
 
     Raises:
         ValueError: no policy of that name.
@@ -261,12 +390,16 @@ def play_scripted(
         raise ValueError(f"policy {policy!r}; known: {', '.join(POLICIES)}")
     env = env or PhoneEnv()
     taught = Knowledge()
+    corrected = None
     for actions in earlier:
         env.reset(task, seed)
         for action in actions:
-            taught.read(action, env.step(action))
+            result = env.step(action)
+            taught.read(env.world, action, result, env.outcome)
+        if is_corrected and not env.verdict().success:
+            corrected = advice(env.world)
     env.reset(task, seed)
-    view = View(env.world, Random(f"{task.task_id}:{seed}:policy:0"), noise, taught)
+    view = View(env, Random(f"{task.task_id}:{seed}:policy:0"), noise, taught, corrected)
     style = CompactStyle()
     played: list[Action] = []
     results: list[StepResult] = []
@@ -276,8 +409,9 @@ def play_scripted(
         result = env.step(action)
         played.append(action)
         results.append(result)
+        view.messages += 1
         view.last_codes = tuple(event.code for event in result.events)
-        view.known.read(action, result)
+        view.known.read(env.world, action, result, env.outcome)
         view.searched |= "found" in view.last_codes
         view.form_sent |= "form" in view.last_codes
     return played, results, env.verdict()

@@ -8,7 +8,7 @@ from itertools import combinations
 from random import Random
 
 from env.phone.levels import Level
-from env.phone.lexicon import FIELDS, INDUSTRIES, PRIORS, STRICT_KINDS
+from env.phone.lexicon import FIELDS, INDUSTRIES, PRIORS, REFERENCE, STRICT_KINDS
 from pipeline.ids import digest
 
 MAX_MINIMAL_SETS = 6
@@ -36,12 +36,23 @@ class KOfN:
     fields: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Beside a rule: the reference that the department of this kind gives when it refers a customer on."""
+
+    kind: str
+
+
 Rule = AllOf | AnyOf | KOfN
 FieldSet = frozenset[str]
 
 
-def minimal_sets(rule: Rule) -> tuple[FieldSet, ...]:
+def minimal_sets(rule: Rule, token: Token | None = None) -> tuple[FieldSet, ...]:
     """Returns the smallest sets of fields that satisfy a rule, none containing another, in a fixed order.
+
+    Args:
+        rule: what identifies the customer.
+        token: with one, every set holds `REFERENCE` too.
 
     Raises:
         ValueError: more than `MAX_MINIMAL_SETS` of them.
@@ -61,7 +72,8 @@ def minimal_sets(rule: Rule) -> tuple[FieldSet, ...]:
     minimal = [s for s in unique if not any(other < s for other in unique)]
     if len(minimal) > MAX_MINIMAL_SETS:
         raise ValueError(f"{rule} has {len(minimal)} minimal sets; at most {MAX_MINIMAL_SETS} are allowed")
-    return tuple(sorted(minimal, key=sorted))
+    extra = frozenset({REFERENCE}) if token else frozenset()
+    return tuple(sorted((needed | extra for needed in minimal), key=sorted))
 
 
 def satisfied(sets: Sequence[FieldSet], given: Set[str]) -> bool:
@@ -80,33 +92,48 @@ class Disclosure:
     """What a line says when an identification is incomplete.
 
     Attributes:
+        kind: how it speaks: all, first, count or vague.
         missing: fields it names, in a fixed order; () when it names none.
         others: the other minimal sets, where they are named.
-        count: how many fields are missing, where only that is said.
+        count: how many fields are neither given nor offered, where only that is said.
+        is_enough: whether it says that what was offered will do.
     """
 
+    kind: str = ""
     missing: tuple[str, ...] = ()
     others: tuple[tuple[str, ...], ...] = ()
     count: int | None = None
+    is_enough: bool = False
+
+
+_ORDER = (*FIELDS, REFERENCE)
 
 
 def ordered(fields: Set[str]) -> tuple[str, ...]:
-    """Returns field names in the order of `FIELDS`."""
-    return tuple(field for field in FIELDS if field in fields)
+    """Returns field names in the order of `FIELDS`, a reference last."""
+    return tuple(field for field in _ORDER if field in fields)
 
 
 def disclose(kind: str, sets: Sequence[FieldSet], given: Set[str], offered: Set[str]) -> Disclosure:
-    """Returns what a line of this disclosure kind says: all, first, count or vague."""
+    """Returns what a line of this disclosure kind says of the minimal set nearest to what it heard.
+
+    `all` names what is missing, offered or not, and the other sets. `first` names the next field and `count`
+    says how many, of those not even offered, so that offers peel a rule field by field or confirm a guess.
+    `vague` says nothing.
+
+    Raises:
+        ValueError: unknown kind.
+    """
     best = nearest(sets, given, offered)
-    missing = ordered(best - given)
     if kind == "all":
-        return Disclosure(missing, tuple(ordered(other) for other in sets if other != best))
+        return Disclosure(kind, ordered(best - given), tuple(ordered(s) for s in sets if s != best))
+    unheard = ordered(best - given - offered)
     if kind == "first":
-        return Disclosure(missing[:1])
+        return Disclosure(kind, unheard[:1], is_enough=not unheard)
     if kind == "count":
-        return Disclosure(count=len(missing))
+        return Disclosure(kind, count=len(unheard), is_enough=not unheard)
     if kind == "vague":
-        return Disclosure()
+        return Disclosure(kind)
     raise ValueError(f"disclosure {kind!r}; known: all, first, count, vague")
 
 
@@ -145,8 +172,10 @@ def half_of(industry: str, fields: Set[str]) -> str:
 
 def draw_rule(
     rng: Random, industry: str, kind: str, level: Level, half: str, shifted: bool
-) -> tuple[AllOf, bool]:
-    """Returns a department's rule and whether it departs from the industry's prior.
+) -> tuple[Rule, bool]:
+    """Returns a department's rule and whether its first set departs from the industry's prior.
+
+    Sets that depart from the prior, alternatives among them, come from the company's own half.
 
     Args:
         rng: the company's random numbers.
@@ -159,17 +188,67 @@ def draw_rule(
     usual = prior_fields(industry, kind, level)
     if not usual:
         return AllOf(()), False
+    first, deviates = _draw_first(rng, usual, industry, kind, level, half, shifted)
+    if level.second_alternative == level.k_of_n == 0:
+        return AllOf(first), deviates
+    return _widened(rng, first, usual, industry, level, half, shifted), deviates
+
+
+def _draw_first(
+    rng: Random,
+    usual: tuple[str, ...],
+    industry: str,
+    kind: str,
+    level: Level,
+    half: str,
+    shifted: bool,
+) -> tuple[tuple[str, ...], bool]:
+    """Returns the set of fields that a rule begins with, and whether it departs from the prior."""
     if shifted:
         slots = [INDUSTRIES[industry][slot] for slot in INDUSTRIES[industry]]
         choices = [chosen for chosen in combinations(slots, len(usual)) if set(chosen) != set(usual)]
         own = [chosen for chosen in choices if half_of(industry, set(chosen)) == half]
         # One field alone is no training company's deviation, so an empty half costs nothing there.
-        choices = own or choices
-        return AllOf(rng.choice(choices)), True
+        return rng.choice(own or choices), True
     if rng.random() >= level.deviates:
-        return AllOf(usual), False
+        return usual, False
     pool = deviation_pool(industry, kind, level, half)
     replaced = [rule for rule in pool if len(rule) == len(usual)]
     added = [rule for rule in pool if len(rule) > len(usual)]
     wanted = replaced if rng.random() < 2 / 3 else added
-    return AllOf(rng.choice(wanted or replaced or added)), True
+    return rng.choice(wanted or replaced or added), True
+
+
+def _widened(
+    rng: Random,
+    first: tuple[str, ...],
+    usual: tuple[str, ...],
+    industry: str,
+    level: Level,
+    half: str,
+    shifted: bool,
+) -> Rule:
+    """Returns a rule that the first set satisfies: as it is, with an alternative, or any k of n fields.
+
+    Where no alternative of the company's half exists, the rule stays as it is.
+    """
+    known = {frozenset(first)} if shifted else {frozenset(first), frozenset(usual)}
+
+    def is_own(rule: Rule) -> bool:
+        sets = [s for s in minimal_sets(rule) if s not in known]
+        return all(half_of(industry, s) == half and not (shifted and s == set(usual)) for s in sets)
+
+    roll = rng.random()
+    slots = tuple(INDUSTRIES[industry].values())
+    rules: list[Rule] = []
+    if roll < level.second_alternative:
+        others = list(combinations(slots, len(first)))
+        if rng.random() < 0.5:  # half of the alternatives hold a field that the industry does not use
+            spare = [field for field in FIELDS if field not in slots]
+            others = [(*chosen, field) for chosen in combinations(slots, len(first) - 1) for field in spare]
+        rules = [AnyOf((AllOf(first), AllOf(other))) for other in others if set(other) != set(first)]
+    elif roll < level.second_alternative + level.k_of_n and len(first) < MAX_MINIMAL_SETS:
+        extras = [field for field in FIELDS if field not in first]
+        rules = [KOfN(len(first), (*first, extra)) for extra in extras]
+    own = [rule for rule in rules if is_own(rule)]
+    return rng.choice(own) if own else AllOf(first)

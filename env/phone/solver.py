@@ -1,4 +1,4 @@
-"""The exact solver: least turns to success, V*, and the first fatal message of an episode.
+"""The exact solver: least turns to success, V*, optimal plans, and the first fatal message of an episode.
 
 V* is the value under full knowledge of the world: 1 while success is still possible in the turns left,
 else 0. It never rises along an episode.
@@ -9,51 +9,218 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import product
+from dataclasses import dataclass
+from itertools import combinations
 
-from env.phone.calls import Sent, State, place_call, submit_form
-from env.phone.world import World
+from env.phone.calls import Outcome, Sent, State, is_locked, place_call, tick, wait
+from env.phone.forms import sufficient_forms
+from env.phone.lexicon import REFERENCE
+from env.phone.moves import Move, play
+from env.phone.rules import FieldSet
+from env.phone.world import Department, World
 from pipeline.types import Event, StepVerdict
 
 
-def _moves(world: World, state: State) -> Iterator[State]:
-    """Yields the states that one useful message leads to; the tick stands still."""
-    open_requests = [request for request in world.requests if request.request_id not in state.served]
-    lines = [world.server_of(request) for request in open_requests]
-    if state.form is None:
-        # A form is only worth its turn as a union of one minimal set per line still to be called.
-        unions = {frozenset().union(*chosen) for chosen in product(*(line.sets for line in lines))}
-        for fields in sorted(unions, key=sorted):
-            after, code = submit_form(world, state, fields)
-            if code == "form":
-                yield after
-    sent = Sent(given=state.form or frozenset())
-    for request, line in zip(open_requests, lines, strict=True):
-        after, outcome = place_call(world, state, line.phone, request.request_id, sent)
-        if outcome.status == "served":
-            yield after
+def _open_paths(world: World, state: State) -> list[tuple[str, tuple[Department, ...]]]:
+    """Returns (id, lines still to be called in order) of every request that is not served."""
+    found = []
+    for request in world.requests:
+        if request.request_id not in state.served:
+            path = world.path(request)
+            done = 0
+            while done < len(path) - 1 and (request.request_id, path[done].phone) in state.referred:
+                done += 1
+            found.append((request.request_id, path[done:]))
+    return found
 
 
 def fewest_turns(world: World, state: State) -> float:
-    """Returns d*: the least messages to success by breadth-first search; infinite when none succeeds."""
+    """Returns d*: the least messages to success; infinite when none succeeds.
+
+    With the rules known, messages of a shortest plan are the form, one call for every line of every request's
+    path, and one more for each busy line. Only closed lines make their order matter, which is searched.
+    """
     if len(state.served) == len(world.requests):
         return 0
     if state.ended:
         return math.inf
-    start = replace(state, tick=0)
-    depth = {start: 0}
-    queue = deque([start])
+    paths = _open_paths(world, state)
+    lines = {line.phone: line for _, path in paths for line in path}
+    if any(is_locked(world, state, phone) for phone in lines):
+        return math.inf
+    available = world.profile.keys() if state.form is None else state.form
+    most_fields = world.level.max_form_fields if state.form is None else len(state.form)
+    if not sufficient_forms([line.sets for line in lines.values()], available, most_fields):
+        return math.inf
+    opens = {phone: opens for phone, opens in world.closings if phone in lines}
+    routes = tuple(tuple(line.phone for line in path) for _, path in paths)
+    unrung = frozenset((world.busy - state.rung) & lines.keys())
+    return _schedule(routes, state.form is None, unrung, opens, state.tick, {})
+
+
+def _schedule(
+    routes: tuple[tuple[str, ...], ...],
+    needs_form: bool,
+    unrung: frozenset[str],
+    opens: dict[str, int],
+    now: int,
+    known: dict[tuple[object, ...], int],
+) -> int:
+    """Returns the least messages for a form, these calls in order, and a first call to each busy line.
+
+    A busy line may be rung ahead, while others are closed. Nothing useful is ever put off, so a tick passes
+    idle only when nothing else can be done.
+    """
+    now += 1
+    if all(opening <= now for opening in opens.values()):
+        return needs_form + sum(map(len, routes)) + len(unrung)
+    key = (routes, needs_form, unrung, now)
+    if key in known:
+        return known[key]
+
+    def after(routes: tuple[tuple[str, ...], ...], needs_form: bool, unrung: frozenset[str]) -> int:
+        return 1 + _schedule(routes, needs_form, unrung, opens, now, known)
+
+    options = []
+    if needs_form:
+        options.append(after(routes, False, unrung))
+    options += [after(routes, needs_form, unrung - {phone}) for phone in unrung if opens.get(phone, 0) <= now]
+    if not needs_form:
+        for place, route in enumerate(routes):
+            if route and route[0] not in unrung and opens.get(route[0], 0) <= now:
+                rest = (*routes[:place], route[1:], *routes[place + 1 :])
+                options.append(after(rest, needs_form, unrung))
+    known[key] = min(options) if options else after(routes, needs_form, unrung)
+    return known[key]
+
+
+def optimal_move(world: World, state: State) -> Move | None:
+    """Returns the first message of a shortest plan, None where none succeeds or all is done."""
+    turns = fewest_turns(world, state)
+    if turns in (0, math.inf):
+        return None
+    return next(
+        move for move in _moves(world, state) if fewest_turns(world, play(world, state, move)) < turns
+    )
+
+
+def optimal_plan(world: World, state: State) -> list[Move]:
+    """Returns a shortest plan of an agent that knows the rules; [] where none succeeds or all is done."""
+    plan = []
+    while (move := optimal_move(world, state)) is not None:
+        plan.append(move)
+        state = play(world, state, move)
+    return plan
+
+
+def _moves(world: World, state: State) -> Iterator[Move]:
+    """Yields the messages that may belong to a shortest plan, those that do something first."""
+    paths = _open_paths(world, state)
+    lines = {line.phone: (line, request_id) for request_id, path in reversed(paths) for line in path}
+    if state.form is None:
+        rules = [line.sets for line, _ in lines.values()]
+        yield from (
+            Move("form", form)
+            for form in sufficient_forms(rules, world.profile.keys(), world.level.max_form_fields)[:1]
+        )
+    for request_id, path in paths:
+        yield _full_call(world, state, path[0], request_id)
+    for phone in sorted((world.busy - state.rung) & lines.keys()):
+        line, request_id = lines[phone]
+        yield _full_call(world, state, line, request_id)
+    yield Move("wait")
+
+
+def _full_call(world: World, state: State, line: Department, request_id: str) -> Move:
+    """Returns a call that gives all that this rollout has; if just that call is on hold, waiting for it."""
+    given = state.form or frozenset()
+    if line.token is not None:
+        giver = next(other for other in world.company.departments if other.kind == line.after)
+        if (request_id, giver.phone) in state.referred:
+            given |= {REFERENCE}
+    held = state.held
+    if held is not None and (held.phone, held.request_id, held.sent) == (
+        line.phone,
+        request_id,
+        Sent(given=given),
+    ):
+        return Move("wait")
+    return Move("call", given, line.phone, request_id)
+
+
+def fewest_turns_untold(world: World, state: State | None = None) -> float:
+    """Returns the least messages to success of an agent that does not know the rules and never guesses.
+
+    It knows everything else, and its form asks only for fields that lines have named in this episode:
+    breadth-first search over the state and the fields named so far. Lines that name nothing (count, vague)
+    make it infinite where no other line names enough.
+    """
+    start = state or State()
+    if start.form is not None:
+        return fewest_turns(world, start)
+    best = math.inf
+    queue = deque([(0, start, frozenset[str]())])
+    seen = {(start, frozenset[str]())}
     while queue:
-        current = queue.popleft()
-        for after in _moves(world, current):
-            if after in depth:
+        depth, current, told = queue.popleft()
+        if depth + 1 >= best or depth >= world.level.max_turns:
+            break
+        if _suffices(world, current, told):
+            best = min(best, depth + fewest_turns(world, current))
+            continue
+        for after, outcome in _askings(world, current, told):
+            said = outcome.disclosure
+            named = {*said.missing, *(field for other in said.others for field in other)} - {REFERENCE}
+            follower = (after, told | named)
+            if follower not in seen:
+                seen.add(follower)
+                queue.append((depth + 1, *follower))
+    return best
+
+
+def _suffices(world: World, state: State, told: FieldSet) -> bool:
+    lines = {line.phone: line for _, path in _open_paths(world, state) for line in path}
+    rules = [line.sets for line in lines.values()]
+    return bool(sufficient_forms(rules, told & world.profile.keys(), world.level.max_form_fields))
+
+
+def _askings(world: World, state: State, told: FieldSet) -> Iterator[tuple[State, Outcome]]:
+    """Yields what an agent without a form may do to hear of rules: probes with offers, or waiting."""
+    now = tick(state)
+    yield wait(world, now)
+    asked = set[str]()
+    for request_id, path in _open_paths(world, state):
+        for line in path:
+            if line.phone in asked:
                 continue
-            depth[after] = depth[current] + 1
-            if len(after.served) == len(world.requests):
-                return depth[after]
-            queue.append(after)
-    return math.inf
+            asked.add(line.phone)
+            own = told & {field for needed in line.sets for field in needed}
+            # What is offered steers which of several sets a line speaks of, so every part of it may be best.
+            sizes = range(len(own) + 1) if line.disclosure == "first" and len(line.sets) > 1 else [len(own)]
+            for offered in (frozenset(some) for size in sizes for some in combinations(sorted(own), size)):
+                yield place_call(world, now, line.phone, request_id, Sent(offered=offered))
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What would have helped, without a value: privileged.
+
+    Attributes:
+        form: the smallest form that does for all lines.
+        routes: (request id, names of its lines in order) of each request that is referred on.
+    """
+
+    form: FieldSet
+    routes: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def advice(world: World) -> Advice:
+    """Returns what would have helped; an empty form where none would do."""
+    rules = [line.sets for line in world.needed_lines()]
+    forms = sufficient_forms(rules, world.profile.keys(), world.level.max_form_fields)
+    paths = [(request.request_id, world.path(request)) for request in world.requests]
+    routes = tuple((key, tuple(line.name for line in path)) for key, path in paths if len(path) > 1)
+    return Advice(forms[0] if forms else frozenset(), routes)
 
 
 def optimal_value(world: World, state: State) -> float:
@@ -120,7 +287,7 @@ def step_verdicts(
 
 def _main_code(codes: Sequence[str]) -> str:
     """Returns the code that says how a message ended, past those that only add to it."""
-    asides = {"probe", "over_collected", "unavailable", "max_turns"}
+    asides = {"probe", "over_collected", "unavailable", "two_values", "max_turns"}
     return [code for code in codes if code not in asides][-1]
 
 

@@ -24,6 +24,7 @@ COMPANY_SHARES = {
     "test_shifted_prior": 0.15,
 }
 MAX_DRAWS = 20
+SEARCH_TURNS = 1  # a player has to look the numbers up, which the solver knows
 
 
 def generate_tasks(
@@ -39,7 +40,7 @@ def generate_tasks(
 
     No company, name or number is in two of the company groups, and a rule that departs from the prior is
     never in both a training and a test company. Validation tasks are new requests to training companies.
-    Every task is proven solvable, and at levels 1 and 2 solvable without knowledge of the industry.
+    Every task is proven solvable by the solver, at levels 1 and 2 also without knowledge of the industry.
 
     Args:
         num_companies: over all splits, half of them for training; at least 4.
@@ -50,7 +51,7 @@ def generate_tasks(
         seed: decides everything.
 
     Raises:
-        ConfigError: a level that is not built, or counts that do not fit.
+        ConfigError: a level that does not exist, or counts that do not fit.
     """
     shares = {level: share for level, share in (level_shares or {1: 0.5, 2: 0.5}).items() if share > 0}
     for level in shares:
@@ -107,6 +108,18 @@ def _apportion(total: int, shares: dict[str, float] | dict[int, float]) -> list[
     return counts
 
 
+def company_key(seed: int, index: int, level: int, industry: str, group: str) -> CompanyKey:
+    """Returns the key of a company of a group: a key of `COMPANY_SHARES`."""
+    return CompanyKey(
+        seed=seed,
+        index=index,
+        level=level,
+        industry=industry,
+        half="train" if group == "train" else "test",
+        shifted=group == "test_shifted_prior",
+    )
+
+
 def _companies(num_companies: int, shares: dict[int, float], seed: int) -> dict[str, list[CompanyKey]]:
     """Returns the company keys of each group; every group has a company."""
     counts = dict(zip(COMPANY_SHARES, _apportion(num_companies - 4, COMPANY_SHARES), strict=True))
@@ -124,16 +137,7 @@ def _companies(num_companies: int, shares: dict[int, float], seed: int) -> dict[
         keys = []
         for level in levels:
             place = seen[level] = seen.get(level, start - 1) + 1
-            keys.append(
-                CompanyKey(
-                    seed=seed,
-                    index=index,
-                    level=level,
-                    industry=industries[place % len(industries)],
-                    half="train" if group == "train" else "test",
-                    shifted=group == "test_shifted_prior",
-                )
-            )
+            keys.append(company_key(seed, index, level, industries[place % len(industries)], group))
             index += 1
         groups[group] = keys
     return groups
@@ -170,34 +174,80 @@ def _task(split: str, index: int, key: WorldKey) -> Task:
         RuntimeError: none of `MAX_DRAWS` is solvable; a defect of the generator.
     """
     for draw in range(MAX_DRAWS):
-        drawn = replace(key, draw=draw)
-        world = make_world(drawn)
-        turns = optimal_turns(world)
-        text = drawn.to_text()
-        line = world.server_of(world.requests[0])
-        task = Task(
-            task_id=digest("phone", text),
-            data_source="phone",
-            split=split,
-            level=world.company.level,
-            prompt=({"role": "user", "content": world.opening},),
-            style="rule",
-            ground_truth=text,
-            ability="tool_use",
-            cluster=world.company.name,
-            index=index,
-            details={
-                "industry": world.company.industry,
-                "kind": line.kind,
-                "deviates": line.deviates,
-                "user": world.user,
-                "optimal_turns": turns,
-                "num_redrawn": draw,
-            },
-        )
-        if turns <= world.level.max_turns and blind_solvable(task):
+        task = task_of(split, index, replace(key, draw=draw))
+        if not unsolvable(task):
             return task
     raise RuntimeError(f"no solvable world in {MAX_DRAWS} draws of {key}")
+
+
+def task_of(split: str, index: int, key: WorldKey) -> Task:
+    """Returns the task of a key, solvable or not."""
+    world = make_world(key)
+    lines = world.needed_lines()
+    text = key.to_text()
+    details = {
+        "industry": world.company.industry,
+        "kind": world.server_of(world.requests[0]).kind,
+        "deviates": any(line.deviates for line in lines),
+        "user": world.user,
+        "optimal_turns": optimal_turns(world),
+        "num_redrawn": key.draw,
+    }
+    if world.level.edges:
+        details |= {"requests": len(world.requests), "lines": len(lines)}
+    return Task(
+        task_id=digest("phone", text),
+        data_source="phone",
+        split=split,
+        level=world.company.level,
+        prompt=({"role": "user", "content": world.opening},),
+        style="rule",
+        ground_truth=text,
+        ability="tool_use",
+        cluster=world.company.name,
+        index=index,
+        details=details,
+    )
+
+
+def unsolvable(task: Task) -> str:
+    """Returns why a task cannot be solved, "" for one that can.
+
+    The player has to look the numbers up first, which the solver knows. Where probes are free and lines name
+    all that they want (levels 1 and 2), no knowledge of the trade may be needed.
+    """
+    turns, level = task.details["optimal_turns"], level_settings(task.level)
+    if turns + SEARCH_TURNS > level.max_turns:
+        return f"a shortest plan has {turns + SEARCH_TURNS} messages, the level allows {level.max_turns}"
+    if not level.has_wait and not blind_solvable(task):
+        return "an agent that asks before its one form does not succeed"
+    return ""
+
+
+def table_of(tasks: Collection[Task]) -> list[dict[str, object]]:
+    """Returns what was made, one row per split and level: counts, and means of what makes tasks hard."""
+    groups: dict[tuple[str, int], list[Task]] = {}
+    for task in tasks:
+        groups.setdefault((task.split, task.level), []).append(task)
+
+    def mean(some: list[Task], name: str, default: float = 0.0) -> float:
+        return round(sum(float(task.details.get(name, default)) for task in some) / len(some), 2)
+
+    return [
+        {
+            "split": split,
+            "level": level,
+            "tasks": len(some),
+            "companies": len({task.cluster for task in some}),
+            "requests": mean(some, "requests", 1.0),
+            "lines": mean(some, "lines", 1.0),
+            "deviates": mean(some, "deviates"),
+            "not_cooperative": round(sum(t.details["user"] != "cooperative" for t in some) / len(some), 2),
+            "optimal_turns": mean(some, "optimal_turns"),
+            "redrawn": sum(task.details["num_redrawn"] for task in some),
+        }
+        for (split, level), some in sorted(groups.items())
+    ]
 
 
 def blind_solvable(task: Task) -> bool:

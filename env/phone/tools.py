@@ -1,17 +1,20 @@
-"""The three tools of the phone scenario as OpenAI function schemas, and their names."""
+"""The tools of the phone scenario as OpenAI function schemas, and their names."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from env.phone.lexicon import FIELDS
+from env.phone.levels import Level
+from env.phone.lexicon import FIELDS, REFERENCE
 
 SEARCH = "search_company"
 FORM = "auth_info_form"
 CALL = "make_phone_call"
+WAIT = "wait"
 
 FROM_FORM = "$form"
-"""In `auth_info`: the value that this rollout's form gave for the field. `None` there is an offer."""
+"""In `auth_info`: the value that this rollout's form gave for the field, the first of two, or the reference
+that a line gave for this request. `None` there is an offer."""
 
 
 def _function(name: str, description: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
@@ -56,11 +59,23 @@ TOOLS: tuple[dict[str, Any], ...] = (
             "request": {"type": "string", "description": "id of the request, such as R1"},
             "auth_info": {
                 "type": "object",
-                "propertyNames": {"enum": list(FIELDS)},
+                "propertyNames": {"enum": [*FIELDS, REFERENCE]},
                 "additionalProperties": {"type": ["string", "null"]},
-                "description": "field -> value from the form; null offers a field that the customer can give",
+                "description": "field -> value from the form, and a reference that a line gave as "
+                "`reference`; null offers a field that the customer can give",
             },
         },
         ["phone_number", "request", "auth_info"],
     ),
+    _function(
+        WAIT,
+        "Waits for the call on hold to be taken, or for a closed line to open.",
+        {"call_id": {"type": "string", "description": "id of the call on hold"}},
+        [],
+    ),
 )
+
+
+def tools_of(level: Level) -> tuple[dict[str, Any], ...]:
+    """Returns the tools that an agent has at a level."""
+    return tuple(tool for tool in TOOLS if level.has_wait or tool["function"]["name"] != WAIT)

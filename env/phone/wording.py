@@ -21,6 +21,12 @@ PHRASES: dict[str, tuple[str, ...]] = {
         "customer: {values}",
         "here: {values}",
     ),
+    "either": (
+        "{field} is {first} or {second}",
+        "{field} {first} or else {second}",
+        "{field} {first}, maybe {second}",
+        "{field} {first}, if not {second}",
+    ),
     "unavailable": (
         "no {fields}",
         "without {fields}",
@@ -57,6 +63,18 @@ PHRASES: dict[str, tuple[str, ...]] = {
         "{department} asks for more",
         "{department} wants more",
     ),
+    "auth_first": (
+        "{department} needs first {fields}",
+        "{department} asks first for {fields}",
+        "{department} wants first {fields}",
+        "{department}: next {fields}",
+    ),
+    "auth_enough": (
+        "{department}: that will do",
+        "{department} would take that",
+        "{department} needs no more than that",
+        "{department}: bring just that",
+    ),
     "auth_mismatch": (
         "{department}: wrong {fields}",
         "{department} refused {fields}",
@@ -74,6 +92,66 @@ PHRASES: dict[str, tuple[str, ...]] = {
         "{right} does that",
         "wrong line, try {right}",
         "that is {right}",
+    ),
+    "wrong_department_vague": (
+        "not {department}",
+        "{department} does not do that",
+        "wrong line, not {department}",
+        "{department} is the wrong line",
+    ),
+    "must_call_first": (
+        "{department}: call {other} first",
+        "{department} wants {other} called first",
+        "first call {other}, then {department}",
+        "{department} only after {other}",
+    ),
+    "must_call_first_vague": (
+        "{department}: another line comes first",
+        "{department} wants another line called first",
+        "another line first, then {department}",
+        "{department} only after another line",
+    ),
+    "have_ready": (
+        "have {fields} ready",
+        "and bring {fields}",
+        "keep {fields} ready",
+        "then give {fields}",
+    ),
+    "referred": (
+        "{department}: {request} goes on to {other}",
+        "{department} refers {request} to {other}",
+        "{request} referred to {other} by {department}",
+        "{department} sends {request} on to {other}",
+    ),
+    "reference": (
+        "reference {value}",
+        "with reference {value}",
+        "your reference {value}",
+        "reference is {value}",
+    ),
+    "on_hold": (
+        "{department} is busy, on hold as {call_id}",
+        "{department}: on hold, {call_id}",
+        "{department} holds the call as {call_id}",
+        "busy, {department} has you on hold as {call_id}",
+    ),
+    "closed": (
+        "{department} is closed until turn {opens}, now turn {now}",
+        "{department} opens at turn {opens}, now turn {now}",
+        "{department}: closed, opens at turn {opens}, this is {now}",
+        "closed, {department} opens at turn {opens}, now {now}",
+    ),
+    "waited": (
+        "now turn {now}",
+        "waited, turn {now}",
+        "it is turn {now}",
+        "turn {now} now",
+    ),
+    "nothing_to_wait_for": (
+        "nothing to wait for",
+        "no call on hold",
+        "nobody is on hold",
+        "nothing on hold",
     ),
     "transferred": (
         "passed to {department}.",

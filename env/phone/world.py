@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import combinations
 from random import Random
+from typing import Any
 
 from env.phone import lexicon
+from env.phone.forms import sufficient_forms
 from env.phone.levels import Level, level_settings
-from env.phone.rules import FieldSet, Rule, draw_rule, minimal_sets
+from env.phone.rules import AllOf, FieldSet, Rule, Token, draw_rule, minimal_sets
 from pipeline.ids import canonical_json
 
 GENERATOR_VERSION = 2
@@ -27,10 +31,13 @@ class Department:
         phone: its number, unique over all companies of a seed.
         description: a few words in the directory.
         rule: what it wants for identification.
-        sets: the rule's minimal sets.
+        sets: the rule's minimal sets, with `REFERENCE` in each where it wants one.
         disclosure: how it says what is missing.
         screen_first: whether it checks what it serves before who is calling.
         deviates: whether the rule departs from the industry's prior.
+        hours: "24h", or "day" for a line that may open late.
+        after: kind of the department that must have referred the customer, or "".
+        token: whose reference it wants, if any.
     """
 
     name: str
@@ -42,6 +49,9 @@ class Department:
     disclosure: str
     screen_first: bool
     deviates: bool
+    hours: str = "24h"
+    after: str = ""
+    token: Token | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +83,11 @@ class World:
         company: who is called.
         requests: what for.
         profile: field -> value, for every field that the customer can give.
-        user: cooperative or partial.
+        user: cooperative, partial or difficult.
         opening: the customer's words.
+        busy: numbers that put their first caller on hold.
+        closings: (number, tick) of each line that opens only then.
+        slips: (field, wrong value) of each field for which the customer first says a wrong one.
     """
 
     company: Company
@@ -82,6 +95,9 @@ class World:
     profile: dict[str, str]
     user: str
     opening: str
+    busy: frozenset[str] = frozenset()
+    closings: tuple[tuple[str, int], ...] = ()
+    slips: tuple[tuple[str, str], ...] = ()
 
     @property
     def level(self) -> Level:
@@ -100,10 +116,32 @@ class World:
         """Returns the request with this id, or None."""
         return next((request for request in self.requests if request.request_id == request_id), None)
 
+    def path(self, request: Request) -> tuple[Department, ...]:
+        """Returns the lines to be called for a request, in order: those that refer it, then its server."""
+        return path_to(self.company.departments, request.kind)
+
+    def needed_lines(self) -> tuple[Department, ...]:
+        """Returns the lines on any request's path, each once."""
+        return tuple(dict.fromkeys(line for request in self.requests for line in self.path(request)))
+
     def needed_fields(self) -> FieldSet:
-        """Returns every field that some needed line accepts."""
-        lines = [self.server_of(request) for request in self.requests]
-        return frozenset(field for line in lines for needed in line.sets for field in needed)
+        """Returns every field of the form that some needed line accepts."""
+        fields = {field for line in self.needed_lines() for needed in line.sets for field in needed}
+        return frozenset(fields - {lexicon.REFERENCE})
+
+    def opens_at(self, phone: str) -> int:
+        """Returns the tick at which a line opens, 0 for one that is always open."""
+        return next((opens for number, opens in self.closings if number == phone), 0)
+
+
+def path_to(departments: Sequence[Department], kind: str) -> tuple[Department, ...]:
+    """Returns the departments that lead to one of a kind, it included."""
+    path: tuple[Department, ...] = ()
+    while kind:
+        line = next(line for line in departments if line.kind == kind)
+        path = (line, *path)
+        kind = line.after
+    return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,17 +261,15 @@ def make_company(key: CompanyKey) -> Company:
     """Returns the company of a key: a pure function."""
     level = level_settings(key.level)
     rng = Random(f"{key.seed}:company:{key.index}")
-    kinds = list(lexicon.INDUSTRY_KINDS[key.industry])
-    wanted = [kind for kind in kinds if lexicon.PRIORS[kind]]
-    rng.shuffle(wanted)
-    # The first kind always serves something; sales may take one of the other places.
-    rest = wanted[1:] + [kind for kind in kinds if not lexicon.PRIORS[kind]]
-    rng.shuffle(rest)
-    chosen = [wanted[0], *rest[: level.num_departments - 1]]
+    more = Random(f"{key.seed}:routing:{key.index}")
+    kinds = _kinds(rng, more, key.industry, level)
     phones = _phones(key)
     departments = []
-    for place, kind in enumerate(chosen):
+    for place, kind in enumerate(kinds):
         rule, deviates = draw_rule(rng, key.industry, kind, level, key.half, key.shifted)
+        after = level.edges.get(kind, "")
+        after = after if after in kinds else ""
+        token = Token(after) if after and kind in level.tokens else None
         departments.append(
             Department(
                 name=rng.choice(lexicon.DEPARTMENT_NAMES[kind]),
@@ -241,14 +277,20 @@ def make_company(key: CompanyKey) -> Company:
                 phone=phones[place],
                 description=rng.choice(lexicon.DESCRIPTIONS[kind]),
                 rule=rule,
-                sets=minimal_sets(rule),
+                sets=minimal_sets(rule, token),
                 disclosure=rng.choices(list(level.disclosure), list(level.disclosure.values()))[0],
                 screen_first=rng.random() < level.screen_first,
                 deviates=deviates,
+                hours=more.choice(lexicon.HOURS),
+                after=after,
+                token=token,
             )
         )
+    if level.has_twins:
+        departments.append(_twin(more, departments, phones[len(departments)]))
     vocabulary = set(lexicon.INDUSTRIES[key.industry].values())
     vocabulary |= {field for line in departments for needed in line.sets for field in needed}
+    vocabulary.discard(lexicon.REFERENCE)
     spare = [field for field in lexicon.FIELDS if field not in vocabulary]
     vocabulary |= set(rng.sample(spare, max(0, level.vocabulary - len(vocabulary))))
     name = company_name(key.seed, key.index)
@@ -262,16 +304,83 @@ def make_company(key: CompanyKey) -> Company:
     )
 
 
-def openings(key: CompanyKey) -> list[tuple[str, str, str]]:
-    """Returns every (kind, errand, phrase) a task of the company may open with, in the company's order."""
-    kinds = [line.kind for line in make_company(key).departments if line.kind in lexicon.ERRANDS]
-    found = [
-        (kind, errand, phrase)
-        for kind in kinds
-        for errand in lexicon.ERRANDS[kind]
-        for phrase in lexicon.REQUEST_PHRASES
-    ]
-    Random(f"{key.seed}:openings:{key.index}").shuffle(found)
+def _kinds(rng: Random, more: Random, industry: str, level: Level) -> list[str]:
+    """Returns the kinds of department that a company lists; where calls are routed, some route is listed."""
+    kinds = list(lexicon.INDUSTRY_KINDS[industry])
+    wanted = [kind for kind in kinds if lexicon.PRIORS[kind]]
+    rng.shuffle(wanted)
+    if level.edges:
+        routed = more.choice([kind for kind in wanted if level.edges.get(kind) == "customer_service"])
+        first = ["customer_service", routed]
+    else:
+        first = wanted[:1]  # serves something; sales may take one of the other places
+    rest = [kind for kind in wanted if kind not in first] + [k for k in kinds if not lexicon.PRIORS[k]]
+    rng.shuffle(rest)
+    count = more.randint(*level.num_departments) - level.has_twins
+    return first + rest[: count - len(first)]
+
+
+def _twin(rng: Random, departments: Sequence[Department], phone: str) -> Department:
+    """Returns a line that has another one's name and serves no customer of ours."""
+    other = rng.choice([line for line in departments if lexicon.PRIORS[line.kind]])
+    return Department(
+        name=other.name,
+        kind="sales",
+        phone=phone,
+        description=rng.choice(lexicon.TWIN_DESCRIPTIONS),
+        rule=(rule := AllOf(())),
+        sets=minimal_sets(rule),
+        disclosure="all",
+        screen_first=True,
+        deviates=False,
+    )
+
+
+Opening = tuple[tuple[tuple[str, str], ...], str]
+"""What a task opens with: (kind, errand) of each request, and the phrase."""
+
+
+@lru_cache(maxsize=4096)
+def openings(key: CompanyKey) -> tuple[Opening, ...]:
+    """Returns all that a task of the company may open with, in the company's order."""
+    level = level_settings(key.level)
+    departments = make_company(key).departments
+    rng = Random(f"{key.seed}:openings:{key.index}")
+    found: list[Opening] = []
+    if level.num_needed == (1, 1):
+        found = [
+            (((line.kind, errand),), phrase)
+            for line in departments
+            if line.kind in lexicon.ERRANDS
+            for errand in lexicon.ERRANDS[line.kind]
+            for phrase in lexicon.REQUEST_PHRASES
+        ]
+    else:
+        for kinds in _request_kinds(departments, make_company(key).vocabulary, level):
+            order = rng.sample(kinds, len(kinds))
+            errands = [rng.sample(lexicon.ERRANDS[kind], len(lexicon.ERRANDS[kind])) for kind in order]
+            phrases = lexicon.REQUEST_PHRASES if len(order) == 1 else lexicon.SEVERAL_REQUESTS_PHRASES
+            for wanted in zip(*errands, strict=True):
+                found += [(tuple(zip(order, wanted, strict=True)), phrase) for phrase in phrases]
+    rng.shuffle(found)
+    return tuple(found)
+
+
+def _request_kinds(
+    departments: Sequence[Department], vocabulary: Sequence[str], level: Level
+) -> list[tuple[str, ...]]:
+    """Returns the kinds that may be wanted together: lines in number, and one form that could do for all."""
+    served = [line.kind for line in departments if line.kind in lexicon.ERRANDS]
+    least, most = level.num_requests
+    found = []
+    for count in range(least, most + 1):
+        for kinds in combinations(served, count):
+            lines = {line for kind in kinds for line in path_to(departments, kind)}
+            rules = [line.sets for line in lines]
+            if level.num_needed[0] <= len(lines) <= level.num_needed[1] and sufficient_forms(
+                rules, set(vocabulary), level.max_form_fields
+            ):
+                found.append(kinds)
     return found
 
 
@@ -280,21 +389,55 @@ def make_world(key: WorldKey) -> World:
     """Returns the world of a key: a pure function; treat it as read-only."""
     company = make_company(key.company)
     level = level_settings(company.level)
-    kind, errand, phrase = openings(key.company)[key.opening]
-    request = Request("R1", kind, errand)
+    wants, phrase = openings(key.company)[key.opening]
+    requests = tuple(Request(f"R{place}", *want) for place, want in enumerate(wants, start=1))
     rng = Random(f"{key.company.seed}:world:{key.company.index}:{key.number}:{key.draw}")
     user = rng.choices(list(level.users), list(level.users.values()))[0]
     profile = {field: _value(field, rng) for field in company.vocabulary}
-    world = World(
-        company=company,
-        requests=(request,),
-        profile=profile,
-        user=user,
-        opening=phrase.format(request=request.request_id, errand=errand, company=company.name),
+    said = "; ".join(f"{request.request_id} {request.errand}" for request in requests)
+    opening = phrase.format(
+        request=requests[0].request_id, errand=requests[0].errand, requests=said, company=company.name
     )
+    world = World(company, requests, profile, user, opening)
+    if level.lacking and rng.random() < level.lacking:
+        _forget(world, rng, among=world.needed_fields())
     if user == "partial":
-        del profile[rng.choice([field for field in profile if field not in world.needed_fields()])]
-    return world
+        spare = set(profile) - (frozenset() if level.partial_is_needed else world.needed_fields())
+        _forget(world, rng, among=spare)
+    return replace(world, **_today(world, rng)) if level.has_wait else world
+
+
+def _forget(world: World, rng: Random, among: Set[str]) -> None:
+    """Takes one of these fields from the profile; one without which no form would do is kept."""
+    rules = [line.sets for line in world.needed_lines()]
+    known = set(world.profile)
+    spare = [
+        field
+        for field in world.profile
+        if field in among and sufficient_forms(rules, known - {field}, world.level.max_form_fields)
+    ]
+    if spare:
+        del world.profile[rng.choice(spare)]
+
+
+def _today(world: World, rng: Random) -> dict[str, Any]:
+    """Returns who is busy, who opens late, and what the customer says wrong at first."""
+    level = world.level
+    busy, closings = set[str](), []
+    for line in world.needed_lines():
+        if rng.random() < level.on_hold:
+            busy.add(line.phone)
+        # Half of the lines have day hours, so those are closed twice as often as a line is.
+        if rng.random() < 2 * level.closed and line.hours == "day":
+            closings.append((line.phone, rng.randint(*level.opens)))
+    slips: tuple[tuple[str, str], ...] = ()
+    if world.user == "difficult":
+        field = rng.choice([field for field in world.profile if field in world.needed_fields()])
+        wrong = world.profile[field]
+        while wrong in world.profile.values():
+            wrong = _value(field, rng)
+        slips = ((field, wrong),)
+    return {"busy": frozenset(busy), "closings": tuple(closings), "slips": slips}
 
 
 def _value(field: str, rng: Random) -> str:

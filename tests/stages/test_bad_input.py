@@ -152,12 +152,12 @@ def test_deepspeeds_precision_is_the_settings(dtype: str, file: str, other: str)
     assert deepspeed_config(agreeing) == read_deepspeed_config(path)
 
 
-@pytest.mark.parametrize("level", [3, 9])
-def test_a_level_that_is_not_built_is_refused(
+@pytest.mark.parametrize("level", [0, 9])
+def test_a_level_that_does_not_exist_is_refused(
     empty: Any, level: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert empty.start("tasks", f"tasks.level_shares={{1: 0.5, {level}: 0.5}}") == 2
-    assert f"phone level {level} is not built yet; built: [1, 2]" in capsys.readouterr().err
+    assert f"phone level {level} does not exist; levels: 1, 2, 3, 4, 5" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("stage", "lacks"), [("sft", "tasks"), ("rollouts", "tasks"), ("labels", "tasks")])
@@ -433,3 +433,23 @@ def test_a_policy_that_never_succeeds_is_told_apart_from_a_broken_artifact(
     error = capsys.readouterr().err
     assert "base rate of success 0.0 is outside" in error
     assert "Next: a better starting policy" in error
+
+
+def test_tasks_are_made_from_files_and_a_wrong_row_is_named(
+    empty: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from env.phone.files import write_files
+    from env.phone.tasks import generate_tasks
+
+    made = generate_tasks(num_companies=8, num_train=8, num_val=2, num_test=2, level_shares={3: 1.0}, seed=1)
+    write_files(made, tmp_path)
+    files = [f"tasks.{name}_file={tmp_path / name}.jsonl" for name in ("companies", "tasks")]
+    assert empty.start("tasks", files[0]) == 2
+    assert "come together" in capsys.readouterr().err
+    assert empty.start("tasks", *files) == 0
+    assert "optimal_turns" in capsys.readouterr().out
+    assert empty.tasks() == {task.task_id: task for task in made}
+    path = tmp_path / "companies.jsonl"
+    path.write_text(path.read_text().replace('"level": 3', '"level": 7', 1))
+    assert empty.start("tasks", "--fresh", *files) == 2
+    assert "row 1, field level: got 7" in capsys.readouterr().err

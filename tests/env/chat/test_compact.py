@@ -13,15 +13,20 @@ from hypothesis import strategies as st
 
 from env.chat.compact import PAD_TOKEN, STOP_TOKEN, CompactStyle
 from env.chat.neutral import MAX_TOOL_CHARACTERS, REPLACEMENTS, neutralise, one_line, tool_text
-from env.phone.lexicon import FIELDS
+from env.phone.lexicon import FIELDS, REFERENCE
 from env.phone.policies import POLICIES, play_scripted
 from env.phone.tasks import generate_tasks
-from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH
+from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH, WAIT
 from env.protocol import Action, ToolCall
 
 STYLE = CompactStyle()
 TASKS = generate_tasks(
-    num_companies=20, num_train=20, num_val=2, num_test=2, level_shares={1: 0.5, 2: 0.5}, seed=0
+    num_companies=20,
+    num_train=20,
+    num_val=2,
+    num_test=2,
+    level_shares=dict.fromkeys(range(1, 6), 0.2),
+    seed=0,
 )
 
 
@@ -45,7 +50,7 @@ def episode(task, policy, seed):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_template_gives_the_same_text_and_each_prompt_is_a_prefix_of_the_next(policy):
-    for task in TASKS[:8]:
+    for task in TASKS[:10]:
         messages, texts = episode(task, policy, 3)
         for shorter, longer in pairwise(texts):
             assert longer.startswith(shorter)
@@ -66,6 +71,7 @@ def test_the_template_writes_tool_calls_as_commands_when_there_is_no_content():
             CALL, {"phone_number": "5", "request": "R1", "auth_info": {"email": None, "full_name": FROM_FORM}}
         ),
         ToolCall(CALL, {"phone_number": "5", "request": "R1", "auth_info": {"email": "a@b"}}),
+        ToolCall(WAIT, {}),
     ]
     for call in calls:
         function = {"name": call.name, "arguments": call.arguments}
@@ -112,7 +118,11 @@ def test_a_prompt_looks_as_documented():
         ("  \n ", "none"),
         ("done and dusted", "none"),
         ("serch Blue", "unknown_tool"),
-        ("wait", "unknown_tool"),
+        ("wait", "ok"),
+        ("wait h3", "ok"),
+        ("wait for it", "bad_args"),
+        ("call 555-0102 R1 email reference", "ok"),
+        ("form reference", "bad_args"),
         ("search", "bad_args"),
         ("form", "bad_args"),
         ("form colour", "bad_args"),
@@ -159,7 +169,8 @@ CALLS = st.one_of(
     st.lists(st.sampled_from(FIELDS), min_size=1, max_size=6, unique=True).map(
         lambda fields: ToolCall(FORM, {"fields": fields})
     ),
-    st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=5).map(
+    st.sampled_from([ToolCall(WAIT, {}), ToolCall(WAIT, {"call_id": "h3"})]),
+    st.dictionaries(st.sampled_from([*FIELDS, REFERENCE]), VALUES, max_size=5).map(
         lambda info: ToolCall(CALL, {"phone_number": "555-0102", "request": "R1", "auth_info": info})
     ),
 )
@@ -194,6 +205,7 @@ def test_ten_thousand_mutated_calls_never_raise():
         "call 555-0102 R1 email ?full_name member_id=1",
         "done",
         "search Blue Hill One\nform email",
+        "wait h3",
     ]
     alphabet = 'abc R1?=%\n\t<|>{}"\\é\u2028\x00'
     statuses = set()

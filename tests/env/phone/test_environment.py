@@ -36,7 +36,7 @@ def phone_tasks(level, count=40):
     return [task for task in tasks if task.split == "train"]
 
 
-TASKS = {level: phone_tasks(level) for level in (1, 2)}
+TASKS = {level: phone_tasks(level) for level in (1, 2, 3, 4, 5)}
 
 
 class Desk:
@@ -102,7 +102,7 @@ def test_replay_is_the_same_in_a_new_process():
     assert (digest, told) == (env.state_digest(), said)
 
 
-@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
 def test_another_seed_changes_wording_but_no_event(level):
     differs = 0
     for task in TASKS[level][:20]:
@@ -235,7 +235,7 @@ def test_over_collection_is_priced_up_to_a_cap():
     assert episode_cost([Event("over_collected", 0, "", ("a",))]) == pytest.approx(0.05)
 
 
-@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("policy", ["random", "noisy_adaptive", "over_collector", "prior_only"])
 def test_no_message_holds_a_value_that_the_form_did_not_give(level, policy):
     for task in TASKS[level]:
@@ -246,12 +246,14 @@ def test_no_message_holds_a_value_that_the_form_did_not_give(level, policy):
             for event in result.events:
                 if event.code == "form":
                     given |= {world.profile[field] for field in event.fields}
+                    given |= {wrong for _, wrong in world.slips}
             for message in result.messages:
                 text = message["content"]
                 for line in world.company.departments:
                     text = text.replace(line.phone, "")
                 words = set(re.findall(r"[^\s,;:()]+", text))
-                assert words & set(world.profile.values()) <= given
+                hidden = {*world.profile.values(), *(wrong for _, wrong in world.slips)}
+                assert words & hidden <= given
 
 
 def test_every_line_has_four_phrasings_and_none_sends_the_agent_astray():
@@ -307,6 +309,7 @@ WORDS = st.sampled_from(
         "wait",
         "R1",
         "R2",
+        "reference",
         "?email",
         "email=1",
         "email",
@@ -320,10 +323,14 @@ WORDS = st.sampled_from(
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.one_of(WORDS, st.text(max_size=12), st.sampled_from(FIELDS)), max_size=12), st.booleans())
-def test_no_message_makes_the_environment_raise(words, with_number):
+@given(
+    st.lists(st.one_of(WORDS, st.text(max_size=12), st.sampled_from(FIELDS)), max_size=12),
+    st.booleans(),
+    st.sampled_from([2, 3, 5]),
+)
+def test_no_message_makes_the_environment_raise(words, with_number, level):
     env = PhoneEnv()
-    env.reset(TASKS[2][0], 0)
+    env.reset(TASKS[level][0], 0)
     text = " ".join(words)
     if with_number:
         text = text.replace("call", f"call {env.world.company.departments[0].phone} R1", 1)

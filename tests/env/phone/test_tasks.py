@@ -199,7 +199,7 @@ def test_another_seed_gives_other_tasks():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"level_shares": {1: 0.5, 3: 0.5}}, "level 3 is not built yet"),
+        ({"level_shares": {1: 0.5, 6: 0.5}}, "level 6 does not exist; levels: 1, 2, 3, 4, 5"),
         ({"level_shares": {1: 0.0}}, "no level a share"),
         ({"num_companies": 3}, "allowed: 4 to"),
         ({"num_companies": MAX_COMPANIES + 1}, "allowed: 4 to"),
@@ -210,8 +210,8 @@ def test_settings_that_cannot_be_met_are_refused(settings, message):
         generate_tasks(**{"num_train": 1, "num_val": 1, "num_test": 1, **settings})
 
 
-def test_a_level_without_a_share_need_not_be_built():
-    assert generate_tasks(num_companies=4, num_train=1, num_val=1, num_test=1, level_shares={1: 1.0, 5: 0.0})
+def test_a_level_without_a_share_need_not_exist():
+    assert generate_tasks(num_companies=4, num_train=1, num_val=1, num_test=1, level_shares={1: 1.0, 9: 0.0})
 
 
 @pytest.mark.parametrize(

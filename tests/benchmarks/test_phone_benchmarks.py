@@ -1,0 +1,68 @@
+"""The committed figures of the phone environment: complete, as the docs show them, in the order promised."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import phone_policies as policies
+from benchmarks import phone_throughput as throughput
+
+ROOT = Path(__file__).parents[2]
+LEVELS = (1, 2, 3, 4, 5)
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    path = ROOT / "benchmarks" / "results" / "phone_policies.json"
+    return [row for row in json.loads(path.read_text())["rows"] if row["split"] == "train"]
+
+
+def test_the_table_in_the_docs_is_the_committed_result(rows):
+    assert policies.as_markdown(rows, "train") in (ROOT / "DESIGN.md").read_text()
+
+
+def test_the_committed_table_holds_what_must_hold(rows):
+    cells = {(row["level"], row["policy"]): row for row in rows}
+    corrected = policies.CORRECTED
+    names = {policy for _, policy in cells if "attempt" not in policy and "after" not in policy}
+    for level in LEVELS:
+        row = {name: cells[level, name] for name in names}
+        assert row["oracle"]["success"] == row["oracle"]["priced"] == 1.0
+        assert 0 < row["prober"]["priced"] < 1
+        assert row["fabricator"]["success"] == 0.0
+        assert row["random"]["success"] < 0.1
+        assert row["over_collector"]["success"] < row["prober"]["success"]
+        assert row["informed_over_collector"]["priced"] < row["adaptive"]["priced"]
+        assert cells[level, corrected]["success"] >= row["adaptive"]["success"]
+        if level > 1:
+            rest = names - {"oracle", "adaptive"}
+            assert all(row["adaptive"]["priced"] >= row[name]["priced"] for name in rest)
+            assert row["prior_only"]["success"] < cells[level - 1, "prior_only"]["success"]
+        assert all(r["tasks"] == 500 and r["low"] <= r["success"] <= r["high"] for r in row.values())
+
+
+def test_the_committed_rates_are_above_what_rollouts_need():
+    path = ROOT / "benchmarks" / "results" / "phone_throughput.json"
+    measured = {row["level"]: row for row in json.loads(path.read_text())["rows"]}
+    assert sorted(measured) == list(LEVELS)
+    assert all(row["turns_per_second"] >= 2000 for row in measured.values())
+    assert measured[3]["states_per_minute"] >= 1000
+    design = (ROOT / "DESIGN.md").read_text()
+    assert all(f"{row['turns_per_second']:,}" in design for row in measured.values())
+
+
+def test_the_benchmarks_count_what_they_play():
+    tasks = policies.generate_tasks(
+        num_companies=8, num_train=6, num_val=1, num_test=1, level_shares={3: 1.0}
+    )
+    own = [task for task in tasks if task.split == "train"]
+    some = {row["policy"]: row for row in policies.rows_of_split(3, "train", own, 0, 0.2)}
+    assert set(policies.POLICIES) < set(some)
+    assert some["oracle"]["tasks"] == 6
+    row = throughput.measure(3, num_tasks=4, repeats=1)
+    assert row["states"] == row["turns"] + 4 * len(throughput.POLICIES)
+    assert row["turns_per_second"] > 0

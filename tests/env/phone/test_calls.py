@@ -1,0 +1,215 @@
+"""Routing, references, holds, hours and lockouts: what a call comes to, check by check."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from env.phone.calls import Sent, State, place_call, submit_form, tick, wait
+from env.phone.lexicon import REFERENCE
+from env.phone.moves import Move, play
+from env.phone.rewards import episode_cost, potential
+from pipeline.types import Event
+from tests.env.phone.worlds import BILLING, FRAUD, SERVICE, TOKEN, small_world
+
+ALL = Sent(given=frozenset({"email", "member_id", "full_name"}))
+NOTHING = Sent()
+
+
+def after_form(world, *fields, tick_at=0):
+    state = submit_form(world, State(), frozenset(fields))[0]
+    return replace(state, tick=tick_at)
+
+
+def call(world, state, phone, sent=ALL, request="R1"):
+    return place_call(world, state, phone, request, sent)
+
+
+def test_a_line_that_comes_later_names_who_comes_first_and_what_it_will_want():
+    world = small_world(level=3)
+    state, outcome = call(world, State(), FRAUD, NOTHING)
+    assert outcome.status == "must_call_first"
+    assert outcome.other_department == "Service"
+    assert outcome.fields == {"email", "member_id"}
+    assert state == State()
+
+
+def test_from_level_four_on_nobody_says_who_comes_first():
+    _, outcome = call(small_world(level=4), State(), FRAUD, NOTHING)
+    assert (outcome.status, outcome.other_department) == ("must_call_first", "")
+    assert outcome.fields == {"email", "member_id"}
+
+
+def test_the_prerequisite_refers_each_request_on_by_itself():
+    world = small_world(wants=("fraud", "fraud"))
+    state, outcome = call(world, State(), SERVICE)
+    assert (outcome.status, outcome.other_department) == ("referred", "Fraud")
+    assert state.referred == {("R1", SERVICE)}
+    assert call(world, state, FRAUD)[1].status == "served"
+    assert call(world, state, FRAUD, request="R2")[1].status == "must_call_first"
+
+
+def test_a_chain_is_followed_link_by_link():
+    world = small_world(level=4, billing={"after": "customer_service"}, fraud={"after": "billing"})
+    state = State()
+    assert call(world, state, BILLING)[1].status == "must_call_first"
+    state, _ = call(world, state, SERVICE)
+    assert call(world, state, FRAUD)[1].status == "must_call_first"
+    state, outcome = call(world, state, BILLING)
+    assert (outcome.status, outcome.other_department) == ("referred", "Fraud")
+    assert call(world, state, FRAUD)[1].status == "served"
+
+
+def test_a_token_is_given_with_the_referral_and_wanted_beside_the_fields():
+    world = small_world(level=4, fraud={"token": TOKEN})
+    state, outcome = call(world, State(), SERVICE)
+    assert outcome.gives_reference
+    refused, told = call(world, state, FRAUD)
+    assert (told.status, told.fields) == ("auth_missing", {REFERENCE})
+    assert refused.strikes_of(FRAUD) == 1
+    assert call(world, state, FRAUD, Sent(given=ALL.given | {REFERENCE}))[1].status == "served"
+    assert not call(small_world(), State(), SERVICE)[1].gives_reference
+
+
+@pytest.mark.parametrize(
+    ("phone", "screened", "unscreened"),
+    [(FRAUD, "must_call_first", "auth_missing"), (BILLING, "wrong_department", "auth_missing")],
+)
+def test_screen_first_decides_what_is_checked_before_who_is_calling(phone, screened, unscreened):
+    for first, status in ((True, screened), (False, unscreened)):
+        line = {"screen_first": first}
+        world = small_world(level=4, billing=line, fraud=line)
+        state, outcome = call(world, State(), phone, NOTHING)
+        assert outcome.status == status
+        assert state.strikes_of(phone) == (not first)  # level 4: a probe is a strike, if it gets that far
+        known = call(world, State(), phone)[1].status
+        assert known == screened
+
+
+def test_a_line_that_has_identified_the_caller_says_nothing_more_of_it():
+    world = small_world(level=4, fraud={"screen_first": False})
+    assert call(world, State(), FRAUD)[1].disclosure.kind == ""
+
+
+def test_the_wrong_department_names_the_right_one_only_where_the_level_says_so():
+    assert call(small_world(level=3), State(), BILLING)[1].other_department == "Fraud"
+    assert call(small_world(level=5), State(), BILLING)[1].other_department == ""
+
+
+def test_a_warm_transfer_goes_on_at_the_next_line_of_the_path():
+    world = small_world(level=2, wants=("billing",), fraud={"after": ""})
+    state, outcome = call(world, State(), FRAUD)
+    assert (outcome.status, outcome.department, outcome.called) == ("served", "Billing", "Fraud")
+    locked = replace(State(), strikes=((BILLING, 5),))
+    assert call(world, locked, FRAUD)[1].status == "locked"
+    assert state.served == {"R1"}
+
+
+def test_the_first_call_to_a_busy_line_is_held_until_it_is_waited_for():
+    world = small_world(busy=frozenset({SERVICE}))
+    state, outcome = call(world, State(), SERVICE)
+    assert outcome.status == "on_hold"
+    assert state.held is not None
+    state, outcome = wait(world, state)
+    assert outcome.status == "referred"
+    assert state.held is None
+
+
+def test_a_new_call_drops_the_one_on_hold_and_the_line_is_busy_once():
+    world = small_world(busy=frozenset({SERVICE}))
+    held, _ = call(world, State(), SERVICE)
+    dropped, _ = call(world, held, BILLING, NOTHING)
+    assert dropped.held is None
+    assert wait(world, dropped)[1].status == "nothing_to_wait_for"
+    assert call(world, held, SERVICE)[1].status == "referred"
+
+
+def test_what_is_held_is_the_call_as_it_was_placed():
+    world = small_world(busy=frozenset({SERVICE}))
+    held, _ = call(world, State(), SERVICE, NOTHING)
+    held = submit_form(world, held, {"email"})[0]
+    assert wait(world, held)[1].status == "auth_missing"
+
+
+def test_a_closed_line_names_its_opening_and_takes_calls_from_then_on():
+    world = small_world(closings=((SERVICE, 5),), busy=frozenset({SERVICE}))
+    state, outcome = call(world, replace(State(), tick=4), SERVICE)
+    assert (outcome.status, outcome.opens) == ("closed", 5)
+    assert state.rung == frozenset()  # hours come before the hold
+    assert call(world, replace(State(), tick=5), SERVICE)[1].status == "on_hold"
+
+
+def test_waiting_lets_a_tick_pass_while_a_line_is_closed():
+    world = small_world(closings=((SERVICE, 5),))
+    assert wait(world, replace(State(), tick=4))[1].status == "waited"
+    assert wait(world, replace(State(), tick=5))[1].status == "nothing_to_wait_for"
+
+
+@pytest.mark.parametrize(("level", "strikes"), [(3, 3), (4, 3)])
+def test_a_line_locks_by_itself(level, strikes):
+    world = small_world(level=level)
+    state = after_form(world, "full_name")
+    for count in range(strikes):
+        state, outcome = call(world, state, SERVICE, Sent(given=frozenset({"full_name"})))
+        assert (outcome.status, state.strikes_of(SERVICE)) == ("auth_missing", count + 1)
+    assert call(world, state, SERVICE)[1].status == "locked"
+    assert call(world, state, BILLING)[1].status != "locked"
+
+
+def test_at_level_five_strikes_anywhere_lock_the_whole_company():
+    world = small_world(level=5)
+    state = State()
+    for phone, count in ((SERVICE, 3), (BILLING, 0), (SERVICE, 2)):
+        for _ in range(count):
+            state, _ = call(world, state, phone, NOTHING)
+    assert call(world, state, BILLING)[1].status == "locked"
+    assert call(world, state, FRAUD)[1].status == "locked"
+
+
+@pytest.mark.parametrize(("level", "strikes"), [(3, 0), (4, 1), (5, 1)])
+def test_a_probe_is_a_strike_from_level_four_on(level, strikes):
+    world = small_world(level=level)
+    assert call(world, State(), SERVICE, NOTHING)[0].strikes_of(SERVICE) == strikes
+
+
+def test_a_wrong_value_is_a_mismatch_unless_right_ones_do():
+    world = small_world()
+    wrong = Sent(given=frozenset({"full_name"}), mismatched=frozenset({"email"}))
+    assert call(world, State(), SERVICE, wrong)[1].status == "auth_mismatch"
+    enough = Sent(given=frozenset({"email"}), mismatched=frozenset({"full_name"}))
+    assert call(world, State(), SERVICE, enough)[1].status == "referred"
+
+
+def test_prices_of_routing():
+    skipped = Event("must_call_first", 0, "Fraud")
+    assert episode_cost([skipped]) == pytest.approx(0.10)
+    assert episode_cost([Event("probe", 0, "Fraud"), skipped]) == pytest.approx(0.03)
+    assert episode_cost([Event("wrong_department", 0), Event("form_too_long", 1)]) == pytest.approx(0.10)
+    assert episode_cost([Event("on_hold", 0), Event("closed", 1), Event("referred", 2)]) == 0.0
+
+
+def test_the_ladder_rises_rung_by_rung_and_is_zero_at_the_end():
+    world = small_world(level=4, billing={"after": "customer_service"}, fraud={"after": "billing"})
+    rungs = [potential(world, State())]
+    for fields in (("last_payment",), ("email",), ("email", "full_name", "member_id")):
+        rungs.append(potential(world, after_form(world, *fields)))
+    state = after_form(world, "email", "full_name", "member_id")
+    for phone in (SERVICE, BILLING):
+        state, _ = call(world, state, phone)
+        rungs.append(potential(world, state))
+    assert rungs == [0.0, 0.0, 0.2, 0.3, 0.5, 0.7]
+    assert potential(world, replace(state, ended=True)) == 0.0
+    assert potential(world, replace(state, tick=world.level.max_turns)) == 0.0
+    two = small_world(wants=("billing", "fraud"))
+    served, _ = call(two, after_form(two, "full_name"), BILLING)
+    assert potential(two, served) == pytest.approx(1 / 2)
+
+
+def test_moves_tick_and_end_the_episode():
+    world = small_world(wants=("billing",))
+    assert play(world, State(), Move("search")) == tick(State())
+    assert play(world, State(), Move("stop")).ended
+    state = play(world, State(), Move("form", frozenset({"full_name"})))
+    done = play(world, state, Move("call", frozenset({"full_name"}), BILLING, "R1"))
+    assert (done.served, done.ended, done.tick) == ({"R1"}, True, 2)

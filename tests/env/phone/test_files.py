@@ -1,0 +1,131 @@
+"""Files of companies and tasks: made by the generator, read back the same, refused by file, row and field."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from env.phone.files import main, read_files, write_files
+from env.phone.tasks import generate_tasks
+from env.phone.world import GENERATOR_VERSION
+from pipeline.errors import ConfigError
+
+TASKS = generate_tasks(
+    num_companies=20,
+    num_train=30,
+    num_val=8,
+    num_test=8,
+    level_shares=dict.fromkeys(range(1, 6), 0.2),
+    seed=4,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_files(TASKS, tmp_path)
+    return tmp_path
+
+
+def read(folder):
+    return read_files(folder / "companies.jsonl", folder / "tasks.jsonl")
+
+
+def change(folder, name, row, **fields):
+    """Writes other values into a row; None takes the field away."""
+    path = folder / f"{name}.jsonl"
+    lines = path.read_text().splitlines()
+    data = json.loads(lines[row]) | fields
+    lines[row] = json.dumps({key: value for key, value in data.items() if value is not None})
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_what_is_written_is_read_back(folder):
+    assert read(folder) == TASKS
+    assert GENERATOR_VERSION == 2
+
+
+def test_the_command_writes_what_the_generator_makes(tmp_path, capsys):
+    sizes = ["--companies", "8", "--train", "6", "--val", "2", "--test", "2", "--levels", "1", "3"]
+    main([str(tmp_path), *sizes, "--seed", "1"])
+    assert "14 tasks" in capsys.readouterr().out
+    assert len(read(tmp_path)) == 6 + 2 + 3 * 2
+
+
+@pytest.mark.parametrize(
+    ("row", "fields", "message"),
+    [
+        (2, {"level": 9}, r"companies\.jsonl: row 3, field level: got 9; allowed: 1, 2, 3, 4, 5"),
+        (0, {"level": "1"}, r"row 1, field level: got '1'; allowed: int"),
+        (0, {"level": True}, r"row 1, field level: got True; allowed: int"),
+        (0, {"industry": "farming"}, r"row 1, field industry: got 'farming'; allowed: banking"),
+        (0, {"industry": "travel"}, r"field industry: got 'travel'; allowed: .* in group train"),
+        (0, {"group": "val"}, r"field group: got 'val'; allowed: train"),
+        (1, {"index": 0}, r"row 2, field index: got 0; allowed: an index that no earlier row has"),
+        (0, {"index": -1}, r"field index: got -1; allowed: 0 to 1399"),
+        (3, {"seed": 5}, r"row 4, field seed: got 5; allowed: 4 as in row 1"),
+        (0, {"industry": None}, r"row 1, field industry: missing"),
+        (0, {"colour": "red"}, r"row 1, field colour: unknown; known: seed, index"),
+    ],
+)
+def test_a_malformed_company_is_refused_by_file_row_and_field(folder, row, fields, message):
+    change(folder, "companies", row, **fields)
+    with pytest.raises(ConfigError, match=message):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    ("row", "fields", "message"),
+    [
+        (4, {"split": "dev"}, r"tasks\.jsonl: row 5, field split: got 'dev'; allowed: train, val"),
+        (4, {"split": "test_unseen_company"}, r"row 5, field split: .* company 4 is of group train"),
+        (0, {"company": 999}, r"row 1, field company: got 999; allowed: an index of .*companies\.jsonl"),
+        (0, {"opening": 10**6}, r"row 1, field opening: got 1000000; allowed: 0 to"),
+        (0, {"draw": -1}, r"row 1, field draw: got -1"),
+        (0, {"number": 1.5}, r"row 1, field number: got 1\.5; allowed: int"),
+    ],
+)
+def test_a_malformed_task_is_refused_by_file_row_and_field(folder, row, fields, message):
+    change(folder, "tasks", row, **fields)
+    with pytest.raises(ConfigError, match=message):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "row 1 is no JSON"), ("[1]", "row 1 is list"), ("", "no row")]
+)
+def test_what_is_no_row_is_refused(folder, text, message):
+    for name in ("companies", "tasks"):
+        kept = (folder / f"{name}.jsonl").read_text()
+        (folder / f"{name}.jsonl").write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            read(folder)
+        (folder / f"{name}.jsonl").write_text(kept)
+
+
+def test_a_file_that_is_not_there_is_named(folder):
+    with pytest.raises(ConfigError, match=r"nowhere\.jsonl cannot be read"):
+        read_files(folder / "nowhere.jsonl", folder / "tasks.jsonl")
+
+
+def test_a_task_that_is_there_twice_is_refused(folder):
+    lines = (folder / "tasks.jsonl").read_text().splitlines()
+    (folder / "tasks.jsonl").write_text("\n".join([*lines, lines[3]]))
+    with pytest.raises(ConfigError, match=rf"row {len(lines) + 1} is the same task as row 4; remove one"):
+        read(folder)
+
+
+def test_a_validation_prompt_that_training_uses_is_refused(folder):
+    rows = [json.loads(line) for line in (folder / "tasks.jsonl").read_text().splitlines()]
+    val = next(row for row in rows if row["split"] == "val")
+    train = next(row for row in rows if row["split"] == "train" and row["company"] == val["company"])
+    change(folder, "tasks", rows.index(val), opening=train["opening"])
+    with pytest.raises(ConfigError, match=r"field opening: .* that train \(row \d+\) does not use"):
+        read(folder)
+
+
+def test_a_task_that_cannot_be_solved_is_refused(folder, monkeypatch):
+    monkeypatch.setattr("env.phone.tasks.optimal_turns", lambda world: 99)
+    with pytest.raises(ConfigError, match=r"tasks\.jsonl: row 1 cannot be solved: a shortest plan has 100"):
+        read(folder)
