@@ -11,9 +11,9 @@
     Amber Ridge Group, banking: Billing 555-0102 bills
     </tool_response><|im_end|>
 
-`full.jinja` is the one source of all texts. Unlike Qwen3's own template it leaves earlier `<think>` blocks
-where they were sampled, and ends a turn of tool responses only when something else follows: so each
-rendering is a prefix of the next.
+`full.jinja` is the one source of all texts. Where no `<think>` block is, it writes what Qwen3's own template
+does. Unlike that one it leaves earlier blocks where they were sampled, and ends a turn of tool responses
+only when something else follows: so each rendering is a prefix of the next.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class FullStyle:
         """Returns the text after a sampled message (its stop token included): replies, then the next cue."""
         sampled = {"role": "assistant", "content": ""}
         text = self._render.render(messages=[sampled, *messages], add_generation_prompt=True)
-        return text.removeprefix(self._render.render(messages=[sampled]))
+        return text.removeprefix(self._render.render(messages=[sampled]).removesuffix("\n"))
 
     def parse(self, text: str) -> Action:
         """Returns the action of one assistant message; total and linear in its length.

@@ -45,7 +45,8 @@ def check_prefixes(
     start = 0  # the first message after it
     for i in range(1, len(messages)):
         cue = messages[i]["role"] == "assistant"
-        shorter, longer = encode(render(messages[:i], cue)), encode(render(messages[: i + 1], False))
+        text = render(messages[: i + 1], False)
+        shorter, longer = encode(render(messages[:i], cue)), encode(text)
         if list(longer[: len(shorter)]) != list(shorter):
             raise ConfigError(
                 f"the chat template changes what it wrote of {i} messages when message {i + 1}, of role "
@@ -60,4 +61,4 @@ def check_prefixes(
                 f"messages {start + 1} to {i} as the chat template writes them are other ids than the ones "
                 "that a player appends. Use the template of the style, or another tokenizer"
             )
-        sampled, start = len(longer), i + 1
+        sampled, start = len(encode(text.removesuffix("\n"))), i + 1  # a message ends with its stop token
