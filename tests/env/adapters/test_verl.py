@@ -1,0 +1,198 @@
+"""verl's agent loop plays real episodes: its tool registry, its Hermes parser, its tokens, our template."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("verl", reason="make setup-adapters installs it")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),  # of other libraries
+]
+
+from omegaconf import OmegaConf  # noqa: E402
+from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap  # noqa: E402
+from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop  # noqa: E402
+from verl.tools.tool_registry import initialize_tools_from_config  # noqa: E402
+from verl.workers.rollout.replica import TokenOutput  # noqa: E402
+
+from env.adapters.verl import EnvironmentTool, tools_kwargs  # noqa: E402
+from env.phone.tools import FORM, SEARCH, TOOLS  # noqa: E402
+from env.protocol import Action  # noqa: E402
+from tests.env.adapters.played import ROWS, STYLE, TASKS, make_tokenizer, reply, without_adapter  # noqa: E402
+
+ROLLOUT = {
+    "prompt_length": 4096,
+    "response_length": 4096,
+    "full_determinism": False,
+    "multi_turn": {
+        "max_user_turns": None,
+        "max_assistant_turns": None,
+        "max_parallel_calls": 1,
+        "max_tool_response_length": 2000,
+        "tool_response_truncate_side": "middle",
+        "format": "hermes",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> list[EnvironmentTool]:
+    """The tools as verl makes them from its configuration."""
+    entries = [
+        {
+            "class_name": "env.adapters.verl.EnvironmentTool",
+            "config": {"type": "native", "environment": "phone", "tool": tool["function"]["name"]},
+        }
+        for tool in TOOLS
+    ]
+    path = tmp_path_factory.mktemp("verl") / "tools.yaml"
+    path.write_text(OmegaConf.to_yaml(OmegaConf.create({"tools": entries})))
+    return list(initialize_tools_from_config(path))
+
+
+class Server:
+    """Answers as the scripted agent; keeps what was said in each request."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.said: dict[str, list[str]] = {}
+        self.rng = Random(0)
+
+    async def generate(self, request_id: str, prompt_ids: list[int], **options: Any) -> TokenOutput:
+        text = reply(self.tokenizer.decode(prompt_ids), Random(self.rng.random()))
+        self.said.setdefault(request_id, []).append(text)
+        ids = self.tokenizer.encode(text + STYLE.stop_token, add_special_tokens=False)
+        return TokenOutput(token_ids=ids, log_probs=[-1.0] * len(ids), extra_fields={})
+
+
+@pytest.mark.parametrize("model_type", ["qwen3", None])
+def test_verl_s_agent_loop_completes_real_episodes(
+    model_type: str | None, tools: list[EnvironmentTool], tmp_path: Path
+) -> None:
+    tokenizer = make_tokenizer(tmp_path)
+    server = Server(tokenizer)
+
+    async def play(row: dict[str, Any]) -> Any:
+        loop = ToolAgentLoop(
+            DictConfigWrap(OmegaConf.create({"actor_rollout_ref": {"rollout": ROLLOUT}})),
+            server,
+            tokenizer,
+            None,
+            None,
+            DictConfigWrap(OmegaConf.create({})),
+            hf_model_type=model_type,
+            tools=ToolListWrap(tools),
+        )
+        return await loop.run({}, raw_prompt=row["prompt"], tools_kwargs=tools_kwargs(row, "phone"))
+
+    async def play_all() -> list[Any]:
+        return await asyncio.gather(*(play(row) for row in ROWS for _ in range(3)))
+
+    outputs = asyncio.run(play_all())
+    assert len(server.said) == 3 * len(ROWS)
+    successes = set()
+    texts = {}
+    for request, said in server.said.items():
+        texts["".join(said)] = request
+    for place, output in enumerate(outputs):
+        task = TASKS[place // 3]
+        whole = tokenizer.decode(output.prompt_ids + output.response_ids)
+        own = [int(i) for i, mask in zip(output.response_ids, output.response_mask, strict=True) if mask]
+        messages = [text for text in tokenizer.decode(own).split(STYLE.stop_token) if text]
+        actions = [STYLE.parse(text) for text in messages]
+        calling = [action for action in actions if action.calls]
+        played = _until_the_end(task, calling)
+        events, heard, _, verdict = without_adapter(task, 0, played)
+        assert sum(output.extra_fields["tool_rewards"]) == verdict.reward
+        successes.add(verdict.success)
+        # The ids are those of the style: what a player of ours would have put before the same messages.
+        assert whole.startswith(STYLE.render_prompt(task.prompt))
+        expected = STYLE.render_prompt(task.prompt)
+        for text, answer in zip(messages, heard, strict=False):
+            expected += text + STYLE.stop_token + STYLE.render_replies([{"role": "tool", "content": answer}])
+        assert whole.startswith(expected)
+        assert list(output.prompt_ids) == tokenizer.encode(
+            STYLE.render_prompt(task.prompt), add_special_tokens=False
+        )
+        assert len(events) >= len(played)
+    assert successes == {True, False}
+    gc.collect()
+    assert EnvironmentTool._sessions == {}
+
+
+def _until_the_end(task: Any, actions: list[Action]) -> list[Action]:
+    """Returns the actions that the episode takes: calls after its end change nothing."""
+    from env.phone.environment import PhoneEnv
+
+    env = PhoneEnv()
+    env.reset(task, 0)
+    played = []
+    for action in actions:
+        if env.is_over:
+            break
+        env.step(action)
+        played.append(action)
+    return played
+
+
+def test_one_instance_lives_as_long_as_its_request_in_the_plain_contract(
+    tools: list[EnvironmentTool],
+) -> None:
+    by_name = {tool.name: tool for tool in tools}
+    assert [tool.tool_schema.model_dump(exclude_unset=True) for tool in tools] == list(TOOLS)
+    search, form = by_name[SEARCH], by_name[FORM]
+
+    async def play() -> tuple[Any, ...]:
+        request, _ = await search.create("request-1", create_kwargs={"row": ROWS[0]})
+        found, reward, _ = await search.execute(request, {"company_name": TASKS[0].cluster})
+        same, _ = await form.create("request-1", create_kwargs={"row": ROWS[0]})
+        given, _, _ = await form.execute(same, {"fields": ["email"]})
+        twice, _, _ = await form.execute(same, {"fields": ["email"]})
+        wrong, _, _ = await form.execute(same, {"fields": "email"})
+        score = await search.calc_reward(request)
+        await search.release(request)
+        await form.release(request)
+        return request, found.text, reward, given.text, twice.text, wrong.text, score
+
+    request, found, reward, given, twice, wrong, score = asyncio.run(play())
+    actions = [
+        STYLE.parse(f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>')
+        for name, arguments in (
+            (SEARCH, f'{{"company_name": "{TASKS[0].cluster}"}}'),
+            (FORM, '{"fields": ["email"]}'),
+            (FORM, '{"fields": ["email"]}'),
+            (FORM, '{"fields": "email"}'),
+        )
+    ]
+    _, heard, _, verdict = without_adapter(TASKS[0], 0, actions)
+    assert [found, given, twice, wrong] == heard
+    assert (request, reward, score) == ("request-1", 0.0, verdict.reward)
+    assert EnvironmentTool._sessions == {}
+
+
+def test_an_ungraded_step_has_no_reward(tools: list[EnvironmentTool], monkeypatch: pytest.MonkeyPatch) -> None:
+    from env.phone.environment import PhoneEnv
+
+    def fail(*args: object) -> None:
+        raise OSError("gone")
+
+    monkeypatch.setattr(PhoneEnv, "_step", fail)
+
+    async def play() -> tuple[Any, Any]:
+        agent = SimpleNamespace(request_id="r")
+        instance, _ = await tools[0].create(create_kwargs={"row": ROWS[0]})
+        _, reward, _ = await tools[0].execute(instance, {"company_name": "x"}, agent_data=agent)
+        await tools[0].release(instance)
+        return reward, EnvironmentTool._sessions["r"].verdict().reward
+
+    assert asyncio.run(play()) == (None, None)
+    gc.collect()
+    assert EnvironmentTool._sessions == {}
