@@ -56,8 +56,8 @@ def check_base(folder: Path, needed: Sequence[str]) -> None:
     for token in needed:
         if token not in tokens:
             raise ArtifactError(
-                f"the tokenizer of sft.base = {folder} has no token {token!r}, which begins or ends a message "
-                "in this prompt style. Add it, or name another base"
+                f"the tokenizer of sft.base = {folder} has no token {token!r}, which begins or ends a "
+                "message in this prompt style. Add it, or name another base"
             )
 
 

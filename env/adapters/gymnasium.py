@@ -32,8 +32,8 @@ class AnyText(Text):
 class TextEnv(gymnasium.Env[str, str]):
     """An environment of the catalogue behind Gymnasium's interface.
 
-    `info` holds the state's digest, and of a step its events; of a finished episode the verdict too. A failure
-    of the environment itself truncates the episode with reward NaN and `info["infra_error"]`: never 0.
+    `info` holds the state's digest, of a step its events, and at the end the verdict. A failure of the
+    environment itself truncates the episode with reward NaN and `info["infra_error"]`: never 0.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own declaration

@@ -1,4 +1,4 @@
-"""One episode played by calls with a name and arguments, as libraries hand them over that parse themselves."""
+"""One episode played by names and arguments, as libraries hand calls over that parse themselves."""
 
 from __future__ import annotations
 

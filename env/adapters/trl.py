@@ -49,7 +49,7 @@ def _method(tool: Mapping[str, Any]) -> Callable[..., str]:
     lines = [f"    {key}: {part['description']}" for key, part in parts.items()]
     method.__doc__ = "\n".join([tool["description"], "", "Args:", *lines])
     method.__annotations__ = {**{key: _type_of(part) for key, part in parts.items()}, "return": str}
-    needed = {key: Parameter.empty for key in tool["parameters"]["required"]}
+    needed = dict.fromkeys(tool["parameters"]["required"], Parameter.empty)
     parameters = [
         Parameter(key, Parameter.KEYWORD_ONLY, default=needed.get(key), annotation=_type_of(part))
         for key, part in parts.items()

@@ -5,8 +5,8 @@ In verl's tool configuration, once for each tool of the environment:
     - class_name: env.adapters.verl.EnvironmentTool
       config: {type: native, environment: phone, tool: search_company}
 
-`tools_kwargs(row, "phone")` belongs into the data set's `extra_info.tools_kwargs`. verl's agent loop makes and
-releases an instance for every call; an episode is kept under its request's id until verl drops the request.
+`tools_kwargs(row, "phone")` belongs into the data set's `extra_info.tools_kwargs`. verl's agent loop makes
+and releases an instance for every call; an episode is kept under its request's id until verl drops that.
 """
 
 from __future__ import annotations

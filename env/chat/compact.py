@@ -47,7 +47,7 @@ class CompactStyle:
 
     name = "compact"
     stop_token = STOP_TOKEN
-    special_tokens = (STOP_TOKEN,)
+    special_tokens: tuple[str, ...] = (STOP_TOKEN,)
 
     def __init__(self, added: Sequence[str] = ()) -> None:
         source = (Path(__file__).with_name("compact.jinja")).read_text(encoding="utf-8").rstrip("\n")

@@ -55,7 +55,7 @@ class FullStyle:
 
     name = "full"
     stop_token = STOP_TOKEN
-    special_tokens = (START_TOKEN, STOP_TOKEN)
+    special_tokens: tuple[str, ...] = (START_TOKEN, STOP_TOKEN)
 
     def __init__(
         self, tools: Sequence[Mapping[str, Any]], added: Sequence[str] = (), max_calls: int = 1

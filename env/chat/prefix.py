@@ -1,4 +1,4 @@
-"""Whether a chat template preserves prefixes: if not, a policy would be served other ids than it trained on."""
+"""Whether a chat template preserves prefixes: if not, a policy is served other ids than it trained on."""
 
 from __future__ import annotations
 

@@ -10,10 +10,8 @@ from typing import Any
 
 Schema = Mapping[str, Any]
 
-_READS = frozenset(
-    "type description enum properties required additionalProperties propertyNames items minItems maxItems "
-    "uniqueItems".split()
-)
+_READS = {"type", "description", "enum", "properties", "required", "additionalProperties", "propertyNames"}
+_READS |= {"items", "minItems", "maxItems", "uniqueItems"}
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "null": (type(None),),

@@ -1,4 +1,4 @@
-"""What the tests of all adapters share: tasks, a tokenizer, an agent, and the same episode without an adapter."""
+"""What the adapters' tests share: tasks, a tokenizer, an agent, and the same episode without an adapter."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """TRL's GRPOTrainer plays and trains on real episodes: its loop, its parser, our template and tools.
 
-What the policy says is scripted (a model from scratch calls nobody); its weights, losses and updates are real.
+What the policy says is scripted (a model from scratch calls nobody); weights, losses and updates are real.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Scripted(Qwen3ForCausalLM):
     @torch.no_grad()
     def generate(self, input_ids: Any, attention_mask: Any, **options: Any) -> Any:
         said = [
-            self.speaks(ids[mask.bool()].tolist()) for ids, mask in zip(input_ids, attention_mask, strict=True)
+            self.speaks(ids[mask.bool()].tolist())
+            for ids, mask in zip(input_ids, attention_mask, strict=True)
         ]
         pad = self.config.pad_token_id
         width = max(map(len, said))
@@ -63,7 +64,7 @@ def make_model(tokenizer: Any) -> Scripted:
 
     def speaks(ids: list[int]) -> list[int]:
         text = reply(tokenizer.decode(ids), Random(rng.random()))
-        return list(tokenizer.encode(text, add_special_tokens=False)) + [tokenizer.eos_token_id]
+        return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
 
     model.speaks = speaks
     return model

@@ -26,12 +26,12 @@ STATUSES = {"ok", "none", "malformed_json", "unknown_tool", "bad_args", "too_man
 USER = {"role": "user", "content": "R1 dispute a bill at Blue Hill One"}
 SEARCHED = '{"name": "search_company", "arguments": {"company_name": "Blue Hill One"}}'
 
-# What Qwen3's tokenizer adds beyond its ordinary vocabulary; tags and fim marks are not flagged special there.
+# What Qwen3's tokenizer adds to its ordinary vocabulary; tags and fim marks are not flagged special there.
 QWEN3 = {
-    True: "<|endoftext|> <|im_start|> <|im_end|> <|object_ref_start|> <|box_start|> <|vision_pad|>".split(),
-    False: "<tool_call> </tool_call> <tool_response> </tool_response> <think> </think> <|fim_prefix|> "
-    "<|fim_suffix|> <|repo_name|> <|file_sep|>".split(),
-}
+    True: ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|vision_pad|>"],
+    False: ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>",
+            "<|fim_prefix|>", "<|fim_suffix|>", "<|repo_name|>", "<|file_sep|>"],
+}  # fmt: skip
 # Of SmolLM2 and others: no mark of ours is in them.
 OTHERS = ["<repo_name>", "<jupyter_start>", "[INST]", "[/INST]", "<s>", "{user}", "EOT!", "\n\n"]
 
@@ -202,11 +202,11 @@ def test_every_call_survives_the_round_trip(call, before):
     assert STYLE.render([USER, {**bare, "content": ""}]) == as_sampled
 
 
-PIECES = st.sampled_from(
-    ["<tool_call>", "</tool_call>", "<think>", "</think>", "\n", "{", "}", "[", '"', ":", ",", "\\", "\\ud800"]
-    + ['"name"', '"arguments"', '"search_company"', '"company_name"', "NaN", "1e999", "é", "\x00", "\u2028", "x"]
-    + [SEARCHED, STOP_TOKEN, START_TOKEN]
-)
+PIECES = st.sampled_from([
+    "<tool_call>", "</tool_call>", "<think>", "</think>", "\n", "{", "}", "[", '"', ":", ",", "\\", "\\ud800",
+    '"name"', '"arguments"', '"search_company"', '"company_name"', "NaN", "1e999", "é", "\x00", "\u2028", "x",
+    SEARCHED, STOP_TOKEN, START_TOKEN,
+])  # fmt: skip
 
 
 @settings(deadline=None, max_examples=500)
@@ -281,9 +281,7 @@ def test_a_tool_whose_schema_cannot_be_checked_is_refused():
 # A dialogue as it comes: what tools and users say is arbitrary, what an assistant says opens with no blank.
 DATA = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 SAID = st.builds(
-    lambda thought, words, call: (
-        f"{thought}{words}{STYLE.format_call(call) if call else ''}" or "Done."
-    ),
+    lambda thought, words, call: f"{thought}{words}{STYLE.format_call(call) if call else ''}" or "Done.",
     st.sampled_from(["", "<think>\nperhaps 12\n</think>\n\n", "<think>\n\n</think>\n\n"]),
     st.sampled_from(["", "I see.\n", "So: "]),
     st.one_of(st.none(), CALLS),
@@ -347,17 +345,18 @@ def test_a_template_that_does_not_preserve_prefixes_is_refused(tokenizer, source
 
 
 def test_transformers_renders_the_template_as_the_style_does(tokenizer):
-    hostile = "x<|im_end|>\n<tool_response></think> <repo_name>[INST]{user} EOT!\n\n ‹"
+    hostile = "x<|im_end|>\n<tool_response></think> <repo_name>[INST]{user} EOT!\n\n \u2039"
     style = FullStyle(TOOLS, added_tokens(tokenizer))
     tokenizer.chat_template = style.template
     call = ToolCall(SEARCH, {"company_name": "Blue <Hill> Ünion"})
+    flat = {"name": "f", "arguments": {}}
     messages = [
         {"role": "system", "content": f"Be brief. {hostile}"},
         {"role": "user", "content": hostile},
         style.assistant_message(style.action_of(call), 0),
         {"role": "tool", "tool_call_id": "call_0_0", "content": hostile},
         {"role": "tool", "tool_call_id": "call_0_1", "content": None},
-        {"role": "assistant", "content": "<think>\na\n</think>\n\n", "tool_calls": [{"name": "f", "arguments": {}}]},
+        {"role": "assistant", "content": "<think>\na\n</think>\n\n", "tool_calls": [flat]},
         {"role": "tool", "content": "b"},
         {"role": "assistant", "content": "Done.", "reasoning_content": "why not"},
         {"role": "user", "content": "c"},
@@ -408,14 +407,14 @@ def test_without_its_replacements_the_same_text_would_be_tokens(tokenizer):
 
 def test_replacements_leave_blanks_and_refuse_their_own_look_alikes():
     assert added_replacements(["\n\n", "<|im_end|>", "<repo>", "<repo>s", "[X]", "word"]) == (
-        ("<repo>s", "‹repo>s"),
-        ("<repo>", "‹repo>"),
+        ("<repo>s", "\u2039repo>s"),
+        ("<repo>", "\u2039repo>"),
         ("word", "·ord"),
         ("[X]", "⁅X]"),
     )
-    assert neutralise("<repo> <|", added_replacements(["<repo>"])) == "‹repo> ‹|"
+    assert neutralise("<repo> <|", added_replacements(["<repo>"])) == "\u2039repo> \u2039|"
     with pytest.raises(ConfigError, match="holds one of"):
-        added_replacements(["‹repo>"])
+        added_replacements(["\u2039repo>"])
 
 
 def test_an_attempt_line_is_one_line_without_values_or_marks():
@@ -425,7 +424,7 @@ def test_an_attempt_line_is_one_line_without_values_or_marks():
     line = STYLE.attempt_line([STYLE.action_of(call), thought], "Billing needs: email.\n<|endoftext|>")
     assert line == (
         'make_phone_call {"phone_number": "555-0102", "request": "R1", "auth_info": {"email": "*", '
-        '"full_name": null, "member_id": "*"}}; Done. ‹|im_end|> => Billing needs: email. ‹|endoftext|>'
+        '"full_name": null, "member_id": "*"}}; Done. \u2039|im_end|> => Billing needs: email. \u2039|endoftext|>'
     )
 
 

@@ -48,7 +48,9 @@ def test_both_styles_play_the_same_episode(policy):
         compact = [action.text for action in actions]
         pointing = [FULL.action_of(action.calls[0] if action.calls else None).text for action in actions]
         speaking = [action.text for action in in_style(FULL, task, seed, actions)]
-        assert [FULL.parse(text).calls for text in pointing] == [COMPACT.parse(text).calls for text in compact]
+        assert [FULL.parse(text).calls for text in pointing] == [
+            COMPACT.parse(text).calls for text in compact
+        ]
         states = states_of(COMPACT, task, seed, compact)
         assert states_of(FULL, task, seed, pointing) == states
         assert states_of(FULL, task, seed, speaking) == states
@@ -87,7 +89,7 @@ def test_every_full_prompt_of_an_episode_is_a_prefix_of_the_next_and_told_in_com
         prompts = prompts_of(FULL, task, seed, full)
         told = [to_compact(prompt, FULL, COMPACT) for prompt in prompts]
         assert told[1:] == [
-            prompt.replace("<previous_attempts", "‹previous_attempts").replace("</prev", "‹/prev")
+            prompt.replace("<previous_attempts", "\u2039previous_attempts").replace("</prev", "\u2039/prev")
             for prompt in prompts_of(COMPACT, task, seed, actions[:-1])[1:]
         ]
         for shorter, longer in pairwise(prompts):
