@@ -79,12 +79,13 @@ def untrained(start: Start, demonstrations: Sequence[Demonstration], folder: Pat
     from pipeline.models import load_policy, make_tiny_model, train_tokenizer
 
     settings: Sft = start.config.sft
+    environment, name = ENVIRONMENTS[start.config.tasks.environment], start.config.rollouts.style
     if settings.base is not None:
         policy = load_policy(Path(settings.base))
+        environment.style(name, policy.tokenizer)  # which refuses a tokenizer that it does not go with
         policy.tokenizer.save_pretrained(folder)
         return policy.model, policy.tokenizer
-    environment = ENVIRONMENTS[start.config.tasks.environment]
-    style = environment.style(start.config.rollouts.style)
+    style = environment.style(name)
     texts = ["".join(text for text, _ in demonstration.pieces) for demonstration in demonstrations]
     tokenizer = train_tokenizer(
         texts, settings.model.vocab_size, folder, style.template, style.special_tokens
@@ -164,6 +165,7 @@ def make(start: Start) -> None:
             "demonstrations": success_by_policy(demonstrations),
             "tokens_mean": float(np.mean(lengths)),
             "tokens_max": max(lengths),
+            "template_digest": environment.style(start.config.rollouts.style).digest,
         },
     )
 

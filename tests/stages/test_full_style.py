@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from env.catalog import ENVIRONMENTS
 from env.chat.full import START_TOKEN, FullStyle
 from env.phone.tools import TOOLS
+from pipeline.models import load_tokenizer
 
 PHONE = ENVIRONMENTS["phone"]
 STYLE = FullStyle(TOOLS)
@@ -67,6 +69,48 @@ def test_another_style_than_the_policy_s_is_refused(
     lab = full.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
     assert lab.start("rollouts", *SCRIPTED, "rollouts.style=compact") == 3
     assert "rollouts.style" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_chat_model_learns_the_full_style_and_plays_in_it(
+    chain: Any, smollm2: Path, tmp_path: Path
+) -> None:
+    """SmolLM2-135M-Instruct with its own tokenizer, in bf16: from demonstrations to graded rollouts."""
+    lab = chain.copy(tmp_path / "lab", "tasks")
+    settings = [
+        "rollouts.style=full",
+        f"sft.base={smollm2}",
+        "sft.num_demonstrations=2",
+        "sft.num_updates=4",
+        "sft.batch_rows=2",
+        "sft.learning_rate=1e-4",
+        "sft.warmup_updates=1",
+        "engine.dtype=bfloat16",
+        "engine.max_live=4",
+        "rollouts.num_tasks=2",
+        "rollouts.chain.feedback_free_draws=2",
+        "rollouts.sampling.max_response_tokens=240",
+    ]
+    for stage in ("sft", "rollouts"):
+        assert lab.start(stage, *settings) == 0, stage
+    losses = [
+        json.loads(line)["loss"] for line in (lab.run_dir / "sft/metrics.jsonl").read_text().splitlines()
+    ]
+    assert losses[-1] < losses[0]
+    rollouts = lab.rollouts("rollouts")
+    tokenizer = load_tokenizer(smollm2)
+    style, tasks = PHONE.style("full", tokenizer), lab.tasks()
+    added = set(tokenizer.added_tokens_decoder)
+    for rollout in rollouts:
+        assert rollout.env_status == "ok"
+        prompt = style.render_prompt(tasks[rollout.task_id].prompt, rollout.feedback_in_context.splitlines())
+        assert list(rollout.prompt_token_ids) == tokenizer.encode(prompt, add_special_tokens=False)
+        # What nobody sampled holds the marks of its turns and no other added token.
+        pairs = zip(rollout.response_token_ids, rollout.loss_mask, strict=True)
+        said = [token for token, is_sampled in pairs if not is_sampled and token in added]
+        marks = tokenizer.convert_tokens_to_ids([START_TOKEN, style.stop_token, START_TOKEN])
+        assert said == marks * (len(said) // 3)
+    assert any(event.code in ("found", "not_found", "form") for r in rollouts for event in r.events)
 
 
 def test_an_actor_is_exported_with_the_template_it_was_trained_in(full: Any, tmp_path: Path) -> None:

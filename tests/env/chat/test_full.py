@@ -424,7 +424,8 @@ def test_an_attempt_line_is_one_line_without_values_or_marks():
     line = STYLE.attempt_line([STYLE.action_of(call), thought], "Billing needs: email.\n<|endoftext|>")
     assert line == (
         'make_phone_call {"phone_number": "555-0102", "request": "R1", "auth_info": {"email": "*", '
-        '"full_name": null, "member_id": "*"}}; Done. \u2039|im_end|> => Billing needs: email. \u2039|endoftext|>'
+        '"full_name": null, "member_id": "*"}}; Done. \u2039|im_end|> => '
+        "Billing needs: email. \u2039|endoftext|>"
     )
 
 
