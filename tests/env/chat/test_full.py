@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import unicodedata
 from random import Random
 
 import jinja2
@@ -415,6 +416,13 @@ def test_replacements_leave_blanks_and_refuse_their_own_look_alikes():
     assert neutralise("<repo> <|", added_replacements(["<repo>"])) == "\u2039repo> \u2039|"
     with pytest.raises(ConfigError, match="holds one of"):
         added_replacements(["\u2039repo>"])
+
+
+def test_no_normaliser_turns_a_look_alike_back():
+    tokens = ["<a>", "[a]", "{a}", "|a|", "a", "\uff5ca"]
+    for token, broken in added_replacements(tokens):
+        for form in ("NFC", "NFD", "NFKC", "NFKD"):
+            assert unicodedata.normalize(form, broken)[0] == broken[0] != token[0]
 
 
 def test_an_attempt_line_is_one_line_without_values_or_marks():
