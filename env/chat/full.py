@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,7 @@ class _TwiceError(ValueError):
     """A JSON object names something twice, so what it says depends on the reader."""
 
 
+@cache
 def _compiled(source: str) -> jinja2.Template:
     """Returns a chat template as transformers compiles it."""
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
