@@ -72,11 +72,8 @@ def test_another_style_than_the_policy_s_is_refused(
 
 
 @pytest.mark.slow
-def test_a_chat_model_learns_the_full_style_and_plays_in_it(
-    chain: Any, smollm2: Path, tmp_path: Path
-) -> None:
+def test_a_chat_model_learns_the_full_style_and_plays_in_it(empty: Any, smollm2: Path) -> None:
     """SmolLM2-135M-Instruct with its own tokenizer, in bf16: from demonstrations to graded rollouts."""
-    lab = chain.copy(tmp_path / "lab", "tasks")
     settings = [
         "rollouts.style=full",
         f"sft.base={smollm2}",
@@ -91,7 +88,8 @@ def test_a_chat_model_learns_the_full_style_and_plays_in_it(
         "rollouts.chain.feedback_free_draws=2",
         "rollouts.sampling.max_response_tokens=240",
     ]
-    for stage in ("sft", "rollouts"):
+    lab = empty
+    for stage in ("tasks", "sft", "rollouts"):
         assert lab.start(stage, *settings) == 0, stage
     losses = [
         json.loads(line)["loss"] for line in (lab.run_dir / "sft/metrics.jsonl").read_text().splitlines()
