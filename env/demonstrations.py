@@ -63,7 +63,8 @@ def demonstrate(
     previous: list[str] = []
     for _ in range(rng.randint(1, MAX_PREVIOUS_ATTEMPTS) if rng.random() < guided_share else 0):
         first_seed = rng.getrandbits(62)
-        actions = environment.demonstrate(task, rng.choices(names, weights)[0], first_seed, noise)
+        policy = rng.choices(names, weights)[0]
+        actions = environment.demonstrate(task, policy, first_seed, noise, style=style)
         _, failed, feedback = _played(environment, task, first_seed, actions, verbosity)
         if failed and feedback is not None:
             earlier.append(actions)
@@ -73,7 +74,7 @@ def demonstrate(
     if previous and rng.random() < 0.5:
         policy = "oracle"
     own_seed = rng.getrandbits(62)
-    actions = environment.demonstrate(task, policy, own_seed, noise, earlier)
+    actions = environment.demonstrate(task, policy, own_seed, noise, earlier, style)
     results, failed, _ = _played(environment, task, own_seed, actions, verbosity)
     return Demonstration(
         policy=policy,

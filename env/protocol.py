@@ -115,12 +115,15 @@ class ChatStyle(Protocol):
 
     `render_prompt(messages)` then, per turn, the sampled text, then `render_replies(messages)` is the
     whole text of an episode: append-only, so each prompt is a prefix of the next. The assistant's message
-    is sampled up to and including `stop_token`.
+    is sampled up to and including `stop_token`. `special_tokens` are those that a tokenizer must have,
+    `template` is the jinja source that a server renders the same text with.
     """
 
     name: str
     stop_token: str
+    special_tokens: tuple[str, ...]
     digest: str
+    template: str
 
     def render_prompt(self, messages: Sequence[Message], previous_attempts: Sequence[str]) -> str:
         """Returns the text up to the first sampled token, feedback on earlier attempts included."""
@@ -132,6 +135,10 @@ class ChatStyle(Protocol):
 
     def parse(self, text: str) -> Action:
         """Returns the action of one assistant message; total: never raises."""
+        ...
+
+    def action_of(self, call: ToolCall | None) -> Action:
+        """Returns the action whose text makes this call; None ends the episode without one."""
         ...
 
     def attempt_line(self, actions: Sequence[Action], feedback: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -69,7 +69,13 @@ class Policy:
         return _load_model(self.folder)
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path, chat_template: str) -> Any:
+def train_tokenizer(
+    texts: Iterable[str],
+    vocab_size: int,
+    folder: Path,
+    chat_template: str,
+    special_tokens: Sequence[str] = (),
+) -> Any:
     """Returns a byte-level BPE tokenizer trained on `texts`, and writes it to `folder`.
 
     Numbers are cut into pairs of digits from the left, so that the same number is always spelt the same
@@ -81,6 +87,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path, chat_te
         vocab_size: tokens at most, special ones and the 256 bytes included, >= 300; little text gives fewer.
         folder: made if absent; receives tokenizer.json and its config.
         chat_template: jinja source.
+        special_tokens: more of them, each one token wherever it stands.
 
     Raises:
         ValueError: vocab_size too small.
@@ -102,7 +109,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path, chat_te
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[PAD_TOKEN, STOP_TOKEN],
+        special_tokens=list(dict.fromkeys([PAD_TOKEN, STOP_TOKEN, *special_tokens])),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )

@@ -246,22 +246,24 @@ def tasks_table(tasks: Sequence[Task]) -> pa.Table:
 
 def tasks_from(table: pa.Table) -> list[Task]:
     """Returns the tasks of a tasks table, in its order."""
-    return [
-        Task(
-            task_id=row["task_id"],
-            data_source=row["data_source"],
-            split=row["split"],
-            level=row["level"],
-            prompt=tuple(row["prompt"]),
-            style=row["reward_model"]["style"],
-            ground_truth=row["reward_model"]["ground_truth"],
-            ability=row["ability"],
-            cluster=row["extra_info"]["cluster"],
-            index=row["extra_info"]["index"],
-            details=json.loads(row["extra_info"]["details"]),
-        )
-        for row in table.to_pylist()
-    ]
+    return [task_from(row) for row in table.to_pylist()]
+
+
+def task_from(row: Mapping[str, Any]) -> Task:
+    """Returns the task of one row of a tasks table; further columns are passed over."""
+    return Task(
+        task_id=row["task_id"],
+        data_source=row["data_source"],
+        split=row["split"],
+        level=row["level"],
+        prompt=tuple(row["prompt"]),
+        style=row["reward_model"]["style"],
+        ground_truth=row["reward_model"]["ground_truth"],
+        ability=row["ability"],
+        cluster=row["extra_info"]["cluster"],
+        index=row["extra_info"]["index"],
+        details=json.loads(row["extra_info"]["details"]),
+    )
 
 
 _ROLLOUT_NUMBERS = ("prompt_token_ids", "response_token_ids", "loss_mask", "logprobs")

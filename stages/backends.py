@@ -41,7 +41,7 @@ def make_engine(config: Config, policy: Policy) -> Engine:
     """Returns the configured engine: `policy`'s weights, or the scripted agent under its own digest."""
     limit_threads(config)
     if config.engine.kind == "scripted":
-        return _scripted_engine(ENVIRONMENTS[config.tasks.environment], policy)
+        return _scripted_engine(ENVIRONMENTS[config.tasks.environment], config.rollouts.style, policy)
     if config.engine.kind == "vllm":
         return _vllm_engine(config, policy)
     from pipeline.engines.transformers import TransformersEngine
@@ -69,15 +69,15 @@ def _vllm_engine(config: Config, policy: Policy) -> Engine:
     )
 
 
-def _scripted_engine(environment: Environment, policy: Policy) -> Engine:
+def _scripted_engine(environment: Environment, style_name: str, policy: Policy) -> Engine:
     """Returns an engine that plays the environment's scripted agent, encoded by `policy`'s tokenizer."""
     from pipeline.engines.scripted import ScriptedEngine
 
-    tokenizer, style = policy.tokenizer, environment.style()
+    tokenizer, style = policy.tokenizer, environment.style(style_name)
 
     def reply(request: GenerationRequest) -> list[int]:
         prompt = tokenizer.decode(list(request.prompt_token_ids), skip_special_tokens=False)
-        text = environment.scripted_reply(prompt, Random(request.seed))
+        text = environment.scripted_reply(prompt, Random(request.seed), style)
         return list(tokenizer.encode(text + style.stop_token, add_special_tokens=False))
 
     return ScriptedEngine(
@@ -380,7 +380,7 @@ def make_player(
     from env.episodes import PlaySettings
 
     environment = ENVIRONMENTS[config.tasks.environment]
-    style = environment.style(config.rollouts.style)
+    style = environment.style(config.rollouts.style, policy.tokenizer)
     engine = engine or make_engine(config, policy)
     return Player(
         engine=engine,

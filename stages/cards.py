@@ -26,7 +26,7 @@ METHOD = {
 
 def write_beside(start: Start, folder: Path, tokenizer: Any, card: ModelCard) -> None:
     """Writes tokenizer, chat template, generation config and page beside exported weights."""
-    style = ENVIRONMENTS[start.config.tasks.environment].style(start.config.rollouts.style)
+    style = ENVIRONMENTS[start.config.tasks.environment].style(start.config.rollouts.style, tokenizer)
     save_for_serving(tokenizer, folder, stop_token=style.stop_token, chat_template=style.template)
     write_card(card, folder)
 

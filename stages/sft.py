@@ -41,7 +41,7 @@ def learning_rate(done: int, settings: Sft) -> float:
     return settings.learning_rate * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * min(1.0, left))))
 
 
-def check_base(folder: Path, stop_token: str) -> None:
+def check_base(folder: Path, needed: Sequence[str]) -> None:
     """Raises ArtifactError if a folder holds no policy, or one whose tokenizer does not go with it."""
     from tokenizers import Tokenizer
 
@@ -53,11 +53,12 @@ def check_base(folder: Path, stop_token: str) -> None:
             f"the tokenizer of sft.base = {folder} has token ids up to {max(tokens.values())}, but the model "
             f"embeds {rows}: they are of different models. Save both from one model, or name another base"
         )
-    if stop_token not in tokens:
-        raise ArtifactError(
-            f"the tokenizer of sft.base = {folder} has no token {stop_token!r}, which ends a message in this "
-            "prompt style. Add it, or name another base"
-        )
+    for token in needed:
+        if token not in tokens:
+            raise ArtifactError(
+                f"the tokenizer of sft.base = {folder} has no token {token!r}, which begins or ends a "
+                "message in this prompt style. Add it, or name another base"
+            )
 
 
 def adopt(start: Start, base: Path) -> None:
@@ -78,13 +79,17 @@ def untrained(start: Start, demonstrations: Sequence[Demonstration], folder: Pat
     from pipeline.models import load_policy, make_tiny_model, train_tokenizer
 
     settings: Sft = start.config.sft
+    environment, name = ENVIRONMENTS[start.config.tasks.environment], start.config.rollouts.style
     if settings.base is not None:
         policy = load_policy(Path(settings.base))
+        environment.style(name, policy.tokenizer)  # which refuses a tokenizer that it does not go with
         policy.tokenizer.save_pretrained(folder)
         return policy.model, policy.tokenizer
-    environment = ENVIRONMENTS[start.config.tasks.environment]
+    style = environment.style(name)
     texts = ["".join(text for text, _ in demonstration.pieces) for demonstration in demonstrations]
-    tokenizer = train_tokenizer(texts, settings.model.vocab_size, folder, environment.style().template)
+    tokenizer = train_tokenizer(
+        texts, settings.model.vocab_size, folder, style.template, style.special_tokens
+    )
     torch.manual_seed(seed_of(start.seed, "sft weights") % 2**32)
     return make_tiny_model(settings.model, tokenizer), tokenizer
 
@@ -96,7 +101,7 @@ def make(start: Start) -> None:
     train = tasks_of_split(start, "train")
     environment.check_policies(settings.shares, "sft.shares")
     if settings.base is not None:
-        check_base(Path(settings.base), environment.style(start.config.rollouts.style).stop_token)
+        check_base(Path(settings.base), environment.style(start.config.rollouts.style).special_tokens)
         if settings.num_updates == 0:
             adopt(start, Path(settings.base))
             return
@@ -160,6 +165,7 @@ def make(start: Start) -> None:
             "demonstrations": success_by_policy(demonstrations),
             "tokens_mean": float(np.mean(lengths)),
             "tokens_max": max(lengths),
+            "template_digest": environment.style(start.config.rollouts.style).digest,
         },
     )
 

@@ -35,6 +35,7 @@ def play_demonstrations(start: Start, train: list[Task]) -> list[Demonstration]:
     settings: Sft = start.config.sft
     environment = ENVIRONMENTS[start.config.tasks.environment]
     tasks = tasks_to_demonstrate(start, train)
+    style = environment.style(start.config.rollouts.style)
     demonstrations = []
     with start.progress(settings.num_demonstrations, "demonstrations") as advance:
         for i in range(settings.num_demonstrations):
@@ -43,7 +44,7 @@ def play_demonstrations(start: Start, train: list[Task]) -> list[Demonstration]:
                 demonstrate(
                     environment,
                     tasks[i % len(tasks)],
-                    style=environment.style(start.config.rollouts.style),
+                    style=style,
                     shares=settings.shares,
                     guided_share=settings.guided_share,
                     noise=settings.noise,

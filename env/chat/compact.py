@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from env.chat.neutral import neutralise, one_line
+from env.chat.neutral import added_replacements, neutralise, one_line
 from env.phone.lexicon import FIELDS, REFERENCE
 from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH, WAIT
 from env.protocol import Action, ToolCall
@@ -30,6 +30,7 @@ GRAMMAR_VERSION = 1
 
 _MARKS = {"system": "S: ", "user": "U: ", "assistant": "A: ", "tool": "T: "}
 _CUE = "\nA: "
+_LAST_MARK = 'replace("\\nS:", "\\n\uff33:")'  # of the template's macro, before which all others stand
 # Characters that a literal value may hold as they are; the rest is percent-encoded, blanks above all.
 _PLAIN = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
@@ -39,14 +40,22 @@ class _BadArgumentsError(Exception):
 
 
 class CompactStyle:
-    """Renders messages as `U: A: T:` lines and reads one command per assistant message."""
+    """Renders messages as `U: A: T:` lines and reads one command per assistant message.
+
+    Args:
+        added: the tokenizer's added tokens, which no text from outside the policy may hold.
+    """
 
     name = "compact"
     stop_token = STOP_TOKEN
+    special_tokens: tuple[str, ...] = (STOP_TOKEN,)
 
-    def __init__(self) -> None:
-        self.template = (Path(__file__).with_name("compact.jinja")).read_text(encoding="utf-8").rstrip("\n")
-        self.digest = digest("compact", GRAMMAR_VERSION, self.template)
+    def __init__(self, added: Sequence[str] = ()) -> None:
+        source = (Path(__file__).with_name("compact.jinja")).read_text(encoding="utf-8").rstrip("\n")
+        self.digest = digest("compact", GRAMMAR_VERSION, source)
+        self._added = added_replacements(added)
+        also = "".join(f" | replace({_quoted(mark)}, {_quoted(broken)})" for mark, broken in self._added)
+        self.template = source.replace(_LAST_MARK, _LAST_MARK + also, 1)
 
     def render_prompt(self, messages: Sequence[Message], previous_attempts: Sequence[str] = ()) -> str:
         """Returns the text up to the first sampled token; earlier attempts go into the first user message.
@@ -60,7 +69,7 @@ class CompactStyle:
         for message in messages:
             text = self._text(message)
             if message["role"] == "user" and attempts:
-                lines = "".join(neutralise(attempt) + "\n" for attempt in attempts)
+                lines = "".join(neutralise(attempt, self._added) + "\n" for attempt in attempts)
                 text += f"\n<previous_attempts>\n{lines}</previous_attempts>"
                 attempts = []
             parts.append(f"{_MARKS[message['role']]}{text}{STOP_TOKEN}")
@@ -70,10 +79,9 @@ class CompactStyle:
         """Returns the text after a sampled message (its stop token included): replies, then the next cue."""
         return "".join(f"\n{_MARKS[m['role']]}{self._text(m)}{STOP_TOKEN}" for m in messages) + _CUE
 
-    @staticmethod
-    def _text(message: Message) -> str:
+    def _text(self, message: Message) -> str:
         content = message.get("content") or ""
-        return content if message["role"] == "assistant" else neutralise(content)
+        return content if message["role"] == "assistant" else neutralise(content, self._added)
 
     def parse(self, text: str) -> Action:
         """Returns the action of one assistant message; total and linear in its length.
@@ -142,6 +150,10 @@ class CompactStyle:
                 for place, call in enumerate(action.calls)
             ]
         return message
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _starred(text: str) -> list[str]:

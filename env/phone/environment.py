@@ -184,6 +184,18 @@ class PhoneEnv:
             return f"{field} {value}"
         return self._say("either", field=field, first=wrong, second=value)
 
+    def values_said(self, phone: str, request_id: str) -> dict[str, str]:
+        """Returns what a bare name in a call stands for: field -> value.
+
+        That is what the form said first, right or not; and as `reference` what lets this request into this line,
+        once another line has given it.
+        """
+        slips = dict(self.world.slips)
+        said = {field: slips.get(field, self.world.profile[field]) for field in self.state.form or ()}
+        if (reference := self._reference_into(phone, request_id)) is not None:
+            said[REFERENCE] = reference
+        return said
+
     def _reference(self, request_id: str, phone: str) -> str:
         """Returns the reference that a line gives for a request; the seed decides it, like all wording."""
         assert self._task is not None
@@ -192,17 +204,10 @@ class PhoneEnv:
 
     def _sent(self, auth_info: dict[str, str | None], phone: str, request_id: str) -> Sent:
         """Returns how each sent field stands to what this rollout's form and lines gave."""
-        form = self.state.form or frozenset()
-        profile = self.world.profile
-        slips = {field: wrong for field, wrong in self.world.slips if field in form}
-        right = {field: profile[field] for field in form}
-        # What a bare name stands for: what the form said first, or the reference for this line and request.
-        said: dict[str, str] = {**right, **slips}
-        known = {*right.values(), *slips.values()}
-        if self.state.referred:
-            known |= {self._reference(*referred) for referred in self.state.referred}
-            if (reference := self._reference_into(phone, request_id)) is not None:
-                right[REFERENCE] = said[REFERENCE] = reference
+        said = self.values_said(phone, request_id)
+        right = {field: self.world.profile.get(field, value) for field, value in said.items()}
+        references = {self._reference(*referred) for referred in self.state.referred}
+        known = {*said.values(), *right.values(), *references}
         groups: dict[str, set[str]] = {
             "given": set(),
             "mismatched": set(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -33,8 +34,15 @@ def test_a_scripted_policy_that_is_not_there_is_refused():
 
 
 def test_a_style_that_is_not_built_is_refused():
-    with pytest.raises(ConfigError, match="known: compact"):
-        PHONE.style("full")
+    with pytest.raises(ConfigError, match="known: compact, full"):
+        PHONE.style("fancy")
+
+
+def test_the_full_style_offers_the_environment_s_tools():
+    tools = PHONE.make_env().spec.tools
+    prompt = PHONE.style("full").render_prompt([{"role": "user", "content": "hello"}], ())
+    for tool in tools:
+        assert json.dumps(tool) in prompt
 
 
 def test_importing_the_catalogue_loads_no_heavy_library():

@@ -1,0 +1,78 @@
+"""Gymnasium: text in, text out, five values a step.
+
+An action is one assistant message in a prompt style, an observation what the environment says to it. Which
+task is played is `options["task"]`, else drawn from `tasks` by the seed of `reset`.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium.spaces import Text
+
+from env.catalog import ENVIRONMENTS
+from env.chat.neutral import MAX_TOOL_CHARACTERS
+from pipeline.types import Message, Task
+
+
+class AnyText(Text):
+    """All text up to a length; samples are printable ASCII."""
+
+    def __init__(self, max_length: int) -> None:
+        super().__init__(max_length, min_length=0, charset=string.printable)
+
+    def contains(self, x: Any) -> bool:
+        """Returns whether this is text that is not too long."""
+        return isinstance(x, str) and len(x) <= self.max_length
+
+
+class TextEnv(gymnasium.Env[str, str]):
+    """An environment of the catalogue behind Gymnasium's interface.
+
+    `info` holds the state's digest, of a step its events, and at the end the verdict. A failure of the
+    environment itself truncates the episode with reward NaN and `info["infra_error"]`: never 0.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own declaration
+
+    def __init__(self, tasks: Sequence[Task], environment: str = "phone", style: str = "full") -> None:
+        self._tasks = tasks
+        self._env = ENVIRONMENTS[environment].make_env()
+        self.style = ENVIRONMENTS[environment].style(style)
+        self.action_space = AnyText(100_000)
+        self.observation_space = AnyText(4 * MAX_TOOL_CHARACTERS)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Starts an episode; returns the task's words. The seed decides the wording too."""
+        super().reset(seed=seed)
+        task = (options or {}).get("task") or self._tasks[int(self.np_random.integers(len(self._tasks)))]
+        observation = self._env.reset(task, int(self.np_random.integers(2**31)) if seed is None else seed)
+        return _text(observation.messages), {
+            "messages": list(observation.messages),
+            "task_id": task.task_id,
+            "state_digest": self._env.state_digest(),
+        }
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Plays one assistant message; returns reply, reward, terminated, truncated, info."""
+        result = self._env.step(self.style.parse(action))
+        info: dict[str, Any] = {"messages": list(result.messages), "events": list(result.events)}
+        if result.infra_error is not None:
+            return "", float("nan"), False, True, {**info, "infra_error": result.infra_error}
+        if result.terminated or result.truncated:
+            info["verdict"] = self._env.verdict()
+        info["state_digest"] = self._env.state_digest()
+        return _text(result.messages), result.reward, result.terminated, result.truncated, info
+
+    def close(self) -> None:
+        """Frees what the environment holds."""
+        self._env.close()
+
+
+def _text(messages: Sequence[Message]) -> str:
+    return "\n".join(message["content"] for message in messages)

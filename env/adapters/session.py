@@ -1,0 +1,53 @@
+"""One episode played by names and arguments, as libraries hand calls over that parse themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from env.catalog import ENVIRONMENTS
+from env.chat.calls import checked, schemas_of
+from env.protocol import StepResult
+from pipeline.tables import task_from
+from pipeline.types import Event, Verdict
+
+OVER = StepResult(({"role": "tool", "content": "The conversation is over."},))
+"""What a call gets after the end; it changes nothing."""
+
+
+class Session:
+    """An environment, whether its episode is over, and the events of it."""
+
+    def __init__(self, environment: str) -> None:
+        self._env = ENVIRONMENTS[environment].make_env()
+        self._schemas = schemas_of(self._env.spec.tools)
+        self.is_over = True
+        self.events: list[Event] = []
+
+    def start(self, row: Mapping[str, Any]) -> None:
+        """Starts the episode of one row of a tasks table; its column `seed`, if any, seeds the wording."""
+        self._env.reset(task_from(row), int(row.get("seed") or 0))
+        self.is_over = False
+        self.events = []
+
+    def call(self, name: str, arguments: Any) -> StepResult:
+        """Plays a message with one call. Never raises on what a model says."""
+        if self.is_over:
+            return OVER
+        result = self._env.step(checked(self._schemas, "", [(name, arguments)]))
+        self.is_over = result.terminated or result.truncated or result.infra_error is not None
+        self.events += result.events
+        return result
+
+    def verdict(self) -> Verdict:
+        """Grades the episode as it stands."""
+        return self._env.verdict()
+
+    def state_digest(self) -> str:
+        """Returns the digest of the environment's state."""
+        return self._env.state_digest()
+
+
+def text_of(result: StepResult) -> str:
+    """Returns what the environment says, as one text."""
+    return "\n".join(message["content"] for message in result.messages)

@@ -1,0 +1,75 @@
+"""TRL: `GRPOTrainer(environment_factory=PhoneTools)`, on the rows of a tasks table.
+
+The trainer calls `reset(**row)`, shows the policy every other public method as a tool, and takes the reward
+from `get_reward`. A null reward (the environment's own failure) is NaN to TRL, which leaves it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import Parameter, Signature
+from typing import Any, Literal
+
+from env.adapters.session import Session, text_of
+from env.catalog import ENVIRONMENTS
+
+
+class _Episode:
+    """What every environment has: a start and a reward. `tools_class` adds its tools."""
+
+    environment = ""
+
+    def __init__(self) -> None:
+        self._session = Session(self.environment)
+
+    def reset(self, **row: Any) -> None:
+        """Starts the episode of one row of the data set."""
+        self._session.start(row)
+
+    def get_reward(self) -> float | None:
+        """Returns the verdict's reward, or None if the episode could not be graded."""
+        return self._session.verdict().reward
+
+
+def tools_class(environment: str) -> type:
+    """Returns a no-argument class with a typed, documented method for each tool of an environment."""
+    tools = ENVIRONMENTS[environment].make_env().spec.tools
+    methods = {tool["function"]["name"]: _method(tool["function"]) for tool in tools}
+    name = f"{environment.title()}Tools"
+    return type(name, (_Episode,), {**methods, "environment": environment, "__module__": __name__})
+
+
+def _method(tool: Mapping[str, Any]) -> Callable[..., str]:
+    name, parts = tool["name"], tool["parameters"]["properties"]
+
+    def method(self: _Episode, /, **arguments: Any) -> str:
+        return text_of(self._session.call(name, arguments))
+
+    method.__name__ = method.__qualname__ = name
+    lines = [f"    {key}: {part['description']}" for key, part in parts.items()]
+    method.__doc__ = "\n".join([tool["description"], "", "Args:", *lines])
+    method.__annotations__ = {**{key: _type_of(part) for key, part in parts.items()}, "return": str}
+    needed = dict.fromkeys(tool["parameters"]["required"], Parameter.empty)
+    parameters = [
+        Parameter(key, Parameter.KEYWORD_ONLY, default=needed.get(key), annotation=_type_of(part))
+        for key, part in parts.items()
+    ]
+    method.__signature__ = Signature(  # type: ignore[attr-defined]
+        [Parameter("self", Parameter.POSITIONAL_ONLY), *parameters]
+    )
+    return method
+
+
+def _type_of(schema: Mapping[str, Any]) -> Any:
+    if "enum" in schema:
+        return Literal[tuple(schema["enum"])]
+    if schema["type"] == "array":
+        return list[_type_of(schema["items"])]  # type: ignore[misc]
+    if schema["type"] == "object":
+        return dict[str, _type_of(schema["additionalProperties"])]  # type: ignore[misc]
+    if isinstance(schema["type"], list):
+        return _type_of({"type": schema["type"][0]}) | None
+    return {"string": str, "integer": int, "number": float, "boolean": bool}[schema["type"]]
+
+
+PhoneTools = tools_class("phone")

@@ -1,0 +1,48 @@
+"""What the adapters' tests share: tasks, a tokenizer, an agent, and the same episode without an adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from env.catalog import ENVIRONMENTS
+from env.chat.full import FullStyle
+from env.phone.environment import PhoneEnv
+from env.phone.tools import TOOLS
+from env.protocol import Action
+from pipeline.models import train_tokenizer
+from pipeline.tables import tasks_table
+from pipeline.types import Event, Task, Verdict
+
+PHONE = ENVIRONMENTS["phone"]
+STYLE = FullStyle(TOOLS)
+TASKS = PHONE.generate_tasks(
+    num_companies=12, num_train=12, num_val=2, num_test=2, level_shares={1: 0.5, 2: 0.5}, seed=0
+)[:12]
+ROWS: list[dict[str, Any]] = tasks_table(TASKS).to_pylist()
+
+
+def make_tokenizer(folder: Path) -> Any:
+    """Returns a small tokenizer that speaks the full style."""
+    texts = [STYLE.render_prompt(task.prompt) for task in TASKS]
+    made = train_tokenizer(texts, 900, folder, STYLE.template, STYLE.special_tokens)
+    assert made.encode("\n", add_special_tokens=False) == [made.convert_tokens_to_ids("Ċ")]
+    return made
+
+
+def reply(prompt: str, rng: Random) -> str:
+    """Returns what the scripted agent says to a prompt of the full style."""
+    return PHONE.scripted_reply(prompt, rng, STYLE)
+
+
+def without_adapter(
+    task: Task, seed: int, actions: Sequence[Action]
+) -> tuple[list[Event], list[str], str, Verdict]:
+    """Returns events, replies, last state's digest and verdict of actions in the environment itself."""
+    env = PhoneEnv()
+    env.reset(task, seed)
+    results = [env.step(action) for action in actions]
+    texts = [message["content"] for result in results for message in result.messages]
+    return [event for r in results for event in r.events], texts, env.state_digest(), env.verdict()

@@ -1,0 +1,67 @@
+"""Calls that come with a name and arguments play the episode that the same calls as text play."""
+
+from __future__ import annotations
+
+import inspect
+from typing import get_type_hints
+
+import pytest
+
+from env.adapters.session import OVER, Session, text_of
+from env.adapters.trl import PhoneTools
+from env.phone.policies import POLICIES, play_scripted
+from env.phone.spoken import in_style
+from env.phone.tools import CALL, TOOLS
+from tests.env.adapters.played import ROWS, STYLE, TASKS, without_adapter
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_session_plays_what_the_text_plays(policy: str) -> None:
+    for seed, (task, row) in enumerate(zip(TASKS, ROWS, strict=True)):
+        actions = in_style(STYLE, task, seed, play_scripted(task, policy, seed, noise=0.4)[0])
+        calling = [action for action in actions if action.calls]
+        session = Session("phone")
+        session.start({**row, "seed": seed})
+        texts = [text_of(session.call(a.calls[0].name, a.calls[0].arguments)) for a in calling]
+        played = (session.events, texts, session.state_digest(), session.verdict())
+        assert played == without_adapter(task, seed, calling)
+
+
+def test_calls_that_no_schema_allows_are_events_and_calls_after_the_end_are_nothing() -> None:
+    session = Session("phone")
+    session.start(ROWS[0])
+    for name, arguments, code in (
+        ("search", {}, "unknown_tool"),
+        (CALL, {"phone_number": "5"}, "bad_args"),
+        (CALL, None, "bad_args"),
+        (CALL, {"phone_number": "\ud800", "request": "R1", "auth_info": {}}, "bad_args"),
+    ):
+        assert [event.code for event in session.call(name, arguments).events] == [code]
+    while not session.is_over:
+        result = session.call("search", {})
+    assert result.truncated
+    assert session.call("search", {}) is OVER
+    assert session.verdict().reward == 0
+
+
+def test_methods_for_trl_are_typed_and_documented_by_the_schemas() -> None:
+    methods = {name for name in vars(PhoneTools) if not name.startswith("_")} - {"environment"}
+    assert methods == {tool["function"]["name"] for tool in TOOLS}
+    for tool in (tool["function"] for tool in TOOLS):
+        method = getattr(PhoneTools(), tool["name"])
+        signature = inspect.signature(method)
+        assert list(signature.parameters) == list(tool["parameters"]["properties"])
+        assert set(signature.parameters) < set(get_type_hints(method))
+        assert inspect.getdoc(method).startswith(tool["description"])
+        for name, parameter in signature.parameters.items():
+            assert (parameter.default is parameter.empty) == (name in tool["parameters"]["required"])
+
+
+def test_wrong_arguments_reach_the_environment_from_trl_too() -> None:
+    tools = PhoneTools()
+    tools.reset(**ROWS[0])
+    tools.search_company(name="x", self=3)
+    assert [event.code for event in tools._session.events] == ["bad_args"]
+    assert tools.get_reward() == 0
+    tools.reset(**ROWS[1])
+    assert tools._session.events == []

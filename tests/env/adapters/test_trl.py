@@ -1,0 +1,132 @@
+"""TRL's GRPOTrainer plays and trains on real episodes: its loop, its parser, our template and tools.
+
+What the policy says is scripted (a model from scratch calls nobody); weights, losses and updates are real.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl", reason="make setup-adapters installs it")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),  # of other libraries
+]
+
+import torch  # noqa: E402
+from datasets import Dataset  # noqa: E402
+from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: E402
+from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+from trl.chat_template_utils import (  # noqa: E402
+    add_response_schema,
+    is_chat_template_prefix_preserving,
+    qwen3_chat_template,
+)
+
+from env.adapters.session import OVER  # noqa: E402
+from env.adapters.trl import PhoneTools  # noqa: E402
+from env.chat.calls import checked, schemas_of  # noqa: E402
+from env.phone.tools import TOOLS  # noqa: E402
+from tests.env.adapters.played import ROWS, STYLE, TASKS, make_tokenizer, reply, without_adapter  # noqa: E402
+
+
+class Scripted(Qwen3ForCausalLM):
+    """A tiny model whose messages are the scripted agent's."""
+
+    speaks: Any = None
+
+    @torch.no_grad()
+    def generate(self, input_ids: Any, attention_mask: Any, **options: Any) -> Any:
+        said = [
+            self.speaks(ids[mask.bool()].tolist())
+            for ids, mask in zip(input_ids, attention_mask, strict=True)
+        ]
+        pad = self.config.pad_token_id
+        width = max(map(len, said))
+        rows = [torch.tensor(ids + [pad] * (width - len(ids))) for ids in said]
+        return torch.cat([input_ids, torch.stack(rows)], dim=1)
+
+
+def make_model(tokenizer: Any) -> Scripted:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=16, max_position_embeddings=8192,
+        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, bos_token_id=None,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    model = Scripted(config)
+    rng = Random(0)
+
+    def speaks(ids: list[int]) -> list[int]:
+        text = reply(tokenizer.decode(ids), Random(rng.random()))
+        return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+
+    model.speaks = speaks
+    return model
+
+
+def test_a_grpo_trainer_completes_real_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    tokenizer = make_tokenizer(tmp_path / "tokenizer")
+    tokenizer.chat_template = qwen3_chat_template  # by which TRL knows how to read Qwen3's calls
+    tokenizer = add_response_schema(tokenizer)
+    prompts = {}
+    for name, template in (("stock", qwen3_chat_template), ("ours", STYLE.template)):
+        tokenizer.chat_template = template
+        prompts[name] = tokenizer.apply_chat_template(
+            list(TASKS[0].prompt), tools=list(TOOLS), add_generation_prompt=True, tokenize=False
+        )
+    assert prompts["ours"] == prompts["stock"] == STYLE.render_prompt(TASKS[0].prompt)
+    assert is_chat_template_prefix_preserving(tokenizer)
+
+    seen: list[tuple[Any, ...]] = []
+    schemas = schemas_of(TOOLS)
+
+    def compare(completions: Any, environments: Any, task_id: Any, **columns: Any) -> list[float]:
+        """Plays every completion again without TRL; as a reward of weight 0."""
+        by_id = {task.task_id: task for task in TASKS}
+        for messages, environment, key in zip(completions, environments, task_id, strict=True):
+            calls = [
+                (call["function"]["name"], call["function"]["arguments"])
+                for message in messages
+                for call in message.get("tool_calls") or ()
+            ]
+            heard = [m["content"] for m in messages if m["role"] == "tool" and m["content"] != _OVER]
+            session = environment._session
+            actions = [checked(schemas, "", [call]) for call in calls][: len(heard)]
+            played = without_adapter(by_id[key], 0, actions)
+            assert (session.events, heard, session.state_digest(), session.verdict()) == played
+            seen.append((len(calls), session.verdict().success, environment.get_reward()))
+        return [0.0] * len(completions)
+
+    model = make_model(tokenizer)
+    before = {name: weights.clone() for name, weights in model.state_dict().items()}
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=[compare],
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(ROWS),
+        environment_factory=PhoneTools,
+        args=GRPOConfig(
+            output_dir=str(tmp_path / "out"), per_device_train_batch_size=8, num_generations=8, max_steps=3,
+            max_completion_length=3000, use_cpu=True, bf16=False, report_to=[], save_strategy="no",
+            logging_steps=1, learning_rate=1e-3, gradient_checkpointing=False, reward_weights=[0.0],
+        ),
+    )  # fmt: skip
+    trainer.train()
+    assert len(seen) == 24
+    assert all(reward == float(success) for _, success, reward in seen)
+    assert {success for _, success, _ in seen} == {True, False}
+    assert max(calls for calls, _, _ in seen) >= 3
+    logged = [entry["rewards/PhoneTools/mean"] for entry in trainer.state.log_history if "reward" in entry]
+    assert sum(logged) / 3 == pytest.approx(sum(reward for _, _, reward in seen) / 24)
+    moved = [name for name, weights in model.state_dict().items() if not torch.equal(weights, before[name])]
+    assert moved
+
+
+_OVER = OVER.messages[0]["content"]

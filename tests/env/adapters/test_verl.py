@@ -1,0 +1,194 @@
+"""verl's agent loop plays real episodes: its tool registry, its Hermes parser, its tokens, our template."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import warnings
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("verl", reason="make setup-adapters installs it")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),  # of other libraries
+]
+
+with warnings.catch_warnings():  # importing verl imports ray, wandb and others, which warn
+    warnings.simplefilter("ignore")
+    from omegaconf import OmegaConf
+    from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
+    from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
+    from verl.tools.tool_registry import initialize_tools_from_config
+    from verl.workers.rollout.replica import TokenOutput
+
+from env.adapters.session import OVER, text_of  # noqa: E402
+from env.adapters.verl import EnvironmentTool, tools_kwargs  # noqa: E402
+from env.phone.environment import PhoneEnv  # noqa: E402
+from env.phone.tools import FORM, SEARCH, TOOLS  # noqa: E402
+from env.protocol import Action  # noqa: E402
+from tests.env.adapters.played import ROWS, STYLE, TASKS, make_tokenizer, reply, without_adapter  # noqa: E402
+
+ROLLOUT = {
+    "prompt_length": 4096,
+    "response_length": 4096,
+    "full_determinism": False,
+    "multi_turn": {
+        "max_user_turns": None,
+        "max_assistant_turns": None,
+        "max_parallel_calls": 1,
+        "max_tool_response_length": 2000,
+        "tool_response_truncate_side": "middle",
+        "format": "hermes",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> list[EnvironmentTool]:
+    """The tools as verl makes them from its configuration."""
+    entries = [
+        {
+            "class_name": "env.adapters.verl.EnvironmentTool",
+            "config": {"type": "native", "environment": "phone", "tool": tool["function"]["name"]},
+        }
+        for tool in TOOLS
+    ]
+    path = tmp_path_factory.mktemp("verl") / "tools.yaml"
+    path.write_text(OmegaConf.to_yaml(OmegaConf.create({"tools": entries})))
+    return list(initialize_tools_from_config(path))
+
+
+class Server:
+    """Answers as the scripted agent."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.rng = Random(0)
+
+    async def generate(self, request_id: str, prompt_ids: list[int], **options: Any) -> TokenOutput:
+        text = reply(self.tokenizer.decode(prompt_ids), Random(self.rng.random()))
+        ids = self.tokenizer.encode(text + STYLE.stop_token, add_special_tokens=False)
+        return TokenOutput(token_ids=ids, log_probs=[-1.0] * len(ids), extra_fields={})
+
+
+def test_verl_s_agent_loop_completes_real_episodes(tools: list[EnvironmentTool], tmp_path: Path) -> None:
+    tokenizer = make_tokenizer(tmp_path)
+    server = Server(tokenizer)
+
+    async def play(row: dict[str, Any]) -> Any:
+        loop = ToolAgentLoop(
+            DictConfigWrap(OmegaConf.create({"actor_rollout_ref": {"rollout": ROLLOUT}})),
+            server,
+            tokenizer,
+            None,
+            None,
+            DictConfigWrap(OmegaConf.create({})),
+            hf_model_type="qwen3",
+            tools=ToolListWrap(tools),
+        )
+        return await loop.run({}, raw_prompt=row["prompt"], tools_kwargs=tools_kwargs(row, "phone"))
+
+    async def play_all() -> list[Any]:
+        return await asyncio.gather(*(play(row) for row in ROWS for _ in range(3)))
+
+    outputs = asyncio.run(play_all())
+    successes = set()
+    for place, output in enumerate(outputs):
+        task = TASKS[place // 3]
+        own = [i for i, mask in zip(output.response_ids, output.response_mask, strict=True) if mask]
+        messages = tokenizer.decode(own).split(STYLE.stop_token)[:-1]
+        calling = [action for action in map(STYLE.parse, messages) if action.calls]
+        played = _until_the_end(task, calling)
+        _, heard, _, verdict = without_adapter(task, 0, played)
+        assert sum(output.extra_fields["tool_rewards"]) == verdict.reward
+        successes.add(verdict.success)
+        # Its ids are what a player of ours would have put between the same messages.
+        heard += [text_of(OVER)] * (len(calling) - len(played))
+        expected = STYLE.render_prompt(task.prompt)
+        for text, answer in zip(messages, heard, strict=False):
+            expected += text + STYLE.stop_token + STYLE.render_replies([{"role": "tool", "content": answer}])
+        whole = output.prompt_ids + output.response_ids
+        assert tokenizer.decode(whole) == expected + messages[-1] + STYLE.stop_token
+        assert whole == tokenizer.encode(tokenizer.decode(whole), add_special_tokens=False)
+    assert successes == {True, False}
+    del outputs
+    gc.collect()
+    assert EnvironmentTool._sessions == {}
+
+
+def _until_the_end(task: Any, actions: list[Action]) -> list[Action]:
+    """Returns the actions that the episode takes: calls after its end change nothing."""
+    env = PhoneEnv()
+    env.reset(task, 0)
+    played = []
+    for action in actions:
+        if env.is_over:
+            break
+        env.step(action)
+        played.append(action)
+    return played
+
+
+def test_one_instance_lives_as_long_as_its_request_in_the_plain_contract(
+    tools: list[EnvironmentTool],
+) -> None:
+    by_name = {tool.name: tool for tool in tools}
+    assert [tool.tool_schema.model_dump(exclude_unset=True) for tool in tools] == list(TOOLS)
+    search, form = by_name[SEARCH], by_name[FORM]
+
+    async def play() -> tuple[Any, ...]:
+        request, _ = await search.create("request-1", create_kwargs={"row": ROWS[0]})
+        found, reward, _ = await search.execute(request, {"company_name": TASKS[0].cluster})
+        same, _ = await form.create("request-1", create_kwargs={"row": ROWS[0]})
+        given, _, _ = await form.execute(same, {"fields": ["email"]})
+        twice, _, _ = await form.execute(same, {"fields": ["email"]})
+        wrong, _, _ = await form.execute(same, {"fields": "email"})
+        score = await search.calc_reward(request)
+        await search.release(request)
+        await form.release(request)
+        return request, found.text, reward, given.text, twice.text, wrong.text, score
+
+    request, found, reward, given, twice, wrong, score = asyncio.run(play())
+    actions = [
+        STYLE.parse(f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>')
+        for name, arguments in (
+            (SEARCH, f'{{"company_name": "{TASKS[0].cluster}"}}'),
+            (FORM, '{"fields": ["email"]}'),
+            (FORM, '{"fields": ["email"]}'),
+            (FORM, '{"fields": "email"}'),
+        )
+    ]
+    _, heard, _, verdict = without_adapter(TASKS[0], 0, actions)
+    assert [found, given, twice, wrong] == heard
+    assert (request, reward, score) == ("request-1", 0.0, verdict.reward)
+    assert EnvironmentTool._sessions == {}
+
+
+class Agent:
+    """What verl keeps of a request."""
+
+    request_id = "r"
+
+
+def test_an_ungraded_step_has_no_reward(
+    tools: list[EnvironmentTool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise OSError("gone")
+
+    monkeypatch.setattr(PhoneEnv, "_step", fail)
+
+    async def play() -> tuple[Any, Any]:
+        agent = Agent()
+        instance, _ = await tools[0].create(create_kwargs={"row": ROWS[0]})
+        _, reward, _ = await tools[0].execute(instance, {"company_name": "x"}, agent_data=agent)
+        await tools[0].release(instance)
+        return reward, EnvironmentTool._sessions["r"].verdict().reward
+
+    assert asyncio.run(play()) == (None, None)
+    gc.collect()
+    assert EnvironmentTool._sessions == {}

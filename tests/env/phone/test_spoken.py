@@ -1,0 +1,115 @@
+"""One episode in both styles: equal calls, events and states; the scripted agent reads either."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from env.catalog import ENVIRONMENTS
+from env.chat.compact import CompactStyle
+from env.chat.full import FullStyle
+from env.chat.translate import to_compact
+from env.phone.environment import PhoneEnv
+from env.phone.levels import LEVELS
+from env.phone.policies import POLICIES, play_scripted
+from env.phone.spoken import in_style, with_values
+from env.phone.tasks import generate_tasks
+from env.phone.tools import CALL, FROM_FORM, TOOLS
+from env.protocol import replay
+
+COMPACT, FULL = CompactStyle(), FullStyle(TOOLS)
+TASKS = generate_tasks(
+    num_companies=24,
+    num_train=24,
+    num_val=2,
+    num_test=2,
+    level_shares=dict.fromkeys(LEVELS, 1 / len(LEVELS)),
+    seed=0,
+)
+
+
+def states_of(style, task, seed, texts):
+    """Returns digests of all states, and events, of messages as a style reads them."""
+    env = PhoneEnv()
+    env.reset(task, seed)
+    digests, events = [env.state_digest()], []
+    for text in texts:
+        events.append(env.step(style.parse(text)).events)
+        digests.append(env.state_digest())
+    return digests, events, env.verdict()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_both_styles_play_the_same_episode(policy):
+    for seed, task in enumerate(TASKS):
+        actions = play_scripted(task, policy, seed, noise=0.5)[0]
+        compact = [action.text for action in actions]
+        pointing = [FULL.action_of(action.calls[0] if action.calls else None).text for action in actions]
+        speaking = [action.text for action in in_style(FULL, task, seed, actions)]
+        assert [FULL.parse(text).calls for text in pointing] == [
+            COMPACT.parse(text).calls for text in compact
+        ]
+        states = states_of(COMPACT, task, seed, compact)
+        assert states_of(FULL, task, seed, pointing) == states
+        assert states_of(FULL, task, seed, speaking) == states
+
+
+def test_a_full_message_says_values_and_points_to_none():
+    said = set()
+    for seed, task in enumerate(TASKS):
+        env = PhoneEnv()
+        actions = play_scripted(task, "noisy_adaptive", seed, noise=0.3)[0]
+        assert in_style(COMPACT, task, seed, actions) == actions
+        env.reset(task, seed)
+        for action, spoken in zip(actions, in_style(FULL, task, seed, actions), strict=True):
+            assert FULL.parse(spoken.text) == spoken
+            for call in spoken.calls:
+                assert call == with_values(env, action.calls[0])
+                for field, value in call.arguments.get("auth_info", {}).items() if call.name == CALL else ():
+                    assert value != FROM_FORM
+                    said.add(value is not None and value == env.world.profile.get(field))
+            env.step(action)
+    assert said == {True, False}
+
+
+def prompts_of(style, task, seed, actions):
+    """Returns the prompt before each message."""
+    texts = [style.render_prompt(task.prompt, ["done => Billing needs: email, billing_zip."])]
+    for action, result in zip(actions, replay(PhoneEnv(), task, seed, actions), strict=True):
+        texts.append(f"{texts[-1]}{action.text}{style.stop_token}{style.render_replies(result.messages)}")
+    return texts
+
+
+def test_every_full_prompt_of_an_episode_is_a_prefix_of_the_next_and_told_in_compact_lines():
+    for seed, task in enumerate(TASKS):
+        actions = play_scripted(task, "noisy_adaptive", seed, noise=0.5)[0]
+        full = [FULL.action_of(action.calls[0] if action.calls else None) for action in actions[:-1]]
+        prompts = prompts_of(FULL, task, seed, full)
+        told = [to_compact(prompt, FULL, COMPACT) for prompt in prompts]
+        assert told[1:] == [
+            prompt.replace("<previous_attempts", "\u2039previous_attempts").replace("</prev", "\u2039/prev")
+            for prompt in prompts_of(COMPACT, task, seed, actions[:-1])[1:]
+        ]
+        for shorter, longer in pairwise(prompts):
+            assert longer.startswith(shorter)
+
+
+def test_the_scripted_agent_says_the_same_in_both_styles():
+    reply = ENVIRONMENTS["phone"].scripted_reply
+    for seed, task in enumerate(TASKS):
+        actions = play_scripted(task, "adaptive", seed)[0][:-1]
+        full = [FULL.action_of(action.calls[0]) for action in actions]
+        for compact_prompt, full_prompt in zip(
+            prompts_of(COMPACT, task, seed, actions), prompts_of(FULL, task, seed, full), strict=True
+        ):
+            for number in range(5):
+                said = COMPACT.parse(reply(compact_prompt, Random(number), COMPACT))
+                assert FULL.parse(reply(full_prompt, Random(number), FULL)).calls == said.calls
+
+
+def test_the_translation_passes_over_what_it_cannot_read():
+    text = "<|im_start|>user\nR1<|im_end|>\n<|im_start|>assistant\n<tool_call>{<|im_end|>\n<|im_start|>bot\nx"
+    assert to_compact(text, FULL, COMPACT) == "U: R1<|im_end|>\nA: <tool_call>{<|im_end|>\nA: "
+    assert to_compact("", FULL, COMPACT) == "\nA: "

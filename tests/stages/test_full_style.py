@@ -1,0 +1,127 @@
+"""The chain in the full style up to the critic's report with the scripted agent, and an exported actor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from env.catalog import ENVIRONMENTS
+from env.chat.full import START_TOKEN, FullStyle
+from env.phone.tools import TOOLS
+from pipeline.models import load_tokenizer
+
+PHONE = ENVIRONMENTS["phone"]
+STYLE = FullStyle(TOOLS)
+FULL = [
+    "rollouts.style=full",
+    "sft.model.max_position=4096",
+    "sft.num_demonstrations=32",
+    "sft.num_updates=2",
+    "sft.batch_rows=4",
+    "rollouts.sampling.max_response_tokens=1500",
+    "labels.max_states=12",
+]
+SCRIPTED = [*FULL, "engine.kind=scripted"]
+
+
+@pytest.fixture(scope="module")
+def full(chain: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    lab = chain.copy(tmp_path_factory.mktemp("full_chain"), "tasks")
+    for stage in ("sft", "rollouts", "labels", "critic", "critic_report"):
+        assert lab.start(stage, *SCRIPTED) == 0, stage
+    return lab
+
+
+def test_rollouts_are_full_dialogues_that_replay(full: Any) -> None:
+    from transformers import AutoTokenizer
+
+    folder = full.artifact("sft").path("policy")
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tasks = full.tasks()
+    rollouts = full.rollouts("rollouts")
+    assert {rollout.template_digest for rollout in rollouts} == {STYLE.digest}
+    assert {rollout.reward for rollout in rollouts} == {0.0, 1.0}
+    assert {rollout.env_status for rollout in rollouts} == {"ok"}
+    for rollout in rollouts:
+        prompt = tokenizer.decode(list(rollout.prompt_token_ids))
+        lines = [line for line in rollout.feedback_in_context.split("\n") if line]
+        assert prompt == STYLE.render_prompt(tasks[rollout.task_id].prompt, lines)
+        env = PHONE.make_env()
+        env.reset(tasks[rollout.task_id], rollout.seed)
+        events = [event for step in rollout.steps for event in env.step(STYLE.parse(step.text)).events]
+        assert events == list(rollout.events)
+    assert any(rollout.guided for rollout in rollouts)
+    text = tokenizer.decode(list(rollouts[0].prompt_token_ids + rollouts[0].response_token_ids))
+    assert text.count(f"{START_TOKEN}assistant\n") == len(rollouts[0].steps)
+
+
+def test_labels_and_report_are_of_the_same_style(full: Any) -> None:
+    for stage in ("labels", "critic_report"):
+        assert {rollout.template_digest for rollout in full.rollouts(stage)} == {STYLE.digest}
+
+
+def test_another_style_than_the_policy_s_is_refused(
+    full: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = full.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
+    assert lab.start("rollouts", *SCRIPTED, "rollouts.style=compact") == 3
+    assert "rollouts.style" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_chat_model_learns_the_full_style_and_plays_in_it(empty: Any, smollm2: Path) -> None:
+    """SmolLM2-135M-Instruct with its own tokenizer, in bf16: from demonstrations to graded rollouts."""
+    settings = [
+        "rollouts.style=full",
+        f"sft.base={smollm2}",
+        "sft.num_demonstrations=2",
+        "sft.num_updates=4",
+        "sft.batch_rows=2",
+        "sft.learning_rate=1e-4",
+        "sft.warmup_updates=1",
+        "engine.dtype=bfloat16",
+        "engine.max_live=4",
+        "rollouts.num_tasks=2",
+        "rollouts.chain.feedback_free_draws=2",
+        "rollouts.sampling.max_response_tokens=240",
+    ]
+    lab = empty
+    for stage in ("tasks", "sft", "rollouts"):
+        assert lab.start(stage, *settings) == 0, stage
+    losses = [
+        json.loads(line)["loss"] for line in (lab.run_dir / "sft/metrics.jsonl").read_text().splitlines()
+    ]
+    assert losses[-1] < losses[0]
+    rollouts = lab.rollouts("rollouts")
+    tokenizer = load_tokenizer(smollm2)
+    style, tasks = PHONE.style("full", tokenizer), lab.tasks()
+    added = set(tokenizer.added_tokens_decoder)
+    for rollout in rollouts:
+        assert rollout.env_status == "ok"
+        prompt = style.render_prompt(tasks[rollout.task_id].prompt, rollout.feedback_in_context.splitlines())
+        assert list(rollout.prompt_token_ids) == tokenizer.encode(prompt, add_special_tokens=False)
+        # What nobody sampled holds the marks of its turns and no other added token.
+        pairs = zip(rollout.response_token_ids, rollout.loss_mask, strict=True)
+        said = [token for token, is_sampled in pairs if not is_sampled and token in added]
+        marks = tokenizer.convert_tokens_to_ids([START_TOKEN, style.stop_token, START_TOKEN])
+        assert said == marks * (len(said) // 3)
+    assert any(event.code in ("found", "not_found", "form") for r in rollouts for event in r.events)
+
+
+def test_an_actor_is_exported_with_the_template_it_was_trained_in(full: Any, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    lab = full.copy(tmp_path / "lab", "tasks", "sft")
+    settings = ["actor.credit=grpo", "actor.num_iterations=1", "actor.sampling.max_response_tokens=48"]
+    assert lab.start("actor", *FULL, *settings) == 0
+    folder = lab.artifact("actor").path("actor")
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    assert (folder / "chat_template.jinja").read_text("utf-8") == PHONE.style("full", tokenizer).template
+    messages = [{"role": "user", "content": "R1 dispute a bill at Amber Ridge"}]
+    text = tokenizer.apply_chat_template(
+        messages, tools=list(TOOLS), add_generation_prompt=True, tokenize=False
+    )
+    assert text == STYLE.render_prompt(messages)
