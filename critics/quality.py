@@ -35,6 +35,7 @@ from pipeline.statistics import Interval
 NUM_BINS = 15
 NUM_FLOOR_DRAWS = 200
 NUM_POSITIONS = 5
+LONG_ROLLOUT = 8
 SOLVER_TOLERANCE = 0.05
 """p counts as above V* by more than this: a probability is never exactly 0 (start value)."""
 Statistic = Callable[[np.ndarray], np.ndarray]
@@ -441,7 +442,14 @@ def position_bins(audit: AuditData, num_bins: int = NUM_POSITIONS) -> np.ndarray
     return np.minimum((audit.position * num_bins).astype(np.int64), num_bins - 1)
 
 
-SLICE_KINDS = ("level", "position", "split", "context")
+def length_bins(audit: AuditData) -> np.ndarray:
+    """Returns [N] the audited states of each state's rollout, in words; long rollouts share a name."""
+    groups = audit.groups()
+    return np.array([f"{n} states" if n < LONG_ROLLOUT else f"{LONG_ROLLOUT} states or more" for n in
+                     np.bincount(groups)[groups]], dtype=str) if len(audit) else np.zeros(0, dtype=str)  # fmt: skip
+
+
+SLICE_KINDS = ("level", "position", "length", "split", "context")
 
 
 def slices(
@@ -454,6 +462,7 @@ def slices(
     keys: dict[str, np.ndarray] = {
         "level": audit.level,
         "position": position_bins(audit),
+        "length": length_bins(audit),
         "split": audit.split,
         "context": audit.context,
     }

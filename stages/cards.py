@@ -150,7 +150,8 @@ def _critic_facts(gate: dict[str, Any]) -> dict[str, object]:
     }
     words = {True: "passed", False: "FAILED"}
     for condition in gate["conditions"]:
-        facts[condition["name"]] = f"{words.get(condition['passed'], 'not measured')}: {condition['reason']}"
+        word = words.get(condition["passed"], condition["passed"])
+        facts[condition["name"]] = f"{word}: {condition['reason']}"
     return facts
 
 
