@@ -154,7 +154,7 @@ def sibling_measures(
         of: list[str],
         statistic: Callable[[np.ndarray], np.ndarray],
     ) -> Interval:
-        table = np.array(columns, np.float64).reshape(len(columns), -1)
+        table = np.array(columns, np.float64).reshape(len(columns), 2)
         rows_ = np.concatenate([np.ones((len(columns), 1)), table], axis=1)
         return interval_of_sums(rows_, of, statistic, num_resamples=num_resamples, seed=seed)
 

@@ -12,9 +12,11 @@ from env.phone import scripted
 from env.phone.environment import PhoneEnv
 from env.phone.levels import LEVELS
 from env.phone.policies import POLICIES, play_scripted
+from env.phone.probes import edits
 from env.phone.solver import optimal_value
 from env.phone.tasks import generate_tasks, practice_tasks
 from env.phone.world import WorldKey
+from env.probing import Edit
 from env.protocol import Action
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.types import Task
@@ -39,6 +41,7 @@ class Environment:
         scripted_digest: stands for that agent where a rollout names the weights that sampled it.
         policies: names that `demonstrate` knows.
         max_turns: assistant messages of an episode at most, over all levels.
+        probe_edits: (an episode's steps, level, style) -> changes that probe a critic of it.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Environment:
     scripted_digest: str
     policies: tuple[str, ...]
     max_turns: int
+    probe_edits: Callable[..., list[Edit]]
 
     def style(self, name: str = "compact") -> CompactStyle:
         """Returns a prompt style by name.
@@ -130,5 +134,6 @@ ENVIRONMENTS: dict[str, Environment] = {
         scripted_digest=scripted.DIGEST,
         policies=tuple(POLICIES),
         max_turns=max(level.max_turns for level in LEVELS.values()),
+        probe_edits=edits,
     )
 }

@@ -13,8 +13,7 @@ from collections import defaultdict
 
 from critics.anchors import StateRef, choose_states
 from critics.targets import build_labels, check_labels
-from env.episodes import EpisodeRequest, nothing
-from pipeline.ids import continuation_id, seed_of
+from env.episodes import nothing
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import (
     LABELS,
@@ -26,37 +25,12 @@ from pipeline.tables import (
     steps_table,
     tasks_from,
 )
-from pipeline.types import Rollout, Task
+from pipeline.types import Rollout
 from stages.backends import check_installed, make_player, policy_of
+from stages.continuing import continuations
 from stages.rollouts import counts_of, in_plan_order
 from stages.settings import Config
 from stages.shards import play_shards
-
-
-def continuations(
-    start: Start, parent: Rollout, step_index: int, task: Task, num: int, *, purpose: str
-) -> list[EpisodeRequest]:
-    """Returns requests for `num` fresh continuations of `parent` from the state before a step.
-
-    Their seeds follow from the parent's seed, never from its id: an id changes with every digest upstream
-    (a new version of a library is enough), and where the rollouts stay as they were, so must these.
-    """
-    return [
-        EpisodeRequest(
-            rollout_id=continuation_id(start.stage_key, parent.rollout_id, step_index, parent.context, draw),
-            task=task,
-            group_id=parent.group_id,
-            iteration=parent.iteration,
-            attempt=parent.attempt,
-            draw=draw,
-            seed=seed_of(start.seed, purpose, parent.seed, step_index, parent.context, draw),
-            parent_rollout_ids=(parent.rollout_id,),
-            feedback_in_context=parent.feedback_in_context,
-            parent=parent,
-            start_step_index=step_index,
-        )
-        for draw in range(num)
-    ]
 
 
 def make(start: Start) -> None:
