@@ -233,6 +233,16 @@ class Labels(Section):
         0.3, ge=0, le=1, description="share of those states that lie in a guided context"
     )
     kappa: float = Field(2.0, ge=0, description="pseudo-counts given to the recovery model")
+    max_tokens: int | None = Field(
+        None, ge=1, description="tokens that continuations may take: fewer states are chosen; null is no bound"
+    )
+    target: Literal["soft", "monte_carlo", "td", "td_lambda", "outcome_dense", "rule_decay"] = Field(
+        "soft", description="what the critic is fitted to: counts with pseudo-counts, or a rule of R alone"
+    )
+    td_lam: float = Field(0.95, ge=0, le=1, description="trace decay of td_lambda, per step")
+    granularity: Literal["binary", "step", "detailed"] = Field(
+        "detailed", description="what pseudo-counts know of located errors: nothing, that one was, which"
+    )
     states_per_shard: int = Field(128, ge=1, description="states that are committed together")
 
 
