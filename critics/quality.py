@@ -187,6 +187,11 @@ def _steps(audit: AuditData, by_sums: _Measured) -> dict[str, Interval]:
     }
 
 
+def step_measures(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
+    """Returns the measures of step advantages alone, as in `measure`."""
+    return _steps(audit, _Measured(audit.cluster, num_resamples, seed))
+
+
 def _ranks(x: np.ndarray) -> np.ndarray:
     """Returns mid-ranks [N]."""
     _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)

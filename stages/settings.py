@@ -289,6 +289,29 @@ class CriticReport(Section):
     judge_probes: bool = Field(True, description="gate: whether a probe that does not hold fails the critic")
 
 
+class Drift(Section):
+    """How the frozen critic is watched while the actor moves away from the policy it was made for."""
+
+    recalibrate: bool = Field(
+        True, description="refit level and slope on fresh outcomes when one is off, for later iterations"
+    )
+    max_bias: float = Field(0.1, gt=0, description="mean of V - R beyond which the level is off")
+    min_slope: float = Field(0.7, gt=0, description="of log-odds of R on those of V")
+    max_slope: float = Field(1.4, gt=0, description="of log-odds of R on those of V")
+    paid_every: int = Field(20, ge=0, description="updates between checks by fresh continuations; 0 is never")
+    states: int = Field(64, ge=2, description="states of a paid check, at least; whole rollouts")
+    num_continuations: int = Field(16, ge=2, description="of each of them, by the present actor")
+    sibling_sets: int = Field(32, ge=0, description="sets of next steps of a paid check")
+    sibling_size: int = Field(5, ge=2, description="next steps drawn for a set")
+    min_sign_agreement: float = Field(0.6, ge=0, le=1, description="of clear steps, below it steps are off")
+    step_weight_to_zero: bool = Field(
+        True, description="alpha is 0 once rho_A touches 0 or signs disagree, until a refreshed critic passes"
+    )
+    refresh: Literal["never", "once", "on_drift"] = Field(
+        "once", description="then make rollouts, labels, critic and critic_report anew for the present actor"
+    )
+
+
 class Actor(Section):
     """The actor's training."""
 
@@ -296,6 +319,9 @@ class Actor(Section):
         "v_dapo", description="who gets how much advantage"
     )
     alpha: float = Field(0.5, ge=0, description="v_dapo: weight of the critic's step advantages")
+    alpha_after_clean: float = Field(
+        1.0, ge=0, description="v_dapo: that weight after two clean paid drift checks running"
+    )
     lam: float = Field(0.95, ge=0, le=1, description="v_dapo: trace decay per step")
     on_weak_critic: Literal["refuse", "group_only", "allow"] = Field(
         "refuse", description="if the gate failed"
@@ -313,6 +339,7 @@ class Actor(Section):
     checkpoint_every: int = runtime(10, ge=1, description="iterations between checkpoints")
     evaluate_every: int = Field(5, ge=1, description="iterations between looks at val, for the curve only")
     evaluate_tasks: int = Field(100, ge=1, description="val tasks of such a look")
+    drift: Drift = Drift()
 
 
 class Evaluation(Section):
