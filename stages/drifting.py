@@ -62,7 +62,8 @@ class Watch:
             "wants_refresh": False,
             "refreshed": None,
             "adv_rmse": None,
-            "kl": 0.0,
+            "kl": 0.0,  # of the weights after the last update
+            "sampled_kl": 0.0,  # of those that sample the iteration
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -149,7 +150,9 @@ class Watch:
             num_updates: taken before the iteration's updates.
         """
         paid = self.check([*rollouts, *checked], num_updates) if checked else {}
-        return self.look(rollouts) | paid | {"critic_drift/kl": self.state["kl"]}
+        metrics = self.look(rollouts) | paid | {"critic_drift/kl": self.state["sampled_kl"]}
+        self.state = self.state | {"sampled_kl": self.state["kl"]}
+        return metrics
 
     def look(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Returns the free check of an iteration's rollouts, and corrects level and slope if they are off."""
