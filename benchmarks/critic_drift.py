@@ -2,16 +2,16 @@
 
     python benchmarks/critic_drift.py --config configs/phone-l3-tiny.yaml --run quality-seed0
 
-Wants a run whose stages up to critic_report are made. Its actor is trained twice more, in runs of their own that
-link these stages, without the KL's hold and with a larger step, a paid check every few updates:
+Wants a run whose stages up to critic_report are made. Its actor is trained twice more, in runs of their own
+that link these stages, without the KL's hold and with a larger step, a paid check every few updates:
 
     far      every reaction off: the curve of the free and the paid checks against iteration and KL
     watched  reactions on (no refresh): what is recalibrated, and when the step weight goes to zero
 
-Then the critic of the starting policy is held beside fresh rollouts of the far actor (stale) and of the starting
-policy (fresh) by the same checks. The stale one must be caught, the fresh one must not.
-Results: benchmarks/results/critic_drift.json and .svg. The same command goes on where it was stopped. Exits 1 if a
-criterion fails.
+Then the critic of the starting policy is held beside fresh rollouts of the far actor (stale) and of the
+starting policy (fresh) by the same checks. The stale one must be caught, the fresh one must not.
+Results: benchmarks/results/critic_drift.json and .svg. The same command goes on where it was stopped. Exits
+1 if a criterion fails.
 """
 
 from __future__ import annotations
@@ -41,15 +41,17 @@ ARMS = {
 
 
 def far_enough(entries: Sequence[dict[str, Any]]) -> bool:
-    """Returns whether the actor's first rollouts and its last ones have different success, by the critic's bias."""
+    """Returns whether the critic's bias differs by 10 points between the first rollouts and the last."""
     return abs(entries[-1]["bias"] - entries[0]["bias"]) > 0.1
 
 
 CRITERIA = {
     "far: the level drifts by more than 10 points": lambda r: far_enough(r["arms"]["far"]),
     "far: at least 3 paid checks": lambda r: sum("steps_off" in e for e in r["arms"]["far"]) >= 3,
-    "watched: it reacted": lambda r: r["arms"]["watched"][-1]["correction_shift"] != 0
-    or any(e.get("steps_off") for e in r["arms"]["watched"]),
+    "watched: it reacted": lambda r: (
+        r["arms"]["watched"][-1]["correction_shift"] != 0
+        or any(e.get("steps_off") for e in r["arms"]["watched"])
+    ),
     "stale: caught": lambda r: r["held"]["stale"]["caught"],
     "fresh: not caught": lambda r: not r["held"]["fresh"]["caught"],
 }
@@ -112,10 +114,21 @@ def held_beside(options: argparse.Namespace, data_dir: Path, folder: Path) -> di
     policy = load_policy(folder)
     player = make_player(config, policy, config.actor.sampling)
     groups = plan_groups(
-        tasks[: options.tasks], stage_key="critic_drift", seed=start.seed, iteration=0, num_attempts=1, draws=2
+        tasks[: options.tasks],
+        stage_key="critic_drift",
+        seed=start.seed,
+        iteration=0,
+        num_attempts=1,
+        draws=2,
     )
     rollouts, _ = play_chains(
-        player, groups, config.actor.chain, seed=start.seed, purpose="critic_drift", stop_at_success=False, start=start
+        player,
+        groups,
+        config.actor.chain,
+        seed=start.seed,
+        purpose="critic_drift",
+        stop_at_success=False,
+        start=start,
     )
     checked = watch.play(player, rollouts)
     paid = watch.check([*rollouts, *checked], 0)
@@ -162,7 +175,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     data_dir = options.data_dir.resolve()
     if not (data_dir / options.run / "critic_report" / "manifest.json").is_file():
-        raise SystemExit(f"{data_dir / options.run} has no finished critic_report; make it, or name another --run")
+        raise SystemExit(
+            f"{data_dir / options.run} has no finished critic_report; make it, or name another --run"
+        )
     try:
         arms = {arm: run_arm(options, data_dir, arm) for arm in ARMS}
         held = {

@@ -1,11 +1,12 @@
 """All steps of a rollout scored in one causal pass against prefix by prefix: equality and time.
 
-    python benchmarks/critic_scoring.py                # the demo's critic size, random weights, a CPU or a GPU
-    python benchmarks/critic_scoring.py --layers 28 --width 1024 --rollouts 4     # near Qwen3-0.6B
+    python benchmarks/critic_scoring.py                                        # the demo's critic size
+    python benchmarks/critic_scoring.py --layers 28 --width 1024 --rollouts 4  # near Qwen3-0.6B
 
-Rollouts of 4, 8, 16 and 32 steps of equal length behind one prompt. Both ways use the same packed forward pass
-and the same read-out; the prefixes of a rollout share their micro-batches. The ways take turns; ratios are between
-runs of one turn. The last read-out of each prefix is also compared with Hugging Face's sequence classifier.
+Random weights, on a CPU or a GPU. Rollouts of 4, 8, 16 and 32 steps of equal length behind one prompt. Both
+ways use the same packed forward pass and the same read-out; the prefixes of a rollout share their
+micro-batches. The ways take turns; ratios are between runs of one turn. The read-outs of one rollout are also
+compared with Hugging Face's sequence classifier.
 Results: benchmarks/results/critic_scoring.json. Exits 1 if a criterion fails.
 """
 
@@ -109,7 +110,7 @@ def by_prefix(model: Any, rows: list[np.ndarray], at: np.ndarray, budget: int) -
 
 
 def classifier_difference(model: Any, folder: Path, row: np.ndarray, at: np.ndarray, budget: int) -> float:
-    """Returns the largest difference to AutoModelForSequenceClassification over the prefixes of one rollout."""
+    """Returns the largest difference to Hugging Face's classifier over the prefixes of one rollout."""
     import torch
     from transformers import AutoModelForSequenceClassification
 
@@ -122,7 +123,7 @@ def classifier_difference(model: Any, folder: Path, row: np.ndarray, at: np.ndar
 
 
 def main() -> int:
-    """Measures every number of steps, prints the table, writes the results; returns 1 if a criterion fails."""
+    """Measures, prints the table, writes the results; returns 1 if a criterion fails."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -167,7 +168,8 @@ def main() -> int:
         print(
             f"{num_steps:>3} steps: one pass {last['seconds']['one_pass']['median']:.3f} s, by prefix "
             f"{last['seconds']['by_prefix']['median']:.3f} s, {last['speedup']['median']:.1f} times "
-            f"[{last['speedup']['min']:.1f}, {last['speedup']['max']:.1f}], difference {last['difference']:.1e}"
+            f"[{last['speedup']['min']:.1f}, {last['speedup']['max']:.1f}], difference "
+            f"{last['difference']:.1e}"
         )
     results = {
         "machine": machine_facts() | {"device": torch.cuda.get_device_name() if device == "cuda" else "cpu"},

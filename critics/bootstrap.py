@@ -2,8 +2,8 @@
 
     y_i = (1 - lam) V(s_{i+1}) + lam y_{i+1},  y_{T-1} = R
 
-V is the critic as it was when the epoch began. A copy that is held still plays the part of a slowly moving one
-and needs no second set of weights beside the trainer.
+V is the critic as it was when the epoch began. A copy that is held still plays the part of a slowly moving
+one and needs no second set of weights beside the trainer.
 """
 
 from __future__ import annotations
@@ -71,9 +71,7 @@ class Bootstrap:
             for out, at in zip(outputs, self.positions, strict=True)
         ]
 
-    def retargeted(
-        self, rows: Sequence[TrainingRow], values: Sequence[Sequence[float]]
-    ) -> list[TrainingRow]:
+    def retargeted(self, rows: Sequence[TrainingRow], values: Sequence[Sequence[float]]) -> list[TrainingRow]:
         """Returns the rows with targets from these values; where a row has weight does not change."""
         changed = []
         for row, at, reward, v in zip(rows, self.positions, self.rewards, values, strict=True):

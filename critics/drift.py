@@ -51,8 +51,9 @@ def _columns(
 def free_check(values: Sequence[np.ndarray], rewards: Sequence[float]) -> dict[str, float]:
     """Returns bias, slope, skill and AUROC of (V_i, R) over the states of graded bare rollouts.
 
-    `bias`: mean V - R; `slope`: of log-odds of R on those of V, 1 if right; `skill`: Brier gained over the best
-    constant; `auroc`. Each rollout weighs the same. Of outcomes that are all equal only the bias is known.
+    `bias`: mean V - R; `slope`: of log-odds of R on those of V, 1 if right; `skill`: Brier gained over the
+    best constant; `auroc`. Each rollout weighs the same. Of outcomes that are all equal only the bias is
+    known.
 
     Args:
         values: [T_i] values of each rollout.
@@ -116,8 +117,8 @@ def paid_check(audit: AuditData, *, num_resamples: int = 500, seed: int = 0) -> 
 def steps_are_off(check: dict[str, Interval], *, min_sign_agreement: float) -> bool:
     """Returns whether step advantages are no longer to be trusted.
 
-    So it is if the interval of rho_A touches 0, if rho_A is undefined, or if too few clear steps have the right
-    sign.
+    So it is if the interval of rho_A touches 0, if rho_A is undefined, or if too few clear steps have the
+    right sign.
     """
     signs = check["sign_agreement"].value
     return not check["rho_a"].low > 0 or (math.isfinite(signs) and signs < min_sign_agreement)

@@ -157,8 +157,8 @@ def gate_dict(
     """Returns the content of gate.json.
 
     Keys: `passed`, `verdict` (PASS or FAIL), `contexts` (which were judged), `reasons` (failed conditions in
-    words), `not_measured`, `not_judged`, `conditions`, `adv_rmse` (of bare states, null if undefined), `kl_range`,
-    `policy_digest`, `critic_digest`.
+    words), `not_measured`, `not_judged`, `conditions`, `adv_rmse` (of bare states, null if undefined),
+    `kl_range`, `policy_digest`, `critic_digest`.
     """
     good = passed(conditions)
     adv_rmse = measures["adv_rmse"].value

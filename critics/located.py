@@ -31,8 +31,8 @@ def first_error(
 ) -> dict[str, Interval | int]:
     """Returns how often the first error is found, over bare graded rollouts with values.
 
-    `exact` and `within_one`: rollouts with a step that the verifiers call wrong, found at the step or at most one
-    off; `none`: rollouts without one in which none is seen; `f1`: 2 ab / (a + b) of exact and none
+    `exact` and `within_one`: rollouts with a step that the verifiers call wrong, found at the step or at
+    most one off; `none`: rollouts without one in which none is seen; `f1`: 2 ab / (a + b) of exact and none
     (arXiv:2412.06559), without bounds; `num_wrong` and `num_right`. Intervals are by task.
     """
     hits: dict[str, list[float]] = {"exact": [], "within_one": [], "none": []}

@@ -1,7 +1,7 @@
 """What a critic must not fall for: changes of a step whose effect on success has a known direction.
 
-A probe changes one step and looks at the change of p. Cosmetic changes must not raise it; a corrupted step and
-another task's prompt must lower it.
+A probe changes one step and looks at the change of p. Cosmetic changes must not raise it; a corrupted step
+and another task's prompt must lower it.
 """
 
 from __future__ import annotations
@@ -148,10 +148,11 @@ def length_correlations(
 ) -> dict[str, dict[str, Interval]]:
     """Returns how p goes with length and step count beyond what V explains, and what V keeps of them.
 
-    `given_truth`: the partial correlation of p and length given V, its variances debiased for finite K. A critic
-    that knows V up to noise has 0 here; one that is calibrated and sees little else but the length has not,
-    so it is read, not judged. `left_over`: the correlation of the error Vhat - p with length. A critic that
-    makes of the length what there is to make of it has 0; a positive one gives long rollouts too little.
+    `given_truth`: the partial correlation of p and length given V, its variances debiased for finite K. A
+    critic that knows V up to noise has 0 here; one that is calibrated and sees little else but the length
+    has not, so it is read, not judged. `left_over`: the correlation of the error Vhat - p with length. A
+    critic that makes of the length what there is to make of it has 0; a positive one gives long rollouts
+    too little.
     """
     found: dict[str, dict[str, Interval]] = {}
     for name, x in (("length", audit.position), ("step_count", audit.step_index.astype(np.float64))):
@@ -159,7 +160,7 @@ def length_correlations(
         columns = [np.ones(len(p)), p, V, x, p * p, V * V - v, x * x, p * V, p * x, V * x, (V - p) ** 2]
 
         def moments(s: np.ndarray) -> dict[str, np.ndarray]:
-            n, a, b, c, aa, bb, cc, ab, ac, bc, ee = (ratio(s[..., i], s[..., 0]) for i in range(11))
+            _n, a, b, c, aa, bb, cc, ab, ac, bc, ee = (ratio(s[..., i], s[..., 0]) for i in range(11))
             return {
                 "pp": aa - a * a, "VV": bb - b * b, "xx": cc - c * c,
                 "pV": ab - a * b, "px": ac - a * c, "Vx": bc - b * c, "ee": ee - (b - a) ** 2,

@@ -450,8 +450,11 @@ def position_bins(audit: AuditData, num_bins: int = NUM_POSITIONS) -> np.ndarray
 def length_bins(audit: AuditData) -> np.ndarray:
     """Returns [N] the audited states of each state's rollout, in words; long rollouts share a name."""
     groups = audit.groups()
-    return np.array([f"{n} states" if n < LONG_ROLLOUT else f"{LONG_ROLLOUT} states or more" for n in
-                     np.bincount(groups)[groups]], dtype=str) if len(audit) else np.zeros(0, dtype=str)  # fmt: skip
+    names = [
+        f"{n} states" if n < LONG_ROLLOUT else f"{LONG_ROLLOUT} states or more"
+        for n in np.bincount(groups)[groups]
+    ]
+    return np.array(names, dtype=str)
 
 
 SLICE_KINDS = ("level", "position", "length", "split", "context")

@@ -361,9 +361,7 @@ def _number(x: float | None) -> float:
 def _verdict_section(report: Mapping[str, Any]) -> Section:
     words = {True: "passed", False: "FAILED"}
     conditions = report["gate"]["conditions"]
-    rows = tuple(
-        (c["name"], words.get(c["passed"], c["passed"]), c["asks"], c["reason"]) for c in conditions
-    )
+    rows = tuple((c["name"], words.get(c["passed"], c["passed"]), c["asks"], c["reason"]) for c in conditions)
     size = report["sizes"]["bare"]
     basis = (
         f"Judged on {size['num_states']} bare states of {size['num_rollouts']} rollouts, "
@@ -440,9 +438,7 @@ def _values_section(report: Mapping[str, Any]) -> Section:
     caption = (
         "Each reference has an advantage: it knows outcomes of the audited tasks, or was fitted on them."
     )
-    blocks.append(
-        Table(("estimate", "Brier (lower is better)", "EV", "EV within"), baseline_rows, caption)
-    )
+    blocks.append(Table(("estimate", "Brier (lower is better)", "EV", "EV within"), baseline_rows, caption))
     blocks.append(_bias_table(report["bias_by_level_and_position"]))
     metrics = ("ev", "ev_within", "bias", "rmse", "skill_over_task_rate")
     slice_rows = tuple(
@@ -501,16 +497,16 @@ def _siblings_section(report: Mapping[str, Any]) -> Section:
         blocks.append(
             Drawing(svg, f"{found['num_sets']} sets of steps from one state each, whose chances differ.")
         )
-        rows = tuple(
-            (name, _cell(found[name]), READINGS[name]) for name in found if name != "num_sets"
-        )
+        rows = tuple((name, _cell(found[name]), READINGS[name]) for name in found if name != "num_sets")
         blocks.append(Table(("measure", "value", "reading"), rows))
     located = report["first_error"]
-    rows = tuple((name, _cell(located[name]), READINGS[name]) for name in ("exact", "within_one", "none", "f1"))
+    rows = tuple(
+        (name, _cell(located[name]), READINGS[name]) for name in ("exact", "within_one", "none", "f1")
+    )
     caption = (
-        f"First error of a rollout: the first step that lowers the value by more than {LARGE_FALL:g}, against "
-        f"the verifiers' ({located['num_wrong']} rollouts with one, {located['num_right']} without). Not what "
-        "the critic is for."
+        f"First error: the first step that lowers the value by more than {LARGE_FALL:g}, against "
+        f"the verifiers' ({located['num_wrong']} rollouts with one, {located['num_right']} without). "
+        "Not what the critic is for."
     )
     blocks.append(Table(("measure", "value", "reading"), rows, caption))
     return Section(title, tuple(blocks))
@@ -532,7 +528,7 @@ def _probes_section(report: Mapping[str, Any]) -> Section:
         names = [f"{row['kind']} ({row['num_states']})" for row in found]
         svg = plots_module().points("probes", names, middle, *bounds, x_label="change of the value")
         caption = (
-            "Mean change of the critic's value when one step is changed (number of states). The last two must "
+            "Mean change of the value when one step is changed (number of states). The last two must "
             "lie below 0, the others must not lie above it."
         )
         blocks.append(Drawing(svg, caption))
@@ -549,18 +545,26 @@ def _probes_section(report: Mapping[str, Any]) -> Section:
             )
             for row in found
         )
-        header = ("probe", "what changes", "in a phone episode", "must", "change of the value", "", "looks for")
+        header = (
+            "probe",
+            "what changes",
+            "in a phone episode",
+            "must",
+            "change of the value",
+            "",
+            "looks for",
+        )
         blocks.append(Table(header, rows))
-    rows = tuple(
+    lengths = tuple(
         (name.replace("_", " "), _cell(of["given_truth"]), _cell(of["left_over"]))
         for name, of in report["length_correlations"].items()
     )
     caption = (
-        "Not judged. Given the truth: what the value has to do with length beyond what success has. It is 0 for "
-        "a critic that is right up to noise, and not for a calibrated one that sees little else. Left over: the "
+        "Not judged. Given the truth: what the value has to do with length beyond success. It is 0 for "
+        "a critic that is right up to noise, not for a calibrated one that sees little else. Left over: the "
         "error's correlation with length, 0 where all is made of the length that there is to make."
     )
-    blocks.append(Table(("", "given the truth", "left over"), rows, caption))
+    blocks.append(Table(("", "given the truth", "left over"), lengths, caption))
     return Section(title, tuple(blocks))
 
 
@@ -653,7 +657,10 @@ def _notes_section(report: Mapping[str, Any]) -> Section:
             f"{report['critic_digest']}. A pass holds for that policy, its token "
             "budget and these families only."
         ),
-        Text("How it fares while the actor moves away from that policy is measured in the actor's stage.", "note"),
+        Text(
+            "How it fares while the actor moves away from that policy is measured in the actor's stage.",
+            "note",
+        ),
     ]
     labels = report["labels"]
     codes = labels.get("codes") or {}

@@ -1,10 +1,10 @@
-"""Simple targets in place of the soft ones, each a named ablation: what a critic is fitted to follows from R alone.
+"""Simple targets in place of the soft ones, each a named ablation: they follow from R alone.
 
     monte_carlo    y_i = R at the fixed turns that an own outcome may label
     td             y_i = V(s_{i+1}), y_{T-1} = R at the same turns, V the critic itself (critics/bootstrap.py)
     td_lambda      y_i = (1 - lam) V(s_{i+1}) + lam y_{i+1}
     outcome_dense  y_i = R at every state; it flattens the critic: mean_i (v_i - R)^2 holds Var_i(v_i)
-    rule_decay     1 everywhere after a success; after a failure .5 * .9^i up to the first located error, then 0
+    rule_decay     1 everywhere after a success; .5 * .9^i up to the first located error of a failure, then 0
 
 Counts stay as they are, so that all kinds are validated, calibrated and judged alike.
 """
@@ -63,7 +63,9 @@ def retarget(labels: Sequence[Label], rollouts: Sequence[Rollout], rule: str, *,
     known = {StateRef(label.rollout_id, label.step_index, label.context): label for label in labels}
     found = []
     for rollout in rollouts:
-        usable = rollout.reward is not None and rollout.policy_digest == policy and not rollout.start_step_index
+        usable = (
+            rollout.reward is not None and rollout.policy_digest == policy and not rollout.start_step_index
+        )
         for place, step in enumerate(rollout.steps):
             state = StateRef(rollout.rollout_id, step.step_index, rollout.context)
             label = known.get(state)

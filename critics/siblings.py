@@ -1,7 +1,7 @@
 """Sibling steps: several next steps from one state, each judged by fresh continuations of its own.
 
-Credit compares steps that could have been taken at the same place, so this is the question a step critic is for.
-A step that ends the episode is no sibling: there V is the verifier's word and the critic is not asked.
+Credit compares steps that could have been taken at the same place, so this is the question a step critic is
+for. A step that ends the episode is no sibling: there V is the verifier's word and the critic is not asked.
 """
 
 from __future__ import annotations

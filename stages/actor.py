@@ -286,9 +286,12 @@ def make(start: Start) -> None:
             if iteration % settings.evaluate_every == 0:
                 look["val/first_try"] = look_at_val(start, player, val, iteration)
             start.metrics(look)
-            if watch is not None and watch.wants_refresh:
+            more = iteration + 1 < settings.num_iterations
+            if watch is not None and watch.wants_refresh and more:
                 digest = weights_digest(trainer.weights())
-                watch.refreshed(refresh(start, trainer, player, iteration, digest), digest, policy.tokenizer_digest)
+                watch.refreshed(
+                    refresh(start, trainer, player, iteration, digest), digest, policy.tokenizer_digest
+                )
                 save(iteration + 1)
             elif (iteration + 1) % settings.checkpoint_every == 0 or iteration + 1 == settings.num_iterations:
                 save(iteration + 1)

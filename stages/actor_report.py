@@ -74,12 +74,16 @@ def actor_page(report: Mapping[str, Any]) -> str:
     ]
     ranking = [line for name in ("slope", "auroc") if (line := curve(name)).x]
     if ranking:
-        svg = lines("ranking", ranking, x_label="iteration", y_label="on the actor's fresh rollouts", level=1.0)
+        svg = lines(
+            "ranking", ranking, x_label="iteration", y_label="on the actor's fresh rollouts", level=1.0
+        )
         blocks.append(Drawing(svg, "Slope in log-odds (1 is right) and AUROC."))
     for x, x_label in (("iteration", "iteration"), ("kl", "KL to the starting policy, nats per token")):
         steps = [line for name in ("rho_a", "sign_agreement", "ev_within") if (line := curve(name, x)).x]
         if steps:
-            svg = lines(f"steps-{x}", steps, x_label=x_label, y_label="against fresh continuations", level=0.0)
+            svg = lines(
+                f"steps-{x}", steps, x_label=x_label, y_label="against fresh continuations", level=0.0
+            )
             blocks.append(Drawing(svg, "Step advantages of the critic against the present actor's."))
     last = drift[-1]
     rows = []

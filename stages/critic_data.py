@@ -122,7 +122,7 @@ def data_of(start: Start) -> Data:
 def bootstrap_of(
     rollouts: Sequence[Rollout], labels: Sequence[Label], rule: str, made: Mapping[str, Any]
 ) -> Bootstrap | None:
-    """Returns what makes the targets of `critic_rows(rollouts, labels)`, or None if the labels are the targets.
+    """Returns what makes the targets of `critic_rows(rollouts, labels)`; None if the labels hold them.
 
     Args:
         rollouts: that are fitted on.

@@ -52,9 +52,7 @@ def sibling_tasks(start: Start, tasks: Sequence[Task]) -> set[str]:
     return {task_id for _, task_id in ordered[: start.config.critic_report.sibling_sets]}
 
 
-def play_audit(
-    start: Start, player: Player, tasks: Sequence[Task], with_siblings: set[str]
-) -> list[Rollout]:
+def play_audit(start: Start, player: Player, tasks: Sequence[Task], with_siblings: set[str]) -> list[Rollout]:
     """Returns the rollouts of some audited tasks, then the continuations, each in a fixed order."""
     settings: CriticReport = start.config.critic_report
     groups = plan_groups(

@@ -170,8 +170,9 @@ class Watch:
             fitted = fit_correction(raw, rewards)
             self.state = self.state | {"slope": fitted.slope, "shift": fitted.shift}
             self._start.say(
-                f"drift: bias {found['bias']:+.3f}, slope {found.get('slope', float('nan')):.2f}; the critic is "
-                f"recalibrated (slope {fitted.slope:.2f}, shift {fitted.shift:+.2f}) from the next iteration on"
+                f"drift: bias {found['bias']:+.3f}, slope {found.get('slope', float('nan')):.2f}; the "
+                f"critic is recalibrated from the next iteration on (slope {fitted.slope:.2f}, shift "
+                f"{fitted.shift:+.2f})"
             )
         found |= {"correction_slope": self.state["slope"], "correction_shift": self.state["shift"]}
         return {f"critic_drift/{name}": value for name, value in found.items()}
@@ -200,7 +201,10 @@ class Watch:
                 f"{found['sign_agreement'].value:.2f}: the critic no longer knows this actor's steps"
                 + ("; its step weight is 0 from the next iteration on" if self.state["steps_off"] else "")
             )
-        metrics: dict[str, Any] = {"critic_drift/steps_off": float(off), "critic_drift/states": float(len(audit))}
+        metrics: dict[str, Any] = {
+            "critic_drift/steps_off": float(off),
+            "critic_drift/states": float(len(audit)),
+        }
         for name, interval in found.items():
             for part, number in interval_dict(interval).items():
                 if number is not None:
@@ -228,7 +232,9 @@ class Watch:
             "slope": 1.0,
             "shift": 0.0,
             "clean_checks": 0,
-            "steps_off": not gate_allows(gate, self._actor.model_copy(update={"on_weak_critic": "group_only"})),
+            "steps_off": not gate_allows(
+                gate, self._actor.model_copy(update={"on_weak_critic": "group_only"})
+            ),
             "refreshes": self.state["refreshes"] + 1,
             "refreshed": str(run_dir.relative_to(self._start.run_dir.resolve())),
             "adv_rmse": gate["adv_rmse"] or 0.0,
@@ -252,12 +258,22 @@ class Watch:
                 counts.setdefault((r.parent_rollout_ids[0], r.start_step_index), []).append(r.reward)
         audited = [parents[name] for name in sorted({name for name, _ in counts})]
         rows = [
-            (r.rollout_id, step.step_index, r.task_id, self._clusters[r.task_id], float(v), len(got), sum(got))
+            (
+                r.rollout_id,
+                step.step_index,
+                r.task_id,
+                self._clusters[r.task_id],
+                float(v),
+                len(got),
+                sum(got),
+            )
             for r, values in zip(audited, self.values(audited), strict=True)
             for step, v in zip(r.steps, values, strict=True)
             if len(got := counts.get((r.rollout_id, step.step_index), [])) >= 2
         ]
-        ids, steps, tasks, clusters, p, K, k = map(np.array, zip(*rows, strict=True)) if rows else (np.zeros(0),) * 7
+        ids, steps, tasks, clusters, p, K, k = (
+            map(np.array, zip(*rows, strict=True)) if rows else (np.zeros(0),) * 7
+        )
         N = len(rows)
         return AuditData(
             rollout_id=ids,

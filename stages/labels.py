@@ -1,8 +1,8 @@
 """Makes step labels: what fresh continuations and unguided outcomes say of V(s_i) under the starting policy.
 
 A state gets n continuations, replayed exactly up to it and sampled on. It is chosen without looking at the
-samples that label it. Guided states are labelled inside their own context only. `labels.target` names what the
-critic is fitted to, `labels.max_tokens` what the continuations may cost.
+samples that label it. Guided states are labelled inside their own context only. `labels.target` names what
+the critic is fitted to, `labels.max_tokens` what the continuations may cost.
 
     make labels CONFIG=configs/demo.yaml
 """
@@ -47,6 +47,7 @@ def make(start: Start) -> None:
     rollouts = rollouts_from(source.table("rollouts"), source.table("steps"))
     tasks = {task.task_id: task for task in tasks_from(start.inputs["tasks"].table("tasks"))}
     by_id = {rollout.rollout_id: rollout for rollout in rollouts}
+
     def choose(cap: int | None) -> list[StateRef]:
         return choose_states(
             rollouts,

@@ -42,7 +42,9 @@ def probe(
         tasks: by id.
         num_rollouts: how many rollouts to change; chosen by hash.
     """
-    ordered = sorted((r for r in rollouts if not r.guided), key=lambda r: (digest("probed", r.seed), r.rollout_id))
+    ordered = sorted(
+        (r for r in rollouts if not r.guided), key=lambda r: (digest("probed", r.seed), r.rollout_id)
+    )
     ordered = ordered[:num_rollouts]
     edits_of = ENVIRONMENTS[environment].probe_edits
     rows: list[tuple[str, str, float]] = []

@@ -1,7 +1,8 @@
-"""Makes a critic anew for the present actor: rollouts, labels, critic and critic_report in a run of their own.
+"""Makes a critic anew for the present actor: rollouts, labels, critic and critic_report in an own run.
 
-The run's starting policy is the actor's weights, taken as they are. Its folder, `refresh/<iteration>-<policy>`
-beside the actor's, is a run like any other: it can be looked at, verified, and goes on where it was stopped.
+The run's starting policy is the actor's weights, taken as they are. Its folder,
+`refresh/<iteration>-<policy>` beside the actor's, is a run like any other: it can be looked at, verified,
+and goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def refresh(start: Start, trainer: Trainer, player: Player, iteration: int, poli
     trainer.offload()
     player.engine.sleep()
     config = home / f"{name}.yaml"
-    config.write_text(yaml.safe_dump(refresh_settings(start.config.model_dump(mode="json"), home, name, policy)))
+    config.write_text(
+        yaml.safe_dump(refresh_settings(start.config.model_dump(mode="json"), home, name, policy))
+    )
     for stage in STAGES:
         start.stop_if_asked()
         command = [sys.executable, "-m", f"stages.{stage}", str(config)]

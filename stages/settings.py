@@ -234,7 +234,9 @@ class Labels(Section):
     )
     kappa: float = Field(2.0, ge=0, description="pseudo-counts given to the recovery model")
     max_tokens: int | None = Field(
-        None, ge=1, description="tokens that continuations may take: fewer states are chosen; null is no bound"
+        None,
+        ge=1,
+        description="tokens that continuations may take: fewer states are chosen; null is no bound",
     )
     target: Literal["soft", "monte_carlo", "td", "td_lambda", "outcome_dense", "rule_decay"] = Field(
         "soft", description="what the critic is fitted to: counts with pseudo-counts, or a rule of R alone"

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from critics.siblings import Siblings, distinct_steps, joined
 from pipeline.ids import seed_of
 from pipeline.runner import Start
@@ -18,7 +20,13 @@ if TYPE_CHECKING:
 
 
 def sibling_requests(
-    start: Start, rollouts: Sequence[Rollout], tasks: dict[str, Task], *, size: int, first_draw: int, purpose: str
+    start: Start,
+    rollouts: Sequence[Rollout],
+    tasks: dict[str, Task],
+    *,
+    size: int,
+    first_draw: int,
+    purpose: str,
 ) -> list[EpisodeRequest]:
     """Returns `size` fresh continuations from one state of each rollout; which one follows from its seed.
 
@@ -88,7 +96,7 @@ def distinct_in_sets(siblings: Sequence[Rollout]) -> list[Rollout]:
 def measured_siblings(
     rollouts: Sequence[Rollout],
     parents: dict[str, Rollout],
-    values_of: Callable[[Sequence[Rollout]], Sequence[Sequence[float]]],
+    values_of: Callable[[Sequence[Rollout]], list[np.ndarray]],
     clusters: dict[str, str],
     *,
     first_draw: int,

@@ -1,7 +1,7 @@
 """Exact values of scripted phone policies, by enumeration: a truth that audits by continuations must find.
 
-A policy here is a distribution over a few calls that depends on the abstract state alone: what the form gave, what
-is served, who is locked, the turn. So V^pi is a finite sum, and equal states have equal values.
+A policy here is a distribution over a few calls that depends on the abstract state alone: what the form
+gave, what is served, who is locked, the turn. So V^pi is a finite sum, and equal states have equal values.
 """
 
 from __future__ import annotations

@@ -72,4 +72,4 @@ def corrupted(call: ToolCall) -> ToolCall:
 
 
 def _text(style: ChatStyle, call: ToolCall) -> str:
-    return style.action_of(call).text  # type: ignore[attr-defined, no-any-return]
+    return style.action_of(call).text  # type: ignore[attr-defined]

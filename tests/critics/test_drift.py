@@ -12,7 +12,7 @@ LIMITS = {"max_bias": 0.1, "min_slope": 0.7, "max_slope": 1.4}
 
 
 def rollouts_of(distort, *, number: int = 2000, seed: int = 0):
-    """Values along martingales towards an outcome, as the critic sees them through `distort`, and outcomes."""
+    """Values of rollouts as a critic sees them through `distort`, and outcomes."""
     rng = np.random.default_rng(seed)
     values, rewards = [], []
     for _ in range(number):
@@ -71,7 +71,7 @@ def test_rollouts_weigh_the_same_whatever_their_length() -> None:
 
 
 def test_a_stale_critic_is_caught_by_fresh_continuations_and_a_good_one_is_not(make_audit) -> None:
-    good, V = make_audit(lambda V, rng: V + rng.normal(0, 0.05, V.shape), K=16, num_rollouts=20)
+    good, _V = make_audit(lambda V, rng: V + rng.normal(0, 0.05, V.shape), K=16, num_rollouts=20)
     assert not steps_are_off(paid_check(good), min_sign_agreement=0.6)
     stale, _ = make_audit(lambda V, rng: rng.random(V.shape), K=16, num_rollouts=20)
     assert steps_are_off(paid_check(stale), min_sign_agreement=0.6)

@@ -105,12 +105,19 @@ def test_the_audit_agrees_with_enumerated_values_and_the_solver_bounds_them(toke
         assert len(chosen) == wanted
         requests = [
             EpisodeRequest(
-                f"c{i}-{draw_}", by_id[parent.task_id], "g", 0, 0, draw_, seed=10**6 * (place + 1) + 100 * i + draw_,
-                parent=parent, start_step_index=index,
+                f"c{i}-{number}",
+                by_id[parent.task_id],
+                "g",
+                0,
+                0,
+                number,
+                seed=10**6 * (place + 1) + 100 * i + number,
+                parent=parent,
+                start_step_index=index,
             )
             for i, (parent, index, _) in enumerate(chosen)
-            for draw_ in range(K)
-        ]  # fmt: skip
+            for number in range(K)
+        ]
         rewards = [rollout.reward for rollout in play_policy(tokenizer, name, requests)]
         for i, (_, _, exact) in enumerate(chosen):
             bounds = clopper_pearson(round(sum(rewards[i * K : (i + 1) * K])), K)

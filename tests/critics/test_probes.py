@@ -56,7 +56,11 @@ def test_a_critic_may_fall_at_a_cosmetic_change_and_may_rise_by_the_margin() -> 
 def test_what_was_not_probed_is_said_and_nothing_probed_is_no_pass() -> None:
     some = probed()
     without = Probed.of(
-        [row for row in zip(some.kind, some.cluster, some.before, some.after, strict=True) if row[0] != "split"]
+        [
+            row
+            for row in zip(some.kind, some.cluster, some.before, some.after, strict=True)
+            if row[0] != "split"
+        ]
     )
     assert condition(without).reason.endswith("not measured: split")
     assert condition(Probed.of([])).passed == gate.NOT_MEASURED
@@ -66,7 +70,7 @@ def test_what_was_not_probed_is_said_and_nothing_probed_is_no_pass() -> None:
 
 
 def test_length_left_over_sees_a_critic_that_misses_what_length_tells(make_audit) -> None:
-    audit, V = make_audit(lambda V, rng: V + rng.normal(0, 0.05, V.shape), num_rollouts=1500)
+    audit, _V = make_audit(lambda V, rng: V + rng.normal(0, 0.05, V.shape), num_rollouts=1500)
     found = length_correlations(audit, num_resamples=200)["step_count"]
     assert not found["given_truth"].excludes(0)
     assert not found["left_over"].excludes(0)

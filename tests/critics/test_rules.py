@@ -46,11 +46,16 @@ def test_every_rule_passes_the_loader_and_keeps_the_counts(make_rollout, make_ta
     tasks = [make_task(f"t{i}") for i in range(6)]
     for rule in RULES:
         labels = retarget(soft(rollouts), rollouts, rule, policy=POLICY)
-        assert check_labels(labels, rollouts, tasks, label_policy_digest=POLICY)["num_samples"] == len(soft(rollouts))
+        assert check_labels(labels, rollouts, tasks, label_policy_digest=POLICY)["num_samples"] == len(
+            soft(rollouts)
+        )
 
 
 def test_rollouts_of_another_policy_or_without_a_reward_are_no_targets(make_rollout) -> None:
-    rollouts = [make_rollout("a", policy_digest="other"), make_rollout("b", reward=None, env_status="infra_error")]
+    rollouts = [
+        make_rollout("a", policy_digest="other"),
+        make_rollout("b", reward=None, env_status="infra_error"),
+    ]
     assert retarget(soft(rollouts), rollouts, "outcome_dense", policy=POLICY) == []
     with pytest.raises(ValueError, match="known: monte_carlo"):
         retarget([], [], "nosuch", policy=POLICY)
@@ -117,12 +122,16 @@ def test_bootstrapped_targets_find_the_values_of_a_chain(tiny_trunk, make_rollou
     rollouts, others = walks(make_rollout, 300, 0), walks(make_rollout, 100, 1)
     labels = retarget(soft(rollouts), rollouts, "td_lambda", policy=POLICY)
     truth = [
-        Label(r.rollout_id, t, "bare", 8, round(8 * cell / NUM_CELLS), None, cell / NUM_CELLS, 8.0, "x", POLICY)
+        Label(
+            r.rollout_id, t, "bare", 8, round(8 * cell / NUM_CELLS), None, cell / NUM_CELLS, 8.0, "x", POLICY
+        )
         for r in others
         for t, cell in enumerate([r.prompt_token_ids[1] - 20, *(x - 20 for x in r.response_token_ids[:-1])])
     ]
     validation = held_out(others, truth)
-    trainer = TorchTrainer(make_critic(tiny_trunk), head="critic", learning_rate=lambda _: 0.0, micro_batch_tokens=4096)
+    trainer = TorchTrainer(
+        make_critic(tiny_trunk), head="critic", learning_rate=lambda _: 0.0, micro_batch_tokens=4096
+    )
     result = fit(
         trainer,
         critic_rows(rollouts, labels),

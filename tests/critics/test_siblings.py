@@ -39,7 +39,9 @@ def test_eight_continuations_are_judged_by_the_others_only() -> None:
     assert 0.2 < found["sibling_mc8_excess"].value < found["sibling_excess"].value
     # Where steps do not differ, eight continuations cannot know which luck the others will have.
     rng = np.random.default_rng(1)
-    alike = Siblings.of([(f"s{i // 4}", f"c{i // 8}", 0.5, int(rng.binomial(32, 0.5)), 32) for i in range(1600)])
+    alike = Siblings.of(
+        [(f"s{i // 4}", f"c{i // 8}", 0.5, int(rng.binomial(32, 0.5)), 32) for i in range(1600)]
+    )
     found, _ = sibling_measures(alike, num_resamples=300)
     assert found["sibling_mc8_excess"].low < 0 < found["sibling_mc8_excess"].high
     few, _ = sibling_measures(sets_of(lambda V, rng: V, K=8), num_resamples=100)
@@ -49,7 +51,9 @@ def test_eight_continuations_are_judged_by_the_others_only() -> None:
 def test_the_spread_of_sibling_values_is_recovered_at_few_continuations() -> None:
     rng = np.random.default_rng(0)
     V = 1 / (1 + np.exp(-1.5 * rng.normal(size=(4000, 4))))
-    rows = [(f"s{i}", f"c{i}", V[i, j], int(rng.binomial(8, V[i, j])), 8) for i in range(4000) for j in range(4)]
+    rows = [
+        (f"s{i}", f"c{i}", V[i, j], int(rng.binomial(8, V[i, j])), 8) for i in range(4000) for j in range(4)
+    ]
     found, _ = sibling_measures(Siblings.of(rows), num_resamples=100)
     truth = V.var(axis=1, ddof=1).mean()
     assert found["improvement_variance"].value == pytest.approx(truth, abs=0.003)

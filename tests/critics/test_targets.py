@@ -326,7 +326,9 @@ def test_a_refusal_names_the_row(world, make_task) -> None:
     ("granularity", "codes"),
     [("detailed", {"missing", "other", "none"}), ("step", {"wrong", "none"}), ("binary", {"none"})],
 )
-def test_pseudo_counts_see_as_much_of_errors_as_the_granularity_says(make_rollout, granularity, codes) -> None:
+def test_pseudo_counts_see_as_much_of_errors_as_the_granularity_says(
+    make_rollout, granularity, codes
+) -> None:
     rollouts, continuations = [], {}
     for i in range(8):
         parent = make_rollout(f"r{i}", task=f"t{i}", wrong={1: "missing" if i % 2 else "other"})

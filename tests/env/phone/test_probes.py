@@ -42,9 +42,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Rollout], dic
         return list(tokenizer.encode(text + STYLE.stop_token, add_special_tokens=False))
 
     engine = ScriptedEngine(reply, "agent", max_length=4096)
-    requests = [
-        EpisodeRequest(f"r{i}", task, f"g{i}", 0, 0, 0, seed=100 + i) for i, task in enumerate(tasks)
-    ]
+    requests = [EpisodeRequest(f"r{i}", task, f"g{i}", 0, 0, 0, seed=100 + i) for i, task in enumerate(tasks)]
     rollouts = play(
         requests,
         make_env=lambda task: PHONE.make_env(),
@@ -65,9 +63,7 @@ def changed(played: Any, rollout: Rollout, edit: Edit, **options: Any) -> Rollou
 
 def all_edits(played: Any) -> list[tuple[Rollout, Edit]]:
     rollouts, tasks, _ = played
-    return [
-        (r, edit) for r in rollouts for edit in PHONE.probe_edits(r.steps, tasks[r.task_id].level, STYLE)
-    ]
+    return [(r, edit) for r in rollouts for edit in PHONE.probe_edits(r.steps, tasks[r.task_id].level, STYLE)]
 
 
 def test_every_kind_of_change_occurs_and_compares_states_before_the_last_step(played: Any) -> None:
@@ -77,7 +73,7 @@ def test_every_kind_of_change_occurs_and_compares_states_before_the_last_step(pl
 
 
 def test_a_changed_state_is_a_state_of_the_changed_episode(played: Any) -> None:
-    """Its tokens decode to the original up to the change, then the new message and the environment's reply."""
+    """The original up to the change, then the new message and the environment's reply."""
     tokenizer = played[2]
     seen = set()
     for rollout, edit in all_edits(played):
@@ -112,15 +108,17 @@ def test_words_before_a_call_change_nothing_that_happens(played: Any) -> None:
 
 
 def test_two_calls_in_one_message_do_not_run_and_thanks_is_no_call(played: Any) -> None:
-    for rollout, edit in all_edits(played):
+    for _rollout, edit in all_edits(played):
         if edit.kind == "merge":
             assert STYLE.parse(edit.texts[0]).status == "too_many"
         if edit.kind == "empty_reply":
-            assert STYLE.parse(edit.texts[0]).status == ("unknown_tool" if edit.texts[0] == THANKS else "none")
+            assert STYLE.parse(edit.texts[0]).status == (
+                "unknown_tool" if edit.texts[0] == THANKS else "none"
+            )
 
 
 def test_a_corrupted_right_step_loses_what_the_right_one_gained(played: Any) -> None:
-    rollouts, tasks, _ = played
+    _rollouts, tasks, _ = played
     found = 0
     for rollout, edit in all_edits(played):
         if edit.kind != "corrupted_step":
