@@ -132,7 +132,8 @@ def held_beside(options: argparse.Namespace, data_dir: Path, folder: Path) -> di
     )
     checked = watch.play(player, rollouts)
     paid = watch.check([*rollouts, *checked], 0)
-    free = watch.look(rollouts)
+    scored = [r for r in rollouts if r.reward is not None and r.steps]
+    free = watch.look(scored, {r.rollout_id: v for r, v in zip(scored, watch.values(scored), strict=True)})
     found = {name.removeprefix("critic_drift/"): value for name, value in (free | paid).items()}
     limits = config.actor.drift
     level = level_is_off(

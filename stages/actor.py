@@ -282,7 +282,7 @@ def make(start: Start) -> None:
                         watch.moved(metrics)
             look: dict[str, Any] = {"iteration": iteration, **batch.metrics(), "engine/logprob_gap": gap}
             if watch is not None:
-                look |= watch.after(batch.rollouts, checked, began)
+                look |= watch.after(batch.rollouts, batch.values or {}, checked, began)
             if iteration % settings.evaluate_every == 0:
                 look["val/first_try"] = look_at_val(start, player, val, iteration)
             start.metrics(look)

@@ -140,34 +140,42 @@ class Watch:
             self.state = self.state | {"kl": float(metrics["ref_kl"])}
 
     def after(
-        self, rollouts: Sequence[Rollout], checked: Sequence[Rollout], num_updates: int
+        self,
+        rollouts: Sequence[Rollout],
+        values: Mapping[str, np.ndarray],
+        checked: Sequence[Rollout],
+        num_updates: int,
     ) -> dict[str, Any]:
         """Returns an iteration's checks as metrics, and decides what holds from the next one on.
 
         Args:
             rollouts: of the iteration.
+            values: rollout_id -> [T] those that its credit was given with.
             checked: what `play` sampled in it; nothing if no paid check was due.
             num_updates: taken before the iteration's updates.
         """
         paid = self.check([*rollouts, *checked], num_updates) if checked else {}
-        metrics = self.look(rollouts) | paid | {"critic_drift/kl": self.state["sampled_kl"]}
+        metrics = self.look(rollouts, values) | paid | {"critic_drift/kl": self.state["sampled_kl"]}
         self.state = self.state | {"sampled_kl": self.state["kl"]}
         return metrics
 
-    def look(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Returns the free check of an iteration's rollouts, and corrects level and slope if they are off."""
+    def look(self, rollouts: Sequence[Rollout], values: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Returns the free check of an iteration's rollouts, and corrects level and slope if they are off.
+
+        Args:
+            rollouts: of the iteration.
+            values: rollout_id -> [T] those that its credit was given with, corrected as it was then.
+        """
         bare = [r for r in rollouts if is_whole(r) and not r.guided and r.reward is not None and r.steps]
         if not bare:
             return {}
         rewards = [float(r.reward or 0.0) for r in bare]
-        raw = self.critic.values(bare)
-        correction = Correction(self.state["slope"], self.state["shift"])
-        found = free_check([correction(v) for v in raw], rewards)
+        found = free_check([values[r.rollout_id] for r in bare], rewards)
         limits = self._settings
         if limits.recalibrate and level_is_off(
             found, max_bias=limits.max_bias, min_slope=limits.min_slope, max_slope=limits.max_slope
         ):
-            fitted = fit_correction(raw, rewards)
+            fitted = fit_correction(self.critic.values(bare), rewards)
             self.state = self.state | {"slope": fitted.slope, "shift": fitted.shift}
             self._start.say(
                 f"drift: bias {found['bias']:+.3f}, slope {found.get('slope', float('nan')):.2f}; the "

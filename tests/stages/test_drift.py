@@ -91,6 +91,10 @@ def watch_of(critic: FakeCritic, **drift: Any) -> Watch:
 CREDIT = VDapo(alpha=0.5)
 
 
+def given(watch: Watch, rollouts: list[Rollout]) -> dict[str, np.ndarray]:
+    return {r.rollout_id: v for r, v in zip(rollouts, watch.values(rollouts), strict=True)}
+
+
 def checked(watch: Watch, rollouts: list[Rollout]) -> dict[str, Any]:
     return watch.check([*rollouts, *watch.play(FakePlayer(), rollouts)], 20)  # type: ignore[arg-type]
 
@@ -124,14 +128,14 @@ def test_a_stale_critic_loses_its_step_weight_and_asks_for_a_refresh_once() -> N
 def test_a_level_that_is_off_is_corrected_for_later_iterations_only() -> None:
     rollouts, watch = rollouts_of(400), watch_of(FakeCritic(shift=-1.5))
     before = watch.values(rollouts)
-    found = watch.look(rollouts)
+    found = watch.look(rollouts, given(watch, rollouts))
     assert found["critic_drift/bias"] < -0.1
     assert found["critic_drift/correction_shift"] > 0.5
-    after = watch.look(rollouts)
+    after = watch.look(rollouts, given(watch, rollouts))
     assert abs(after["critic_drift/bias"]) < 0.02
     assert all((a > b).all() for a, b in zip(watch.values(rollouts), before, strict=True))
     left = watch_of(FakeCritic(shift=-1.5), recalibrate=False)
-    left.look(rollouts)
+    left.look(rollouts, given(left, rollouts))
     assert left.values(rollouts)[0] == pytest.approx(before[0])
 
 
@@ -154,11 +158,11 @@ def test_whole_rollouts_are_continued_until_there_are_enough_states() -> None:
 def test_the_state_survives_a_checkpoint() -> None:
     rollouts, watch = rollouts_of(400), watch_of(FakeCritic(shift=-1.5, blind=False))
     watch.moved({"ref_kl": 0.02})
-    watch.after(rollouts, [], 0)
+    watch.after(rollouts, given(watch, rollouts), [], 0)
     again = watch_of(FakeCritic(shift=-1.5))
     again.restore(json.loads(json.dumps(watch.state)))
     assert again.state == watch.state
-    assert again.after(rollouts, [], 0)["critic_drift/kl"] == 0.02
+    assert again.after(rollouts, given(again, rollouts), [], 0)["critic_drift/kl"] == 0.02
 
 
 def test_a_refreshing_run_starts_from_the_actor_and_loads_as_a_configuration(tmp_path: Any) -> None:
