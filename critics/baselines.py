@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -47,6 +48,16 @@ def position_only(audit: AuditData) -> np.ndarray:
     features = np.stack([np.ones(len(audit)), audit.position], axis=1)
     beta = binomial_regression(features, audit.k, audit.K, ridge=1e-3)
     return sigmoid(features @ beta)
+
+
+def split_counts(audit: AuditData, num: int, seed: int) -> AuditData:
+    """Returns the audit of `num` of each state's continuations as the estimate, judged by the others.
+
+    Needs K >= num + 2 throughout. Drawn without replacement, so the parts are independent given V.
+    """
+    rng = np.random.default_rng([seed, num])
+    seen = rng.hypergeometric(audit.k.astype(np.int64), (audit.K - audit.k).astype(np.int64), num)
+    return replace(audit, p=seen / num, k=audit.k - seen, K=audit.K - num)
 
 
 BASELINES: dict[str, Callable[[AuditData], np.ndarray]] = {

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from critics.audit import AuditData
+from critics.bootstrap import Bootstrap
 from critics.intervals import resample_counts
 from critics.logistic import logit, sigmoid
 from critics.quality import brier_terms, explained_variance_within
@@ -245,6 +246,7 @@ def fit(
     checkpoint_every: int = 0,
     on_update: Callable[[dict[str, float]], None] = _nothing,
     on_evaluation: Callable[[dict[str, Any]], None] = _nothing,
+    bootstrap: Bootstrap | None = None,
 ) -> FitResult:
     """Returns how the fit went; the weights of `result.best` are those that `keep(result.best)` stored.
 
@@ -262,6 +264,8 @@ def fit(
         checkpoint_every: also every so many updates; 0: only after evaluations.
         on_update: sees each update's metrics. Raising here (a stop request) loses nothing saved before.
         on_evaluation: sees each evaluation.
+        bootstrap: makes the targets of the rows anew from the critic's own values at the start of each epoch;
+            None keeps the rows' targets.
 
     Raises:
         ArtifactError: nothing to fit or to validate on.
@@ -280,6 +284,7 @@ def fit(
     now = dict(state) if state else _fresh_state()
     if now["num_updates"] != trainer.num_updates:
         raise ValueError(f"the state is of update {now['num_updates']}, the trainer of {trainer.num_updates}")
+    rows: list[TrainingRow] | None = None
     while True:
         taken = trainer.num_updates
         if taken in plan.evaluations and (not now["evaluations"] or now["evaluations"][-1]["update"] < taken):
@@ -296,8 +301,15 @@ def fit(
         if now["converged"] or taken >= plan.total:
             break
         trainer.set_trainable(["score"] if taken < plan.head else None)
+        if bootstrap is not None:
+            epoch = _bootstrap_epoch(taken, plan)
+            if now.get("bootstrap_epoch") != epoch:
+                now |= {"bootstrap_epoch": epoch, "bootstrap": bootstrap.values(trainer, fit_rows, shift)}
+                rows = None
+            if rows is None:
+                rows = bootstrap.retargeted(fit_rows, now["bootstrap"])
         failpoint("critic.update.before")
-        metrics = trainer.update(rows_of_update(fit_rows, plan, taken, seed), loss)
+        metrics = trainer.update(rows_of_update(rows or fit_rows, plan, taken, seed), loss)
         failpoint("critic.update.after")
         now |= {
             "num_updates": trainer.num_updates,
@@ -327,6 +339,12 @@ def _fresh_state() -> dict[str, Any]:
 
 def _epoch(update: int, plan: Schedule) -> float:
     return max(0, update - plan.head) / plan.per_epoch
+
+
+def _bootstrap_epoch(taken: int, plan: Schedule) -> list[int]:
+    """Returns which epoch of which phase the next update lies in: its targets are made once."""
+    since = taken if taken < plan.head else taken - plan.head
+    return [int(taken >= plan.head), since // plan.per_epoch]
 
 
 def task_brier(p: np.ndarray, validation: HeldOut) -> np.ndarray:

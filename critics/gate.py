@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from critics.probes import KINDS, MAX_RISE, holds
 from pipeline.statistics import Interval, interval_dict
 
 NOT_MEASURED: Literal["not measured"] = "not measured"
+NOT_JUDGED: Literal["not judged"] = "not judged"
+NOTHING_MEASURED = "not measured in this report"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,7 @@ class Condition:
 
     Attributes:
         name: of the measure.
-        passed: True, False or "not measured".
+        passed: True, False, "not measured", or "not judged": measured, and left to the reader.
         asks: what is asked, in words.
         reason: what was found, in words.
         interval: the measure; None for a yes or no, or when it was not measured.
@@ -26,7 +29,7 @@ class Condition:
     """
 
     name: str
-    passed: bool | Literal["not measured"]
+    passed: bool | Literal["not measured", "not judged"]
     asks: str
     reason: str
     interval: Interval | None = None
@@ -39,8 +42,12 @@ def judge(
     converged: bool,
     min_advantage_correlation: float = 0.2,
     max_calibration_excess: float = 0.03,
+    sibling_excess: Interval | None = None,
+    probes: Mapping[str, tuple[Interval, int]] | None = None,
+    max_probe_rise: float = MAX_RISE,
+    judge_probes: bool = True,
 ) -> list[Condition]:
-    """Returns the gate's conditions: bounds of each context's measures, convergence, what is not measured.
+    """Returns the gate's conditions: bounds of each context's measures, siblings, probes, convergence.
 
     Args:
         measures_by_context: context -> `critics.quality.measure`; "bare" always, "guided" if the actor trains
@@ -48,6 +55,10 @@ def judge(
         converged: whether fitting stopped because it had nothing left to gain.
         min_advantage_correlation: the lower bound of rho_A must exceed this.
         max_calibration_excess: the upper bound of the ECE must stay under its floor plus this.
+        sibling_excess: of `critics.siblings.sibling_measures`; None if no sets were played.
+        probes: of `critics.probes.probe_changes`; None if none were made.
+        max_probe_rise: what a cosmetic change may raise p by.
+        judge_probes: whether a probe that does not hold fails the gate.
 
     Raises:
         ValueError: no measures of bare states.
@@ -72,12 +83,31 @@ def judge(
         )
     word = "stopped with nothing left to gain" if converged else "ran out of epochs before it converged"
     conditions.append(Condition("converged", converged, "it was fitted to convergence", f"fitting {word}"))
-    for name, asks in (
-        ("sibling_top1", "of sibling steps it prefers the best more often than chance"),
-        ("probes", "cosmetic changes of a step leave its value alone"),
-    ):
-        conditions.append(Condition(name, NOT_MEASURED, asks, "not measured in this report"))
+    asks = "of sibling steps it prefers the best more often than chance"
+    if sibling_excess is None:
+        conditions.append(Condition("sibling_top1", NOT_MEASURED, asks, NOTHING_MEASURED))
+    else:
+        conditions.append(_above("sibling_top1", sibling_excess, 0.0, asks))
+    conditions.append(_probes(probes or {}, max_probe_rise, judge_probes))
     return conditions
+
+
+def _probes(changes: Mapping[str, tuple[Interval, int]], max_rise: float, judged: bool) -> Condition:
+    asks = "cosmetic changes of a step do not raise its value, harmful ones lower it"
+    told = {kind: holds(kind, change, max_rise=max_rise) for kind, (change, _) in changes.items()}
+    wrong = [
+        f"{kind} changes the value by {_words(changes[kind][0])}, which "
+        + (f"may rise by {max_rise:g} at most" if KINDS[kind].expects == "no rise" else "must be below 0")
+        for kind, ok in told.items()
+        if ok is False
+    ]
+    if all(ok is None for ok in told.values()):
+        return Condition("probes", NOT_MEASURED, asks, NOTHING_MEASURED)
+    unknown = [kind for kind, ok in told.items() if ok is None]
+    reason = "; ".join(wrong) or f"{len(told) - len(unknown)} kinds of change move the value as they must"
+    if unknown:
+        reason += f"; not measured: {', '.join(unknown)}"
+    return Condition("probes", not wrong if judged else NOT_JUDGED, asks, reason)
 
 
 def _above(name: str, interval: Interval, threshold: float, asks: str) -> Condition:
@@ -112,7 +142,7 @@ def _words(interval: Interval) -> str:
 
 
 def passed(conditions: Sequence[Condition]) -> bool:
-    """Returns whether every measured condition passed."""
+    """Returns whether every condition that was measured and judged passed."""
     return all(condition.passed is not False for condition in conditions)
 
 
@@ -127,8 +157,8 @@ def gate_dict(
     """Returns the content of gate.json.
 
     Keys: `passed`, `verdict` (PASS or FAIL), `contexts` (which were judged), `reasons` (failed conditions in
-    words), `not_measured`, `conditions`, `adv_rmse` (of bare states, null if undefined), `kl_range`,
-    `policy_digest`, `critic_digest`.
+    words), `not_measured`, `not_judged`, `conditions`, `adv_rmse` (of bare states, null if undefined),
+    `kl_range`, `policy_digest`, `critic_digest`.
     """
     good = passed(conditions)
     adv_rmse = measures["adv_rmse"].value
@@ -138,6 +168,7 @@ def gate_dict(
         "contexts": list(contexts),
         "reasons": [f"{c.name}: {c.reason}" for c in conditions if c.passed is False],
         "not_measured": [c.name for c in conditions if c.passed == NOT_MEASURED],
+        "not_judged": [c.name for c in conditions if c.passed == NOT_JUDGED],
         "conditions": [
             {
                 "name": c.name,
@@ -162,6 +193,7 @@ def opening(
     *,
     policy_digest: str,
     weakest: str | None,
+    sibling_pairs: Interval | None = None,
 ) -> str:
     """Returns the page's first paragraph: the verdict and what it means, in plain words."""
     good = passed(conditions)
@@ -173,6 +205,11 @@ def opening(
         "Where a step clearly changed that chance, it sees the direction in "
         f"{_percent(measures['sign_agreement'])} (a coin: 50 %).",
     ]
+    if sibling_pairs is not None and math.isfinite(sibling_pairs.value):
+        parts.append(
+            f"Of two clearly different next steps it prefers the better in {_percent(sibling_pairs)} "
+            "(chance 50 %)."
+        )
     ece, floor = measures["ece"].value, measures["ece_floor"].value
     if math.isfinite(ece):
         parts.append(
@@ -188,9 +225,9 @@ def opening(
     failed = [c for c in conditions if c.passed is False]
     if failed:
         parts.append("It fails because: " + "; ".join(f"{c.name}, {c.reason}" for c in failed) + ".")
-    unmeasured = [c.name for c in conditions if c.passed == NOT_MEASURED]
-    if unmeasured:
-        parts.append(f"Not measured: {', '.join(unmeasured)}.")
+    for word in (NOT_MEASURED, NOT_JUDGED):
+        if names := [c.name for c in conditions if c.passed == word]:
+            parts.append(f"{word.capitalize()}: {', '.join(names)}.")
     parts.append("It does not judge step correctness.")
     return " ".join(parts)
 

@@ -35,6 +35,7 @@ from pipeline.statistics import Interval
 NUM_BINS = 15
 NUM_FLOOR_DRAWS = 200
 NUM_POSITIONS = 5
+LONG_ROLLOUT = 8
 SOLVER_TOLERANCE = 0.05
 """p counts as above V* by more than this: a probability is never exactly 0 (start value)."""
 Statistic = Callable[[np.ndarray], np.ndarray]
@@ -184,6 +185,11 @@ def _steps(audit: AuditData, by_sums: _Measured) -> dict[str, Interval]:
         "flattening": by_sums(columns, flattening, i),
         "slope_a": by_sums(columns, slope, i),
     }
+
+
+def step_measures(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
+    """Returns the measures of step advantages alone, as in `measure`."""
+    return _steps(audit, _Measured(audit.cluster, num_resamples, seed))
 
 
 def _ranks(x: np.ndarray) -> np.ndarray:
@@ -441,7 +447,17 @@ def position_bins(audit: AuditData, num_bins: int = NUM_POSITIONS) -> np.ndarray
     return np.minimum((audit.position * num_bins).astype(np.int64), num_bins - 1)
 
 
-SLICE_KINDS = ("level", "position", "split", "context")
+def length_bins(audit: AuditData) -> np.ndarray:
+    """Returns [N] the audited states of each state's rollout, in words; long rollouts share a name."""
+    groups = audit.groups()
+    names = [
+        f"{n} states" if n < LONG_ROLLOUT else f"{LONG_ROLLOUT} states or more"
+        for n in np.bincount(groups)[groups]
+    ]
+    return np.array(names, dtype=str)
+
+
+SLICE_KINDS = ("level", "position", "length", "split", "context")
 
 
 def slices(
@@ -454,6 +470,7 @@ def slices(
     keys: dict[str, np.ndarray] = {
         "level": audit.level,
         "position": position_bins(audit),
+        "length": length_bins(audit),
         "split": audit.split,
         "context": audit.context,
     }

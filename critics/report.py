@@ -11,16 +11,22 @@ import numpy as np
 
 from critics import gate
 from critics.audit import AuditData, AuditRollout
-from critics.baselines import BASELINES
+from critics.baselines import BASELINES, split_counts
 from critics.intervals import interval_of_sums, ratio
+from critics.located import LARGE_FALL, first_error
+from critics.probes import MAX_RISE, Probed, length_correlations, probe_changes, probe_table
 from critics.quality import (
+    NUM_POSITIONS,
     brier_terms,
     equal_mass_bins,
     explained_variance,
+    explained_variance_within,
     measure,
+    position_bins,
     sizes,
     slices,
 )
+from critics.siblings import NUM_REFERENCE, Siblings, sibling_measures
 from pipeline.ids import digest
 from pipeline.report import Dialogue, DialogueStep, Drawing, Section, Table, Text, page
 from pipeline.statistics import Interval, interval_dict, wilson
@@ -60,6 +66,18 @@ READINGS = {
     "auprc": "area under precision and recall",
     "p_where_lost": "mean prediction where the solver proves that nothing can succeed",
     "share_above_solver": "share of states predicted above the best possible chance",
+    "sibling_top1": "share of sets whose best next step it names",
+    "sibling_chance": "the same of a blind choice",
+    "sibling_excess": "the difference of these two, which the gate asks about",
+    "sibling_mc8": "the same of 8 continuations, judged by the others",
+    "sibling_mc8_excess": "and its difference to a blind choice: what is there to reach",
+    "sibling_pairs": "of two clearly different next steps it prefers the better (a coin: .5)",
+    "improvement_variance": "spread of the true values of next steps: what there is to gain",
+    "improvement_covariance": "how much of it following the critic would gain",
+    "exact": "first error of the rollouts that have one, found at the step",
+    "within_one": "found at the step or next to it",
+    "none": "rollouts without an error in which it sees none",
+    "f1": "2 ab / (a + b) of `exact` and `none`",
 }
 
 
@@ -77,6 +95,10 @@ def build_report(
     num_sample_rollouts: int = 6,
     min_advantage_correlation: float = 0.2,
     max_calibration_excess: float = 0.03,
+    siblings: Siblings | None = None,
+    probed: Probed | None = None,
+    max_probe_rise: float = MAX_RISE,
+    judge_probes: bool = True,
 ) -> dict[str, Any]:
     """Returns report.json: verdict, measures, slices, baselines and the numbers behind every drawing.
 
@@ -93,6 +115,10 @@ def build_report(
         num_sample_rollouts: rollouts drawn with their values.
         min_advantage_correlation: gate.
         max_calibration_excess: gate.
+        siblings: states after sibling steps; None if no sets were played.
+        probed: changed states; None if none were made.
+        max_probe_rise: gate.
+        judge_probes: gate; otherwise probes are shown and left to the reader.
 
     Returns:
         JSON-serialisable; `["gate"]` is the content of gate.json, `["passed"]` the verdict.
@@ -113,11 +139,18 @@ def build_report(
     }
     bare, measures = parts["bare"], found["bare"]
     judged = {context: found[context] for context in ("bare", *judged_contexts)}
+    draws: dict[str, int] = {"num_resamples": num_resamples, "seed": seed}
+    told, num_sets = ({}, 0) if siblings is None else sibling_measures(siblings, **draws)
+    changes = {} if probed is None else probe_changes(probed, **draws)
     conditions = gate.judge(
         judged,
         converged=converged,
         min_advantage_correlation=min_advantage_correlation,
         max_calibration_excess=max_calibration_excess,
+        sibling_excess=told.get("sibling_excess"),
+        probes=changes,
+        max_probe_rise=max_probe_rise,
+        judge_probes=judge_probes,
     )
     rows = slices(audit, num_resamples=min(num_resamples, 500), seed=seed)
     verdict = gate.gate_dict(
@@ -129,7 +162,13 @@ def build_report(
     )
     return {
         "passed": verdict["passed"],
-        "opening": gate.opening(conditions, measures, policy_digest=policy_digest, weakest=_weakest(rows)),
+        "opening": gate.opening(
+            conditions,
+            measures,
+            policy_digest=policy_digest,
+            weakest=_weakest(rows),
+            sibling_pairs=told.get("sibling_pairs"),
+        ),
         "gate": verdict,
         "policy_digest": policy_digest,
         "critic_digest": critic_digest,
@@ -137,6 +176,14 @@ def build_report(
         "measures": {c: {name: interval_dict(x) for name, x in of.items()} for c, of in found.items()},
         "slices": [_plain(row) for row in rows],
         "baselines": _baselines(bare, num_resamples, seed),
+        "bias_by_level_and_position": _bias_grid(bare),
+        "siblings": {"num_sets": num_sets} | {name: interval_dict(x) for name, x in told.items()},
+        "probes": probe_table(changes, max_rise=max_probe_rise),
+        "length_correlations": {
+            name: {kind: interval_dict(x) for kind, x in of.items()}
+            for name, of in length_correlations(bare, **draws).items()
+        },
+        "first_error": _plain(first_error(audit.rollouts, seed=seed)),
         "reliability": _reliability(bare, num_resamples, seed),
         "scatter": _scatter(bare, seed),
         "ev_by_position": _ev_by_position(bare, num_resamples, seed),
@@ -172,9 +219,14 @@ def _weakest(rows: Sequence[Mapping[str, Any]]) -> str | None:
 
 def _baselines(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str, Any]]:
     rows = []
-    predictions = {"this critic": audit.p} | {name: make(audit) for name, make in BASELINES.items()}
-    for name, p in predictions.items():
-        columns = np.stack([brier_terms(p, audit.v_hat), np.ones(len(audit))], axis=1)
+    predictions = {"this critic": audit} | {
+        name: replace(audit, p=make(audit)) for name, make in BASELINES.items()
+    }
+    # What a critic could at best be: continuations of the very state, judged by the state's other ones.
+    if len(audit) and (audit.K >= 2 * NUM_REFERENCE).all():
+        predictions[f"{NUM_REFERENCE} continuations"] = split_counts(audit, NUM_REFERENCE, seed)
+    for name, judged in predictions.items():
+        columns = np.stack([brier_terms(judged.p, judged.v_hat), np.ones(len(audit))], axis=1)
         brier = interval_of_sums(
             columns,
             audit.cluster,
@@ -182,9 +234,27 @@ def _baselines(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str
             num_resamples=num_resamples,
             seed=seed,
         )
-        ev = explained_variance(replace(audit, p=p), num_resamples=num_resamples, seed=seed)
-        rows.append({"name": name, "brier": interval_dict(brier), "ev": interval_dict(ev)})
+        ev = explained_variance(judged, num_resamples=num_resamples, seed=seed)
+        within = explained_variance_within(judged, num_resamples=num_resamples, seed=seed)
+        found = {"brier": brier, "ev": ev, "ev_within": within}
+        rows.append({"name": name} | {metric: interval_dict(x) for metric, x in found.items()})
     return rows
+
+
+def _bias_grid(audit: AuditData) -> list[dict[str, Any]]:
+    """Returns mean p - Vhat of every level and fifth of the budget that holds a state."""
+    places, error = position_bins(audit), audit.p - audit.v_hat
+    return [
+        {
+            "level": int(level),
+            "position": int(place),
+            "num_states": int(at.sum()),
+            "bias": float(error[at].mean()),
+        }
+        for level in np.unique(audit.level)
+        for place in range(NUM_POSITIONS)
+        if (at := (audit.level == level) & (places == place)).any()
+    ]
 
 
 def _reliability(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str, Any]]:
@@ -232,7 +302,7 @@ def _ev_by_position(audit: AuditData, num_resamples: int, seed: int) -> list[dic
 def _samples(audit: AuditData, number: int, seed: int) -> list[dict[str, Any]]:
     """Returns rollouts to draw: solved and failed in turn, chosen by hash."""
     drawn = sorted(
-        (r for r in audit.rollouts if r.values), key=lambda r: digest("shown", seed, r.rollout_id, r.context)
+        (r for r in audit.rollouts if r.values), key=lambda r: digest("shown", seed, r.task_id, r.context)
     )
     solved, failed = (
         [r for r in drawn if (r.reward or 0) >= 0.5],
@@ -266,6 +336,8 @@ def report_sections(report: Mapping[str, Any]) -> list[Section]:
         _calibration_section(report),
         _values_section(report),
         _steps_section(report),
+        _siblings_section(report),
+        _probes_section(report),
         _fit_section(report),
         _samples_section(report),
         _measures_section(report),
@@ -287,9 +359,9 @@ def _number(x: float | None) -> float:
 
 
 def _verdict_section(report: Mapping[str, Any]) -> Section:
-    words = {True: "passed", False: "FAILED", gate.NOT_MEASURED: gate.NOT_MEASURED}
+    words = {True: "passed", False: "FAILED"}
     conditions = report["gate"]["conditions"]
-    rows = tuple((c["name"], words[c["passed"]], c["asks"], c["reason"]) for c in conditions)
+    rows = tuple((c["name"], words.get(c["passed"], c["passed"]), c["asks"], c["reason"]) for c in conditions)
     size = report["sizes"]["bare"]
     basis = (
         f"Judged on {size['num_states']} bare states of {size['num_rollouts']} rollouts, "
@@ -359,13 +431,15 @@ def _values_section(report: Mapping[str, Any]) -> Section:
             blocks.append(
                 Drawing(svg, f"{name.capitalize()} by share of the token budget used (number of states).")
             )
-    baseline_rows = tuple((row["name"], _cell(row["brier"]), _cell(row["ev"])) for row in report["baselines"])
+    baseline_rows = tuple(
+        (row["name"], *(_cell(row[metric]) for metric in ("brier", "ev", "ev_within")))
+        for row in report["baselines"]
+    )
     caption = (
         "Each reference has an advantage: it knows outcomes of the audited tasks, or was fitted on them."
     )
-    blocks.append(
-        Table(("estimate", "Brier (lower is better)", "explained variance"), baseline_rows, caption)
-    )
+    blocks.append(Table(("estimate", "Brier (lower is better)", "EV", "EV within"), baseline_rows, caption))
+    blocks.append(_bias_table(report["bias_by_level_and_position"]))
     metrics = ("ev", "ev_within", "bias", "rmse", "skill_over_task_rate")
     slice_rows = tuple(
         (
@@ -379,6 +453,119 @@ def _values_section(report: Mapping[str, Any]) -> Section:
     header = ("slice", "states", "tasks", "EV", "EV within", "bias", "RMSE", "skill over task rate")
     blocks.append(Table(header, slice_rows, "By level, position, split and context (all contexts)"))
     return Section("Does it tell states apart?", tuple(blocks))
+
+
+def _bias_table(cells: Sequence[Mapping[str, Any]]) -> Table:
+    width = 100 // NUM_POSITIONS
+    header = ("level", *(f"{width * i}-{width * (i + 1)} %" for i in range(NUM_POSITIONS)))
+    rows = []
+    for level in sorted({cell["level"] for cell in cells}):
+        by_place = {cell["position"]: cell for cell in cells if cell["level"] == level}
+        rows.append(
+            (
+                str(level),
+                *(
+                    f"{cell['bias']:+.2f} ({cell['num_states']})" if (cell := by_place.get(i)) else ""
+                    for i in range(NUM_POSITIONS)
+                ),
+            )
+        )
+    return Table(header, tuple(rows), "Mean of predicted minus measured, by share of the budget (states)")
+
+
+def _siblings_section(report: Mapping[str, Any]) -> Section:
+    title = "Does it know the better of two next steps?"
+    found = report["siblings"]
+    blocks: list[Any] = []
+    if not found["num_sets"]:
+        blocks.append(Text("No sets of sibling steps were played.", "note"))
+    else:
+        names = {
+            "sibling_chance": "a blind choice",
+            "sibling_top1": "this critic",
+            "sibling_mc8": f"{NUM_REFERENCE} continuations",
+        }
+        values = [found[name] for name in names]
+        middle = [_number(v["value"]) for v in values]
+        bounds = [
+            [m if v[b] is None else v[b] for v, m in zip(values, middle, strict=True)]
+            for b in ("low", "high")
+        ]
+        svg = plots_module().points(
+            "siblings", list(names.values()), middle, *bounds, x_label="best next step named", level=None
+        )
+        blocks.append(
+            Drawing(svg, f"{found['num_sets']} sets of steps from one state each, whose chances differ.")
+        )
+        rows = tuple((name, _cell(found[name]), READINGS[name]) for name in found if name != "num_sets")
+        blocks.append(Table(("measure", "value", "reading"), rows))
+    located = report["first_error"]
+    rows = tuple(
+        (name, _cell(located[name]), READINGS[name]) for name in ("exact", "within_one", "none", "f1")
+    )
+    caption = (
+        f"First error: the first step that lowers the value by more than {LARGE_FALL:g}, against "
+        f"the verifiers' ({located['num_wrong']} rollouts with one, {located['num_right']} without). "
+        "Not what the critic is for."
+    )
+    blocks.append(Table(("measure", "value", "reading"), rows, caption))
+    return Section(title, tuple(blocks))
+
+
+def _probes_section(report: Mapping[str, Any]) -> Section:
+    title = "Is it fooled by form?"
+    found = report["probes"]
+    blocks: list[Any] = []
+    if not any(row["num_states"] for row in found):
+        blocks.append(Text("No probes were made.", "note"))
+    else:
+        values = [row["change"] for row in found]
+        middle = [_number(v["value"]) for v in values]
+        bounds = [
+            [m if v[b] is None else v[b] for v, m in zip(values, middle, strict=True)]
+            for b in ("low", "high")
+        ]
+        names = [f"{row['kind']} ({row['num_states']})" for row in found]
+        svg = plots_module().points("probes", names, middle, *bounds, x_label="change of the value")
+        caption = (
+            "Mean change of the value when one step is changed (number of states). The last two must "
+            "lie below 0, the others must not lie above it."
+        )
+        blocks.append(Drawing(svg, caption))
+        words = {True: "holds", False: "DOES NOT HOLD", None: gate.NOT_MEASURED}
+        rows = tuple(
+            (
+                row["kind"],
+                row["means"],
+                row["phone"],
+                row["expects"],
+                _cell(row["change"]),
+                words[row["holds"]],
+                row["why"],
+            )
+            for row in found
+        )
+        header = (
+            "probe",
+            "what changes",
+            "in a phone episode",
+            "must",
+            "change of the value",
+            "",
+            "looks for",
+        )
+        blocks.append(Table(header, rows))
+    lengths = tuple(
+        (name.replace("_", " "), _cell(of["given_truth"]), _cell(of["left_over"]))
+        for name, of in report["length_correlations"].items()
+    )
+    caption = (
+        "Not judged. Given the truth: what the value has to do with length beyond success. It is 0 for "
+        "a critic that is right up to noise, not for a calibrated one that sees little else. Left over: the "
+        "error's correlation with length, 0 where all is made of the length that there is to make."
+    )
+    blocks.append(Table(("", "given the truth", "left over"), lengths, caption))
+    return Section(title, tuple(blocks))
 
 
 def _steps_section(report: Mapping[str, Any]) -> Section:
@@ -470,7 +657,10 @@ def _notes_section(report: Mapping[str, Any]) -> Section:
             f"{report['critic_digest']}. A pass holds for that policy, its token "
             "budget and these families only."
         ),
-        Text("Not measured: ranking of sibling steps, probes with cosmetic changes, drift.", "note"),
+        Text(
+            "How it fares while the actor moves away from that policy is measured in the actor's stage.",
+            "note",
+        ),
     ]
     labels = report["labels"]
     codes = labels.get("codes") or {}

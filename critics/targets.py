@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
 from critics.anchors import StateRef
 from critics.recovery import StateFeatures, fit_recovery
+from critics.rules import OUTCOME_TURNS
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.types import Label, Rollout, Task
 
-OUTCOME_TURNS = (0, 1, 2, 4, 8)
-"""States that a rollout's own outcome may label: fixed turns, chosen without looking at the rollout."""
+Granularity = Literal["binary", "step", "detailed"]
 
 
 def label_counts(label: Label) -> tuple[int, int]:
@@ -30,6 +30,7 @@ def build_labels(
     kappa: float,
     label_policy_digest: str,
     seed: int,
+    granularity: Granularity = "detailed",
 ) -> tuple[list[Label], dict[str, Any]]:
     """Returns one label per known state, in the rollouts' order, and the recovery model's report.
 
@@ -45,6 +46,7 @@ def build_labels(
         kappa: pseudo-counts given to the recovery model, >= 0.
         label_policy_digest: the target policy.
         seed: of the recovery model's folds and intervals.
+        granularity: what it sees of located errors: their codes, that there was one, or nothing.
 
     Raises:
         ValueError: kappa < 0, a graded reward, or a continuation of another policy, state or context.
@@ -54,7 +56,7 @@ def build_labels(
     by_id = {rollout.rollout_id: rollout for rollout in rollouts if rollout.start_step_index == 0}
     counts = _continuation_counts(by_id, continuations_by_state, label_policy_digest)
     outcomes = _outcomes(by_id.values(), label_policy_digest)
-    features = _FeatureMaker(by_id.values())
+    features = _FeatureMaker(by_id.values(), granularity)
     place = {rollout_id: i for i, rollout_id in enumerate(by_id)}
 
     def in_order(states: Iterable[StateRef]) -> list[StateRef]:
@@ -68,7 +70,7 @@ def build_labels(
         seed=seed,
     )
     known = set(fitted) | outcomes.keys()
-    recovery = _after_events(by_id.values(), set(model.codes)) - known if kappa > 0 else set()
+    recovery = _after_events(by_id.values(), set(model.codes), granularity) - known if kappa > 0 else set()
     states = in_order(known | recovery)
     labels = []
     for state, m in zip(states, model([features(state) for state in states]), strict=True):
@@ -139,14 +141,18 @@ def _outcomes(rollouts: Any, policy: str) -> dict[StateRef, float]:
     return outcomes
 
 
-def _after_events(rollouts: Any, codes: set[str]) -> set[StateRef]:
+def _seen_code(code: str, granularity: Granularity) -> str:
+    return {"binary": "", "step": "wrong"}.get(granularity, code)
+
+
+def _after_events(rollouts: Any, codes: set[str], granularity: Granularity) -> set[StateRef]:
     """Returns the states right after a step with a counted `wrong` code."""
     states = set()
     for rollout in rollouts:
         if rollout.reward is None:
             continue
         for step, following in zip(rollout.steps, rollout.steps[1:], strict=False):
-            if step.verifier_status == "wrong" and step.verifier_code in codes:
+            if step.verifier_status == "wrong" and _seen_code(step.verifier_code, granularity) in codes:
                 states.add(StateRef(rollout.rollout_id, following.step_index, rollout.context))
     return states
 
@@ -154,7 +160,8 @@ def _after_events(rollouts: Any, codes: set[str]) -> set[StateRef]:
 class _FeatureMaker:
     """State -> what the recovery model sees of it; task rates leave the state's own rollout out."""
 
-    def __init__(self, rollouts: Any) -> None:
+    def __init__(self, rollouts: Any, granularity: Granularity) -> None:
+        self._granularity = granularity
         self._rollouts = {rollout.rollout_id: rollout for rollout in rollouts}
         self._totals: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
         for rollout in self._rollouts.values():
@@ -175,7 +182,7 @@ class _FeatureMaker:
                 start = step.token_start
                 break
             if step.verifier_status == "wrong":
-                code = step.verifier_code or "unnamed"
+                code = _seen_code(step.verifier_code or "unnamed", self._granularity)
         used = min(1.0, start / max(1, rollout.max_response_tokens))
         return StateFeatures(rollout.task_id, code, (k + 1) / (n + 2), used)
 
@@ -214,36 +221,41 @@ def check_labels(
             duplicate row; a task in two splits; with code QUALITY, a base rate outside the bounds.
     """
 
-    def refuse(problem: str) -> None:
+    def refuse(problem: str) -> NoReturn:
         raise ArtifactError(f"labels: {problem}. The critic would learn from wrong targets; run: make labels")
 
     if not labels:
         refuse("there are none")
     splits: dict[str, str] = {}
-    for task in tasks:
+    rows: dict[str, int] = {}
+    for row, task in enumerate(tasks):
+        first = rows.setdefault(task.task_id, row)
         if splits.setdefault(task.task_id, task.split) != task.split:
-            refuse(f"task {task.task_id} is in splits {splits[task.task_id]} and {task.split}")
+            refuse(
+                f"task {task.task_id} is in splits {splits[task.task_id]} and {task.split} (rows {first} and "
+                f"{row} of the tasks)"
+            )
     policies = {label.label_policy_digest for label in labels}
     if policies != {label_policy_digest}:
         refuse(f"made for policies {sorted(policies)}, the actor starts from {label_policy_digest}")
     by_id = {rollout.rollout_id: rollout for rollout in rollouts}
-    seen: set[StateRef] = set()
-    for label in labels:
+    seen: dict[StateRef, int] = {}
+    row_of: dict[str, int] = {}
+    for row, label in enumerate(labels):
         state = StateRef(label.rollout_id, label.step_index, label.context)
-        if state in seen:
-            refuse(f"{state} has two rows")
-        seen.add(state)
+        row_of.setdefault(label.rollout_id, row)
+        if (first := seen.setdefault(state, row)) != row:
+            refuse(f"{state} has two rows, {first} and {row}")
         if (rollout := by_id.get(label.rollout_id)) is None:
-            refuse(f"{state} lies in no rollout that was given")
-            continue
+            refuse(f"row {row}: {state} lies in no rollout that was given")
         if rollout.task_id not in splits:
-            refuse(f"task {rollout.task_id} of {state} is in no split")
+            refuse(f"row {row}: task {rollout.task_id} of {state} is in no split")
         for problem in _label_problems(label, rollout):
-            refuse(f"{state}: {problem}")
-    used = [by_id[rollout_id] for rollout_id in sorted({label.rollout_id for label in labels})]
+            refuse(f"row {row}: {state}: {problem}")
+    used = [by_id[rollout_id] for rollout_id in row_of]
     for rollout in used:
         for problem in _rollout_problems(rollout, used[0]):
-            refuse(f"rollout {rollout.rollout_id}: {problem}")
+            refuse(f"row {row_of[rollout.rollout_id]}: rollout {rollout.rollout_id}: {problem}")
     audit = _audit(labels)
     rate = audit["base_rate"]
     if rate is None or not min_base_rate <= rate <= max_base_rate:

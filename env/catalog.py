@@ -19,13 +19,15 @@ from env.phone.environment import PhoneEnv
 from env.phone.files import read_files
 from env.phone.levels import most_turns
 from env.phone.policies import POLICIES, play_scripted
+from env.phone.probes import edits
 from env.phone.solver import optimal_value
 from env.phone.spoken import in_style
 from env.phone.tasks import generate_tasks, practice_tasks, table_of
 from env.phone.world import WorldKey
+from env.probing import Edit
 from env.protocol import Action, ChatStyle
 from pipeline.errors import ArtifactError, ConfigError
-from pipeline.types import Task
+from pipeline.types import Step, Task
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Environment:
         scripted_digest: stands for that agent where a rollout names the weights that sampled it.
         policies: names that `demonstrate` knows.
         max_turns: levels -> assistant messages of an episode at most.
+        probe_edits: (an episode's steps, level, style) -> changes that probe a critic of it.
     """
 
     name: str
@@ -66,6 +69,7 @@ class Environment:
     scripted_digest: str
     policies: tuple[str, ...]
     max_turns: Callable[[Iterable[int]], int]
+    probe_edits: Callable[[Sequence[Step], int, ChatStyle], list[Edit]]
 
     def style(self, name: str = "compact", tokenizer: Any = None) -> ChatStyle:
         """Returns a prompt style by name, its tools those of the environment.
@@ -172,5 +176,6 @@ ENVIRONMENTS: dict[str, Environment] = {
         scripted_digest=scripted.DIGEST,
         policies=tuple(POLICIES),
         max_turns=most_turns,
+        probe_edits=edits,
     )
 }

@@ -196,7 +196,11 @@ LABELS = TableSpec(
         ),
         Column("target", _float, "the value the critic is fitted to, in [0, 1]"),
         Column("weight", _float, "n_eff = n + kappa, >= 0", "samples"),
-        Column("label_source", _text, "`continuation`, `outcome`, or `recovery` (only the recovery model)"),
+        Column(
+            "label_source",
+            _text,
+            "`continuation`, `outcome`, `recovery` (only the recovery model), or the rule in `labels.target`",
+        ),
         Column("label_policy_digest", _text, "the target policy's weights"),
     ),
     ("rollout_id", "step_index", "context"),

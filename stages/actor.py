@@ -2,7 +2,7 @@
 
 v_dapo adds the frozen critic's step advantages to group-relative ones; a critic whose gate failed is
 refused. Every rollout is committed before the update that uses it, surplus ones included. The critic
-never changes here.
+is never trained here; it is watched, and what follows from a drift is a setting.
 
     make actor CONFIG=configs/demo.yaml
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,9 @@ from pipeline.ids import seed_of
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.stopping import StopRequested
 from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_table, steps_table, values_table
+from pipeline.tracking import read_metrics
 from pipeline.types import Rollout, Task
+from stages.actor_report import actor_page, actor_report
 from stages.backends import (
     Player,
     check_installed,
@@ -34,7 +37,10 @@ from stages.backends import (
     policy_of,
 )
 from stages.cards import actor_card, write_beside
+from stages.continuing import is_whole
+from stages.drifting import Watch
 from stages.learning import Batch, ValuesOf, logprob_gap, own_logprobs, probe, train_on
+from stages.refreshing import refresh
 from stages.refusals import computes_roughly, gate_allows, refuse_disagreement, refuse_failing_environment
 from stages.rollouts import play_chains, tasks_of_split
 from stages.settings import Actor, Config
@@ -108,8 +114,18 @@ def look_at_val(start: Start, player: Player, tasks: list[Task], iteration: int)
     return sum(rewards) / max(1, len(rewards))
 
 
-def commit(start: Start, iteration: int, batch: Batch, critic_digest: str) -> None:
-    """Commits an iteration's rollouts, steps and critic values as one shard, before any update uses them."""
+def commit(
+    start: Start, iteration: int, batch: Batch, checked: Sequence[Rollout], critic_digest: str
+) -> None:
+    """Commits an iteration's rollouts, steps and critic values as one shard, before any update uses them.
+
+    Args:
+        start: the stage's.
+        iteration: number of the shard.
+        batch: what is trained on, and surplus.
+        checked: continuations of a paid drift check.
+        critic_digest: whose values they are.
+    """
     contexts = {rollout.rollout_id: rollout.context for rollout in batch.rollouts}
     values = [
         (rollout_id, step_index, contexts[rollout_id], critic_digest, float(value))
@@ -117,8 +133,8 @@ def commit(start: Start, iteration: int, batch: Batch, critic_digest: str) -> No
         for step_index, value in enumerate(steps)
     ]
     tables = {
-        "rollouts": rollouts_table(batch.rollouts),
-        "steps": steps_table(batch.rollouts),
+        "rollouts": rollouts_table([*batch.rollouts, *checked]),
+        "steps": steps_table([*batch.rollouts, *checked]),
         "values": values_table(values),
     }
     start.commit(iteration, tables, done=1, supersede=start.is_committed(iteration))
@@ -199,11 +215,14 @@ def make(start: Start) -> None:
         credit_state, first = found[1]["credit"], found[1]["iterations"]
     engine_policy = replace(policy)
     engine = turns.engine(lambda: make_engine(start.config, engine_policy))
-    values_of = critic.values if critic is not None else None
+    watch = Watch(start, critic, tasks) if critic is not None else None
+    if found and watch is not None:
+        watch.restore(found[1]["drift"])
+    values_of = watch.values if watch is not None else None
     empty_running = 0
 
     def save(iterations: int) -> None:
-        state = {"iterations": iterations, "credit": credit_state}
+        state = {"iterations": iterations, "credit": credit_state, "drift": watch.state if watch else None}
         start.checkpoints.save(trainer.num_updates, trainer.save_checkpoint, state)
 
     with start.progress(settings.num_iterations, "iterations", initial=first) as advance:
@@ -213,19 +232,32 @@ def make(start: Start) -> None:
             del weights  # on a GPU they would hold what `offload` is to free
             player = make_player(start.config, engine_policy, settings.sampling, engine=engine)
             rollouts = recorded(start, iteration, engine.policy_digest)
+            now, began = credit, trainer.num_updates
+            checked: list[Rollout] = []
             try:
                 start.stop_if_asked()
+                if watch is not None:
+                    if watch.wants_refresh:
+                        watch.refreshed(
+                            refresh(start, trainer, player, iteration),
+                            engine.policy_digest,
+                            policy.tokenizer_digest,
+                        )
+                    now = watch.credit(credit)
                 prompts = [player.prompt_of(task) for task in val[:NUM_PROBES]]
                 refuse_disagreement(
                     probe(engine, trainer, prompts, player.stop_token_id), start.config, iteration
                 )
                 if rollouts is not None:
-                    batch = Batch.of(rollouts, values_of, credit)
+                    checked = [rollout for rollout in rollouts if not is_whole(rollout)]
+                    batch = Batch.of(filter(is_whole, rollouts), values_of, now)
                 else:
-                    batch = collect(start, player, credit, values_of, tasks, iteration)
+                    batch = collect(start, player, now, values_of, tasks, iteration)
                     refuse_failing_environment(batch.rollouts, iteration)
-                    commit(start, iteration, batch, critic.digest if critic is not None else "")
-                look = {"iteration": iteration, **batch.metrics()}
+                    if watch is not None and watch.is_due(began, now):
+                        checked = watch.play(player, batch.rollouts)
+                    commit(start, iteration, batch, checked, watch.critic.digest if watch is not None else "")
+                look: dict[str, Any] = {"iteration": iteration, **batch.metrics()}
                 if iteration % settings.evaluate_every == 0:  # the weights that sampled this iteration
                     look["val/first_try"] = look_at_val(start, player, val, iteration)
             except StopRequested:
@@ -248,7 +280,7 @@ def make(start: Start) -> None:
                     failpoint("actor.update.before")
                     metrics, credit_state = train_on(
                         part,
-                        credit=credit,
+                        credit=now,
                         state=credit_state,
                         trainer=trainer,
                         reference=reference,
@@ -256,21 +288,32 @@ def make(start: Start) -> None:
                     )
                     failpoint("actor.update.after")
                     start.metrics({"iteration": iteration, "update": trainer.num_updates, **metrics})
+                    if watch is not None:
+                        watch.moved(metrics)
+            if watch is not None:
+                look |= watch.after(batch.rollouts, batch.values or {}, checked, began)
             start.metrics({**look, "engine/logprob_gap": gap})
-            if (iteration + 1) % settings.checkpoint_every == 0 or iteration + 1 == settings.num_iterations:
-                save(iteration + 1)
+            done = iteration + 1
+            if (
+                done % settings.checkpoint_every == 0
+                or done == settings.num_iterations
+                or (watch is not None and watch.wants_refresh)  # which takes long and may be stopped
+            ):
+                save(done)
             advance(1)
 
     folder = start.output("actor")
     trainer.export(folder)
     card = actor_card(start, folder, credit=credit, num_updates=trainer.num_updates)
     write_beside(start, folder, policy.tokenizer, card)
-    start.finish(report={"updates": trainer.num_updates, "updates_planned": planned})
+    report = actor_report(read_metrics(start.folder / "metrics.jsonl"), trainer.num_updates, planned)
+    start.output("report.html", volatile=True).write_text(actor_page(report), encoding="utf-8")
+    start.finish(report=report)
 
 
 STAGE = Stage(
     name="actor",
-    code_version=1,
+    code_version=3,
     inputs=lambda config: (
         ("tasks", "sft") + (("critic", "critic_report") if config.actor.credit == "v_dapo" else ())
     ),

@@ -26,9 +26,14 @@ METHOD = {
 
 def write_beside(start: Start, folder: Path, tokenizer: Any, card: ModelCard) -> None:
     """Writes tokenizer, chat template, generation config and page beside exported weights."""
+    serve_folder(start, folder, tokenizer)
+    write_card(card, folder)
+
+
+def serve_folder(start: Start, folder: Path, tokenizer: Any) -> None:
+    """Writes tokenizer, chat template and generation config beside exported weights."""
     style = ENVIRONMENTS[start.config.tasks.environment].style(start.config.rollouts.style, tokenizer)
     save_for_serving(tokenizer, folder, stop_token=style.stop_token, chat_template=style.template)
-    write_card(card, folder)
 
 
 def actor_card(start: Start, folder: Path, *, credit: Credit, num_updates: int) -> ModelCard:
@@ -150,7 +155,8 @@ def _critic_facts(gate: dict[str, Any]) -> dict[str, object]:
     }
     words = {True: "passed", False: "FAILED"}
     for condition in gate["conditions"]:
-        facts[condition["name"]] = f"{words.get(condition['passed'], 'not measured')}: {condition['reason']}"
+        word = words.get(condition["passed"], condition["passed"])
+        facts[condition["name"]] = f"{word}: {condition['reason']}"
     return facts
 
 

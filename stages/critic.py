@@ -91,6 +91,7 @@ def make(start: Start) -> None:
             checkpoint=checkpoint,
             on_update=on_update,
             on_evaluation=on_evaluation,
+            bootstrap=data.bootstrap,
         )
 
     trainer.close()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from critics.bootstrap import Bootstrap
 from critics.calibration import check_states
 from critics.fitting import HeldOut, check_enough, held_out
 from critics.rows import critic_rows
+from critics.rules import BOOTSTRAPPED, RULES
 from critics.splits import Part, split_clusters
 from critics.targets import check_labels
 from pipeline.errors import ArtifactError
@@ -30,6 +34,7 @@ class Data:
         fit: rows that move the weights.
         validation: states that decide convergence.
         calibration: states that calibrate.
+        bootstrap: makes the fit rows' targets from the critic itself; None for targets that are labels.
     """
 
     labels: list[Label]
@@ -39,6 +44,7 @@ class Data:
     fit: list[TrainingRow]
     validation: HeldOut
     calibration: HeldOut
+    bootstrap: Bootstrap | None = None
 
 
 def trunk_of(start: Start) -> Path:
@@ -95,15 +101,37 @@ def data_of(start: Start) -> Data:
     label_lists: dict[str, list[Label]] = {part: [] for part in members}
     for label in labels:
         label_lists[part_of_rollout[label.rollout_id]].append(label)
+    made = start.inputs["labels"].manifest["settings"]["labels"]
+    rule = made.get("target", "soft")
+    fitted = [label for label in label_lists["fit"] if rule not in RULES or label.label_source == rule]
     data = Data(
         labels=labels,
         first=rollouts[0],
         part_of=part_of,
         num_rollouts={part: len(own) for part, own in members.items()},
-        fit=critic_rows(members["fit"], label_lists["fit"]),
+        fit=critic_rows(members["fit"], fitted),
         validation=held_out(members["validate"], label_lists["validate"]),
         calibration=held_out(members["calibrate"], label_lists["calibrate"]),
+        bootstrap=bootstrap_of(members["fit"], fitted, rule, made),
     )
     check_enough(data.fit, data.validation)
     check_states(len(data.calibration.row))
     return data
+
+
+def bootstrap_of(
+    rollouts: Sequence[Rollout], labels: Sequence[Label], rule: str, made: Mapping[str, Any]
+) -> Bootstrap | None:
+    """Returns what makes the targets of `critic_rows(rollouts, labels)`; None if the labels hold them.
+
+    Args:
+        rollouts: that are fitted on.
+        labels: of the rule.
+        rule: of the labels.
+        made: the labels stage's settings.
+    """
+    if rule not in BOOTSTRAPPED:
+        return None
+    labelled = {label.rollout_id for label in labels}
+    rows = [rollout for rollout in rollouts if rollout.rollout_id in labelled]
+    return Bootstrap.of(rows, 0.0 if rule == "td" else made["td_lam"])

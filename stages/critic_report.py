@@ -2,6 +2,8 @@
 
 On each audited task the label policy plays a bare set and, if guided states are judged, attempts with its
 feedback. All states of one rollout of each get K fresh continuations: both ends of every step are measured.
+On some tasks several next steps from one state get continuations too, and some rollouts are probed with
+changed steps.
 
     make critic_report CONFIG=configs/demo.yaml
 """
@@ -20,14 +22,16 @@ from critics.audit import AuditData, AuditRollout
 from critics.report import build_report, report_page
 from env.catalog import ENVIRONMENTS
 from env.chains import Chains, plan_groups
-from pipeline.ids import rollout_id, seed_of
+from pipeline.ids import seed_of
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_table, steps_table, values_table
 from pipeline.types import Rollout, Task
 from stages.backends import Player, check_installed, load_critic, make_player, policy_of
-from stages.labels import continuations
+from stages.continuing import continuations, is_whole
+from stages.probing import probe
 from stages.rollouts import tasks_of_split
 from stages.settings import Config, CriticReport
+from stages.sibling_sets import measured_siblings, play_siblings
 
 
 def audit_tasks(start: Start) -> list[Task]:
@@ -42,7 +46,13 @@ def audit_tasks(start: Start) -> list[Task]:
     return chosen
 
 
-def play_audit(start: Start, player: Player, tasks: Sequence[Task]) -> list[Rollout]:
+def sibling_tasks(start: Start, tasks: Sequence[Task]) -> set[str]:
+    """Returns the ids of the audited tasks that a sibling set is played on, chosen by hash."""
+    ordered = sorted((seed_of(start.seed, "sibling task", task.task_id), task.task_id) for task in tasks)
+    return {task_id for _, task_id in ordered[: start.config.critic_report.sibling_sets]}
+
+
+def play_audit(start: Start, player: Player, tasks: Sequence[Task], with_siblings: set[str]) -> list[Rollout]:
     """Returns the rollouts of some audited tasks, then the continuations, each in a fixed order."""
     settings: CriticReport = start.config.critic_report
     groups = plan_groups(
@@ -79,7 +89,18 @@ def play_audit(start: Start, player: Player, tasks: Sequence[Task]) -> list[Roll
             purpose="critic_report",
         )
     ]
-    return rollouts + player.play(requests, on_finish=lambda _: start.stop_if_asked())
+    played = player.play(requests, on_finish=lambda _: start.stop_if_asked())
+    siblings = play_siblings(
+        start,
+        player,
+        [r for r in audited if not r.guided and r.task_id in with_siblings and r.steps],
+        by_id,
+        size=settings.sibling_size,
+        num_continuations=settings.num_continuations,
+        first_draw=settings.num_continuations,
+        purpose="critic_report",
+    )
+    return rollouts + played + siblings
 
 
 def audit_data(
@@ -96,7 +117,7 @@ def audit_data(
             if rollout.rollout_id not in values:
                 continue
             whole.append(rollout)
-        elif rollout.reward is not None:
+        elif rollout.reward is not None and rollout.draw < start.config.critic_report.num_continuations:
             samples[rollout.parent_rollout_ids[0], rollout.start_step_index].append(rollout.reward)
     rows = []
     for rollout in whole:
@@ -146,11 +167,6 @@ def audit_data(
     )
 
 
-def is_whole(rollout: Rollout) -> bool:
-    """Returns whether a rollout was played from its prompt, rather than continued from a state."""
-    return rollout.rollout_id == rollout_id(rollout.group_id, rollout.attempt, rollout.draw)
-
-
 def make(start: Start) -> None:
     """Plays the audit, a shard of tasks at a time, then measures and judges."""
     settings: CriticReport = start.config.critic_report
@@ -165,6 +181,7 @@ def make(start: Start) -> None:
         estimate={
             "rollouts_at_most": len(tasks) * (1 + settings.guided) * settings.draws,
             "continuations_per_state": settings.num_continuations,
+            "sibling_sets": min(settings.sibling_sets, len(tasks)),
         },
     )
     policy = policy_of(start)
@@ -176,8 +193,9 @@ def make(start: Start) -> None:
         temperature=start.config.rollouts.sampling.temperature,
         max_response_tokens=start.config.rollouts.sampling.max_response_tokens,
     )
+    with_siblings = sibling_tasks(start, tasks)
     for shard in start.to_do():
-        rollouts = play_audit(start, player, shards[shard.index])
+        rollouts = play_audit(start, player, shards[shard.index], with_siblings)
         ungraded = {r.task_id for r in rollouts if r.reward is None}
         failed = {"infra_error": len(ungraded)} if ungraded else {}
         start.commit(
@@ -194,6 +212,27 @@ def make(start: Start) -> None:
         for r in whole
         for step, v in zip(r.steps, values[r.rollout_id], strict=True)
     ]
+    by_id = {task.task_id: task for task in tasks}
+    siblings = None
+    if settings.sibling_sets:
+        siblings = measured_siblings(
+            rollouts,
+            {r.rollout_id: r for r in whole},
+            critic.values,
+            {task.task_id: task.cluster for task in tasks},
+            first_draw=settings.num_continuations,
+        )
+    probed = None
+    if settings.probe_rollouts:
+        probed = probe(
+            start.config.tasks.environment,
+            player,
+            critic,
+            [r for r in whole if r.draw == 0],
+            values,
+            by_id,
+            num_rollouts=settings.probe_rollouts,
+        )
     report = build_report(
         audit_data(start, rollouts, values, tasks),
         converged=critic.contract.converged,
@@ -207,6 +246,10 @@ def make(start: Start) -> None:
         num_sample_rollouts=settings.num_sample_rollouts,
         min_advantage_correlation=settings.min_advantage_correlation,
         max_calibration_excess=settings.max_calibration_excess,
+        siblings=siblings,
+        probed=probed,
+        max_probe_rise=settings.max_probe_rise,
+        judge_probes=settings.judge_probes,
     )
     start.output("gate.json").write_text(json.dumps(report["gate"], indent=1, sort_keys=True) + "\n")
     start.output("report.html", volatile=True).write_text(report_page(report), encoding="utf-8")
@@ -218,7 +261,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="critic_report",
-    code_version=2,
+    code_version=4,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels", "critic"),
     sections=(
         "critic_report",

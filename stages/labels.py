@@ -1,7 +1,8 @@
 """Makes step labels: what fresh continuations and unguided outcomes say of V(s_i) under the starting policy.
 
 A state gets n continuations, replayed exactly up to it and sampled on. It is chosen without looking at the
-samples that label it. Guided states are labelled inside their own context only. TD targets are left out.
+samples that label it. Guided states are labelled inside their own context only. `labels.target` names what
+the critic is fitted to, `labels.max_tokens` what the continuations may cost.
 
     make labels CONFIG=configs/demo.yaml
 """
@@ -10,11 +11,13 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from critics.anchors import StateRef, choose_states
+from critics.rules import retarget
 from critics.targets import build_labels, check_labels
-from env.episodes import EpisodeRequest, nothing
-from pipeline.ids import continuation_id, seed_of
+from env.episodes import nothing
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import (
     LABELS,
@@ -26,37 +29,15 @@ from pipeline.tables import (
     steps_table,
     tasks_from,
 )
-from pipeline.types import Rollout, Task
+from pipeline.types import Rollout
 from stages.backends import check_installed, make_player, policy_of
+from stages.continuing import continuations
 from stages.rollouts import counts_of, in_plan_order
 from stages.settings import Config
 from stages.shards import play_shards
 
-
-def continuations(
-    start: Start, parent: Rollout, step_index: int, task: Task, num: int, *, purpose: str
-) -> list[EpisodeRequest]:
-    """Returns requests for `num` fresh continuations of `parent` from the state before a step.
-
-    Their seeds follow from the parent's seed, never from its id: an id changes with every digest upstream
-    (a new version of a library is enough), and where the rollouts stay as they were, so must these.
-    """
-    return [
-        EpisodeRequest(
-            rollout_id=continuation_id(start.stage_key, parent.rollout_id, step_index, parent.context, draw),
-            task=task,
-            group_id=parent.group_id,
-            iteration=parent.iteration,
-            attempt=parent.attempt,
-            draw=draw,
-            seed=seed_of(start.seed, purpose, parent.seed, step_index, parent.context, draw),
-            parent_rollout_ids=(parent.rollout_id,),
-            feedback_in_context=parent.feedback_in_context,
-            parent=parent,
-            start_step_index=step_index,
-        )
-        for draw in range(num)
-    ]
+if TYPE_CHECKING:
+    from stages.shards import Work
 
 
 def make(start: Start) -> None:
@@ -66,14 +47,24 @@ def make(start: Start) -> None:
     rollouts = rollouts_from(source.table("rollouts"), source.table("steps"))
     tasks = {task.task_id: task for task in tasks_from(start.inputs["tasks"].table("tasks"))}
     by_id = {rollout.rollout_id: rollout for rollout in rollouts}
-    states = choose_states(
-        rollouts,
-        anchors=settings.anchors,
-        around_errors=settings.around_errors,
-        max_states=settings.max_states,
-        guided_share=settings.guided_share,
-        seed=start.seed,
-    )
+
+    def choose(cap: int | None) -> list[StateRef]:
+        return choose_states(
+            rollouts,
+            anchors=settings.anchors,
+            around_errors=settings.around_errors,
+            max_states=cap,
+            guided_share=settings.guided_share,
+            seed=start.seed,
+        )
+
+    def tokens_of(states: list[StateRef]) -> int:
+        own = sum(tokens_after(by_id[state.rollout_id], state) for state in states)
+        return settings.num_continuations * own
+
+    states = choose(settings.max_states)
+    if settings.max_tokens is not None:
+        states = within_budget(choose, tokens_of, settings.max_tokens, len(states))
     size = settings.states_per_shard
     shards = [
         [
@@ -100,18 +91,29 @@ def make(start: Start) -> None:
         estimate={
             "states": len(states),
             "continuations": planned,
+            "tokens_expected": tokens_of(states),
             "tokens_at_most": planned * sampling.max_response_tokens,
         },
     )
     player = make_player(start.config, policy_of(start), sampling)
-    for index, played in play_shards(start, player, lambda index: (shards[index], nothing)):
+    spent = sum(map(sum, start.shard_table("rollouts").column("loss_mask").to_pylist()))
+
+    def work_of(index: int) -> Work:
+        # Shards that run beside each other end out of order, so nothing is cut off there.
+        over = settings.max_tokens is not None and spent >= settings.max_tokens
+        return ([] if over and not start.config.engine.overlap_shards else shards[index]), nothing
+
+    for index, played in play_shards(start, player, work_of):
         played = in_plan_order(played, start.shards()[index].item_ids)
+        spent += sum(rollout.num_trainable_tokens for rollout in played)
         done, failed = counts_of(played)
+        unpaid = len(shards[index]) - len(played)
         start.commit(
             index,
             {"rollouts": rollouts_table(played), "steps": steps_table(played)},
             done=done,
             failed=failed,
+            skipped={"token_budget": unpaid} if unpaid else {},
         )
 
     samples: dict[StateRef, list[Rollout]] = defaultdict(list)
@@ -121,10 +123,49 @@ def make(start: Start) -> None:
         )
     policy_digest = player.settings.policy_digest
     labels, recovery = build_labels(
-        rollouts, samples, kappa=settings.kappa, label_policy_digest=policy_digest, seed=start.seed
+        rollouts,
+        samples,
+        kappa=settings.kappa,
+        label_policy_digest=policy_digest,
+        seed=start.seed,
+        granularity=settings.granularity,
     )
+    if settings.target != "soft":
+        labels = retarget(labels, rollouts, settings.target, policy=policy_digest)
     check_labels(labels, rollouts, list(tasks.values()), label_policy_digest=policy_digest)
-    start.finish(more_tables=((LABELS, labels_table(labels)),), report=recovery)
+    start.finish(
+        more_tables=((LABELS, labels_table(labels)),),
+        report=recovery | {"target": settings.target, "sampled_tokens": spent},
+    )
+
+
+def tokens_after(rollout: Rollout, state: StateRef) -> int:
+    """Returns the tokens that the rollout itself sampled from a state on: what a continuation will cost."""
+    return sum(rollout.loss_mask[rollout.steps[state.step_index].token_start :])
+
+
+def within_budget(
+    choose: Callable[[int], list[StateRef]],
+    tokens_of: Callable[[list[StateRef]], int],
+    max_tokens: int,
+    most: int,
+) -> list[StateRef]:
+    """Returns as many states as are expected to fit the budget, spread over the tasks like any choice.
+
+    Args:
+        choose: a cap -> states.
+        tokens_of: states -> tokens that their continuations are expected to take.
+        max_tokens: the budget.
+        most: the cap without a budget.
+    """
+    fits, too_many = 0, most + 1
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        if tokens_of(choose(middle)) <= max_tokens:
+            fits = middle
+        else:
+            too_many = middle
+    return choose(fits)
 
 
 STAGE = Stage(

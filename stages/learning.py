@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,8 +35,9 @@ class Batch:
     kept: list[tuple[list[Rollout], CreditSet]]
 
     @classmethod
-    def of(cls, rollouts: Sequence[Rollout], values_of: ValuesOf | None, credit: Credit) -> Batch:
+    def of(cls, rollouts: Iterable[Rollout], values_of: ValuesOf | None, credit: Credit) -> Batch:
         """Returns the batch that `credit` keeps of these rollouts."""
+        rollouts = list(rollouts)
         sets = baseline_sets(rollouts)
         scored = [rollout for members in sets for rollout in members]
         values = None
@@ -45,7 +46,7 @@ class Batch:
         credit_sets = [credit_set(members, values=values) for members in sets]
         keep = credit.keep(credit_sets)
         kept = [pair for pair, kept in zip(zip(sets, credit_sets, strict=True), keep, strict=True) if kept]
-        return cls(list(rollouts), values, kept)
+        return cls(rollouts, values, kept)
 
     @property
     def trained_on(self) -> list[Rollout]:
@@ -77,13 +78,6 @@ class Batch:
             "sets/kept": float(len(self.kept)),
             "sets/kept_tasks": float(self.num_kept_tasks),
         }
-        if self.values is not None and graded:
-            first_values = np.array(
-                [self.values[r.rollout_id][0] for r in graded if r.rollout_id in self.values]
-            )
-            outcomes = np.array([r.reward for r in graded if r.rollout_id in self.values])
-            metrics["critic_drift/bias"] = float(np.mean(first_values - outcomes))
-            metrics["critic_drift/brier"] = float(np.mean((first_values - outcomes) ** 2))
         return {name: value for name, value in metrics.items() if not np.isnan(value)}
 
     def parts(self, num: int, seed: int) -> list[list[tuple[list[Rollout], CreditSet]]]:

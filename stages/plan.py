@@ -56,6 +56,8 @@ def work_of(config: Config) -> list[Work]:
     report = config.critic_report
     audited = len(report.splits) * report.tasks_per_split * (1 + report.guided)
     heard = report.draws + turns * report.num_continuations  # of an audited task and context
+    sets = min(report.sibling_sets, len(report.splits) * report.tasks_per_split)
+    siblings = sets * report.sibling_size * (1 + report.num_continuations)
     actor = config.actor
     tasks = actor.tasks_per_update * actor.updates_per_iteration
     trained = actor.num_iterations * rollouts_of_chain(actor.chain, tasks)
@@ -72,8 +74,8 @@ def work_of(config: Config) -> list[Work]:
         Work("critic", trained_tokens=int(rollouts * response * config.critic.max_epochs)),
         Work(
             "critic_report",
-            audited * heard,
-            audited * heard * response,
+            audited * heard + siblings,
+            (audited * heard + siblings) * response,
         ),
         Work(
             "actor",

@@ -265,6 +265,18 @@ class Labels(Section):
         0.3, ge=0, le=1, description="share of those states that lie in a guided context"
     )
     kappa: float = Field(2.0, ge=0, description="pseudo-counts given to the recovery model")
+    max_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="tokens that continuations may take: fewer states are chosen; null is no bound",
+    )
+    target: Literal["soft", "monte_carlo", "td", "td_lambda", "outcome_dense", "rule_decay"] = Field(
+        "soft", description="what the critic is fitted to: counts with pseudo-counts, or a rule of R alone"
+    )
+    td_lam: float = Field(0.95, ge=0, le=1, description="trace decay of td_lambda, per step")
+    granularity: Literal["binary", "step", "detailed"] = Field(
+        "detailed", description="what pseudo-counts know of located errors: nothing, that one was, which"
+    )
     states_per_shard: int = Field(128, ge=1, description="states that are committed together")
 
 
@@ -300,6 +312,38 @@ class CriticReport(Section):
     )
     min_advantage_correlation: float = Field(0.2, description="gate: lower bound of rho_A above this")
     max_calibration_excess: float = Field(0.03, gt=0, description="gate: ECE below its floor plus this")
+    sibling_sets: int = Field(
+        100, ge=0, description="tasks on which several next steps of one state are compared; 0 measures none"
+    )
+    sibling_size: int = Field(5, ge=2, description="next steps drawn from such a state; equal ones are one")
+    probe_rollouts: int = Field(400, ge=0, description="audited rollouts that are probed; 0 measures none")
+    max_probe_rise: float = Field(
+        0.02, ge=0, description="gate: a cosmetic change may raise the value by this on average"
+    )
+    judge_probes: bool = Field(True, description="gate: whether a probe that does not hold fails the critic")
+
+
+class Drift(Section):
+    """How the frozen critic is watched while the actor moves away from the policy it was made for."""
+
+    recalibrate: bool = Field(
+        True, description="refit level and slope on fresh outcomes when one is off, for later iterations"
+    )
+    max_bias: float = Field(0.1, gt=0, description="mean of V - R beyond which the level is off")
+    min_slope: float = Field(0.7, gt=0, description="of log-odds of R on those of V")
+    max_slope: float = Field(1.4, gt=0, description="of log-odds of R on those of V")
+    paid_every: int = Field(20, ge=0, description="updates between checks by fresh continuations; 0 is never")
+    states: int = Field(64, ge=2, description="states of a paid check, at least; whole rollouts")
+    num_continuations: int = Field(16, ge=2, description="of each of them, by the present actor")
+    sibling_sets: int = Field(32, ge=0, description="sets of next steps of a paid check")
+    sibling_size: int = Field(5, ge=2, description="next steps drawn for a set")
+    min_sign_agreement: float = Field(0.6, ge=0, le=1, description="of clear steps, below it steps are off")
+    step_weight_to_zero: bool = Field(
+        True, description="alpha is 0 once rho_A touches 0 or signs disagree, until a refreshed critic passes"
+    )
+    refresh: Literal["never", "once", "on_drift"] = Field(
+        "once", description="then make rollouts, labels, critic and critic_report anew for the present actor"
+    )
 
 
 class Actor(Section):
@@ -309,6 +353,9 @@ class Actor(Section):
         "v_dapo", description="who gets how much advantage"
     )
     alpha: float = Field(0.5, ge=0, description="v_dapo: weight of the critic's step advantages")
+    alpha_after_clean: float = Field(
+        1.0, ge=0, description="v_dapo: that weight after two clean paid drift checks running"
+    )
     lam: float = Field(0.95, ge=0, le=1, description="v_dapo: trace decay per step")
     on_weak_critic: Literal["refuse", "group_only", "allow"] = Field(
         "refuse", description="if the gate failed"
@@ -326,6 +373,7 @@ class Actor(Section):
     checkpoint_every: int = runtime(10, ge=1, description="iterations between checkpoints")
     evaluate_every: int = Field(5, ge=1, description="iterations between looks at val, for the curve only")
     evaluate_tasks: int = Field(100, ge=1, description="val tasks of such a look")
+    drift: Drift = Drift()
 
 
 class Evaluation(Section):

@@ -307,3 +307,36 @@ def test_own_outcomes_just_before_a_located_error_are_far_too_low() -> None:
     fresh = np.where(fresh_wrong.any(1), rng.random(len(located)) < 0.2, True)
     assert own[first < T].mean() == pytest.approx(0.20, abs=0.01)
     assert fresh.mean() == pytest.approx(0.63, abs=0.01)
+
+
+def test_a_refusal_names_the_row(world, make_task) -> None:
+    labels, rollouts, tasks = world
+    bad = [*labels[:3], replace(labels[3], num_success=3, num_continuations=2), *labels[4:]]
+    with pytest.raises(ArtifactError, match=r"labels: row 3: .*3 successes of 2 continuations.*make labels"):
+        check(bad, rollouts, tasks)
+    with pytest.raises(ArtifactError, match="rows 0 and 6 of the tasks"):
+        check(labels, rollouts, [*tasks, make_task("t0", split="val")])
+    first = next(row for row, label in enumerate(labels) if label.rollout_id == "r1")
+    cut = [replace(r, top_p=0.9) if r.rollout_id == "r1" else r for r in rollouts]
+    with pytest.raises(ArtifactError, match=rf"row {first}: rollout r1: sampled with .*others with"):
+        check(labels, cut, tasks)
+
+
+@pytest.mark.parametrize(
+    ("granularity", "codes"),
+    [("detailed", {"missing", "other", "none"}), ("step", {"wrong", "none"}), ("binary", {"none"})],
+)
+def test_pseudo_counts_see_as_much_of_errors_as_the_granularity_says(
+    make_rollout, granularity, codes
+) -> None:
+    rollouts, continuations = [], {}
+    for i in range(8):
+        parent = make_rollout(f"r{i}", task=f"t{i}", wrong={1: "missing" if i % 2 else "other"})
+        rollouts.append(parent)
+        for index in (0, 2):
+            samples = [continuation(make_rollout, parent, index, float(d % 2), d) for d in range(4)]
+            continuations[StateRef(parent.rollout_id, index, "bare")] = samples
+    _, report = build_labels(
+        rollouts, continuations, kappa=2.0, label_policy_digest=POLICY, seed=0, granularity=granularity
+    )
+    assert set(report["codes"]) == codes

@@ -21,7 +21,7 @@ from pipeline.models import load_policy
 from pipeline.tables import labels_from, tasks_from
 from pipeline.tracking import read_metrics
 from pipeline.types import Rollout
-from stages.labels import continuations
+from stages.continuing import continuations
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 SAMPLING = ("rollouts", "labels", "critic_report", "actor", "evaluation")

@@ -1,0 +1,211 @@
+"""A critic beside an actor that moves far away from it: the monitor's curve, and whether staleness is caught.
+
+    python benchmarks/critic_drift.py --config configs/phone-l3-tiny.yaml --run quality-seed0
+
+Wants a run whose stages up to critic_report are made. Its actor is trained twice more, in runs of their own
+that link these stages, without the KL's hold and with a larger step, a paid check every few updates:
+
+    far      every reaction off: the curve of the free and the paid checks against iteration and KL
+    watched  reactions on (no refresh): what is recalibrated, and when the step weight goes to zero
+
+Then the critic of the starting policy is held beside fresh rollouts of the far actor (stale) and of the
+starting policy (fresh) by the same checks. The stale one must be caught, the fresh one must not.
+Results: benchmarks/results/critic_drift.json and .svg. The same command goes on where it was stopped. Exits
+1 if a criterion fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks._measuring import RESULTS, ROOT, conclude
+from benchmarks.demo_seeds import machine_facts
+from pipeline.errors import ArtifactError
+
+STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
+FAR = {"actor.kl_coefficient": "0.0", "actor.drift.refresh": "never", "actor.on_weak_critic": "allow"}
+ARMS = {
+    "far": {"actor.drift.recalibrate": "false", "actor.drift.step_weight_to_zero": "false"},
+    "watched": {},
+}
+
+
+def far_enough(entries: Sequence[dict[str, Any]]) -> bool:
+    """Returns whether the critic's bias differs by 10 points between the first rollouts and the last."""
+    return abs(entries[-1]["bias"] - entries[0]["bias"]) > 0.1
+
+
+CRITERIA = {
+    "far: the level drifts by more than 10 points": lambda r: far_enough(r["arms"]["far"]),
+    "far: at least 3 paid checks": lambda r: sum("steps_off" in e for e in r["arms"]["far"]) >= 3,
+    "watched: it reacted": lambda r: (
+        r["arms"]["watched"][-1]["correction_shift"] != 0
+        or any(e.get("steps_off") for e in r["arms"]["watched"])
+    ),
+    "stale: caught": lambda r: r["held"]["stale"]["caught"],
+    "fresh: not caught": lambda r: not r["held"]["fresh"]["caught"],
+}
+
+
+def run_arm(options: argparse.Namespace, data_dir: Path, arm: str) -> list[dict[str, Any]]:
+    """Returns the drift of one arm, iteration by iteration; trains it unless that is done.
+
+    Raises:
+        SystemExit: the actor stage failed; what it made stays.
+    """
+    run = data_dir / f"{options.run}-{arm}"
+    run.mkdir(exist_ok=True)
+    for stage in STAGES:
+        if not (run / stage).exists():
+            os.symlink(data_dir / options.run / stage, run / stage, target_is_directory=True)
+    settings = FAR | {
+        "actor.learning_rate": str(options.learning_rate),
+        "actor.num_iterations": str(options.iterations),
+        "actor.drift.paid_every": str(options.paid_every),
+    } | ARMS[arm]  # fmt: skip
+    command = [sys.executable, "-m", "stages.actor", options.config, "--run", run.name]
+    command += [f"{name}={value}" for name, value in settings.items()]
+    command += [*options.settings, f"run.data_dir={json.dumps(str(data_dir))}"]
+    done = subprocess.run(command, cwd=ROOT, check=False)
+    if done.returncode:
+        raise SystemExit(f"{arm}: the actor ended with {done.returncode}. The same command goes on")
+    report: dict[str, Any] = json.loads((run / "actor" / "report.json").read_text("utf-8"))
+    return list(report["drift"])
+
+
+def held_beside(options: argparse.Namespace, data_dir: Path, folder: Path) -> dict[str, Any]:
+    """Returns what the checks say of the run's critic beside fresh rollouts of the policy in a folder."""
+    from critics.drift import level_is_off
+    from env.chains import plan_groups
+    from pipeline.artifacts import Artifact
+    from pipeline.config import load_config
+    from pipeline.models import load_policy
+    from pipeline.tables import tasks_from
+    from stages.backends import load_critic, make_player
+    from stages.drifting import Watch
+    from stages.rollouts import play_chains
+    from stages.settings import Config
+
+    overrides = [*options.settings, f"run.data_dir={json.dumps(str(data_dir))}"]
+    config = load_config(Config, Path(options.config), overrides)
+    start: Any = SimpleNamespace(
+        config=config,
+        seed=config.run.seed,
+        stage_key="critic_drift",
+        run_dir=data_dir / options.run,
+        say=print,
+        stop_if_asked=lambda: None,
+        item_done=lambda: None,
+    )
+    source = Artifact.open(data_dir / options.run, "tasks")
+    tasks = [task for task in tasks_from(source.table("tasks")) if task.split == "train"]
+    critic = load_critic(config, data_dir / options.run / "critic" / "critic")
+    watch = Watch(start, critic, tasks)
+    policy = load_policy(folder)
+    player = make_player(config, policy, config.actor.sampling)
+    groups = plan_groups(
+        tasks[: options.tasks],
+        stage_key="critic_drift",
+        seed=start.seed,
+        iteration=0,
+        num_attempts=1,
+        draws=2,
+    )
+    rollouts, _ = play_chains(
+        player,
+        groups,
+        config.actor.chain,
+        seed=start.seed,
+        purpose="critic_drift",
+        stop_at_success=False,
+        start=start,
+    )
+    checked = watch.play(player, rollouts)
+    paid = watch.check([*rollouts, *checked], 0)
+    scored = [r for r in rollouts if r.reward is not None and r.steps]
+    free = watch.look(scored, {r.rollout_id: v for r, v in zip(scored, watch.values(scored), strict=True)})
+    found = {name.removeprefix("critic_drift/"): value for name, value in (free | paid).items()}
+    limits = config.actor.drift
+    level = level_is_off(
+        found, max_bias=limits.max_bias, min_slope=limits.min_slope, max_slope=limits.max_slope
+    )
+    return found | {"level_off": level, "caught": bool(level or found["steps_off"])}
+
+
+def picture(arms: dict[str, list[dict[str, Any]]]) -> str:
+    """Returns the curves of both arms: bias, and the paid checks' advantage correlation."""
+    from pipeline.report.plots import Line, lines
+
+    curves = []
+    for arm, entries in arms.items():
+        for name in ("bias", "rho_a"):
+            points = [entry for entry in entries if isinstance(entry.get(name), float)]
+            if not points:
+                continue
+            bands = [
+                [entry.get(f"{name}_{side}", entry[name]) for entry in points] for side in ("low", "high")
+            ]
+            xs, ys = [entry["iteration"] for entry in points], [entry[name] for entry in points]
+            curves.append(Line(f"{arm}: {name}", xs, ys, *(bands if name == "rho_a" else (None, None))))
+    return lines("drift", curves, x_label="iteration", y_label="bias; advantage correlation", level=0.0)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Trains both arms, holds the critic beside both policies, writes the results; 1 if a criterion fails."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", default="configs/phone-l3-tiny.yaml")
+    parser.add_argument("--run", default="quality-seed0", help="run with a critic and its report")
+    parser.add_argument("--set", nargs="+", default=[], metavar="section.key=value", dest="settings")
+    parser.add_argument("--data-dir", type=Path, default=ROOT / "data")
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--iterations", type=int, default=16)
+    parser.add_argument("--paid-every", type=int, default=4, help="updates between paid checks")
+    parser.add_argument("--tasks", type=int, default=200, help="for the two policies held beside the critic")
+    options = parser.parse_args(argv)
+    data_dir = options.data_dir.resolve()
+    if not (data_dir / options.run / "critic_report" / "manifest.json").is_file():
+        raise SystemExit(
+            f"{data_dir / options.run} has no finished critic_report; make it, or name another --run"
+        )
+    try:
+        arms = {arm: run_arm(options, data_dir, arm) for arm in ARMS}
+        held = {
+            "fresh": held_beside(options, data_dir, data_dir / options.run / "sft" / "policy"),
+            "stale": held_beside(options, data_dir, data_dir / f"{options.run}-far" / "actor" / "actor"),
+        }
+    except ArtifactError as error:
+        raise SystemExit(str(error)) from error
+    results = {
+        "machine": machine_facts(),
+        "config": options.config,
+        "settings": options.settings,
+        "learning_rate": options.learning_rate,
+        "paid_every": options.paid_every,
+        "arms": arms,
+        "held": held,
+    }
+    for arm, entries in arms.items():
+        for entry in entries:
+            told = {name: entry.get(name) for name in ("bias", "slope", "skill", "rho_a", "steps_off", "kl")}
+            print(arm, entry["iteration"], *(f"{k} {v:.3f}" for k, v in told.items() if v is not None))
+    for name, found in held.items():
+        print(name, *(f"{k} {found[k]:.3f}" for k in ("bias", "slope", "skill", "rho_a") if k in found))
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / "critic_drift.svg").write_text(picture(arms) + "\n", encoding="utf-8")
+    return conclude(RESULTS / "critic_drift.json", results, CRITERIA)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

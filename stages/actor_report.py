@@ -1,0 +1,105 @@
+"""The actor's report: how it learned, and whether its critic still knew it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+DRIFT = "critic_drift/"
+FREE = ("bias", "slope", "skill", "auroc", "correction_slope", "correction_shift")
+PAID = ("rho_a", "sign_agreement", "ev_within", "sibling_excess", "sibling_pairs")
+READINGS = {
+    "bias": "mean of value minus outcome; 0 is right",
+    "slope": "log-odds of success on those of the value; 1 is right",
+    "skill": "Brier gained over the best constant",
+    "auroc": "chance that a success is ranked above a failure",
+    "correction_slope": "of the recalibration in use",
+    "correction_shift": "of the recalibration in use",
+    "rho_a": "correlation of step advantages with those of fresh continuations",
+    "sign_agreement": "share of clear steps whose direction it sees",
+    "ev_within": "explained variance within a rollout",
+    "sibling_excess": "how much more often than chance it names the best next step",
+    "sibling_pairs": "of two clearly different next steps it prefers the better",
+}
+
+
+def actor_report(history: Sequence[Mapping[str, Any]], num_updates: int, planned: int) -> dict[str, Any]:
+    """Returns report.json of the actor: updates, and the drift of its critic iteration by iteration.
+
+    Args:
+        history: of metrics.jsonl.
+        num_updates: taken.
+        planned: asked for.
+    """
+    looks = [entry for entry in history if "rollouts/count" in entry]
+    drift = [
+        {"iteration": entry["iteration"]}
+        | {name.removeprefix(DRIFT): value for name, value in entry.items() if name.startswith(DRIFT)}
+        for entry in looks
+        if any(name.startswith(DRIFT) for name in entry)
+    ]
+    return {"updates": num_updates, "updates_planned": planned, "drift": drift}
+
+
+def actor_page(report: Mapping[str, Any]) -> str:
+    """Returns report.html of the actor: the curves of the drift monitor, a pure function of the report."""
+    from pipeline.report import Drawing, Section, Table, Text, page
+    from pipeline.report.plots import Line, lines
+
+    drift = report["drift"]
+    if not drift:
+        note = Text("This credit mode has no critic, so there is nothing to watch.", "note")
+        return page("Actor", [Section("Critic's drift", (note,))])
+
+    def curve(name: str, x: str = "iteration") -> Line:
+        points = [entry for entry in drift if isinstance(entry.get(name), int | float)]
+        bounded = all(f"{name}_low" in entry and f"{name}_high" in entry for entry in points)
+        return Line(
+            name,
+            [entry[x] for entry in points],
+            [entry[name] for entry in points],
+            [entry[f"{name}_low"] for entry in points] if points and bounded else None,
+            [entry[f"{name}_high"] for entry in points] if points and bounded else None,
+        )
+
+    level = lines(
+        "level",
+        [line for name in ("bias", "skill") if (line := curve(name)).x],
+        x_label="iteration",
+        y_label="on the actor's fresh rollouts",
+        level=0.0,
+    )
+    blocks: list[Any] = [
+        Drawing(level, "Bias (value minus outcome) and Brier skill of the values that credit was given with.")
+    ]
+    ranking = [line for name in ("slope", "auroc") if (line := curve(name)).x]
+    if ranking:
+        svg = lines(
+            "ranking", ranking, x_label="iteration", y_label="on the actor's fresh rollouts", level=1.0
+        )
+        blocks.append(Drawing(svg, "Slope in log-odds (1 is right) and AUROC."))
+    for x, x_label in (("iteration", "iteration"), ("kl", "KL to the starting policy, nats per token")):
+        steps = [line for name in ("rho_a", "sign_agreement", "ev_within") if (line := curve(name, x)).x]
+        if steps:
+            svg = lines(
+                f"steps-{x}", steps, x_label=x_label, y_label="against fresh continuations", level=0.0
+            )
+            blocks.append(Drawing(svg, "Step advantages of the critic against the present actor's."))
+    last = drift[-1]
+    rows = []
+    for name in (*FREE, *PAID):
+        found = [entry for entry in drift if isinstance(entry.get(name), int | float)]
+        if found:
+            cells = (f"{entry[name]:.3f} (iteration {entry['iteration']})" for entry in (found[0], found[-1]))
+            rows.append((name, *cells, READINGS[name]))
+    blocks.append(Table(("measure", "first", "last", "reading"), tuple(rows)))
+    off = [str(entry["iteration"]) for entry in drift if entry.get("steps_off")]
+    words = (
+        f"Step advantages were found off in iterations {', '.join(off)}."
+        if off
+        else "No check found step advantages off."
+        if any("steps_off" in entry for entry in drift)
+        else "No check by fresh continuations was made (actor.drift.paid_every)."
+    )
+    kl = f" KL to the starting policy at the end: {last['kl']:.4f} nats per token." if last.get("kl") else ""
+    return page("Actor", [Section("Does the critic still know the actor?", (Text(words + kl), *blocks))])

@@ -1,0 +1,54 @@
+"""Requests for fresh continuations of a rollout from one of its states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeline.ids import continuation_id, rollout_id, seed_of
+
+if TYPE_CHECKING:
+    from env.episodes import EpisodeRequest
+    from pipeline.runner import Start
+    from pipeline.types import Rollout, Task
+
+
+def continuations(
+    start: Start, parent: Rollout, step_index: int, task: Task, num: int, *, purpose: str, first_draw: int = 0
+) -> list[EpisodeRequest]:
+    """Returns requests for `num` fresh continuations of `parent` from the state before a step.
+
+    Their seeds follow from the parent's seed, never from its id: an id changes with every digest upstream
+    (a new version of a library is enough), and where the rollouts stay as they were, so must these.
+
+    Args:
+        start: the stage's.
+        parent: from its first step on.
+        step_index: of the state.
+        task: the parent's.
+        num: how many.
+        purpose: tells the random numbers of stages apart.
+        first_draw: number of the first one.
+    """
+    from env.episodes import EpisodeRequest
+
+    return [
+        EpisodeRequest(
+            rollout_id=continuation_id(start.stage_key, parent.rollout_id, step_index, parent.context, draw),
+            task=task,
+            group_id=parent.group_id,
+            iteration=parent.iteration,
+            attempt=parent.attempt,
+            draw=draw,
+            seed=seed_of(start.seed, purpose, parent.seed, step_index, parent.context, draw),
+            parent_rollout_ids=(parent.rollout_id,),
+            feedback_in_context=parent.feedback_in_context,
+            parent=parent,
+            start_step_index=step_index,
+        )
+        for draw in range(first_draw, first_draw + num)
+    ]
+
+
+def is_whole(rollout: Rollout) -> bool:
+    """Returns whether a rollout was played from its prompt, rather than continued from a state."""
+    return rollout.rollout_id == rollout_id(rollout.group_id, rollout.attempt, rollout.draw)

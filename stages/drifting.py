@@ -1,0 +1,300 @@
+"""Watches the frozen critic while the actor trains, and reacts as configured.
+
+What is decided in an iteration counts from the next one on: no baseline then has seen its own outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from critics.audit import AuditData
+from critics.drift import Correction, fit_correction, free_check, level_is_off, paid_check, steps_are_off
+from critics.siblings import sibling_measures
+from pipeline.credit import VDapo
+from pipeline.ids import seed_of
+from pipeline.statistics import interval_dict
+from pipeline.types import Rollout, Task
+from stages.backends import load_critic
+from stages.continuing import continuations, is_whole
+from stages.refreshing import gate_of
+from stages.refusals import gate_allows
+from stages.sibling_sets import measured_siblings, play_siblings
+
+if TYPE_CHECKING:
+    from critics.contract import FrozenCritic
+    from pipeline.credit import Credit
+    from pipeline.runner import Start
+    from stages.backends import Player
+    from stages.settings import Actor, Drift
+
+NUM_RESAMPLES = 500
+CLEAN_CHECKS = 2
+"""Paid checks running without a finding, after which alpha rises (start value)."""
+
+
+class Watch:
+    """A critic under watch.
+
+    Attributes:
+        critic: as it was frozen, or as it was refreshed.
+        state: everything that later iterations depend on; JSON, kept in checkpoints.
+    """
+
+    def __init__(self, start: Start, critic: FrozenCritic, tasks: Sequence[Task]) -> None:
+        self._start = start
+        self._actor: Actor = start.config.actor
+        self._settings: Drift = start.config.actor.drift
+        self._tasks = {task.task_id: task for task in tasks}
+        self._clusters = {task.task_id: task.cluster for task in tasks}
+        self.critic = critic
+        self.state: dict[str, Any] = {
+            "slope": 1.0,
+            "shift": 0.0,
+            "clean_checks": 0,
+            "steps_off": False,
+            "next_check": self._settings.paid_every,
+            "refreshes": 0,
+            "wants_refresh": False,
+            "refreshed": None,
+            "adv_rmse": None,
+            "kl": 0.0,  # of the weights after the last update
+            "sampled_kl": 0.0,  # of those that sample the iteration
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a checkpoint's state, with the refreshed critic if there was one."""
+        self.state = dict(state)
+        if self.state["refreshed"]:
+            folder = self._start.run_dir / self.state["refreshed"]
+            self.critic = load_critic(self._start.config, folder / "critic" / "critic")
+
+    def values(self, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
+        """Returns the corrected values [T] of each rollout's states."""
+        correction = Correction(self.state["slope"], self.state["shift"])
+        return [correction(v) for v in self.critic.values(rollouts)]
+
+    def credit(self, credit: Credit) -> Credit:
+        """Returns the credit mode with the weight that the checks so far allow."""
+        if not isinstance(credit, VDapo) or not credit.alpha:
+            return credit
+        if self.state["adv_rmse"] is not None:
+            credit = replace(credit, adv_rmse=self.state["adv_rmse"])
+        if self.state["steps_off"]:
+            return replace(credit, alpha=0.0)
+        if self.state["clean_checks"] >= CLEAN_CHECKS:
+            return replace(credit, alpha=self._actor.alpha_after_clean)
+        return credit
+
+    # -- what is sampled for it ------------------------------------------------------------------------
+
+    def is_due(self, num_updates: int, credit: Credit) -> bool:
+        """Returns whether a paid check is due before the next update."""
+        weighs = isinstance(credit, VDapo) and credit.alpha > 0
+        return bool(self._settings.paid_every and weighs and num_updates >= self.state["next_check"])
+
+    def play(self, player: Player, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """Returns fresh continuations by the present actor, of states and siblings of some bare rollouts.
+
+        The rollouts are chosen by their seeds, whole, until there are enough states.
+        """
+        usable = [r for r in rollouts if not r.guided and r.reward is not None and r.steps]
+        ordered = sorted(usable, key=lambda r: seed_of("drift", r.seed))
+        chosen: list[Rollout] = []
+        while ordered and sum(len(r.steps) for r in chosen) < self._settings.states:
+            chosen.append(ordered.pop(0))
+        requests = [
+            request
+            for rollout in chosen
+            for step in rollout.steps
+            for request in continuations(
+                self._start,
+                rollout,
+                step.step_index,
+                self._tasks[rollout.task_id],
+                self._settings.num_continuations,
+                purpose="drift",
+            )
+        ]
+        played = player.play(requests, on_finish=lambda _: self._start.stop_if_asked())
+        return played + play_siblings(
+            self._start,
+            player,
+            (ordered or chosen)[: self._settings.sibling_sets],
+            self._tasks,
+            size=self._settings.sibling_size,
+            num_continuations=self._settings.num_continuations,
+            first_draw=self._settings.num_continuations,
+            purpose="drift",
+        )
+
+    # -- what is found and done ------------------------------------------------------------------------
+
+    def moved(self, metrics: Mapping[str, float]) -> None:
+        """Notes how far an update left the actor from its start."""
+        if "ref_kl" in metrics:
+            self.state = self.state | {"kl": float(metrics["ref_kl"])}
+
+    def after(
+        self,
+        rollouts: Sequence[Rollout],
+        values: Mapping[str, np.ndarray],
+        checked: Sequence[Rollout],
+        num_updates: int,
+    ) -> dict[str, Any]:
+        """Returns an iteration's checks as metrics, and decides what holds from the next one on.
+
+        Args:
+            rollouts: of the iteration.
+            values: rollout_id -> [T] those that its credit was given with.
+            checked: what `play` sampled in it; nothing if no paid check was due.
+            num_updates: taken before the iteration's updates.
+        """
+        paid = self.check([*rollouts, *checked], num_updates) if checked else {}
+        metrics = self.look(rollouts, values) | paid | {"critic_drift/kl": self.state["sampled_kl"]}
+        self.state = self.state | {"sampled_kl": self.state["kl"]}
+        return metrics
+
+    def look(self, rollouts: Sequence[Rollout], values: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Returns the free check of an iteration's rollouts, and corrects level and slope if they are off.
+
+        Args:
+            rollouts: of the iteration.
+            values: rollout_id -> [T] those that its credit was given with, corrected as it was then.
+        """
+        bare = [r for r in rollouts if is_whole(r) and not r.guided and r.reward is not None and r.steps]
+        if not bare:
+            return {}
+        rewards = [float(r.reward or 0.0) for r in bare]
+        found = free_check([values[r.rollout_id] for r in bare], rewards)
+        limits = self._settings
+        if limits.recalibrate and level_is_off(
+            found, max_bias=limits.max_bias, min_slope=limits.min_slope, max_slope=limits.max_slope
+        ):
+            fitted = fit_correction(self.critic.values(bare), rewards)
+            self.state = self.state | {"slope": fitted.slope, "shift": fitted.shift}
+            self._start.say(
+                f"drift: bias {found['bias']:+.3f}, slope {found.get('slope', float('nan')):.2f}; the "
+                f"critic is recalibrated from the next iteration on (slope {fitted.slope:.2f}, shift "
+                f"{fitted.shift:+.2f})"
+            )
+        found |= {"correction_slope": self.state["slope"], "correction_shift": self.state["shift"]}
+        return {f"critic_drift/{name}": value for name, value in found.items()}
+
+    def check(self, rollouts: Sequence[Rollout], num_updates: int) -> dict[str, Any]:
+        """Returns the paid check of what `play` sampled, and takes the step weight away if steps are off."""
+        audit = self._audit(rollouts)
+        found = paid_check(audit, num_resamples=NUM_RESAMPLES, seed=self._start.seed)
+        parents = {r.rollout_id: r for r in rollouts if is_whole(r)}
+        siblings = measured_siblings(
+            rollouts, parents, self.values, self._clusters, first_draw=self._settings.num_continuations
+        )
+        told, _ = sibling_measures(siblings, num_resamples=NUM_RESAMPLES, seed=self._start.seed)
+        found |= {name: told[name] for name in ("sibling_excess", "sibling_pairs")}
+        off = steps_are_off(found, min_sign_agreement=self._settings.min_sign_agreement)
+        self.state = self.state | {
+            "clean_checks": 0 if off else self.state["clean_checks"] + 1,
+            "next_check": num_updates + self._settings.paid_every,
+            "steps_off": self.state["steps_off"] or (off and self._settings.step_weight_to_zero),
+            "wants_refresh": off and self.may_refresh,
+        }
+        if off:
+            self._start.say(
+                f"drift: after {num_updates} updates rho_A is {found['rho_a'].value:.2f} "
+                f"[{found['rho_a'].low:.2f}, {found['rho_a'].high:.2f}], signs agree in "
+                f"{found['sign_agreement'].value:.2f}: the critic no longer knows this actor's steps"
+                + ("; its step weight is 0 from the next iteration on" if self.state["steps_off"] else "")
+            )
+        metrics: dict[str, Any] = {
+            "critic_drift/steps_off": float(off),
+            "critic_drift/states": float(len(audit)),
+        }
+        for name, interval in found.items():
+            for part, number in interval_dict(interval).items():
+                if number is not None:
+                    metrics[f"critic_drift/{name}" + ("" if part == "value" else f"_{part}")] = number
+        return metrics
+
+    @property
+    def wants_refresh(self) -> bool:
+        """Whether the last paid check asks for a critic of the present actor."""
+        return bool(self.state["wants_refresh"])
+
+    def refreshed(self, run_dir: Path, policy_digest: str, tokenizer_digest: str) -> None:
+        """Takes over a critic that was made for the present actor; alpha returns if its gate passed.
+
+        Args:
+            run_dir: the refreshing run.
+            policy_digest: of the actor that it was made for.
+            tokenizer_digest: of the actor.
+        """
+        gate = gate_of(run_dir)
+        critic = load_critic(self._start.config, run_dir / "critic" / "critic")
+        critic.check_matches(tokenizer_digest=tokenizer_digest, label_policy_digest=policy_digest)
+        self.critic = critic
+        self.state = self.state | {
+            "slope": 1.0,
+            "shift": 0.0,
+            "clean_checks": 0,
+            "steps_off": not gate_allows(
+                gate, self._actor.model_copy(update={"on_weak_critic": "group_only"})
+            ),
+            "refreshes": self.state["refreshes"] + 1,
+            "refreshed": str(run_dir.relative_to(self._start.run_dir.resolve())),
+            "adv_rmse": gate["adv_rmse"] or 0.0,
+            "wants_refresh": False,
+        }
+        self._start.say(f"drift: the critic was refreshed; its gate says {gate['verdict']}")
+
+    @property
+    def may_refresh(self) -> bool:
+        """Whether the settings allow another refresh."""
+        most = {"never": 0, "once": 1, "on_drift": float("inf")}[self._settings.refresh]
+        return bool(self.state["refreshes"] < most)
+
+    def _audit(self, rollouts: Sequence[Rollout]) -> AuditData:
+        parents = {r.rollout_id: r for r in rollouts if is_whole(r)}
+        counts: dict[tuple[str, int], list[float]] = {}
+        for r in rollouts:
+            if r.rollout_id in parents or r.reward is None or r.parent_rollout_ids[0] not in parents:
+                continue
+            if r.draw < self._settings.num_continuations:
+                counts.setdefault((r.parent_rollout_ids[0], r.start_step_index), []).append(r.reward)
+        states = {name for name, _ in counts}
+        audited = [parent for name, parent in parents.items() if name in states]
+        rows = [
+            (
+                r.rollout_id,
+                step.step_index,
+                r.task_id,
+                self._clusters[r.task_id],
+                float(v),
+                len(got),
+                sum(got),
+            )
+            for r, values in zip(audited, self.values(audited), strict=True)
+            for step, v in zip(r.steps, values, strict=True)
+            if len(got := counts.get((r.rollout_id, step.step_index), [])) >= 2
+        ]
+        ids, steps, tasks, clusters, p, K, k = (
+            map(np.array, zip(*rows, strict=True)) if rows else (np.zeros(0),) * 7
+        )
+        N = len(rows)
+        return AuditData(
+            rollout_id=ids,
+            step_index=steps,
+            context=np.full(N, "bare"),
+            task_id=tasks,
+            cluster=clusters,
+            level=np.zeros(N, int),
+            split=np.full(N, ""),
+            position=np.zeros(N),
+            p=p,
+            k=np.rint(k).astype(int),
+            K=K,
+            v_star=np.full(N, np.nan),
+        )

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from critics import gate
+from critics.located import first_error, predicted_error
+from critics.probes import KINDS, Probed, holds, length_correlations, probe_changes, probe_table
+from pipeline.statistics import Interval
+
+
+def probed(**changes: float) -> Probed:
+    """Returns 60 changed states of each kind, p moved by the given mean (default: as it must)."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for kind, about in KINDS.items():
+        mean = changes.get(kind, 0.0 if about.expects == "no rise" else -0.2)
+        for i in range(60):
+            before = rng.uniform(0.3, 0.7)
+            rows.append((kind, f"c{i // 2}", before, before + mean + rng.normal(0, 0.02)))
+    return Probed.of(rows)
+
+
+def condition(changes: Probed, **options) -> gate.Condition:
+    fine = Interval(0.5, 0.4, 0.6)
+    names = ("ev", "ev_within", "rho_a", "skill_over_task_rate", "skill_over_constant", "skill_over_position")
+    measures = dict.fromkeys(names, fine) | {"ece_excess": Interval(0.0, 0.0, 0.01)}
+    found = gate.judge(
+        {"bare": measures}, converged=True, probes=probe_changes(changes, num_resamples=200), **options
+    )
+    assert {c.name for c in found if c.passed is False} <= {"probes"}
+    return next(c for c in found if c.name == "probes")
+
+
+def test_a_critic_that_form_does_not_move_and_content_does_passes() -> None:
+    assert condition(probed()).passed is True
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_probe_fails_the_gate_by_itself_and_is_named(kind) -> None:
+    bad = 0.05 if KINDS[kind].expects == "no rise" else 0.0
+    found = condition(probed(**{kind: bad}))
+    assert found.passed is False
+    assert found.reason.startswith(kind)
+    assert condition(probed(**{kind: bad}), judge_probes=False).passed == gate.NOT_JUDGED
+
+
+def test_a_critic_may_fall_at_a_cosmetic_change_and_may_rise_by_the_margin() -> None:
+    assert condition(probed(filler=-0.3, duplicate=0.005)).passed is True
+    assert condition(probed(duplicate=0.03)).passed is False
+    assert condition(probed(duplicate=0.03), max_probe_rise=0.1).passed is True
+
+
+def test_what_was_not_probed_is_said_and_nothing_probed_is_no_pass() -> None:
+    some = probed()
+    without = Probed.of(
+        [
+            row
+            for row in zip(some.kind, some.cluster, some.before, some.after, strict=True)
+            if row[0] != "split"
+        ]
+    )
+    assert condition(without).reason.endswith("not measured: split")
+    assert condition(Probed.of([])).passed == gate.NOT_MEASURED
+    assert holds("filler", Interval(0.0, np.nan, np.nan)) is None
+    table = probe_table(probe_changes(without, num_resamples=100))
+    assert [row["holds"] for row in table if row["kind"] == "split"] == [None]
+
+
+def test_length_left_over_sees_a_critic_that_misses_what_length_tells(make_audit) -> None:
+    audit, _V = make_audit(lambda V, rng: V + rng.normal(0, 0.05, V.shape), num_rollouts=1500)
+    found = length_correlations(audit, num_resamples=200)["step_count"]
+    assert not found["given_truth"].excludes(0)
+    assert not found["left_over"].excludes(0)
+    tilted, _ = make_audit(lambda V, rng: V + 0.1 * np.arange(V.shape[1]) / V.shape[1], num_rollouts=1500)
+    found = length_correlations(tilted, num_resamples=200)["step_count"]
+    assert found["given_truth"].low > 0.1
+    assert found["left_over"].high < 0
+
+
+def test_a_calibrated_critic_that_sees_only_the_length_is_not_blamed_for_it(make_audit) -> None:
+    """Why the correlation given the truth is read, not judged: here it is large and nothing is wrong."""
+    audit, V = make_audit(lambda V, rng: V, num_rollouts=3000)
+    drift = np.linspace(-1, 1, V.shape[1])
+    V = 1 / (1 + np.exp(-(drift + np.random.default_rng(1).normal(size=V.shape))))
+    p = np.broadcast_to(V.mean(axis=0), V.shape).ravel()
+    k = np.random.default_rng(2).binomial(32, V).ravel()
+    found = length_correlations(replace(audit, p=p, k=k), num_resamples=200)["step_count"]
+    assert found["given_truth"].low > 0.5
+    assert not found["left_over"].excludes(0)
+
+
+def test_the_first_error_is_where_the_value_falls() -> None:
+    assert predicted_error([0.5, 0.6, 0.55], 1.0) is None
+    assert predicted_error([0.5, 0.6, 0.55], 0.0) == 2
+
+
+def test_first_errors_are_counted_against_the_verifiers(make_audit) -> None:
+    audit, _ = make_audit(lambda V, rng: V, num_rollouts=4)
+    r = audit.rollouts[0]
+    wrong = ("ok", "wrong", "ok", "wrong")
+    rollouts = [
+        replace(r, values=(0.8, 0.8, 0.1, 0.1), statuses=wrong, reward=0.0),  # exact
+        replace(r, values=(0.8, 0.8, 0.8, 0.1), statuses=wrong, reward=0.0),  # one off
+        replace(r, values=(0.8, 0.8, 0.8, 0.9), statuses=("ok",) * 4, reward=1.0),  # none, rightly
+        replace(r, values=(0.8, 0.1, 0.8, 0.9), statuses=("ok",) * 4, reward=1.0),  # seen where none is
+        replace(r, context="guided"),
+    ]
+    found = first_error(rollouts)
+    assert (found["num_wrong"], found["num_right"]) == (2, 2)
+    assert found["exact"].value == 0.5
+    assert found["within_one"].value == 1.0
+    assert found["none"].value == 0.5
+    assert found["f1"].value == pytest.approx(0.5)

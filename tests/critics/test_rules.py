@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from critics.bootstrap import Bootstrap, td_targets
+from critics.fitting import fit, held_out
+from critics.rows import critic_rows
+from critics.rules import RULES, retarget
+from critics.targets import build_labels, check_labels
+from pipeline.types import Label, Step
+
+POLICY = "policy-0"
+
+
+def soft(rollouts):
+    return build_labels(rollouts, {}, kappa=0.0, label_policy_digest=POLICY, seed=0)[0]
+
+
+def targets_of(labels, rollout_id="a"):
+    return {x.step_index: x.target for x in labels if x.rollout_id == rollout_id}
+
+
+def test_each_rule_gives_its_targets_where_it_may(make_rollout) -> None:
+    won = make_rollout("a", num_steps=7)
+    lost = make_rollout("b", task="t1", num_steps=7, reward=0.0, wrong={2: "missing"})
+    blank = make_rollout("c", task="t2", num_steps=3, reward=0.0)
+    rollouts = [won, lost, blank]
+    found = {rule: retarget(soft(rollouts), rollouts, rule, policy=POLICY) for rule in RULES}
+    for rule in ("monte_carlo", "td", "td_lambda"):
+        assert targets_of(found[rule]) == dict.fromkeys((0, 1, 2, 4), 1.0)
+        assert targets_of(found[rule], "b") == dict.fromkeys((0, 1, 2, 4), 0.0)
+    assert targets_of(found["outcome_dense"]) == dict.fromkeys(range(7), 1.0)
+    decayed = targets_of(found["rule_decay"], "b")
+    assert [decayed[i] for i in range(7)] == pytest.approx([0.5, 0.45, 0.405, 0, 0, 0, 0])
+    assert set(targets_of(found["rule_decay"], "c").values()) == {0.0}
+    for rule, labels in found.items():
+        assert {x.label_source for x in labels} == {rule}
+        assert {x.weight for x in labels} == {1.0}
+
+
+def test_every_rule_passes_the_loader_and_keeps_the_counts(make_rollout, make_task) -> None:
+    rollouts = [make_rollout(f"r{i}", task=f"t{i}", reward=float(i % 2)) for i in range(6)]
+    tasks = [make_task(f"t{i}") for i in range(6)]
+    for rule in RULES:
+        labels = retarget(soft(rollouts), rollouts, rule, policy=POLICY)
+        assert check_labels(labels, rollouts, tasks, label_policy_digest=POLICY)["num_samples"] == len(
+            soft(rollouts)
+        )
+
+
+def test_rollouts_of_another_policy_or_without_a_reward_are_no_targets(make_rollout) -> None:
+    rollouts = [
+        make_rollout("a", policy_digest="other"),
+        make_rollout("b", reward=None, env_status="infra_error"),
+    ]
+    assert retarget(soft(rollouts), rollouts, "outcome_dense", policy=POLICY) == []
+    with pytest.raises(ValueError, match="known: monte_carlo"):
+        retarget([], [], "nosuch", policy=POLICY)
+
+
+def test_lam_one_is_the_reward_and_lam_zero_the_next_value() -> None:
+    values = np.array([0.2, 0.5, 0.9])
+    assert td_targets(values, 1.0, 1.0).tolist() == [1.0, 1.0, 1.0]
+    assert td_targets(values, 0.0, 0.0).tolist() == [0.5, 0.9, 0.0]
+    # y(lam) - V is the advantage with trace decay lam.
+    from pipeline.credit.steps import gae, outcome_rewards
+
+    advantage = gae(outcome_rewards(1.0, 3), values, gamma=1.0, lam=0.7)
+    assert td_targets(values, 1.0, 0.7) - values == pytest.approx(advantage)
+
+
+@dataclass(frozen=True)
+class Settings:
+    head_updates: int = 4
+    head_learning_rate: float = 1e-2
+    learning_rate: float = 3e-3
+    max_epochs: float = 8
+    batch_states: int = 64
+    evaluations_per_epoch: int = 1
+    patience: int = 8
+    error_weight: float = 0.0
+
+
+NUM_CELLS = 4
+
+
+def walks(make_rollout, number, seed):
+    """Random walks on 0..4 with V(i) = i/4: 4 is won. Labels: the outcome at the fixed turns."""
+    rng = np.random.default_rng(seed)
+    rollouts = []
+    for i in range(number):
+        cell = int(rng.integers(1, NUM_CELLS))
+        start, cells = cell, []
+        while 0 < cell < NUM_CELLS:
+            cell += int(rng.choice([-1, 1]))
+            cells.append(cell)
+        tokens = tuple(20 + c for c in cells)
+        rollouts.append(
+            make_rollout(
+                f"w{seed}-{i}",
+                task=f"t{i % 40}",
+                prompt_token_ids=(1, 20 + start),
+                response_token_ids=tokens,
+                loss_mask=(1,) * len(tokens),
+                logprobs=(0.0,) * len(tokens),
+                steps=tuple(Step(t, t, t + 1, "") for t in range(len(tokens))),
+                reward=float(cells[-1] == NUM_CELLS),
+            )
+        )
+    return rollouts
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.9])
+def test_bootstrapped_targets_find_the_values_of_a_chain(tiny_trunk, make_rollout, lam) -> None:
+    from critics.logistic import sigmoid
+    from critics.model import make_critic
+    from pipeline.training.torch import TorchTrainer
+
+    rollouts, others = walks(make_rollout, 300, 0), walks(make_rollout, 100, 1)
+    labels = retarget(soft(rollouts), rollouts, "td_lambda", policy=POLICY)
+    truth = [
+        Label(
+            r.rollout_id, t, "bare", 8, round(8 * cell / NUM_CELLS), None, cell / NUM_CELLS, 8.0, "x", POLICY
+        )
+        for r in others
+        for t, cell in enumerate([r.prompt_token_ids[1] - 20, *(x - 20 for x in r.response_token_ids[:-1])])
+    ]
+    validation = held_out(others, truth)
+    trainer = TorchTrainer(
+        make_critic(tiny_trunk), head="critic", learning_rate=lambda _: 0.0, micro_batch_tokens=4096
+    )
+    result = fit(
+        trainer,
+        critic_rows(rollouts, labels),
+        validation,
+        Settings(),
+        seed=0,
+        keep=lambda i: None,
+        bootstrap=Bootstrap.of(rollouts, lam),
+    )
+    p = sigmoid(validation.logits(trainer) + result.base_logit)
+    exact = validation.num_success / validation.num_samples
+    assert np.corrcoef(p, exact)[0, 1] > 0.9
+    assert np.sqrt(np.mean((p - exact) ** 2)) < 0.12

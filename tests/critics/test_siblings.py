@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from critics.siblings import Siblings, distinct_steps, joined, sibling_measures, top_share
+
+
+def sets_of(distort, *, num_sets: int = 100, size: int = 4, K: int = 32, seed: int = 0) -> Siblings:
+    rng = np.random.default_rng(seed)
+    V = 1 / (1 + np.exp(-1.5 * rng.normal(size=(num_sets, size))))
+    p = distort(V, rng)
+    rows = [
+        (f"s{i}", f"c{i // 2}", float(p[i, j]), int(rng.binomial(K, V[i, j])), K)
+        for i in range(num_sets)
+        for j in range(size)
+    ]
+    return Siblings.of(rows)
+
+
+def test_a_critic_that_knows_the_values_names_the_best_step_and_a_blind_one_does_not() -> None:
+    good, num_sets = sibling_measures(sets_of(lambda V, rng: V), num_resamples=300)
+    assert num_sets == 100
+    assert good["sibling_excess"].low > 0.4
+    assert good["sibling_pairs"].value > 0.97
+    blind, _ = sibling_measures(sets_of(lambda V, rng: rng.random(V.shape)), num_resamples=300)
+    assert blind["sibling_excess"].low < 0 < blind["sibling_excess"].high
+    constant, _ = sibling_measures(sets_of(lambda V, rng: np.full(V.shape, 0.5)), num_resamples=300)
+    assert constant["sibling_excess"].value == pytest.approx(0)
+    assert constant["sibling_pairs"].value == 0
+    backwards, _ = sibling_measures(sets_of(lambda V, rng: 1 - V), num_resamples=300)
+    assert backwards["sibling_excess"].high < 0
+
+
+def test_eight_continuations_are_judged_by_the_others_only() -> None:
+    found, _ = sibling_measures(sets_of(lambda V, rng: V), num_resamples=300)
+    assert 0.2 < found["sibling_mc8_excess"].value < found["sibling_excess"].value
+    # Where steps do not differ, eight continuations cannot know which luck the others will have.
+    rng = np.random.default_rng(1)
+    alike = Siblings.of(
+        [(f"s{i // 4}", f"c{i // 8}", 0.5, int(rng.binomial(32, 0.5)), 32) for i in range(1600)]
+    )
+    found, _ = sibling_measures(alike, num_resamples=300)
+    assert found["sibling_mc8_excess"].low < 0 < found["sibling_mc8_excess"].high
+    few, _ = sibling_measures(sets_of(lambda V, rng: V, K=8), num_resamples=100)
+    assert np.isnan(few["sibling_mc8"].value)
+
+
+def test_the_spread_of_sibling_values_is_recovered_at_few_continuations() -> None:
+    rng = np.random.default_rng(0)
+    V = 1 / (1 + np.exp(-1.5 * rng.normal(size=(4000, 4))))
+    rows = [
+        (f"s{i}", f"c{i}", V[i, j], int(rng.binomial(8, V[i, j])), 8) for i in range(4000) for j in range(4)
+    ]
+    found, _ = sibling_measures(Siblings.of(rows), num_resamples=100)
+    truth = V.var(axis=1, ddof=1).mean()
+    assert found["improvement_variance"].value == pytest.approx(truth, abs=0.003)
+    assert found["improvement_covariance"].value == pytest.approx(truth, abs=0.003)
+
+
+def test_ties_of_scores_are_broken_at_random_and_any_best_truth_counts() -> None:
+    assert top_share(np.array([0.5, 0.5]), np.array([1.0, 0.0])) == (0.5, 0.5)
+    assert top_share(np.array([0.1, 0.2, 0.3]), np.array([1.0, 0.0, 1.0])) == (1.0, pytest.approx(2 / 3))
+
+
+def test_no_sets_leave_everything_undefined() -> None:
+    found, num_sets = sibling_measures(Siblings.of([]), num_resamples=100)
+    assert num_sets == 0
+    assert all(np.isnan(x.value) for x in found.values())
+
+
+def test_a_continuation_is_joined_to_the_episode_that_it_ends(make_rollout) -> None:
+    parent = make_rollout("a", num_steps=4, seed=7)
+    used = parent.steps[2].token_start
+    tail = make_rollout("b", num_steps=2, seed=9)
+    tail = replace(
+        tail,
+        start_step_index=2,
+        parent_rollout_ids=("a",),
+        prompt_token_ids=(*parent.prompt_token_ids, *parent.response_token_ids[:used]),
+        steps=tuple(replace(step, step_index=step.step_index + 2) for step in tail.steps),
+    )
+    whole = joined(parent, tail)
+    assert (whole.rollout_id, whole.seed, whole.start_step_index) == ("b", 7, 0)
+    assert whole.response_token_ids == parent.response_token_ids[:used] + tail.response_token_ids
+    assert [step.step_index for step in whole.steps] == [0, 1, 2, 3]
+    covered = np.zeros(len(whole.response_token_ids), int)
+    for step in whole.steps:
+        covered[step.token_start : step.token_end] += 1
+    assert covered.tolist() == list(whole.loss_mask)
+    with pytest.raises(ValueError, match="does not continue"):
+        joined(make_rollout("c", prompt_token_ids=(9, 9, 9)), tail)
+
+
+def test_siblings_are_distinct_and_go_on(make_rollout) -> None:
+    one, same = make_rollout("a"), make_rollout("b")
+    other = make_rollout("c", response_token_ids=tuple(range(50, 65)))
+    ended = make_rollout("d", num_steps=1, response_token_ids=(1, 2, 3))
+    assert [r.rollout_id for r in distinct_steps([one, same, other, ended])] == ["a", "c"]

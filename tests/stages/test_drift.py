@@ -1,0 +1,202 @@
+"""The watch over a frozen critic: what it samples, finds, and does; and an actor's run under it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from critics.logistic import logit, sigmoid
+from pipeline.credit import VDapo
+from pipeline.ids import rollout_id
+from pipeline.tracking import read_metrics
+from pipeline.types import Rollout, Step, Task
+from stages.actor_report import actor_page, actor_report
+from stages.drifting import Watch
+from stages.refreshing import refresh_settings
+from stages.settings import Actor, Config, Drift
+
+CRITIC = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
+NUM_STEPS, K = 4, 16
+
+
+class FakeCritic:
+    """Says V plus something, in log-odds; V is in each rollout's log-probabilities."""
+
+    def __init__(self, shift: float = 0.0, blind: bool = False) -> None:
+        self.shift, self.blind = shift, blind
+
+    def values(self, rollouts: Any) -> list[np.ndarray]:
+        rng = np.random.default_rng(0)
+        found = []
+        for r in rollouts:
+            V = rng.random(len(r.steps)) if self.blind else np.array(r.logprobs[: len(r.steps)])
+            found.append(sigmoid(logit(V) + self.shift))
+        return found
+
+
+def rollouts_of(number: int) -> list[Rollout]:
+    """Whole bare rollouts whose log-probabilities hold V at their steps."""
+    rng = np.random.default_rng(1)
+    made = []
+    for i in range(number):
+        V = sigmoid(rng.normal() + np.cumsum(rng.normal(0, 1.0, NUM_STEPS)))
+        steps = tuple(Step(t, t, t + 1, "") for t in range(NUM_STEPS))
+        made.append(
+            Rollout(
+                rollout_id(f"g{i}", 0, 0), f"t{i}", f"g{i}", 0, 0, 0, (), 0, False, "", (), (1,),
+                (2,) * NUM_STEPS, (1,) * NUM_STEPS, tuple(V), 1.0, 1.0, -1, 64, i, "p", "tok", "tpl", "ended",
+                float(rng.random() < V[-1]), 0.0, "ok", (), "", "", steps,
+            )
+        )  # fmt: skip
+    return made
+
+
+class FakePlayer:
+    """Continues by tossing a coin with chance V."""
+
+    def play(self, requests: Any, on_finish: Any = None) -> list[Rollout]:
+        rng = np.random.default_rng(2)
+        return [
+            replace(
+                r.parent,
+                rollout_id=r.rollout_id,
+                draw=r.draw,
+                parent_rollout_ids=r.parent_rollout_ids,
+                start_step_index=r.start_step_index,
+                reward=float(rng.random() < r.parent.logprobs[r.start_step_index]),
+                steps=r.parent.steps[:1],
+            )
+            for r in requests
+        ]
+
+
+def watch_of(critic: FakeCritic, **drift: Any) -> Watch:
+    settings = Drift(**{"sibling_sets": 0} | drift)
+    config = SimpleNamespace(actor=Actor(drift=settings), run=SimpleNamespace(seed=0))
+    said: list[str] = []
+    start: Any = SimpleNamespace(
+        config=config, seed=0, stage_key="k", say=said.append, stop_if_asked=lambda: None
+    )
+    tasks = [Task(f"t{i}", "phone", "train", 1, (), "rule", "", "x", f"c{i}", i) for i in range(500)]
+    watch = Watch(start, critic, tasks)  # type: ignore[arg-type]
+    watch.said = said  # type: ignore[attr-defined]
+    return watch
+
+
+CREDIT = VDapo(alpha=0.5)
+
+
+def given(watch: Watch, rollouts: list[Rollout]) -> dict[str, np.ndarray]:
+    return {r.rollout_id: v for r, v in zip(rollouts, watch.values(rollouts), strict=True)}
+
+
+def checked(watch: Watch, rollouts: list[Rollout]) -> dict[str, Any]:
+    return watch.check([*rollouts, *watch.play(FakePlayer(), rollouts)], 20)  # type: ignore[arg-type]
+
+
+def test_a_critic_that_fits_keeps_its_weight_and_earns_more_after_two_clean_checks() -> None:
+    rollouts, watch = rollouts_of(60), watch_of(FakeCritic())
+    assert watch.credit(CREDIT) == CREDIT
+    assert checked(watch, rollouts)["critic_drift/rho_a_low"] > 0
+    assert watch.credit(CREDIT) == CREDIT
+    checked(watch, rollouts)
+    assert watch.credit(CREDIT).alpha == 1.0  # type: ignore[attr-defined]
+    assert not watch.wants_refresh
+
+
+def test_a_stale_critic_loses_its_step_weight_and_asks_for_a_refresh_once() -> None:
+    rollouts, watch = rollouts_of(60), watch_of(FakeCritic(blind=True))
+    found = checked(watch, rollouts)
+    assert found["critic_drift/steps_off"] == 1
+    assert watch.credit(CREDIT).alpha == 0  # type: ignore[attr-defined]
+    assert watch.wants_refresh
+    assert "no longer knows this actor's steps" in watch.said[0]  # type: ignore[attr-defined]
+    watch.state = watch.state | {"refreshes": 1}
+    checked(watch, rollouts)
+    assert not watch.wants_refresh
+    kept = watch_of(FakeCritic(blind=True), step_weight_to_zero=False, refresh="never")
+    checked(kept, rollouts)
+    assert kept.credit(CREDIT) == CREDIT
+    assert not kept.wants_refresh
+
+
+def test_a_level_that_is_off_is_corrected_for_later_iterations_only() -> None:
+    rollouts, watch = rollouts_of(400), watch_of(FakeCritic(shift=-1.5))
+    before = watch.values(rollouts)
+    found = watch.look(rollouts, given(watch, rollouts))
+    assert found["critic_drift/bias"] < -0.1
+    assert found["critic_drift/correction_shift"] > 0.5
+    after = watch.look(rollouts, given(watch, rollouts))
+    assert abs(after["critic_drift/bias"]) < 0.02
+    assert all((a > b).all() for a, b in zip(watch.values(rollouts), before, strict=True))
+    left = watch_of(FakeCritic(shift=-1.5), recalibrate=False)
+    left.look(rollouts, given(left, rollouts))
+    assert left.values(rollouts)[0] == pytest.approx(before[0])
+
+
+def test_checks_are_due_by_updates_and_only_while_the_critic_weighs() -> None:
+    watch = watch_of(FakeCritic(), paid_every=5)
+    assert [watch.is_due(n, CREDIT) for n in (0, 4, 5, 9)] == [False, False, True, True]
+    assert not watch.is_due(5, replace(CREDIT, alpha=0.0))
+    checked(watch, rollouts_of(30))
+    assert watch.state["next_check"] == 25
+    assert not watch_of(FakeCritic(), paid_every=0).is_due(10**6, CREDIT)
+
+
+def test_whole_rollouts_are_continued_until_there_are_enough_states() -> None:
+    watch = watch_of(FakeCritic(), states=10, num_continuations=3)
+    played = watch.play(FakePlayer(), rollouts_of(20))  # type: ignore[arg-type]
+    assert len(played) == 3 * NUM_STEPS * 3
+    assert len({r.rollout_id for r in played}) == len(played)
+
+
+def test_the_state_survives_a_checkpoint() -> None:
+    rollouts, watch = rollouts_of(400), watch_of(FakeCritic(shift=-1.5, blind=False))
+    watch.moved({"ref_kl": 0.02})
+    watch.after(rollouts, given(watch, rollouts), [], 0)
+    again = watch_of(FakeCritic(shift=-1.5))
+    again.restore(json.loads(json.dumps(watch.state)))
+    assert again.state == watch.state
+    assert again.after(rollouts, given(again, rollouts), [], 0)["critic_drift/kl"] == 0.02
+
+
+def test_a_refreshing_run_starts_from_the_actor_and_loads_as_a_configuration(tmp_path: Any) -> None:
+    settings = refresh_settings(Config().model_dump(mode="json"), tmp_path, "00003-abc", tmp_path / "policy")
+    config = Config.model_validate(settings)
+    assert (config.run.name, config.run.data_dir) == ("00003-abc", str(tmp_path))
+    assert (config.sft.base, config.sft.num_updates) == (str(tmp_path / "policy"), 0)
+
+
+def test_the_report_shows_the_curve_and_says_what_was_found() -> None:
+    history = [
+        {"iteration": i, "rollouts/count": 8.0, "critic_drift/bias": -0.05 * i, "critic_drift/kl": 0.01 * i}
+        | ({"critic_drift/rho_a": 0.5, "critic_drift/rho_a_low": 0.3, "critic_drift/rho_a_high": 0.7,
+            "critic_drift/steps_off": float(i == 4)} if i % 2 == 0 else {})
+        for i in range(5)
+    ]  # fmt: skip
+    report = actor_report(history, 10, 10)
+    assert [entry["bias"] for entry in report["drift"]] == [-0.05 * i for i in range(5)]
+    html = actor_page(json.loads(json.dumps(report)))
+    assert "found off in iterations 4" in html
+    assert html.count("<svg") == 3
+    assert "nothing to watch" in actor_page(actor_report([{"iteration": 0, "rollouts/count": 1.0}], 1, 1))
+
+
+def test_an_actor_is_watched_and_its_checks_are_kept_with_its_rollouts(chain: Any, tmp_path: Any) -> None:
+    lab = chain.copy(tmp_path / "lab", *CRITIC)
+    drift = ["paid_every=1", "states=6", "num_continuations=2", "sibling_sets=2", "refresh=never"]
+    assert lab.start("actor", *(f"actor.drift.{setting}" for setting in drift)) == 0
+    looks = [m for m in read_metrics(lab.run_dir / "actor" / "metrics.jsonl") if "rollouts/count" in m]
+    assert "critic_drift/steps_off" not in looks[0]
+    assert looks[1]["critic_drift/states"] >= 6
+    continued = [
+        r for r in lab.rollouts("actor") if r.rollout_id != rollout_id(r.group_id, r.attempt, r.draw)
+    ]
+    assert len(continued) >= 12
+    assert {r.iteration for r in continued} == {1}
+    assert (lab.run_dir / "actor" / "report.html").read_text().startswith("<!doctype html>")
