@@ -27,7 +27,7 @@ from env.phone.world import WorldKey
 from env.probing import Edit
 from env.protocol import Action, ChatStyle
 from pipeline.errors import ArtifactError, ConfigError
-from pipeline.types import Step, Task
+from pipeline.types import Rollout, Task
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Environment:
         scripted_digest: stands for that agent where a rollout names the weights that sampled it.
         policies: names that `demonstrate` knows.
         max_turns: levels -> assistant messages of an episode at most.
-        probe_edits: (an episode's steps, level, style) -> changes that probe a critic of it.
+        probe_edits: (whole rollout, level, style) -> changes of it that probe a critic.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Environment:
     scripted_digest: str
     policies: tuple[str, ...]
     max_turns: Callable[[Iterable[int]], int]
-    probe_edits: Callable[[Sequence[Step], int, ChatStyle], list[Edit]]
+    probe_edits: Callable[[Rollout, int, ChatStyle], list[Edit]]
 
     def style(self, name: str = "compact", tokenizer: Any = None) -> ChatStyle:
         """Returns a prompt style by name, its tools those of the environment.

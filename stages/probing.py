@@ -57,7 +57,7 @@ def probe(
         foreign = next(others, None)
         done: set[str] = set()
         env = player.make_env(task)
-        for edit in _in_hash_order(edits_of(rollout.steps, task.level, player.style), rollout.seed):
+        for edit in _in_hash_order(edits_of(rollout, task.level, player.style), rollout.seed):
             if edit.kind in done or (edit.other_prompt and foreign is None):
                 continue
             state = changed_state(

@@ -1,37 +1,40 @@
 """Cosmetic and harmful changes of a phone step, in the forms that are legal there.
 
 A message without a call ends the episode and of two calls in one message none runs, so a filler has to stand
-before a call, a split to begin with a call that carries nothing, and a merged message to lose a turn.
+before a call, a split to begin with a call that carries nothing, and a merged message to lose a turn. Where time
+helps, at lines that are busy or closed, doing a step twice is no mere repetition: there none is doubled or split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from env.phone.levels import level_settings
 from env.phone.lexicon import FIELDS
-from env.phone.tools import CALL, FORM, SEARCH
+from env.phone.tools import CALL, FORM, SEARCH, WAIT
 from env.probing import Edit
 from env.protocol import ChatStyle, ToolCall
-from pipeline.types import Step
+from pipeline.types import Rollout
 
 FILLER = "Let me think about this step by step."
 CONFIDENT = "This is certainly the right step and it will succeed."
 THANKS = "thank you"
 MADE_UP = "0000"
+TIME_HELPS = frozenset({"on_hold", "closed", "waited"})
+"""What a line, or waiting, comes to where the same message would do more a turn later."""
 
 
-def edits(steps: Sequence[Step], level: int, style: ChatStyle) -> list[Edit]:
-    """Returns every change that one episode's steps allow; only states before the last step are compared.
+def edits(rollout: Rollout, level: int, style: ChatStyle) -> list[Edit]:
+    """Returns every change that an episode allows; only states before its last step are compared.
 
     Args:
-        steps: all of the episode, from its first.
+        rollout: from its first step.
         level: of the task; from where a probe is a strike, a call is not split.
         style: reads and writes messages.
     """
-    found = []
+    found, steps = [], rollout.steps
     probe_is_free = not level_settings(level).probe_is_strike
+    gains_by_time = {event.turn for event in rollout.events if event.code in TIME_HELPS}
     for i, step in enumerate(steps[:-1]):
         found.append(Edit("empty_reply", start=i, texts=(THANKS if i % 2 else "",), compare=i))
         action = style.parse(step.text)
@@ -41,22 +44,26 @@ def edits(steps: Sequence[Step], level: int, style: ChatStyle) -> list[Edit]:
         found += [
             Edit("filler", start=i, texts=(f"{FILLER}\n{step.text}",), compare=i + 1, same_events=True),
             Edit("style", start=i, texts=(f"{CONFIDENT}\n{step.text}",), compare=i + 1, same_events=True),
-            Edit("duplicate", start=i + 1, texts=(step.text,), compare=i + 1),
         ]
-        if probe_is_free and call.name == CALL and any(call.arguments["auth_info"].values()):
-            bare = replace(call, arguments=call.arguments | {"auth_info": {}})
-            found.append(Edit("split", start=i, texts=(_text(style, bare), step.text), compare=i + 1))
-        if style.parse(steps[i + 1].text).status == "ok":
-            found.append(Edit("merge", start=i, texts=(f"{step.text}\n{steps[i + 1].text}",), compare=i))
+        if call.name != WAIT and i not in gains_by_time:
+            found.append(Edit("duplicate", start=i + 1, texts=(step.text,), compare=i + 1))
+            if probe_is_free and call.name == CALL and any(call.arguments["auth_info"].values()):
+                bare = replace(call, arguments=call.arguments | {"auth_info": {}})
+                found.append(Edit("split", start=i, texts=(_text(style, bare), step.text), compare=i + 1))
+        if next_calls := style.parse(steps[i + 1].text).calls:
+            # Of its words only the call, else thinking between the two would hide the first from the parser.
+            merged = f"{step.text}\n{_text(style, next_calls[0])}"
+            found.append(Edit("merge", start=i, texts=(merged,), compare=i))
         if step.verifier_status == "ok":
-            text = _text(style, corrupted(call))
-            found.append(Edit("corrupted_step", start=i, texts=(text,), compare=i + 1))
+            if call.name != CALL or i not in gains_by_time:  # else nobody has heard yet what it says
+                text = _text(style, corrupted(call))
+                found.append(Edit("corrupted_step", start=i, texts=(text,), compare=i + 1))
             found.append(Edit("swapped_task", start=i + 1, texts=(), compare=i + 1, other_prompt=True))
     return found
 
 
 def corrupted(call: ToolCall) -> ToolCall:
-    """Returns the call with a wrong content: another name, other fields, made-up values, no such number."""
+    """Returns the call with a wrong content: another name, other fields, made-up values, a number of nobody."""
     arguments = call.arguments
     if call.name == SEARCH:
         name = " ".join(reversed(arguments["company_name"].split()))
@@ -68,8 +75,8 @@ def corrupted(call: ToolCall) -> ToolCall:
         if info := arguments["auth_info"]:
             return replace(call, arguments=arguments | {"auth_info": dict.fromkeys(info, MADE_UP)})
         return replace(call, arguments=arguments | {"phone_number": "555-0000x"})
-    return call
+    return replace(call, arguments={"call_id": "none"})
 
 
 def _text(style: ChatStyle, call: ToolCall) -> str:
-    return style.action_of(call).text  # type: ignore[attr-defined]
+    return style.action_of(call).text

@@ -38,7 +38,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Rollout], dic
 
     def reply(request: Any) -> list[int]:
         prompt = tokenizer.decode(list(request.prompt_token_ids), skip_special_tokens=False)
-        text = PHONE.scripted_reply(prompt, Random(request.seed))
+        text = PHONE.scripted_reply(prompt, Random(request.seed), STYLE)
         return list(tokenizer.encode(text + STYLE.stop_token, add_special_tokens=False))
 
     engine = ScriptedEngine(reply, "agent", max_length=4096)
@@ -63,7 +63,7 @@ def changed(played: Any, rollout: Rollout, edit: Edit, **options: Any) -> Rollou
 
 def all_edits(played: Any) -> list[tuple[Rollout, Edit]]:
     rollouts, tasks, _ = played
-    return [(r, edit) for r in rollouts for edit in PHONE.probe_edits(r.steps, tasks[r.task_id].level, STYLE)]
+    return [(r, edit) for r in rollouts for edit in PHONE.probe_edits(r, tasks[r.task_id].level, STYLE)]
 
 
 def test_every_kind_of_change_occurs_and_compares_states_before_the_last_step(played: Any) -> None:
@@ -142,3 +142,103 @@ def test_what_does_not_fit_or_does_something_else_is_left_out(played: Any) -> No
     assert changed(played, rollout, edit, max_length=len(rollout.prompt_token_ids) + 5) is None
     other = Edit("filler", edit.start, ("form email",), edit.compare, same_events=True)
     assert changed(played, rollout, other) is None
+
+
+@pytest.fixture(scope="module", params=["compact", "full"])
+def spoken(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[Rollout], Any, Any]:
+    """Style, episodes of scripted policies at levels 3 to 5, tasks and tokenizer."""
+    style = PHONE.style(request.param)
+    made = PHONE.generate_tasks(
+        num_companies=15, num_train=24, num_val=4, num_test=4, level_shares={3: 0.4, 4: 0.3, 5: 0.3}
+    )
+    tasks = {f"r{i}": task for i, task in enumerate(made[:24])}
+    policies = ("oracle", "prober", "adaptive")
+    lines = {
+        key: PHONE.demonstrate(task, policies[i % len(policies)], 100 + i, 0.1, style=style)
+        for i, (key, task) in enumerate(tasks.items())
+    }
+    texts = [style.render_prompt(task.prompt, ()) for task in tasks.values()]
+    tokenizer = train_tokenizer(
+        texts, 400, tmp_path_factory.mktemp("tokenizer"), "", special_tokens=style.special_tokens
+    )
+
+    def reply(asked: Any) -> list[int]:
+        key, _, turn = asked.request_id.rpartition(":")
+        text = lines[key][int(turn)].text
+        return list(tokenizer.encode(text + style.stop_token, add_special_tokens=False))
+
+    rollouts = play(
+        [EpisodeRequest(key, task, key, 0, 0, 0, seed=100 + int(key[1:])) for key, task in tasks.items()],
+        make_env=lambda task: PHONE.make_env(),
+        style=style,
+        tokenizer=tokenizer,
+        engine=ScriptedEngine(reply, "agent", max_length=2**16),
+        settings=PlaySettings(1.0, 2**15, 8, "agent", "tok", style.digest),
+    )
+    return style, rollouts, {task.task_id: task for task in tasks.values()}, tokenizer
+
+
+def waits_anyway(task: Task) -> bool:
+    env = PHONE.make_env()
+    env.reset(task, 0)
+    return bool(env.world.closings)
+
+
+def progress(task: Task, seed: int, style: Any, texts: Any) -> tuple[Any, float]:
+    """Returns what has been reached, and the turns still needed."""
+    env = PHONE.make_env()
+    env.reset(task, seed)
+    for text in texts:
+        assert env.step(style.parse(text)).infra_error is None
+    state = env.state
+    return (state.form, state.served, state.referred, state.rung, state.held), env.turns_to_success
+
+
+def test_at_harder_levels_and_in_either_style_changes_do_what_they_are_said_to_do(spoken: Any) -> None:
+    style, rollouts, tasks, tokenizer = spoken
+    seen: dict[str, int] = dict.fromkeys(KINDS, 0)
+    for rollout in rollouts:
+        task, texts = tasks[rollout.task_id], [step.text for step in rollout.steps]
+        for edit in PHONE.probe_edits(rollout, task.level, style):
+            state = changed_state(
+                rollout,
+                task,
+                edit,
+                env=PHONE.make_env(),
+                style=style,
+                tokenizer=tokenizer,
+                max_length=2**16,
+                other_prompt=(1, 2, 3),
+            )
+            seen[edit.kind] += state is not None
+            if edit.kind in ("filler", "style"):
+                assert state is not None
+            if edit.kind == "merge":
+                assert style.parse(edit.texts[0]).status == "too_many"
+            if edit.kind == "empty_reply":
+                assert not style.parse(edit.texts[0]).calls
+            if edit.kind in ("duplicate", "split", "corrupted_step") and state is not None:
+                reached, left = progress(task, rollout.seed, style, [*texts[: edit.start], *edit.texts])
+                originally, before = progress(task, rollout.seed, style, texts[: edit.compare])
+                if edit.kind == "corrupted_step":
+                    # Where lines open late, the turns that are left pass whatever is done.
+                    assert left > before or (left == before and waits_anyway(task))
+                else:
+                    assert reached == originally
+    assert all(number >= 3 for number in seen.values()), seen
+
+
+def test_a_held_call_is_neither_doubled_nor_split_and_a_wait_can_be_wrong(spoken: Any) -> None:
+    style, rollouts, tasks, _ = spoken
+    corrupted_waits = 0
+    for rollout in rollouts:
+        late = {event.turn for event in rollout.events if event.code in ("on_hold", "closed", "waited")}
+        for edit in PHONE.probe_edits(rollout, tasks[rollout.task_id].level, style):
+            if edit.kind == "duplicate":
+                assert edit.start - 1 not in late
+            if edit.kind == "split":
+                assert edit.start not in late
+            if edit.kind == "corrupted_step":
+                call = style.parse(rollout.steps[edit.start].text).calls[0]
+                corrupted_waits += call.name == "wait"
+    assert corrupted_waits >= 1
