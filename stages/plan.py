@@ -43,6 +43,19 @@ def rollouts_of_chain(chain: Chain, num_tasks: int) -> int:
     return free * chain.feedback_free_draws + (num_tasks - free) * chain.num_attempts * chain.draws
 
 
+def checks_of_drift(config: Config, turns: int) -> int:
+    """Returns the continuations of all paid checks of the critic, at most."""
+    actor, drift = config.actor, config.actor.drift
+    if actor.credit != "v_dapo" or not drift.paid_every:
+        return 0
+    checks = min(
+        actor.num_iterations - 1, actor.num_iterations * actor.updates_per_iteration // drift.paid_every
+    )
+    states = drift.states + turns - 1  # whole rollouts
+    siblings = drift.sibling_sets * drift.sibling_size * (1 + drift.num_continuations)
+    return checks * (states * drift.num_continuations + siblings)
+
+
 def work_of(config: Config) -> list[Work]:
     """Returns what each stage samples and trains at most."""
     from env.catalog import ENVIRONMENTS
@@ -61,7 +74,7 @@ def work_of(config: Config) -> list[Work]:
     actor = config.actor
     tasks = actor.tasks_per_update * actor.updates_per_iteration
     trained = actor.num_iterations * rollouts_of_chain(actor.chain, tasks)
-    refills = 1 + actor.max_refills
+    sampled = trained * (1 + actor.max_refills) + checks_of_drift(config, turns)
     evaluation = config.evaluation
     sizes = {"val": config.tasks.num_val}
     evaluated = sum(sizes.get(split, config.tasks.num_test) for split in evaluation.splits)
@@ -79,8 +92,8 @@ def work_of(config: Config) -> list[Work]:
         ),
         Work(
             "actor",
-            trained * refills,
-            trained * refills * actor.sampling.max_response_tokens,
+            sampled,
+            sampled * actor.sampling.max_response_tokens,
             trained * actor.sampling.max_response_tokens,
         ),
         Work(
