@@ -22,6 +22,7 @@ class AuditRollout:
         texts: [T] steps in words.
         statuses: [T] verifier status of each step.
         messages: [T] the verifier's message.
+        cluster: what is resampled; its task where this is empty.
     """
 
     rollout_id: str
@@ -34,6 +35,7 @@ class AuditRollout:
     texts: tuple[str, ...] = ()
     statuses: tuple[str, ...] = ()
     messages: tuple[str, ...] = ()
+    cluster: str = ""
 
 
 @dataclass(frozen=True, slots=True)

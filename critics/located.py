@@ -33,25 +33,25 @@ def first_error(
 
     `exact` and `within_one`: rollouts with a step that the verifiers call wrong, found at the step or at
     most one off; `none`: rollouts without one in which none is seen; `f1`: 2 ab / (a + b) of exact and none
-    (arXiv:2412.06559), without bounds; `num_wrong` and `num_right`. Intervals are by task.
+    (arXiv:2412.06559), without bounds; `num_wrong` and `num_right`. Intervals resample clusters.
     """
     hits: dict[str, list[float]] = {"exact": [], "within_one": [], "none": []}
-    tasks: dict[str, list[str]] = {name: [] for name in hits}
+    clusters: dict[str, list[str]] = {name: [] for name in hits}
     for rollout in rollouts:
         if rollout.context != "bare" or rollout.reward is None or not rollout.values:
             continue
-        place = predicted_error(rollout.values, rollout.reward)
+        place, cluster = predicted_error(rollout.values, rollout.reward), rollout.cluster or rollout.task_id
         wrong = [i for i, status in enumerate(rollout.statuses) if status == "wrong"]
         if wrong:
             hits["exact"].append(float(place == wrong[0]))
             hits["within_one"].append(float(place is not None and abs(place - wrong[0]) <= 1))
             for name in ("exact", "within_one"):
-                tasks[name].append(rollout.task_id)
+                clusters[name].append(cluster)
         else:
             hits["none"].append(float(place is None))
-            tasks["none"].append(rollout.task_id)
+            clusters["none"].append(cluster)
     found: dict[str, Interval | int] = {
-        name: clustered_mean(np.array(hits[name]), tasks[name], num_resamples=num_resamples, seed=seed)
+        name: clustered_mean(np.array(hits[name]), clusters[name], num_resamples=num_resamples, seed=seed)
         if hits[name]
         else Interval(np.nan, np.nan, np.nan)
         for name in hits

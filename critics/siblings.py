@@ -90,8 +90,8 @@ class Siblings:
     def sets(self) -> list[np.ndarray]:
         """Returns the rows of each set of two or more, in order of first appearance."""
         codes, number = cluster_codes(self.set_id)
-        parts = [np.flatnonzero(codes == code) for code in range(number)]
-        return [part for part in parts if len(part) > 1]
+        ends = np.cumsum(np.bincount(codes, minlength=number))[:-1]
+        return [part for part in np.split(np.argsort(codes, kind="stable"), ends) if len(part) > 1]
 
 
 def top_share(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]:

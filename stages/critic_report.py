@@ -161,6 +161,7 @@ def audit_data(
                 texts=tuple(step.text for step in r.steps),
                 statuses=tuple(step.verifier_status for step in r.steps),
                 messages=tuple(step.verifier_message for step in r.steps),
+                cluster=by_id[r.task_id].cluster,
             )
             for r in whole
         ),

@@ -48,6 +48,14 @@ def test_eight_continuations_are_judged_by_the_others_only() -> None:
     assert np.isnan(few["sibling_mc8"].value)
 
 
+def test_no_measure_depends_on_the_names_of_sets() -> None:
+    siblings = sets_of(lambda V, rng: V)
+    names = {name: f"z{1000 - i}" for i, name in enumerate(dict.fromkeys(siblings.set_id.tolist()))}
+    renamed = replace(siblings, set_id=np.array([names[name] for name in siblings.set_id.tolist()]))
+    options = {"num_resamples": 50, "seed": 3}
+    assert sibling_measures(renamed, **options) == sibling_measures(siblings, **options)
+
+
 def test_the_spread_of_sibling_values_is_recovered_at_few_continuations() -> None:
     rng = np.random.default_rng(0)
     V = 1 / (1 + np.exp(-1.5 * rng.normal(size=(4000, 4))))

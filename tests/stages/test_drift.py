@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import stages.actor
 from critics.logistic import logit, sigmoid
+from pipeline.artifacts import Artifact
 from pipeline.credit import VDapo
 from pipeline.ids import rollout_id
+from pipeline.stopping import StopRequested
 from pipeline.tracking import read_metrics
 from pipeline.types import Rollout, Step, Task
 from stages.actor_report import actor_page, actor_report
@@ -57,9 +61,13 @@ def rollouts_of(number: int) -> list[Rollout]:
 
 
 class FakePlayer:
-    """Continues by tossing a coin with chance V."""
+    """Continues by tossing a coin with chance V; notes the seeds that it was asked for."""
+
+    def __init__(self) -> None:
+        self.seeds: list[int] = []
 
     def play(self, requests: Any, on_finish: Any = None) -> list[Rollout]:
+        self.seeds += [r.seed for r in requests]
         rng = np.random.default_rng(2)
         return [
             replace(
@@ -155,6 +163,20 @@ def test_whole_rollouts_are_continued_until_there_are_enough_states() -> None:
     assert len({r.rollout_id for r in played}) == len(played)
 
 
+def test_seeds_of_a_check_do_not_depend_on_ids() -> None:
+    """An id changes with every digest upstream; what is sampled for a check must not."""
+    watch = watch_of(FakeCritic(), states=10, num_continuations=3)
+    rollouts = rollouts_of(20)
+    renamed = [replace(r, rollout_id=f"z{19 - i}", group_id=f"h{i}") for i, r in enumerate(rollouts)]
+    seeds = []
+    for named in (rollouts, renamed):
+        player = FakePlayer()
+        watch.play(player, named)  # type: ignore[arg-type]
+        seeds.append(player.seeds)
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[0])) == 3 * NUM_STEPS * 3
+
+
 def test_the_state_survives_a_checkpoint() -> None:
     rollouts, watch = rollouts_of(400), watch_of(FakeCritic(shift=-1.5, blind=False))
     watch.moved({"ref_kl": 0.02})
@@ -200,3 +222,38 @@ def test_an_actor_is_watched_and_its_checks_are_kept_with_its_rollouts(chain: An
     assert len(continued) >= 12
     assert {r.iteration for r in continued} == {1}
     assert (lab.run_dir / "actor" / "report.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.slow
+def test_a_refresh_makes_a_critic_of_the_present_actor_and_may_be_stopped(
+    chain: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = chain.copy(tmp_path / "lab", *CRITIC)
+    drift = ["paid_every=1", "states=6", "num_continuations=2", "sibling_sets=0", "min_sign_agreement=1.0"]
+    settings = ["actor.num_iterations=3", *(f"actor.drift.{setting}" for setting in drift)]
+    with monkeypatch.context() as patch:
+        patch.setattr(stages.actor, "refresh", asked_to_stop)
+        assert lab.start("actor", *settings) == 75
+    [state] = [
+        json.loads(commit.read_text())["state"]
+        for commit in (lab.run_dir / "actor" / "checkpoints").glob("*/commit.json")
+        if json.loads(commit.read_text())["state"]["iterations"] == 2
+    ]
+    assert state["drift"]["wants_refresh"]
+    assert lab.start("actor", *settings) == 0
+    [run] = (lab.run_dir / "refresh").glob("*/critic_report")
+    judged = Artifact.open(run.parent, "critic_report")
+    values = lab.artifact("actor").table("values").to_pylist()
+    iteration = {r.rollout_id: r.iteration for r in lab.rollouts("actor")}
+    used = {(iteration[row["rollout_id"]], row["critic_digest"]) for row in values}
+    old, new = (
+        a.report["critic_digest"] for a in (lab.artifact("critic"), Artifact.open(run.parent, "critic"))
+    )
+    assert used == {(0, old), (1, old), (2, new)}
+    assert judged.report["policy_digest"] == next(
+        r.policy_digest for r in lab.rollouts("actor") if r.iteration == 2
+    )
+
+
+def asked_to_stop(*arguments: Any) -> Any:
+    raise StopRequested(signal.SIGTERM)

@@ -179,8 +179,18 @@ def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
     # Two policies on 30 val tasks and 50 of an unseen split: two sampled tries, a greedy one, two attempts.
     assert work["evaluation"].rollouts == 2 * (30 + 50) * (2 + 1 + 2)
     # Two splits of ten tasks, bare and guided: two rollouts, of one of which every state is continued.
-    turns = ENVIRONMENTS["phone"].max_turns
+    turns = ENVIRONMENTS["phone"].max_turns([1, 2])
     assert work["critic_report"].rollouts == 2 * 10 * 2 * (2 + turns * 5)
+    more = [*overrides, "critic_report.sibling_sets=7", "critic_report.sibling_size=4"]
+    more.append(
+        "actor.drift={paid_every: 10, states: 20, num_continuations: 6, sibling_sets: 3, sibling_size: 5}"
+    )
+    watched = {entry.stage: entry for entry in work_of(load_config(Config, Path(DEMO), more))}
+    # Seven sets of four next steps, each continued five times.
+    assert watched["critic_report"].rollouts - work["critic_report"].rollouts == 7 * 4 * (1 + 5)
+    # Thirty updates, three checks: whole rollouts until there are twenty states, and three sets.
+    check = (20 + turns - 1) * 6 + 3 * 5 * (1 + 6)
+    assert watched["actor"].rollouts - work["actor"].rollouts == 3 * check
 
 
 def test_adapters_need_gradients_and_moments_of_their_own_only() -> None:
