@@ -1,8 +1,8 @@
 """Cosmetic and harmful changes of a phone step, in the forms that are legal there.
 
 A message without a call ends the episode and of two calls in one message none runs, so a filler has to stand
-before a call, a split to begin with a call that carries nothing, and a merged message to lose a turn. Where
-time helps, at lines that are busy or closed, a step done twice is no mere repetition: none is doubled or split.
+before a call, a split to begin with a call that carries nothing, and a merged message to lose a turn. At
+lines that are busy or closed a turn more helps, so that no step is merely repeated: none is doubled or split.
 """
 
 from __future__ import annotations
