@@ -22,6 +22,7 @@ FULL = [
     "sft.num_updates=2",
     "sft.batch_rows=4",
     "rollouts.sampling.max_response_tokens=1500",
+    "rollouts.chain.max_feedback_tokens=800",  # calls as JSON, in the tokens of a tiny tokenizer
     "labels.max_states=12",
 ]
 SCRIPTED = [*FULL, "engine.kind=scripted"]
