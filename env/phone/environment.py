@@ -187,8 +187,8 @@ class PhoneEnv:
     def values_said(self, phone: str, request_id: str) -> dict[str, str]:
         """Returns what a bare name in a call stands for: field -> value.
 
-        That is what the form said first, right or not; and as `reference` what lets this request into this line,
-        once another line has given it.
+        That is what the form said first, right or not; and as `reference` what lets this request into this
+        line, once another line has given it.
         """
         slips = dict(self.world.slips)
         said = {field: slips.get(field, self.world.profile[field]) for field in self.state.form or ()}
