@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from env.protocol import Action, ChatStyle, StepResult, replay
+from env.protocol import Action, ChatStyle, StepResult, Tools, replay
 from pipeline.types import Feedback, Task
 
 MAX_PREVIOUS_ATTEMPTS = 2
@@ -65,7 +65,7 @@ def demonstrate(
         first_seed = rng.getrandbits(62)
         policy = rng.choices(names, weights)[0]
         actions = environment.demonstrate(task, policy, first_seed, noise, style=style)
-        _, failed, feedback = _played(environment, task, first_seed, actions, verbosity)
+        _, failed, feedback, _ = _played(environment, task, first_seed, actions, verbosity)
         if failed and feedback is not None:
             earlier.append(actions)
             previous.append(style.attempt_line(actions, feedback.text))
@@ -75,10 +75,10 @@ def demonstrate(
         policy = "oracle"
     own_seed = rng.getrandbits(62)
     actions = environment.demonstrate(task, policy, own_seed, noise, earlier, style)
-    results, failed, _ = _played(environment, task, own_seed, actions, verbosity)
+    results, failed, _, tools = _played(environment, task, own_seed, actions, verbosity)
     return Demonstration(
         policy=policy,
-        pieces=pieces_of(style, task, previous, actions, results),
+        pieces=pieces_of(style, task, previous, actions, results, tools),
         success=not failed,
         guided=bool(previous),
     )
@@ -86,11 +86,11 @@ def demonstrate(
 
 def _played(
     environment: Any, task: Task, seed: int, actions: Sequence[Action], verbosity: str
-) -> tuple[list[StepResult], bool, Feedback | None]:
-    """Returns the environment's results, whether the episode failed, and the feedback on it."""
+) -> tuple[list[StepResult], bool, Feedback | None, Tools]:
+    """Returns the environment's results, whether the episode failed, the feedback on it, and its tools."""
     env = environment.make_env(verbosity)
     results = replay(env, task, seed, actions)
-    return results, not env.verdict().success, env.feedback()
+    return results, not env.verdict().success, env.feedback(), env.spec.tools
 
 
 def pieces_of(
@@ -99,9 +99,10 @@ def pieces_of(
     previous_attempts: Sequence[str],
     actions: Sequence[Action],
     results: Sequence[StepResult],
+    tools: Tools | None = None,
 ) -> tuple[tuple[str, bool], ...]:
     """Returns an episode as the pieces a player would encode one by one."""
-    pieces = [(style.render_prompt(task.prompt, previous_attempts), False)]
+    pieces = [(style.render_prompt(task.prompt, previous_attempts, tools), False)]
     for action, result in zip(actions, results, strict=True):
         pieces.append((action.text + style.stop_token, True))
         if not (result.terminated or result.truncated):

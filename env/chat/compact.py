@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 from env.chat.neutral import added_replacements, neutralise, one_line
 from env.phone.lexicon import FIELDS, REFERENCE
 from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH, WAIT
-from env.protocol import Action, ToolCall
+from env.protocol import Action, ToolCall, Tools
 from pipeline.ids import digest
 from pipeline.types import Message
 
@@ -57,12 +57,15 @@ class CompactStyle:
         also = "".join(f" | replace({_quoted(mark)}, {_quoted(broken)})" for mark, broken in self._added)
         self.template = source.replace(_LAST_MARK, _LAST_MARK + also, 1)
 
-    def render_prompt(self, messages: Sequence[Message], previous_attempts: Sequence[str] = ()) -> str:
+    def render_prompt(
+        self, messages: Sequence[Message], previous_attempts: Sequence[str] = (), tools: Tools | None = None
+    ) -> str:
         """Returns the text up to the first sampled token; earlier attempts go into the first user message.
 
         Args:
             messages: in OpenAI form; assistant messages among them are rendered as they are.
             previous_attempts: one line each, as `attempt_line` writes them.
+            tools: not told of: the commands are learnt by example.
         """
         parts = []
         attempts = list(previous_attempts)

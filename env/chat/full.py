@@ -28,7 +28,7 @@ import jinja2
 
 from env.chat.calls import checked, schemas_of
 from env.chat.neutral import REPLACEMENTS, added_replacements, one_line
-from env.protocol import Action, ToolCall
+from env.protocol import Action, ToolCall, Tools
 from pipeline.ids import digest
 from pipeline.types import Message
 
@@ -75,20 +75,23 @@ class FullStyle:
         self,
         messages: Sequence[Message],
         previous_attempts: Sequence[str] = (),
+        tools: Tools | None = None,
         *,
         add_generation_prompt: bool = False,
     ) -> str:
         """Returns messages as text, the tools before them; as a server fills in `template`."""
         return self._render.render(
             messages=messages,
-            tools=self.tools,
+            tools=self.tools if tools is None else tools,
             previous_attempts=previous_attempts,
             add_generation_prompt=add_generation_prompt,
         )
 
-    def render_prompt(self, messages: Sequence[Message], previous_attempts: Sequence[str] = ()) -> str:
+    def render_prompt(
+        self, messages: Sequence[Message], previous_attempts: Sequence[str] = (), tools: Tools | None = None
+    ) -> str:
         """Returns the text up to the first sampled token; earlier attempts go into the first user message."""
-        return self.render(messages, previous_attempts, add_generation_prompt=True)
+        return self.render(messages, previous_attempts, tools, add_generation_prompt=True)
 
     def render_replies(self, messages: Sequence[Message]) -> str:
         """Returns the text after a sampled message (its stop token included): replies, then the next cue."""

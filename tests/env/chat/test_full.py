@@ -86,6 +86,17 @@ def test_a_dialogue_looks_as_documented():
     assert STYLE.format_call(ToolCall(SEARCH, {"company_name": "Blue Hill One"})) == tag(SEARCHED)
 
 
+def test_a_prompt_lists_the_tools_that_it_is_told_else_all():
+    all_of_them = STYLE.render_prompt([USER])
+    assert STYLE.render_prompt([USER], (), TOOLS) == all_of_them
+    some = STYLE.render_prompt([USER], ["a => b"], TOOLS[:2])
+    assert some == FullStyle(TOOLS[:2]).render_prompt([USER], ["a => b"])
+    assert (
+        STYLE.render_prompt([USER], (), ())
+        == f"<|im_start|>user\n{USER['content']}<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "status"),
     [
