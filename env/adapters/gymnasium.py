@@ -32,8 +32,9 @@ class AnyText(Text):
 class TextEnv(gymnasium.Env[str, str]):
     """An environment of the catalogue behind Gymnasium's interface.
 
-    `info` holds the state's digest, of a step its events, and at the end the verdict. A failure of the
-    environment itself truncates the episode with reward NaN and `info["infra_error"]`: never 0.
+    `info` holds the state's digest, after `reset` the schemas of the level's tools (for a prompt of the full
+    style), of a step its events, and at the end the verdict. A failure of the environment itself
+    truncates the episode with reward NaN and `info["infra_error"]`: never 0.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own declaration
@@ -55,6 +56,7 @@ class TextEnv(gymnasium.Env[str, str]):
         return _text(observation.messages), {
             "messages": list(observation.messages),
             "task_id": task.task_id,
+            "tools": list(self._env.spec.tools),
             "state_digest": self._env.state_digest(),
         }
 

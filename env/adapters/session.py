@@ -7,7 +7,7 @@ from typing import Any
 
 from env.catalog import ENVIRONMENTS
 from env.chat.calls import checked, schemas_of
-from env.protocol import StepResult
+from env.protocol import StepResult, Tools
 from pipeline.tables import task_from
 from pipeline.types import Event, Verdict
 
@@ -46,6 +46,13 @@ class Session:
     def state_digest(self) -> str:
         """Returns the digest of the environment's state."""
         return self._env.state_digest()
+
+
+def tools_of_row(environment: str, row: Mapping[str, Any]) -> Tools:
+    """Returns the tools that the task of a row has; not every level has all."""
+    env = ENVIRONMENTS[environment].make_env()
+    env.reset(task_from(row), 0)
+    return env.spec.tools
 
 
 def text_of(result: StepResult) -> str:

@@ -5,8 +5,10 @@ In verl's tool configuration, once for each tool of the environment:
     - class_name: env.adapters.verl.EnvironmentTool
       config: {type: native, environment: phone, tool: search_company}
 
-`tools_kwargs(row, "phone")` belongs into the data set's `extra_info.tools_kwargs`. verl's agent loop makes
-and releases an instance for every call; an episode is kept under its request's id until verl drops that.
+`tools_kwargs(row, "phone")` belongs into the data set's `extra_info.tools_kwargs`, and
+`tool_selection(row, "phone")` into its `extra_info.tool_selection`: else a policy is shown the tools of all
+levels. verl's agent loop makes and releases an instance for every call; an episode is kept under its
+request's id until verl drops that.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from pydantic import Field
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
-from env.adapters.session import Session, text_of
+from env.adapters.session import Session, text_of, tools_of_row
 from env.catalog import ENVIRONMENTS
 
 
@@ -78,3 +80,8 @@ def tools_kwargs(row: Mapping[str, Any], environment: str) -> dict[str, Any]:
     """Returns what gives every tool of an environment a task's row. Step rewards add up to the reward."""
     tools = ENVIRONMENTS[environment].make_env().spec.tools
     return {tool["function"]["name"]: {"create_kwargs": {"row": dict(row)}} for tool in tools}
+
+
+def tool_selection(row: Mapping[str, Any], environment: str) -> list[str]:
+    """Returns the names of the tools that a task's level has."""
+    return [tool["function"]["name"] for tool in tools_of_row(environment, row)]

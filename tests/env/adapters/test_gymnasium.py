@@ -11,8 +11,10 @@ pytestmark = pytest.mark.slow
 
 from env.adapters.gymnasium import TextEnv  # noqa: E402
 from env.phone.environment import PhoneEnv  # noqa: E402
+from env.phone.levels import LEVELS  # noqa: E402
 from env.phone.policies import POLICIES, play_scripted  # noqa: E402
 from env.phone.spoken import in_style  # noqa: E402
+from env.phone.tools import tools_of  # noqa: E402
 from tests.env.adapters.played import STYLE, TASKS, without_adapter  # noqa: E402
 
 
@@ -24,6 +26,7 @@ def test_an_episode_is_the_one_that_is_played_without_gymnasium(policy: str) -> 
         observation, info = env.reset(seed=seed, options={"task": task})
         assert observation == task.prompt[0]["content"]
         assert info["task_id"] == task.task_id
+        assert info["tools"] == list(tools_of(LEVELS[task.level]))
         events, texts, rewards = [], [], []
         for action in actions:
             observation, reward, terminated, truncated, info = env.step(action.text)

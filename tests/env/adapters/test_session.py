@@ -7,11 +7,12 @@ from typing import get_type_hints
 
 import pytest
 
-from env.adapters.session import OVER, Session, text_of
-from env.adapters.trl import PhoneTools
+from env.adapters.session import OVER, Session, text_of, tools_of_row
+from env.adapters.trl import PhoneTools, tools_class
+from env.phone.levels import LEVELS
 from env.phone.policies import POLICIES, play_scripted
 from env.phone.spoken import in_style
-from env.phone.tools import CALL, TOOLS
+from env.phone.tools import CALL, TOOLS, tools_of
 from tests.env.adapters.played import ROWS, STYLE, TASKS, without_adapter
 
 
@@ -55,6 +56,17 @@ def test_methods_for_trl_are_typed_and_documented_by_the_schemas() -> None:
         assert inspect.getdoc(method).startswith(tool["description"])
         for name, parameter in signature.parameters.items():
             assert (parameter.default is parameter.empty) == (name in tool["parameters"]["required"])
+
+
+def test_a_class_for_trl_may_have_the_tools_of_one_level() -> None:
+    for task, row in zip(TASKS, ROWS, strict=True):
+        tools = tools_of_row("phone", row)
+        assert tools == tools_of(LEVELS[task.level])
+        some = tools_class("phone", tools, "SomeTools")
+        assert some.__name__ == "SomeTools"
+        assert {name for name in vars(some) if not name.startswith("_")} - {"environment"} == {
+            tool["function"]["name"] for tool in tools
+        }
 
 
 def test_wrong_arguments_reach_the_environment_from_trl_too() -> None:

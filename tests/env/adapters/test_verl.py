@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
+from collections import defaultdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,9 +27,10 @@ with warnings.catch_warnings():  # importing verl imports ray, wandb and others,
     from verl.workers.rollout.replica import TokenOutput
 
 from env.adapters.session import OVER, text_of  # noqa: E402
-from env.adapters.verl import EnvironmentTool, tools_kwargs  # noqa: E402
+from env.adapters.verl import EnvironmentTool, tool_selection, tools_kwargs  # noqa: E402
 from env.phone.environment import PhoneEnv  # noqa: E402
-from env.phone.tools import FORM, SEARCH, TOOLS  # noqa: E402
+from env.phone.levels import LEVELS  # noqa: E402
+from env.phone.tools import FORM, SEARCH, TOOLS, tools_of  # noqa: E402
 from env.protocol import Action  # noqa: E402
 from tests.env.adapters.played import ROWS, STYLE, TASKS, make_tokenizer, reply, without_adapter  # noqa: E402
 
@@ -90,13 +92,18 @@ def test_verl_s_agent_loop_completes_real_episodes(tools: list[EnvironmentTool],
             hf_model_type="qwen3",
             tools=ToolListWrap(tools),
         )
-        return await loop.run({}, raw_prompt=row["prompt"], tools_kwargs=tools_kwargs(row, "phone"))
+        return await loop.run(
+            {},
+            raw_prompt=row["prompt"],
+            tools_kwargs=tools_kwargs(row, "phone"),
+            extra_info={"tool_selection": tool_selection(row, "phone")},
+        )
 
     async def play_all() -> list[Any]:
         return await asyncio.gather(*(play(row) for row in ROWS for _ in range(3)))
 
     outputs = asyncio.run(play_all())
-    successes = set()
+    successes: dict[int, set[bool | None]] = defaultdict(set)
     for place, output in enumerate(outputs):
         task = TASKS[place // 3]
         own = [i for i, mask in zip(output.response_ids, output.response_mask, strict=True) if mask]
@@ -105,16 +112,17 @@ def test_verl_s_agent_loop_completes_real_episodes(tools: list[EnvironmentTool],
         played = _until_the_end(task, calling)
         _, heard, _, verdict = without_adapter(task, 0, played)
         assert sum(output.extra_fields["tool_rewards"]) == verdict.reward
-        successes.add(verdict.success)
+        successes[task.level].add(verdict.success)
         # Its ids are what a player of ours would have put between the same messages.
         heard += [text_of(OVER)] * (len(calling) - len(played))
-        expected = STYLE.render_prompt(task.prompt)
+        expected = STYLE.render_prompt(task.prompt, (), tools_of(LEVELS[task.level]))
         for text, answer in zip(messages, heard, strict=False):
             expected += text + STYLE.stop_token + STYLE.render_replies([{"role": "tool", "content": answer}])
         whole = output.prompt_ids + output.response_ids
         assert tokenizer.decode(whole) == expected + messages[-1] + STYLE.stop_token
         assert whole == tokenizer.encode(tokenizer.decode(whole), add_special_tokens=False)
-    assert successes == {True, False}
+    assert set(successes) == set(LEVELS)
+    assert successes[1] | successes[2] == {True, False}
     del outputs
     gc.collect()
     assert EnvironmentTool._sessions == {}
