@@ -8,7 +8,8 @@ In verl's tool configuration, once for each tool of the environment:
 `tools_kwargs(row, "phone")` belongs into the data set's `extra_info.tools_kwargs`, and
 `tool_selection(row, "phone")` into its `extra_info.tool_selection`: else a policy is shown the tools of all
 levels. verl's agent loop makes and releases an instance for every call; an episode is kept under its
-request's id until verl drops that.
+request's id until verl drops that. An ungraded step's reward is NaN: verl passes over a null one, and the
+rest would add up to 0.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class EnvironmentTool(BaseTool):
 
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], agent_data: Any = None, **kwargs: Any
-    ) -> tuple[ToolResponse, float | None, dict[str, Any]]:
-        """Plays one call in the request's episode; returns text, the step's reward (null if ungraded), {}."""
+    ) -> tuple[ToolResponse, float, dict[str, Any]]:
+        """Plays one call in the request's episode; returns text, the step's reward (NaN if ungraded), {}."""
         request = instance_id if agent_data is None else agent_data.request_id
         if request not in self._sessions:
             self._sessions[request] = Session(self.config["environment"])
@@ -64,11 +65,12 @@ class EnvironmentTool(BaseTool):
             if agent_data is not None:
                 weakref.finalize(agent_data, self._sessions.pop, request, None)
         result = self._sessions[request].call(self.name, parameters)
-        return ToolResponse(text=text_of(result)), None if result.infra_error else result.reward, {}
+        return ToolResponse(text=text_of(result)), float("nan") if result.infra_error else result.reward, {}
 
-    async def calc_reward(self, instance_id: str, **kwargs: Any) -> float | None:
-        """Returns the verdict's reward on the episode of this instance; None if it could not be graded."""
-        return self._sessions[instance_id].verdict().reward
+    async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:
+        """Returns the verdict's reward on the episode of this instance; NaN if it could not be graded."""
+        reward = self._sessions[instance_id].verdict().reward
+        return float("nan") if reward is None else reward
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:
         """Forgets the instance, and its episode unless that is a longer-lived request's."""

@@ -46,15 +46,18 @@ def test_gymnasium_s_checker_accepts_it() -> None:
     check_env(TextEnv(TASKS), skip_render_check=True)
 
 
-def test_a_failing_environment_truncates_with_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("where", "error"), [("_step", "OSError: gone"), ("verdict", "verdict: OSError")])
+def test_a_failing_environment_truncates_with_no_reward(
+    monkeypatch: pytest.MonkeyPatch, where: str, error: str
+) -> None:
     env = TextEnv(TASKS)
     env.reset(seed=0)
 
     def fail(*args: object) -> None:
         raise OSError("gone")
 
-    monkeypatch.setattr(PhoneEnv, "_step", fail)
+    monkeypatch.setattr(PhoneEnv, where, fail)
     _, reward, terminated, truncated, info = env.step("Done.")
     assert math.isnan(reward)
     assert (terminated, truncated) == (False, True)
-    assert info["infra_error"].startswith("OSError")
+    assert info["infra_error"] == error

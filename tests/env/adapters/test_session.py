@@ -9,10 +9,12 @@ import pytest
 
 from env.adapters.session import OVER, Session, text_of, tools_of_row
 from env.adapters.trl import PhoneTools, tools_class
+from env.phone.environment import PhoneEnv
 from env.phone.levels import LEVELS
 from env.phone.policies import POLICIES, play_scripted
 from env.phone.spoken import in_style
 from env.phone.tools import CALL, TOOLS, tools_of
+from pipeline.types import Verdict
 from tests.env.adapters.played import ROWS, STYLE, TASKS, without_adapter
 
 
@@ -41,8 +43,42 @@ def test_calls_that_no_schema_allows_are_events_and_calls_after_the_end_are_noth
     while not session.is_over:
         result = session.call("search", {})
     assert result.truncated
-    assert session.call("search", {}) is OVER
+    assert session.call("search", {}) == OVER
     assert session.verdict().reward == 0
+
+
+def fail(*args: object) -> None:
+    raise OSError("gone")
+
+
+def test_an_episode_that_did_not_start_has_no_reward() -> None:
+    session = Session("phone")
+    session.start({**ROWS[0], "reward_model": {**ROWS[0]["reward_model"], "ground_truth": "nonsense"}})
+    assert session.is_over
+    assert session.infra_error == "reset: ValueError"
+    result = session.call("search_company", {"company_name": "x"})
+    assert (text_of(result), result.infra_error) == (text_of(OVER), "reset: ValueError")
+    assert session.verdict() == Verdict(None, None, infra_error="reset: ValueError")
+    session.start(ROWS[0])
+    assert (session.is_over, session.infra_error) == (False, None)
+    assert session.verdict().reward == 0
+
+
+def test_a_failing_step_leaves_no_reward_to_later_calls_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session("phone")
+    session.start(ROWS[0])
+    monkeypatch.setattr(PhoneEnv, "_step", fail)
+    for _ in range(2):
+        assert session.call("search_company", {"company_name": "x"}).infra_error == "OSError: gone"
+    assert session.verdict() == Verdict(None, None, infra_error="OSError: gone")
+
+
+def test_a_failing_grader_gives_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = PhoneTools()
+    tools.reset(**ROWS[0])
+    monkeypatch.setattr(PhoneEnv, "verdict", fail)
+    assert tools._session.verdict() == Verdict(None, None, infra_error="verdict: OSError")
+    assert tools.get_reward() is None
 
 
 def test_methods_for_trl_are_typed_and_documented_by_the_schemas() -> None:

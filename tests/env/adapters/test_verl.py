@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import warnings
 from collections import defaultdict
 from pathlib import Path
@@ -182,21 +183,33 @@ class Agent:
     request_id = "r"
 
 
+BAD_ROW = {**ROWS[0], "reward_model": {**ROWS[0]["reward_model"], "ground_truth": "nonsense"}}
+
+
+@pytest.mark.parametrize(("row", "is_step_broken"), [(ROWS[0], True), (BAD_ROW, False)])
 def test_an_ungraded_step_has_no_reward(
-    tools: list[EnvironmentTool], monkeypatch: pytest.MonkeyPatch
+    tools: list[EnvironmentTool], monkeypatch: pytest.MonkeyPatch, row: dict[str, Any], is_step_broken: bool
 ) -> None:
     def fail(*args: object) -> None:
         raise OSError("gone")
 
-    monkeypatch.setattr(PhoneEnv, "_step", fail)
+    if is_step_broken:
+        monkeypatch.setattr(PhoneEnv, "_step", fail)
 
-    async def play() -> tuple[Any, Any]:
-        agent = Agent()
-        instance, _ = await tools[0].create(create_kwargs={"row": ROWS[0]})
-        _, reward, _ = await tools[0].execute(instance, {"company_name": "x"}, agent_data=agent)
-        await tools[0].release(instance)
-        return reward, EnvironmentTool._sessions["r"].verdict().reward
+    async def play() -> list[float]:
+        agent, rewards = Agent(), []
+        for _ in range(2):  # the call that fails, and one after it
+            instance, _ = await tools[0].create(create_kwargs={"row": row})
+            _, reward, _ = await tools[0].execute(instance, {"company_name": "x"}, agent_data=agent)
+            await tools[0].release(instance)
+            rewards.append(reward)
+        plain, _ = await tools[0].create("plain", create_kwargs={"row": row})
+        await tools[0].execute(plain, {"company_name": "x"})
+        rewards.append(await tools[0].calc_reward(plain))
+        await tools[0].release(plain)
+        return rewards
 
-    assert asyncio.run(play()) == (None, None)
+    # Not null: verl leaves a null out of `tool_rewards`, whose sum would be 0, the reward of a failure.
+    assert [math.isnan(reward) for reward in asyncio.run(play())] == [True, True, True]
     gc.collect()
     assert EnvironmentTool._sessions == {}
