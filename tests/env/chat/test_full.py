@@ -11,18 +11,26 @@ import jinja2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Tokenizer, models, normalizers
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import PreTrainedTokenizerFast
 
+from env.chat.compact import CompactStyle
 from env.chat.full import MAX_ANSWER_CHARACTERS, START_TOKEN, STOP_TOKEN, FullStyle
 from env.chat.neutral import added_replacements, added_tokens, neutralise, tool_text
 from env.chat.prefix import check_prefixes
 from env.phone.lexicon import FIELDS
+from env.phone.policies import play_scripted
+from env.phone.tasks import generate_tasks
 from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH, TOOLS
 from env.protocol import Action, ToolCall
 from pipeline.errors import ConfigError
 from pipeline.models import PAD_TOKEN, train_tokenizer
 
 STYLE = FullStyle(TOOLS)
+TASKS = generate_tasks(
+    num_companies=10, num_train=12, num_val=2, num_test=2, level_shares={1: 0.5, 2: 0.5}, seed=0
+)[:12]
 STATUSES = {"ok", "none", "malformed_json", "unknown_tool", "bad_args", "too_many"}
 USER = {"role": "user", "content": "R1 dispute a bill at Blue Hill One"}
 SEARCHED = '{"name": "search_company", "arguments": {"company_name": "Blue Hill One"}}'
@@ -34,7 +42,8 @@ QWEN3 = {
             "<|fim_prefix|>", "<|fim_suffix|>", "<|repo_name|>", "<|file_sep|>"],
 }  # fmt: skip
 # Of SmolLM2 and others: no mark of ours is in them.
-OTHERS = ["<repo_name>", "<jupyter_start>", "[INST]", "[/INST]", "<s>", "{user}", "EOT!", "\n\n"]
+OTHERS = ["<repo_name>", "<jupyter_start>", "[INST]", "[/INST]", "<s>", "{user}", "EOT!", "\n\n",
+          "|||IP_ADDRESS|||", "---", "<<<"]  # fmt: skip
 
 
 def tag(text):
@@ -411,6 +420,88 @@ def test_no_added_token_occurs_in_what_tools_say(tokenizer):
     property_of()
 
 
+def bare_tokenizer(tokens, normaliser=None, normalized=False):
+    """Returns a tokenizer of bytes with added tokens, looked for in normalised text or not."""
+    backend = Tokenizer(
+        models.BPE(vocab={byte: i for i, byte in enumerate(sorted(ByteLevel.alphabet()))}, merges=[])
+    )
+    backend.pre_tokenizer, backend.normalizer = ByteLevel(add_prefix_space=False), normaliser
+    made = PreTrainedTokenizerFast(tokenizer_object=backend)
+    made.add_tokens([AddedToken(token, normalized=False, special=True) for token in STYLE.special_tokens])
+    made.add_tokens([AddedToken(token, normalized=normalized) for token in tokens])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("tokens", "hostile"),
+    [
+        (["|||IP_ADDRESS|||"], "|||IP_ADDRESS|||IP_ADDRESS|||"),
+        (["|||IP_ADDRESS|||", "|||EMAIL|||"], "|||IP_ADDRESS|||EMAIL|||IP_ADDRESS|||"),
+        (["---"], "a---- -----b"),
+        (["<<<"], "<<<<<<<x"),
+        (["---", "-----"], "-" * 23),
+        (["aba", "bab"], "ababababa"),
+        (["|", "||"], "|||||"),
+    ],
+)
+def test_added_tokens_that_overlap_are_all_broken(tokens, hostile):
+    made = bare_tokenizer(tokens)
+    for style in (FullStyle(TOOLS, added_tokens(made)), CompactStyle(added_tokens(made))):
+        message = {"role": "tool", "content": hostile}
+        template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(style.template)
+        for text in (style.render_replies([message]), template.render(messages=[message])):
+            ids = made.encode(text, add_special_tokens=False)
+            assert not set(made.convert_ids_to_tokens(ids)) & set(tokens)
+    assert set(made.convert_ids_to_tokens(made.encode(hostile))) & set(tokens)
+
+
+@pytest.mark.parametrize(
+    ("token", "normaliser", "other"),
+    [
+        ("<repo_name>", normalizers.NFKC(), "\uff1crepo_name\uff1e"),
+        ("<repo_name>", normalizers.Lowercase(), "<REPO_NAME>"),
+        ("\u2581<PRE>", normalizers.Replace(" ", "\u2581"), " <PRE>"),
+        ("<|x|>", normalizers.NFKC(), "\uff1c|x|>"),
+        ("[MASK]", normalizers.NFC(), "[MAS\u212a]"),
+        ("caf\u00e9", normalizers.NFC(), "cafe\u0301"),
+        ("[mask]", normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()]), "[MASK]"),
+    ],
+)
+def test_a_tokenizer_that_may_find_an_added_token_in_other_text_is_refused(token, normaliser, other):
+    made = bare_tokenizer([token], normaliser, normalized=True)
+    [added] = made.convert_tokens_to_ids([token])
+    assert added in made.encode(other)
+    assert token not in other
+    with pytest.raises(
+        ConfigError, match=r"looks for its added token .* Allowed: .* or use another tokenizer"
+    ):
+        added_tokens(made)
+    unmade = bare_tokenizer([token], normaliser)
+    assert token in added_tokens(unmade)
+    assert added not in unmade.encode(other)
+
+
+@pytest.mark.parametrize(
+    "normaliser",
+    [None, normalizers.NFC(), normalizers.Sequence([]), normalizers.Sequence([normalizers.NFC()])],
+)
+def test_normalised_added_tokens_that_only_their_own_text_becomes_are_read(normaliser):
+    tokens = ["<repo_name>", "<|KEEP|>", "  "]
+    made = bare_tokenizer(tokens, normaliser, normalized=True)
+    assert set(tokens) <= set(added_tokens(made))
+
+
+def test_what_environments_say_holds_nothing_to_break(tokenizer):
+    """So breaking more than the styles' own marks changes no text of an episode, and no token id."""
+    plain = FullStyle(TOOLS, added_tokens(tokenizer))
+    for task in TASKS:
+        results = play_scripted(task, "noisy_adaptive", 0, noise=0.5)[1]
+        for result in results:
+            assert plain.render_replies(result.messages) == STYLE.render_replies(result.messages)
+        attempt = "search X; done => You stopped too early."
+        assert plain.render_prompt(task.prompt, [attempt]) == STYLE.render_prompt(task.prompt, [attempt])
+
+
 def test_without_its_replacements_the_same_text_would_be_tokens(tokenizer):
     assert PAD_TOKEN in added_tokens(tokenizer)
     ids = tokenizer.encode("".join(added_tokens(tokenizer)), add_special_tokens=False)
@@ -419,21 +510,25 @@ def test_without_its_replacements_the_same_text_would_be_tokens(tokenizer):
 
 def test_replacements_leave_blanks_and_refuse_their_own_look_alikes():
     assert added_replacements(["\n\n", "<|im_end|>", "<repo>", "<repo>s", "[X]", "word"]) == (
-        ("<repo>s", "\u2039repo>s"),
-        ("<repo>", "\u2039repo>"),
-        ("word", "·ord"),
-        ("[X]", "⁅X]"),
+        ("<repo>s", "\u2039repo>·"),
+        ("<repo>", "\u2039repo·"),
+        ("word", "·or·"),
+        ("[X]", "⁅X·"),
     )
-    assert neutralise("<repo> <|", added_replacements(["<repo>"])) == "\u2039repo> \u2039|"
-    with pytest.raises(ConfigError, match="holds one of"):
-        added_replacements(["\u2039repo>"])
+    assert added_replacements(["|"]) == (("|", "\u00a6"),)
+    assert neutralise("<repo> <|", added_replacements(["<repo>"])) == "\u2039repo· \u2039|"
+    for token in ("\u2039repo>", "\uff35:", "a\uff33"):
+        with pytest.raises(ConfigError, match="holds one of"):
+            added_replacements([token])
 
 
 def test_no_normaliser_turns_a_look_alike_back():
     tokens = ["<a>", "[a]", "{a}", "|a|", "a", "\uff5ca"]
     for token, broken in added_replacements(tokens):
         for form in ("NFC", "NFD", "NFKC", "NFKD"):
-            assert unicodedata.normalize(form, broken)[0] == broken[0] != token[0]
+            normal = unicodedata.normalize(form, broken)
+            assert normal[0] == broken[0] != token[0]
+            assert normal[-1] == broken[-1] != token[-1]
 
 
 def test_an_attempt_line_is_one_line_without_values_or_marks():
