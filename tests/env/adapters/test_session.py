@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from typing import get_type_hints
+from random import Random
+from typing import Any, get_type_hints
 
 import pytest
 
 from env.adapters.session import OVER, Session, text_of, tools_of_row
 from env.adapters.trl import PhoneTools, tools_class
+from env.chat.calls import checked, schemas_of
 from env.phone.environment import PhoneEnv
 from env.phone.levels import LEVELS
 from env.phone.policies import POLICIES, play_scripted
 from env.phone.spoken import in_style
-from env.phone.tools import CALL, TOOLS, tools_of
+from env.phone.tools import CALL, TOOLS, WAIT, tools_of
 from pipeline.types import Verdict
 from tests.env.adapters.played import ROWS, STYLE, TASKS, without_adapter
 
@@ -38,6 +40,8 @@ def test_calls_that_no_schema_allows_are_events_and_calls_after_the_end_are_noth
         (CALL, {"phone_number": "5"}, "bad_args"),
         (CALL, None, "bad_args"),
         (CALL, {"phone_number": "\ud800", "request": "R1", "auth_info": {}}, "bad_args"),
+        (CALL, {"phone_number": "5", "request": "R1", "auth_info": {None: "x"}}, "bad_args"),
+        (WAIT, {1: "x"}, "bad_args"),
     ):
         assert [event.code for event in session.call(name, arguments).events] == [code]
     while not session.is_over:
@@ -45,6 +49,27 @@ def test_calls_that_no_schema_allows_are_events_and_calls_after_the_end_are_noth
     assert result.truncated
     assert session.call("search", {}) == OVER
     assert session.verdict().reward == 0
+
+
+def test_arguments_of_any_python_kind_never_raise() -> None:
+    rng, schemas = Random(0), schemas_of(TOOLS)
+    values: list[Any] = [
+        None, 1, True, 1.5, float("nan"), 10**50, "x", "\ud800", b"x", [], {}, ("email",), {"email"},
+        ["email"], ["email", "email"], [["email"]], [{}], {1: 2}, {(1, 2): "x"}, {None: "y"}, {b"x": "y"},
+        {"email": 1}, {"email": None}, {"\ud800": "x"}, object(),
+    ]  # fmt: skip
+    keys = ["company_name", "fields", "phone_number", "request", "auth_info", "call_id", "zz", 1, None, ()]
+    statuses = set()
+    for _ in range(3000):
+        arguments = rng.choice([
+            {rng.choice(keys): rng.choice(values) for _ in range(rng.randint(0, 4))},
+            {"phone_number": "5", "request": "R1", "auth_info": rng.choice(values)},
+            {"fields": rng.choice(values)},
+            {"call_id": rng.choice(values)},
+            rng.choice(values),
+        ])  # fmt: skip
+        statuses.add(checked(schemas, "", [(rng.choice([*schemas, ""]), arguments)]).status)
+    assert statuses == {"ok", "unknown_tool", "bad_args"}
 
 
 def fail(*args: object) -> None:
