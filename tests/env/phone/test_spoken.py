@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 from random import Random
 
 import pytest
@@ -14,7 +14,7 @@ from env.chat.translate import to_compact
 from env.phone.environment import PhoneEnv
 from env.phone.levels import LEVELS
 from env.phone.policies import POLICIES, play_scripted
-from env.phone.spoken import in_style, with_values
+from env.phone.spoken import UNKNOWN, in_style, with_values
 from env.phone.tasks import generate_tasks
 from env.phone.tools import CALL, FROM_FORM, TOOLS
 from env.protocol import replay
@@ -57,10 +57,10 @@ def test_both_styles_play_the_same_episode(policy):
 
 
 def test_a_full_message_says_values_and_points_to_none():
-    said = set()
-    for seed, task in enumerate(TASKS):
+    said, unknown = set(), 0
+    for (seed, task), policy in product(enumerate(TASKS), POLICIES):
         env = PhoneEnv()
-        actions = play_scripted(task, "noisy_adaptive", seed, noise=0.3)[0]
+        actions = play_scripted(task, policy, seed, noise=0.3)[0]
         assert in_style(COMPACT, task, seed, actions) == actions
         env.reset(task, seed)
         for action, spoken in zip(actions, in_style(FULL, task, seed, actions), strict=True):
@@ -70,8 +70,10 @@ def test_a_full_message_says_values_and_points_to_none():
                 for field, value in call.arguments.get("auth_info", {}).items() if call.name == CALL else ():
                     assert value != FROM_FORM
                     said.add(value is not None and value == env.world.profile.get(field))
+                    unknown += value == UNKNOWN
             env.step(action)
     assert said == {True, False}
+    assert unknown  # where a policy points to a field that the form did not give
 
 
 def prompts_of(style, task, seed, actions):
