@@ -1,7 +1,8 @@
 """A careless agent that reads the compact prompt as text: who plays when the engine kind is `scripted`.
 
 It stands in for a model where only the plumbing matters. Like a model it sees nothing but the prompt,
-errs at random, and does better with feedback, so its success lies strictly between 0 and 1.
+errs at random, and does better with feedback, so at levels 1 and 2 its success lies strictly between 0 and 1.
+Above them it never succeeds: it takes up one request, follows no referral and waits for nobody.
 """
 
 from __future__ import annotations
