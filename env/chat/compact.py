@@ -26,7 +26,7 @@ from pipeline.types import Message
 STOP_TOKEN = "<|im_end|>"
 PAD_TOKEN = "<|endoftext|>"
 MAX_MESSAGE_CHARACTERS = 4000
-GRAMMAR_VERSION = 1
+GRAMMAR_VERSION = 2  # 2: `wait`, and `reference` among the fields of a call
 
 _MARKS = {"system": "S: ", "user": "U: ", "assistant": "A: ", "tool": "T: "}
 _CUE = "\nA: "
