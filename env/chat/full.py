@@ -37,7 +37,7 @@ STOP_TOKEN = "<|im_end|>"
 
 MAX_ANSWER_CHARACTERS = 8000
 """Of what follows the last `</think>`."""
-MAX_ATTEMPT_CHARACTERS = 240
+MAX_ATTEMPT_CHARACTERS = 300
 """Of one message of an earlier attempt."""
 GRAMMAR_VERSION = 1
 ENDING = "Done."

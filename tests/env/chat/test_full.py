@@ -19,10 +19,10 @@ from env.chat.compact import CompactStyle
 from env.chat.full import MAX_ANSWER_CHARACTERS, START_TOKEN, STOP_TOKEN, FullStyle
 from env.chat.neutral import added_replacements, added_tokens, neutralise, tool_text
 from env.chat.prefix import check_prefixes
-from env.phone.lexicon import FIELDS
+from env.phone.lexicon import FIELDS, REFERENCE
 from env.phone.policies import play_scripted
 from env.phone.tasks import generate_tasks
-from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH, TOOLS
+from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH, TOOLS, WAIT
 from env.protocol import Action, ToolCall
 from pipeline.errors import ConfigError
 from pipeline.models import PAD_TOKEN, train_tokenizer
@@ -135,6 +135,10 @@ def test_a_prompt_lists_the_tools_that_it_is_told_else_all():
         (tag("[" * 3000 + "]" * 3000), "malformed_json"),
         (tag("9" * 5000), "malformed_json"),
         (tag(SEARCHED + SEARCHED), "malformed_json"),
+        (tag('{"name": "wait", "arguments": {}}'), "ok"),
+        (tag('{"name": "wait", "arguments": {"call_id": "h3"}}'), "ok"),
+        (tag('{"name": "wait", "arguments": {"call_id": 3}}'), "bad_args"),
+        (tag('{"name": "wait", "arguments": {"turns": "3"}}'), "bad_args"),
         (tag('{"name": "search", "arguments": {}}'), "unknown_tool"),
         (tag('{"name": "", "arguments": {}}'), "unknown_tool"),
         (tag('{"name": "\\ud800", "arguments": {}}'), "unknown_tool"),
@@ -163,6 +167,8 @@ def test_a_prompt_lists_the_tools_that_it_is_told_else_all():
         (tag(_call) % '{"phone_number": "1", "request": "R1", "auth_info": {"colour": "1"}}', "bad_args"),
         (tag(_call) % '{"phone_number": "1", "request": "R1", "auth_info": {"email": true}}', "bad_args"),
         (tag(_call) % '{"phone_number": "1", "request": "R1", "auth_info": {"email": null}}', "ok"),
+        (tag(_call) % '{"phone_number": "1", "request": "R1", "auth_info": {"reference": "T1"}}', "ok"),
+        (tag('{"name": "auth_info_form", "arguments": {"fields": ["reference"]}}'), "bad_args"),
         (tag(_call) % '{"phone_number": "1", "request": "R1", "auth_info": {}}', "ok"),
         (f"{tag(SEARCHED)}\n{tag(SEARCHED)}", "too_many"),
         (f"{tag(SEARCHED)}\n{tag('{')}", "too_many"),
@@ -200,7 +206,8 @@ CALLS = st.one_of(
     st.lists(st.sampled_from(FIELDS), min_size=1, max_size=6, unique=True).map(
         lambda fields: ToolCall(FORM, {"fields": fields})
     ),
-    st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=5).map(
+    st.one_of(st.just({}), NAMES.map(lambda name: {"call_id": name})).map(lambda held: ToolCall(WAIT, held)),
+    st.dictionaries(st.sampled_from([*FIELDS, REFERENCE]), VALUES, max_size=5).map(
         lambda info: ToolCall(CALL, {"phone_number": "555-0102", "request": "R1", "auth_info": info})
     ),
 )
@@ -225,8 +232,8 @@ def test_every_call_survives_the_round_trip(call, before):
 
 PIECES = st.sampled_from([
     "<tool_call>", "</tool_call>", "<think>", "</think>", "\n", "{", "}", "[", '"', ":", ",", "\\", "\\ud800",
-    '"name"', '"arguments"', '"search_company"', '"company_name"', "NaN", "1e999", "é", "\x00", "\u2028", "x",
-    SEARCHED, STOP_TOKEN, START_TOKEN,
+    '"name"', '"arguments"', '"search_company"', '"company_name"', '"wait"', '"call_id"', "NaN", "1e999",
+    "é", "\x00", "\u2028", "x", SEARCHED, STOP_TOKEN, START_TOKEN,
 ])  # fmt: skip
 
 
@@ -271,11 +278,15 @@ def test_ten_thousand_mutated_calls_never_raise():
         tag(SEARCHED),
         tag('{"name": "auth_info_form", "arguments": {"fields": ["email", "full_name"]}}'),
         "<think>\nhm\n</think>\n\n" + tag(_call) % '{"phone_number": "5", "request": "R1", "auth_info": {}}',
+        tag(_call)
+        % '{"phone_number": "5", "request": "R1", "auth_info": {"reference": "T0012", "email": null}}',
+        tag('{"name": "wait", "arguments": {}}'),
+        tag('{"name": "wait", "arguments": {"call_id": "h3"}}'),
         "Done.",
         tag(SEARCHED) + tag(SEARCHED),
     ]
     alphabet = 'abc1{}[]":,\\\n\t<|>/_é\u2028\x00'
-    statuses = set()
+    statuses, called = set(), set()
     for _ in range(10_000):
         text = list(rng.choice(calls))
         for _ in range(rng.randint(1, 5)):
@@ -284,8 +295,10 @@ def test_ten_thousand_mutated_calls_never_raise():
         action = STYLE.parse("".join(text))
         statuses.add(action.status)
         if action.calls:
+            called.add(action.calls[0].name)
             assert STYLE.parse(STYLE.format_call(action.calls[0])).calls == action.calls
     assert statuses == STATUSES
+    assert called == {SEARCH, FORM, CALL, WAIT}
 
 
 def test_a_tool_whose_schema_cannot_be_checked_is_refused():

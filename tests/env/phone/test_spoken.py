@@ -9,7 +9,7 @@ import pytest
 
 from env.catalog import ENVIRONMENTS
 from env.chat.compact import CompactStyle
-from env.chat.full import FullStyle
+from env.chat.full import ENDING, FullStyle
 from env.chat.translate import to_compact
 from env.phone.environment import PhoneEnv
 from env.phone.levels import LEVELS
@@ -74,6 +74,14 @@ def test_a_full_message_says_values_and_points_to_none():
             env.step(action)
     assert said == {True, False}
     assert unknown  # where a policy points to a field that the form did not give
+
+
+def test_a_full_attempt_line_tells_every_call_whole():
+    for (seed, task), policy in product(enumerate(TASKS), POLICIES):
+        actions = in_style(FULL, task, seed, play_scripted(task, policy, seed, noise=0.3)[0])
+        told = FULL.attempt_line(actions, "x").removesuffix(" => x").split("; ")
+        assert len(told) == len(actions)
+        assert all(message == ENDING or message.endswith("}") for message in told)
 
 
 def prompts_of(style, task, seed, actions):
