@@ -48,8 +48,8 @@ def added_tokens(tokenizer: Any) -> tuple[str, ...]:
             raise ConfigError(
                 f"the tokenizer looks for its added token {text!r} in what {', '.join(kinds)} makes of a "
                 "text, so tool output could hold it unseen. Allowed: normalized=False, or no normaliser, or "
-                f"NFC and a token of ASCII without {' '.join(sorted(_MADE_BY_NFC))}. Set normalized=False in "
-                "its tokenizer.json, or use another tokenizer"
+                f"NFC and a token of ASCII without any of {''.join(sorted(_MADE_BY_NFC))}. Set "
+                "normalized=False in its tokenizer.json, or use another tokenizer"
             )
     return tuple(sorted(tokens))
 
