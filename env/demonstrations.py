@@ -101,7 +101,7 @@ def pieces_of(
     results: Sequence[StepResult],
     tools: Tools | None = None,
 ) -> tuple[tuple[str, bool], ...]:
-    """Returns an episode as the pieces a player would encode one by one."""
+    """Returns an episode as the pieces a player would encode one by one; `tools` are those of its level."""
     pieces = [(style.render_prompt(task.prompt, previous_attempts, tools), False)]
     for action, result in zip(actions, results, strict=True):
         pieces.append((action.text + style.stop_token, True))

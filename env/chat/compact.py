@@ -65,7 +65,7 @@ class CompactStyle:
         Args:
             messages: in OpenAI form; assistant messages among them are rendered as they are.
             previous_attempts: one line each, as `attempt_line` writes them.
-            tools: not told of: the commands are learnt by example.
+            tools: not told of; the commands are learnt by example.
         """
         parts = []
         attempts = list(previous_attempts)
@@ -111,7 +111,7 @@ class CompactStyle:
         return Action(body, "ok", (call,))
 
     def format_call(self, call: ToolCall) -> str:
-        """Returns the command that `parse` reads as this call.
+        """Returns the command that `parse` reads as this call: names have single blanks, an id none.
 
         Raises:
             ValueError: the tool is unknown.

@@ -79,7 +79,14 @@ class FullStyle:
         *,
         add_generation_prompt: bool = False,
     ) -> str:
-        """Returns messages as text, the tools before them; as a server fills in `template`."""
+        """Returns messages as text, the tools before them; as a server fills in `template`.
+
+        Args:
+            messages: in OpenAI form.
+            previous_attempts: one line each, as `attempt_line` writes them; for the first user message.
+            tools: those to list; all of the style's by default.
+            add_generation_prompt: whether the assistant is to speak next.
+        """
         return self._render.render(
             messages=messages,
             tools=self.tools if tools is None else tools,
