@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 
 from env.chat.neutral import tool_text
-from env.feedback.rules import Verbosity, rule_feedback
+from env.feedback.rules import ENOUGH, NEXT, Verbosity, rule_feedback
 from env.phone import lexicon
 from env.phone.calls import Held, Outcome, Sent, State, place_call, submit_form, tick, wait
 from env.phone.levels import LEVELS, most_turns
@@ -274,8 +274,9 @@ class PhoneEnv:
         match outcome.status:
             case "wrong_department" if other:
                 return f"{other} serves it"
-            case "must_call_first" if other:
-                return f"{other} comes first"
+            case "must_call_first":
+                first = [f"{other} comes first"] if other else []
+                return "; ".join([*first, *_how(outcome.disclosure)])
             case "referred":
                 return f"{outcome.request_id} on to {other}"
             case "served" if len(self.world.requests) > 1:
@@ -283,7 +284,8 @@ class PhoneEnv:
             case "closed":
                 return f"opens at turn {outcome.opens}"
             case "auth_missing":
-                return "".join(" or " + ", ".join(fields) for fields in outcome.disclosure.others).strip()
+                others = "".join(" or " + ", ".join(fields) for fields in outcome.disclosure.others).strip()
+                return others or "".join(_how(outcome.disclosure))
             case _:
                 return ""
 
@@ -374,6 +376,13 @@ class PhoneEnv:
     def close(self) -> None:
         """Ends the episode; there is nothing to free."""
         self._task = None
+
+
+def _how(said: Disclosure) -> list[str]:
+    """Returns the word on how a line named fields, where feedback has to know: one at a time, or enough."""
+    if said.is_enough:
+        return [ENOUGH]
+    return [NEXT] if said.kind == "first" else []
 
 
 def _disclosed(said: Disclosure) -> tuple[str, str]:
