@@ -203,7 +203,7 @@ class PhoneEnv:
         rng = Random(f"{self._task.task_id}:{self._seed}:reference:{request_id} {phone}")
         return f"T{rng.randrange(10_000):04d}"
 
-    def _sent(self, auth_info: dict[str, str | None], phone: str, request_id: str) -> Sent:
+    def _sent(self, auth_info: dict[str, str | bool | None], phone: str, request_id: str) -> Sent:
         """Returns how each sent field stands to what this rollout's form and lines gave."""
         said = self.values_said(phone, request_id)
         right = {field: self.world.profile.get(field, value) for field, value in said.items()}
@@ -219,8 +219,8 @@ class PhoneEnv:
             if value is None:
                 groups["offered"].add(field)
                 continue
-            value = said.get(field, value) if value == FROM_FORM else value
-            if right.get(field) == value:
+            value = said.get(field) if value is FROM_FORM else value
+            if value is not None and value == right.get(field):
                 groups["given"].add(field)
             elif value in known:
                 groups["mismatched"].add(field)

@@ -127,7 +127,7 @@ def _call(
 ) -> ToolCall:
     refused = view.known.refused | view.taught.refused
     values = {name: view.world.profile[name] for name in refused & view.known.doubtful}
-    auth_info: dict[str, str | None] = {name: values.get(name, FROM_FORM) for name in given}
+    auth_info: dict[str, str | bool | None] = {name: values.get(name, FROM_FORM) for name in given}
     auth_info |= dict.fromkeys(offered)
     request_id = (request or view.world.requests[0]).request_id
     return ToolCall(CALL, {"phone_number": line.phone, "request": request_id, "auth_info": auth_info})

@@ -10,6 +10,9 @@ from env.phone.tools import CALL, FROM_FORM
 from env.protocol import Action, ChatStyle, ToolCall
 from pipeline.types import Task
 
+NOT_GIVEN = "unknown"
+"""What is said where a message points to a value that nobody gave: no value, so made up in every style."""
+
 
 def in_style(style: ChatStyle, task: Task, seed: int, actions: Sequence[Action]) -> list[Action]:
     """Returns the messages of a scripted episode as a style says them; other styles than compact say values.
@@ -42,7 +45,7 @@ def with_values(env: PhoneEnv, call: ToolCall) -> ToolCall:
     arguments = call.arguments
     said = env.values_said(arguments["phone_number"], arguments["request"])
     auth_info = {
-        field: said.get(field, value) if value == FROM_FORM else value
+        field: said.get(field, NOT_GIVEN) if value is FROM_FORM else value
         for field, value in arguments["auth_info"].items()
     }
     return ToolCall(call.name, {**arguments, "auth_info": auth_info})
