@@ -12,7 +12,7 @@ from typing import Any
 
 from env.phone import lexicon
 from env.phone.forms import sufficient_forms
-from env.phone.levels import Level, level_settings
+from env.phone.levels import LEVELS, Level, level_settings
 from env.phone.rules import AllOf, FieldSet, Rule, Token, draw_rule, minimal_sets
 from pipeline.ids import canonical_json
 
@@ -198,14 +198,14 @@ class WorldKey:
         """Returns the key that `to_text` wrote.
 
         Raises:
-            ValueError: the text is no key of this generator.
+            ValueError: the text is no key of this generator, or of a company or task that cannot be.
         """
         try:
             data = json.loads(text)
             version = data["version"]
             seed, index, level, industry, half, shifted = data["company"]
             opening, number, draw = data["task"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"ground_truth {text[:80]!r} is no key of a phone world; run: make tasks"
             ) from error
@@ -213,7 +213,26 @@ class WorldKey:
             raise ValueError(
                 f"ground_truth: generator version {version}, this is {GENERATOR_VERSION}; run: make tasks"
             )
-        return WorldKey(CompanyKey(seed, index, level, industry, half, bool(shifted)), opening, number, draw)
+        for name, value in (("seed", seed), ("number", number), ("draw", draw)):
+            _check(name, value, type(value) is int and value >= 0, "0 or more")
+        _check("index", index, type(index) is int and 0 <= index < MAX_COMPANIES, f"0 to {MAX_COMPANIES - 1}")
+        for name, value, known in (
+            ("level", level, tuple(LEVELS)),
+            ("industry", industry, tuple(lexicon.INDUSTRIES)),
+            ("half", half, ("train", "test")),
+            ("shifted", shifted, (0, 1)),
+        ):
+            is_known = type(value) is type(known[0]) and value in known
+            _check(name, value, is_known, ", ".join(map(str, known)))
+        company = CompanyKey(seed, index, level, industry, half, bool(shifted))
+        most = len(openings(company)) - 1
+        _check("opening", opening, type(opening) is int and 0 <= opening <= most, f"0 to {most}")
+        return WorldKey(company, opening, number, draw)
+
+
+def _check(name: str, value: object, is_right: bool, allowed: str) -> None:
+    if not is_right:
+        raise ValueError(f"ground_truth: {name} is {str(value)[:30]!r}; allowed: {allowed}; run: make tasks")
 
 
 @lru_cache(maxsize=8)
