@@ -18,7 +18,7 @@ from typing import Any
 from env.phone.levels import LEVELS
 from env.phone.lexicon import INDUSTRIES, TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
 from env.phone.tasks import SPLITS, company_key, generate_tasks, task_of, unsolvable
-from env.phone.world import MAX_COMPANIES, CompanyKey, WorldKey, openings
+from env.phone.world import MAX_COMPANIES, CompanyKey, WorldKey, make_world, openings
 from pipeline.errors import ConfigError
 from pipeline.types import Task
 
@@ -94,7 +94,7 @@ def read_files(companies_file: Path, tasks_file: Path) -> list[Task]:
         other, first = prompts.setdefault(prompt, (task.split, number))
         if other != task.split:
             raise _wrong(where, "opening", row["opening"], f"one that {other} (row {first}) does not use")
-        if problem := unsolvable(task):
+        if problem := unsolvable(make_world(key)):
             raise ConfigError(f"{where} cannot be solved: {problem}; remove it, or give another draw")
         tasks.append(task)
     if empty := [split for split in ("train", "val") if not counts[split]]:

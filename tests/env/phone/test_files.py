@@ -151,6 +151,6 @@ def test_a_validation_prompt_that_training_uses_is_refused(folder):
 
 
 def test_a_task_that_cannot_be_solved_is_refused(folder, monkeypatch):
-    monkeypatch.setattr("env.phone.tasks.optimal_turns", lambda world: 99)
+    monkeypatch.setattr("env.phone.tasks.fewest_turns", lambda world, state: 99)
     with pytest.raises(ConfigError, match=r"tasks\.jsonl: row 1 cannot be solved: a shortest plan has 100"):
         read(folder)
