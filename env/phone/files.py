@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from env.phone.levels import LEVELS
+from env.phone.levels import LEVEL_SHARES, LEVELS
 from env.phone.lexicon import INDUSTRIES, TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
 from env.phone.tasks import SPLITS, company_key, generate_tasks, task_of, unsolvable
 from env.phone.world import MAX_COMPANIES, CompanyKey, WorldKey, make_world, openings
@@ -198,7 +198,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path)
     for name, default in (("companies", 100), ("train", 500), ("val", 100), ("test", 100)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--levels", type=int, nargs="+", default=list(LEVELS), help="in equal shares")
+    parser.add_argument("--levels", type=int, nargs="+", choices=LEVELS, default=list(LEVELS))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
     tasks = generate_tasks(
@@ -206,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         num_train=options.train,
         num_val=options.val,
         num_test=options.test,
-        level_shares=dict.fromkeys(options.levels, 1 / len(options.levels)),
+        level_shares={level: LEVEL_SHARES[level] for level in options.levels},
         seed=options.seed,
     )
     write_files(tasks, options.folder)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 
 from env.phone.calls import State
-from env.phone.levels import level_settings
+from env.phone.levels import LEVEL_SHARES, level_settings
 from env.phone.lexicon import TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
 from env.phone.solver import fewest_turns, fewest_turns_untold, optimal_turns
 from env.phone.world import MAX_COMPANIES, CompanyKey, World, WorldKey, company_name, make_world, openings
@@ -47,13 +47,13 @@ def generate_tasks(
         num_train: training tasks.
         num_val: validation tasks.
         num_test: tasks of each test split.
-        level_shares: level -> share of companies, and so of tasks; half level 1, half level 2 by default.
+        level_shares: level -> share of companies, and so of tasks; `LEVEL_SHARES` by default.
         seed: decides everything.
 
     Raises:
         ConfigError: a level that does not exist, or counts that do not fit.
     """
-    shares = {level: share for level, share in (level_shares or {1: 0.5, 2: 0.5}).items() if share > 0}
+    shares = {level: share for level, share in (level_shares or LEVEL_SHARES).items() if share > 0}
     for level in shares:
         level_settings(level)
     if not shares:

@@ -50,7 +50,14 @@ def test_the_command_writes_what_the_generator_makes(tmp_path, capsys):
     sizes = ["--companies", "8", "--train", "6", "--val", "2", "--test", "2", "--levels", "1", "3"]
     main([str(tmp_path), *sizes, "--seed", "1"])
     assert "14 tasks" in capsys.readouterr().out
-    assert len(read(tmp_path)) == 6 + 2 + 3 * 2
+    made = read(tmp_path)
+    assert len(made) == 6 + 2 + 3 * 2
+    assert {task.level for task in made} == {1, 3}
+
+
+def test_the_command_makes_the_seed_by_default(tmp_path):
+    main([str(tmp_path)])
+    assert read(tmp_path) == generate_tasks()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ SHARES = {1: 0.2, 2: 0.3, 3: 0.3, 4: 0.1, 5: 0.1}
 @pytest.fixture(scope="module")
 def tasks() -> list[Task]:
     """The seed's sizes."""
-    return generate_tasks(level_shares=SHARES)
+    return generate_tasks()
 
 
 @pytest.fixture(scope="module")
