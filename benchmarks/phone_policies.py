@@ -5,7 +5,7 @@
 Success with its Wilson interval, the mean priced reward, and messages; written to
 benchmarks/results/phone_policies.json. In rows of second attempts a success at the first one stands. A
 failure is tried again: "its own events" by one that remembers what the calls of the first attempt taught and
-reads no feedback, "corrective" by one that also goes by the form and the routes in the text of corrective feedback.
+reads no feedback, "corrective" by one that also reads form and routes out of the text of corrective feedback.
 """
 
 from __future__ import annotations

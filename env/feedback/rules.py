@@ -26,7 +26,7 @@ _CALL_STATUSES = (
 )
 _NAMING = ("auth_missing", "must_call_first")
 NEXT, ENOUGH = "next", "enough"
-"""Last in the detail of an event that names fields: the line named the next one; what it was offered will do."""
+"""Last in the detail of an event that names fields: the line named the next one; what it heard of will do."""
 _HINTS = {
     "fabricated_auth": "Only values of the form count.",
     "auth_mismatch": "A value did not fit its field.",

@@ -31,7 +31,8 @@ class PhoneEnv:
 
     The task fixes the world and the seed only wording and the references that lines give. So equal actions
     give equal event codes under any seed, up to the references said: a message that writes one out, instead
-    of pointing to it, makes it up under another seed. Success ends the episode at once, as does a message without a call.
+    of pointing to it, makes it up under another seed. Success ends the episode at once, as does a message
+    without a call.
 
     Attributes:
         spec: id, version, tools and turn limit.

@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from env.phone.companies import MAX_COMPANIES, CompanyKey, openings
 from env.phone.levels import LEVEL_SHARES, LEVELS
 from env.phone.lexicon import INDUSTRIES, TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
 from env.phone.tasks import SPLITS, company_key, generate_tasks, task_of, unsolvable
-from env.phone.world import MAX_COMPANIES, CompanyKey, WorldKey, make_world, openings
+from env.phone.world import WorldKey, make_world
 from pipeline.errors import ConfigError
 from pipeline.types import Task
 
@@ -99,7 +100,8 @@ def read_files(companies_file: Path, tasks_file: Path) -> list[Task]:
         tasks.append(task)
     if empty := [split for split in ("train", "val") if not counts[split]]:
         raise ConfigError(
-            f"{tasks_file} has no row of split {' and none of '.join(empty)}; give at least one of train and one of val"
+            f"{tasks_file} has no row of split {' and none of '.join(empty)}; "
+            "give at least one of train and one of val"
         )
     return tasks
 

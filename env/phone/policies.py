@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from env.chat.compact import CompactStyle
 from env.phone.advised import read_advice
+from env.phone.companies import Department
 from env.phone.environment import PhoneEnv
 from env.phone.knowledge import Knowledge, LineKnowledge
 from env.phone.levels import Level
@@ -22,7 +23,7 @@ from env.phone.moves import tool_call
 from env.phone.rules import ordered, prior_fields
 from env.phone.solver import Advice, optimal_move
 from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH, WAIT
-from env.phone.world import Department, Request, World
+from env.phone.world import Request, World
 from env.protocol import Action, StepResult, ToolCall
 from pipeline.types import Task, Verdict
 
@@ -85,7 +86,7 @@ class View:
         return told if told is not None and told.kind else None
 
     def route(self, request: Request, knows_trade: bool) -> list[Department]:
-        """Returns the lines to call for a request: as advised, by the trade's habits, or as lines have said."""
+        """Returns the lines to call for a request: as advised, by the trade's habits, or as lines said."""
         if self.corrected and (names := dict(self.corrected.routes).get(request.request_id)):
             return [self.line_named(name) for name in names]
         if knows_trade:
@@ -99,7 +100,6 @@ class View:
                 break
             route.insert(0, by_phone[before[0]])
         return route
-
 
     def line_named(self, name: str) -> Department:
         """Returns the directory's line of a name; of two, the one whose description says that it serves."""
@@ -389,7 +389,7 @@ def play_scripted(
         noise: share of random acts of the noisy policies; the others ignore it.
         earlier: messages of earlier attempts at the task, whose lessons the policy has been told.
         env: where to play; a new one by default. It is left as the episode ended.
-        is_corrected: whether the policy also reads the text of corrective feedback on failed earlier attempts.
+        is_corrected: whether the policy also reads the text of corrective feedback on those that failed.
 
     Raises:
         ValueError: no policy of that name.

@@ -113,7 +113,10 @@ def with_values(prompt_text: str, call: ToolCall) -> ToolCall:
     if call.name != CALL:
         return call
     said = read(prompt_text).form or {}
-    info = {name: said[name] if value is FROM_FORM else value for name, value in call.arguments["auth_info"].items()}
+    info = {
+        name: said[name] if value is FROM_FORM else value
+        for name, value in call.arguments["auth_info"].items()
+    }
     return ToolCall(CALL, {**call.arguments, "auth_info": info})
 
 

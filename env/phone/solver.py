@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from env.phone.calls import Outcome, Sent, State, is_locked, place_call, tick, wait
+from env.phone.companies import Department
 from env.phone.forms import sufficient_forms
 from env.phone.lexicon import REFERENCE
 from env.phone.moves import Move, play
 from env.phone.rules import FieldSet
-from env.phone.world import Department, World
+from env.phone.world import World
 from pipeline.types import Event, StepVerdict
 
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 from random import Random
 
 from env.phone.calls import State
+from env.phone.companies import MAX_COMPANIES, CompanyKey, company_name, openings
 from env.phone.levels import LEVEL_SHARES, level_settings
 from env.phone.lexicon import TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
 from env.phone.solver import fewest_turns, fewest_turns_untold, optimal_turns
-from env.phone.world import MAX_COMPANIES, CompanyKey, World, WorldKey, company_name, make_world, openings
+from env.phone.world import World, WorldKey, make_world
 from pipeline.errors import ConfigError
 from pipeline.ids import digest, seed_of
 from pipeline.types import Task

@@ -165,7 +165,9 @@ def test_names_offers_and_literals_become_arguments():
 
 
 VALUES = st.one_of(
-    st.none(), st.sampled_from([FROM_FORM, "$form"]), st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+    st.none(),
+    st.sampled_from([FROM_FORM, "$form"]),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
 )
 CALLS = st.one_of(
     st.lists(st.text("abcXYZ09-&.", min_size=1), min_size=1, max_size=4).map(

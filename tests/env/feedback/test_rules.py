@@ -47,7 +47,10 @@ def test_corrective_is_not_privileged_when_the_line_had_said_it_all():
             [Event("wrong_department", 0, "Sales", detail="Billing serves it")],
             "Not Sales: Billing serves it.",
         ),
-        ([Event("auth_missing", 0, "Billing", ("account_number",)), FORM], "but no later call sent it there."),
+        (
+            [Event("auth_missing", 0, "Billing", ("account_number",)), FORM],
+            "but no later call sent it there.",
+        ),
         (
             [Event("auth_missing", 0, "Billing", ("account_number",)), FORM, Event("locked", 2, "Billing")],
             "Your form had account_number only.",
@@ -171,7 +174,7 @@ def test_corrective_feedback_names_the_route_of_what_is_not_served():
 
 
 def test_corrective_feedback_always_corrects():
-    """Whatever was observed: the form and the route of every request that is left are there, as they would do."""
+    """Whatever was observed, it tells a form that would do, and the route of every request that is left."""
     tasks = generate_tasks(
         num_companies=30, num_train=60, num_val=1, num_test=1, level_shares={4: 0.5, 5: 0.5}, seed=4
     )

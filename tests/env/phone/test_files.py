@@ -118,7 +118,9 @@ def test_what_is_no_row_is_refused(folder, text, message):
         (folder / f"{name}.jsonl").write_text(kept)
 
 
-@pytest.mark.parametrize(("name", "field"), [("companies", "seed"), ("companies", "level"), ("tasks", "number")])
+@pytest.mark.parametrize(
+    ("name", "field"), [("companies", "seed"), ("companies", "level"), ("tasks", "number")]
+)
 def test_a_number_of_thousands_of_digits_names_its_field(folder, name, field):
     lines = (folder / f"{name}.jsonl").read_text().splitlines()
     lines[0] = json.dumps(json.loads(lines[0]) | {field: "?"}).replace('"?"', "9" * 5000)

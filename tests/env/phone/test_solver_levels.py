@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import combinations
 from random import Random
 
 import pytest
@@ -13,14 +12,13 @@ from env.chat.compact import CompactStyle
 from env.phone.calls import State
 from env.phone.environment import PhoneEnv
 from env.phone.exact import policy_value, slipping
-from env.phone.lexicon import REFERENCE
 from env.phone.moves import Move, play, tool_call
 from env.phone.policies import POLICIES, play_scripted
 from env.phone.rules import AllOf, AnyOf, KOfN
 from env.phone.solver import fewest_turns, fewest_turns_untold, first_fatal, optimal_plan, values_along
 from env.phone.tasks import generate_tasks
 from env.phone.world import WorldKey, make_world
-from tests.env.phone.worlds import BILLING, FRAUD, SERVICE, TOKEN, small_world
+from tests.env.phone.worlds import BILLING, FRAUD, SERVICE, TOKEN, exhaustive, small_world
 
 STYLE = CompactStyle()
 LEVELS = (3, 4, 5)
@@ -34,40 +32,6 @@ def level_tasks(level, count=30, seed=2):
 
 
 TASKS = {level: level_tasks(level) for level in LEVELS}
-
-
-def every_move(world, state):
-    """All moves that can matter: every form, every line for every request with nothing or with everything."""
-    yield Move("search")
-    yield Move("wait")
-    if state.form is None:
-        for size in range(1, world.level.max_form_fields + 1):
-            for fields in combinations(world.company.vocabulary, size):
-                yield Move("form", frozenset(fields))
-    form = state.form or frozenset()
-    for line in world.company.departments:
-        for request in world.requests:
-            gifts = {frozenset[str](), form}
-            if any((request.request_id, x.phone) in state.referred for x in world.company.departments):
-                gifts.add(form | {REFERENCE})
-            for given in gifts:
-                yield Move("call", given, line.phone, request.request_id)
-
-
-def exhaustive(world, start, deepest):
-    """Least messages to success by trying everything, up to a depth."""
-    layer, seen = {start}, set()
-    for depth in range(deepest + 1):
-        if any(len(state.served) == len(world.requests) for state in layer):
-            return depth
-        layer = {
-            play(world, state, move)
-            for state in layer
-            if not state.ended
-            for move in every_move(world, state)
-        } - seen
-        seen |= layer
-    return math.inf
 
 
 CHAIN = {"billing": {"after": "customer_service"}, "fraud": {"after": "billing"}}

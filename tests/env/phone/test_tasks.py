@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from env.catalog import ENVIRONMENTS
-
+from env.phone.companies import MAX_COMPANIES, company_name
 from env.phone.levels import level_settings
 from env.phone.lexicon import INDUSTRY_KINDS, PRIORS, TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
 from env.phone.policies import play_scripted
 from env.phone.rules import deviation_pool
 from env.phone.solver import optimal_turns
 from env.phone.tasks import SPLITS, generate_tasks, practice_tasks
-from env.phone.world import MAX_COMPANIES, WorldKey, company_name, make_world
+from env.phone.world import WorldKey, make_world
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.ids import digest
 from pipeline.types import Task

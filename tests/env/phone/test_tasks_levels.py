@@ -191,7 +191,10 @@ VAGUE = {"disclosure": "vague"}
     ("world", "problem"),
     [
         (small_world(level=3), ""),
-        (small_world(level=3, closings=((SERVICE, 11),)), ""),  # searched meanwhile; Service in message 11, Fraud in 12
+        (
+            small_world(level=3, closings=((SERVICE, 11),)),
+            "",
+        ),  # searched meanwhile; Service in message 11, Fraud in 12
         (
             small_world(level=3, closings=((SERVICE, 12),)),
             "a shortest plan has 13 messages, the level allows 12",
