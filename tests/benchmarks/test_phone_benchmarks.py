@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +67,17 @@ def test_no_split_has_worse_second_attempts_and_all_have_every_policy(all_rows):
 
 def test_the_committed_rates_are_above_what_rollouts_need():
     path = ROOT / "benchmarks" / "results" / "phone_throughput.json"
-    measured = {row["level"]: row for row in json.loads(path.read_text())["rows"]}
+    results = json.loads(path.read_text())
+    measured = {row["level"]: row for row in results["rows"]}
     assert sorted(measured) == list(LEVELS)
     assert all(row["turns_per_second"] >= 2000 for row in measured.values())
-    assert measured[3]["states_per_minute"] >= 1000
+    assert all(measured[3][name] >= 1000 for name in ("d_star", "replayed"))
+    played = results["rollouts"]
+    assert played["groups"] >= 200
+    assert played["environment_share"] < 0.1
     design = (ROOT / "DESIGN.md").read_text()
-    assert all(f"{row['turns_per_second']:,}" in design for row in measured.values())
+    assert throughput.as_markdown(results["rows"]) in design
+    assert f"{played['environment_share']:.1%}".replace("%", " %") in design
 
 
 def test_the_benchmarks_count_what_they_play():
@@ -84,4 +90,16 @@ def test_the_benchmarks_count_what_they_play():
     assert some["oracle"]["tasks"] == 6
     row = throughput.measure(3, num_tasks=4, repeats=1)
     assert row["states"] == row["turns"] + 4 * len(throughput.POLICIES)
-    assert row["turns_per_second"] > 0
+    assert row["worlds"] == 4
+    assert all(row[name] > 0 for name in ("turns_per_second", "d_star", "replayed", "v_pi", "v_pi_starts"))
+    assert 0 < row["untold_mean"] <= row["untold_longest"]
+
+
+def test_the_clock_adds_up_the_seconds_of_the_named_methods_alone():
+    clock = Counter()
+    timed = throughput.Timed("abc", ["upper", "index"], clock)
+    assert (timed.upper(), timed.lower()) == ("ABC", "abc")
+    with pytest.raises(ValueError, match="not found"):
+        timed.index("z")
+    assert set(clock) == {"upper", "index"}
+    assert min(clock.values()) > 0
