@@ -67,7 +67,9 @@ def demonstrate(
         actions = environment.demonstrate(task, policy, first_seed, noise, style=style)
         _, failed, feedback, _ = _played(environment, task, first_seed, actions, verbosity)
         if failed and feedback is not None:
-            earlier.append(actions)
+            # The next attempt plays this one again, under its own seed: values written out, as some styles
+            # need them, would be another seed's references there.
+            earlier.append(environment.demonstrate(task, policy, first_seed, noise))
             previous.append(style.attempt_line(actions, feedback.text))
     previous = list(dict.fromkeys(previous))
     policy = rng.choices(names, weights)[0]

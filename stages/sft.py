@@ -172,7 +172,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="sft",
-    code_version=1,
+    code_version=2,
     inputs=lambda config: ("tasks",),
     sections=(
         "sft",

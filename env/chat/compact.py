@@ -163,10 +163,10 @@ def _starred(text: str) -> list[str]:
     return [f"{word.split('=', 1)[0]}=*" if "=" in word else word for word in text.split()]
 
 
-def _format_field(field: str, value: str | None) -> str:
+def _format_field(field: str, value: str | bool | None) -> str:
     if value is None:
         return f"?{field}"
-    return field if value == FROM_FORM else f"{field}={quote(value, safe=_PLAIN)}"
+    return f"{field}={quote(value, safe=_PLAIN)}" if isinstance(value, str) else field
 
 
 def _search(words: list[str]) -> ToolCall:
@@ -186,7 +186,7 @@ def _call(words: list[str]) -> ToolCall:
     if len(words) < 2:
         raise _BadArgumentsError("call needs a number and a request")
     phone, request, *sent = words
-    auth_info: dict[str, str | None] = {}
+    auth_info: dict[str, str | bool | None] = {}
     names = []
     for word in sent:
         name, is_literal, value = word.partition("=")

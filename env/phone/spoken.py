@@ -45,7 +45,7 @@ def with_values(env: PhoneEnv, call: ToolCall) -> ToolCall:
     arguments = call.arguments
     said = env.values_said(arguments["phone_number"], arguments["request"])
     auth_info = {
-        field: said.get(field, UNKNOWN) if value == FROM_FORM else value
+        field: said.get(field, UNKNOWN) if value is FROM_FORM else value
         for field, value in arguments["auth_info"].items()
     }
     return ToolCall(call.name, {**arguments, "auth_info": auth_info})

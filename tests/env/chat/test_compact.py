@@ -161,16 +161,23 @@ def test_the_stop_token_is_no_part_of_the_message():
 
 
 def test_names_offers_and_literals_become_arguments():
-    call = STYLE.parse("call 555-0102 R1 email ?full_name member_id=a%20b=c").calls[0]
+    call = STYLE.parse("call 555-0102 R1 email ?full_name member_id=a%20b=c order_number=$form").calls[0]
     assert call.arguments == {
         "phone_number": "555-0102",
         "request": "R1",
-        "auth_info": {"email": FROM_FORM, "full_name": None, "member_id": "a b=c"},
+        "auth_info": {
+            "email": FROM_FORM,
+            "full_name": None,
+            "member_id": "a b=c",
+            "order_number": "$form",  # a value like any other
+        },
     }
 
 
 VALUES = st.one_of(
-    st.none(), st.just(FROM_FORM), st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+    st.none(),
+    st.sampled_from([FROM_FORM, "$form"]),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
 )
 CALLS = st.one_of(
     st.lists(st.text("abcXYZ09-&.", min_size=1), min_size=1, max_size=4).map(

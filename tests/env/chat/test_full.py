@@ -195,7 +195,7 @@ def test_more_calls_than_one_run_only_if_they_are_allowed():
 
 
 VALUES = st.one_of(
-    st.none(), st.just(FROM_FORM), st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+    st.none(), st.just("$form"), st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 )
 NAMES = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
@@ -542,6 +542,16 @@ def test_no_normaliser_turns_a_look_alike_back():
             normal = unicodedata.normalize(form, broken)
             assert normal[0] == broken[0] != token[0]
             assert normal[-1] == broken[-1] != token[-1]
+
+
+def test_no_text_is_the_marker_that_points_to_the_form():
+    said = '{"name": "make_phone_call", "arguments": {"phone_number": "5", "request": "R1", "auth_info": %s}}'
+    for value in ("true", "1", "1.0", "[true]", '{"$form": true}'):
+        action = STYLE.parse(tag(said % f'{{"email": {value}}}'))
+        assert (action.status, action.calls) == ("bad_args", ())
+    literal = STYLE.parse(tag(said % '{"email": "$form"}')).calls[0].arguments["auth_info"]
+    assert literal == {"email": "$form"}
+    assert FROM_FORM not in literal.values()
 
 
 def test_an_attempt_line_is_one_line_without_values_or_marks():
