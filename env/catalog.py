@@ -146,8 +146,10 @@ def _scripted_reply(prompt_text: str, rng: Random, style: ChatStyle) -> str:
     if not isinstance(style, FullStyle):
         return scripted.reply_text(prompt_text, rng)
     compact = CompactStyle()
-    reply = compact.parse(scripted.reply_text(to_compact(prompt_text, style, compact), rng))
-    return style.action_of(reply.calls[0] if reply.calls else None).text
+    prompt = to_compact(prompt_text, style, compact)
+    reply = compact.parse(scripted.reply_text(prompt, rng))
+    call = scripted.with_values(prompt, reply.calls[0]) if reply.calls else None
+    return style.action_of(call).text
 
 
 def _solver_value(task: Task, seed: int, actions: Sequence[Action]) -> list[float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from env.protocol import Action, ChatStyle, StepResult, replay
+from env.protocol import Action, ChatStyle, StepResult, Tools, replay
 from pipeline.types import Feedback, Task
 
 MAX_PREVIOUS_ATTEMPTS = 2
@@ -65,9 +65,11 @@ def demonstrate(
         first_seed = rng.getrandbits(62)
         policy = rng.choices(names, weights)[0]
         actions = environment.demonstrate(task, policy, first_seed, noise, style=style)
-        _, failed, feedback = _played(environment, task, first_seed, actions, verbosity)
+        _, failed, feedback, _ = _played(environment, task, first_seed, actions, verbosity)
         if failed and feedback is not None:
-            earlier.append(actions)
+            # The next attempt plays this one again, under its own seed: values written out, as some styles
+            # need them, would be another seed's references there.
+            earlier.append(environment.demonstrate(task, policy, first_seed, noise))
             previous.append(style.attempt_line(actions, feedback.text))
     previous = list(dict.fromkeys(previous))
     policy = rng.choices(names, weights)[0]
@@ -75,10 +77,10 @@ def demonstrate(
         policy = "oracle"
     own_seed = rng.getrandbits(62)
     actions = environment.demonstrate(task, policy, own_seed, noise, earlier, style)
-    results, failed, _ = _played(environment, task, own_seed, actions, verbosity)
+    results, failed, _, tools = _played(environment, task, own_seed, actions, verbosity)
     return Demonstration(
         policy=policy,
-        pieces=pieces_of(style, task, previous, actions, results),
+        pieces=pieces_of(style, task, previous, actions, results, tools),
         success=not failed,
         guided=bool(previous),
     )
@@ -86,11 +88,11 @@ def demonstrate(
 
 def _played(
     environment: Any, task: Task, seed: int, actions: Sequence[Action], verbosity: str
-) -> tuple[list[StepResult], bool, Feedback | None]:
-    """Returns the environment's results, whether the episode failed, and the feedback on it."""
+) -> tuple[list[StepResult], bool, Feedback | None, Tools]:
+    """Returns the environment's results, whether the episode failed, the feedback on it, and its tools."""
     env = environment.make_env(verbosity)
     results = replay(env, task, seed, actions)
-    return results, not env.verdict().success, env.feedback()
+    return results, not env.verdict().success, env.feedback(), env.spec.tools
 
 
 def pieces_of(
@@ -99,9 +101,10 @@ def pieces_of(
     previous_attempts: Sequence[str],
     actions: Sequence[Action],
     results: Sequence[StepResult],
+    tools: Tools | None = None,
 ) -> tuple[tuple[str, bool], ...]:
-    """Returns an episode as the pieces a player would encode one by one."""
-    pieces = [(style.render_prompt(task.prompt, previous_attempts), False)]
+    """Returns an episode as the pieces a player would encode one by one; `tools` are those of its level."""
+    pieces = [(style.render_prompt(task.prompt, previous_attempts, tools), False)]
     for action, result in zip(actions, results, strict=True):
         pieces.append((action.text + style.stop_token, True))
         if not (result.terminated or result.truncated):

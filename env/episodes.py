@@ -347,7 +347,9 @@ class _Episode:
             observation = _guarded("reset", lambda: env.reset(self.request.task, seed))
             self.messages.extend(observation.messages)
             if parent is None:
-                text = self.style.render_prompt(observation.messages, self.request.previous_attempts)
+                text = self.style.render_prompt(
+                    observation.messages, self.request.previous_attempts, env.spec.tools
+                )
                 self.prompt = self.coder.encode(text)
             else:
                 self._replay(env, parent)

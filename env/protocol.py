@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from pipeline.types import Event, Feedback, Message, Task, Verdict
+
+Tools = Sequence[Mapping[str, Any]]
+"""OpenAI function schemas."""
 
 ParseStatus = Literal["ok", "none", "malformed_json", "unknown_tool", "bad_args", "too_many"]
 
@@ -125,8 +128,10 @@ class ChatStyle(Protocol):
     digest: str
     template: str
 
-    def render_prompt(self, messages: Sequence[Message], previous_attempts: Sequence[str]) -> str:
-        """Returns the text up to the first sampled token, feedback on earlier attempts included."""
+    def render_prompt(
+        self, messages: Sequence[Message], previous_attempts: Sequence[str], tools: Tools | None = None
+    ) -> str:
+        """Returns the text up to the first sampled token: tools, and feedback on earlier attempts."""
         ...
 
     def render_replies(self, messages: Sequence[Message]) -> str:

@@ -354,7 +354,8 @@ class Player:
         """Returns a task's bare prompt in tokens."""
         env = self.make_env(task)
         try:
-            text = self.style.render_prompt(env.reset(task, 0).messages, ())
+            messages = env.reset(task, 0).messages
+            text = self.style.render_prompt(messages, (), env.spec.tools)
         finally:
             env.close()
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))

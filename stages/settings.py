@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from env.phone.levels import LEVEL_SHARES
 from pipeline.config import Section, runtime
 
 PROMPT_TOKENS = 1024
@@ -116,7 +117,7 @@ class Tasks(Section):
     num_val: int = Field(100, ge=1, description="new tasks of the training companies")
     num_test: int = Field(100, ge=1, description="tasks of each unseen split")
     level_shares: dict[int, float] = Field(
-        {1: 0.5, 2: 0.5}, description="share of companies, and so of tasks, per level, 1 to 5"
+        dict(LEVEL_SHARES), description="share of companies, and so of tasks, per level, 1 to 5"
     )
     companies_file: str | None = Field(
         None, description="companies.jsonl of the companies of tasks_file (env/phone/files.py)"

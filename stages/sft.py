@@ -24,7 +24,7 @@ from env.demonstrations import Demonstration
 from pipeline.errors import ArtifactError
 from pipeline.failpoints import failpoint
 from pipeline.ids import seed_of
-from pipeline.models import check_policy_folder
+from pipeline.models import check_policy_folder, load_tokenizer
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.stopping import StopRequested
 from stages.backends import check_installed, limit_threads, make_trainer
@@ -82,7 +82,6 @@ def untrained(start: Start, demonstrations: Sequence[Demonstration], folder: Pat
     environment, name = ENVIRONMENTS[start.config.tasks.environment], start.config.rollouts.style
     if settings.base is not None:
         policy = load_policy(Path(settings.base))
-        environment.style(name, policy.tokenizer)  # which refuses a tokenizer that it does not go with
         policy.tokenizer.save_pretrained(folder)
         return policy.model, policy.tokenizer
     style = environment.style(name)
@@ -119,7 +118,8 @@ def make(start: Start) -> None:
     from pipeline.losses import sft_loss
 
     limit_threads(start.config)
-    demonstrations = play_demonstrations(start, train)
+    base = None if settings.base is None else load_tokenizer(Path(settings.base))
+    demonstrations = play_demonstrations(start, train, base)
     folder = start.output("policy")
     model, tokenizer = untrained(start, demonstrations, folder)
     encoded = [encode(tokenizer, demonstration, settings.context_weight) for demonstration in demonstrations]
@@ -172,7 +172,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="sft",
-    code_version=1,
+    code_version=2,
     inputs=lambda config: ("tasks",),
     sections=(
         "sft",

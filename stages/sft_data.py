@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,12 +31,22 @@ def tasks_to_demonstrate(start: Start, train: list[Task]) -> list[Task]:
     )
 
 
-def play_demonstrations(start: Start, train: list[Task]) -> list[Demonstration]:
-    """Returns the demonstrated episodes, in order."""
+def play_demonstrations(start: Start, train: list[Task], tokenizer: Any = None) -> list[Demonstration]:
+    """Returns the demonstrated episodes, in order.
+
+    Args:
+        start: of the sft stage.
+        train: training tasks.
+        tokenizer: of the base, whose added tokens no text from outside a policy may hold; a tokenizer of its
+            own, trained on these episodes, adds only what every style breaks.
+
+    Raises:
+        ConfigError: the tokenizer does not go with the style.
+    """
     settings: Sft = start.config.sft
     environment = ENVIRONMENTS[start.config.tasks.environment]
     tasks = tasks_to_demonstrate(start, train)
-    style = environment.style(start.config.rollouts.style)
+    style = environment.style(start.config.rollouts.style, tokenizer)
     demonstrations = []
     with start.progress(settings.num_demonstrations, "demonstrations") as advance:
         for i in range(settings.num_demonstrations):

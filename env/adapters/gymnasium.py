@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 from gymnasium.spaces import Text
 
+from env.adapters.session import verdict_of
 from env.catalog import ENVIRONMENTS
 from env.chat.neutral import MAX_TOOL_CHARACTERS
 from pipeline.types import Message, Task
@@ -32,8 +33,9 @@ class AnyText(Text):
 class TextEnv(gymnasium.Env[str, str]):
     """An environment of the catalogue behind Gymnasium's interface.
 
-    `info` holds the state's digest, of a step its events, and at the end the verdict. A failure of the
-    environment itself truncates the episode with reward NaN and `info["infra_error"]`: never 0.
+    `info` holds the state's digest, after `reset` the schemas of the level's tools (for a prompt of the full
+    style), of a step its events, and at the end the verdict. A failure of the environment itself, its grader
+    included, truncates the episode with reward NaN and `info["infra_error"]`: never 0.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own declaration
@@ -55,6 +57,7 @@ class TextEnv(gymnasium.Env[str, str]):
         return _text(observation.messages), {
             "messages": list(observation.messages),
             "task_id": task.task_id,
+            "tools": list(self._env.spec.tools),
             "state_digest": self._env.state_digest(),
         }
 
@@ -62,10 +65,12 @@ class TextEnv(gymnasium.Env[str, str]):
         """Plays one assistant message; returns reply, reward, terminated, truncated, info."""
         result = self._env.step(self.style.parse(action))
         info: dict[str, Any] = {"messages": list(result.messages), "events": list(result.events)}
-        if result.infra_error is not None:
-            return "", float("nan"), False, True, {**info, "infra_error": result.infra_error}
-        if result.terminated or result.truncated:
-            info["verdict"] = self._env.verdict()
+        failure = result.infra_error
+        if failure is None and (result.terminated or result.truncated):
+            info["verdict"] = verdict_of(self._env)
+            failure = info["verdict"].infra_error
+        if failure is not None:
+            return "", float("nan"), False, True, {**info, "infra_error": failure}
         info["state_digest"] = self._env.state_digest()
         return _text(result.messages), result.reward, result.terminated, result.truncated, info
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from env.catalog import ENVIRONMENTS
 from env.chat.calls import checked, schemas_of
-from env.protocol import StepResult
+from env.protocol import Env, StepResult, Tools
 from pipeline.tables import task_from
 from pipeline.types import Event, Verdict
 
@@ -16,36 +17,62 @@ OVER = StepResult(({"role": "tool", "content": "The conversation is over."},))
 
 
 class Session:
-    """An environment, whether its episode is over, and the events of it."""
+    """An environment, whether its episode is over, and the events of it.
+
+    A failure that is not the policy's, the start's and the grader's too, ends the episode without a reward:
+    it is kept in `infra_error`, since libraries would count an exception as the policy's failure.
+    """
 
     def __init__(self, environment: str) -> None:
         self._env = ENVIRONMENTS[environment].make_env()
         self._schemas = schemas_of(self._env.spec.tools)
         self.is_over = True
+        self.infra_error: str | None = None
         self.events: list[Event] = []
 
     def start(self, row: Mapping[str, Any]) -> None:
         """Starts the episode of one row of a tasks table; its column `seed`, if any, seeds the wording."""
-        self._env.reset(task_from(row), int(row.get("seed") or 0))
-        self.is_over = False
-        self.events = []
+        self.events, self.infra_error = [], None
+        try:
+            self._env.reset(task_from(row), int(row.get("seed") or 0))
+        except Exception as error:
+            self.infra_error = f"reset: {type(error).__name__}"
+        self.is_over = self.infra_error is not None
 
     def call(self, name: str, arguments: Any) -> StepResult:
         """Plays a message with one call. Never raises on what a model says."""
         if self.is_over:
-            return OVER
+            return replace(OVER, infra_error=self.infra_error)
         result = self._env.step(checked(self._schemas, "", [(name, arguments)]))
+        self.infra_error = result.infra_error
         self.is_over = result.terminated or result.truncated or result.infra_error is not None
         self.events += result.events
         return result
 
     def verdict(self) -> Verdict:
         """Grades the episode as it stands."""
-        return self._env.verdict()
+        if self.infra_error is not None:
+            return Verdict(None, None, infra_error=self.infra_error)
+        return verdict_of(self._env)
 
     def state_digest(self) -> str:
         """Returns the digest of the environment's state."""
         return self._env.state_digest()
+
+
+def verdict_of(env: Env) -> Verdict:
+    """Returns an environment's verdict; an exception inside it is one without a reward."""
+    try:
+        return env.verdict()
+    except Exception as error:
+        return Verdict(None, None, infra_error=f"verdict: {type(error).__name__}")
+
+
+def tools_of_row(environment: str, row: Mapping[str, Any]) -> Tools:
+    """Returns the tools that the task of a row has; not every level has all."""
+    env = ENVIRONMENTS[environment].make_env()
+    env.reset(task_from(row), 0)
+    return env.spec.tools
 
 
 def text_of(result: StepResult) -> str:

@@ -2,6 +2,10 @@
 
 The trainer calls `reset(**row)`, shows the policy every other public method as a tool, and takes the reward
 from `get_reward`. A null reward (the environment's own failure) is NaN to TRL, which leaves it out.
+
+`PhoneTools` has the tools of all levels. Rows of levels with fewer name a class with theirs in a column
+`environment`, as `tools_class("phone", tools_of_row("phone", row), "FewTools")` makes it:
+`environment_factory={"all": PhoneTools, "few": FewTools}`.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from typing import Any, Literal
 
 from env.adapters.session import Session, text_of
 from env.catalog import ENVIRONMENTS
+from env.protocol import Tools
 
 
 class _Episode:
@@ -31,11 +36,17 @@ class _Episode:
         return self._session.verdict().reward
 
 
-def tools_class(environment: str) -> type:
-    """Returns a no-argument class with a typed, documented method for each tool of an environment."""
-    tools = ENVIRONMENTS[environment].make_env().spec.tools
+def tools_class(environment: str, tools: Tools | None = None, name: str | None = None) -> type:
+    """Returns a no-argument class with a typed, documented method for each tool of an environment.
+
+    Args:
+        environment: by name.
+        tools: some of its tools; all by default.
+        name: of the class, under which TRL logs the reward.
+    """
+    tools = ENVIRONMENTS[environment].make_env().spec.tools if tools is None else tools
     methods = {tool["function"]["name"]: _method(tool["function"]) for tool in tools}
-    name = f"{environment.title()}Tools"
+    name = name or f"{environment.title()}Tools"
     return type(name, (_Episode,), {**methods, "environment": environment, "__module__": __name__})
 
 

@@ -5,8 +5,11 @@ In verl's tool configuration, once for each tool of the environment:
     - class_name: env.adapters.verl.EnvironmentTool
       config: {type: native, environment: phone, tool: search_company}
 
-`tools_kwargs(row, "phone")` belongs into the data set's `extra_info.tools_kwargs`. verl's agent loop makes
-and releases an instance for every call; an episode is kept under its request's id until verl drops that.
+`tools_kwargs(row, "phone")` belongs into the data set's `extra_info.tools_kwargs`, and
+`tool_selection(row, "phone")` into its `extra_info.tool_selection`: else a policy is shown the tools of all
+levels. verl's agent loop makes and releases an instance for every call; an episode is kept under its
+request's id until verl drops that. An ungraded step's reward is NaN: verl passes over a null one, and the
+rest would add up to 0.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from pydantic import Field
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
-from env.adapters.session import Session, text_of
+from env.adapters.session import Session, text_of, tools_of_row
 from env.catalog import ENVIRONMENTS
 
 
@@ -53,8 +56,8 @@ class EnvironmentTool(BaseTool):
 
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], agent_data: Any = None, **kwargs: Any
-    ) -> tuple[ToolResponse, float | None, dict[str, Any]]:
-        """Plays one call in the request's episode; returns text, the step's reward (null if ungraded), {}."""
+    ) -> tuple[ToolResponse, float, dict[str, Any]]:
+        """Plays one call in the request's episode; returns text, the step's reward (NaN if ungraded), {}."""
         request = instance_id if agent_data is None else agent_data.request_id
         if request not in self._sessions:
             self._sessions[request] = Session(self.config["environment"])
@@ -62,11 +65,12 @@ class EnvironmentTool(BaseTool):
             if agent_data is not None:
                 weakref.finalize(agent_data, self._sessions.pop, request, None)
         result = self._sessions[request].call(self.name, parameters)
-        return ToolResponse(text=text_of(result)), None if result.infra_error else result.reward, {}
+        return ToolResponse(text=text_of(result)), float("nan") if result.infra_error else result.reward, {}
 
-    async def calc_reward(self, instance_id: str, **kwargs: Any) -> float | None:
-        """Returns the verdict's reward on the episode of this instance; None if it could not be graded."""
-        return self._sessions[instance_id].verdict().reward
+    async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:
+        """Returns the verdict's reward on the episode of this instance; NaN if it could not be graded."""
+        reward = self._sessions[instance_id].verdict().reward
+        return float("nan") if reward is None else reward
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:
         """Forgets the instance, and its episode unless that is a longer-lived request's."""
@@ -78,3 +82,8 @@ def tools_kwargs(row: Mapping[str, Any], environment: str) -> dict[str, Any]:
     """Returns what gives every tool of an environment a task's row. Step rewards add up to the reward."""
     tools = ENVIRONMENTS[environment].make_env().spec.tools
     return {tool["function"]["name"]: {"create_kwargs": {"row": dict(row)}} for tool in tools}
+
+
+def tool_selection(row: Mapping[str, Any], environment: str) -> list[str]:
+    """Returns the names of the tools that a task's level has."""
+    return [tool["function"]["name"] for tool in tools_of_row(environment, row)]

@@ -34,7 +34,7 @@ def checked(schemas: Schemas, text: str, calls: Sequence[tuple[str, Any]]) -> Ac
     """
     for name, arguments in calls:
         if name not in schemas:
-            return Action(text, "unknown_tool", problem=f"unknown tool; use {', '.join(schemas)}")
+            return Action(text, "unknown_tool", problem="unknown tool")
         if problem := problem_of(arguments, schemas[name]):
             return Action(text, "bad_args", problem=f"{name}: {problem}")
     return Action(text, "ok", tuple(ToolCall(name, arguments) for name, arguments in calls))

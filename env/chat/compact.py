@@ -19,14 +19,14 @@ from urllib.parse import quote, unquote
 from env.chat.neutral import added_replacements, neutralise, one_line
 from env.phone.lexicon import FIELDS, REFERENCE
 from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH, WAIT
-from env.protocol import Action, ToolCall
+from env.protocol import Action, ToolCall, Tools
 from pipeline.ids import digest
 from pipeline.types import Message
 
 STOP_TOKEN = "<|im_end|>"
 PAD_TOKEN = "<|endoftext|>"
 MAX_MESSAGE_CHARACTERS = 4000
-GRAMMAR_VERSION = 1
+GRAMMAR_VERSION = 2  # 2: `wait`, and `reference` among the fields of a call
 
 _MARKS = {"system": "S: ", "user": "U: ", "assistant": "A: ", "tool": "T: "}
 _CUE = "\nA: "
@@ -57,12 +57,15 @@ class CompactStyle:
         also = "".join(f" | replace({_quoted(mark)}, {_quoted(broken)})" for mark, broken in self._added)
         self.template = source.replace(_LAST_MARK, _LAST_MARK + also, 1)
 
-    def render_prompt(self, messages: Sequence[Message], previous_attempts: Sequence[str] = ()) -> str:
+    def render_prompt(
+        self, messages: Sequence[Message], previous_attempts: Sequence[str] = (), tools: Tools | None = None
+    ) -> str:
         """Returns the text up to the first sampled token; earlier attempts go into the first user message.
 
         Args:
             messages: in OpenAI form; assistant messages among them are rendered as they are.
             previous_attempts: one line each, as `attempt_line` writes them.
+            tools: not told of; the commands are learnt by example.
         """
         parts = []
         attempts = list(previous_attempts)
@@ -108,7 +111,7 @@ class CompactStyle:
         return Action(body, "ok", (call,))
 
     def format_call(self, call: ToolCall) -> str:
-        """Returns the command that `parse` reads as this call.
+        """Returns the command that `parse` reads as this call: names have single blanks, an id none.
 
         Raises:
             ValueError: the tool is unknown.
@@ -160,10 +163,10 @@ def _starred(text: str) -> list[str]:
     return [f"{word.split('=', 1)[0]}=*" if "=" in word else word for word in text.split()]
 
 
-def _format_field(field: str, value: str | None) -> str:
+def _format_field(field: str, value: str | bool | None) -> str:
     if value is None:
         return f"?{field}"
-    return field if value == FROM_FORM else f"{field}={quote(value, safe=_PLAIN)}"
+    return f"{field}={quote(value, safe=_PLAIN)}" if isinstance(value, str) else field
 
 
 def _search(words: list[str]) -> ToolCall:
@@ -183,7 +186,7 @@ def _call(words: list[str]) -> ToolCall:
     if len(words) < 2:
         raise _BadArgumentsError("call needs a number and a request")
     phone, request, *sent = words
-    auth_info: dict[str, str | None] = {}
+    auth_info: dict[str, str | bool | None] = {}
     names = []
     for word in sent:
         name, is_literal, value = word.partition("=")

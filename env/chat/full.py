@@ -28,7 +28,7 @@ import jinja2
 
 from env.chat.calls import checked, schemas_of
 from env.chat.neutral import REPLACEMENTS, added_replacements, one_line
-from env.protocol import Action, ToolCall
+from env.protocol import Action, ToolCall, Tools
 from pipeline.ids import digest
 from pipeline.types import Message
 
@@ -37,7 +37,7 @@ STOP_TOKEN = "<|im_end|>"
 
 MAX_ANSWER_CHARACTERS = 8000
 """Of what follows the last `</think>`."""
-MAX_ATTEMPT_CHARACTERS = 240
+MAX_ATTEMPT_CHARACTERS = 300
 """Of one message of an earlier attempt."""
 GRAMMAR_VERSION = 1
 ENDING = "Done."
@@ -75,20 +75,30 @@ class FullStyle:
         self,
         messages: Sequence[Message],
         previous_attempts: Sequence[str] = (),
+        tools: Tools | None = None,
         *,
         add_generation_prompt: bool = False,
     ) -> str:
-        """Returns messages as text, the tools before them; as a server fills in `template`."""
+        """Returns messages as text, the tools before them; as a server fills in `template`.
+
+        Args:
+            messages: in OpenAI form.
+            previous_attempts: one line each, as `attempt_line` writes them; for the first user message.
+            tools: those to list; all of the style's by default.
+            add_generation_prompt: whether the assistant is to speak next.
+        """
         return self._render.render(
             messages=messages,
-            tools=self.tools,
+            tools=self.tools if tools is None else tools,
             previous_attempts=previous_attempts,
             add_generation_prompt=add_generation_prompt,
         )
 
-    def render_prompt(self, messages: Sequence[Message], previous_attempts: Sequence[str] = ()) -> str:
+    def render_prompt(
+        self, messages: Sequence[Message], previous_attempts: Sequence[str] = (), tools: Tools | None = None
+    ) -> str:
         """Returns the text up to the first sampled token; earlier attempts go into the first user message."""
-        return self.render(messages, previous_attempts, add_generation_prompt=True)
+        return self.render(messages, previous_attempts, tools, add_generation_prompt=True)
 
     def render_replies(self, messages: Sequence[Message]) -> str:
         """Returns the text after a sampled message (its stop token included): replies, then the next cue."""

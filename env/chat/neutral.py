@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,11 +31,27 @@ REPLACEMENTS: Replacements = (
 # None of these has a compatibility form, so no tokenizer's normaliser turns one back into its original.
 _LOOK_ALIKES = {"<": "\u2039", "[": "\u2045", "{": "\u2774", "|": "\u00a6"}
 _ANY_OTHER = "\u00b7"
+_MADE_BY_NFC = frozenset("`;K")  # all of ASCII that it makes of other text: U+1FEF, U+037E, U+212A
 
 
 def added_tokens(tokenizer: Any) -> tuple[str, ...]:
-    """Returns the texts that a transformers tokenizer reads as one token each, special or not, sorted."""
-    return tuple(sorted({str(token) for token in tokenizer.added_tokens_decoder.values()}))
+    """Returns the texts that a fast transformers tokenizer reads as one token each, special or not, sorted.
+
+    Raises:
+        ConfigError: the tokenizer looks for a token in normalised text, which other text than the token, that
+            nobody would break, could have become.
+    """
+    kinds = _kinds_of(tokenizer.backend_tokenizer.normalizer)
+    tokens = {str(token): token for token in tokenizer.added_tokens_decoder.values()}
+    for text, token in sorted(tokens.items()):
+        if token.normalized and not text.isspace() and _may_come_of_others(text, kinds):
+            raise ConfigError(
+                f"the tokenizer looks for its added token {text!r} in what {', '.join(kinds)} makes of a "
+                "text, so tool output could hold it unseen. Allowed: normalized=False, or no normaliser, or "
+                f"NFC and a token of ASCII without any of {''.join(sorted(_MADE_BY_NFC))}. Set "
+                "normalized=False in its tokenizer.json, or use another tokenizer"
+            )
+    return tuple(sorted(tokens))
 
 
 def added_replacements(tokens: Iterable[str]) -> Replacements:
@@ -46,21 +63,21 @@ def added_replacements(tokens: Iterable[str]) -> Replacements:
         ConfigError: a token holds a look-alike, so that breaking another one could make it.
     """
     left = {token for token in tokens if not token.isspace() and token and neutralise(token) == token}
-    looks = {*_LOOK_ALIKES.values(), _ANY_OTHER}
+    looks = set("".join(broken for _, broken in REPLACEMENTS)) - set(
+        "".join(mark for mark, _ in REPLACEMENTS)
+    )
+    looks |= {*_LOOK_ALIKES.values(), _ANY_OTHER}
     for token in sorted(tokens):
         if looks & set(token):
             raise ConfigError(
                 f"the tokenizer's added token {token!r} holds one of {' '.join(sorted(looks))}, with which "
                 "tool output is made harmless. Use a tokenizer without it"
             )
-    return tuple(
-        (token, _LOOK_ALIKES.get(token[0], _ANY_OTHER) + token[1:])
-        for token in sorted(left, key=lambda token: (-len(token), token))
-    )
+    return tuple((token, _broken(token)) for token in sorted(left, key=lambda token: (-len(token), token)))
 
 
 def neutralise(text: str, added: Replacements = ()) -> str:
-    """Returns the text with every mark of a prompt style broken by a look-alike first character.
+    """Returns the text with every mark of a prompt style, and every added token, broken by look-alikes.
 
     Args:
         text: from outside the policy.
@@ -84,3 +101,24 @@ def tool_text(text: str) -> str:
 def one_line(text: str, max_characters: int) -> str:
     """Returns the text neutralised, on one line, and cut to a length."""
     return neutralise(" ".join(tool_text(text).split()))[:max_characters]
+
+
+def _kinds_of(normaliser: Any) -> list[str]:
+    """Returns what a normaliser of the library tokenizers consists of, by name; nothing for none."""
+    if normaliser is None:
+        return []
+    state = json.loads(normaliser.__getstate__())
+    return [part["type"] for part in state.get("normalizers", [state])]
+
+
+def _may_come_of_others(token: str, kinds: list[str]) -> bool:
+    """Returns whether normalisers may make an added token of text in which nothing of it would be broken."""
+    if not kinds or (kinds == ["NFC"] and neutralise(token) != token):  # its mark comes of nothing else
+        return False
+    return kinds != ["NFC"] or not token.isascii() or bool(_MADE_BY_NFC & set(token))
+
+
+def _broken(token: str) -> str:
+    """Returns a token with both ends replaced: two that overlap, as in `|||A|||A|||`, share only an end."""
+    last = _LOOK_ALIKES.get(token[-1], _ANY_OTHER) if len(token) > 1 else ""
+    return _LOOK_ALIKES.get(token[0], _ANY_OTHER) + token[1:-1] + last

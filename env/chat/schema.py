@@ -100,8 +100,8 @@ def _problem_of_object(value: dict[str, Any], schema: Schema, where: str) -> str
             return f"{where}.{name} is missing"
     allowed = schema.get("propertyNames", {}).get("enum")
     for name, item in value.items():
-        if not _is_unicode(name):
-            return f"{where} has a name that is not Unicode"
+        if not isinstance(name, str) or not _is_unicode(name):
+            return f"{where} has a name that is no Unicode text"
         place = f"{where}.{name[:_NAME_CHARACTERS]}"
         known = schema.get("properties", {}).get(name, schema["additionalProperties"])
         if known is False or (allowed is not None and name not in allowed):

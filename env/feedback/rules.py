@@ -10,7 +10,9 @@ from pipeline.types import Event, Feedback
 Verbosity = Literal["binary", "observed", "corrective"]
 MAX_CHARACTERS = 600
 
-_CALL_FAILURES = (
+_CALL_STATUSES = (
+    "served",
+    "referred",
     "auth_missing",
     "auth_mismatch",
     "fabricated_auth",
@@ -23,6 +25,8 @@ _CALL_FAILURES = (
     "unknown_request",
 )
 _NAMING = ("auth_missing", "must_call_first")
+NEXT, ENOUGH = "next", "enough"
+"""Last in the detail of an event that names fields: the line named the next one; what it heard of will do."""
 _HINTS = {
     "fabricated_auth": "Only values of the form count.",
     "auth_mismatch": "A value did not fit its field.",
@@ -68,18 +72,23 @@ def rule_feedback(
     sentences = _observed(events)
     if verbosity == "observed" or not needed:
         return Feedback(_cut(sentences), source)
-    sentences.append(f"Ask for {', '.join(needed)} in the one form.")
+    advice = [f"Ask for {', '.join(needed)} in the one form."]
     served = {event.detail for event in events if event.code == "served"}
-    sentences += [f"For {key} call {', then '.join(names)}." for key, names in routes if key not in served]
+    advice += [f"For {key} call {', then '.join(names)}." for key, names in routes if key not in served]
     told = {field for event in events if event.code in _NAMING for field in event.fields}
-    return Feedback(_cut(sentences), source, privileged=bool(routes) or not set(needed) <= told)
+    is_privileged = bool(routes) or not set(needed) <= told
+    # What corrects is never cut: what was observed takes the room that it leaves.
+    room = MAX_CHARACTERS - sum(len(sentence) + 1 for sentence in advice)
+    return Feedback(" ".join(filter(None, [_cut(sentences, room), *advice])), source, is_privileged)
 
 
 def _binary(events: Sequence[Event]) -> str:
-    failed = [event for event in events if event.code in _CALL_FAILURES]
-    if not failed:
+    calls = [event for event in events if event.code in _CALL_STATUSES]
+    if not calls:
         return "Not completed. No call was made."
-    where = f"to {failed[-1].target} " if failed[-1].target else ""
+    if calls[-1].code in ("served", "referred", "on_hold"):
+        return "Not completed. More calls were needed."
+    where = f"to {calls[-1].target} " if calls[-1].target else ""
     return f"Not completed. The call {where}failed."
 
 
@@ -87,17 +96,15 @@ def _observed(events: Sequence[Event]) -> list[str]:
     form = next((event for event in events if event.code == "form"), None)
     had = form.fields if form else ()
     lacking = [field for event in events if event.code == "unavailable" for field in event.fields]
-    sentences = []
-    last = {event.target: event for event in events if event.code in _NAMING and event.fields}
-    for target, event in last.items():
-        others = f" {event.detail}" if event.code == "auth_missing" and event.detail else ""
-        sentences.append(f"{target} needs: {', '.join(event.fields)}{others}.")
+    named, sentences = _named(events)
+    probes = {event.turn for event in events if event.code == "probe"}
+    sent = {event.target for event in events if form and event.turn > form.turn and event.turn not in probes}
     if form is None:
         sentences.append("You sent no form.")
     elif not had:
         sentences.append("Your form had nothing.")
-    elif last and all(set(event.fields) <= set(had) for event in last.values()):
-        sentences.append(f"Your form had {', '.join(had)}, but no later call sent it.")
+    elif named and all(set(fields) <= set(had) for fields in named.values()) and not sent & named.keys():
+        sentences.append(f"Your form had {', '.join(had)}, but no later call sent it there.")
     else:
         sentences.append(f"Your form had {', '.join(had)} only.")
     if lacking:
@@ -112,12 +119,46 @@ def _observed(events: Sequence[Event]) -> list[str]:
     return sentences
 
 
+def _named(events: Sequence[Event]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """Returns line -> fields that it named, and a sentence on each line.
+
+    What a line said last counts. But one that names a field at a time has named them all; and what it said
+    would do, does.
+    """
+    named: dict[str, tuple[str, ...]] = {}
+    sentences: dict[str, str] = {}
+    enough = set[str]()
+    offers = {event.turn: event.fields for event in events if event.code == "probe"}
+    for event in events:
+        if event.code not in _NAMING:
+            continue
+        detail, how = _parted(event.detail)
+        if how == ENOUGH:
+            enough.add(event.target)
+            fields = offers.get(event.turn, ())
+            named[event.target] = fields
+            what = ", ".join(fields) or "all that the call named"
+            sentences[event.target] = f"{event.target} would take: {what}."
+        elif event.fields and event.target not in enough:
+            before = named.get(event.target, ()) if how == NEXT else ()
+            fields = named[event.target] = tuple(dict.fromkeys((*before, *event.fields)))
+            others = f" {detail}" if event.code == "auth_missing" and detail else ""
+            sentences[event.target] = f"{event.target} needs: {', '.join(fields)}{others}."
+    return named, list(sentences.values())
+
+
+def _parted(detail: str) -> tuple[str, str]:
+    """Returns an event's detail without the word on how a line named fields, and that word or ""."""
+    *before, last = detail.split("; ")
+    return ("; ".join(before), last) if last in (NEXT, ENOUGH) else (detail, "")
+
+
 def _on_the_way(events: Sequence[Event]) -> list[str]:
     """Returns what routing, hours, holds and doubtful values taught: one sentence a line, its last word."""
     sentences: dict[tuple[str, ...], str] = {}
     for event in events:
         if event.code == "must_call_first":
-            who = event.detail or "another line comes first"
+            who = _parted(event.detail)[0] or "another line comes first"
             sentences["first", event.target] = f"{event.target}: {who}."
         elif event.code == "closed":
             sentences["closed", event.target] = f"{event.target} {event.detail}."
@@ -130,11 +171,11 @@ def _on_the_way(events: Sequence[Event]) -> list[str]:
     return list(sentences.values())
 
 
-def _cut(sentences: Sequence[str]) -> str:
+def _cut(sentences: Sequence[str], most: int = MAX_CHARACTERS) -> str:
     """Returns as many whole sentences as fit."""
     text = ""
     for sentence in sentences:
-        if len(text) + len(sentence) + 1 > MAX_CHARACTERS:
+        if len(text) + len(sentence) + 1 > most:
             break
         text = f"{text} {sentence}".strip()
     return text

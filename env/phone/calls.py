@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass, field, replace
 
+from env.phone.companies import Department
 from env.phone.lexicon import REFERENCE
 from env.phone.rules import Disclosure, disclose, satisfied
-from env.phone.world import Department, Request, World
+from env.phone.world import Request, World
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 
 from env.chat.neutral import tool_text
-from env.feedback.rules import Verbosity, rule_feedback
+from env.feedback.rules import ENOUGH, NEXT, Verbosity, rule_feedback
 from env.phone import lexicon
 from env.phone.calls import Held, Outcome, Sent, State, place_call, submit_form, tick, wait
 from env.phone.levels import LEVELS, most_turns
@@ -29,8 +29,10 @@ _Reply = tuple[str, list[Event]]
 class PhoneEnv:
     """An episode in which an agent serves a customer by calling departments.
 
-    The task fixes the world and the seed only wording, so equal actions give equal event codes under any
-    seed. Success ends the episode at once, as does a message without a call.
+    The task fixes the world and the seed only wording and the references that lines give. So equal actions
+    give equal event codes under any seed, up to the references said: a message that writes one out, instead
+    of pointing to it, makes it up under another seed. Success ends the episode at once, as does a message
+    without a call.
 
     Attributes:
         spec: id, version, tools and turn limit.
@@ -202,7 +204,7 @@ class PhoneEnv:
         rng = Random(f"{self._task.task_id}:{self._seed}:reference:{request_id} {phone}")
         return f"T{rng.randrange(10_000):04d}"
 
-    def _sent(self, auth_info: dict[str, str | None], phone: str, request_id: str) -> Sent:
+    def _sent(self, auth_info: dict[str, str | bool | None], phone: str, request_id: str) -> Sent:
         """Returns how each sent field stands to what this rollout's form and lines gave."""
         said = self.values_said(phone, request_id)
         right = {field: self.world.profile.get(field, value) for field, value in said.items()}
@@ -218,8 +220,8 @@ class PhoneEnv:
             if value is None:
                 groups["offered"].add(field)
                 continue
-            value = said.get(field, value) if value == FROM_FORM else value
-            if right.get(field) == value:
+            value = said.get(field) if value is FROM_FORM else value
+            if value is not None and value == right.get(field):
                 groups["given"].add(field)
             elif value in known:
                 groups["mismatched"].add(field)
@@ -274,8 +276,9 @@ class PhoneEnv:
         match outcome.status:
             case "wrong_department" if other:
                 return f"{other} serves it"
-            case "must_call_first" if other:
-                return f"{other} comes first"
+            case "must_call_first":
+                first = [f"{other} comes first"] if other else []
+                return "; ".join([*first, *_how(outcome.disclosure)])
             case "referred":
                 return f"{outcome.request_id} on to {other}"
             case "served" if len(self.world.requests) > 1:
@@ -283,7 +286,8 @@ class PhoneEnv:
             case "closed":
                 return f"opens at turn {outcome.opens}"
             case "auth_missing":
-                return "".join(" or " + ", ".join(fields) for fields in outcome.disclosure.others).strip()
+                others = "".join(" or " + ", ".join(fields) for fields in outcome.disclosure.others).strip()
+                return others or "".join(_how(outcome.disclosure))
             case _:
                 return ""
 
@@ -374,6 +378,13 @@ class PhoneEnv:
     def close(self) -> None:
         """Ends the episode; there is nothing to free."""
         self._task = None
+
+
+def _how(said: Disclosure) -> list[str]:
+    """Returns the word on how a line named fields, where feedback has to know: one at a time, or enough."""
+    if said.is_enough:
+        return [ENOUGH]
+    return [NEXT] if said.kind == "first" else []
 
 
 def _disclosed(said: Disclosure) -> tuple[str, str]:

@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from env.phone.levels import LEVELS
+from env.phone.companies import MAX_COMPANIES, CompanyKey, openings
+from env.phone.levels import LEVEL_SHARES, LEVELS
 from env.phone.lexicon import INDUSTRIES, TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
 from env.phone.tasks import SPLITS, company_key, generate_tasks, task_of, unsolvable
-from env.phone.world import MAX_COMPANIES, CompanyKey, WorldKey, openings
+from env.phone.world import WorldKey, make_world
 from pipeline.errors import ConfigError
 from pipeline.types import Task
 
@@ -26,6 +27,7 @@ GROUPS = tuple(split for split in SPLITS if split != "val")
 """Groups of companies; validation tasks are of companies that train."""
 
 COMPANY_FIELDS = {"seed": int, "index": int, "level": int, "industry": str, "group": str}
+MAX_DIGITS = 30
 TASK_FIELDS = {"split": str, "company": int, "opening": int, "number": int, "draw": int}
 
 
@@ -93,11 +95,14 @@ def read_files(companies_file: Path, tasks_file: Path) -> list[Task]:
         other, first = prompts.setdefault(prompt, (task.split, number))
         if other != task.split:
             raise _wrong(where, "opening", row["opening"], f"one that {other} (row {first}) does not use")
-        if problem := unsolvable(task):
+        if problem := unsolvable(make_world(key)):
             raise ConfigError(f"{where} cannot be solved: {problem}; remove it, or give another draw")
         tasks.append(task)
-    if not tasks:
-        raise ConfigError(f"{tasks_file} has no row; give at least one task")
+    if empty := [split for split in ("train", "val") if not counts[split]]:
+        raise ConfigError(
+            f"{tasks_file} has no row of split {' and none of '.join(empty)}; "
+            "give at least one of train and one of val"
+        )
     return tasks
 
 
@@ -129,6 +134,24 @@ def _read_companies(path: Path) -> dict[int, tuple[CompanyKey, str]]:
     return found
 
 
+class _TwiceError(ValueError):
+    """A row names a field twice, so what it says depends on the reader; the text is the field."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in row:
+            raise _TwiceError(name)
+        row[name] = value
+    return row
+
+
+def _whole(digits: str) -> int | str:
+    """Returns a whole number; one beyond any field's range as text, which its field then refuses."""
+    return int(digits) if len(digits) <= MAX_DIGITS else f"{digits[:MAX_DIGITS]}..."
+
+
 def _rows(path: Path, fields: dict[str, type]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (row from 1, its object) with exactly these fields of these types."""
     try:
@@ -138,8 +161,10 @@ def _rows(path: Path, fields: dict[str, type]) -> Iterator[tuple[int, dict[str, 
     for number, line in enumerate(lines, start=1):
         where = f"{path}: row {number}"
         try:
-            row = json.loads(line)
-        except ValueError as error:
+            row = json.loads(line, object_pairs_hook=_unique, parse_int=_whole)
+        except _TwiceError as error:
+            raise ConfigError(f"{where}, field {error}: there twice; name it once") from error
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{where} is no JSON ({error}); write one object per line") from error
         if not isinstance(row, dict):
             raise ConfigError(f"{where} is {type(row).__name__}, not an object with {', '.join(fields)}")
@@ -175,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path)
     for name, default in (("companies", 100), ("train", 500), ("val", 100), ("test", 100)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--levels", type=int, nargs="+", default=list(LEVELS), help="in equal shares")
+    parser.add_argument("--levels", type=int, nargs="+", choices=LEVELS, default=list(LEVELS))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
     tasks = generate_tasks(
@@ -183,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         num_train=options.train,
         num_val=options.val,
         num_test=options.test,
-        level_shares=dict.fromkeys(options.levels, 1 / len(options.levels)),
+        level_shares={level: LEVEL_SHARES[level] for level in options.levels},
         seed=options.seed,
     )
     write_files(tasks, options.folder)

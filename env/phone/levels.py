@@ -172,6 +172,9 @@ _FIVE = replace(
 
 LEVELS: dict[int, Level] = {1: _ONE, 2: _TWO, 3: _THREE, 4: _FOUR, 5: _FIVE}
 
+LEVEL_SHARES: dict[int, float] = {1: 0.2, 2: 0.3, 3: 0.3, 4: 0.1, 5: 0.1}
+"""Share of companies, and so of tasks, unless a configuration says otherwise."""
+
 COSTS: dict[str, float] = {
     "over_collected": 0.05,  # per field that no line needs, up to OVER_COLLECTED_CAP
     "form_too_long": 0.05,

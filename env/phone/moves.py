@@ -56,7 +56,7 @@ def tool_call(world: World, move: Move) -> ToolCall | None:
             return ToolCall(FORM, {"fields": list(ordered(move.fields))})
         case "call":
             slips = dict(world.slips)
-            info: dict[str, str | None] = {
+            info: dict[str, str | bool | None] = {
                 field: world.profile[field] if field in slips else FROM_FORM for field in ordered(move.fields)
             }
             info |= dict.fromkeys(ordered(move.offered))

@@ -13,15 +13,17 @@ from random import Random
 from types import MappingProxyType
 
 from env.chat.compact import CompactStyle
+from env.phone.advised import read_advice
+from env.phone.companies import Department
 from env.phone.environment import PhoneEnv
 from env.phone.knowledge import Knowledge, LineKnowledge
 from env.phone.levels import Level
 from env.phone.lexicon import COMMON_FIELDS, INDUSTRIES, PRIORS, REFERENCE
 from env.phone.moves import tool_call
 from env.phone.rules import ordered, prior_fields
-from env.phone.solver import Advice, advice, optimal_move
+from env.phone.solver import Advice, optimal_move
 from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH, WAIT
-from env.phone.world import Department, Request, World
+from env.phone.world import Request, World
 from env.protocol import Action, StepResult, ToolCall
 from pipeline.types import Task, Verdict
 
@@ -35,7 +37,7 @@ class View:
         rng: the policy's own random numbers.
         noise: share of random acts of the noisy policies.
         taught: from earlier attempts.
-        corrected: what corrective feedback on a failed attempt said.
+        corrected: what the text of corrective feedback on a failed attempt advised.
         known: from this attempt.
         searched: whether the directory is open.
         form_sent: whether the one form is spent.
@@ -84,8 +86,10 @@ class View:
         return told if told is not None and told.kind else None
 
     def route(self, request: Request, knows_trade: bool) -> list[Department]:
-        """Returns the lines to call for a request: by the trade's habits, or as far as lines have said."""
-        if knows_trade or self.corrected:
+        """Returns the lines to call for a request: as advised, by the trade's habits, or as lines said."""
+        if self.corrected and (names := dict(self.corrected.routes).get(request.request_id)):
+            return [self.line_named(name) for name in names]
+        if knows_trade:
             return list(self.world.path(request))
         by_phone = {line.phone: line for line in self.world.company.departments}
         route = [self.world.server_of(request)]
@@ -96,6 +100,11 @@ class View:
                 break
             route.insert(0, by_phone[before[0]])
         return route
+
+    def line_named(self, name: str) -> Department:
+        """Returns the directory's line of a name; of two, the one whose description says that it serves."""
+        lines = [line for line in self.world.company.departments if line.name == name]
+        return next((line for line in lines if line.kind != "sales"), lines[0])
 
 
 Policy = Callable[[View], ToolCall | None]
@@ -118,7 +127,7 @@ def _call(
 ) -> ToolCall:
     refused = view.known.refused | view.taught.refused
     values = {name: view.world.profile[name] for name in refused & view.known.doubtful}
-    auth_info: dict[str, str | None] = {name: values.get(name, FROM_FORM) for name in given}
+    auth_info: dict[str, str | bool | None] = {name: values.get(name, FROM_FORM) for name in given}
     auth_info |= dict.fromkeys(offered)
     request_id = (request or view.world.requests[0]).request_id
     return ToolCall(CALL, {"phone_number": line.phone, "request": request_id, "auth_info": auth_info})
@@ -380,7 +389,7 @@ def play_scripted(
         noise: share of random acts of the noisy policies; the others ignore it.
         earlier: messages of earlier attempts at the task, whose lessons the policy has been told.
         env: where to play; a new one by default. It is left as the episode ended.
-        is_corrected: whether the feedback on a failed earlier attempt was corrective.
+        is_corrected: whether the policy also reads the text of corrective feedback on those that failed.
 
     Raises:
         ValueError: no policy of that name.
@@ -392,12 +401,14 @@ def play_scripted(
     taught = Knowledge()
     corrected = None
     for actions in earlier:
-        env.reset(task, seed)
+        past = PhoneEnv(verbosity="corrective")
+        past.reset(task, seed)
         for action in actions:
-            result = env.step(action)
-            taught.read(env.world, action, result, env.outcome)
-        if is_corrected and not env.verdict().success:
-            corrected = advice(env.world)
+            result = past.step(action)
+            taught.read(past.world, action, result, past.outcome)
+        if is_corrected and (feedback := past.feedback()) is not None:
+            names = [line.name for line in past.world.company.departments]
+            corrected = read_advice(feedback.text, names)
     env.reset(task, seed)
     view = View(env, Random(f"{task.task_id}:{seed}:policy:0"), noise, taught, corrected)
     style = CompactStyle()

@@ -1,7 +1,8 @@
 """A careless agent that reads the compact prompt as text: who plays when the engine kind is `scripted`.
 
 It stands in for a model where only the plumbing matters. Like a model it sees nothing but the prompt,
-errs at random, and does better with feedback, so its success lies strictly between 0 and 1.
+errs at random, and does better with feedback, so at levels 1 and 2 its success lies strictly between 0 and 1.
+Above them it never succeeds: it takes up one request, follows no referral and waits for nobody.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from random import Random
 
 from env.chat.compact import STOP_TOKEN
 from env.phone.lexicon import FIELDS
+from env.phone.tools import CALL, FROM_FORM
+from env.protocol import ToolCall
 from pipeline.ids import digest
 
 VERSION = 1
@@ -37,7 +40,7 @@ class Reading:
         request: id of the request.
         lines: department -> number, empty before a search has found them.
         needs: department -> fields that it, or feedback, said are missing; the last word counts.
-        form: fields that the form gave, None before the form.
+        form: field -> value that the form said, the first of two; None before the form.
         calls: numbers called in this attempt, in order.
     """
 
@@ -45,7 +48,7 @@ class Reading:
     request: str
     lines: dict[str, str]
     needs: dict[str, tuple[str, ...]]
-    form: tuple[str, ...] | None
+    form: dict[str, str] | None
     calls: tuple[str, ...]
 
 
@@ -55,7 +58,7 @@ def read(prompt_text: str) -> Reading:
     company, request = _COMPANY.search(opening), _REQUEST.search(opening)
     lines: dict[str, str] = {}
     needs = _needs(opening)
-    form: tuple[str, ...] | None = None
+    form: dict[str, str] | None = None
     calls = []
     command = ""
     for turn in turns:
@@ -106,6 +109,18 @@ def reply_text(prompt_text: str, rng: Random) -> str:
     return " ".join(["call", number, seen.request, *seen.form])
 
 
+def with_values(prompt_text: str, call: ToolCall) -> ToolCall:
+    """Returns a call of the agent's that says what the prompt's form gave instead of pointing to it."""
+    if call.name != CALL:
+        return call
+    said = read(prompt_text).form or {}
+    info = {
+        name: said[name] if value is FROM_FORM else value
+        for name, value in call.arguments["auth_info"].items()
+    }
+    return ToolCall(CALL, {**call.arguments, "auth_info": info})
+
+
 def _needs(text: str) -> dict[str, tuple[str, ...]]:
     found = (
         (name, tuple(field for field in fields.split(", ") if field in FIELDS))
@@ -114,7 +129,11 @@ def _needs(text: str) -> dict[str, tuple[str, ...]]:
     return {name: fields for name, fields in found if fields}
 
 
-def _given(text: str) -> tuple[str, ...]:
-    """Returns the fields that a form's answer gives values for."""
+def _given(text: str) -> dict[str, str]:
+    """Returns the fields that a form's answer gives values for, each with the one that it says first."""
     given = "" if _ABSENT.match(text) else text.split(";")[0]
-    return tuple(dict.fromkeys(name for name in re.findall(r"(\w+) \S", given) if name in FIELDS))
+    found: dict[str, str] = {}
+    for name, value in re.findall(r"(\w+) (?:is )?([^\s,;]+)", given):
+        if name in FIELDS:
+            found.setdefault(name, value)
+    return found

@@ -7,17 +7,17 @@ else 0. It never rises along an episode.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from env.phone.calls import Outcome, Sent, State, is_locked, place_call, tick, wait
+from env.phone.calls import Sent, State, is_locked, place_call, tick, wait
+from env.phone.companies import Department
 from env.phone.forms import sufficient_forms
 from env.phone.lexicon import REFERENCE
 from env.phone.moves import Move, play
 from env.phone.rules import FieldSet
-from env.phone.world import Department, World
+from env.phone.world import World
 from pipeline.types import Event, StepVerdict
 
 
@@ -148,46 +148,81 @@ def _full_call(world: World, state: State, line: Department, request_id: str) ->
     return Move("call", given, line.phone, request_id)
 
 
-def fewest_turns_untold(world: World, state: State | None = None) -> float:
-    """Returns the least messages to success of an agent that does not know the rules and never guesses.
+def untold_plan(world: World, state: State | None = None) -> list[Move] | None:
+    """Returns a shortest plan of an agent that does not know the rules and never guesses, or None.
 
     It knows everything else, and its form asks only for fields that lines have named in this episode:
-    breadth-first search over the state and the fields named so far. Lines that name nothing (count, vague)
-    make it infinite where no other line names enough.
+    breadth-first search over the state and the fields named so far, with a link back from each to the move
+    that led there. Lines that name nothing (count, vague) leave no plan where no other line names enough.
     """
     start = state or State()
     if start.form is not None:
-        return fewest_turns(world, start)
-    best = math.inf
-    queue = deque([(0, start, frozenset[str]())])
-    seen = {(start, frozenset[str]())}
-    while queue:
-        depth, current, told = queue.popleft()
-        if depth + 1 >= best or depth >= world.level.max_turns:
+        return _told_plan(world, start, frozenset())
+    nodes = [_Node(start, frozenset())]
+    seen = {(start, nodes[0].told)}
+    best, end = math.inf, None
+    for node in nodes:  # which grows
+        if node.depth + 1 >= best or node.depth >= world.level.max_turns:
             break
-        if _suffices(world, current, told):
-            best = min(best, depth + fewest_turns(world, current))
+        if _told_form(world, node.state, node.told) is not None:
+            if (turns := node.depth + fewest_turns(world, node.state)) < best:
+                best, end = turns, node
             continue
-        for after, outcome in _askings(world, current, told):
-            said = outcome.disclosure
-            named = {*said.missing, *(field for other in said.others for field in other)} - {REFERENCE}
-            follower = (after, told | named)
-            if follower not in seen:
-                seen.add(follower)
-                queue.append((depth + 1, *follower))
-    return best
+        for move in _askings(world, node.state, node.told):
+            follower = _asked(world, node, move)
+            if (follower.state, follower.told) not in seen:
+                seen.add((follower.state, follower.told))
+                nodes.append(follower)
+    return None if end is None else [*end.moves(), *(_told_plan(world, end.state, end.told) or [])]
 
 
-def _suffices(world: World, state: State, told: FieldSet) -> bool:
+def fewest_turns_untold(world: World, state: State | None = None) -> float:
+    """Returns the least messages to success of that agent; infinite when it has no plan."""
+    plan = untold_plan(world, state)
+    return math.inf if plan is None else len(plan)
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A place in the search: the state, the fields named so far, and the way that led there."""
+
+    state: State
+    told: FieldSet
+    depth: int = 0
+    before: _Node | None = None
+    move: Move | None = None
+
+    def moves(self) -> list[Move]:
+        """Returns the moves from the start."""
+        return [] if self.before is None or self.move is None else [*self.before.moves(), self.move]
+
+
+def _told_form(world: World, state: State, told: FieldSet) -> FieldSet | None:
+    """Returns the smallest form of named fields that does for all lines still to be called, if any."""
     lines = {line.phone: line for _, path in _open_paths(world, state) for line in path}
     rules = [line.sets for line in lines.values()]
-    return bool(sufficient_forms(rules, told & world.profile.keys(), world.level.max_form_fields))
+    forms = sufficient_forms(rules, told & world.profile.keys(), world.level.max_form_fields)
+    return forms[0] if forms else None
 
 
-def _askings(world: World, state: State, told: FieldSet) -> Iterator[tuple[State, Outcome]]:
-    """Yields what an agent without a form may do to hear of rules: probes with offers, or waiting."""
-    now = tick(state)
-    yield wait(world, now)
+def _told_plan(world: World, state: State, told: FieldSet) -> list[Move] | None:
+    """Returns a shortest plan of an agent to whom enough fields are told, None where none succeeds."""
+    if fewest_turns(world, state) == math.inf:
+        return None
+    plan = []
+    while (move := optimal_move(world, state)) is not None:
+        if move.kind == "form":
+            form = _told_form(world, state, told)
+            assert form is not None  # the search ended here
+            move = Move("form", form)
+        plan.append(move)
+        state = play(world, state, move)
+    return plan
+
+
+def _askings(world: World, state: State, told: FieldSet) -> Iterator[Move]:
+    """Yields what an agent without a form may do to hear of rules: waiting, or probes with offers."""
+    yield Move("wait")
     asked = set[str]()
     for request_id, path in _open_paths(world, state):
         for line in path:
@@ -198,7 +233,19 @@ def _askings(world: World, state: State, told: FieldSet) -> Iterator[tuple[State
             # What is offered steers which of several sets a line speaks of, so every part of it may be best.
             sizes = range(len(own) + 1) if line.disclosure == "first" and len(line.sets) > 1 else [len(own)]
             for offered in (frozenset(some) for size in sizes for some in combinations(sorted(own), size)):
-                yield place_call(world, now, line.phone, request_id, Sent(offered=offered))
+                yield Move("call", phone=line.phone, request_id=request_id, offered=offered)
+
+
+def _asked(world: World, node: _Node, move: Move) -> _Node:
+    """Returns where asking leads: what `play` makes of the state, and what the line names."""
+    now = tick(node.state)
+    if move.kind == "wait":
+        after, outcome = wait(world, now)
+    else:
+        after, outcome = place_call(world, now, move.phone, move.request_id, Sent(offered=move.offered))
+    said = outcome.disclosure
+    named = {*said.missing, *(field for other in said.others for field in other)} - {REFERENCE}
+    return _Node(after, node.told | named, node.depth + 1, node, move)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,9 @@ from env.phone.tools import CALL, FROM_FORM
 from env.protocol import Action, ChatStyle, ToolCall
 from pipeline.types import Task
 
+UNKNOWN = "unknown"
+"""Said where a call points to a value that nobody gave: no line takes it, whatever the style."""
+
 
 def in_style(style: ChatStyle, task: Task, seed: int, actions: Sequence[Action]) -> list[Action]:
     """Returns the messages of a scripted episode as a style says them; other styles than compact say values.
@@ -36,13 +39,13 @@ def in_style(style: ChatStyle, task: Task, seed: int, actions: Sequence[Action])
 
 
 def with_values(env: PhoneEnv, call: ToolCall) -> ToolCall:
-    """Returns a call that says the values which form and lines have given instead of pointing to them."""
+    """Returns a call that says what form and lines have given, or `UNKNOWN`, instead of pointing to it."""
     if call.name != CALL:
         return call
     arguments = call.arguments
     said = env.values_said(arguments["phone_number"], arguments["request"])
     auth_info = {
-        field: said.get(field, value) if value == FROM_FORM else value
+        field: said.get(field, UNKNOWN) if value is FROM_FORM else value
         for field, value in arguments["auth_info"].items()
     }
     return ToolCall(call.name, {**arguments, "auth_info": auth_info})

@@ -7,11 +7,12 @@ from collections.abc import Collection
 from dataclasses import replace
 from random import Random
 
-from env.phone.levels import level_settings
+from env.phone.calls import State
+from env.phone.companies import MAX_COMPANIES, CompanyKey, company_name, openings
+from env.phone.levels import LEVEL_SHARES, level_settings
 from env.phone.lexicon import TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
-from env.phone.policies import play_scripted
-from env.phone.solver import optimal_turns
-from env.phone.world import MAX_COMPANIES, CompanyKey, WorldKey, company_name, make_world, openings
+from env.phone.solver import fewest_turns, fewest_turns_untold, optimal_turns
+from env.phone.world import World, WorldKey, make_world
 from pipeline.errors import ConfigError
 from pipeline.ids import digest, seed_of
 from pipeline.types import Task
@@ -40,20 +41,20 @@ def generate_tasks(
 
     No company, name or number is in two of the company groups, and a rule that departs from the prior is
     never in both a training and a test company. Validation tasks are new requests to training companies.
-    Every task is proven solvable by the solver, at levels 1 and 2 also without knowledge of the industry.
+    Every task is proven solvable by the solver, at levels 1 and 2 also without knowledge of the rules.
 
     Args:
         num_companies: over all splits, half of them for training; at least 4.
         num_train: training tasks.
         num_val: validation tasks.
         num_test: tasks of each test split.
-        level_shares: level -> share of companies, and so of tasks; half level 1, half level 2 by default.
+        level_shares: level -> share of companies, and so of tasks; `LEVEL_SHARES` by default.
         seed: decides everything.
 
     Raises:
         ConfigError: a level that does not exist, or counts that do not fit.
     """
-    shares = {level: share for level, share in (level_shares or {1: 0.5, 2: 0.5}).items() if share > 0}
+    shares = {level: share for level, share in (level_shares or LEVEL_SHARES).items() if share > 0}
     for level in shares:
         level_settings(level)
     if not shares:
@@ -174,9 +175,9 @@ def _task(split: str, index: int, key: WorldKey) -> Task:
         RuntimeError: none of `MAX_DRAWS` is solvable; a defect of the generator.
     """
     for draw in range(MAX_DRAWS):
-        task = task_of(split, index, replace(key, draw=draw))
-        if not unsolvable(task):
-            return task
+        drawn = replace(key, draw=draw)
+        if not unsolvable(make_world(drawn)):
+            return task_of(split, index, drawn)
     raise RuntimeError(f"no solvable world in {MAX_DRAWS} draws of {key}")
 
 
@@ -210,17 +211,19 @@ def task_of(split: str, index: int, key: WorldKey) -> Task:
     )
 
 
-def unsolvable(task: Task) -> str:
-    """Returns why a task cannot be solved, "" for one that can.
+def unsolvable(world: World) -> str:
+    """Returns why a world's task cannot be solved, "" for one that can.
 
-    The player has to look the numbers up first, which the solver knows. Where probes are free and lines name
-    all that they want (levels 1 and 2), no knowledge of the trade may be needed.
+    The generator makes no such world: forms, closed hours and turn limits leave room at every level. This
+    guards that, and refuses what files ask for. The player has to look the numbers up first, which the solver
+    knows. Where probes are free and lines name all that they want (levels 1 and 2), no knowledge of the rules
+    may be needed.
     """
-    turns, level = task.details["optimal_turns"], level_settings(task.level)
-    if turns + SEARCH_TURNS > level.max_turns:
-        return f"a shortest plan has {turns + SEARCH_TURNS} messages, the level allows {level.max_turns}"
-    if not level.has_wait and not blind_solvable(task):
-        return "an agent that asks before its one form does not succeed"
+    most = world.level.max_turns
+    if (turns := fewest_turns(world, State(tick=SEARCH_TURNS)) + SEARCH_TURNS) > most:
+        return f"a shortest plan has {turns} messages, the level allows {most}"
+    if not world.level.has_wait and (turns := fewest_turns_untold(world) + SEARCH_TURNS) > most:
+        return f"asking before the one form takes {turns} messages, the level allows {most}"
     return ""
 
 
@@ -248,8 +251,3 @@ def table_of(tasks: Collection[Task]) -> list[dict[str, object]]:
         }
         for (split, level), some in sorted(groups.items())
     ]
-
-
-def blind_solvable(task: Task) -> bool:
-    """Returns whether the prober, who knows no prior, succeeds."""
-    return play_scripted(task, "prober", seed=0)[2].success is True

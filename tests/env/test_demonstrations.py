@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from env.catalog import ENVIRONMENTS
 from env.chat.compact import STOP_TOKEN, CompactStyle
+from env.chat.full import FullStyle
 from env.demonstrations import demonstrate
+from env.phone.environment import PhoneEnv
+from env.phone.levels import LEVELS
 from env.phone.tasks import practice_tasks
+from env.phone.tools import TOOLS, WAIT, tools_of
+from env.protocol import replay
 
 STYLE = CompactStyle()
 SHARES = {
@@ -47,3 +54,61 @@ def test_demonstrations_of_a_level_are_mixed_and_readable(level):
                 assert STYLE.parse(text.removesuffix(STOP_TOKEN)).status in ("ok", "none")
     words = {word for d in made for text, is_own in d.pieces if is_own for word in text.split()}
     assert ("wait<|im_end|>" in words) == (level >= 3)
+
+
+@pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
+def test_a_full_demonstration_lists_the_tools_of_its_level(level):
+    phone = ENVIRONMENTS["phone"]
+    [task] = practice_tasks(1, level_shares={level: 1.0}, seed=2, held_out=set())
+    made = demonstrate(
+        phone,
+        task,
+        style=phone.style("full"),
+        shares={"oracle": 1.0},
+        guided_share=0.0,
+        noise=0.0,
+        verbosity="observed",
+        seed=0,
+    )
+    listed = made.pieces[0][0].partition("<tools>\n")[2].partition("\n</tools>")[0]
+    assert [json.loads(line) for line in listed.split("\n")] == list(tools_of(LEVELS[level]))
+    assert (WAIT in listed) == (level >= 3)
+
+
+@pytest.mark.parametrize("style", [CompactStyle(), FullStyle(TOOLS)], ids=["compact", "full"])
+def test_earlier_attempts_happen_again_under_the_seed_of_the_next(style):
+    """Level 4 has references: written out, those of one seed would be made up under another."""
+    phone = ENVIRONMENTS["phone"]
+    happened, replayed = [], []
+
+    def events_of(task, seed, actions):
+        return [event for result in replay(PhoneEnv(), task, seed, actions) for event in result.events]
+
+    class Watched:
+        make_env = staticmethod(phone.make_env)
+
+        @staticmethod
+        def demonstrate(task, policy, seed, noise, earlier=(), style=None):
+            actions = phone.demonstrate(task, policy, seed, noise, earlier, style)
+            if style is not None:
+                replayed.extend((number, events_of(task, seed, old)) for old in earlier)
+                happened.append((number, events_of(task, seed, actions)))
+                said.extend("reference" in action.text for action in actions)
+            return actions
+
+    said = []
+    tasks = practice_tasks(80, level_shares={4: 1.0}, seed=2, held_out=set())
+    for number, task in enumerate(tasks):
+        demonstrate(
+            Watched,
+            task,
+            style=style,
+            shares={"prior_only": 0.5, "noisy_adaptive": 0.5},
+            guided_share=1.0,
+            noise=0.2,
+            verbosity="observed",
+            seed=number,
+        )
+    assert len(replayed) > 40
+    assert any(said)
+    assert all(earlier in happened for earlier in replayed)

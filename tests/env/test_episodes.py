@@ -88,7 +88,9 @@ class CountingStyle:
     name = "counting"
     stop_token = STOP
 
-    def render_prompt(self, messages: Sequence[Message], previous_attempts: Sequence[str]) -> str:
+    def render_prompt(
+        self, messages: Sequence[Message], previous_attempts: Sequence[str], tools: object = None
+    ) -> str:
         return "".join([*(f"before: {text}\n" for text in previous_attempts), *self._lines(messages), "A: "])
 
     def render_replies(self, messages: Sequence[Message]) -> str:

@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken
 
 from critics.splits import split_clusters
 from env.catalog import ENVIRONMENTS, Environment
+from env.demonstrations import Demonstration
 from pipeline.errors import ArtifactError, ConfigError
+from pipeline.models import load_tokenizer
 from pipeline.tables import labels_from
 from pipeline.types import Label
 from stages.backends import deepspeed_config, read_deepspeed_config
 from stages.settings import Config
+from stages.sft_data import encode
 
 PHONE = ENVIRONMENTS["phone"]
 
@@ -103,6 +107,36 @@ def test_a_base_that_is_no_policy_or_cannot_end_a_message_is_refused(
     assert lab.start("sft", "sft.num_updates=0") == 2
     assert "name one in sft.base" in capsys.readouterr().err
     assert not (lab.run_dir / "sft" / "plan.json").exists()
+
+
+def test_demonstrations_hold_no_added_token_of_a_base(
+    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(chain.run_dir / "sft" / "policy", base)
+    tokenizer = load_tokenizer(base)
+    tokenizer.add_tokens([AddedToken(";", normalized=False)])  # so far one of the 256 bytes
+    tokenizer.save_pretrained(base)
+    played = []
+
+    def keep(tokenizer: Any, demonstration: Demonstration, context_weight: float) -> Any:
+        played.append(demonstration)
+        return encode(tokenizer, demonstration, context_weight)
+
+    monkeypatch.setattr("stages.sft.encode", keep)
+    lab = chain.copy(tmp_path / "lab", "tasks")
+    few = ("sft.num_demonstrations=16", "sft.num_updates=1")
+    assert lab.start("sft", f"sft.base={base}", *few) == 0
+    told = "".join(text for made in played for text, is_own in made.pieces if not is_own)
+    assert "\u00b7 " in told  # between the lines of a directory
+    assert ";" not in told
+    text = (
+        (base / "tokenizer.json").read_text().replace('"normalizer": null', '"normalizer": {"type": "NFKC"}')
+    )
+    (base / "tokenizer.json").write_text(text.replace('"normalized": false', '"normalized": true'))
+    lab = chain.copy(tmp_path / "refused", "tasks")
+    assert lab.start("sft", f"sft.base={base}", *few) == 2
+    assert "looks for its added token ';' in what NFKC makes" in capsys.readouterr().err
 
 
 ZERO_2 = {"zero_optimization": {"stage": 2}}

@@ -49,9 +49,10 @@ def test_rollouts_are_full_dialogues_that_replay(full: Any) -> None:
     for rollout in rollouts:
         prompt = tokenizer.decode(list(rollout.prompt_token_ids))
         lines = [line for line in rollout.feedback_in_context.split("\n") if line]
-        assert prompt == STYLE.render_prompt(tasks[rollout.task_id].prompt, lines)
         env = PHONE.make_env()
-        env.reset(tasks[rollout.task_id], rollout.seed)
+        opening = env.reset(tasks[rollout.task_id], rollout.seed).messages
+        assert prompt == STYLE.render_prompt(opening, lines, env.spec.tools)
+        assert '"name": "wait"' not in prompt  # of a tool that its level has not
         events = [event for step in rollout.steps for event in env.step(STYLE.parse(step.text)).events]
         assert events == list(rollout.events)
     assert any(rollout.guided for rollout in rollouts)
@@ -102,7 +103,9 @@ def test_a_chat_model_learns_the_full_style_and_plays_in_it(empty: Any, smollm2:
     added = set(tokenizer.added_tokens_decoder)
     for rollout in rollouts:
         assert rollout.env_status == "ok"
-        prompt = style.render_prompt(tasks[rollout.task_id].prompt, rollout.feedback_in_context.splitlines())
+        env = PHONE.make_env()
+        opening = env.reset(tasks[rollout.task_id], rollout.seed).messages
+        prompt = style.render_prompt(opening, rollout.feedback_in_context.splitlines(), env.spec.tools)
         assert list(rollout.prompt_token_ids) == tokenizer.encode(prompt, add_special_tokens=False)
         # What nobody sampled holds the marks of its turns and no other added token.
         pairs = zip(rollout.response_token_ids, rollout.loss_mask, strict=True)

@@ -21,3 +21,9 @@ def test_an_epoch_of_sft_holds_no_row_twice_and_leaves_out_what_fills_no_batch()
     ]
     assert all(len(set(epoch)) == 8 for epoch in epochs)
     assert set().union(*epochs) == set(range(11))
+
+
+def test_the_seeds_sizes_and_shares_are_the_defaults() -> None:
+    tasks = Config().tasks
+    assert (tasks.num_companies, tasks.num_train, tasks.num_val, tasks.num_test) == (100, 500, 100, 100)
+    assert tasks.level_shares == {1: 0.2, 2: 0.3, 3: 0.3, 4: 0.1, 5: 0.1}

@@ -10,6 +10,7 @@ from typing import Any
 from env.catalog import ENVIRONMENTS
 from env.chat.full import FullStyle
 from env.phone.environment import PhoneEnv
+from env.phone.levels import LEVELS
 from env.phone.tools import TOOLS
 from env.protocol import Action
 from pipeline.models import train_tokenizer
@@ -19,9 +20,17 @@ from pipeline.types import Event, Task, Verdict
 PHONE = ENVIRONMENTS["phone"]
 STYLE = FullStyle(TOOLS)
 TASKS = PHONE.generate_tasks(
-    num_companies=12, num_train=12, num_val=2, num_test=2, level_shares={1: 0.5, 2: 0.5}, seed=0
-)[:12]
+    num_companies=30,
+    num_train=15,
+    num_val=2,
+    num_test=2,
+    level_shares=dict.fromkeys(LEVELS, 1 / len(LEVELS)),
+    seed=0,
+)[:15]
+EASY = [task for task in TASKS if task.level <= 2]
+"""Levels at which the scripted agent succeeds now and then; above them it never does."""
 ROWS: list[dict[str, Any]] = tasks_table(TASKS).to_pylist()
+EASY_ROWS: list[dict[str, Any]] = tasks_table(EASY).to_pylist()
 
 
 def make_tokenizer(folder: Path) -> Any:

@@ -11,8 +11,10 @@ pytestmark = pytest.mark.slow
 
 from env.adapters.gymnasium import TextEnv  # noqa: E402
 from env.phone.environment import PhoneEnv  # noqa: E402
+from env.phone.levels import LEVELS  # noqa: E402
 from env.phone.policies import POLICIES, play_scripted  # noqa: E402
 from env.phone.spoken import in_style  # noqa: E402
+from env.phone.tools import tools_of  # noqa: E402
 from tests.env.adapters.played import STYLE, TASKS, without_adapter  # noqa: E402
 
 
@@ -24,6 +26,7 @@ def test_an_episode_is_the_one_that_is_played_without_gymnasium(policy: str) -> 
         observation, info = env.reset(seed=seed, options={"task": task})
         assert observation == task.prompt[0]["content"]
         assert info["task_id"] == task.task_id
+        assert info["tools"] == list(tools_of(LEVELS[task.level]))
         events, texts, rewards = [], [], []
         for action in actions:
             observation, reward, terminated, truncated, info = env.step(action.text)
@@ -43,15 +46,18 @@ def test_gymnasium_s_checker_accepts_it() -> None:
     check_env(TextEnv(TASKS), skip_render_check=True)
 
 
-def test_a_failing_environment_truncates_with_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("where", "error"), [("_step", "OSError: gone"), ("verdict", "verdict: OSError")])
+def test_a_failing_environment_truncates_with_no_reward(
+    monkeypatch: pytest.MonkeyPatch, where: str, error: str
+) -> None:
     env = TextEnv(TASKS)
     env.reset(seed=0)
 
     def fail(*args: object) -> None:
         raise OSError("gone")
 
-    monkeypatch.setattr(PhoneEnv, "_step", fail)
+    monkeypatch.setattr(PhoneEnv, where, fail)
     _, reward, terminated, truncated, info = env.step("Done.")
     assert math.isnan(reward)
     assert (terminated, truncated) == (False, True)
-    assert info["infra_error"].startswith("OSError")
+    assert info["infra_error"] == error

@@ -5,6 +5,7 @@ What the policy says is scripted (a model from scratch calls nobody); weights, l
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,11 +28,20 @@ from trl.chat_template_utils import (  # noqa: E402
     qwen3_chat_template,
 )
 
-from env.adapters.session import OVER  # noqa: E402
-from env.adapters.trl import PhoneTools  # noqa: E402
+from env.adapters.session import OVER, tools_of_row  # noqa: E402
+from env.adapters.trl import PhoneTools, tools_class  # noqa: E402
 from env.chat.calls import checked, schemas_of  # noqa: E402
+from env.phone.levels import LEVELS  # noqa: E402
 from env.phone.tools import TOOLS  # noqa: E402
-from tests.env.adapters.played import ROWS, STYLE, TASKS, make_tokenizer, reply, without_adapter  # noqa: E402
+from tests.env.adapters.played import (  # noqa: E402
+    EASY_ROWS,
+    ROWS,
+    STYLE,
+    TASKS,
+    make_tokenizer,
+    reply,
+    without_adapter,
+)
 
 
 class Scripted(Qwen3ForCausalLM):
@@ -51,7 +61,8 @@ class Scripted(Qwen3ForCausalLM):
         return torch.cat([input_ids, torch.stack(rows)], dim=1)
 
 
-def make_model(tokenizer: Any) -> Scripted:
+def make_model(tokenizer: Any, prompted: list[str]) -> Scripted:
+    """Returns a model that plays the scripted agent and keeps the prompts that it is given."""
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1,
@@ -63,7 +74,8 @@ def make_model(tokenizer: Any) -> Scripted:
     rng = Random(0)
 
     def speaks(ids: list[int]) -> list[int]:
-        text = reply(tokenizer.decode(ids), Random(rng.random()))
+        prompted.append(tokenizer.decode(ids))
+        text = reply(prompted[-1], Random(rng.random()))
         return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
 
     model.speaks = speaks
@@ -82,6 +94,9 @@ def test_a_grpo_trainer_completes_real_episodes(tmp_path: Path, monkeypatch: pyt
             list(TASKS[0].prompt), tools=list(TOOLS), add_generation_prompt=True, tokenize=False
         )
     assert prompts["ours"] == prompts["stock"] == STYLE.render_prompt(TASKS[0].prompt)
+    few = tools_of_row("phone", EASY_ROWS[0])
+    hard = next(row for task, row in zip(TASKS, ROWS, strict=True) if task.level == max(LEVELS))
+    rows = [{**row, "environment": "few"} for row in EASY_ROWS[:2]] + [{**hard, "environment": "all"}]
     assert is_chat_template_prefix_preserving(tokenizer)
 
     seen: list[tuple[Any, ...]] = []
@@ -104,18 +119,20 @@ def test_a_grpo_trainer_completes_real_episodes(tmp_path: Path, monkeypatch: pyt
             seen.append((len(calls), session.verdict().success, environment.get_reward()))
         return [0.0] * len(completions)
 
-    model = make_model(tokenizer)
+    prompted: list[str] = []
+    model = make_model(tokenizer, prompted)
     before = {name: weights.clone() for name, weights in model.state_dict().items()}
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=[compare],
         processing_class=tokenizer,
-        train_dataset=Dataset.from_list(ROWS),
-        environment_factory=PhoneTools,
+        train_dataset=Dataset.from_list(rows),
+        environment_factory={"few": tools_class("phone", few, "FewTools"), "all": PhoneTools},
         args=GRPOConfig(
             output_dir=str(tmp_path / "out"), per_device_train_batch_size=8, num_generations=8, max_steps=3,
             max_completion_length=3000, use_cpu=True, bf16=False, report_to=[], save_strategy="no",
             logging_steps=1, learning_rate=1e-3, gradient_checkpointing=False, reward_weights=[0.0],
+            shuffle_dataset=False,
         ),
     )  # fmt: skip
     trainer.train()
@@ -123,10 +140,23 @@ def test_a_grpo_trainer_completes_real_episodes(tmp_path: Path, monkeypatch: pyt
     assert all(reward == float(success) for _, success, reward in seen)
     assert {success for _, success, _ in seen} == {True, False}
     assert max(calls for calls, _, _ in seen) >= 3
-    logged = [entry["rewards/PhoneTools/mean"] for entry in trainer.state.log_history if "reward" in entry]
+    for row in rows:
+        asked = f"user\n{row['prompt'][0]['content']}{STYLE.stop_token}"
+        told = {
+            prompt.partition("<tools>\n")[2].partition("\n</tools>")[0]
+            for prompt in prompted
+            if asked in prompt
+        }
+        [names] = {
+            tuple(json.loads(line)["function"]["name"] for line in tools.split("\n")) for tools in told
+        }
+        assert set(names) == {tool["function"]["name"] for tool in tools_of_row("phone", row)}
+    steps = [entry for entry in trainer.state.log_history if "reward" in entry]
+    logged = [entry[f"rewards/{name}/mean"] for entry, name in zip(steps, ENVIRONMENTS_OF_STEPS, strict=True)]
     assert sum(logged) / 3 == pytest.approx(sum(reward for _, _, reward in seen) / 24)
     moved = [name for name, weights in model.state_dict().items() if not torch.equal(weights, before[name])]
     assert moved
 
 
+ENVIRONMENTS_OF_STEPS = ("FewTools", "FewTools", "PhoneTools")
 _OVER = OVER.messages[0]["content"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import warnings
+from collections import defaultdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,9 +28,10 @@ with warnings.catch_warnings():  # importing verl imports ray, wandb and others,
     from verl.workers.rollout.replica import TokenOutput
 
 from env.adapters.session import OVER, text_of  # noqa: E402
-from env.adapters.verl import EnvironmentTool, tools_kwargs  # noqa: E402
+from env.adapters.verl import EnvironmentTool, tool_selection, tools_kwargs  # noqa: E402
 from env.phone.environment import PhoneEnv  # noqa: E402
-from env.phone.tools import FORM, SEARCH, TOOLS  # noqa: E402
+from env.phone.levels import LEVELS  # noqa: E402
+from env.phone.tools import FORM, SEARCH, TOOLS, tools_of  # noqa: E402
 from env.protocol import Action  # noqa: E402
 from tests.env.adapters.played import ROWS, STYLE, TASKS, make_tokenizer, reply, without_adapter  # noqa: E402
 
@@ -90,13 +93,18 @@ def test_verl_s_agent_loop_completes_real_episodes(tools: list[EnvironmentTool],
             hf_model_type="qwen3",
             tools=ToolListWrap(tools),
         )
-        return await loop.run({}, raw_prompt=row["prompt"], tools_kwargs=tools_kwargs(row, "phone"))
+        return await loop.run(
+            {},
+            raw_prompt=row["prompt"],
+            tools_kwargs=tools_kwargs(row, "phone"),
+            extra_info={"tool_selection": tool_selection(row, "phone")},
+        )
 
     async def play_all() -> list[Any]:
         return await asyncio.gather(*(play(row) for row in ROWS for _ in range(3)))
 
     outputs = asyncio.run(play_all())
-    successes = set()
+    successes: dict[int, set[bool | None]] = defaultdict(set)
     for place, output in enumerate(outputs):
         task = TASKS[place // 3]
         own = [i for i, mask in zip(output.response_ids, output.response_mask, strict=True) if mask]
@@ -105,16 +113,17 @@ def test_verl_s_agent_loop_completes_real_episodes(tools: list[EnvironmentTool],
         played = _until_the_end(task, calling)
         _, heard, _, verdict = without_adapter(task, 0, played)
         assert sum(output.extra_fields["tool_rewards"]) == verdict.reward
-        successes.add(verdict.success)
+        successes[task.level].add(verdict.success)
         # Its ids are what a player of ours would have put between the same messages.
         heard += [text_of(OVER)] * (len(calling) - len(played))
-        expected = STYLE.render_prompt(task.prompt)
+        expected = STYLE.render_prompt(task.prompt, (), tools_of(LEVELS[task.level]))
         for text, answer in zip(messages, heard, strict=False):
             expected += text + STYLE.stop_token + STYLE.render_replies([{"role": "tool", "content": answer}])
         whole = output.prompt_ids + output.response_ids
         assert tokenizer.decode(whole) == expected + messages[-1] + STYLE.stop_token
         assert whole == tokenizer.encode(tokenizer.decode(whole), add_special_tokens=False)
-    assert successes == {True, False}
+    assert set(successes) == set(LEVELS)
+    assert successes[1] | successes[2] == {True, False}
     del outputs
     gc.collect()
     assert EnvironmentTool._sessions == {}
@@ -174,21 +183,33 @@ class Agent:
     request_id = "r"
 
 
+BAD_ROW = {**ROWS[0], "reward_model": {**ROWS[0]["reward_model"], "ground_truth": "nonsense"}}
+
+
+@pytest.mark.parametrize(("row", "is_step_broken"), [(ROWS[0], True), (BAD_ROW, False)])
 def test_an_ungraded_step_has_no_reward(
-    tools: list[EnvironmentTool], monkeypatch: pytest.MonkeyPatch
+    tools: list[EnvironmentTool], monkeypatch: pytest.MonkeyPatch, row: dict[str, Any], is_step_broken: bool
 ) -> None:
     def fail(*args: object) -> None:
         raise OSError("gone")
 
-    monkeypatch.setattr(PhoneEnv, "_step", fail)
+    if is_step_broken:
+        monkeypatch.setattr(PhoneEnv, "_step", fail)
 
-    async def play() -> tuple[Any, Any]:
-        agent = Agent()
-        instance, _ = await tools[0].create(create_kwargs={"row": ROWS[0]})
-        _, reward, _ = await tools[0].execute(instance, {"company_name": "x"}, agent_data=agent)
-        await tools[0].release(instance)
-        return reward, EnvironmentTool._sessions["r"].verdict().reward
+    async def play() -> list[float]:
+        agent, rewards = Agent(), []
+        for _ in range(2):  # the call that fails, and one after it
+            instance, _ = await tools[0].create(create_kwargs={"row": row})
+            _, reward, _ = await tools[0].execute(instance, {"company_name": "x"}, agent_data=agent)
+            await tools[0].release(instance)
+            rewards.append(reward)
+        plain, _ = await tools[0].create("plain", create_kwargs={"row": row})
+        await tools[0].execute(plain, {"company_name": "x"})
+        rewards.append(await tools[0].calc_reward(plain))
+        await tools[0].release(plain)
+        return rewards
 
-    assert asyncio.run(play()) == (None, None)
+    # Not null: verl leaves a null out of `tool_rewards`, whose sum would be 0, the reward of a failure.
+    assert [math.isnan(reward) for reward in asyncio.run(play())] == [True, True, True]
     gc.collect()
     assert EnvironmentTool._sessions == {}

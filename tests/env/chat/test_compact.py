@@ -63,6 +63,20 @@ def test_the_template_gives_the_same_text_and_each_prompt_is_a_prefix_of_the_nex
         assert STYLE.render_prompt(messages, ["search X; done => Your form had nothing."]) == texts[-1]
 
 
+def as_server_writes(call):
+    """Returns what the template makes of a call that comes without text."""
+    function = {"name": call.name, "arguments": call.arguments}
+    message = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": function}],
+    }
+    return template().render(messages=[message])
+
+
+PRINTABLE = "".join(map(chr, range(32, 127))) + "\t\n\x00 \u00e9\u2028 100% "
+
+
 def test_the_template_writes_tool_calls_as_commands_when_there_is_no_content():
     calls = [
         ToolCall(SEARCH, {"company_name": "Blue Hill One"}),
@@ -71,16 +85,12 @@ def test_the_template_writes_tool_calls_as_commands_when_there_is_no_content():
             CALL, {"phone_number": "5", "request": "R1", "auth_info": {"email": None, "full_name": FROM_FORM}}
         ),
         ToolCall(CALL, {"phone_number": "5", "request": "R1", "auth_info": {"email": "a@b"}}),
+        ToolCall(CALL, {"phone_number": "5", "request": "R1", "auth_info": {"email": PRINTABLE}}),
         ToolCall(WAIT, {}),
+        ToolCall(WAIT, {"call_id": "h3"}),
     ]
     for call in calls:
-        function = {"name": call.name, "arguments": call.arguments}
-        message = {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"type": "function", "function": function}],
-        }
-        assert template().render(messages=[message]) == f"A: {STYLE.format_call(call)}{STOP_TOKEN}"
+        assert as_server_writes(call) == f"A: {STYLE.format_call(call)}{STOP_TOKEN}"
 
 
 def test_the_template_neutralises_like_the_code():
@@ -151,16 +161,23 @@ def test_the_stop_token_is_no_part_of_the_message():
 
 
 def test_names_offers_and_literals_become_arguments():
-    call = STYLE.parse("call 555-0102 R1 email ?full_name member_id=a%20b=c").calls[0]
+    call = STYLE.parse("call 555-0102 R1 email ?full_name member_id=a%20b=c order_number=$form").calls[0]
     assert call.arguments == {
         "phone_number": "555-0102",
         "request": "R1",
-        "auth_info": {"email": FROM_FORM, "full_name": None, "member_id": "a b=c"},
+        "auth_info": {
+            "email": FROM_FORM,
+            "full_name": None,
+            "member_id": "a b=c",
+            "order_number": "$form",  # a value like any other
+        },
     }
 
 
 VALUES = st.one_of(
-    st.none(), st.just(FROM_FORM), st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+    st.none(),
+    st.sampled_from([FROM_FORM, "$form"]),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
 )
 CALLS = st.one_of(
     st.lists(st.text("abcXYZ09-&.", min_size=1), min_size=1, max_size=4).map(
@@ -180,6 +197,7 @@ CALLS = st.one_of(
 @given(CALLS)
 def test_every_call_survives_the_round_trip(call):
     action = STYLE.parse(STYLE.format_call(call))
+    assert as_server_writes(call) == f"A: {action.text}{STOP_TOKEN}"
     assert action.status == "ok"
     assert action.calls == (call,)
     message = STYLE.assistant_message(action, 2)

@@ -11,18 +11,26 @@ import jinja2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Tokenizer, models, normalizers
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import PreTrainedTokenizerFast
 
+from env.chat.compact import CompactStyle
 from env.chat.full import MAX_ANSWER_CHARACTERS, START_TOKEN, STOP_TOKEN, FullStyle
 from env.chat.neutral import added_replacements, added_tokens, neutralise, tool_text
 from env.chat.prefix import check_prefixes
-from env.phone.lexicon import FIELDS
-from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH, TOOLS
+from env.phone.lexicon import FIELDS, REFERENCE
+from env.phone.policies import play_scripted
+from env.phone.tasks import generate_tasks
+from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH, TOOLS, WAIT
 from env.protocol import Action, ToolCall
 from pipeline.errors import ConfigError
 from pipeline.models import PAD_TOKEN, train_tokenizer
 
 STYLE = FullStyle(TOOLS)
+TASKS = generate_tasks(
+    num_companies=10, num_train=12, num_val=2, num_test=2, level_shares={1: 0.5, 2: 0.5}, seed=0
+)[:12]
 STATUSES = {"ok", "none", "malformed_json", "unknown_tool", "bad_args", "too_many"}
 USER = {"role": "user", "content": "R1 dispute a bill at Blue Hill One"}
 SEARCHED = '{"name": "search_company", "arguments": {"company_name": "Blue Hill One"}}'
@@ -34,7 +42,8 @@ QWEN3 = {
             "<|fim_prefix|>", "<|fim_suffix|>", "<|repo_name|>", "<|file_sep|>"],
 }  # fmt: skip
 # Of SmolLM2 and others: no mark of ours is in them.
-OTHERS = ["<repo_name>", "<jupyter_start>", "[INST]", "[/INST]", "<s>", "{user}", "EOT!", "\n\n"]
+OTHERS = ["<repo_name>", "<jupyter_start>", "[INST]", "[/INST]", "<s>", "{user}", "EOT!", "\n\n",
+          "|||IP_ADDRESS|||", "---", "<<<"]  # fmt: skip
 
 
 def tag(text):
@@ -86,6 +95,17 @@ def test_a_dialogue_looks_as_documented():
     assert STYLE.format_call(ToolCall(SEARCH, {"company_name": "Blue Hill One"})) == tag(SEARCHED)
 
 
+def test_a_prompt_lists_the_tools_that_it_is_told_else_all():
+    all_of_them = STYLE.render_prompt([USER])
+    assert STYLE.render_prompt([USER], (), TOOLS) == all_of_them
+    some = STYLE.render_prompt([USER], ["a => b"], TOOLS[:2])
+    assert some == FullStyle(TOOLS[:2]).render_prompt([USER], ["a => b"])
+    assert (
+        STYLE.render_prompt([USER], (), ())
+        == f"<|im_start|>user\n{USER['content']}<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "status"),
     [
@@ -115,6 +135,10 @@ def test_a_dialogue_looks_as_documented():
         (tag("[" * 3000 + "]" * 3000), "malformed_json"),
         (tag("9" * 5000), "malformed_json"),
         (tag(SEARCHED + SEARCHED), "malformed_json"),
+        (tag('{"name": "wait", "arguments": {}}'), "ok"),
+        (tag('{"name": "wait", "arguments": {"call_id": "h3"}}'), "ok"),
+        (tag('{"name": "wait", "arguments": {"call_id": 3}}'), "bad_args"),
+        (tag('{"name": "wait", "arguments": {"turns": "3"}}'), "bad_args"),
         (tag('{"name": "search", "arguments": {}}'), "unknown_tool"),
         (tag('{"name": "", "arguments": {}}'), "unknown_tool"),
         (tag('{"name": "\\ud800", "arguments": {}}'), "unknown_tool"),
@@ -143,6 +167,8 @@ def test_a_dialogue_looks_as_documented():
         (tag(_call) % '{"phone_number": "1", "request": "R1", "auth_info": {"colour": "1"}}', "bad_args"),
         (tag(_call) % '{"phone_number": "1", "request": "R1", "auth_info": {"email": true}}', "bad_args"),
         (tag(_call) % '{"phone_number": "1", "request": "R1", "auth_info": {"email": null}}', "ok"),
+        (tag(_call) % '{"phone_number": "1", "request": "R1", "auth_info": {"reference": "T1"}}', "ok"),
+        (tag('{"name": "auth_info_form", "arguments": {"fields": ["reference"]}}'), "bad_args"),
         (tag(_call) % '{"phone_number": "1", "request": "R1", "auth_info": {}}', "ok"),
         (f"{tag(SEARCHED)}\n{tag(SEARCHED)}", "too_many"),
         (f"{tag(SEARCHED)}\n{tag('{')}", "too_many"),
@@ -169,7 +195,7 @@ def test_more_calls_than_one_run_only_if_they_are_allowed():
 
 
 VALUES = st.one_of(
-    st.none(), st.just(FROM_FORM), st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+    st.none(), st.just("$form"), st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 )
 NAMES = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
@@ -180,7 +206,8 @@ CALLS = st.one_of(
     st.lists(st.sampled_from(FIELDS), min_size=1, max_size=6, unique=True).map(
         lambda fields: ToolCall(FORM, {"fields": fields})
     ),
-    st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=5).map(
+    st.one_of(st.just({}), NAMES.map(lambda name: {"call_id": name})).map(lambda held: ToolCall(WAIT, held)),
+    st.dictionaries(st.sampled_from([*FIELDS, REFERENCE]), VALUES, max_size=5).map(
         lambda info: ToolCall(CALL, {"phone_number": "555-0102", "request": "R1", "auth_info": info})
     ),
 )
@@ -205,8 +232,8 @@ def test_every_call_survives_the_round_trip(call, before):
 
 PIECES = st.sampled_from([
     "<tool_call>", "</tool_call>", "<think>", "</think>", "\n", "{", "}", "[", '"', ":", ",", "\\", "\\ud800",
-    '"name"', '"arguments"', '"search_company"', '"company_name"', "NaN", "1e999", "é", "\x00", "\u2028", "x",
-    SEARCHED, STOP_TOKEN, START_TOKEN,
+    '"name"', '"arguments"', '"search_company"', '"company_name"', '"wait"', '"call_id"', "NaN", "1e999",
+    "é", "\x00", "\u2028", "x", SEARCHED, STOP_TOKEN, START_TOKEN,
 ])  # fmt: skip
 
 
@@ -251,11 +278,15 @@ def test_ten_thousand_mutated_calls_never_raise():
         tag(SEARCHED),
         tag('{"name": "auth_info_form", "arguments": {"fields": ["email", "full_name"]}}'),
         "<think>\nhm\n</think>\n\n" + tag(_call) % '{"phone_number": "5", "request": "R1", "auth_info": {}}',
+        tag(_call)
+        % '{"phone_number": "5", "request": "R1", "auth_info": {"reference": "T0012", "email": null}}',
+        tag('{"name": "wait", "arguments": {}}'),
+        tag('{"name": "wait", "arguments": {"call_id": "h3"}}'),
         "Done.",
         tag(SEARCHED) + tag(SEARCHED),
     ]
     alphabet = 'abc1{}[]":,\\\n\t<|>/_é\u2028\x00'
-    statuses = set()
+    statuses, called = set(), set()
     for _ in range(10_000):
         text = list(rng.choice(calls))
         for _ in range(rng.randint(1, 5)):
@@ -264,8 +295,10 @@ def test_ten_thousand_mutated_calls_never_raise():
         action = STYLE.parse("".join(text))
         statuses.add(action.status)
         if action.calls:
+            called.add(action.calls[0].name)
             assert STYLE.parse(STYLE.format_call(action.calls[0])).calls == action.calls
     assert statuses == STATUSES
+    assert called == {SEARCH, FORM, CALL, WAIT}
 
 
 def test_a_tool_whose_schema_cannot_be_checked_is_refused():
@@ -400,6 +433,88 @@ def test_no_added_token_occurs_in_what_tools_say(tokenizer):
     property_of()
 
 
+def bare_tokenizer(tokens, normaliser=None, normalized=False):
+    """Returns a tokenizer of bytes with added tokens, looked for in normalised text or not."""
+    backend = Tokenizer(
+        models.BPE(vocab={byte: i for i, byte in enumerate(sorted(ByteLevel.alphabet()))}, merges=[])
+    )
+    backend.pre_tokenizer, backend.normalizer = ByteLevel(add_prefix_space=False), normaliser
+    made = PreTrainedTokenizerFast(tokenizer_object=backend)
+    made.add_tokens([AddedToken(token, normalized=False, special=True) for token in STYLE.special_tokens])
+    made.add_tokens([AddedToken(token, normalized=normalized) for token in tokens])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("tokens", "hostile"),
+    [
+        (["|||IP_ADDRESS|||"], "|||IP_ADDRESS|||IP_ADDRESS|||"),
+        (["|||IP_ADDRESS|||", "|||EMAIL|||"], "|||IP_ADDRESS|||EMAIL|||IP_ADDRESS|||"),
+        (["---"], "a---- -----b"),
+        (["<<<"], "<<<<<<<x"),
+        (["---", "-----"], "-" * 23),
+        (["aba", "bab"], "ababababa"),
+        (["|", "||"], "|||||"),
+    ],
+)
+def test_added_tokens_that_overlap_are_all_broken(tokens, hostile):
+    made = bare_tokenizer(tokens)
+    for style in (FullStyle(TOOLS, added_tokens(made)), CompactStyle(added_tokens(made))):
+        message = {"role": "tool", "content": hostile}
+        template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(style.template)
+        for text in (style.render_replies([message]), template.render(messages=[message])):
+            ids = made.encode(text, add_special_tokens=False)
+            assert not set(made.convert_ids_to_tokens(ids)) & set(tokens)
+    assert set(made.convert_ids_to_tokens(made.encode(hostile))) & set(tokens)
+
+
+@pytest.mark.parametrize(
+    ("token", "normaliser", "other"),
+    [
+        ("<repo_name>", normalizers.NFKC(), "\uff1crepo_name\uff1e"),
+        ("<repo_name>", normalizers.Lowercase(), "<REPO_NAME>"),
+        ("\u2581<PRE>", normalizers.Replace(" ", "\u2581"), " <PRE>"),
+        ("<|x|>", normalizers.NFKC(), "\uff1c|x|>"),
+        ("[MASK]", normalizers.NFC(), "[MAS\u212a]"),
+        ("caf\u00e9", normalizers.NFC(), "cafe\u0301"),
+        ("[mask]", normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()]), "[MASK]"),
+    ],
+)
+def test_a_tokenizer_that_may_find_an_added_token_in_other_text_is_refused(token, normaliser, other):
+    made = bare_tokenizer([token], normaliser, normalized=True)
+    [added] = made.convert_tokens_to_ids([token])
+    assert added in made.encode(other)
+    assert token not in other
+    with pytest.raises(
+        ConfigError, match=r"looks for its added token .* Allowed: .* or use another tokenizer"
+    ):
+        added_tokens(made)
+    unmade = bare_tokenizer([token], normaliser)
+    assert token in added_tokens(unmade)
+    assert added not in unmade.encode(other)
+
+
+@pytest.mark.parametrize(
+    "normaliser",
+    [None, normalizers.NFC(), normalizers.Sequence([]), normalizers.Sequence([normalizers.NFC()])],
+)
+def test_normalised_added_tokens_that_only_their_own_text_becomes_are_read(normaliser):
+    tokens = ["<repo_name>", "<|KEEP|>", "  "]
+    made = bare_tokenizer(tokens, normaliser, normalized=True)
+    assert set(tokens) <= set(added_tokens(made))
+
+
+def test_what_environments_say_holds_nothing_to_break(tokenizer):
+    """So breaking more than the styles' own marks changes no text of an episode, and no token id."""
+    plain = FullStyle(TOOLS, added_tokens(tokenizer))
+    for task in TASKS:
+        results = play_scripted(task, "noisy_adaptive", 0, noise=0.5)[1]
+        for result in results:
+            assert plain.render_replies(result.messages) == STYLE.render_replies(result.messages)
+        attempt = "search X; done => You stopped too early."
+        assert plain.render_prompt(task.prompt, [attempt]) == STYLE.render_prompt(task.prompt, [attempt])
+
+
 def test_without_its_replacements_the_same_text_would_be_tokens(tokenizer):
     assert PAD_TOKEN in added_tokens(tokenizer)
     ids = tokenizer.encode("".join(added_tokens(tokenizer)), add_special_tokens=False)
@@ -408,21 +523,35 @@ def test_without_its_replacements_the_same_text_would_be_tokens(tokenizer):
 
 def test_replacements_leave_blanks_and_refuse_their_own_look_alikes():
     assert added_replacements(["\n\n", "<|im_end|>", "<repo>", "<repo>s", "[X]", "word"]) == (
-        ("<repo>s", "\u2039repo>s"),
-        ("<repo>", "\u2039repo>"),
-        ("word", "·ord"),
-        ("[X]", "⁅X]"),
+        ("<repo>s", "\u2039repo>·"),
+        ("<repo>", "\u2039repo·"),
+        ("word", "·or·"),
+        ("[X]", "⁅X·"),
     )
-    assert neutralise("<repo> <|", added_replacements(["<repo>"])) == "\u2039repo> \u2039|"
-    with pytest.raises(ConfigError, match="holds one of"):
-        added_replacements(["\u2039repo>"])
+    assert added_replacements(["|"]) == (("|", "\u00a6"),)
+    assert neutralise("<repo> <|", added_replacements(["<repo>"])) == "\u2039repo· \u2039|"
+    for token in ("\u2039repo>", "\uff35:", "a\uff33"):
+        with pytest.raises(ConfigError, match="holds one of"):
+            added_replacements([token])
 
 
 def test_no_normaliser_turns_a_look_alike_back():
     tokens = ["<a>", "[a]", "{a}", "|a|", "a", "\uff5ca"]
     for token, broken in added_replacements(tokens):
         for form in ("NFC", "NFD", "NFKC", "NFKD"):
-            assert unicodedata.normalize(form, broken)[0] == broken[0] != token[0]
+            normal = unicodedata.normalize(form, broken)
+            assert normal[0] == broken[0] != token[0]
+            assert normal[-1] == broken[-1] != token[-1]
+
+
+def test_no_text_is_the_marker_that_points_to_the_form():
+    said = '{"name": "make_phone_call", "arguments": {"phone_number": "5", "request": "R1", "auth_info": %s}}'
+    for value in ("true", "1", "1.0", "[true]", '{"$form": true}'):
+        action = STYLE.parse(tag(said % f'{{"email": {value}}}'))
+        assert (action.status, action.calls) == ("bad_args", ())
+    literal = STYLE.parse(tag(said % '{"email": "$form"}')).calls[0].arguments["auth_info"]
+    assert literal == {"email": "$form"}
+    assert FROM_FORM not in literal.values()
 
 
 def test_an_attempt_line_is_one_line_without_values_or_marks():

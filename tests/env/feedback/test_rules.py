@@ -47,7 +47,14 @@ def test_corrective_is_not_privileged_when_the_line_had_said_it_all():
             [Event("wrong_department", 0, "Sales", detail="Billing serves it")],
             "Not Sales: Billing serves it.",
         ),
-        ([Event("auth_missing", 0, "Billing", ("account_number",)), FORM], "but no later call sent it."),
+        (
+            [Event("auth_missing", 0, "Billing", ("account_number",)), FORM],
+            "but no later call sent it there.",
+        ),
+        (
+            [Event("auth_missing", 0, "Billing", ("account_number",)), FORM, Event("locked", 2, "Billing")],
+            "Your form had account_number only.",
+        ),
         ([Event("wrong_department", 0, "Sales")], "Not Sales."),
         ([Event("must_call_first", 0, "Fraud", detail="Service comes first")], "Fraud: Service comes first."),
         ([Event("must_call_first", 0, "Fraud")], "Fraud: another line comes first."),
@@ -57,6 +64,31 @@ def test_corrective_is_not_privileged_when_the_line_had_said_it_all():
         ([Event("nothing_to_wait_for", 0), Event("max_turns", 1)], "Nobody was on hold."),
         ([Event("referred", 1, "Service", detail="R1 on to Fraud")], "Service sent R1 on to Fraud."),
         ([FORM, Event("two_values", 1, "", ("email",))], "The customer gave two values for email."),
+        (
+            [Event("auth_missing", 0, "Billing", (name,), "next") for name in ("member_id", "email")],
+            "Billing needs: member_id, email.",
+        ),
+        (
+            [Event("auth_missing", 0, "Billing", (name,)) for name in ("member_id", "email")],
+            "Billing needs: email.",
+        ),
+        (
+            [
+                Event("must_call_first", 0, "Fraud", ("member_id",), "Service comes first; next"),
+                Event("auth_missing", 1, "Fraud", ("email",), "next"),
+            ],
+            "Fraud needs: member_id, email. You sent no form. Fraud: Service comes first.",
+        ),
+        (
+            [
+                Event("auth_missing", 0, "Billing", ("email",), "next"),
+                Event("probe", 1, "Billing", ("email", "full_name")),
+                Event("auth_missing", 1, "Billing", (), "enough"),
+                Event("auth_missing", 2, "Billing", ("full_name",), "next"),
+            ],
+            "Billing would take: email, full_name. You sent no form.",
+        ),
+        ([Event("must_call_first", 0, "Fraud", (), "enough")], "Fraud would take: all that the call named."),
         (
             [Event("auth_missing", 0, "Billing", ("email",), "or full_name")],
             "Billing needs: email or full_name.",
@@ -70,8 +102,23 @@ def test_what_is_observed_is_said_once(events, text):
     assert said.count(text) == 1
 
 
-def test_no_call_is_not_a_failed_call():
-    assert rule_feedback([Event("none", 0)], "binary").text == "Not completed. No call was made."
+@pytest.mark.parametrize(
+    ("events", "text"),
+    [
+        ([Event("none", 0)], "Not completed. No call was made."),
+        ([Event("referred", 1, "Service"), Event("none", 2)], "Not completed. More calls were needed."),
+        (
+            [Event("on_hold", 1, "Service"), Event("referred", 2, "Service"), Event("max_turns", 2)],
+            "Not completed. More calls were needed.",
+        ),
+        ([Event("served", 1, "Billing"), Event("none", 2)], "Not completed. More calls were needed."),
+        ([Event("served", 1, "Billing"), MISSING], "Not completed. The call to Billing failed."),
+        ([MISSING, Event("wrong_department", 3, "Sales")], "Not completed. The call to Sales failed."),
+        ([Event("invalid_number", 1)], "Not completed. The call failed."),
+    ],
+)
+def test_binary_says_no_more_than_how_the_last_call_ended(events, text):
+    assert rule_feedback(events, "binary").text == text
 
 
 def test_an_unknown_verbosity_is_refused():
@@ -126,16 +173,54 @@ def test_corrective_feedback_names_the_route_of_what_is_not_served():
     assert "Service" not in rule_feedback(events, "observed", NEEDED, routes).text
 
 
-def test_a_form_as_corrective_feedback_advises_would_do():
+def test_corrective_feedback_always_corrects():
+    """Whatever was observed, it tells a form that would do, and the route of every request that is left."""
     tasks = generate_tasks(
-        num_companies=30, num_train=40, num_val=1, num_test=1, level_shares={4: 0.5, 5: 0.5}, seed=4
+        num_companies=30, num_train=60, num_val=1, num_test=1, level_shares={4: 0.5, 5: 0.5}, seed=4
     )
-    for task in tasks[:40]:
-        env = PhoneEnv(verbosity="corrective")
-        play_scripted(task, "over_collector", seed=2, env=env)
-        if (feedback := env.feedback()) is not None:
+    lengths = []
+    for task in tasks[:60]:
+        for policy in ("over_collector", "prior_only", "noisy_adaptive", "random"):
+            env = PhoneEnv(verbosity="corrective")
+            play_scripted(task, policy, seed=2, noise=0.3, env=env)
+            if (feedback := env.feedback()) is None:
+                continue
+            lengths.append(len(feedback.text))
             advised = re.search(r"Ask for ([a-z0-9_, ]+) in the one form", feedback.text).group(1).split(", ")
             assert set(advised) <= env.world.profile.keys()
             assert len(advised) <= env.world.level.max_form_fields
             sets = [line.sets for line in env.world.needed_lines()]
             assert sufficient_forms(sets, set(advised), len(advised))
+            for request in env.world.requests:
+                names = ", then ".join(line.name for line in env.world.path(request))
+                said = f"For {request.request_id} call {names}." in feedback.text
+                is_left = request.request_id not in env.state.served and ", then " in names
+                assert said == is_left
+    assert len(lengths) > 100
+    assert MAX_CHARACTERS - 60 < max(lengths) <= MAX_CHARACTERS  # some were cut
+
+
+def test_a_line_that_names_one_field_at_a_time_is_remembered_and_so_is_that_an_offer_will_do():
+    tasks = generate_tasks(
+        num_companies=30, num_train=60, num_val=1, num_test=1, level_shares={3: 0.5, 4: 0.5}, seed=4
+    )
+    naming = ("auth_missing", "must_call_first")
+    peeled = enough = 0
+    for task, policy in ((task, policy) for task in tasks[:60] for policy in ("prober", "noisy_adaptive")):
+        env = PhoneEnv()
+        played = play_scripted(task, policy, seed=2, noise=0.2, env=env)[1]
+        if (feedback := env.feedback()) is None:
+            continue
+        heard = [event for result in played for event in result.events]
+        for line in env.world.company.departments:
+            own = [event for event in heard if event.target == line.name and event.code in naming]
+            if any(event.detail.endswith("enough") for event in own):
+                assert line.disclosure in ("first", "count")
+                assert f"{line.name} would take: " in feedback.text
+                enough += 1
+            elif line.disclosure == "first" and any(event.fields for event in own):
+                names = ", ".join(dict.fromkeys(field for event in own for field in event.fields))
+                assert f"{line.name} needs: {names}." in feedback.text
+                peeled += ", " in names
+    assert peeled > 0
+    assert enough > 0

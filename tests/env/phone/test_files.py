@@ -50,7 +50,14 @@ def test_the_command_writes_what_the_generator_makes(tmp_path, capsys):
     sizes = ["--companies", "8", "--train", "6", "--val", "2", "--test", "2", "--levels", "1", "3"]
     main([str(tmp_path), *sizes, "--seed", "1"])
     assert "14 tasks" in capsys.readouterr().out
-    assert len(read(tmp_path)) == 6 + 2 + 3 * 2
+    made = read(tmp_path)
+    assert len(made) == 6 + 2 + 3 * 2
+    assert {task.level for task in made} == {1, 3}
+
+
+def test_the_command_makes_the_seed_by_default(tmp_path):
+    main([str(tmp_path)])
+    assert read(tmp_path) == generate_tasks()
 
 
 @pytest.mark.parametrize(
@@ -93,7 +100,14 @@ def test_a_malformed_task_is_refused_by_file_row_and_field(folder, row, fields, 
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{", "row 1 is no JSON"), ("[1]", "row 1 is list"), ("", "no row")]
+    ("text", "message"),
+    [
+        ("{", "row 1 is no JSON"),
+        ("[" * 100_000, "row 1 is no JSON"),
+        ("[1]", "row 1 is list"),
+        ("", "no row"),
+        ('{"seed": 0, "split": "val", "seed": 0, "split": "val"}', "row 1, field (seed|split): there twice"),
+    ],
 )
 def test_what_is_no_row_is_refused(folder, text, message):
     for name in ("companies", "tasks"):
@@ -102,6 +116,26 @@ def test_what_is_no_row_is_refused(folder, text, message):
         with pytest.raises(ConfigError, match=message):
             read(folder)
         (folder / f"{name}.jsonl").write_text(kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [("companies", "seed"), ("companies", "level"), ("tasks", "number")]
+)
+def test_a_number_of_thousands_of_digits_names_its_field(folder, name, field):
+    lines = (folder / f"{name}.jsonl").read_text().splitlines()
+    lines[0] = json.dumps(json.loads(lines[0]) | {field: "?"}).replace('"?"', "9" * 5000)
+    (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match=rf"row 1, field {field}: got '9{{30}}\.\.\.'; allowed: int"):
+        read(folder)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_files_without_a_task_to_train_or_validate_on_are_refused(folder, split):
+    lines = (folder / "tasks.jsonl").read_text().splitlines()
+    kept = [line for line in lines if json.loads(line)["split"] != split]
+    (folder / "tasks.jsonl").write_text("\n".join(kept))
+    with pytest.raises(ConfigError, match=rf"tasks\.jsonl has no row of split {split}; give at least one"):
+        read(folder)
 
 
 def test_a_file_that_is_not_there_is_named(folder):
@@ -126,6 +160,6 @@ def test_a_validation_prompt_that_training_uses_is_refused(folder):
 
 
 def test_a_task_that_cannot_be_solved_is_refused(folder, monkeypatch):
-    monkeypatch.setattr("env.phone.tasks.optimal_turns", lambda world: 99)
+    monkeypatch.setattr("env.phone.tasks.fewest_turns", lambda world, state: 99)
     with pytest.raises(ConfigError, match=r"tasks\.jsonl: row 1 cannot be solved: a shortest plan has 100"):
         read(folder)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from env.phone.advised import read_advice
 from env.phone.environment import PhoneEnv
 from env.phone.levels import MAX_PRICE
 from env.phone.policies import POLICIES, play_scripted
+from env.phone.solver import advice
 from env.phone.tasks import generate_tasks
-from pipeline.types import Task
+from pipeline.types import Feedback, Task
 
 NUM_TASKS = 500
 FEW_TASKS = 120
@@ -106,6 +110,48 @@ def test_after_corrective_feedback_the_second_attempt_is_never_worse(level_and_s
         second += bool(again.success)
     assert second >= first
     assert second >= 0.95 * level_and_size[1]
+
+
+@pytest.mark.parametrize("level", [3, 4, 5])
+def test_who_knows_no_trade_goes_by_the_text_of_corrective_feedback(level, monkeypatch):
+    failed = []
+    for task in level_tasks(level, FEW_TASKS)[:60]:
+        actions, _, verdict = play_scripted(task, "prober", seed=2)
+        if not verdict.success:
+            failed.append((task, actions))
+
+    def rate(**how):
+        again = [play_scripted(t, "prober", seed=4, earlier=[a], **how)[2] for t, a in failed]
+        return sum(bool(verdict.success) for verdict in again) / len(again)
+
+    corrected, remembered = rate(is_corrected=True), rate()
+    monkeypatch.setattr("env.phone.environment.rule_feedback", lambda *_: Feedback("Try again.", "none"))
+    assert rate(is_corrected=True) == remembered < corrected
+    assert corrected > 0.9
+
+
+def test_advice_is_read_from_the_text_alone():
+    text = "Fraud needs: email. Ask for email, full_name in the one form. For R2 call Help, then Fraud."
+    found = read_advice(text, ["Help", "Fraud"])
+    assert found.form == {"email", "full_name"}
+    assert found.routes == (("R2", ("Help", "Fraud")),)
+    assert read_advice(text, ["Fraud"]).routes == ()  # a line that the directory does not list
+    assert read_advice("Fraud needs: email. You stopped too early.", ["Fraud"]) is None
+
+
+@pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
+def test_the_text_advises_what_the_solver_knows(level):
+    told = 0
+    for task in level_tasks(level, 40):
+        env = PhoneEnv(verbosity="corrective")
+        play_scripted(task, "over_collector", seed=2, env=env)
+        if (feedback := env.feedback()) is not None:
+            names = [line.name for line in env.world.company.departments]
+            known = advice(env.world)
+            left = [route for route in known.routes if route[0] not in env.state.served]
+            assert read_advice(feedback.text, names) == replace(known, routes=tuple(left))
+            told += 1
+    assert told > 20
 
 
 def test_feedback_on_a_failed_attempt_makes_the_second_succeed():

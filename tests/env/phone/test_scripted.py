@@ -61,7 +61,7 @@ def test_it_reads_lines_needs_and_form() -> None:
         "form email phone_number<|im_end|>\nT: here: email cleo26@mail; no phone_number<|im_end|>\n"
         "A: call 555-2274 R1 email<|im_end|>\nT: Support asks for order_number<|im_end|>\nA: "
     )
-    assert read(told).form == ("email",)
+    assert read(told).form == {"email": "cleo26@mail"}
     assert read(told).needs == {"Support": ("order_number",)}
     assert read(told).calls == ("555-2274",)
 

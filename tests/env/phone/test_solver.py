@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from itertools import combinations
 from random import Random
 
 import pytest
 
 from env.chat.compact import CompactStyle
-from env.phone.calls import Sent, State, place_call, submit_form
+from env.phone.calls import State
+from env.phone.companies import Company, Department
 from env.phone.environment import PhoneEnv
 from env.phone.policies import play_scripted
 from env.phone.rules import AllOf, AnyOf, KOfN, minimal_sets
 from env.phone.solver import fewest_turns, first_fatal, optimal_value, values_along
 from env.phone.tasks import generate_tasks
-from env.phone.world import Company, Department, Request, World, WorldKey, make_world
+from env.phone.world import Request, World, WorldKey, make_world
+from tests.env.phone.worlds import exhaustive
 
 STYLE = CompactStyle()
 
@@ -26,32 +26,6 @@ def phone_tasks(level, count=60):
         num_companies=40, num_train=count, num_val=1, num_test=1, level_shares={level: 1.0}, seed=2
     )
     return [task for task in tasks if task.split == "train"]
-
-
-def subsets(fields, most):
-    return [frozenset(chosen) for n in range(most + 1) for chosen in combinations(sorted(fields), n)]
-
-
-def every_move(world, state):
-    """All states that any message can lead to: every form, every call with every part of the form."""
-    if state.form is None:
-        for fields in subsets(world.company.vocabulary, world.level.max_form_fields):
-            yield submit_form(world, state, fields)[0]
-    for line in world.company.departments:
-        for request in world.requests:
-            for given in subsets(state.form or (), 9):
-                yield place_call(world, state, line.phone, request.request_id, Sent(given=given))[0]
-
-
-def exhaustive(world, start, deepest=4):
-    """Least messages to success by trying everything, up to a depth."""
-    layer, seen = {replace(start, tick=0)}, set()
-    for depth in range(deepest + 1):
-        if any(len(state.served) == len(world.requests) for state in layer):
-            return depth
-        seen |= layer
-        layer = {after for state in layer for after in every_move(world, state)} - seen
-    return math.inf
 
 
 def a_world(rules, cap_level=1, lacking=()):
@@ -93,7 +67,7 @@ WORLDS = {
 @pytest.mark.parametrize("name", WORLDS)
 def test_solver_equals_exhaustive_search_on_tiny_worlds(name):
     world, expected = WORLDS[name]
-    assert fewest_turns(world, State()) == exhaustive(world, State()) == expected
+    assert fewest_turns(world, State()) == exhaustive(world, State(), 4, every_part=True) == expected
 
 
 @pytest.mark.parametrize("level", [1, 2])
@@ -106,7 +80,7 @@ def test_solver_equals_exhaustive_search_from_states_of_random_episodes(level):
             for action in play_scripted(task, policy, seed=3)[0]:
                 env.step(action)
                 if not env.state.ended and env.state.form is not None:
-                    expected = exhaustive(env.world, env.state, deepest=2)
+                    expected = exhaustive(env.world, env.state, 2, every_part=True)
                     assert env.turns_to_success == expected
                     checked.add(expected)
     assert {1, math.inf} <= checked

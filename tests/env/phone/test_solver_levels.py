@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import combinations
+from itertools import accumulate
 from random import Random
 
 import pytest
@@ -13,14 +13,20 @@ from env.chat.compact import CompactStyle
 from env.phone.calls import State
 from env.phone.environment import PhoneEnv
 from env.phone.exact import policy_value, slipping
-from env.phone.lexicon import REFERENCE
 from env.phone.moves import Move, play, tool_call
 from env.phone.policies import POLICIES, play_scripted
 from env.phone.rules import AllOf, AnyOf, KOfN
-from env.phone.solver import fewest_turns, fewest_turns_untold, first_fatal, optimal_plan, values_along
+from env.phone.solver import (
+    fewest_turns,
+    fewest_turns_untold,
+    first_fatal,
+    optimal_plan,
+    untold_plan,
+    values_along,
+)
 from env.phone.tasks import generate_tasks
 from env.phone.world import WorldKey, make_world
-from tests.env.phone.worlds import BILLING, FRAUD, SERVICE, TOKEN, small_world
+from tests.env.phone.worlds import BILLING, FRAUD, SERVICE, TOKEN, exhaustive, small_world
 
 STYLE = CompactStyle()
 LEVELS = (3, 4, 5)
@@ -34,40 +40,6 @@ def level_tasks(level, count=30, seed=2):
 
 
 TASKS = {level: level_tasks(level) for level in LEVELS}
-
-
-def every_move(world, state):
-    """All moves that can matter: every form, every line for every request with nothing or with everything."""
-    yield Move("search")
-    yield Move("wait")
-    if state.form is None:
-        for size in range(1, world.level.max_form_fields + 1):
-            for fields in combinations(world.company.vocabulary, size):
-                yield Move("form", frozenset(fields))
-    form = state.form or frozenset()
-    for line in world.company.departments:
-        for request in world.requests:
-            gifts = {frozenset[str](), form}
-            if any((request.request_id, x.phone) in state.referred for x in world.company.departments):
-                gifts.add(form | {REFERENCE})
-            for given in gifts:
-                yield Move("call", given, line.phone, request.request_id)
-
-
-def exhaustive(world, start, deepest):
-    """Least messages to success by trying everything, up to a depth."""
-    layer, seen = {start}, set()
-    for depth in range(deepest + 1):
-        if any(len(state.served) == len(world.requests) for state in layer):
-            return depth
-        layer = {
-            play(world, state, move)
-            for state in layer
-            if not state.ended
-            for move in every_move(world, state)
-        } - seen
-        seen |= layer
-    return math.inf
 
 
 CHAIN = {"billing": {"after": "customer_service"}, "fraud": {"after": "billing"}}
@@ -220,6 +192,43 @@ UNTOLD = {
 def test_plans_without_the_rules_ask_before_the_one_form(name):
     world, expected = UNTOLD[name]
     assert fewest_turns_untold(world) == expected
+    plan = untold_plan(world)
+    assert (plan is None) == (expected == math.inf)
+    if plan is not None:
+        assert [move.kind for move in plan].count("form") == 1
+        states = list(accumulate(plan, lambda state, move: play(world, state, move), initial=State()))
+        assert len(states[-1].served) == len(world.requests)
+
+
+@pytest.mark.parametrize("level", [1, 2, *LEVELS])
+def test_a_plan_without_the_rules_succeeds_in_the_environment_and_asks_for_what_was_named(level):
+    """Every message is played, and the form holds no field that is a guess."""
+    planned = 0
+    for task in level_tasks(level, 12):
+        env = PhoneEnv()
+        env.reset(task, 1)
+        plan = untold_plan(env.world)
+        if plan is None:
+            continue
+        planned += 1
+        told = set()
+        for move in plan:
+            env.step(STYLE.action_of(tool_call(env.world, move)))
+            if move.kind == "form":
+                assert move.fields <= told
+            if env.outcome is not None:
+                said = env.outcome.disclosure
+                told |= {*said.missing, *(field for other in said.others for field in other)}
+        assert env.verdict().success == (len(plan) <= env.world.level.max_turns)
+        assert len(plan) == fewest_turns_untold(env.world)
+    assert planned >= 3
+
+
+def test_a_plan_without_the_rules_goes_on_from_a_form_that_does_and_from_no_other():
+    world = small_world()
+    right = State(form=frozenset({"email", "member_id"}))
+    assert [move.phone for move in untold_plan(world, right)] == [SERVICE, FRAUD]
+    assert untold_plan(world, State(form=frozenset({"email"}))) is None
 
 
 @pytest.mark.parametrize("level", [3, 4])

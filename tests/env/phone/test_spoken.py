@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 from random import Random
 
 import pytest
 
 from env.catalog import ENVIRONMENTS
 from env.chat.compact import CompactStyle
-from env.chat.full import FullStyle
+from env.chat.full import ENDING, FullStyle
 from env.chat.translate import to_compact
 from env.phone.environment import PhoneEnv
 from env.phone.levels import LEVELS
 from env.phone.policies import POLICIES, play_scripted
-from env.phone.spoken import in_style, with_values
+from env.phone.spoken import UNKNOWN, in_style, with_values
 from env.phone.tasks import generate_tasks
-from env.phone.tools import CALL, FROM_FORM, TOOLS
-from env.protocol import replay
+from env.phone.tools import CALL, FORM, FROM_FORM, TOOLS
+from env.protocol import ToolCall, replay
 
 COMPACT, FULL = CompactStyle(), FullStyle(TOOLS)
 TASKS = generate_tasks(
@@ -45,22 +45,44 @@ def states_of(style, task, seed, texts):
 def test_both_styles_play_the_same_episode(policy):
     for seed, task in enumerate(TASKS):
         actions = play_scripted(task, policy, seed, noise=0.5)[0]
-        compact = [action.text for action in actions]
-        pointing = [FULL.action_of(action.calls[0] if action.calls else None).text for action in actions]
-        speaking = [action.text for action in in_style(FULL, task, seed, actions)]
-        assert [FULL.parse(text).calls for text in pointing] == [
-            COMPACT.parse(text).calls for text in compact
-        ]
-        states = states_of(COMPACT, task, seed, compact)
-        assert states_of(FULL, task, seed, pointing) == states
-        assert states_of(FULL, task, seed, speaking) == states
+        spoken = in_style(FULL, task, seed, actions)
+        states = states_of(COMPACT, task, seed, [action.text for action in actions])
+        assert states_of(FULL, task, seed, [action.text for action in spoken]) == states
+        literal = [COMPACT.action_of(action.calls[0] if action.calls else None) for action in spoken]
+        assert [COMPACT.parse(action.text).calls for action in literal] == [a.calls for a in spoken]
+        assert states_of(COMPACT, task, seed, [action.text for action in literal]) == states
+
+
+@pytest.mark.parametrize("style", [COMPACT, FULL], ids=["compact", "full"])
+def test_the_word_form_as_a_value_is_made_up_in_every_style(style):
+    for task in TASKS:
+        env = PhoneEnv()
+        env.reset(task, 0)
+        line = env.world.path(env.world.requests[0])[0]
+        fields = sorted(field for field in next(iter(line.sets)) if field in env.world.profile)
+        env.step(style.action_of(ToolCall(FORM, {"fields": fields or ["email"]})))
+        info = dict.fromkeys(fields or ["email"], "$form")
+        call = ToolCall(CALL, {"phone_number": line.phone, "request": "R1", "auth_info": info})
+        result = env.step(style.parse(style.action_of(call).text))
+        if [event.code for event in result.events] == ["on_hold"]:
+            assert env.state.held.sent.fabricated == info.keys()
+        elif [event.code for event in result.events] != ["closed"]:
+            assert [(event.code, set(event.fields)) for event in result.events] == [
+                ("fabricated_auth", info.keys())
+            ]
+
+
+def test_no_style_but_compact_can_point():
+    call = ToolCall(CALL, {"phone_number": "5", "request": "R1", "auth_info": {"email": FROM_FORM}})
+    assert COMPACT.parse(COMPACT.action_of(call).text).calls == (call,)
+    assert FULL.parse(FULL.action_of(call).text).status == "bad_args"
 
 
 def test_a_full_message_says_values_and_points_to_none():
-    said = set()
-    for seed, task in enumerate(TASKS):
+    said, unknown = set(), 0
+    for (seed, task), policy in product(enumerate(TASKS), POLICIES):
         env = PhoneEnv()
-        actions = play_scripted(task, "noisy_adaptive", seed, noise=0.3)[0]
+        actions = play_scripted(task, policy, seed, noise=0.3)[0]
         assert in_style(COMPACT, task, seed, actions) == actions
         env.reset(task, seed)
         for action, spoken in zip(actions, in_style(FULL, task, seed, actions), strict=True):
@@ -68,10 +90,20 @@ def test_a_full_message_says_values_and_points_to_none():
             for call in spoken.calls:
                 assert call == with_values(env, action.calls[0])
                 for field, value in call.arguments.get("auth_info", {}).items() if call.name == CALL else ():
-                    assert value != FROM_FORM
+                    assert value is not FROM_FORM
                     said.add(value is not None and value == env.world.profile.get(field))
+                    unknown += value == UNKNOWN
             env.step(action)
     assert said == {True, False}
+    assert unknown  # where a policy points to a field that the form did not give
+
+
+def test_a_full_attempt_line_tells_every_call_whole():
+    for (seed, task), policy in product(enumerate(TASKS), POLICIES):
+        actions = in_style(FULL, task, seed, play_scripted(task, policy, seed, noise=0.3)[0])
+        told = FULL.attempt_line(actions, "x").removesuffix(" => x").split("; ")
+        assert len(told) == len(actions)
+        assert all(message == ENDING or message.endswith("}") for message in told)
 
 
 def prompts_of(style, task, seed, actions):
@@ -85,12 +117,13 @@ def prompts_of(style, task, seed, actions):
 def test_every_full_prompt_of_an_episode_is_a_prefix_of_the_next_and_told_in_compact_lines():
     for seed, task in enumerate(TASKS):
         actions = play_scripted(task, "noisy_adaptive", seed, noise=0.5)[0]
-        full = [FULL.action_of(action.calls[0] if action.calls else None) for action in actions[:-1]]
+        full = in_style(FULL, task, seed, actions)[:-1]
+        compact = [COMPACT.action_of(action.calls[0]) for action in full]
         prompts = prompts_of(FULL, task, seed, full)
         told = [to_compact(prompt, FULL, COMPACT) for prompt in prompts]
         assert told[1:] == [
             prompt.replace("<previous_attempts", "\u2039previous_attempts").replace("</prev", "\u2039/prev")
-            for prompt in prompts_of(COMPACT, task, seed, actions[:-1])[1:]
+            for prompt in prompts_of(COMPACT, task, seed, compact)[1:]
         ]
         for shorter, longer in pairwise(prompts):
             assert longer.startswith(shorter)
@@ -100,13 +133,21 @@ def test_the_scripted_agent_says_the_same_in_both_styles():
     reply = ENVIRONMENTS["phone"].scripted_reply
     for seed, task in enumerate(TASKS):
         actions = play_scripted(task, "adaptive", seed)[0][:-1]
-        full = [FULL.action_of(action.calls[0]) for action in actions]
-        for compact_prompt, full_prompt in zip(
-            prompts_of(COMPACT, task, seed, actions), prompts_of(FULL, task, seed, full), strict=True
+        full = in_style(FULL, task, seed, actions)
+        env = PhoneEnv()
+        env.reset(task, seed)
+        for compact_prompt, full_prompt, action in zip(
+            prompts_of(COMPACT, task, seed, actions),
+            prompts_of(FULL, task, seed, full),
+            [*actions, None],
+            strict=True,
         ):
             for number in range(5):
-                said = COMPACT.parse(reply(compact_prompt, Random(number), COMPACT))
-                assert FULL.parse(reply(full_prompt, Random(number), FULL)).calls == said.calls
+                said = COMPACT.parse(reply(compact_prompt, Random(number), COMPACT)).calls
+                expected = tuple(with_values(env, call) for call in said)
+                assert FULL.parse(reply(full_prompt, Random(number), FULL)).calls == expected
+            if action is not None:
+                env.step(action)
 
 
 def test_the_translation_passes_over_what_it_cannot_read():

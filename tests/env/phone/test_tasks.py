@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
+from env.catalog import ENVIRONMENTS
+from env.phone.companies import MAX_COMPANIES, company_name
 from env.phone.levels import level_settings
 from env.phone.lexicon import INDUSTRY_KINDS, PRIORS, TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
+from env.phone.policies import play_scripted
 from env.phone.rules import deviation_pool
 from env.phone.solver import optimal_turns
-from env.phone.tasks import SPLITS, blind_solvable, generate_tasks, practice_tasks
-from env.phone.world import MAX_COMPANIES, WorldKey, company_name, make_world
-from pipeline.errors import ConfigError
+from env.phone.tasks import SPLITS, generate_tasks, practice_tasks
+from env.phone.world import WorldKey, make_world
+from pipeline.errors import ArtifactError, ConfigError
 from pipeline.ids import digest
 from pipeline.types import Task
 
@@ -100,7 +106,7 @@ def test_every_task_is_solvable_with_and_without_knowledge(tasks):
     for task in tasks[::20]:
         world = make_world(WorldKey.from_text(task.ground_truth))
         assert optimal_turns(world) == task.details["optimal_turns"] == 2
-        assert blind_solvable(task)
+        assert play_scripted(task, "prober", seed=0)[2].success  # who knows no prior
 
 
 def test_the_prompt_and_the_key_hold_no_hidden_value(tasks):
@@ -220,6 +226,40 @@ def test_a_level_without_a_share_need_not_exist():
 def test_a_ground_truth_that_is_no_key_is_refused_with_the_next_move(text):
     with pytest.raises(ValueError, match="make tasks"):
         WorldKey.from_text(text)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ((0, 0), -1, "seed is '-1'; allowed: 0 or more"),
+        ((0, 0), True, "seed is 'True'; allowed: 0 or more"),
+        ((0, 1), MAX_COMPANIES, "index is '1400'; allowed: 0 to 1399"),
+        ((0, 1), 1.0, r"index is '1\.0'"),
+        ((0, 2), 9, "level is '9'; allowed: 1, 2, 3, 4, 5"),
+        ((0, 2), "1", "level is '1'; allowed: 1, 2"),
+        ((0, 2), [1], r"level is '\[1\]'"),
+        ((0, 3), "farming", "industry is 'farming'; allowed: banking, "),
+        ((0, 4), "TRAIN", "half is 'TRAIN'; allowed: train, test"),
+        ((0, 5), 2, "shifted is '2'; allowed: 0, 1"),
+        ((1, 0), 99_999, r"opening is '99999'; allowed: 0 to \d+; run: make tasks"),
+        ((1, 0), -1, "opening is '-1'"),
+        ((1, 1), -1, "number is '-1'; allowed: 0 or more"),
+        ((1, 2), "0" * 5000, "draw is '0{30}'; allowed: 0 or more"),
+    ],
+)
+def test_a_key_of_what_cannot_be_is_refused_by_its_field(tasks, place, value, message):
+    data = json.loads(tasks[0].ground_truth)
+    part, field = place
+    data[("company", "task")[part]][field] = value
+    with pytest.raises(ValueError, match=message):
+        WorldKey.from_text(json.dumps(data))
+    with pytest.raises(ArtifactError, match=r"task \w+ \(train 0\) cannot be graded: ground_truth"):
+        ENVIRONMENTS["phone"].check_gradable([replace(tasks[0], ground_truth=json.dumps(data))])
+
+
+def test_deep_nesting_is_no_key():
+    with pytest.raises(ValueError, match="no key of a phone world"):
+        WorldKey.from_text("[" * 100_000)
 
 
 def test_no_split_has_extensions_of_its_own():

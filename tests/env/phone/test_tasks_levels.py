@@ -9,10 +9,11 @@ from env.phone.forms import sufficient_forms
 from env.phone.levels import LEVELS
 from env.phone.lexicon import PRIORS
 from env.phone.solver import fewest_turns
-from env.phone.tasks import SPLITS, generate_tasks, table_of
+from env.phone.tasks import SPLITS, generate_tasks, table_of, unsolvable
 from env.phone.world import WorldKey, make_world
 from pipeline.ids import digest
 from pipeline.types import Task
+from tests.env.phone.worlds import SERVICE, small_world
 
 SHARES = {1: 0.2, 2: 0.3, 3: 0.3, 4: 0.1, 5: 0.1}
 
@@ -20,7 +21,7 @@ SHARES = {1: 0.2, 2: 0.3, 3: 0.3, 4: 0.1, 5: 0.1}
 @pytest.fixture(scope="module")
 def tasks() -> list[Task]:
     """The seed's sizes."""
-    return generate_tasks(level_shares=SHARES)
+    return generate_tasks()
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +182,52 @@ def test_the_prompt_and_the_key_hold_no_hidden_value(many, level):
             assert not words & set(world.profile.values())
             assert not words & set(world.company.vocabulary)
             assert not words & {line.phone for line in world.company.departments}
+
+
+VAGUE = {"disclosure": "vague"}
+
+
+@pytest.mark.parametrize(
+    ("world", "problem"),
+    [
+        (small_world(level=3), ""),
+        (
+            small_world(level=3, closings=((SERVICE, 11),)),
+            "",
+        ),  # searched meanwhile; Service in message 11, Fraud in 12
+        (
+            small_world(level=3, closings=((SERVICE, 12),)),
+            "a shortest plan has 13 messages, the level allows 12",
+        ),
+        (small_world(level=3, lacking=("email",)), "a shortest plan has inf messages, the level allows 12"),
+        (small_world(level=3, wants=("billing",), billing=VAGUE), ""),  # the trade's habit may be needed
+        (small_world(level=2, wants=("billing",)), ""),
+        (
+            small_world(level=2, wants=("billing",), billing=VAGUE),
+            "asking before the one form takes inf messages, the level allows 8",
+        ),
+    ],
+)
+def test_a_world_that_cannot_be_solved_is_told_from_one_that_can(world, problem):
+    assert unsolvable(world) == problem
+
+
+def test_a_key_whose_first_draws_cannot_be_solved_is_drawn_again_and_counted(monkeypatch):
+    refused = []
+
+    def picky(world):
+        refused.append(world)
+        return "no" if len(refused) <= 3 else ""
+
+    monkeypatch.setattr("env.phone.tasks.unsolvable", picky)
+    sizes = {"num_companies": 4, "num_train": 1, "num_val": 1, "num_test": 1, "level_shares": {3: 1.0}}
+    tasks = generate_tasks(**sizes)
+    assert [task.details["num_redrawn"] for task in tasks] == [3, 0, 0, 0, 0]
+    assert sum(row["redrawn"] for row in table_of(tasks)) == 3
+    assert world_of(tasks[0]) == refused[3] != refused[0]
+    monkeypatch.setattr("env.phone.tasks.unsolvable", lambda world: "no")
+    with pytest.raises(RuntimeError, match="no solvable world in 20 draws"):
+        generate_tasks(**sizes)
 
 
 def test_worlds_of_the_upper_levels_are_pinned():

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from itertools import combinations
+
+from env.phone.companies import Company, Department
+from env.phone.lexicon import REFERENCE
+from env.phone.moves import Move, play
 from env.phone.rules import AllOf, Token, minimal_sets
-from env.phone.world import Company, Department, Request, World
+from env.phone.world import Request, World
 
 SERVICE, BILLING, FRAUD = "555-0001", "555-0002", "555-0003"
 VOCABULARY = ("email", "full_name", "member_id", "last_payment", "order_number")
@@ -43,3 +49,43 @@ def small_world(level=3, wants=("fraud",), lacking=(), service=None, billing=Non
 
 
 TOKEN = Token("customer_service")
+
+
+def every_move(world, state, every_part=False):
+    """All moves that can matter: every form; every line for every request, with nothing or all that there is.
+
+    With `every_part`, calls with any part of it too.
+    """
+    yield Move("search")
+    yield Move("wait")
+    if state.form is None:
+        for fields in subsets(world.company.vocabulary, world.level.max_form_fields):
+            yield Move("form", fields)
+    have = state.form or frozenset()
+    for line in world.company.departments:
+        for request in world.requests:
+            own = have
+            if any((request.request_id, x.phone) in state.referred for x in world.company.departments):
+                own |= {REFERENCE}
+            for given in subsets(own, len(own)) if every_part else {frozenset[str](), have, own}:
+                yield Move("call", given, line.phone, request.request_id)
+
+
+def subsets(fields, most):
+    return [frozenset(chosen) for n in range(most + 1) for chosen in combinations(sorted(fields), n)]
+
+
+def exhaustive(world, start, deepest, every_part=False):
+    """Least messages to success by trying everything, up to a depth."""
+    layer, seen = {start}, set()
+    for depth in range(deepest + 1):
+        if any(len(state.served) == len(world.requests) for state in layer):
+            return depth
+        layer = {
+            play(world, state, move)
+            for state in layer
+            if not state.ended
+            for move in every_move(world, state, every_part)
+        } - seen
+        seen |= layer
+    return math.inf

@@ -1,0 +1,41 @@
+"""The rollout in README: played again, message by message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from env.catalog import ENVIRONMENTS
+from env.chat.compact import CompactStyle
+from env.demonstrations import pieces_of
+from env.phone.environment import PhoneEnv
+from env.phone.policies import play_scripted
+
+README = Path(__file__).parents[2] / "README.md"
+STYLE = CompactStyle()
+
+
+def test_the_rollout_in_readme_is_what_the_environment_says() -> None:
+    made = ENVIRONMENTS["phone"].generate_tasks(
+        num_companies=100,
+        num_train=500,
+        num_val=10,
+        num_test=10,
+        level_shares={1: 0.4, 2: 0.3, 3: 0.3},
+        seed=0,
+    )
+    task = next(task for task in made if (task.split, task.index) == ("train", 40))
+    env = PhoneEnv()
+    first, results, verdict = play_scripted(task, "prior_only", seed=0, env=env)
+    feedback = env.feedback()
+    assert not verdict.success
+    assert feedback is not None
+    second, again, verdict = play_scripted(task, "prior_only", seed=0, earlier=[first])
+    assert verdict.success
+    attempts = [
+        pieces_of(STYLE, task, [], first, results),
+        pieces_of(STYLE, task, [STYLE.attempt_line(first, feedback.text)], second, again),
+    ]
+    shown = ["".join(text for text, _ in pieces).replace(STYLE.stop_token, "") for pieces in attempts]
+    text = README.read_text(encoding="utf-8")
+    for dialogue in shown:
+        assert f"```text\n{dialogue}\n```" in text
