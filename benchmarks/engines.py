@@ -1,6 +1,6 @@
 """Scripted, transformers and vLLM engines on the same multi-turn phone episodes.
 
-    python benchmarks/engines.py        # about 20 minutes on two CPU cores; needs make setup-engines
+    python benchmarks/engines.py        # about 25 minutes on two CPU cores; needs make setup-engines
 
 A policy of the demo's size is made first, by the stage commands, in a temporary folder. Then
 
@@ -9,7 +9,7 @@ A policy of the demo's size is made first, by the stage commands, in a temporary
 - reuse: of the prompt tokens that vLLM could take from its prefix cache, how many it did. Cacheable are the
   full blocks of the longest prefix already sent, a prompt's last token excepted, which is always computed;
 - speed: tokens sampled per second, each engine on the same tasks; the queues against what stands behind
-  them, `LLM.generate` and transformers' `generate`, on single turns of one length;
+  them, `LLM.generate` and transformers' `generate` (one padded batch), on 512 single turns of one length;
 - seconds of start, restart and weight hand-off, these with a model of 113 million random weights.
 
 What is compared takes turns, five times each; ratios are between runs of one turn.
@@ -54,7 +54,7 @@ SETTINGS = (
 )
 """A policy that plays whole episodes, after a minute instead of four."""
 CHAIN = Chain(num_attempts=4, draws=2, feedback_free_share=0.0, max_feedback_tokens=400)
-SINGLE_TURNS, NEW_TOKENS = 128, 32
+SINGLE_TURNS, NEW_TOKENS = 512, 32
 TIE = 1e-4
 """Nats between two tokens that rounding may put in either order; the limit of the log-probabilities too."""
 LATER = ("later turns", "later attempts")

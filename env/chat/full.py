@@ -39,7 +39,7 @@ MAX_ANSWER_CHARACTERS = 8000
 """Of what follows the last `</think>`."""
 MAX_ATTEMPT_CHARACTERS = 300
 """Of one message of an earlier attempt."""
-GRAMMAR_VERSION = 1
+GRAMMAR_VERSION = 2  # 2: a prompt lists the tools of its level
 ENDING = "Done."
 
 _OPEN, _CLOSE, _THINK, _END_THINK = "<tool_call>", "</tool_call>", "<think>", "</think>"

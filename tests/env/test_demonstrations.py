@@ -112,3 +112,44 @@ def test_earlier_attempts_happen_again_under_the_seed_of_the_next(style):
     assert len(replayed) > 40
     assert any(said)
     assert all(earlier in happened for earlier in replayed)
+
+
+def told(style, made):
+    """Returns the calls of a demonstration without the values that are sent."""
+    actions = [style.parse(text.removesuffix(style.stop_token)) for text, is_own in made.pieces if is_own]
+    return [
+        (
+            call.name,
+            {
+                key: sorted(value) if isinstance(value, dict) else value
+                for key, value in call.arguments.items()
+            },
+        )
+        for action in actions
+        for call in action.calls
+    ]
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_guided_demonstrations_are_alike_in_both_styles(level):
+    phone = ENVIRONMENTS["phone"]
+    full, successes = phone.style("full"), set()
+    for number, task in enumerate(practice_tasks(60, level_shares={level: 1.0}, seed=2, held_out=set())):
+        for seed in range(3):
+            compact_made, full_made = (
+                demonstrate(
+                    phone,
+                    task,
+                    style=style,
+                    shares=SHARES,
+                    guided_share=1.0,
+                    noise=0.2,
+                    verbosity="observed",
+                    seed=3 * number + seed,
+                )
+                for style in (STYLE, full)
+            )
+            assert told(full, full_made) == told(STYLE, compact_made)
+            assert (full_made.success, full_made.guided) == (compact_made.success, compact_made.guided)
+            successes.add((full_made.success, full_made.guided))
+    assert {(True, True), (False, True)} <= successes

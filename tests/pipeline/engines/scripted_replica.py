@@ -51,15 +51,17 @@ def module(name: str, **content: Any) -> None:
     vars(sys.modules[name]).update(content)
 
 
-module("vllm", SamplingParams=SimpleNamespace)
-module("vllm.sampling_params", RequestOutputKind=Enum("RequestOutputKind", "FINAL_ONLY"))
-module("vllm.engine")
-module("vllm.engine.arg_utils", EngineArgs=SimpleNamespace)
-module("vllm.v1")
-module("vllm.v1.engine")
-module("vllm.v1.engine.llm_engine", LLMEngine=LLMEngine)
+if (
+    __name__ == "__main__"
+):  # whoever only looks at this file, as pytest does for examples, keeps the real vLLM
+    module("vllm", SamplingParams=SimpleNamespace)
+    module("vllm.sampling_params", RequestOutputKind=Enum("RequestOutputKind", "FINAL_ONLY"))
+    module("vllm.engine")
+    module("vllm.engine.arg_utils", EngineArgs=SimpleNamespace)
+    module("vllm.v1")
+    module("vllm.v1.engine")
+    module("vllm.v1.engine.llm_engine", LLMEngine=LLMEngine)
 
-if __name__ == "__main__":
     from pipeline.engines.vllm_replica import main
 
     main()
