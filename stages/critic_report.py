@@ -19,7 +19,8 @@ from dataclasses import fields
 import numpy as np
 
 from critics.audit import AuditData, AuditRollout
-from critics.report import build_report, report_page
+from critics.report import build_report
+from critics.report_page import report_page
 from env.catalog import ENVIRONMENTS
 from env.chains import Chains, plan_groups
 from pipeline.ids import seed_of

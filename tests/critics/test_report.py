@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics.report import build_report, report_page
+from critics.report import build_report
+from critics.report_page import report_page
 
 OPTIONS = {"policy_digest": "abcdef012345" * 2, "critic_digest": "c" * 32, "num_resamples": 200}
 EVALUATIONS = [
