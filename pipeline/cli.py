@@ -299,7 +299,7 @@ def _dialogue(console: Console, row: dict[str, Any]) -> None:
 
 
 def verify(console: Console, run_dir: Path) -> int:
-    """Checks every stage of a run and of its refreshes to the last byte, a line each; returns 3 if anything is wrong, else 0."""
+    """Checks all stages of a run and its refreshes to the last byte; returns 3 if one is wrong, else 0."""
     if not run_dir.is_dir():
         raise ArtifactError(f"{run_dir} is missing; give the folder of a run, such as data/demo")
     code = 0
