@@ -12,6 +12,7 @@ import numpy as np
 from critics import gate
 from critics.audit import AuditData, AuditRollout
 from critics.baselines import BASELINES, split_counts
+from critics.calibration import isotonic
 from critics.intervals import interval_of_sums, ratio
 from critics.located import first_error
 from critics.probes import MAX_RISE, Probed, length_correlations, probe_changes, probe_table
@@ -33,7 +34,9 @@ from pipeline.statistics import Interval, interval_dict, wilson
 MAX_POINTS = 1500
 """Scatter plots show at most so many states; every measure uses all."""
 MIN_SLICE_STATES = 30
-"""Smaller slices are not called the weakest."""
+"""Smaller slices are not called the weakest, and get no curve of their own."""
+SOLVER = "the solver's V*"
+"""Name of the reference that is the chance of the best play there is."""
 
 
 def build_report(
@@ -54,6 +57,7 @@ def build_report(
     probed: Probed | None = None,
     max_probe_rise: float = MAX_RISE,
     judge_probes: bool = True,
+    fitted: AuditData | None = None,
 ) -> dict[str, Any]:
     """Returns report.json: verdict, measures, slices, baselines and the numbers behind every drawing.
 
@@ -74,6 +78,7 @@ def build_report(
         probed: changed states; None if none were made.
         max_probe_rise: gate.
         judge_probes: gate; otherwise probes are shown and left to the reader.
+        fitted: states of tasks that the critic was fitted on; None if none were continued.
 
     Returns:
         JSON-serialisable; `["gate"]` is the content of gate.json, `["passed"]` the verdict.
@@ -131,7 +136,8 @@ def build_report(
         "measures": {c: {name: interval_dict(x) for name, x in of.items()} for c, of in found.items()},
         "slices": [_plain(row) for row in rows],
         "baselines": _baselines(bare, num_resamples, seed),
-        "bias_by_level_and_position": _bias_grid(bare),
+        "fitted": _fitted(fitted, num_resamples, seed),
+        "bias_by_level_and_position": _bias_grid(bare, num_resamples, seed),
         "siblings": {"num_sets": num_sets} | {name: interval_dict(x) for name, x in told.items()},
         "probes": probe_table(changes, max_rise=max_probe_rise),
         "length_correlations": {
@@ -140,8 +146,10 @@ def build_report(
         },
         "first_error": _plain(first_error(audit.rollouts, seed=seed)),
         "reliability": _reliability(bare, num_resamples, seed),
+        "calibration_curves": _calibration_curves(bare),
         "scatter": _scatter(bare, seed),
-        "ev_by_position": _ev_by_position(bare, num_resamples, seed),
+        "ev_by_position": _ev_by(bare, "position", num_resamples, seed),
+        "ev_by_level": _ev_by(bare, "level", num_resamples, seed),
         "evaluations": [dict(entry) for entry in evaluations],
         "labels": dict(labels_report or {}),
         "sample_rollouts": _samples(audit, num_sample_rollouts, seed),
@@ -173,30 +181,43 @@ def _weakest(rows: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def _baselines(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str, Any]]:
-    rows = []
     predictions = {"this critic": audit} | {
         name: replace(audit, p=make(audit)) for name, make in BASELINES.items()
     }
     # What a critic could at best be: continuations of the very state, judged by the state's other ones.
     if len(audit) and (audit.K >= 2 * NUM_REFERENCE).all():
         predictions[f"{NUM_REFERENCE} continuations"] = split_counts(audit, NUM_REFERENCE, seed)
-    for name, judged in predictions.items():
-        columns = np.stack([brier_terms(judged.p, judged.v_hat), np.ones(len(audit))], axis=1)
-        brier = interval_of_sums(
-            columns,
-            audit.cluster,
-            lambda s: ratio(s[..., 0], s[..., 1]),
-            num_resamples=num_resamples,
-            seed=seed,
-        )
-        ev = explained_variance(judged, num_resamples=num_resamples, seed=seed)
-        within = explained_variance_within(judged, num_resamples=num_resamples, seed=seed)
-        found = {"brier": brier, "ev": ev, "ev_within": within}
-        rows.append({"name": name} | {metric: interval_dict(x) for metric, x in found.items()})
-    return rows
+    # Whoever could play best: where the policy plays worse, V* lies above its chances.
+    if len(audit) and np.isfinite(audit.v_star).all():
+        predictions[SOLVER] = replace(audit, p=audit.v_star)
+    return [{"name": name} | _reference(judged, num_resamples, seed) for name, judged in predictions.items()]
 
 
-def _bias_grid(audit: AuditData) -> list[dict[str, Any]]:
+def _fitted(audit: AuditData | None, num_resamples: int, seed: int) -> dict[str, Any] | None:
+    """Returns how the critic fares on tasks that it was fitted on; None if they were not continued."""
+    if audit is None or not len(audit):
+        return None
+    return {"num_states": len(audit), "num_tasks": len(set(audit.task_id.tolist()))} | _reference(
+        audit, num_resamples, seed
+    )
+
+
+def _reference(audit: AuditData, num_resamples: int, seed: int) -> dict[str, Any]:
+    """Returns what the references are compared by: Brier, EV, EV within."""
+    brier = _mean(brier_terms(audit.p, audit.v_hat), audit.cluster, num_resamples, seed)
+    ev = explained_variance(audit, num_resamples=num_resamples, seed=seed)
+    within = explained_variance_within(audit, num_resamples=num_resamples, seed=seed)
+    return _plain({"brier": brier, "ev": ev, "ev_within": within})
+
+
+def _mean(column: np.ndarray, clusters: np.ndarray, num_resamples: int, seed: int) -> Interval:
+    columns = np.stack([column, np.ones(len(column))], axis=1)
+    return interval_of_sums(
+        columns, clusters, lambda s: ratio(s[..., 0], s[..., 1]), num_resamples=num_resamples, seed=seed
+    )
+
+
+def _bias_grid(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str, Any]]:
     """Returns mean p - Vhat of every level and fifth of the budget that holds a state."""
     places, error = position_bins(audit), audit.p - audit.v_hat
     return [
@@ -204,7 +225,7 @@ def _bias_grid(audit: AuditData) -> list[dict[str, Any]]:
             "level": int(level),
             "position": int(place),
             "num_states": int(at.sum()),
-            "bias": float(error[at].mean()),
+            "bias": interval_dict(_mean(error[at], audit.cluster[at], min(num_resamples, 500), seed)),
         }
         for level in np.unique(audit.level)
         for place in range(NUM_POSITIONS)
@@ -212,19 +233,39 @@ def _bias_grid(audit: AuditData) -> list[dict[str, Any]]:
     ]
 
 
+def _calibration_curves(audit: AuditData) -> dict[str, list[dict[str, Any]]]:
+    """Returns isotonic curves of all states, and of each level and fifth of the budget of a useful size."""
+    places = position_bins(audit)
+    width = 100 // NUM_POSITIONS
+    parts = {
+        "all": {"all states": np.ones(len(audit), dtype=bool)},
+        "level": {f"level {level}": audit.level == level for level in np.unique(audit.level)},
+        "position": {
+            f"{width * place}-{width * (place + 1)} %": places == place for place in range(NUM_POSITIONS)
+        },
+    }
+    return {
+        kind: [
+            {
+                "name": name,
+                "num_states": int(at.sum()),
+                "plateaus": [
+                    list(plateau) for plateau in isotonic(audit.p[at], audit.v_hat[at], audit.K[at])
+                ],
+            }
+            for name, at in members.items()
+            if at.sum() >= (1 if kind == "all" else MIN_SLICE_STATES)
+        ]
+        for kind, members in parts.items()
+    }
+
+
 def _reliability(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str, Any]]:
     bins = equal_mass_bins(audit.p)
     rows = []
     for b in sorted(set(bins.tolist())):
         at = bins == b
-        columns = np.stack([audit.v_hat[at], np.ones(at.sum())], axis=1)
-        observed = interval_of_sums(
-            columns,
-            audit.cluster[at],
-            lambda s: ratio(s[..., 0], s[..., 1]),
-            num_resamples=num_resamples,
-            seed=seed,
-        )
+        observed = _mean(audit.v_hat[at], audit.cluster[at], num_resamples, seed)
         rows.append(
             {
                 "predicted": float(audit.p[at].mean()),
@@ -249,9 +290,10 @@ def _scatter(audit: AuditData, seed: int) -> dict[str, list[float]]:
     }
 
 
-def _ev_by_position(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str, Any]]:
-    rows = slices(audit, kinds=("position",), num_resamples=min(num_resamples, 500), seed=seed)
-    return [_plain(row) for row in rows]
+def _ev_by(audit: AuditData, kind: str, num_resamples: int, seed: int) -> list[dict[str, Any]]:
+    return [
+        _plain(row) for row in slices(audit, kinds=(kind,), num_resamples=min(num_resamples, 500), seed=seed)
+    ]
 
 
 def _samples(audit: AuditData, number: int, seed: int) -> list[dict[str, Any]]:

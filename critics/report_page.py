@@ -74,6 +74,7 @@ def report_sections(report: Mapping[str, Any]) -> list[Section]:
         _siblings_section(report),
         _probes_section(report),
         _fit_section(report),
+        _labels_section(report),
         _samples_section(report),
         _measures_section(report),
         _notes_section(report),
@@ -112,21 +113,57 @@ def _verdict_section(report: Mapping[str, Any]) -> Section:
 
 
 def _calibration_section(report: Mapping[str, Any]) -> Section:
-    bins = report["reliability"]
+    plots = plots_module()
+    bins, curves = report["reliability"], report["calibration_curves"]
     floor = _number(report["measures"]["bare"]["ece_floor"]["value"])
-    observed = [bin_["observed"] for bin_ in bins]
-    middle = [_number(o["value"]) for o in observed]
-    svg = plots_module().reliability(
+    middle, low, high = _bounded([bin_["observed"] for bin_ in bins])
+    svg = plots.reliability(
         "reliability",
         [bin_["predicted"] for bin_ in bins],
         middle,
-        [m if o["low"] is None else o["low"] for o, m in zip(observed, middle, strict=True)],
-        [m if o["high"] is None else o["high"] for o, m in zip(observed, middle, strict=True)],
+        low,
+        high,
         [bin_["num_states"] for bin_ in bins],
         floor=floor,
+        rising=[point for curve in curves["all"] for point in _corners(curve)],
     )
-    caption = "Predicted against observed success. On the diagonal a stated 70 % happens 7 times in 10."
-    return Section("Are its percentages right?", (Drawing(svg, caption),))
+    caption = (
+        "Predicted against observed success. On the diagonal a stated 70 % happens 7 times in 10; points or "
+        "curve below it: too hopeful there. The curve is the best one that never falls (isotonic), for the "
+        "eye only: on its flat parts no step would count."
+    )
+    blocks = [Drawing(svg, caption)]
+    for kind, words in (("level", "level of the task"), ("position", "share of the token budget used")):
+        lines = [
+            plots.Line(f"{curve['name']} ({curve['num_states']})", *zip(*_corners(curve), strict=True))
+            for curve in curves[kind]
+        ]
+        if len(lines) > 1:
+            svg = plots.lines(
+                f"rising-{kind}", lines, x_label="predicted chance of success", y_label="observed success",
+                diagonal=True,
+            )  # fmt: skip
+            caption = (
+                f"The same curve by {words} (number of states). One that runs below the diagonal all along: "
+                "there the critic is too hopeful, which its figures over all states may hide. Ends are noisy."
+            )
+            blocks.append(Drawing(svg, caption))
+    return Section("Are its percentages right?", tuple(blocks))
+
+
+def _corners(curve: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """Returns the corners of plateaus (lowest x, highest x, y)."""
+    return [(x, y) for low, high, y in curve["plateaus"] for x in ((low, high) if high > low else (low,))]
+
+
+def _bounded(values: Sequence[Mapping[str, float | None]]) -> tuple[list[float], list[float], list[float]]:
+    """Returns value, low and high of each interval; bounds that are not known are the value."""
+    middle = [_number(value["value"]) for value in values]
+    low, high = (
+        [m if (x := value[bound]) is None else x for value, m in zip(values, middle, strict=True)]
+        for bound in ("low", "high")
+    )
+    return middle, low, high
 
 
 def plots_module() -> Any:
@@ -144,37 +181,41 @@ def _values_section(report: Mapping[str, Any]) -> Section:
             plots.scatter(
                 "values", points["v_hat"], points["p"], x_label="measured by continuations", y_label="critic"
             ),
-            "Each point is a state. Sideways scatter is partly the noise of finitely many continuations.",
+            "Each point is a state; right ones lie on the diagonal. Sideways scatter is partly the noise of "
+            "finitely many continuations.",
         )
     ]
-    rows = report["ev_by_position"]
-    if rows:
+    for kind, words in (("position", "share of the token budget used"), ("level", "level of the task")):
+        rows = report[f"ev_by_{kind}"]
         for metric, name in (
             ("ev", "explained variance"),
             ("ev_within", "explained variance within rollouts"),
         ):
-            values = [row[metric] for row in rows]
-            middle = [_number(v["value"]) for v in values]
+            middle, low, high = _bounded([row[metric] for row in rows])
             if all(math.isnan(m) for m in middle):
                 continue  # e.g. one audited state of each rollout in each part
-            bounds = [
-                [m if v[b] is None else v[b] for v, m in zip(values, middle, strict=True)]
-                for b in ("low", "high")
-            ]
-            names = [f"{row['name']} ({row['num_states']})" for row in rows]
-            svg = plots.points(f"{metric}-position", names, middle, *bounds, x_label=name)
-            blocks.append(
-                Drawing(svg, f"{name.capitalize()} by share of the token budget used (number of states).")
+            prefix = "level " if kind == "level" else ""
+            names = [f"{prefix}{row['name']} ({row['num_states']})" for row in rows]
+            svg = plots.points(f"{metric}-{kind}", names, middle, low, high, x_label=name)
+            caption = (
+                f"{name.capitalize()} by {words} (number of states). 1 is perfect; a bar that reaches 0 or "
+                "lies left of it: no better there than one number for all"
+                + (" states of a rollout." if metric == "ev_within" else " states.")
             )
+            blocks.append(Drawing(svg, caption))
+    references = list(report["baselines"])
+    if fitted := report["fitted"]:
+        references.append(fitted | {"name": f"this critic on {fitted['num_tasks']} tasks it was fitted on"})
     baseline_rows = tuple(
-        (row["name"], *(_cell(row[metric]) for metric in ("brier", "ev", "ev_within")))
-        for row in report["baselines"]
+        (row["name"], *(_cell(row[metric]) for metric in ("brier", "ev", "ev_within"))) for row in references
     )
     caption = (
-        "Each reference has an advantage: it knows outcomes of the audited tasks, or was fitted on them."
+        "Each reference has an advantage: it knows outcomes of the audited tasks, or was fitted on them. The "
+        "solver's V* is the chance of the best play there is: a bound from above, not an estimate of this "
+        "policy's. Far better on tasks it was fitted on than on unseen ones: it knows them by heart."
     )
     blocks.append(Table(("estimate", "Brier (lower is better)", "EV", "EV within"), baseline_rows, caption))
-    blocks.append(_bias_table(report["bias_by_level_and_position"]))
+    blocks.append(_bias_drawing(report["bias_by_level_and_position"]))
     metrics = ("ev", "ev_within", "bias", "rmse", "skill_over_task_rate")
     slice_rows = tuple(
         (
@@ -190,22 +231,34 @@ def _values_section(report: Mapping[str, Any]) -> Section:
     return Section("Does it tell states apart?", tuple(blocks))
 
 
-def _bias_table(cells: Sequence[Mapping[str, Any]]) -> Table:
+def _bias_drawing(cells: Sequence[Mapping[str, Any]]) -> Drawing:
     width = 100 // NUM_POSITIONS
-    header = ("level", *(f"{width * i}-{width * (i + 1)} %" for i in range(NUM_POSITIONS)))
-    rows = []
-    for level in sorted({cell["level"] for cell in cells}):
-        by_place = {cell["position"]: cell for cell in cells if cell["level"] == level}
-        rows.append(
-            (
-                str(level),
-                *(
-                    f"{cell['bias']:+.2f} ({cell['num_states']})" if (cell := by_place.get(i)) else ""
-                    for i in range(NUM_POSITIONS)
-                ),
-            )
-        )
-    return Table(header, tuple(rows), "Mean of predicted minus measured, by share of the budget (states)")
+    levels = sorted({cell["level"] for cell in cells})
+    found = {(cell["level"], cell["position"]): cell for cell in cells}
+
+    def words(cell: Mapping[str, Any] | None) -> str:
+        if cell is None:
+            return ""
+        bias = cell["bias"]
+        clear = bias["low"] is not None and (bias["low"] > 0 or bias["high"] < 0)
+        return f"{bias['value']:+.2f}{'*' if clear else ''}\n{cell['num_states']}"
+
+    grid = [[found.get((level, place)) for place in range(NUM_POSITIONS)] for level in levels]
+    svg = plots_module().grid(
+        "bias",
+        [f"level {level}" for level in levels],
+        [f"{width * i}-{width * (i + 1)} %" for i in range(NUM_POSITIONS)],
+        [[None if cell is None else cell["bias"]["value"] for cell in row] for row in grid],
+        [[words(cell) for cell in row] for row in grid],
+        x_label="share of the token budget used",
+        bound=0.2,
+    )
+    caption = (
+        "Bias: mean of predicted minus measured, and the number of states. Red is too hopeful, blue too "
+        "gloomy; a star: chance alone does not explain it (95 %). A bias that grows along the budget rewards "
+        "or punishes going on."
+    )
+    return Drawing(svg, caption)
 
 
 def _siblings_section(report: Mapping[str, Any]) -> Section:
@@ -221,16 +274,16 @@ def _siblings_section(report: Mapping[str, Any]) -> Section:
             "sibling_mc8": f"{NUM_REFERENCE} continuations",
         }
         values = [found[name] for name in names]
-        middle = [_number(v["value"]) for v in values]
-        bounds = [
-            [m if v[b] is None else v[b] for v, m in zip(values, middle, strict=True)]
-            for b in ("low", "high")
-        ]
+        middle, *bounds = _bounded(values)
         svg = plots_module().points(
             "siblings", list(names.values()), middle, *bounds, x_label="best next step named", level=None
         )
         blocks.append(
-            Drawing(svg, f"{found['num_sets']} sets of steps from one state each, whose chances differ.")
+            Drawing(
+                svg,
+                f"{found['num_sets']} sets of steps from one state each, whose chances differ. Right of a "
+                "blind choice it knows good steps; what continuations reach is about what there is to know.",
+            )
         )
         rows = tuple((name, _cell(found[name]), READINGS[name]) for name in found if name != "num_sets")
         blocks.append(Table(("measure", "value", "reading"), rows))
@@ -255,11 +308,7 @@ def _probes_section(report: Mapping[str, Any]) -> Section:
         blocks.append(Text("No probes were made.", "note"))
     else:
         values = [row["change"] for row in found]
-        middle = [_number(v["value"]) for v in values]
-        bounds = [
-            [m if v[b] is None else v[b] for v, m in zip(values, middle, strict=True)]
-            for b in ("low", "high")
-        ]
+        middle, *bounds = _bounded(values)
         names = [f"{row['kind']} ({row['num_states']})" for row in found]
         svg = plots_module().points("probes", names, middle, *bounds, x_label="change of the value")
         caption = (
@@ -317,9 +366,12 @@ def _steps_section(report: Mapping[str, Any]) -> Section:
         y_label="critic's change",
         bounds=(-1.0, 1.0),
     )
-    return Section(
-        "Does it tell steps apart?", (Drawing(svg, "Each point is one step between two audited states."),)
+    caption = (
+        "Each point is one step between two audited states. Points along the diagonal: its step credit is "
+        "right; along a flatter line: right in sign, too small; a cloud: noise. Upper left and lower right "
+        "have the wrong sign."
     )
+    return Section("Does it tell steps apart?", (Drawing(svg, caption),))
 
 
 def _fit_section(report: Mapping[str, Any]) -> Section:
@@ -347,7 +399,11 @@ def _fit_section(report: Mapping[str, Any]) -> Section:
             "fit-within", [line], x_label="updates", y_label="held-out EV within rollouts", level=0.0
         )
         blocks.append(
-            Drawing(svg, "Among weights with equal Brier, those with the highest EV within are kept.")
+            Drawing(
+                svg,
+                "Higher is better, above 0 useful for steps. Among weights with equal Brier, those with the "
+                "highest EV within are kept.",
+            )
         )
     return Section("How was it fitted?", tuple(blocks))
 
@@ -367,7 +423,11 @@ def _samples_section(report: Mapping[str, Any]) -> Section:
             reward=sample["reward"],
             audited=[tuple(entry) for entry in sample["audited"]],
         )
-        blocks.append(Drawing(svg, f"{title} (rollout {sample['rollout_id'][:12]})"))
+        caption = (
+            f"{title} (rollout {sample['rollout_id'][:12]}). The line should run through the bars of fresh "
+            "continuations, and fall where the verifier marks an error."
+        )
+        blocks.append(Drawing(svg, caption))
         steps = zip(sample["texts"], sample["values"], sample["statuses"], sample["messages"], strict=True)
         blocks.append(Dialogue("Its steps", tuple(DialogueStep(*step) for step in steps)))
     if not blocks:
@@ -385,6 +445,79 @@ def _measures_section(report: Mapping[str, Any]) -> Section:
     return Section("All measures", (Table(("measure", *contexts, "reading"), rows, caption),))
 
 
+AUDIT_READINGS = {
+    "base_rate": "success of all samples",
+    "guided_share": "labels of states after feedback",
+    "noise_share": "of the differences between continued states, what is chance: no critic can fit it",
+    "noise_share_one_sample": "the same if each had one sample, as an own outcome is",
+    "num_duplicates": "labels of a state that another label is of too: fitted more than once",
+    "duplicate_share": "of all labels",
+}
+
+
+def _labels_section(report: Mapping[str, Any]) -> Section:
+    title = "What was it fitted to?"
+    labels = report["labels"]
+    if not labels:
+        return Section(title, (Text("The labels' report was not given.", "note"),))
+    blocks: list[Any] = []
+    by_source = labels.get("num_by_source") or {}
+    if by_source:
+        svg = plots_module().shares("labels", list(by_source), list(by_source.values()), x_label="labels")
+        caption = (
+            "Labels by where they come from. Continuations say most: they were sampled for the state. An own "
+            "outcome is one sample of it, recovery none: an estimate from like states."
+        )
+        blocks.append(Drawing(svg, caption))
+    if found := labels.get("audit"):
+        rows = tuple(
+            (name.replace("_", " "), _count(found[name]), reading) for name, reading in AUDIT_READINGS.items()
+        )
+        blocks.append(Table(("measure", "value", "reading"), rows))
+        rows = tuple(
+            (
+                source,
+                *(_count(entry[name]) for name in ("labels", "samples", "tokens")),
+                _count(entry["tokens"] / entry["samples"] if entry["samples"] else None),
+            )
+            for source, entry in found["sources"].items()
+        )
+        header = ("samples from", "labels", "samples", "tokens", "tokens a sample")
+        caption = "What they cost. Own outcomes are of rollouts that the rollouts stage has paid for."
+        blocks.append(Table(header, rows, caption))
+    codes = labels.get("codes") or {}
+    if codes:
+        rows = tuple(
+            (
+                code,
+                _count(entry["num_continuations"]),
+                _count(entry["num_tasks"]),
+                _cell({"value": entry["recovery_rate"], "low": entry["low"], "high": entry["high"]}, 2),
+                "yes" if entry["counted"] else "no",
+            )
+            for code, entry in codes.items()
+        )
+        header = ("latest error", "continuations", "tasks", "success from there", "counts for targets")
+        blocks.append(
+            Table(header, rows, "How often the policy recovers, from the labels' fresh continuations")
+        )
+    plain = [
+        (name, _count(labels[name]))
+        for name in sorted(labels)
+        if isinstance(labels[name], int | float | str) and not isinstance(labels[name], bool)
+    ]
+    if plain:
+        blocks.append(Table(("labels", ""), tuple(plain)))
+    return Section(title, tuple(blocks))
+
+
+def _count(x: float | str | None) -> str:
+    """Returns a count with thousands apart, a share with three digits."""
+    if isinstance(x, float):
+        return f"{x:.3f}" if abs(x) < 10 else f"{x:,.0f}"
+    return "undefined" if x is None else f"{x:,}" if isinstance(x, int) else x
+
+
 def _notes_section(report: Mapping[str, Any]) -> Section:
     notes: list[Text | Table] = [
         Text(
@@ -397,26 +530,4 @@ def _notes_section(report: Mapping[str, Any]) -> Section:
             "note",
         ),
     ]
-    labels = report["labels"]
-    codes = labels.get("codes") or {}
-    if codes:
-        rows = tuple(
-            (
-                code,
-                str(entry["num_continuations"]),
-                str(entry["num_tasks"]),
-                _cell({"value": entry["recovery_rate"], "low": entry["low"], "high": entry["high"]}, 2),
-                "yes" if entry["counted"] else "no",
-            )
-            for code, entry in codes.items()
-        )
-        header = ("latest error", "continuations", "tasks", "success from there", "counts for targets")
-        notes.append(
-            Table(header, rows, "How often the policy recovers, from the labels' fresh continuations")
-        )
-    plain = [
-        (name, str(labels[name])) for name in sorted(labels) if isinstance(labels[name], int | float | str)
-    ]
-    if plain:
-        notes.append(Table(("labels", ""), tuple(plain)))
     return Section("What it is, and is not", tuple(notes))

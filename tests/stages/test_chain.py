@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 import torch
 
+from critics.splits import split_clusters
 from pipeline.ids import rollout_id
 from pipeline.models import load_policy
 from pipeline.tables import labels_from, tasks_from
 from pipeline.tracking import read_metrics
 from pipeline.types import Rollout
-from stages.continuing import continuations
+from stages.continuing import continuations, is_whole
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 SAMPLING = ("rollouts", "labels", "critic_report", "actor", "evaluation")
@@ -126,7 +127,8 @@ def test_no_held_out_task_is_fitted_on_and_no_training_task_is_measured_on(chain
     tasks = chain.tasks()
     splits = {stage: {tasks[r.task_id].split for r in chain.rollouts(stage)} for stage in SAMPLING}
     assert splits["rollouts"] == splits["labels"] == splits["actor"] == {"train"}
-    assert splits["critic_report"] == splits["evaluation"] == {"val", "test_unseen_company"}
+    audited = {tasks[r.task_id].split for r in chain.rollouts("critic_report") if is_whole(r)}
+    assert audited == splits["evaluation"] == {"val", "test_unseen_company"}
     labelled = {label.rollout_id for label in labels_from(chain.artifact("labels").table("labels"))}
     assert labelled <= {r.rollout_id for r in chain.rollouts("rollouts")}
     companies = {
@@ -134,6 +136,21 @@ def test_no_held_out_task_is_fitted_on_and_no_training_task_is_measured_on(chain
     }
     assert companies["val"] <= companies["train"]
     assert not companies["train"] & companies["test_unseen_company"]
+
+
+def test_rollouts_that_fitted_the_critic_are_continued_as_a_reference(chain: Any) -> None:
+    """Their tasks are of none of the companies that validated or calibrated it."""
+    report, tasks = chain.artifact("critic_report").report, chain.tasks()
+    parents = {r.rollout_id: r for r in chain.rollouts("rollouts")}
+    fitted = [r for r in chain.rollouts("critic_report") if tasks[r.task_id].split == "train"]
+    continued = {r.parent_rollout_ids[0] for r in fitted}
+    assert len(continued) == report["fitted"]["num_tasks"] == 4
+    assert len(fitted) == 2 * sum(len(parents[name].steps) for name in continued)
+    assert not any(parents[name].guided for name in continued)
+    clusters = {tasks[r.task_id].cluster for r in chain.rollouts("rollouts")}
+    part_of = split_clusters(clusters, fit_share=0.5, validate_share=0.25, seed=0)
+    assert {part_of[tasks[r.task_id].cluster] for r in fitted} == {"fit"}
+    assert "4 tasks it was fitted on" in (chain.run_dir / "critic_report" / "report.html").read_text()
 
 
 def test_every_training_rollout_is_kept(chain: Any) -> None:
