@@ -133,7 +133,7 @@ def isotonic(p: np.ndarray, v_hat: np.ndarray, weights: np.ndarray) -> list[tupl
     """
     if not len(p):
         return []
-    from scipy.optimize import isotonic_regression
+    from scipy.optimize import isotonic_regression  # type: ignore[import-untyped]
 
     places, group = np.unique(p, return_inverse=True)
     mass = np.bincount(group, weights=weights)

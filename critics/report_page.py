@@ -474,7 +474,7 @@ def _labels_section(report: Mapping[str, Any]) -> Section:
             (name.replace("_", " "), _count(found[name]), reading) for name, reading in AUDIT_READINGS.items()
         )
         blocks.append(Table(("measure", "value", "reading"), rows))
-        rows = tuple(
+        costs = tuple(
             (
                 source,
                 *(_count(entry[name]) for name in ("labels", "samples", "tokens")),
@@ -484,10 +484,10 @@ def _labels_section(report: Mapping[str, Any]) -> Section:
         )
         header = ("samples from", "labels", "samples", "tokens", "tokens a sample")
         caption = "What they cost. Own outcomes are of rollouts that the rollouts stage has paid for."
-        blocks.append(Table(header, rows, caption))
+        blocks.append(Table(header, costs, caption))
     codes = labels.get("codes") or {}
     if codes:
-        rows = tuple(
+        recovered = tuple(
             (
                 code,
                 _count(entry["num_continuations"]),
@@ -499,7 +499,7 @@ def _labels_section(report: Mapping[str, Any]) -> Section:
         )
         header = ("latest error", "continuations", "tasks", "success from there", "counts for targets")
         blocks.append(
-            Table(header, rows, "How often the policy recovers, from the labels' fresh continuations")
+            Table(header, recovered, "How often the policy recovers, from the labels' fresh continuations")
         )
     plain = [
         (name, _count(labels[name]))

@@ -180,7 +180,8 @@ def make(start: Start) -> None:
     fitted_shards = [fitted[i : i + size] for i in range(0, len(fitted), size)]
     check_installed(start.config, engine=True)
     start.plan(
-        [[item.task_id for item in shard] for shard in (*shards, *fitted_shards)],
+        [[task.task_id for task in shard] for shard in shards]
+        + [[rollout.task_id for rollout in shard] for shard in fitted_shards],
         tables=(ROLLOUTS, STEPS),
         unit="tasks",
         estimate={
