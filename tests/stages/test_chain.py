@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -17,12 +18,14 @@ import pytest
 import torch
 
 from critics.splits import split_clusters
+from pipeline.errors import ArtifactError
 from pipeline.ids import rollout_id
 from pipeline.models import load_policy
 from pipeline.tables import labels_from, tasks_from
 from pipeline.tracking import read_metrics
 from pipeline.types import Rollout
 from stages.continuing import continuations, is_whole
+from stages.summary import budget_of
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 SAMPLING = ("rollouts", "labels", "critic_report", "actor", "evaluation")
@@ -258,6 +261,27 @@ def test_the_summary_names_what_it_must_and_only_adds_detail(chain: Any) -> None
     assert budget["tokens"] == sum(r.num_trainable_tokens for r in sampled)
     assert budget["updates"] == chain.artifact("actor").report["updates"]
     assert (chain.run_dir / "summary.html").read_text().startswith("<!doctype html>")
+
+
+def test_what_a_refresh_sampled_counts_in_the_budget(chain: Any, tmp_path: Path) -> None:
+    name = "refresh/00001-abc"
+    stages = ("rollouts", "labels", "critic_report")
+    for stage in stages:
+        shutil.copytree(chain.run_dir / stage, tmp_path / name / stage)
+    actor = SimpleNamespace(
+        report={"updates": 3, "refreshes": [name, name]}, table=chain.artifact("actor").table
+    )
+    found = budget_of(tmp_path, {"actor": actor})  # type: ignore[dict-item]
+    again = [r for stage in stages for r in chain.rollouts(stage)]
+    own = chain.rollouts("actor")
+    assert found["by_stage"]["refresh"] == {
+        "rollouts": 2 * len(again),
+        "tokens": 2 * sum(r.num_trainable_tokens for r in again),
+    }
+    assert found["rollouts"] == 2 * len(again) + len(own)
+    shutil.rmtree(tmp_path / name / "labels")
+    with pytest.raises(ArtifactError, match="labels is missing"):
+        budget_of(tmp_path, {"actor": actor})  # type: ignore[dict-item]
 
 
 def test_first_try_and_feedback_measures_follow_from_the_rollouts(chain: Any) -> None:
