@@ -44,7 +44,7 @@ def reasons(history: Sequence[Mapping[str, Any]], stops: Stops) -> list[str]:
     if stops.max_kl is not None and kls and kls[-1] > stops.max_kl:
         found.append(
             f"KL to the starting policy is {kls[-1]:.3g} nats a token (actor.stops.max_kl {stops.max_kl:g}), "
-            "where the critic was never judged"
+            "far from where any critic of it was judged"
         )
     for name, words in LENGTHS.items():
         lengths = [line[name] for line in history if name in line]

@@ -74,7 +74,11 @@ def test_stale_weights_in_the_engine_are_found_before_anything_is_trained_on_the
 
     monkeypatch.setattr(TransformersEngine, "load_weights", only_the_name)
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")
-    stale = ["actor.credit=grpo", "actor.learning_rate=0.01"]
+    stale = [
+        "actor.credit=grpo",
+        "actor.learning_rate=0.01",
+        "actor.stops={max_kl: null, max_length_change: null}",
+    ]
     assert lab.start("actor", *stale) == 4
     error = capsys.readouterr().err
     assert "iteration 1: engine and trainer differ by" in error
