@@ -33,7 +33,12 @@ from benchmarks.demo_seeds import machine_facts
 from pipeline.errors import ArtifactError
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
-FAR = {"actor.kl_coefficient": "0.0", "actor.drift.refresh": "never", "actor.on_weak_critic": "allow"}
+FAR = {
+    "actor.kl_coefficient": "0.0",
+    "actor.drift.refresh": "never",
+    "actor.on_weak_critic": "allow",
+    "actor.stops": "{max_kl: null, max_length_change: null, falling_evaluations: 0}",
+}
 ARMS = {
     "far": {"actor.drift.recalibrate": "false", "actor.drift.step_weight_to_zero": "false"},
     "watched": {},

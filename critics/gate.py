@@ -158,7 +158,8 @@ def gate_dict(
 
     Keys: `passed`, `verdict` (PASS or FAIL), `contexts` (which were judged), `reasons` (failed conditions in
     words), `not_measured`, `not_judged`, `conditions`, `adv_rmse` (of bare states, null if undefined),
-    `kl_range`, `policy_digest`, `critic_digest`.
+    `kl_range` (nats per token from the label policy at which it was judged: [0, 0], that policy's own states
+    and continuations; the actor's drift checks go on from there), `policy_digest`, `critic_digest`.
     """
     good = passed(conditions)
     adv_rmse = measures["adv_rmse"].value
@@ -181,7 +182,7 @@ def gate_dict(
             for c in conditions
         ],
         "adv_rmse": adv_rmse if math.isfinite(adv_rmse) else None,
-        "kl_range": NOT_MEASURED,
+        "kl_range": [0.0, 0.0],
         "policy_digest": policy_digest,
         "critic_digest": critic_digest,
     }

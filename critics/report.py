@@ -1,4 +1,4 @@
-"""The critic report: audited states to report.json, and report.json to a page."""
+"""What the critic report says: audited states to report.json. `critics.report_page` draws it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import numpy as np
 from critics import gate
 from critics.audit import AuditData, AuditRollout
 from critics.baselines import BASELINES, split_counts
+from critics.calibration import isotonic
 from critics.intervals import interval_of_sums, ratio
-from critics.located import LARGE_FALL, first_error
+from critics.located import first_error
 from critics.probes import MAX_RISE, Probed, length_correlations, probe_changes, probe_table
 from critics.quality import (
     NUM_POSITIONS,
@@ -28,57 +29,14 @@ from critics.quality import (
 )
 from critics.siblings import NUM_REFERENCE, Siblings, sibling_measures
 from pipeline.ids import digest
-from pipeline.report import Dialogue, DialogueStep, Drawing, Section, Table, Text, page
 from pipeline.statistics import Interval, interval_dict, wilson
 
 MAX_POINTS = 1500
 """Scatter plots show at most so many states; every measure uses all."""
 MIN_SLICE_STATES = 30
-"""Smaller slices are not called the weakest."""
-
-READINGS = {
-    "ev": "share of the differences between states explained; 0 is useless, 1 perfect",
-    "ev_within": "the same inside one rollout; at most 0 is useless for steps",
-    "rho_a": "correlation of the critic's step advantages with the true ones",
-    "sign_agreement": "share of clear steps whose direction it sees",
-    "flattening": "spread of its advantages over the true spread; far below 1 is flat",
-    "slope_a": "slope of its advantages on the true ones",
-    "adv_rmse": "typical error of one step advantage",
-    "rmse": "typical distance to the true chance",
-    "mae": "mean distance to the measured chance; continuations' noise included",
-    "bias": "mean of predicted minus measured",
-    "brier": "mean squared error against single samples; lower is better",
-    "nll": "mean negative log-likelihood of single samples, nats",
-    "skill_over_task_rate": "Brier gained over the task's own success rate",
-    "skill_over_constant": "Brier gained over the best constant",
-    "skill_over_position": "Brier gained over the position alone",
-    "ece": "calibration error, 15 equal-mass bins; the true one lies in the interval",
-    "ece_floor": "what a perfect critic would show with as many samples",
-    "ece_excess": "calibration error minus its floor, which the gate asks about",
-    "reliability": "Brier lost to miscalibration",
-    "resolution": "Brier gained by telling states apart",
-    "uncertainty": "Brier of the best constant",
-    "logit_slope": "1 if neither over- nor underconfident",
-    "logit_intercept": "0 if unbiased",
-    "spearman_a": "rank correlation of advantages; not debiased, so too low",
-    "auroc": "chance that a success is ranked above a failure",
-    "auroc_within_task": "the same within one task",
-    "auprc": "area under precision and recall",
-    "p_where_lost": "mean prediction where the solver proves that nothing can succeed",
-    "share_above_solver": "share of states predicted above the best possible chance",
-    "sibling_top1": "share of sets whose best next step it names",
-    "sibling_chance": "the same of a blind choice",
-    "sibling_excess": "the difference of these two, which the gate asks about",
-    "sibling_mc8": "the same of 8 continuations, judged by the others",
-    "sibling_mc8_excess": "and its difference to a blind choice: what is there to reach",
-    "sibling_pairs": "of two clearly different next steps it prefers the better (a coin: .5)",
-    "improvement_variance": "spread of the true values of next steps: what there is to gain",
-    "improvement_covariance": "how much of it following the critic would gain",
-    "exact": "first error of the rollouts that have one, found at the step",
-    "within_one": "found at the step or next to it",
-    "none": "rollouts without an error in which it sees none",
-    "f1": "2 ab / (a + b) of `exact` and `none`",
-}
+"""Smaller slices are not called the weakest, and get no curve of their own."""
+SOLVER = "the solver's V*"
+"""Name of the reference that is the chance of the best play there is."""
 
 
 def build_report(
@@ -99,6 +57,7 @@ def build_report(
     probed: Probed | None = None,
     max_probe_rise: float = MAX_RISE,
     judge_probes: bool = True,
+    fitted: AuditData | None = None,
 ) -> dict[str, Any]:
     """Returns report.json: verdict, measures, slices, baselines and the numbers behind every drawing.
 
@@ -119,6 +78,7 @@ def build_report(
         probed: changed states; None if none were made.
         max_probe_rise: gate.
         judge_probes: gate; otherwise probes are shown and left to the reader.
+        fitted: states of tasks that the critic was fitted on; None if none were continued.
 
     Returns:
         JSON-serialisable; `["gate"]` is the content of gate.json, `["passed"]` the verdict.
@@ -176,7 +136,8 @@ def build_report(
         "measures": {c: {name: interval_dict(x) for name, x in of.items()} for c, of in found.items()},
         "slices": [_plain(row) for row in rows],
         "baselines": _baselines(bare, num_resamples, seed),
-        "bias_by_level_and_position": _bias_grid(bare),
+        "fitted": _fitted(fitted, num_resamples, seed),
+        "bias_by_level_and_position": _bias_grid(bare, num_resamples, seed),
         "siblings": {"num_sets": num_sets} | {name: interval_dict(x) for name, x in told.items()},
         "probes": probe_table(changes, max_rise=max_probe_rise),
         "length_correlations": {
@@ -185,8 +146,10 @@ def build_report(
         },
         "first_error": _plain(first_error(audit.rollouts, seed=seed)),
         "reliability": _reliability(bare, num_resamples, seed),
+        "calibration_curves": _calibration_curves(bare),
         "scatter": _scatter(bare, seed),
-        "ev_by_position": _ev_by_position(bare, num_resamples, seed),
+        "ev_by_position": _ev_by(bare, "position", num_resamples, seed),
+        "ev_by_level": _ev_by(bare, "level", num_resamples, seed),
         "evaluations": [dict(entry) for entry in evaluations],
         "labels": dict(labels_report or {}),
         "sample_rollouts": _samples(audit, num_sample_rollouts, seed),
@@ -218,30 +181,43 @@ def _weakest(rows: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def _baselines(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str, Any]]:
-    rows = []
     predictions = {"this critic": audit} | {
         name: replace(audit, p=make(audit)) for name, make in BASELINES.items()
     }
     # What a critic could at best be: continuations of the very state, judged by the state's other ones.
     if len(audit) and (audit.K >= 2 * NUM_REFERENCE).all():
         predictions[f"{NUM_REFERENCE} continuations"] = split_counts(audit, NUM_REFERENCE, seed)
-    for name, judged in predictions.items():
-        columns = np.stack([brier_terms(judged.p, judged.v_hat), np.ones(len(audit))], axis=1)
-        brier = interval_of_sums(
-            columns,
-            audit.cluster,
-            lambda s: ratio(s[..., 0], s[..., 1]),
-            num_resamples=num_resamples,
-            seed=seed,
-        )
-        ev = explained_variance(judged, num_resamples=num_resamples, seed=seed)
-        within = explained_variance_within(judged, num_resamples=num_resamples, seed=seed)
-        found = {"brier": brier, "ev": ev, "ev_within": within}
-        rows.append({"name": name} | {metric: interval_dict(x) for metric, x in found.items()})
-    return rows
+    # Whoever could play best: where the policy plays worse, V* lies above its chances.
+    if len(audit) and np.isfinite(audit.v_star).all():
+        predictions[SOLVER] = replace(audit, p=audit.v_star)
+    return [{"name": name} | _reference(judged, num_resamples, seed) for name, judged in predictions.items()]
 
 
-def _bias_grid(audit: AuditData) -> list[dict[str, Any]]:
+def _fitted(audit: AuditData | None, num_resamples: int, seed: int) -> dict[str, Any] | None:
+    """Returns how the critic fares on tasks that it was fitted on; None if they were not continued."""
+    if audit is None or not len(audit):
+        return None
+    return {"num_states": len(audit), "num_tasks": len(set(audit.task_id.tolist()))} | _reference(
+        audit, num_resamples, seed
+    )
+
+
+def _reference(audit: AuditData, num_resamples: int, seed: int) -> dict[str, Any]:
+    """Returns what the references are compared by: Brier, EV, EV within."""
+    brier = _mean(brier_terms(audit.p, audit.v_hat), audit.cluster, num_resamples, seed)
+    ev = explained_variance(audit, num_resamples=num_resamples, seed=seed)
+    within = explained_variance_within(audit, num_resamples=num_resamples, seed=seed)
+    return _plain({"brier": brier, "ev": ev, "ev_within": within})
+
+
+def _mean(column: np.ndarray, clusters: np.ndarray, num_resamples: int, seed: int) -> Interval:
+    columns = np.stack([column, np.ones(len(column))], axis=1)
+    return interval_of_sums(
+        columns, clusters, lambda s: ratio(s[..., 0], s[..., 1]), num_resamples=num_resamples, seed=seed
+    )
+
+
+def _bias_grid(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str, Any]]:
     """Returns mean p - Vhat of every level and fifth of the budget that holds a state."""
     places, error = position_bins(audit), audit.p - audit.v_hat
     return [
@@ -249,7 +225,7 @@ def _bias_grid(audit: AuditData) -> list[dict[str, Any]]:
             "level": int(level),
             "position": int(place),
             "num_states": int(at.sum()),
-            "bias": float(error[at].mean()),
+            "bias": interval_dict(_mean(error[at], audit.cluster[at], min(num_resamples, 500), seed)),
         }
         for level in np.unique(audit.level)
         for place in range(NUM_POSITIONS)
@@ -257,19 +233,39 @@ def _bias_grid(audit: AuditData) -> list[dict[str, Any]]:
     ]
 
 
+def _calibration_curves(audit: AuditData) -> dict[str, list[dict[str, Any]]]:
+    """Returns isotonic curves of all states, and of each level and fifth of the budget of a useful size."""
+    places = position_bins(audit)
+    width = 100 // NUM_POSITIONS
+    parts = {
+        "all": {"all states": np.ones(len(audit), dtype=bool)},
+        "level": {f"level {level}": audit.level == level for level in np.unique(audit.level)},
+        "position": {
+            f"{width * place}-{width * (place + 1)} %": places == place for place in range(NUM_POSITIONS)
+        },
+    }
+    return {
+        kind: [
+            {
+                "name": name,
+                "num_states": int(at.sum()),
+                "plateaus": [
+                    list(plateau) for plateau in isotonic(audit.p[at], audit.v_hat[at], audit.K[at])
+                ],
+            }
+            for name, at in members.items()
+            if at.sum() >= (1 if kind == "all" else MIN_SLICE_STATES)
+        ]
+        for kind, members in parts.items()
+    }
+
+
 def _reliability(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str, Any]]:
     bins = equal_mass_bins(audit.p)
     rows = []
     for b in sorted(set(bins.tolist())):
         at = bins == b
-        columns = np.stack([audit.v_hat[at], np.ones(at.sum())], axis=1)
-        observed = interval_of_sums(
-            columns,
-            audit.cluster[at],
-            lambda s: ratio(s[..., 0], s[..., 1]),
-            num_resamples=num_resamples,
-            seed=seed,
-        )
+        observed = _mean(audit.v_hat[at], audit.cluster[at], num_resamples, seed)
         rows.append(
             {
                 "predicted": float(audit.p[at].mean()),
@@ -294,9 +290,10 @@ def _scatter(audit: AuditData, seed: int) -> dict[str, list[float]]:
     }
 
 
-def _ev_by_position(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str, Any]]:
-    rows = slices(audit, kinds=("position",), num_resamples=min(num_resamples, 500), seed=seed)
-    return [_plain(row) for row in rows]
+def _ev_by(audit: AuditData, kind: str, num_resamples: int, seed: int) -> list[dict[str, Any]]:
+    return [
+        _plain(row) for row in slices(audit, kinds=(kind,), num_resamples=min(num_resamples, 500), seed=seed)
+    ]
 
 
 def _samples(audit: AuditData, number: int, seed: int) -> list[dict[str, Any]]:
@@ -322,366 +319,3 @@ def _samples(audit: AuditData, number: int, seed: int) -> list[dict[str, Any]]:
             audited.append([int(audit.step_index[row]), bounds.value, bounds.low, bounds.high])
         samples.append(asdict(rollout) | {"audited": audited})
     return samples
-
-
-def report_page(report: Mapping[str, Any], *, title: str = "Critic report") -> str:
-    """Returns report.html, a pure function of `build_report`'s result."""
-    return page(title, report_sections(report))
-
-
-def report_sections(report: Mapping[str, Any]) -> list[Section]:
-    """Returns the sections of the page: verdict first, then what supports it."""
-    return [
-        _verdict_section(report),
-        _calibration_section(report),
-        _values_section(report),
-        _steps_section(report),
-        _siblings_section(report),
-        _probes_section(report),
-        _fit_section(report),
-        _samples_section(report),
-        _measures_section(report),
-        _notes_section(report),
-    ]
-
-
-def _cell(numbers: Mapping[str, float | None], digits: int = 3) -> str:
-    if numbers["value"] is None:
-        return "undefined"
-    text = f"{numbers['value']:.{digits}f}"
-    if numbers["low"] is None or numbers["high"] is None:
-        return text
-    return f"{text} [{numbers['low']:.{digits}f}, {numbers['high']:.{digits}f}]"
-
-
-def _number(x: float | None) -> float:
-    return math.nan if x is None else x
-
-
-def _verdict_section(report: Mapping[str, Any]) -> Section:
-    words = {True: "passed", False: "FAILED"}
-    conditions = report["gate"]["conditions"]
-    rows = tuple((c["name"], words.get(c["passed"], c["passed"]), c["asks"], c["reason"]) for c in conditions)
-    size = report["sizes"]["bare"]
-    basis = (
-        f"Judged on {size['num_states']} bare states of {size['num_rollouts']} rollouts, "
-        f"{size['num_tasks']} tasks and {size['num_clusters']} clusters, on none of which it was "
-        f"fitted; {size['num_continuations']} fresh continuations in all. Brackets are 95 % intervals from "
-        "resampling clusters."
-    )
-    table = Table(("condition", "result", "what it asks", "what was found"), rows, "The gate")
-    return Section(
-        "Verdict",
-        (Text(report["opening"], "pass" if report["passed"] else "fail"), table, Text(basis, "note")),
-    )
-
-
-def _calibration_section(report: Mapping[str, Any]) -> Section:
-    bins = report["reliability"]
-    floor = _number(report["measures"]["bare"]["ece_floor"]["value"])
-    observed = [bin_["observed"] for bin_ in bins]
-    middle = [_number(o["value"]) for o in observed]
-    svg = plots_module().reliability(
-        "reliability",
-        [bin_["predicted"] for bin_ in bins],
-        middle,
-        [m if o["low"] is None else o["low"] for o, m in zip(observed, middle, strict=True)],
-        [m if o["high"] is None else o["high"] for o, m in zip(observed, middle, strict=True)],
-        [bin_["num_states"] for bin_ in bins],
-        floor=floor,
-    )
-    caption = "Predicted against observed success. On the diagonal a stated 70 % happens 7 times in 10."
-    return Section("Are its percentages right?", (Drawing(svg, caption),))
-
-
-def plots_module() -> Any:
-    """Returns `pipeline.report.plots`; imported late because only pages need it."""
-    from pipeline.report import plots
-
-    return plots
-
-
-def _values_section(report: Mapping[str, Any]) -> Section:
-    plots = plots_module()
-    points = report["scatter"]
-    blocks: list[Any] = [
-        Drawing(
-            plots.scatter(
-                "values", points["v_hat"], points["p"], x_label="measured by continuations", y_label="critic"
-            ),
-            "Each point is a state. Sideways scatter is partly the noise of finitely many continuations.",
-        )
-    ]
-    rows = report["ev_by_position"]
-    if rows:
-        for metric, name in (
-            ("ev", "explained variance"),
-            ("ev_within", "explained variance within rollouts"),
-        ):
-            values = [row[metric] for row in rows]
-            middle = [_number(v["value"]) for v in values]
-            if all(math.isnan(m) for m in middle):
-                continue  # e.g. one audited state of each rollout in each part
-            bounds = [
-                [m if v[b] is None else v[b] for v, m in zip(values, middle, strict=True)]
-                for b in ("low", "high")
-            ]
-            names = [f"{row['name']} ({row['num_states']})" for row in rows]
-            svg = plots.points(f"{metric}-position", names, middle, *bounds, x_label=name)
-            blocks.append(
-                Drawing(svg, f"{name.capitalize()} by share of the token budget used (number of states).")
-            )
-    baseline_rows = tuple(
-        (row["name"], *(_cell(row[metric]) for metric in ("brier", "ev", "ev_within")))
-        for row in report["baselines"]
-    )
-    caption = (
-        "Each reference has an advantage: it knows outcomes of the audited tasks, or was fitted on them."
-    )
-    blocks.append(Table(("estimate", "Brier (lower is better)", "EV", "EV within"), baseline_rows, caption))
-    blocks.append(_bias_table(report["bias_by_level_and_position"]))
-    metrics = ("ev", "ev_within", "bias", "rmse", "skill_over_task_rate")
-    slice_rows = tuple(
-        (
-            f"{row['kind']} {row['name']}",
-            str(row["num_states"]),
-            str(row["num_tasks"]),
-            *(_cell(row[metric], 2) for metric in metrics),
-        )
-        for row in report["slices"]
-    )
-    header = ("slice", "states", "tasks", "EV", "EV within", "bias", "RMSE", "skill over task rate")
-    blocks.append(Table(header, slice_rows, "By level, position, split and context (all contexts)"))
-    return Section("Does it tell states apart?", tuple(blocks))
-
-
-def _bias_table(cells: Sequence[Mapping[str, Any]]) -> Table:
-    width = 100 // NUM_POSITIONS
-    header = ("level", *(f"{width * i}-{width * (i + 1)} %" for i in range(NUM_POSITIONS)))
-    rows = []
-    for level in sorted({cell["level"] for cell in cells}):
-        by_place = {cell["position"]: cell for cell in cells if cell["level"] == level}
-        rows.append(
-            (
-                str(level),
-                *(
-                    f"{cell['bias']:+.2f} ({cell['num_states']})" if (cell := by_place.get(i)) else ""
-                    for i in range(NUM_POSITIONS)
-                ),
-            )
-        )
-    return Table(header, tuple(rows), "Mean of predicted minus measured, by share of the budget (states)")
-
-
-def _siblings_section(report: Mapping[str, Any]) -> Section:
-    title = "Does it know the better of two next steps?"
-    found = report["siblings"]
-    blocks: list[Any] = []
-    if not found["num_sets"]:
-        blocks.append(Text("No sets of sibling steps were played.", "note"))
-    else:
-        names = {
-            "sibling_chance": "a blind choice",
-            "sibling_top1": "this critic",
-            "sibling_mc8": f"{NUM_REFERENCE} continuations",
-        }
-        values = [found[name] for name in names]
-        middle = [_number(v["value"]) for v in values]
-        bounds = [
-            [m if v[b] is None else v[b] for v, m in zip(values, middle, strict=True)]
-            for b in ("low", "high")
-        ]
-        svg = plots_module().points(
-            "siblings", list(names.values()), middle, *bounds, x_label="best next step named", level=None
-        )
-        blocks.append(
-            Drawing(svg, f"{found['num_sets']} sets of steps from one state each, whose chances differ.")
-        )
-        rows = tuple((name, _cell(found[name]), READINGS[name]) for name in found if name != "num_sets")
-        blocks.append(Table(("measure", "value", "reading"), rows))
-    located = report["first_error"]
-    rows = tuple(
-        (name, _cell(located[name]), READINGS[name]) for name in ("exact", "within_one", "none", "f1")
-    )
-    caption = (
-        f"First error: the first step that lowers the value by more than {LARGE_FALL:g}, against "
-        f"the verifiers' ({located['num_wrong']} rollouts with one, {located['num_right']} without). "
-        "Not what the critic is for."
-    )
-    blocks.append(Table(("measure", "value", "reading"), rows, caption))
-    return Section(title, tuple(blocks))
-
-
-def _probes_section(report: Mapping[str, Any]) -> Section:
-    title = "Is it fooled by form?"
-    found = report["probes"]
-    blocks: list[Any] = []
-    if not any(row["num_states"] for row in found):
-        blocks.append(Text("No probes were made.", "note"))
-    else:
-        values = [row["change"] for row in found]
-        middle = [_number(v["value"]) for v in values]
-        bounds = [
-            [m if v[b] is None else v[b] for v, m in zip(values, middle, strict=True)]
-            for b in ("low", "high")
-        ]
-        names = [f"{row['kind']} ({row['num_states']})" for row in found]
-        svg = plots_module().points("probes", names, middle, *bounds, x_label="change of the value")
-        caption = (
-            "Mean change of the value when one step is changed (number of states). The last two must "
-            "lie below 0, the others must not lie above it."
-        )
-        blocks.append(Drawing(svg, caption))
-        words = {True: "holds", False: "DOES NOT HOLD", None: gate.NOT_MEASURED}
-        rows = tuple(
-            (
-                row["kind"],
-                row["means"],
-                row["phone"],
-                row["expects"],
-                _cell(row["change"]),
-                words[row["holds"]],
-                row["why"],
-            )
-            for row in found
-        )
-        header = (
-            "probe",
-            "what changes",
-            "in a phone episode",
-            "must",
-            "change of the value",
-            "",
-            "looks for",
-        )
-        blocks.append(Table(header, rows))
-    lengths = tuple(
-        (name.replace("_", " "), _cell(of["given_truth"]), _cell(of["left_over"]))
-        for name, of in report["length_correlations"].items()
-    )
-    caption = (
-        "Not judged. Given the truth: what the value has to do with length beyond success. It is 0 for "
-        "a critic that is right up to noise, not for a calibrated one that sees little else. Left over: the "
-        "error's correlation with length, 0 where all is made of the length that there is to make."
-    )
-    blocks.append(Table(("", "given the truth", "left over"), lengths, caption))
-    return Section(title, tuple(blocks))
-
-
-def _steps_section(report: Mapping[str, Any]) -> Section:
-    points = report["scatter"]
-    if not points["advantage"]:
-        return Section(
-            "Does it tell steps apart?", (Text("No two neighbouring states were audited.", "note"),)
-        )
-    svg = plots_module().scatter(
-        "advantages",
-        points["advantage_hat"],
-        points["advantage"],
-        x_label="measured change of the chance of success",
-        y_label="critic's change",
-        bounds=(-1.0, 1.0),
-    )
-    return Section(
-        "Does it tell steps apart?", (Drawing(svg, "Each point is one step between two audited states."),)
-    )
-
-
-def _fit_section(report: Mapping[str, Any]) -> Section:
-    entries = report["evaluations"]
-    if not entries:
-        return Section("How was it fitted?", (Text("The fit's evaluations were not given.", "note"),))
-    plots = plots_module()
-    x = [entry["update"] for entry in entries]
-    brier = [entry["brier"] for entry in entries]
-    se = [entry["brier_se"] for entry in entries]
-    low, high = np.subtract(brier, se).tolist(), np.add(brier, se).tolist()
-    head = max((entry["update"] for entry in entries if entry["phase"] == "head"), default=0)
-    curve = plots.Line("held-out Brier", x, brier, low, high)
-    marks = [(head, "all weights")] if head else []
-    svg = plots.lines(
-        "fit", [curve], x_label="updates", y_label="held-out Brier, +- one standard error", marks=marks
-    )
-    blocks = [
-        Drawing(svg, "Brier on clusters that decide when to stop. Fitting stops when it no longer falls.")
-    ]
-    within = [(entry["update"], entry["ev_within"]) for entry in entries if entry["ev_within"] is not None]
-    if len(within) > 1:
-        line = plots.Line("EV within", *zip(*within, strict=True))
-        svg = plots.lines(
-            "fit-within", [line], x_label="updates", y_label="held-out EV within rollouts", level=0.0
-        )
-        blocks.append(
-            Drawing(svg, "Among weights with equal Brier, those with the highest EV within are kept.")
-        )
-    return Section("How was it fitted?", tuple(blocks))
-
-
-def _samples_section(report: Mapping[str, Any]) -> Section:
-    plots = plots_module()
-    blocks: list[Any] = []
-    for place, sample in enumerate(report["sample_rollouts"]):
-        outcome = {None: "not graded"}.get(
-            sample["reward"], "solved" if (sample["reward"] or 0) >= 0.5 else "failed"
-        )
-        title = f"Level {sample['level']}, {sample['split']}, {sample['context']}: {outcome}"
-        svg = plots.value_path(
-            f"path-{place}",
-            sample["values"],
-            sample["statuses"],
-            reward=sample["reward"],
-            audited=[tuple(entry) for entry in sample["audited"]],
-        )
-        blocks.append(Drawing(svg, f"{title} (rollout {sample['rollout_id'][:12]})"))
-        steps = zip(sample["texts"], sample["values"], sample["statuses"], sample["messages"], strict=True)
-        blocks.append(Dialogue("Its steps", tuple(DialogueStep(*step) for step in steps)))
-    if not blocks:
-        blocks = [Text("None were asked for.", "note")]
-    return Section("Rollouts with their values", tuple(blocks))
-
-
-def _measures_section(report: Mapping[str, Any]) -> Section:
-    contexts = [context for context in report["measures"] if report["sizes"][context]["num_states"]]
-    rows = tuple(
-        (name, *(_cell(report["measures"][context][name]) for context in contexts), READINGS.get(name, ""))
-        for name in report["measures"]["bare"]
-    )
-    caption = "Debiased for the finite number of continuations where a reading does not say otherwise."
-    return Section("All measures", (Table(("measure", *contexts, "reading"), rows, caption),))
-
-
-def _notes_section(report: Mapping[str, Any]) -> Section:
-    notes: list[Text | Table] = [
-        Text(
-            f"Values estimate the chance of success of policy {report['policy_digest']} and no other; critic "
-            f"{report['critic_digest']}. A pass holds for that policy, its token "
-            "budget and these families only."
-        ),
-        Text(
-            "How it fares while the actor moves away from that policy is measured in the actor's stage.",
-            "note",
-        ),
-    ]
-    labels = report["labels"]
-    codes = labels.get("codes") or {}
-    if codes:
-        rows = tuple(
-            (
-                code,
-                str(entry["num_continuations"]),
-                str(entry["num_tasks"]),
-                _cell({"value": entry["recovery_rate"], "low": entry["low"], "high": entry["high"]}, 2),
-                "yes" if entry["counted"] else "no",
-            )
-            for code, entry in codes.items()
-        )
-        header = ("latest error", "continuations", "tasks", "success from there", "counts for targets")
-        notes.append(
-            Table(header, rows, "How often the policy recovers, from the labels' fresh continuations")
-        )
-    plain = [
-        (name, str(labels[name])) for name in sorted(labels) if isinstance(labels[name], int | float | str)
-    ]
-    if plain:
-        notes.append(Table(("labels", ""), tuple(plain)))
-    return Section("What it is, and is not", tuple(notes))

@@ -27,6 +27,10 @@ from pipeline.schema import read_parquet
 from pipeline.tables import check_steps, rollouts_from
 from pipeline.text import visible
 
+JUDGED_BY = {"critic": "critic_report"}
+"""Stages whose quality another stage tells; its first lines are shown with them."""
+REFRESHES = "refresh"
+"""Folder of a run that holds runs of their own: one for each critic that was made anew for an actor."""
 MAIN_CHAIN = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 
 
@@ -56,7 +60,9 @@ def _parser() -> argparse.ArgumentParser:
         "run_dirs", metavar="RUN_DIR", nargs="*", type=Path, help="default: every run under data/"
     )
     two = commands.add_parser("show", help="the rows of a stage's table; rollouts as dialogues")
-    two.add_argument("stage_dir", metavar="RUN_DIR/STAGE", type=Path)
+    two.add_argument(
+        "stage_dir", metavar="RUN_DIR/STAGE", type=Path, help="a stage's name alone: of the only run in data/"
+    )
     two.add_argument("--table", help="default: the stage's first table")
     two.add_argument("--rows", type=int, default=3, help="how many (default 3)")
     three = commands.add_parser("verify", help="every digest, schema, id and count of a run")
@@ -68,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def status(console: Console, run_dirs: Sequence[Path]) -> int:
-    """Prints a table per run; returns 3 if a manifest is damaged, else 0."""
+    """Prints a table per run, its refreshes after it; returns 3 if a manifest is damaged, else 0."""
     if not run_dirs:
         run_dirs = sorted(p for p in Path("data").glob("*") if p.is_dir() and not p.name.startswith("."))
         if not run_dirs:
@@ -77,6 +83,7 @@ def status(console: Console, run_dirs: Sequence[Path]) -> int:
     for run_dir in run_dirs:
         if not run_dir.is_dir():
             raise ArtifactError(f"{run_dir} is missing; give the folder of a run, such as data/demo")
+    for run_dir in [run for given in run_dirs for run in (given, *refreshes_of(given))]:
         table = Table(title=Text(visible(str(run_dir))), title_justify="left")
         for name in ("stage", "state", "items", "rows", "finished", "digest"):
             table.add_column(name, justify="right" if name in ("items", "rows") else "left")
@@ -100,6 +107,15 @@ def stages_of(run_dir: Path) -> list[str]:
         and ((path / "plan.json").exists() or (path / "manifest.json").exists())
     )
     return [*MAIN_CHAIN, *others]
+
+
+def refreshes_of(run_dir: Path) -> list[Path]:
+    """Returns the runs inside a run that made a critic anew for its actor, in order."""
+    return sorted(
+        path
+        for path in (run_dir / REFRESHES).glob("*")
+        if any((path / stage / "plan.json").exists() for stage in MAIN_CHAIN)
+    )
 
 
 def _state(run_dir: Path, stage: str) -> list[str]:
@@ -148,9 +164,9 @@ def show(console: Console, stage_dir: Path, table_name: str | None, num_rows: in
     """Prints the first rows of a table of a stage; committed shards if it is not complete. Returns 0."""
     if num_rows < 1:
         raise ConfigError(f"--rows is {num_rows}; allowed: 1 or more")
-    stage_dir = Path(os.path.normpath(stage_dir))
+    stage_dir = _stage_dir(stage_dir)
     report = _report(stage_dir)
-    opening = report.get("opening", [])
+    opening = _opening(stage_dir) or report.get("opening", [])
     for line in [opening] if isinstance(opening, str) else opening:
         console.print(Text(visible(str(line))), soft_wrap=True)
     tables = _tables(stage_dir)
@@ -175,6 +191,31 @@ def show(console: Console, stage_dir: Path, table_name: str | None, num_rows: in
             for key, value in row.items():
                 console.print(Text(f"  {key}: {short(value)}"), soft_wrap=True)
     return 0
+
+
+def _stage_dir(given: Path) -> Path:
+    """Returns the folder that is meant: as given, or that of a bare stage name in the only run with one."""
+    given = Path(os.path.normpath(given))
+    if given.exists() or given.name != str(given) or given.name not in MAIN_CHAIN:
+        return given
+    found = sorted(path for path in Path("data").glob(f"*/{given.name}") if path.is_dir())
+    if len(found) > 1:
+        names = ", ".join(map(str, found))
+        raise ConfigError(f"{given.name} of which run? Give one of: {names}")
+    return found[0] if found else given
+
+
+def _opening(stage_dir: Path) -> str | list[str] | None:
+    """Returns the first lines of the report that judges a complete stage as it is now; None without one."""
+    judge = JUDGED_BY.get(stage_dir.name)
+    manifest = read_manifest(stage_dir)
+    judged = read_manifest(stage_dir.parent / judge) if judge else None
+    if judge is None or manifest is None or judged is None:
+        return None
+    if judged["inputs"].get(stage_dir.name) != manifest["content_digest"]:
+        return None  # of another critic
+    opening: str | list[str] | None = Artifact.open(stage_dir.parent, judge).report.get("opening")
+    return opening
 
 
 def _report(stage_dir: Path) -> dict[str, Any]:
@@ -258,27 +299,29 @@ def _dialogue(console: Console, row: dict[str, Any]) -> None:
 
 
 def verify(console: Console, run_dir: Path) -> int:
-    """Checks every stage of a run to the last byte, a line each; returns 3 if anything is wrong, else 0."""
+    """Checks all stages of a run and its refreshes to the last byte; returns 3 if one is wrong, else 0."""
     if not run_dir.is_dir():
         raise ArtifactError(f"{run_dir} is missing; give the folder of a run, such as data/demo")
     code = 0
     looked_at = 0
-    for stage in stages_of(run_dir):
-        folder = run_dir / stage
-        try:
-            done = _verify_stage(run_dir, stage)
-            if done is None:
-                continue
-            looked_at += 1
-            console.print(Text(visible(f"{stage}: {done}")), soft_wrap=True)
-        except ArtifactError as error:
-            looked_at += 1
-            code = int(ExitCode.ARTIFACT)
-            console.print(Text(visible(f"{stage}: WRONG: {error}"), style="red"), soft_wrap=True)
-        except ValueError as error:
-            looked_at += 1
-            code = int(ExitCode.ARTIFACT)
-            console.print(Text(visible(f"{stage}: WRONG: {folder}: {error}"), style="red"), soft_wrap=True)
+    for run in (run_dir, *refreshes_of(run_dir)):
+        for stage in stages_of(run):
+            folder = run / stage
+            name = folder.relative_to(run_dir)
+            try:
+                done = _verify_stage(run, stage)
+                if done is None:
+                    continue
+                looked_at += 1
+                console.print(Text(visible(f"{name}: {done}")), soft_wrap=True)
+            except ArtifactError as error:
+                looked_at += 1
+                code = int(ExitCode.ARTIFACT)
+                console.print(Text(visible(f"{name}: WRONG: {error}"), style="red"), soft_wrap=True)
+            except ValueError as error:
+                looked_at += 1
+                code = int(ExitCode.ARTIFACT)
+                console.print(Text(visible(f"{name}: WRONG: {folder}: {error}"), style="red"), soft_wrap=True)
     if not looked_at:
         raise ArtifactError(f"{run_dir} holds no stage. Next: make tasks, or give the folder of a run")
     return code

@@ -44,6 +44,7 @@ from stages.refreshing import refresh
 from stages.refusals import computes_roughly, gate_allows, refuse_disagreement, refuse_failing_environment
 from stages.rollouts import play_chains, tasks_of_split
 from stages.settings import Actor, Config
+from stages.stops import refuse_unsafe
 from stages.turns import Turns
 
 MAX_EMPTY_UPDATES = 3  # running; then there is nothing left to learn from, or something is broken
@@ -148,6 +149,12 @@ def recorded(start: Start, iteration: int, policy_digest: str) -> list[Rollout] 
     return rollouts if all(rollout.policy_digest == policy_digest for rollout in rollouts) else None
 
 
+def history_until(start: Start, done: int) -> list[dict[str, Any]]:
+    """Returns what was measured in the first `done` iterations."""
+    history = read_metrics(start.folder / "metrics.jsonl")
+    return [line for line in history if line.get("iteration", done) < done]
+
+
 def credit_of(start: Start) -> Credit:
     """Returns the credit mode as configured; for v_dapo only behind a gate that lets the critic through."""
     settings: Actor = start.config.actor
@@ -213,6 +220,7 @@ def make(start: Start) -> None:
     if found := start.checkpoints.latest():
         trainer.load_checkpoint(found[0])
         credit_state, first = found[1]["credit"], found[1]["iterations"]
+        refuse_unsafe(history_until(start, first), settings.stops)
     engine_policy = replace(policy)
     engine = turns.engine(lambda: make_engine(start.config, engine_policy))
     watch = Watch(start, critic, tasks) if critic is not None else None
@@ -294,6 +302,11 @@ def make(start: Start) -> None:
                 look |= watch.after(batch.rollouts, batch.values or {}, checked, began)
             start.metrics({**look, "engine/logprob_gap": gap})
             done = iteration + 1
+            try:
+                refuse_unsafe(history_until(start, done), settings.stops)
+            except ArtifactError:
+                save(done)  # with other limits it goes on from here
+                raise
             if (
                 done % settings.checkpoint_every == 0
                 or done == settings.num_iterations
@@ -306,7 +319,12 @@ def make(start: Start) -> None:
     trainer.export(folder)
     card = actor_card(start, folder, credit=credit, num_updates=trainer.num_updates)
     write_beside(start, folder, policy.tokenizer, card)
-    report = actor_report(read_metrics(start.folder / "metrics.jsonl"), trainer.num_updates, planned)
+    report = actor_report(
+        read_metrics(start.folder / "metrics.jsonl"),
+        trainer.num_updates,
+        planned,
+        refreshes=watch.state["refresh_runs"] if watch is not None else (),
+    )
     start.output("report.html", volatile=True).write_text(actor_page(report), encoding="utf-8")
     start.finish(report=report)
 

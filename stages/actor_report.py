@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,13 +24,20 @@ READINGS = {
 }
 
 
-def actor_report(history: Sequence[Mapping[str, Any]], num_updates: int, planned: int) -> dict[str, Any]:
+def actor_report(
+    history: Sequence[Mapping[str, Any]], num_updates: int, planned: int, *, refreshes: Sequence[str] = ()
+) -> dict[str, Any]:
     """Returns report.json of the actor: updates, and the drift of its critic iteration by iteration.
 
     Args:
         history: of metrics.jsonl.
         num_updates: taken.
         planned: asked for.
+        refreshes: runs that made its critic anew, as folders of the actor's run.
+
+    Returns:
+        `updates`, `updates_planned`, `drift`, `refreshes`, and `clean_up_to_kl`: the largest KL to the
+        starting policy at which a paid check found the steps right, before the first that did not.
     """
     looks = [entry for entry in history if "rollouts/count" in entry]
     drift = [
@@ -38,7 +46,15 @@ def actor_report(history: Sequence[Mapping[str, Any]], num_updates: int, planned
         for entry in looks
         if any(name.startswith(DRIFT) for name in entry)
     ]
-    return {"updates": num_updates, "updates_planned": planned, "drift": drift}
+    checks = [entry for entry in drift if "steps_off" in entry and "kl" in entry]
+    clean = list(itertools.takewhile(lambda entry: not entry["steps_off"], checks))
+    return {
+        "updates": num_updates,
+        "updates_planned": planned,
+        "drift": drift,
+        "refreshes": list(refreshes),
+        "clean_up_to_kl": max((entry["kl"] for entry in clean), default=None),
+    }
 
 
 def actor_page(report: Mapping[str, Any]) -> str:
@@ -102,4 +118,8 @@ def actor_page(report: Mapping[str, Any]) -> str:
         else "No check by fresh continuations was made (actor.drift.paid_every)."
     )
     kl = f" KL to the starting policy at the end: {last['kl']:.4f} nats per token." if last.get("kl") else ""
+    if report["clean_up_to_kl"] is not None:
+        kl += f" Checks found its steps right up to a KL of {report['clean_up_to_kl']:.4f}."
+    if report["refreshes"]:
+        kl += f" The critic was made anew in {', '.join(report['refreshes'])}."
     return page("Actor", [Section("Does the critic still know the actor?", (Text(words + kl), *blocks))])

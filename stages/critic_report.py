@@ -3,7 +3,7 @@
 On each audited task the label policy plays a bare set and, if guided states are judged, attempts with its
 feedback. All states of one rollout of each get K fresh continuations: both ends of every step are measured.
 On some tasks several next steps from one state get continuations too, and some rollouts are probed with
-changed steps.
+changed steps. Some rollouts that the critic was fitted on are continued as well, as a reference.
 
     make critic_report CONFIG=configs/demo.yaml
 """
@@ -19,7 +19,8 @@ from dataclasses import fields
 import numpy as np
 
 from critics.audit import AuditData, AuditRollout
-from critics.report import build_report, report_page
+from critics.report import build_report
+from critics.report_page import report_page
 from env.catalog import ENVIRONMENTS
 from env.chains import Chains, plan_groups
 from pipeline.ids import seed_of
@@ -28,6 +29,7 @@ from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_tab
 from pipeline.types import Rollout, Task
 from stages.backends import Player, check_installed, load_critic, make_player, policy_of
 from stages.continuing import continuations, is_whole
+from stages.fitted import fitted_rollouts, play_fitted
 from stages.probing import probe
 from stages.rollouts import tasks_of_split
 from stages.settings import Config, CriticReport
@@ -172,17 +174,21 @@ def make(start: Start) -> None:
     """Plays the audit, a shard of tasks at a time, then measures and judges."""
     settings: CriticReport = start.config.critic_report
     tasks = audit_tasks(start)
+    fitted = fitted_rollouts(start, settings.fit_tasks)
     size = settings.tasks_per_shard
     shards = [tasks[i : i + size] for i in range(0, len(tasks), size)]
+    fitted_shards = [fitted[i : i + size] for i in range(0, len(fitted), size)]
     check_installed(start.config, engine=True)
     start.plan(
-        [[task.task_id for task in shard] for shard in shards],
+        [[task.task_id for task in shard] for shard in shards]
+        + [[rollout.task_id for rollout in shard] for shard in fitted_shards],
         tables=(ROLLOUTS, STEPS),
         unit="tasks",
         estimate={
             "rollouts_at_most": len(tasks) * (1 + settings.guided) * settings.draws,
             "continuations_per_state": settings.num_continuations,
             "sibling_sets": min(settings.sibling_sets, len(tasks)),
+            "fit_tasks": len(fitted),
         },
     )
     policy = policy_of(start)
@@ -195,14 +201,18 @@ def make(start: Start) -> None:
         max_response_tokens=start.config.rollouts.sampling.max_response_tokens,
     )
     with_siblings = sibling_tasks(start, tasks)
+    fit_tasks = {task.task_id: task for task in tasks_of_split(start, "train")} if fitted else {}
     for shard in start.to_do():
-        rollouts = play_audit(start, player, shards[shard.index], with_siblings)
+        if shard.index < len(shards):
+            rollouts = play_audit(start, player, shards[shard.index], with_siblings)
+        else:
+            rollouts = play_fitted(start, player, fitted_shards[shard.index - len(shards)], fit_tasks)
         ungraded = {r.task_id for r in rollouts if r.reward is None}
         failed = {"infra_error": len(ungraded)} if ungraded else {}
         start.commit(
             shard.index,
             {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)},
-            done=len(shards[shard.index]) - len(ungraded),
+            done=len(shard.item_ids) - len(ungraded),
             failed=failed,
         )
     rollouts = rollouts_from(start.shard_table("rollouts"), start.shard_table("steps"))
@@ -234,6 +244,10 @@ def make(start: Start) -> None:
             by_id,
             num_rollouts=settings.probe_rollouts,
         )
+    known = None
+    if fitted:
+        own = {r.rollout_id: v for r, v in zip(fitted, critic.values(fitted), strict=True)}
+        known = audit_data(start, [*fitted, *rollouts], own, list(fit_tasks.values()))
     report = build_report(
         audit_data(start, rollouts, values, tasks),
         converged=critic.contract.converged,
@@ -251,6 +265,7 @@ def make(start: Start) -> None:
         probed=probed,
         max_probe_rise=settings.max_probe_rise,
         judge_probes=settings.judge_probes,
+        fitted=known,
     )
     start.output("gate.json").write_text(json.dumps(report["gate"], indent=1, sort_keys=True) + "\n")
     start.output("report.html", volatile=True).write_text(report_page(report), encoding="utf-8")
@@ -262,7 +277,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="critic_report",
-    code_version=4,
+    code_version=5,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels", "critic"),
     sections=(
         "critic_report",

@@ -61,6 +61,7 @@ class Watch:
             "refreshes": 0,
             "wants_refresh": False,
             "refreshed": None,
+            "refresh_runs": [],
             "adv_rmse": None,
             "kl": 0.0,  # of the weights after the last update
             "sampled_kl": 0.0,  # of those that sample the iteration
@@ -68,7 +69,7 @@ class Watch:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on from a checkpoint's state, with the refreshed critic if there was one."""
-        self.state = dict(state)
+        self.state = self.state | dict(state)
         if self.state["refreshed"]:
             folder = self._start.run_dir / self.state["refreshed"]
             self.critic = load_critic(self._start.config, folder / "critic" / "critic")
@@ -236,6 +237,7 @@ class Watch:
         critic = load_critic(self._start.config, run_dir / "critic" / "critic")
         critic.check_matches(tokenizer_digest=tokenizer_digest, label_policy_digest=policy_digest)
         self.critic = critic
+        name = str(run_dir.relative_to(self._start.run_dir.resolve()))
         self.state = self.state | {
             "slope": 1.0,
             "shift": 0.0,
@@ -244,7 +246,8 @@ class Watch:
                 gate, self._actor.model_copy(update={"on_weak_critic": "group_only"})
             ),
             "refreshes": self.state["refreshes"] + 1,
-            "refreshed": str(run_dir.relative_to(self._start.run_dir.resolve())),
+            "refreshed": name,
+            "refresh_runs": [*self.state["refresh_runs"], name],
             "adv_rmse": gate["adv_rmse"] or 0.0,
             "wants_refresh": False,
         }

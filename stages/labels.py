@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from critics.anchors import StateRef, choose_states
+from critics.label_audit import audit_labels
 from critics.rules import retarget
 from critics.targets import build_labels, check_labels
 from env.episodes import nothing
@@ -135,7 +136,9 @@ def make(start: Start) -> None:
     check_labels(labels, rollouts, list(tasks.values()), label_policy_digest=policy_digest)
     start.finish(
         more_tables=((LABELS, labels_table(labels)),),
-        report=recovery | {"target": settings.target, "sampled_tokens": spent},
+        report=recovery
+        | {"target": settings.target, "sampled_tokens": spent}
+        | {"audit": audit_labels(labels, rollouts, samples)},
     )
 
 

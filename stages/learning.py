@@ -64,12 +64,14 @@ class Batch:
         first = [float(r.reward or 0) for r in graded if not r.guided]
         later = [float(r.reward or 0) for r in graded if r.guided]
         lengths = [r.num_trainable_tokens for r in graded]
+        steps = [len(r.steps) for r in graded]
         metrics = {
             "critic/rewards/mean": float(np.mean([r.reward for r in graded])) if graded else float("nan"),
             "rollouts/first_try": float(np.mean(first)) if first else float("nan"),
             "rollouts/with_feedback": float(np.mean(later)) if later else float("nan"),
             "rollouts/ungraded": float(len(self.rollouts) - len(graded)),
             "response_length/mean": float(np.mean(lengths)) if lengths else 0.0,
+            "steps/mean": float(np.mean(steps)) if steps else 0.0,
             "response_length/clip_ratio": float(np.mean([r.finish_reason == "max_tokens" for r in graded]))
             if graded
             else 0.0,

@@ -29,12 +29,14 @@ class Work:
         rollouts: sampled.
         sampled_tokens: of these, at the longest response.
         trained_tokens: over all its updates.
+        times: how often its models are made and kept.
     """
 
     stage: str
     rollouts: int = 0
     sampled_tokens: int = 0
     trained_tokens: int = 0
+    times: int = 1
 
 
 def rollouts_of_chain(chain: Chain, num_tasks: int) -> int:
@@ -43,17 +45,28 @@ def rollouts_of_chain(chain: Chain, num_tasks: int) -> int:
     return free * chain.feedback_free_draws + (num_tasks - free) * chain.num_attempts * chain.draws
 
 
-def checks_of_drift(config: Config, turns: int) -> int:
-    """Returns the continuations of all paid checks of the critic, at most."""
+def num_checks(config: Config) -> int:
+    """Returns the paid checks of the critic, at most."""
     actor, drift = config.actor, config.actor.drift
     if actor.credit != "v_dapo" or not drift.paid_every:
         return 0
-    checks = min(
+    return min(
         actor.num_iterations - 1, actor.num_iterations * actor.updates_per_iteration // drift.paid_every
     )
+
+
+def num_refreshes(config: Config) -> int:
+    """Returns how often the critic is made anew for the actor, at most."""
+    most = {"never": 0, "once": 1, "on_drift": config.actor.num_iterations}[config.actor.drift.refresh]
+    return min(most, num_checks(config))
+
+
+def checks_of_drift(config: Config, turns: int) -> int:
+    """Returns the continuations of all paid checks of the critic, at most."""
+    drift = config.actor.drift
     states = drift.states + turns - 1  # whole rollouts
     siblings = drift.sibling_sets * drift.sibling_size * (1 + drift.num_continuations)
-    return checks * (states * drift.num_continuations + siblings)
+    return num_checks(config) * (states * drift.num_continuations + siblings)
 
 
 def work_of(config: Config) -> list[Work]:
@@ -71,6 +84,9 @@ def work_of(config: Config) -> list[Work]:
     heard = report.draws + turns * report.num_continuations  # of an audited task and context
     sets = min(report.sibling_sets, len(report.splits) * report.tasks_per_split)
     siblings = sets * report.sibling_size * (1 + report.num_continuations)
+    fitted = report.fit_tasks * turns * report.num_continuations
+    heard_in_all = audited * heard + siblings + fitted
+    critic_tokens = int(rollouts * response * config.critic.max_epochs)
     actor = config.actor
     tasks = actor.tasks_per_update * actor.updates_per_iteration
     trained = actor.num_iterations * rollouts_of_chain(actor.chain, tasks)
@@ -80,16 +96,12 @@ def work_of(config: Config) -> list[Work]:
     evaluated = sum(sizes.get(split, config.tasks.num_test) for split in evaluation.splits)
     per_task = 2 * (evaluation.draws + 1 + evaluation.num_attempts)
     sft_rows = config.sft.num_updates * config.sft.batch_rows
-    return [
+    work = [
         Work("sft", trained_tokens=sft_rows * response),
         Work("rollouts", rollouts, rollouts * response),
         Work("labels", labels, labels * response),
-        Work("critic", trained_tokens=int(rollouts * response * config.critic.max_epochs)),
-        Work(
-            "critic_report",
-            audited * heard + siblings,
-            (audited * heard + siblings) * response,
-        ),
+        Work("critic", trained_tokens=critic_tokens),
+        Work("critic_report", heard_in_all, heard_in_all * response),
         Work(
             "actor",
             sampled,
@@ -102,27 +114,34 @@ def work_of(config: Config) -> list[Work]:
             evaluated * per_task * evaluation.sampling.max_response_tokens,
         ),
     ]
+    if refreshes := num_refreshes(config):
+        again = refreshes * (rollouts + labels + heard_in_all)
+        work.append(Work("refresh", again, again * response, refreshes * critic_tokens, refreshes))
+    return work
 
 
 def stored_models(work: Work, shapes: Mapping[str, Shape]) -> float:
     """Returns the GB of a stage's model and, if it trains, of the two checkpoints that stay beside it."""
-    kind = {"sft": "policy", "actor": "policy", "critic": "critic"}.get(work.stage)
+    kind = {"sft": "policy", "actor": "policy", "critic": "critic", "refresh": "critic"}.get(work.stage)
     if kind is None:
         return 0.0
     checkpoints = 2 * CHECKPOINT_BYTES if work.trained_tokens else 0
-    return (checkpoints + EXPORT_BYTES) * shapes[kind].parameters / 1e9
+    size = (checkpoints + EXPORT_BYTES) * shapes[kind].parameters
+    if work.stage == "refresh":  # the actor that it is made for, exported and adopted
+        size += 2 * EXPORT_BYTES * shapes["policy"].parameters
+    return work.times * size / 1e9
 
 
 def least_hours(
     work: Work, config: Config, shapes: Mapping[str, Shape], live: int, context: int
 ) -> float | None:
     """Returns a lower bound: arithmetic at the data sheet's speed, decoding at its memory bandwidth."""
-    shape = shapes["critic" if work.stage == "critic" else "policy"]
+    shape, trained = shapes["policy"], shapes["critic" if work.stage in ("critic", "refresh") else "policy"]
     hardware = config.hardware
     if not (hardware.num_gpus and hardware.gpu_tflops and hardware.gpu_bandwidth_gbs):
         return None
     flops = hardware.num_gpus * hardware.gpu_tflops * 1e12
-    train = work.trained_tokens * shape.training_flops(context, recompute=config.training.recompute) / flops
+    train = work.trained_tokens * trained.training_flops(context, recompute=config.training.recompute) / flops
     element = 2 if config.engine.dtype == "bfloat16" else 4
     steps = work.sampled_tokens / max(1, live * config.engine.replicas)
     read = shape.parameters * element + live * context / 2 * shape.cache_bytes(element)

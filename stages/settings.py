@@ -306,6 +306,12 @@ class CriticReport(Section):
     draws: int = Field(4, ge=2, description="bare rollouts of each task: the per-task rate needs others")
     num_continuations: int = Field(32, ge=2, description="K fresh continuations of each")
     tasks_per_shard: int = Field(32, ge=1, description="tasks that are committed together")
+    fit_tasks: int = Field(
+        50,
+        ge=0,
+        description="tasks that the critic was fitted on, continued afresh as well: what it knows by heart; "
+        "0 measures none",
+    )
     bootstrap: int = Field(1000, ge=100, description="resamples of clusters behind each interval")
     num_sample_rollouts: int = Field(6, ge=0, description="rollouts drawn with their values")
     guided: bool = Field(
@@ -347,6 +353,20 @@ class Drift(Section):
     )
 
 
+class Stops(Section):
+    """What ends the actor's training with exit code 4, after a checkpoint."""
+
+    max_kl: float | None = runtime(
+        0.1, gt=0, description="nats a token from the starting policy, where it is measured; null: no limit"
+    )
+    max_length_change: float | None = runtime(
+        0.5, gt=0, description="of mean response length or steps since the first iteration; null: no limit"
+    )
+    falling_evaluations: int = runtime(
+        3, ge=0, description="looks at val running with less success and more step advantage; 0 never stops"
+    )
+
+
 class Actor(Section):
     """The actor's training."""
 
@@ -375,6 +395,7 @@ class Actor(Section):
     evaluate_every: int = Field(5, ge=1, description="iterations between looks at val, for the curve only")
     evaluate_tasks: int = Field(100, ge=1, description="val tasks of such a look")
     drift: Drift = Drift()
+    stops: Stops = Stops()
 
 
 class Evaluation(Section):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from stages.settings import Config
 
 CHAIN = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 SAMPLING = ("rollouts", "labels", "critic_report", "actor")  # what the method pays for; evaluation is free
+REFRESHED = ("rollouts", "labels", "critic_report")  # of these, what a refresh of the critic pays for again
 MEASURES = {
     "first_try": "first try, temperature 1",
     "greedy": "first try, greedy",
@@ -70,14 +71,29 @@ def critic_of(audit: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def budget_of(artifacts: dict[str, Artifact]) -> dict[str, Any]:
-    """Returns what was sampled to train: tokens, rollouts, updates; by stage as well."""
-    by_stage = {}
-    for name in SAMPLING:
-        if name not in artifacts:
-            continue
-        masks = artifacts[name].table("rollouts").column("loss_mask").combine_chunks()
-        by_stage[name] = {"rollouts": len(masks), "tokens": int(masks.flatten().to_numpy().sum())}
+def sampled_in(artifacts: Iterable[Artifact]) -> dict[str, int]:
+    """Returns how many rollouts and tokens some stages have sampled."""
+    columns = [artifact.table("rollouts").column("loss_mask").combine_chunks() for artifact in artifacts]
+    return {
+        "rollouts": sum(map(len, columns)),
+        "tokens": sum(int(masks.flatten().to_numpy().sum()) for masks in columns),
+    }
+
+
+def budget_of(run_dir: Path, artifacts: dict[str, Artifact]) -> dict[str, Any]:
+    """Returns what was sampled to train: tokens, rollouts, updates; by stage as well.
+
+    A critic that was made anew for the actor cost another such chain: its sampling counts as `refresh`.
+
+    Raises:
+        ArtifactError: a run of a refresh is gone, so that nobody knows what it cost.
+    """
+    by_stage = {name: sampled_in([artifacts[name]]) for name in SAMPLING if name in artifacts}
+    refreshes = artifacts["actor"].report.get("refreshes", [])
+    if refreshes:
+        by_stage["refresh"] = sampled_in(
+            Artifact.open(run_dir / refresh, stage) for refresh in refreshes for stage in REFRESHED
+        )
     return {
         "tokens": sum(stage["tokens"] for stage in by_stage.values()),
         "rollouts": sum(stage["rollouts"] for stage in by_stage.values()),
@@ -108,7 +124,7 @@ def summarise(run_dir: Path, *, with_critic: bool = True) -> dict[str, Any]:
         else None,
         "by_slice": {name: gained(comparison) for name, comparison in measures["first_try"].items()},
         "critic": critic_of(artifacts["critic_report"].report) if with_critic else None,
-        "budget": budget_of(artifacts),
+        "budget": budget_of(run_dir, artifacts),
         "minutes_by_stage": {name: round(value, 2) for name, value in minutes.items()},
     }
 

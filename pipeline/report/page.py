@@ -1,7 +1,9 @@
 """One self-contained page from sections of words, tables and drawings.
 
 Everything is inline and the content security policy forbids any request, so a page can be mailed, archived
-and opened years later. Text is escaped; only drawings made by `pipeline.report.plots` enter as markup.
+and opened years later. On a phone the rows of tables with more than three columns become blocks of lines; on
+paper nothing scrolls and nothing is folded. Text is escaped; only drawings made by `pipeline.report.plots`
+enter as markup.
 """
 
 from __future__ import annotations
@@ -94,12 +96,12 @@ p.lead { font-size: 1.1rem; }
 p.pass, p.fail { font-size: 1.1rem; border-left: .35rem solid; padding: .6rem .9rem; }
 p.pass { border-color: #1a7f37; background: #eefaf1; } p.fail { border-color: #b3261e; background: #fdf0ef; }
 p.note { color: #57606a; font-size: .92rem; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; } td, th { overflow-wrap: break-word; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; color: #57606a; padding: .3rem 0; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0;
   border-bottom: 1px solid #e6e9ed; }
-figure { margin: 1rem 0; } figure svg { width: 100%; height: auto; max-width: 44rem; }
+figure { margin: 1rem 0; } figure svg { width: 100%; height: auto; max-width: 34rem; }
 figcaption { color: #57606a; font-size: .92rem; }
 details { margin: .6rem 0; } summary { cursor: pointer; font-weight: 600; }
 ol.steps { list-style: none; padding: 0; }
@@ -107,7 +109,19 @@ ol.steps li { border-left: .3rem solid #c8ced6; padding: .3rem .8rem; margin: .5
 ol.steps li.ok { border-color: #1a7f37; } ol.steps li.wrong { border-color: #b3261e; }
 ol.steps pre { white-space: pre-wrap; margin: .2rem 0; font: .88rem/1.4 ui-monospace, monospace; }
 meter { width: 8rem; vertical-align: middle; }
-@media print { nav { display: none; } body { max-width: none; } figure, tr, li { break-inside: avoid; } }
+@media (max-width: 40rem) {
+  table.wide, .wide tbody, .wide tr, .wide td { display: block; } .wide thead { display: none; }
+  .wide tr { border-bottom: 1px solid #c8ced6; padding: .4rem 0; }
+  .wide td { border: 0; padding: .05rem 0; } .wide td:first-child { font-weight: 600; }
+  .wide td + td:not(:empty)::before { content: attr(data-label) ": "; color: #57606a; }
+  .wide td + td[data-label=""]:not(:empty)::before { content: ""; }
+}
+@media print {
+  nav { display: none; } body { max-width: none; padding: 0; font-size: 10.5pt; } h2 { break-after: avoid; }
+  figure, tr, li, p { break-inside: avoid; } figure svg { max-width: 13cm; }
+  .scroll { overflow: visible; } table { font-size: 8.5pt; width: 100%; } p.pass, p.fail { font-size: 11pt; }
+  details::details-content { content-visibility: visible; } meter { display: none; }
+}
 </style>
 </head>
 <body>
@@ -118,10 +132,13 @@ meter { width: 8rem; vertical-align: middle; }
 <h2>{{ section.title }}</h2>
 {% for block in section.blocks %}{% set kind = block.__class__.__name__ %}
 {% if kind == "Text" %}<p class="{{ block.tone }}">{{ block.text }}</p>
-{% elif kind == "Table" %}<div class="scroll"><table>
+{% elif kind == "Table" %}{% set wide = block.header | length > 3 %}
+<div class="scroll"><table{% if wide %} class="wide"{% endif %}>
 {% if block.caption %}<caption>{{ block.caption }}</caption>{% endif %}
 <thead><tr>{% for cell in block.header %}<th scope="col">{{ cell }}</th>{% endfor %}</tr></thead>
-<tbody>{% for row in block.rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+<tbody>{% for row in block.rows %}<tr>{% for cell in row -%}
+<td{% if wide %} data-label="{{ block.header[loop.index0] }}"{% endif %}>{{ cell }}</td>
+{%- endfor %}</tr>
 {% endfor %}</tbody></table></div>
 {% elif kind == "Drawing" %}<figure role="group" aria-label="{{ block.caption }}">
 {{ block.svg | safe }}

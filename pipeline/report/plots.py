@@ -16,6 +16,8 @@ import numpy as np
 BLUE, RED, GREEN, GREY = "#0b5cad", "#b3261e", "#1a7f37", "#8b949e"
 _COLOURS = (BLUE, "#c2571a", GREEN, "#7b3fa0", "#8a6d00", "#3c7d8c", RED, "#4a4a4a")
 _MARKERS = "osD^vPX*"
+WIDTH = 5.0
+"""Inches of every drawing: as wide as a phone, where its letters then have the size that they are set in."""
 _SETTINGS = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -29,7 +31,7 @@ _SETTINGS = {
 
 
 def draw(
-    name: str, paint: Callable[[Any], None], *, size: tuple[float, float] = (7.0, 4.0), rows: int = 1
+    name: str, paint: Callable[[Any], None], *, size: tuple[float, float] = (WIDTH, 3.4), rows: int = 1
 ) -> str:
     """Returns an SVG element of what `paint` puts on the axes it is given.
 
@@ -82,13 +84,19 @@ def lines(
     level: float | None = None,
     level_name: str = "",
     marks: Sequence[tuple[float, str]] = (),
+    diagonal: bool = False,
 ) -> str:
-    """Returns curves with bands, e.g. learning curves; `level` is a dashed line, `marks` are places on x."""
+    """Returns curves with bands, e.g. learning curves.
+
+    `level` is a dashed line, `marks` are places on x, `diagonal` is the line from 0 to 1.
+    """
 
     def paint(axes: Any) -> None:
+        if diagonal:
+            axes.plot([0, 1], [0, 1], color=GREY, ls="--", lw=1)
         for place, curve in enumerate(curves):
             colour = _COLOURS[place % len(_COLOURS)]
-            marker = _MARKERS[place % len(_MARKERS)] if len(curve.x) <= 40 else ""
+            marker = "" if diagonal or len(curve.x) > 40 else _MARKERS[place % len(_MARKERS)]
             axes.plot(curve.x, curve.y, color=colour, marker=marker, ms=4, label=curve.name)
             if curve.low is not None and curve.high is not None:
                 axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
@@ -125,7 +133,7 @@ def scatter(
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
 
-    return draw(name, paint, size=(5.5, 5.5))
+    return draw(name, paint, size=(WIDTH, WIDTH))
 
 
 def reliability(
@@ -137,10 +145,12 @@ def reliability(
     counts: Sequence[int],
     *,
     floor: float,
+    rising: Sequence[tuple[float, float]] = (),
 ) -> str:
     """Returns predicted against observed success by bin, with intervals, and the bins' sizes below.
 
-    The grey band is the diagonal plus and minus the floor: what a perfect critic would show on average.
+    `rising` are points of the best curve that never falls. The grey band is the diagonal plus and minus the
+    floor: what a perfect critic would show on average.
     """
 
     def paint(axes: Any) -> None:
@@ -153,6 +163,8 @@ def reliability(
         top.errorbar(
             predicted, observed, yerr=errors, fmt="o", ms=5, color=BLUE, capsize=2, label="bins, 95 %"
         )
+        if rising:
+            top.plot(*zip(*rising, strict=True), color="#c2571a", lw=1.5, label="best rising curve")
         top.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         top.set_ylabel("observed success")
         top.legend(frameon=False, loc="upper left")
@@ -160,7 +172,7 @@ def reliability(
         bottom.set_ylabel("states")
         bottom.set_xlabel("predicted chance of success")
 
-    return draw(name, paint, size=(6.5, 6.0), rows=2)
+    return draw(name, paint, size=(WIDTH, 5.4), rows=2)
 
 
 def points(
@@ -186,7 +198,55 @@ def points(
         axes.set_ylim(-0.6, len(names) - 0.4)
         axes.set_xlabel(x_label)
 
-    return draw(name, paint, size=(7.0, 1.2 + 0.38 * max(1, len(names))))
+    return draw(name, paint, size=(WIDTH, 1.1 + 0.36 * max(1, len(names))))
+
+
+def grid(
+    name: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: Sequence[Sequence[float | None]],
+    words: Sequence[Sequence[str]],
+    *,
+    x_label: str,
+    bound: float,
+) -> str:
+    """Returns a table of coloured cells: red above 0, blue below, full at +- bound; None stays empty."""
+
+    def paint(axes: Any) -> None:
+        numbers = np.array([[np.nan if v is None else v for v in row] for row in values], dtype=np.float64)
+        edges = (np.arange(n + 1) - 0.5 for n in numbers.shape[::-1])
+        cells = np.ma.masked_invalid(numbers)
+        axes.pcolormesh(*edges, cells, cmap="RdBu_r", vmin=-bound, vmax=bound, edgecolors="white")
+        axes.invert_yaxis()
+        for i, row in enumerate(words):
+            for j, text in enumerate(row):
+                dark = abs(np.nan_to_num(numbers[i, j])) > 0.7 * bound
+                axes.text(
+                    j, i, text, ha="center", va="center", fontsize=9, color="white" if dark else "black"
+                )
+        axes.set_xticks(range(len(columns)), labels=list(columns))
+        axes.set_yticks(range(len(rows)), labels=list(rows))
+        axes.grid(visible=False)
+        axes.set_xlabel(x_label)
+
+    return draw(name, paint, size=(WIDTH, 1.0 + 0.55 * max(1, len(rows))))
+
+
+def shares(name: str, names: Sequence[str], values: Sequence[float], *, x_label: str) -> str:
+    """Returns a bar per name, the first on top, with its share of all in percent beside it."""
+
+    def paint(axes: Any) -> None:
+        at = np.arange(len(names))[::-1]
+        total = sum(values) or 1
+        axes.barh(at, values, height=0.6, color=BLUE)
+        for y, value in zip(at, values, strict=True):
+            axes.annotate(f" {100 * value / total:.0f} %", (value, y), va="center", fontsize=10)
+        axes.set_yticks(at, labels=list(names))
+        axes.margins(x=0.12)
+        axes.set_xlabel(x_label)
+
+    return draw(name, paint, size=(WIDTH, 0.9 + 0.36 * max(1, len(names))))
 
 
 def value_path(
@@ -235,6 +295,6 @@ def value_path(
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("step")
         axes.set_ylabel("chance of success")
-        axes.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 1.16), ncols=4)
+        axes.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 1.28), ncols=2)
 
-    return draw(name, paint, size=(7.0, 3.2))
+    return draw(name, paint, size=(WIDTH, 3.4))

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, brier_score_loss, log_loss, roc_auc_score
 
 from critics.audit import AuditData
+from critics.calibration import isotonic
 from critics.logistic import binomial_regression
 from critics.quality import measure
 
@@ -40,3 +42,18 @@ def test_logistic_regression_on_counts() -> None:
     twice = np.concatenate([X, X])
     reference.fit(twice, np.repeat([1, 0], 200), sample_weight=np.concatenate([k, n - k]))
     assert binomial_regression(X, k, n, ridge=ridge) == pytest.approx(reference.coef_[0], abs=1e-5)
+
+
+def test_the_best_curve_that_never_falls() -> None:
+    rng = np.random.default_rng(1)
+    p = rng.random(300).round(2)  # with ties
+    weights = rng.integers(2, 9, size=300)
+    v_hat = rng.binomial(weights, np.sqrt(p)) / weights
+    plateaus = isotonic(p, v_hat, weights)
+    lows, highs, values = (np.array(column) for column in zip(*plateaus, strict=True))
+    assert (lows <= highs).all()
+    assert (highs[:-1] < lows[1:]).all()
+    assert (np.diff(values) > 0).all()
+    ours = values[np.searchsorted(highs, p)]
+    reference = IsotonicRegression().fit(p, v_hat, sample_weight=weights)
+    assert ours == pytest.approx(reference.predict(p))

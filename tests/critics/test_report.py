@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from critics.report import build_report, report_page
+from critics.report import SOLVER, build_report
+from critics.report_page import report_page
 
 OPTIONS = {"policy_digest": "abcdef012345" * 2, "critic_digest": "c" * 32, "num_resamples": 200}
 EVALUATIONS = [
@@ -22,6 +24,15 @@ EVALUATIONS = [
 ]
 LABELS = {
     "base_rate": 0.5,
+    "fitted": True,
+    "num_by_source": {"continuation": 3, "outcome": 1},
+    "audit": {
+        "num_labels": 4, "guided_share": 0.25, "base_rate": 0.5, "noise_share": 0.125,
+        "noise_share_one_sample": None, "num_duplicates": 1, "duplicate_share": 0.25,
+        "sources": {"continuation": {"labels": 3, "samples": 24, "tokens": 1200},
+                    "outcome": {"labels": 1, "samples": 1, "tokens": 99},
+                    "no sample": {"labels": 0, "samples": 0, "tokens": 0}},
+    },
     "codes": {
         "missing": {"num_continuations": 90, "num_tasks": 30, "recovery_rate": 0.2, "low": 0.1, "high": None,
                     "counted": True}
@@ -106,3 +117,54 @@ def test_the_weakest_slice_is_named(make_audit) -> None:
     bad = audit.level == 2
     audit = replace(audit, p=np.where(bad, 0.5, audit.p))
     assert "Weakest: level 2, where it explains" in build_report(audit, converged=True, **OPTIONS)["opening"]
+
+
+def test_curves_and_slices_find_the_level_that_is_too_hopeful(make_audit) -> None:
+    audit, _ = make_audit(lambda V, rng: V, num_rollouts=240)
+    high = audit.level == 3
+    audit = replace(audit, p=np.where(high, np.sqrt(audit.p), audit.p))
+    report = build_report(audit, converged=True, **OPTIONS)
+    curves = {curve["name"]: curve for curve in report["calibration_curves"]["level"]}
+    assert sum(curve["num_states"] for curve in curves.values()) == len(audit)
+
+    def mean_gap(curve):
+        return np.mean([(low + high) / 2 - value for low, high, value in curve["plateaus"]])
+
+    assert mean_gap(curves["level 3"]) > 0.1 > 0.05 > abs(mean_gap(curves["level 1"]))
+    cells = {(cell["level"], cell["position"]): cell["bias"] for cell in report["bias_by_level_and_position"]}
+    assert all(bias["low"] > 0 for (level, _), bias in cells.items() if level == 3)
+    assert all(abs(bias["value"]) < 0.05 for (level, _), bias in cells.items() if level == 1)
+    assert [row["name"] for row in report["ev_by_level"]] == ["1", "2", "3"]
+
+
+def test_every_drawing_says_how_to_read_it_and_labels_what_they_cost(make_audit) -> None:
+    audit, _ = make_audit(lambda V, rng: V, num_rollouts=120)
+    given = {"evaluations": EVALUATIONS, "labels_report": LABELS, "fitted": audit.where(audit.level == 1)}
+    html = report_page(build_report(audit, converged=True, num_sample_rollouts=1, **given, **OPTIONS))
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", html, flags=re.DOTALL)
+    assert len(captions) == html.count("<svg") == 13
+    assert all(len(caption.split(". ")) > 1 or ";" in caption for caption in captions)
+    for words in (
+        "Bias: mean of predicted minus measured",
+        "The same curve by level of the task",
+        "this critic on 30 tasks it was fitted on",
+        "noise share</td><td>0.125",
+        "noise share one sample</td><td>undefined",
+        'data-label="tokens">1,200</td><td data-label="tokens a sample">50</td>',
+        "75 %",
+    ):
+        assert words in html, words
+
+
+def test_the_solver_is_a_reference_where_it_knows_every_state(make_audit) -> None:
+    audit, _ = make_audit(lambda V, rng: V, num_rollouts=120)
+    names = [row["name"] for row in build_report(audit, converged=True, **OPTIONS)["baselines"]]
+    assert SOLVER not in names
+    known = replace(audit, v_star=np.ones(len(audit)))
+    rows = {row["name"]: row for row in build_report(known, converged=True, **OPTIONS)["baselines"]}
+    assert rows[SOLVER]["brier"]["value"] == pytest.approx(float((1 - audit.v_hat).mean()))
+    assert rows[SOLVER]["ev"]["value"] < 0 < rows["this critic"]["ev"]["value"]
+
+
+def test_the_gate_says_at_which_distance_from_the_policy_it_judged(audit) -> None:
+    assert build_report(audit, converged=True, **OPTIONS)["gate"]["kl_range"] == [0.0, 0.0]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,60 @@ def test_show_prints_the_opening_of_a_report(out: Any, run_dir: Path) -> None:
     code, text = out("show", run_dir / "critic")
     assert code == 0
     assert text == "The gate passed: [bold]yes[/bold].\n"
+
+
+def judge(run_dir: Path, opening: str, *argv: str) -> int:
+    """Makes a critic_report of the run's critic; returns the exit code."""
+
+    def make(start: Start) -> None:
+        start.plan([["u"]], unit="tasks")
+        start.finish(report={"opening": opening}, done=1)
+
+    stage = Stage("critic_report", 1, lambda c: ("critic",), (), make)
+    return run_stage(stage, Config, [str(run_dir.parent / "c.yaml"), *argv])
+
+
+def test_show_prints_the_first_lines_of_the_report_on_a_critic(
+    out: Any, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert judge(run_dir, "PASS. It explains [bold]41 %[/bold].") == 0
+    out("status", run_dir)  # takes what the stage printed
+    assert out("show", run_dir / "critic") == (0, "PASS. It explains [bold]41 %[/bold].\n")
+    (run_dir.parent / "data").mkdir()
+    run_dir.rename(run_dir.parent / "data" / "r")
+    monkeypatch.chdir(run_dir.parent)
+    assert out("show", "critic")[1].startswith("PASS.")
+    (run_dir.parent / "data" / "s" / "critic").mkdir(parents=True)
+    code, text = out("show", "critic")
+    assert code == 2
+    assert "data/r/critic, data/s/critic" in text
+
+
+def test_a_report_on_another_critic_is_not_shown(out: Any, run_dir: Path) -> None:
+    assert judge(run_dir, "PASS.") == 0
+    path = run_dir / "critic_report" / "manifest.json"
+    path.write_bytes(sealed(unsealed(path) | {"inputs": {"critic": "f" * 32}}))
+    out("status", run_dir)
+    assert out("show", run_dir / "critic")[1] == "The gate passed: [bold]yes[/bold].\n"
+
+
+def test_status_and_verify_look_at_refreshes_too(out: Any, run_dir: Path) -> None:
+    made = run_dir / "refresh" / "00003-abcdef"
+    for stage in ("rollouts", "critic"):
+        shutil.copytree(run_dir / stage, made / stage)
+    (run_dir / "refresh" / "policies" / "00003-abcdef").mkdir(parents=True)
+    code, text = out("status", run_dir)
+    assert code == 0
+    assert text.count("│ critic ") == 2
+    assert "policies" not in text
+    code, text = out("verify", run_dir)
+    assert code == 0
+    assert "refresh/00003-abcdef/critic: complete and sound" in text
+    damaged = made / "critic" / "critic" / "weights.txt"
+    damaged.write_text("x")
+    code, text = out("verify", run_dir)
+    assert code == 3
+    assert "refresh/00003-abcdef/critic: WRONG" in text
 
 
 def test_show_prints_the_report_of_a_stage_without_tables_or_opening(out: Any, run_dir: Path) -> None:

@@ -74,7 +74,11 @@ def test_stale_weights_in_the_engine_are_found_before_anything_is_trained_on_the
 
     monkeypatch.setattr(TransformersEngine, "load_weights", only_the_name)
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")
-    stale = ["actor.credit=grpo", "actor.learning_rate=0.01"]
+    stale = [
+        "actor.credit=grpo",
+        "actor.learning_rate=0.01",
+        "actor.stops={max_kl: null, max_length_change: null}",
+    ]
     assert lab.start("actor", *stale) == 4
     error = capsys.readouterr().err
     assert "iteration 1: engine and trainer differ by" in error
@@ -194,3 +198,17 @@ def test_an_exported_actor_is_sampled_as_it_was_trained(chain: Any) -> None:
     assert settings.eos_token_id == tokenizer.convert_tokens_to_ids(style.stop_token)
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     assert text == style.render_prompt(messages)
+
+
+def test_an_actor_that_moved_too_far_is_stopped_behind_a_checkpoint_and_may_be_told_to_go_on(
+    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = chain.copy(tmp_path / "lab", *CRITIC)
+    assert lab.start("actor", "actor.stops.max_kl=1e-12") == 4
+    assert "KL to the starting policy is" in capsys.readouterr().err
+    done = updates_of(lab)
+    assert {entry["iteration"] for entry in done} == {0}
+    assert lab.start("actor", "actor.stops.max_kl=1e-12") == 4
+    assert updates_of(lab) == done  # nothing was made again
+    assert lab.start("actor", "actor.stops.max_kl=null") == 0
+    assert {entry["iteration"] for entry in updates_of(lab)} == {0, 1}

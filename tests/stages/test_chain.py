@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -16,12 +17,15 @@ import numpy as np
 import pytest
 import torch
 
+from critics.splits import split_clusters
+from pipeline.errors import ArtifactError
 from pipeline.ids import rollout_id
 from pipeline.models import load_policy
 from pipeline.tables import labels_from, tasks_from
 from pipeline.tracking import read_metrics
 from pipeline.types import Rollout
-from stages.continuing import continuations
+from stages.continuing import continuations, is_whole
+from stages.summary import budget_of
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 SAMPLING = ("rollouts", "labels", "critic_report", "actor", "evaluation")
@@ -126,7 +130,8 @@ def test_no_held_out_task_is_fitted_on_and_no_training_task_is_measured_on(chain
     tasks = chain.tasks()
     splits = {stage: {tasks[r.task_id].split for r in chain.rollouts(stage)} for stage in SAMPLING}
     assert splits["rollouts"] == splits["labels"] == splits["actor"] == {"train"}
-    assert splits["critic_report"] == splits["evaluation"] == {"val", "test_unseen_company"}
+    audited = {tasks[r.task_id].split for r in chain.rollouts("critic_report") if is_whole(r)}
+    assert audited == splits["evaluation"] == {"val", "test_unseen_company"}
     labelled = {label.rollout_id for label in labels_from(chain.artifact("labels").table("labels"))}
     assert labelled <= {r.rollout_id for r in chain.rollouts("rollouts")}
     companies = {
@@ -134,6 +139,21 @@ def test_no_held_out_task_is_fitted_on_and_no_training_task_is_measured_on(chain
     }
     assert companies["val"] <= companies["train"]
     assert not companies["train"] & companies["test_unseen_company"]
+
+
+def test_rollouts_that_fitted_the_critic_are_continued_as_a_reference(chain: Any) -> None:
+    """Their tasks are of none of the companies that validated or calibrated it."""
+    report, tasks = chain.artifact("critic_report").report, chain.tasks()
+    parents = {r.rollout_id: r for r in chain.rollouts("rollouts")}
+    fitted = [r for r in chain.rollouts("critic_report") if tasks[r.task_id].split == "train"]
+    continued = {r.parent_rollout_ids[0] for r in fitted}
+    assert len(continued) == report["fitted"]["num_tasks"] == 4
+    assert len(fitted) == 2 * sum(len(parents[name].steps) for name in continued)
+    assert not any(parents[name].guided for name in continued)
+    clusters = {tasks[r.task_id].cluster for r in chain.rollouts("rollouts")}
+    part_of = split_clusters(clusters, fit_share=0.5, validate_share=0.25, seed=0)
+    assert {part_of[tasks[r.task_id].cluster] for r in fitted} == {"fit"}
+    assert "4 tasks it was fitted on" in (chain.run_dir / "critic_report" / "report.html").read_text()
 
 
 def test_every_training_rollout_is_kept(chain: Any) -> None:
@@ -241,6 +261,27 @@ def test_the_summary_names_what_it_must_and_only_adds_detail(chain: Any) -> None
     assert budget["tokens"] == sum(r.num_trainable_tokens for r in sampled)
     assert budget["updates"] == chain.artifact("actor").report["updates"]
     assert (chain.run_dir / "summary.html").read_text().startswith("<!doctype html>")
+
+
+def test_what_a_refresh_sampled_counts_in_the_budget(chain: Any, tmp_path: Path) -> None:
+    name = "refresh/00001-abc"
+    stages = ("rollouts", "labels", "critic_report")
+    for stage in stages:
+        shutil.copytree(chain.run_dir / stage, tmp_path / name / stage)
+    actor = SimpleNamespace(
+        report={"updates": 3, "refreshes": [name, name]}, table=chain.artifact("actor").table
+    )
+    found = budget_of(tmp_path, {"actor": actor})  # type: ignore[dict-item]
+    again = [r for stage in stages for r in chain.rollouts(stage)]
+    own = chain.rollouts("actor")
+    assert found["by_stage"]["refresh"] == {
+        "rollouts": 2 * len(again),
+        "tokens": 2 * sum(r.num_trainable_tokens for r in again),
+    }
+    assert found["rollouts"] == 2 * len(again) + len(own)
+    shutil.rmtree(tmp_path / name / "labels")
+    with pytest.raises(ArtifactError, match="labels is missing"):
+        budget_of(tmp_path, {"actor": actor})  # type: ignore[dict-item]
 
 
 def test_first_try_and_feedback_measures_follow_from_the_rollouts(chain: Any) -> None:

@@ -203,6 +203,7 @@ def test_the_report_shows_the_curve_and_says_what_was_found() -> None:
     ]  # fmt: skip
     report = actor_report(history, 10, 10)
     assert [entry["bias"] for entry in report["drift"]] == [-0.05 * i for i in range(5)]
+    assert report["clean_up_to_kl"] == 0.02  # checks at 0, .02 and .04, the last of which failed
     html = actor_page(json.loads(json.dumps(report)))
     assert "found off in iterations 4" in html
     assert html.count("<svg") == 3
@@ -247,6 +248,7 @@ def test_a_refresh_makes_a_critic_of_the_present_actor_and_may_be_stopped(
         a.report["critic_digest"] for a in (lab.artifact("critic"), Artifact.open(run.parent, "critic"))
     )
     assert used == {(0, old), (1, old), (2, new)}
+    assert lab.artifact("actor").report["refreshes"] == [f"refresh/{run.parent.name}"]
     assert judged.report["policy_digest"] == next(
         r.policy_digest for r in lab.rollouts("actor") if r.iteration == 2
     )

@@ -172,6 +172,7 @@ def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
         "rollouts.chain={num_attempts: 2, draws: 3, feedback_free_share: 0.3, feedback_free_draws: 4}",
         "evaluation.draws=2", "evaluation.num_attempts=2", "critic_report.tasks_per_split=10",
         "critic_report.draws=2", "critic_report.num_continuations=5", "critic_report.guided=true",
+        "critic_report.fit_tasks=0",
     ]  # fmt: skip
     work = {entry.stage: entry for entry in work_of(load_config(Config, Path(DEMO), overrides))}
     assert work["rollouts"].rollouts == 70 * 2 * 3 + 30 * 4
@@ -181,6 +182,9 @@ def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
     # Two splits of ten tasks, bare and guided: two rollouts, of one of which every state is continued.
     turns = ENVIRONMENTS["phone"].max_turns([1, 2])  # the demo's levels
     assert work["critic_report"].rollouts == 2 * 10 * 2 * (2 + turns * 5)
+    by_heart = load_config(Config, Path(DEMO), [*overrides, "critic_report.fit_tasks=9"])
+    again = {entry.stage: entry for entry in work_of(by_heart)}
+    assert again["critic_report"].rollouts - work["critic_report"].rollouts == 9 * turns * 5
     more = [*overrides, "critic_report.sibling_sets=7", "critic_report.sibling_size=4"]
     more.append(
         "actor.drift={paid_every: 10, states: 20, num_continuations: 6, sibling_sets: 3, sibling_size: 5}"
@@ -191,6 +195,16 @@ def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
     # Thirty updates, three checks: whole rollouts until there are twenty states, and three sets.
     check = (20 + turns - 1) * 6 + 3 * 5 * (1 + 6)
     assert watched["actor"].rollouts - work["actor"].rollouts == 3 * check
+    # Three checks that find the critic stale: it may be made anew once, or as often, or never.
+    chain = sum(watched[stage].rollouts for stage in ("rollouts", "labels", "critic_report"))
+    for refresh, times in (("never", 0), ("once", 1), ("on_drift", 3)):
+        config = load_config(Config, Path(DEMO), [*more, f"actor.drift.refresh={refresh}"])
+        found = {entry.stage: entry for entry in work_of(config)}
+        assert ("refresh" in found) == bool(times)
+        if times:
+            assert found["refresh"].rollouts == times * chain
+            assert found["refresh"].trained_tokens == times * watched["critic"].trained_tokens
+    assert "refresh" not in work  # nothing is checked
 
 
 def test_adapters_need_gradients_and_moments_of_their_own_only() -> None:

@@ -17,8 +17,26 @@ def drawings() -> dict[str, str]:
         ),
         "scatter": plots.scatter("s", [0.1, 0.9], [0.2, 0.8], x_label="x", y_label="y"),
         "reliability": plots.reliability(
-            "r", [0.2, 0.8], [0.3, 0.7], [0.2, 0.6], [0.4, 0.8], [5, 6], floor=0.02
+            "r",
+            [0.2, 0.8],
+            [0.3, 0.7],
+            [0.2, 0.6],
+            [0.4, 0.8],
+            [5, 6],
+            floor=0.02,
+            rising=[(0.2, 0.3), (0.8, 0.7)],
         ),
+        "diagonal": plots.lines("d", [line], x_label="x", y_label="y", diagonal=True),
+        "grid": plots.grid(
+            "g",
+            ["a", "b"],
+            ["c", "d"],
+            [[0.1, None], [-0.2, 0.0]],
+            [["x", ""], ["y", "z"]],
+            x_label="x",
+            bound=0.2,
+        ),
+        "shares": plots.shares("h", ["one", "two"], [3, 1], x_label="x"),
         "points": plots.points("p", ["one", "two"], [0.1, float("nan")], [0.0, 0.0], [0.2, 0.0], x_label="x"),
         "value_path": plots.value_path(
             "v", [0.5, 0.7], ["ok", "wrong"], reward=1.0, audited=[(0, 0.5, 0.4, 0.6)]
@@ -48,6 +66,13 @@ def test_drawings_are_well_formed_deterministic_and_keep_text_as_text() -> None:
         assert "date" not in svg.lower()
 
 
+def test_shares_are_said_in_percent() -> None:
+    texts = {
+        text.text for text in ET.fromstring(drawings()["shares"]).iter("{http://www.w3.org/2000/svg}text")
+    }
+    assert {" 75 %", " 25 %"} <= texts or {"75 %", "25 %"} <= {(t or "").strip() for t in texts}
+
+
 def test_drawings_of_one_page_share_no_ids(html) -> None:
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(ids) == len(set(ids))
@@ -71,6 +96,21 @@ def test_a_page_asks_nothing_of_the_network_and_fits_a_phone(html) -> None:
     assert loads
     assert all(target.startswith("#") for target in loads)
     assert "@import" not in html
+
+
+def test_a_wide_table_names_its_columns_in_every_cell_for_narrow_screens() -> None:
+    table = Table(("name", "a", "b & c", ""), (("x", "1", "2", "3"),))
+    html = page("t", [Section("s", (table, Table(("p", "q"), (("y", "4"),))))])
+    assert '<td data-label="b &amp; c">2</td>' in html
+    assert html.count('class="wide"') == 1
+    assert "<td>y</td><td>4</td>" in html
+
+
+def test_letters_of_drawings_have_their_size_on_a_phone() -> None:
+    """A drawing is shown 358 pixels wide there; it is made about as wide in points, so 11 stays about 11."""
+    for svg in drawings().values():
+        width = float(ET.fromstring(svg).attrib["viewBox"].split()[2])
+        assert width <= 365
 
 
 def test_pages_are_a_pure_function_of_their_content(html) -> None:

@@ -1,0 +1,83 @@
+"""When the actor stops itself: signs, in what is measured anyway, that it is learning the wrong thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from pipeline.errors import ArtifactError, ExitCode
+
+if TYPE_CHECKING:
+    from stages.settings import Stops
+
+STEP_TERM = "step/mixed/mean"
+LENGTHS = {"response_length/mean": "tokens of a response", "steps/mean": "steps of a rollout"}
+
+
+def refuse_unsafe(history: Sequence[Mapping[str, Any]], stops: Stops) -> None:
+    """Raises ArtifactError, code QUALITY, if the actor should not go on as it is.
+
+    Args:
+        history: of metrics.jsonl, up to the last iteration that is done and saved.
+        stops: what is too much.
+    """
+    if found := reasons(history, stops):
+        iteration = max((line["iteration"] for line in history if "iteration" in line), default=0)
+        raise ArtifactError(
+            f"stopped after iteration {iteration}: {'; '.join(found)}. Its checkpoint is saved. Next: look "
+            "at its rollouts (vdapo show); go on with another limit under actor.stops, or begin again with a "
+            "smaller learning rate, a larger KL coefficient or a smaller alpha",
+            code=ExitCode.QUALITY,
+        )
+
+
+def reasons(history: Sequence[Mapping[str, Any]], stops: Stops) -> list[str]:
+    """Returns what speaks against going on, in words; nothing in a healthy history.
+
+    The KL is that of the last update, lengths are the last iteration's against the first one's. The pass rate
+    on `val` falls while the step term (mean step advantage in mixed sets, between two looks at `val`) rises:
+    the actor then pleases its critic, not the verifier.
+    """
+    found = []
+    kls = [line["ref_kl"] for line in history if "ref_kl" in line]
+    if stops.max_kl is not None and kls and kls[-1] > stops.max_kl:
+        found.append(
+            f"KL to the starting policy is {kls[-1]:.3g} nats a token (actor.stops.max_kl {stops.max_kl:g}), "
+            "far from where any critic of it was judged"
+        )
+    for name, words in LENGTHS.items():
+        lengths = [line[name] for line in history if name in line]
+        if stops.max_length_change is None or not lengths or not lengths[0]:
+            continue
+        change = lengths[-1] / lengths[0] - 1
+        if abs(change) > stops.max_length_change:
+            found.append(
+                f"{words}: {lengths[-1]:.1f}, {change:+.0%} since the first iteration "
+                f"(actor.stops.max_length_change {stops.max_length_change:g})"
+            )
+    if stops.falling_evaluations and (said := _pleases_critic(history, stops.falling_evaluations)):
+        found.append(said)
+    return found
+
+
+def _pleases_critic(history: Sequence[Mapping[str, Any]], number: int) -> str | None:
+    """Returns what to say if the pass rate fell and the step term rose, `number` looks at `val` running."""
+    looks = [line for line in history if "val/first_try" in line][-number - 1 :]
+    if len(looks) <= number:
+        return None
+    terms = [
+        [line[STEP_TERM] for line in history if STEP_TERM in line and a <= line["iteration"] < b]
+        for a, b in pairwise(look["iteration"] for look in looks)
+    ]
+    if not all(terms):
+        return None
+    means = [sum(values) / len(values) for values in terms]
+    rates = [look["val/first_try"] for look in looks]
+    falls = all(later < earlier for earlier, later in pairwise(rates))
+    if falls and all(later > earlier for earlier, later in pairwise(means)):
+        return (
+            f"success on val fell {number} times running, {rates[0]:.3f} to {rates[-1]:.3f}, while the mean "
+            f"step advantage rose, {means[0]:+.3f} to {means[-1]:+.3f} (actor.stops.falling_evaluations)"
+        )
+    return None

@@ -1,0 +1,51 @@
+"""What the audit of labels counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from critics.anchors import StateRef
+from critics.label_audit import audit_labels, noise_shares
+from critics.targets import build_labels
+
+
+def test_sources_duplicates_and_tokens_are_counted(make_rollout: Any) -> None:
+    """Two rollouts of one task that begin with the same step: s_0 and s_1 are the same state twice."""
+    other = make_rollout("r1").response_token_ids
+    rollouts = [
+        make_rollout("r0", wrong={1: "form"}),
+        make_rollout("r1", reward=0.0, response_token_ids=(*other[:4], *(t + 40 for t in other[4:]))),
+        make_rollout("r2", task="t1", reward=0.0, guided=True),
+        make_rollout("r3", task="t2", policy_digest="another"),
+    ]
+    sampled = [
+        make_rollout(f"c{i}", start_step_index=2, num_steps=2, reward=reward, parent_rollout_ids=("r0",))
+        for i, reward in enumerate((1.0, 0.0, None))
+    ]
+    samples = {StateRef("r0", 2, "bare"): sampled}
+    labels, _ = build_labels(rollouts, samples, kappa=0.0, label_policy_digest="policy-0", seed=0)
+    found = audit_labels(labels, rollouts, samples)
+    # Own outcomes at steps 0, 1 and 2 of three rollouts, whose fourth step is no such turn.
+    assert found["num_labels"] == 9
+    assert found["num_duplicates"] == 2
+    assert found["guided_share"] == pytest.approx(3 / 9)
+    assert found["sources"] == {
+        "continuation": {"labels": 1, "samples": 2, "tokens": 3 * 6},  # the ungraded one was paid for too
+        "outcome": {"labels": 9, "samples": 9, "tokens": 3 * 12},
+        "no sample": {"labels": 0, "samples": 0, "tokens": 0},
+    }
+    assert found["base_rate"] == pytest.approx((3 + 1) / 11)
+    assert found["noise_share"] is None  # one state does not vary
+
+
+@pytest.mark.parametrize("n", [2, 8])
+def test_noise_shares_are_those_of_a_known_truth(n: int) -> None:
+    rng = np.random.default_rng(0)
+    V = rng.beta(0.5, 1.0, 20_000)
+    chance = (V * (1 - V)).mean()
+    share, one = noise_shares(rng.binomial(n, V), np.full(len(V), n))
+    assert share == pytest.approx(chance / n / (V.var() + chance / n), abs=0.015)
+    assert one == pytest.approx(chance / (V.mean() * (1 - V.mean())), abs=0.015)
