@@ -17,7 +17,7 @@ import numpy as np
 from critics.audit import AuditData
 from critics.bootstrap import Bootstrap
 from critics.intervals import resample_counts
-from critics.logistic import logit, sigmoid
+from critics.logistic import binomial_regression, logit, sigmoid
 from critics.quality import brier_terms, explained_variance_within
 from critics.rows import COLUMNS, normalised, num_states, state_weight, value_positions
 from critics.targets import label_counts
@@ -63,6 +63,8 @@ class FitSettings(Protocol):
     def patience(self) -> int: ...  # noqa: D102
     @property
     def error_weight(self) -> float: ...  # noqa: D102
+    @property
+    def class_balance(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +357,12 @@ def task_brier(p: np.ndarray, validation: HeldOut) -> np.ndarray:
     return np.bincount(tasks, weights=weights * terms) / np.bincount(tasks, weights=weights)
 
 
+def level_shift(logits: np.ndarray, validation: HeldOut) -> float:
+    """Returns the constant that brings the logits [N] to the level of the validation counts."""
+    counts = validation.num_success, validation.num_samples
+    return float(binomial_regression(np.ones((len(logits), 1)), *counts, ridge=1e-6, offset=logits)[0])
+
+
 def paired_se(ours: np.ndarray, theirs: np.ndarray, seed: int) -> float:
     """Returns the bootstrap standard error, by task, of mean(ours - theirs)."""
     counts = resample_counts(len(ours), NUM_RESAMPLES, seed)
@@ -370,7 +378,9 @@ def _evaluate(
     now: dict[str, Any],
     seed: int,
 ) -> dict[str, Any]:
-    p = sigmoid(validation.logits(trainer) + shift)
+    z = validation.logits(trainer) + shift
+    # Weights by class move the level of all values, which calibration undoes: what is left is judged.
+    p = sigmoid(z + level_shift(z, validation) if settings.class_balance == "label" else z)
     brier = task_brier(p, validation)
     update = trainer.num_updates
     # A gain counts from the last evaluation that gained a whole standard error: small gains add up.

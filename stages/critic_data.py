@@ -109,7 +109,7 @@ def data_of(start: Start) -> Data:
         first=rollouts[0],
         part_of=part_of,
         num_rollouts={part: len(own) for part, own in members.items()},
-        fit=critic_rows(members["fit"], fitted),
+        fit=critic_rows(members["fit"], fitted, class_balance=settings.class_balance),
         validation=held_out(members["validate"], label_lists["validate"]),
         calibration=held_out(members["calibrate"], label_lists["calibrate"]),
         bootstrap=bootstrap_of(members["fit"], fitted, rule, made),

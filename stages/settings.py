@@ -295,6 +295,11 @@ class Critic(Section):
     evaluations_per_epoch: int = Field(4, ge=1, description="looks at the validation clusters")
     patience: int = Field(3, ge=1, description="evaluations running without a gain of one standard error")
     error_weight: float = Field(0.5, ge=0, description="of the error head's loss")
+    class_balance: Literal["task", "label"] = Field(
+        "task",
+        description="task: every task weighs the same; label: and states of y >= .5 as much as the others, "
+        "at most 4:1",
+    )
     weight_decay: float = Field(0.01, ge=0, description="AdamW")
 
 
@@ -429,6 +434,11 @@ class Config(Section):
             )
         if self.critic.fit_share + self.critic.validate_share >= 1:
             raise ValueError("critic.fit_share + critic.validate_share must leave clusters to calibrate on")
+        if self.critic.class_balance == "label" and self.labels.target in ("td", "td_lambda"):
+            raise ValueError(
+                f"critic.class_balance = label with labels.target = {self.labels.target}: such targets change "
+                "with every epoch, and their classes with them. Use critic.class_balance = task"
+            )
         if self.sft.base is None and self.sft.num_updates == 0:
             raise ValueError("sft.num_updates = 0 takes a model as it is: name one in sft.base")
         if self.engine.kind != "vllm" and self.engine.replicas * self.engine.tensor_parallel > 1:
