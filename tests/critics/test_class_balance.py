@@ -18,9 +18,7 @@ from tests.critics.test_fitting import NUM_CELLS, Settings, trainer_of, walks
 def one_sample_each(make_rollout, V, seed):
     """Rollouts of one step, each of its own task, whose only label is one outcome of known probability."""
     outcomes = (np.random.default_rng(seed).random(len(V)) < V).astype(float)
-    rollouts = [
-        make_rollout(f"r{i}", task=f"t{i}", num_steps=1, reward=outcomes[i]) for i in range(len(V))
-    ]
+    rollouts = [make_rollout(f"r{i}", task=f"t{i}", num_steps=1, reward=outcomes[i]) for i in range(len(V))]
     labels = [
         Label(f"r{i}", 0, "bare", 0, 0, y, y, 1.0, "outcome", "policy-0") for i, y in enumerate(outcomes)
     ]
@@ -78,7 +76,9 @@ def test_a_fit_balanced_by_class_is_calibrated_and_converges(tiny_trunk, make_ro
     rollouts, labels = walks(make_rollout, 240, 0)
     # One sample of a state instead of eight, and few of the good states: successes are rare.
     rng = np.random.default_rng(3)
-    cells = {r.rollout_id: [t - 20 for t in (*r.prompt_token_ids[1:], *r.response_token_ids)] for r in rollouts}
+    cells = {
+        r.rollout_id: [t - 20 for t in (*r.prompt_token_ids[1:], *r.response_token_ids)] for r in rollouts
+    }
     single = []
     for label in labels:
         cell = cells[label.rollout_id][label.step_index]

@@ -29,6 +29,8 @@ class Settings:
     patience: int = 3
     error_weight: float = 0.5
     class_balance: str = "task"
+    value_loss: str = "bce"
+    rank_weight: float = 0.0
 
 
 def walks(make_rollout, number: int, seed: int):

@@ -83,6 +83,8 @@ class Settings:
     patience: int = 8
     error_weight: float = 0.0
     class_balance: str = "task"
+    value_loss: str = "bce"
+    rank_weight: float = 0.0
 
 
 NUM_CELLS = 4

@@ -179,6 +179,8 @@ def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
     # Two policies on 30 val tasks and 50 of an unseen split: two sampled tries, a greedy one, two attempts.
     assert work["evaluation"].rollouts == 2 * (30 + 50) * (2 + 1 + 2)
     # Two splits of ten tasks, bare and guided: two rollouts, of one of which every state is continued.
+    ranked = load_config(Config, Path(DEMO), [*overrides, "labels.sibling_sets=6", "labels.sibling_size=4"])
+    assert {entry.stage: entry for entry in work_of(ranked)}["labels"].rollouts == 70 * 3 + 6 * 4 * (1 + 8)
     turns = ENVIRONMENTS["phone"].max_turns([1, 2])  # the demo's levels
     assert work["critic_report"].rollouts == 2 * 10 * 2 * (2 + turns * 5)
     more = [*overrides, "critic_report.sibling_sets=7", "critic_report.sibling_size=4"]
