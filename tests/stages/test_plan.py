@@ -52,6 +52,20 @@ def test_the_shipped_configurations_fit_their_hardware(
     assert ("596,049,920" if "0.6b" in path.stem else "8,190,735,360") in printed
 
 
+@pytest.mark.parametrize(
+    ("size", "parameters"), [("0.6b", 596_049_920), ("1.7b", 1_720_574_976)], ids=["0.6b", "1.7b"]
+)
+def test_a_trunk_of_either_size_is_counted(size: str, parameters: int) -> None:
+    """Per rank of ZeRO 2 over 8: weights in bf16; on the first GPU the frozen critic scores in fp32."""
+    described = f"hardware.critic_model=configs/models/qwen3-{size}.json"
+    taken, phases = memory(EIGHT_80, f"critic.trunk=models/Qwen3-{size}", described)
+    update = phases["critic update"].device
+    assert update["weights"] == 2 * parameters
+    assert update["gradients"] + update["optimizer"] == pytest.approx(16 * parameters / 8, rel=1e-3)
+    assert phases["actor update"].device["critic (first GPU)"] > 4 * parameters
+    assert all(taken.fits(phase) for phase in taken.phases)
+
+
 def test_there_are_three_of_them() -> None:
     assert len(QWEN3) == 3
 
