@@ -1,4 +1,4 @@
-"""benchmarks/critic_quality.py: what it shares, what it says, and that it works at tiny sizes."""
+"""critic_quality.py and critic_drift.py: what they share, what they say, and that they work at tiny sizes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import critic_drift
 from benchmarks import critic_quality as bench
 from benchmarks._measuring import judge
 
@@ -183,3 +184,44 @@ def test_quick_makes_a_table_shares_what_it_sampled_and_goes_on(tmp_path: Path) 
     assert values.keys() == material.values.keys()
     for name, found in values.items():
         np.testing.assert_allclose(found, material.values[name], atol=1e-5)
+
+    # The same run serves the drift's benchmark.
+    assert critic_drift.main(["--quick", "--data-dir", str(tmp_path)]) == 0
+    drift = json.loads((folder / "critic_drift.json").read_text())
+    assert [len(drift["arms"][arm]) for arm in critic_drift.ARMS] == [3, 3]
+    assert any("steps_off" in entry for entry in drift["arms"]["watched"])
+    assert drift["held"].keys() == {"fresh", "stale"}
+    assert sampled.items() <= {p: p.stat().st_mtime_ns for p in tmp_path.rglob("rollouts*.parquet")}.items()
+
+
+def drift_results(**changes: Any) -> dict[str, Any]:
+    far = [{"bias": 0.3 * i / 4, "steps_off": 0.0, "correction_shift": 0.0} for i in range(5)]
+    watched = [{"bias": 0.1, "correction_shift": 0.0}, {"bias": 0.2, "correction_shift": -0.4}]
+    held = {"stale": {"caught": True}, "fresh": {"caught": False}}
+    return {"arms": {"far": far, "watched": watched} | changes, "held": held | changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "criterion"),
+    [
+        ({"far": [{"bias": 0.1, "steps_off": 0.0}] * 4}, "far: the level drifts by more than 10 points"),
+        ({"far": [{"bias": 0.0}, {"bias": 0.5, "steps_off": 1.0}]}, "far: at least 3 paid checks"),
+        ({"watched": [{"bias": 0.3, "correction_shift": 0.0}]}, "watched: it reacted"),
+        ({"stale": {"caught": False}}, "stale: caught"),
+        ({"fresh": {"caught": True}}, "fresh: not caught"),
+    ],
+)
+def test_what_the_drift_must_show_fails_alone(changes: Any, criterion: str) -> None:
+    assert all(judge(drift_results(), critic_drift.CRITERIA).values())
+    judged = judge(drift_results(**changes), critic_drift.CRITERIA)
+    assert [name for name, met in judged.items() if not met] == [criterion]
+
+
+def test_both_arms_say_what_they_do_whatever_the_configuration_says() -> None:
+    """phone-l3-tiny.yaml only watches: an arm that left a reaction to it would not react."""
+    reactions = {"actor.drift.recalibrate", "actor.drift.step_weight_to_zero"}
+    assert {arm: set(settings.values()) for arm, settings in critic_drift.ARMS.items()} == {
+        "far": {"false"},
+        "watched": {"true"},
+    }
+    assert all(settings.keys() == reactions for settings in critic_drift.ARMS.values())
