@@ -1,6 +1,7 @@
 """A critic beside an actor that moves far away from it: the monitor's curve, and whether staleness is caught.
 
     python benchmarks/critic_drift.py --config configs/phone-l3-tiny.yaml --run quality-seed0
+    python benchmarks/critic_drift.py --quick          # after critic_quality.py --quick: a minute, no figures
 
 Wants a run whose stages up to critic_report are made. Its actor is trained twice more, in runs of their own
 that link these stages, without the KL's hold and with a larger step, a paid check every few updates:
@@ -29,6 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks._measuring import RESULTS, ROOT, conclude
+from benchmarks.critic_quality import QUICK
 from benchmarks.demo_seeds import machine_facts
 from pipeline.errors import ArtifactError
 
@@ -39,9 +41,23 @@ FAR = {
     "actor.on_weak_critic": "allow",
     "actor.stops": "{max_kl: null, max_length_change: null, falling_evaluations: 0}",
 }
+QUICK_ACTOR = (
+    "actor.tasks_per_update=4",
+    "actor.updates_per_iteration=1",
+    "actor.max_refills=0",
+    "actor.warmup_updates=1",
+    "actor.chain={num_attempts: 1, draws: 4}",
+    "actor.evaluate_every=9",
+    "actor.evaluate_tasks=2",
+    "actor.drift.states=4",
+    "actor.drift.num_continuations=2",
+    "actor.drift.sibling_sets=1",
+    "actor.drift.sibling_size=2",
+)
+"""With the settings of `critic_quality.py --quick`: shows nothing but that all of this works."""
 ARMS = {
     "far": {"actor.drift.recalibrate": "false", "actor.drift.step_weight_to_zero": "false"},
-    "watched": {},
+    "watched": {"actor.drift.recalibrate": "true", "actor.drift.step_weight_to_zero": "true"},
 }
 
 
@@ -177,9 +193,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--iterations", type=int, default=16)
     parser.add_argument("--paid-every", type=int, default=4, help="updates between paid checks")
+    parser.add_argument("--results", type=Path, help="default: benchmarks/results/critic_drift.json")
+    parser.add_argument(
+        "--quick", action="store_true", help="on the run of critic_quality.py --quick; judges nothing"
+    )
     parser.add_argument("--tasks", type=int, default=200, help="for the two policies held beside the critic")
     options = parser.parse_args(argv)
     data_dir = options.data_dir.resolve()
+    if options.quick:
+        data_dir /= "quick"
+        options.settings = [*QUICK, *QUICK_ACTOR, *options.settings]
+        options.iterations, options.paid_every, options.tasks = 3, 1, 8
+    path = options.results or (data_dir if options.quick else RESULTS) / "critic_drift.json"
     if not (data_dir / options.run / "critic_report" / "manifest.json").is_file():
         raise SystemExit(
             f"{data_dir / options.run} has no finished critic_report; make it, or name another --run"
@@ -207,9 +232,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(arm, entry["iteration"], *(f"{k} {v:.3f}" for k, v in told.items() if v is not None))
     for name, found in held.items():
         print(name, *(f"{k} {found[k]:.3f}" for k in ("bias", "slope", "skill", "rho_a") if k in found))
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "critic_drift.svg").write_text(picture(arms) + "\n", encoding="utf-8")
-    return conclude(RESULTS / "critic_drift.json", results, CRITERIA)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".svg").write_text(picture(arms) + "\n", encoding="utf-8")
+    if options.quick:
+        path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        return 0
+    return conclude(path, results, CRITERIA)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,23 @@
 """How good critics get, and how that moves with label budget, kind of target and size of the trunk.
 
-    python benchmarks/critic_quality.py --config configs/phone-l3-tiny.yaml          # seeds 0, 1, 2
-    python benchmarks/critic_quality.py --config configs/demo.yaml --seeds 0 --variants soft soft@25
+    python benchmarks/critic_quality.py                    # configs/phone-l3-tiny.yaml, seeds 0, 1, 2
+    python benchmarks/critic_quality.py --quick            # minutes: tiny sizes, results beside its runs
 
-For each seed the stages up to critic_report are made once, in `<data dir>/quality-seed<k>`. Every variant
-then fits a critic in this process on the same rollouts and continuations (or a share of them) and is judged
-on the same audit: labels and audit are sampled once. A variant's figures are kept in the seed's folder, so
-the same command goes on where it was stopped. First errors are held against the solver's first fatal step
-and against the verifiers' events.
+For each seed the stages up to critic_report are made once, in `<data dir>/quality-seed<k>`. `soft` is the
+critic that they made; every other variant fits one in this process on the same rollouts and continuations (or
+a share of them), and all are judged on the same audit. Nothing is sampled but by the stages. Stages resume by
+themselves and a variant's figures are kept in the seed's folder, so the same command goes on where it was
+stopped. First errors are held against the solver's first fatal step and against the verifiers' events.
 
 Variants: `soft` (the method), `soft@25`, `soft@50` (share of the continuations' tokens), `kappa0`, one for
-each target rule, and `trunk:<name>` for the trunks named by --trunk NAME=section.key=value[,...]: the sft
-stage with these settings, in a run of its own.
-Results: benchmarks/results/critic_quality.json and .svg. Exits 1 if a criterion fails.
+each target rule, and `trunk:layers<k>`, the policy's first k layers as the trunk. Trunks of another make are
+named by --trunk NAME=FOLDER, a model with the policy's tokenizer, or NAME=section.key=value[,...]: the sft
+stage with these settings on the seed's tasks, in a run of its own; --variants then says `trunk:NAME`.
+
+Two CPU cores take about an hour a seed, three in all: what the demo's stages took, times how many more
+tokens `vdapo plan` counts for this configuration, is 22 minutes of stages (sft 11, critic 4, critic_report 4)
+and some 4 for each of ten more fits. A trunk that sft makes takes another 11 a seed.
+Results: benchmarks/results/critic_quality.json, .md (the table) and .svg. Exits 1 if a criterion fails.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -53,11 +59,41 @@ from pipeline.statistics import Interval, interval_dict
 from pipeline.tables import rollouts_from, tasks_from
 from pipeline.types import Label, Rollout, Task
 from stages.continuing import is_whole
+from stages.labels import samples_of
 from stages.settings import Config
+from stages.sibling_sets import ranked_sets
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
-VARIANTS = ("soft", "soft@25", "soft@50", "kappa0", *RULES)
+VARIANTS = ("soft", "soft@25", "soft@50", "kappa0", *RULES, "trunk:layers1", "trunk:layers2")
 SHOWN = ("ev", "ev_within", "rho_a", "ece_excess", "skill_over_task_rate")
+TITLES = {
+    "ev": "EV",
+    "ev_within": "EV within rollouts",
+    "rho_a": "advantage correlation",
+    "ece_excess": "ECE above its floor",
+    "skill_over_task_rate": "skill over task rate",
+    "first_error_solver": "first error, solver: exact",
+    "first_error_events": "first error, events: exact",
+}
+QUICK = (
+    "engine.max_live=64",
+    "training={threads: 1, micro_batch_tokens: 4096}",
+    "tasks={num_companies: 16, num_train: 32, num_val: 8, num_test: 8, level_shares: {1: 1.0}}",
+    "sft={model: {hidden_size: 48, num_layers: 2, num_heads: 2, num_kv_heads: 1, head_dim: 24, "
+    "intermediate_size: 96, vocab_size: 512, initializer_range: 0.12}, num_demonstrations: 192, "
+    "shares: {oracle: 0.3, over_collector: 0.5, noisy_adaptive: 0.2}, num_updates: 100, warmup_updates: 5, "
+    "batch_rows: 16, learning_rate: 0.01}",
+    "rollouts.sampling.max_response_tokens=256",
+    "actor.sampling.max_response_tokens=256",
+    "evaluation.sampling.max_response_tokens=256",
+    "labels={max_states: 48, num_continuations: 2}",
+    "critic={fit_share: 0.5, validate_share: 0.25, head_updates: 2, head_learning_rate: 0.001, "
+    "learning_rate: 0.0005, max_epochs: 2, batch_states: 64, evaluations_per_epoch: 1}",
+    "critic_report={tasks_per_split: 8, draws: 2, num_continuations: 2, bootstrap: 100, guided: false, "
+    "sibling_sets: 0, probe_rollouts: 0}",
+)
+"""Settings of --quick: a 60-thousand-parameter policy that shows nothing but that all of this works."""
+QUICK_VARIANTS = ("soft", "soft@50", "kappa0", "monte_carlo", "td", "trunk:layers1")
 AIMS = {"ev": 0.7, "ev_within": 0.5, "rho_a": 0.6}
 MAX_EXCESS = 0.02
 
@@ -70,21 +106,27 @@ def of_soft(results: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def above(results: Any, name: str, threshold: float, bound: str) -> bool:
-    """Returns whether a figure of the method, or its lower bound, is above a threshold at every seed."""
-    numbers = [row[name][bound] for row in of_soft(results)]
-    return all(number is not None and number > threshold for number in numbers)
+def above_zero(results: Any, name: str) -> bool:
+    """Returns whether the lower bound of a figure of the method is above 0 at every seed."""
+    bounds = [row[name]["low"] for row in of_soft(results)]
+    return all(bound is not None and bound > 0 for bound in bounds)
+
+
+def reached(results: Any, name: str, aim: float) -> bool:
+    """Returns whether a figure of the method is at least its aim at every seed."""
+    values = [row[name]["value"] for row in of_soft(results)]
+    return all(value is not None and value >= aim for value in values)
 
 
 CRITERIA: dict[str, Any] = {
-    "explained variance within rollouts above 0, interval": lambda r: above(r, "ev_within", 0, "low"),
-    "advantage correlation above 0, interval": lambda r: above(r, "rho_a", 0, "low"),
-    **{
-        f"aim: {name} >= {aim}": lambda r, n=name, a=aim: above(r, n, a, "value")
-        for name, aim in AIMS.items()
-    },
+    "explained variance within rollouts above 0, interval": lambda r: above_zero(r, "ev_within"),
+    "advantage correlation above 0, interval": lambda r: above_zero(r, "rho_a"),
+    **{f"aim: {name} >= {aim}": lambda r, n=name, a=aim: reached(r, n, a) for name, aim in AIMS.items()},
     "aim: calibration error within .02 of its floor": lambda r: all(
         row["ece_excess"]["value"] <= MAX_EXCESS for row in of_soft(r)
+    ),
+    "first errors measured against solver and events": lambda r: all(
+        row[f"first_error_{who}"]["num_wrong"] > 0 for row in r["rows"] for who in ("solver", "events")
     ),
 }
 
@@ -97,8 +139,13 @@ class Material:
         folder: of the run.
         tasks: by id.
         rollouts: of the rollouts stage.
+        sampled: everything that the labels stage sampled.
         samples: continuations by state.
         audited: everything that the audit sampled.
+        values: the audit's values of the critic stage's critic, by rollout.
+        made: how that critic was made.
+        policy_digest: of the starting policy.
+        digests: of all of these.
     """
 
     def __init__(self, config: Config, folder: Path) -> None:
@@ -110,9 +157,14 @@ class Material:
             return rollouts_from(opened[stage].table("rollouts"), opened[stage].table("steps"))
 
         self.rollouts = rollouts_of("rollouts")
-        self.samples: dict[StateRef, list[Rollout]] = defaultdict(list)
-        for r in rollouts_of("labels"):
-            self.samples[StateRef(r.parent_rollout_ids[0], r.start_step_index, r.context)].append(r)
+        self.sampled = rollouts_of("labels")
+        ids = {r.rollout_id for r in self.rollouts}
+        self.samples = samples_of(self.sampled, ids, config.labels.num_continuations)
+        self.values: dict[str, list[float]] = defaultdict(list)
+        for row in opened["critic_report"].table("values").to_pylist():  # by rollout, steps in order
+            self.values[row["rollout_id"]].append(row["value"])
+        self.made = opened["critic"].report
+        self.digests = [opened[name].content_digest for name in STAGES]
         self.audited = rollouts_of("critic_report")
         report = json.loads((folder / "critic_report" / "report.json").read_text("utf-8"))
         self.policy_digest: str = report["policy_digest"]
@@ -180,7 +232,15 @@ def fitted(
 
     rollouts, own = part("fit")
     own = [label for label in own if rule == "soft" or label.label_source == rule]
-    rows = critic_rows(rollouts, own)
+    rows = critic_rows(rollouts, own, class_balance=settings.class_balance)
+    ranked = []
+    if settings.rank_weight:
+        parents = {
+            r.rollout_id: r
+            for r in material.rollouts
+            if part_of.get(material.tasks[r.task_id].cluster) == "fit"
+        }
+        ranked = ranked_sets(material.sampled, parents, first_draw=config.labels.num_continuations)
     bootstrap = None
     if rule in BOOTSTRAPPED:
         ids = {label.rollout_id for label in own}
@@ -204,6 +264,7 @@ def fitted(
         keep=keep,
         drop=lambda number: stored.pop(number, None),
         bootstrap=bootstrap,
+        ranked=ranked,
     )
     with torch.no_grad():
         model.load_state_dict(stored[result.best])
@@ -219,25 +280,30 @@ def fitted(
     return trainer, calibrator, facts
 
 
-def judged(material: Material, trainer: Any, calibrator: Any) -> dict[str, Any]:
-    """Returns the figures of a critic on the seed's audit, bare states."""
+def values_of(material: Material, trainer: Any, calibrator: Any) -> dict[str, np.ndarray]:
+    """Returns a critic's calibrated values of the audit's bare rollouts."""
     from critics.contract import read_value_logits
     from critics.rows import value_positions
     from pipeline.training import TrainingRow
-    from stages.critic_report import audit_data
 
-    config = material.config
     whole = [r for r in material.audited if is_whole(r) and r.reward is not None and r.steps and not r.guided]
     rows = [
         TrainingRow(np.array((*r.prompt_token_ids, *r.response_token_ids), dtype=np.int32)) for r in whole
     ]
     z = read_value_logits(
-        trainer.model, rows, [value_positions(r) for r in whole], config.training.micro_batch_tokens
+        trainer.model, rows, [value_positions(r) for r in whole], material.config.training.micro_batch_tokens
     )
-    values = {
+    return {
         r.rollout_id: calibrator(logits, step_index=np.array([step.step_index for step in r.steps]))
         for r, logits in zip(whole, z, strict=True)
     }
+
+
+def judged(material: Material, values: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Returns the figures of a critic on the seed's audit, bare states."""
+    from stages.critic_report import audit_data
+
+    config = material.config
     bare = [r for r in material.audited if not r.guided]
     start: Any = SimpleNamespace(config=config)
     audit = audit_data(start, bare, values, list(material.tasks.values()))
@@ -293,30 +359,97 @@ def rows_of_seed(options: argparse.Namespace, seed: int, data_dir: Path) -> list
     material = Material(config, data_dir / run)
     trunks = dict(text.split("=", 1) for text in options.trunk)
     rows = []
-    for variant in (*options.variants, *(f"trunk:{name}" for name in trunks)):
+    for variant in options.variants:
         kept = data_dir / run / "quality" / f"{variant.replace(':', '-')}.json"
-        key = digest(variant, trunks, config.model_dump(mode="json"), material.policy_digest)
+        said = trunks.get(variant.removeprefix("trunk:"), "")
+        key = digest(variant, said, config.critic.model_dump(mode="json"), material.digests)
         if kept.is_file() and (row := json.loads(kept.read_text("utf-8")))["key"] == key:
             rows.append(row)
             continue
-        trunk = data_dir / run / "sft" / "policy"
-        if variant.startswith("trunk:"):
-            name = variant.removeprefix("trunk:")
-            own = f"{run}-trunk-{name}"
-            make_stages(
-                options.config, own, ("tasks", "sft"), [*settings, *trunks[name].split(",")], data_dir
-            )
-            trunk = data_dir / own / "sft" / "policy"
-            check_same_tokenizer(trunk, data_dir / run / "sft" / "policy")
-        labels, rule, tokens = material.labels("soft" if variant.startswith("trunk:") else variant)
-        trainer, calibrator, facts = fitted(material, labels, rule, trunk)
-        row = {"key": key, "seed": seed, "variant": variant, "label_tokens": tokens} | facts
-        row |= judged(material, trainer, calibrator)
+        row = {"key": key, "seed": seed, "variant": variant} | row_of(options, material, variant, said)
         kept.parent.mkdir(exist_ok=True)
-        kept.write_text(json.dumps(row) + "\n", encoding="utf-8")
+        whole = kept.with_suffix(".part")
+        whole.write_text(json.dumps(row) + "\n", encoding="utf-8")
+        whole.replace(kept)
         rows.append(row)
         print_row(row)
     return rows
+
+
+def row_of(options: argparse.Namespace, material: Material, variant: str, said: str) -> dict[str, Any]:
+    """Returns a variant's figures; `said` is what --trunk says of its trunk."""
+    is_trunk = variant.startswith("trunk:")
+    labels, rule, tokens = material.labels("soft" if is_trunk else variant)
+    trunk = material.folder / "sft" / "policy"
+    if is_trunk:
+        trunk = trunk_of(options, material, variant.removeprefix("trunk:"), said)
+    facts: dict[str, Any] = {"label_tokens": tokens, "trunk_parameters": parameters_of(trunk)}
+    if variant == "soft" and material.config.labels.target == "soft":
+        made = material.made
+        facts |= {name: made[name] for name in ("converged", "updates")}
+        facts["fitted_rows"] = made["labelled_rollouts"]["fit"]
+        values = {name: np.array(of) for name, of in material.values.items()}
+    else:
+        trainer, calibrator, how = fitted(material, labels, rule, trunk)
+        facts |= how
+        values = values_of(material, trainer, calibrator)
+    return facts | judged(material, values)
+
+
+def trunk_of(options: argparse.Namespace, material: Material, name: str, said: str) -> Path:
+    """Returns the folder of a named trunk, made if need be.
+
+    Raises:
+        SystemExit: nothing says what it is, or it reads other tokens.
+    """
+    policy = material.folder / "sft" / "policy"
+    if not said:
+        if not name.startswith("layers") or not name.removeprefix("layers").isdigit():
+            raise SystemExit(f"trunk:{name}: say what it is by --trunk {name}=FOLDER or {name}=sft.key=value")
+        return with_layers(policy, int(name.removeprefix("layers")), material.folder / "quality" / name)
+    trunk = Path(said)
+    if not trunk.is_dir():
+        own = material.folder.with_name(f"{material.folder.name}-trunk-{name}")
+        own.mkdir(exist_ok=True)
+        if not (own / "tasks").exists():
+            os.symlink(material.folder / "tasks", own / "tasks", target_is_directory=True)
+        settings = [*options.settings, f"run.seed={material.config.run.seed}", *said.split(",")]
+        make_stages(options.config, own.name, ("sft",), settings, own.parent)
+        trunk = own / "sft" / "policy"
+    check_same_tokenizer(trunk, policy)
+    return trunk
+
+
+def with_layers(policy: Path, num_layers: int, folder: Path) -> Path:
+    """Returns a folder with the first layers of a policy.
+
+    Raises:
+        SystemExit: it has no more than these.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from pipeline.models import load_tokenizer
+
+    model: Any = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32, local_files_only=True)
+    if not 0 < num_layers < model.config.num_hidden_layers:
+        raise SystemExit(f"trunk:layers{num_layers}: the policy has {model.config.num_hidden_layers} layers")
+    model.model.layers = model.model.layers[:num_layers]
+    model.config.num_hidden_layers = num_layers
+    if getattr(model.config, "layer_types", None):
+        model.config.layer_types = model.config.layer_types[:num_layers]
+    model.save_pretrained(folder)
+    load_tokenizer(policy).save_pretrained(folder)
+    return folder
+
+
+def parameters_of(folder: Path) -> int:
+    """Returns the parameters of a model folder, by the planner."""
+    from transformers import AutoConfig
+
+    from pipeline.planner import shape_of
+
+    return shape_of(AutoConfig.from_pretrained(folder, local_files_only=True)).parameters
 
 
 def check_same_tokenizer(one: Path, other: Path) -> None:
@@ -346,26 +479,74 @@ def print_row(row: dict[str, Any]) -> None:
     )
 
 
+def figure_of(row: dict[str, Any], name: str) -> dict[str, float | None]:
+    """Returns a figure of a row with its bounds: of first errors the share found exactly."""
+    found: dict[str, Any] = row[name]
+    return found["exact"] if name.startswith("first_error") else found
+
+
+def over_seeds(rows: Sequence[dict[str, Any]], name: str) -> dict[str, float | None]:
+    """Returns the mean of a figure over seeds, with the lowest and the highest of their bounds."""
+    found = [figure_of(row, name) for row in rows]
+    values = [x["value"] for x in found]
+    if any(value is None for value in values):
+        return {"value": None, "low": None, "high": None}
+    lows, highs = ([x[side] for x in found if x[side] is not None] for side in ("low", "high"))
+    return {
+        "value": float(np.mean([value for value in values if value is not None])),
+        "low": min(lows, default=None),
+        "high": max(highs, default=None),
+    }
+
+
+def as_markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """Returns the table: a line per variant, means over seeds, brackets from lowest to highest bound."""
+    variants = list(dict.fromkeys(row["variant"] for row in rows))
+    lines = [
+        f"| variant | seeds | label tokens | trunk | converged | {' | '.join(TITLES.values())} |",
+        "|---|---|---|---|---|" + "---|" * len(TITLES),
+    ]
+    for variant in variants:
+        own = [row for row in rows if row["variant"] == variant]
+        tokens, size = (np.mean([row[name] for row in own]) for name in ("label_tokens", "trunk_parameters"))
+        cells = [f"{tokens:,.0f}", f"{size:,.0f}", f"{sum(row['converged'] for row in own)} of {len(own)}"]
+        cells += [cell(over_seeds(own, name)) for name in TITLES]
+        lines.append(f"| {variant} | {len(own)} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def picture(rows: Sequence[dict[str, Any]]) -> str:
-    """Returns EV within rollouts of every variant and seed, with intervals."""
-    from pipeline.report.plots import points
+    """Returns one drawing: a panel per figure, a line per variant, a point with its interval per seed."""
+    from pipeline.report.plots import BLUE, GREY, draw
 
-    ordered = sorted(
-        rows, key=lambda row: list(dict.fromkeys(r["variant"] for r in rows)).index(row["variant"])
-    )
-    names = [f"{row['variant']}, seed {row['seed']}" for row in ordered]
+    variants = list(dict.fromkeys(row["variant"] for row in rows))
+    seeds = sorted({row["seed"] for row in rows})
 
-    def numbers(part: str) -> list[float]:
-        return [math.nan if row["ev_within"][part] is None else row["ev_within"][part] for row in ordered]
+    def paint(axes: Any) -> None:
+        figure = axes.figure
+        axes.remove()
+        panels = figure.subplots(1, len(TITLES), sharey=True)
+        for panel, (name, title) in zip(panels, TITLES.items(), strict=True):
+            for row in rows:
+                found = figure_of(row, name)
+                if (value := found["value"]) is None:
+                    continue
+                low, high = (value if found[side] is None else found[side] for side in ("low", "high"))
+                at = (
+                    variants.index(row["variant"])
+                    + 0.5 * (seeds.index(row["seed"]) + 0.5) / len(seeds)
+                    - 0.25
+                )
+                errors = [[max(0.0, value - low)], [max(0.0, high - value)]]
+                panel.errorbar([value], [at], xerr=errors, fmt="o", ms=3, color=BLUE, capsize=2)
+            panel.axvline(
+                AIMS.get(name, MAX_EXCESS if name == "ece_excess" else 0), color=GREY, ls="--", lw=1
+            )
+            panel.set_title(title, fontsize=9)
+        panels[0].set_yticks(range(len(variants)), labels=variants)
+        panels[0].set_ylim(len(variants) - 0.5, -0.5)
 
-    return points(
-        "quality",
-        names,
-        numbers("value"),
-        numbers("low"),
-        numbers("high"),
-        x_label="EV within rollouts, 95 %",
-    )
+    return draw("quality", paint, size=(2.1 * len(TITLES), 1.2 + 0.4 * len(variants)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -374,13 +555,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--config", default="configs/phone-l3-tiny.yaml")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS))
-    parser.add_argument("--trunk", nargs="+", default=[], metavar="NAME=section.key=value,...")
+    parser.add_argument("--seeds", type=int, nargs="+", help="default: 0 1 2, with --quick 0")
+    parser.add_argument("--variants", nargs="+", help=f"default: {' '.join(VARIANTS)}")
+    parser.add_argument("--trunk", nargs="+", default=[], metavar="NAME=FOLDER or NAME=section.key=value,...")
+    parser.add_argument(
+        "--quick", action="store_true", help="one seed at tiny sizes, to see that all works; judges nothing"
+    )
     parser.add_argument("--set", nargs="+", default=[], metavar="section.key=value", dest="settings")
     parser.add_argument("--data-dir", type=Path, default=ROOT / "data")
-    parser.add_argument("--results", type=Path, default=RESULTS / "critic_quality.json")
+    parser.add_argument("--results", type=Path, help="default: benchmarks/results/critic_quality.json")
     options = parser.parse_args(argv)
+    if options.quick:
+        options.data_dir = options.data_dir / "quick"  # no figure of it may pass for a result
+        options.settings = [*QUICK, *options.settings]
+    options.seeds = options.seeds or ([0] if options.quick else [0, 1, 2])
+    options.variants = options.variants or list(QUICK_VARIANTS if options.quick else VARIANTS)
+    options.results = (
+        options.results or (options.data_dir if options.quick else RESULTS) / "critic_quality.json"
+    )
     rows: list[dict[str, Any]] = []
     results: dict[str, Any] = {}
     for seed in options.seeds:
@@ -396,8 +588,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.results.parent.mkdir(parents=True, exist_ok=True)
         options.results.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         options.results.with_suffix(".svg").write_text(picture(rows) + "\n", encoding="utf-8")
-    for row in rows:
-        print_row(row)
+        options.results.with_suffix(".md").write_text(as_markdown(rows), encoding="utf-8")
+    print(as_markdown(rows))
+    if options.quick:
+        return 0
     return conclude(options.results, results, CRITERIA)
 
 

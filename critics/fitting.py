@@ -17,8 +17,9 @@ import numpy as np
 from critics.audit import AuditData
 from critics.bootstrap import Bootstrap
 from critics.intervals import resample_counts
-from critics.logistic import logit, sigmoid
+from critics.logistic import binomial_regression, logit, sigmoid
 from critics.quality import brier_terms, explained_variance_within
+from critics.ranking import RankedSet, sets_of_update, with_ranking
 from critics.rows import COLUMNS, normalised, num_states, state_weight, value_positions
 from critics.targets import label_counts
 from pipeline.errors import ArtifactError
@@ -63,6 +64,12 @@ class FitSettings(Protocol):
     def patience(self) -> int: ...  # noqa: D102
     @property
     def error_weight(self) -> float: ...  # noqa: D102
+    @property
+    def class_balance(self) -> str: ...  # noqa: D102
+    @property
+    def value_loss(self) -> str: ...  # noqa: D102
+    @property
+    def rank_weight(self) -> float: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +254,7 @@ def fit(
     on_update: Callable[[dict[str, float]], None] = _nothing,
     on_evaluation: Callable[[dict[str, Any]], None] = _nothing,
     bootstrap: Bootstrap | None = None,
+    ranked: Sequence[RankedSet] = (),
 ) -> FitResult:
     """Returns how the fit went; the weights of `result.best` are those that `keep(result.best)` stored.
 
@@ -266,6 +274,8 @@ def fit(
         on_evaluation: sees each evaluation.
         bootstrap: makes the targets of the rows anew from the critic's own values at the start of each epoch;
             None keeps the rows' targets.
+        ranked: sibling sets of the fit clusters, dealt over each epoch's updates. A set's loss is the mean
+            over its pairs, and its weight makes the mean over an epoch's updates the mean over the sets.
 
     Raises:
         ArtifactError: nothing to fit or to validate on.
@@ -279,7 +289,7 @@ def fit(
     shift = base_logit(fit_rows)
     # Rows without any error verdict still need the loss's columns, which `critic_rows` always gives.
     error_weight = settings.error_weight if any(row.columns[COLUMNS[2]].any() for row in fit_rows) else 0.0
-    loss = critic_loss(base_logit=shift, error_weight=error_weight)
+    loss = critic_loss(base_logit=shift, error_weight=error_weight, value_loss=settings.value_loss)
     trainer.learning_rate = learning_rate(plan, settings)
     now = dict(state) if state else _fresh_state()
     if now["num_updates"] != trainer.num_updates:
@@ -309,7 +319,12 @@ def fit(
             if rows is None:
                 rows = bootstrap.retargeted(fit_rows, now["bootstrap"])
         failpoint("critic.update.before")
-        metrics = trainer.update(rows_of_update(rows or fit_rows, plan, taken, seed), loss)
+        chosen, ranking = rows_of_update(rows or fit_rows, plan, taken, seed), {}
+        if settings.rank_weight > 0 and ranked and (sets := sets_of_update(ranked, plan, taken, seed)):
+            weight = settings.rank_weight * plan.per_epoch / len(ranked)
+            chosen, total = with_ranking(trainer, chosen, sets, weight=weight)
+            ranking = {"rank_loss": total / len(sets)}
+        metrics = trainer.update(chosen, loss) | ranking
         failpoint("critic.update.after")
         now |= {
             "num_updates": trainer.num_updates,
@@ -355,6 +370,12 @@ def task_brier(p: np.ndarray, validation: HeldOut) -> np.ndarray:
     return np.bincount(tasks, weights=weights * terms) / np.bincount(tasks, weights=weights)
 
 
+def level_shift(logits: np.ndarray, validation: HeldOut) -> float:
+    """Returns the constant that brings the logits [N] to the level of the validation counts."""
+    counts = validation.num_success, validation.num_samples
+    return float(binomial_regression(np.ones((len(logits), 1)), *counts, ridge=1e-6, offset=logits)[0])
+
+
 def paired_se(ours: np.ndarray, theirs: np.ndarray, seed: int) -> float:
     """Returns the bootstrap standard error, by task, of mean(ours - theirs)."""
     counts = resample_counts(len(ours), NUM_RESAMPLES, seed)
@@ -370,7 +391,9 @@ def _evaluate(
     now: dict[str, Any],
     seed: int,
 ) -> dict[str, Any]:
-    p = sigmoid(validation.logits(trainer) + shift)
+    z = validation.logits(trainer) + shift
+    # Weights by class move the level of all values, which calibration undoes: what is left is judged.
+    p = sigmoid(z + level_shift(z, validation) if settings.class_balance == "label" else z)
     brier = task_brier(p, validation)
     update = trainer.num_updates
     # A gain counts from the last evaluation that gained a whole standard error: small gains add up.

@@ -92,6 +92,7 @@ def make(start: Start) -> None:
             on_update=on_update,
             on_evaluation=on_evaluation,
             bootstrap=data.bootstrap,
+            ranked=data.ranked,
         )
 
     trainer.close()
@@ -141,6 +142,7 @@ def make(start: Start) -> None:
             "updates": result.num_updates,
             "clusters": {part: sum(v == part for v in data.part_of.values()) for part in data.num_rollouts},
             "labelled_rollouts": data.num_rollouts,
+            **({"ranked_sets": len(data.ranked)} if data.ranked else {}),
             "calibrator": {
                 "slope": calibrator.slope,
                 "shift": calibrator.shift,

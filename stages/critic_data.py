@@ -10,6 +10,7 @@ from typing import Any
 from critics.bootstrap import Bootstrap
 from critics.calibration import check_states
 from critics.fitting import HeldOut, check_enough, held_out
+from critics.ranking import RankedSet
 from critics.rows import critic_rows
 from critics.rules import BOOTSTRAPPED, RULES
 from critics.splits import Part, split_clusters
@@ -20,6 +21,7 @@ from pipeline.tables import labels_from, rollouts_from, tasks_from
 from pipeline.training import TrainingRow
 from pipeline.types import Label, Rollout
 from stages.settings import Critic
+from stages.sibling_sets import ranked_sets
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Data:
         validation: states that decide convergence.
         calibration: states that calibrate.
         bootstrap: makes the fit rows' targets from the critic itself; None for targets that are labels.
+        ranked: sibling sets of the companies that fit; empty without `critic.rank_weight`.
     """
 
     labels: list[Label]
@@ -45,6 +48,7 @@ class Data:
     validation: HeldOut
     calibration: HeldOut
     bootstrap: Bootstrap | None = None
+    ranked: tuple[RankedSet, ...] = ()
 
 
 def trunk_of(start: Start) -> Path:
@@ -82,9 +86,8 @@ def data_of(start: Start) -> Data:
     labels = labels_from(start.inputs["labels"].table("labels"))
     source = start.inputs["rollouts"]
     labelled = {label.rollout_id for label in labels}
-    rollouts = [
-        r for r in rollouts_from(source.table("rollouts"), source.table("steps")) if r.rollout_id in labelled
-    ]
+    everything = rollouts_from(source.table("rollouts"), source.table("steps"))
+    rollouts = [r for r in everything if r.rollout_id in labelled]
     # Whose chances the labels count; whoever uses the critic compares it with the policy that plays there.
     check_labels(labels, rollouts, tasks, label_policy_digest=labels[0].label_policy_digest if labels else "")
     part_of = split_clusters(
@@ -109,10 +112,11 @@ def data_of(start: Start) -> Data:
         first=rollouts[0],
         part_of=part_of,
         num_rollouts={part: len(own) for part, own in members.items()},
-        fit=critic_rows(members["fit"], fitted),
+        fit=critic_rows(members["fit"], fitted, class_balance=settings.class_balance),
         validation=held_out(members["validate"], label_lists["validate"]),
         calibration=held_out(members["calibrate"], label_lists["calibrate"]),
         bootstrap=bootstrap_of(members["fit"], fitted, rule, made),
+        ranked=ranked_of(start, [r for r in everything if part_of.get(cluster[r.task_id]) == "fit"], made),
     )
     check_enough(data.fit, data.validation)
     check_states(len(data.calibration.row))
@@ -135,3 +139,28 @@ def bootstrap_of(
     labelled = {label.rollout_id for label in labels}
     rows = [rollout for rollout in rollouts if rollout.rollout_id in labelled]
     return Bootstrap.of(rows, 0.0 if rule == "td" else made["td_lam"])
+
+
+def ranked_of(start: Start, parents: Sequence[Rollout], made: Mapping[str, Any]) -> tuple[RankedSet, ...]:
+    """Returns the labels stage's sibling sets of these rollouts, those with a clear pair; none if unused.
+
+    Args:
+        start: the stage's.
+        parents: rollouts of the companies that fit.
+        made: the labels stage's settings.
+
+    Raises:
+        ArtifactError: they are to be ranked and there are none.
+    """
+    if not (weight := start.config.critic.rank_weight):
+        return ()
+    source = start.inputs["labels"]
+    sampled = rollouts_from(source.table("rollouts"), source.table("steps"))
+    sets = ranked_sets(sampled, {r.rollout_id: r for r in parents}, first_draw=made["num_continuations"])
+    if not sets:
+        raise ArtifactError(
+            f"critic.rank_weight = {weight}, and no sibling set of the fitting companies has two steps that "
+            "are clearly apart. Next: more labels.sibling_sets or labels.sibling_continuations, or "
+            "critic.rank_weight 0"
+        )
+    return tuple(sets)

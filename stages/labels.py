@@ -2,7 +2,8 @@
 
 A state gets n continuations, replayed exactly up to it and sampled on. It is chosen without looking at the
 samples that label it. Guided states are labelled inside their own context only. `labels.target` names what
-the critic is fitted to, `labels.max_tokens` what the continuations may cost.
+the critic is fitted to, `labels.max_tokens` what the continuations may cost. With `labels.sibling_sets`
+several next steps of one state are continued too, for the critic's ranking loss alone.
 
     make labels CONFIG=configs/demo.yaml
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from critics.anchors import StateRef, choose_states
@@ -19,6 +20,7 @@ from critics.label_audit import audit_labels
 from critics.rules import retarget
 from critics.targets import build_labels, check_labels
 from env.episodes import nothing
+from pipeline.ids import seed_of
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import (
     LABELS,
@@ -30,12 +32,13 @@ from pipeline.tables import (
     steps_table,
     tasks_from,
 )
-from pipeline.types import Rollout
+from pipeline.types import Rollout, Task
 from stages.backends import check_installed, make_player, policy_of
 from stages.continuing import continuations
 from stages.rollouts import counts_of, in_plan_order
 from stages.settings import Config
 from stages.shards import play_shards
+from stages.sibling_sets import SetsInPlay, sibling_state
 
 if TYPE_CHECKING:
     from stages.shards import Work
@@ -60,12 +63,19 @@ def make(start: Start) -> None:
         )
 
     def tokens_of(states: list[StateRef]) -> int:
-        own = sum(tokens_after(by_id[state.rollout_id], state) for state in states)
+        own = sum(tokens_after(by_id[state.rollout_id], state.step_index) for state in states)
         return settings.num_continuations * own
 
+    parents = sibling_parents(rollouts, tasks, settings.sibling_sets, start.seed)
+    for_sets = (
+        settings.sibling_size
+        * (1 + settings.sibling_continuations)
+        * sum(tokens_after(parent, sibling_state(start, parent)) for parent in parents)
+    )
     states = choose(settings.max_states)
     if settings.max_tokens is not None:
-        states = within_budget(choose, tokens_of, settings.max_tokens, len(states))
+        left = max(0, settings.max_tokens - for_sets)
+        states = within_budget(choose, tokens_of, left, len(states))
     size = settings.states_per_shard
     shards = [
         [
@@ -82,17 +92,32 @@ def make(start: Start) -> None:
         ]
         for i in range(0, len(states), size)
     ]
-    planned = sum(map(len, shards))
+    per_shard = max(1, size // settings.sibling_size)
+    sets = [
+        SetsInPlay(
+            start,
+            parents[i : i + per_shard],
+            tasks,
+            size=settings.sibling_size,
+            num_continuations=settings.sibling_continuations,
+            first_draw=settings.num_continuations,
+            purpose="labels",
+        )
+        for i in range(0, len(parents), per_shard)
+    ]
+    ids = [[request.rollout_id for request in shard] for shard in shards] + [s.item_ids() for s in sets]
+    planned = sum(map(len, ids))
     sampling = start.config.rollouts.sampling
     check_installed(start.config, engine=True)
     start.plan(
-        [[request.rollout_id for request in shard] for shard in shards],
+        ids,
         tables=(ROLLOUTS, STEPS),
         unit="continuations",
         estimate={
             "states": len(states),
+            **({"sibling_sets": len(parents)} if parents else {}),
             "continuations": planned,
-            "tokens_expected": tokens_of(states),
+            "tokens_expected": tokens_of(states) + for_sets,
             "tokens_at_most": planned * sampling.max_response_tokens,
         },
     )
@@ -102,26 +127,29 @@ def make(start: Start) -> None:
     def work_of(index: int) -> Work:
         # Shards that run beside each other end out of order, so nothing is cut off there.
         over = settings.max_tokens is not None and spent >= settings.max_tokens
-        return ([] if over and not start.config.engine.overlap_shards else shards[index]), nothing
+        if over and not start.config.engine.overlap_shards:
+            return [], nothing
+        if index < len(shards):
+            return shards[index], nothing
+        return sets[index - len(shards)].first, sets[index - len(shards)].after
 
     for index, played in play_shards(start, player, work_of):
         played = in_plan_order(played, start.shards()[index].item_ids)
         spent += sum(rollout.num_trainable_tokens for rollout in played)
         done, failed = counts_of(played)
-        unpaid = len(shards[index]) - len(played)
+        missing = len(ids[index]) - len(played)
+        # Siblings that are equal, or that end the episode, are not continued.
+        why = "no_sibling" if index >= len(shards) and played else "token_budget"
         start.commit(
             index,
             {"rollouts": rollouts_table(played), "steps": steps_table(played)},
             done=done,
             failed=failed,
-            skipped={"token_budget": unpaid} if unpaid else {},
+            skipped={why: missing} if missing else {},
         )
 
-    samples: dict[StateRef, list[Rollout]] = defaultdict(list)
-    for sample in rollouts_from(start.shard_table("rollouts"), start.shard_table("steps")):
-        samples[StateRef(sample.parent_rollout_ids[0], sample.start_step_index, sample.context)].append(
-            sample
-        )
+    sampled = rollouts_from(start.shard_table("rollouts"), start.shard_table("steps"))
+    samples = samples_of(sampled, by_id, settings.num_continuations)
     policy_digest = player.settings.policy_digest
     labels, recovery = build_labels(
         rollouts,
@@ -142,9 +170,40 @@ def make(start: Start) -> None:
     )
 
 
-def tokens_after(rollout: Rollout, state: StateRef) -> int:
+def tokens_after(rollout: Rollout, step_index: int) -> int:
     """Returns the tokens that the rollout itself sampled from a state on: what a continuation will cost."""
-    return sum(rollout.loss_mask[rollout.steps[state.step_index].token_start :])
+    return sum(rollout.loss_mask[rollout.steps[step_index].token_start :])
+
+
+def samples_of(
+    sampled: Iterable[Rollout], rollouts: Container[str], num_continuations: int
+) -> dict[StateRef, list[Rollout]]:
+    """Returns the fresh continuations of each chosen state, sibling sets left out.
+
+    Args:
+        sampled: everything that the stage sampled.
+        rollouts: ids of the rollouts that the states lie in.
+        num_continuations: n; siblings have draws from n on.
+    """
+    samples: dict[StateRef, list[Rollout]] = defaultdict(list)
+    for sample in sampled:
+        parent = sample.parent_rollout_ids[0]
+        if parent in rollouts and sample.draw < num_continuations:
+            samples[StateRef(parent, sample.start_step_index, sample.context)].append(sample)
+    return samples
+
+
+def sibling_parents(
+    rollouts: Sequence[Rollout], tasks: Mapping[str, Task], num_sets: int, seed: int
+) -> list[Rollout]:
+    """Returns a bare rollout of each of `num_sets` training tasks, chosen by hash; audits use other tasks."""
+    of_task: dict[str, Rollout] = {}
+    for rollout in sorted(rollouts, key=lambda r: seed_of(seed, "sibling parent", r.seed)):
+        usable = rollout.reward is not None and rollout.steps and not rollout.start_step_index
+        if usable and not rollout.guided and tasks[rollout.task_id].split == "train":
+            of_task.setdefault(rollout.task_id, rollout)
+    chosen = sorted(of_task, key=lambda task_id: seed_of(seed, "sibling task", task_id))[:num_sets]
+    return [of_task[task_id] for task_id in chosen]
 
 
 def within_budget(

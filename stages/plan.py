@@ -78,7 +78,8 @@ def work_of(config: Config) -> list[Work]:
     rollouts = rollouts_of_chain(config.rollouts.chain, config.rollouts.num_tasks or config.tasks.num_train)
     response = config.rollouts.sampling.max_response_tokens
     states = config.labels.max_states or rollouts * (len(config.labels.anchors) + 2)
-    labels = states * config.labels.num_continuations
+    siblings = config.labels.sibling_sets * config.labels.sibling_size
+    labels = states * config.labels.num_continuations + siblings * (1 + config.labels.sibling_continuations)
     report = config.critic_report
     audited = len(report.splits) * report.tasks_per_split * (1 + report.guided)
     heard = report.draws + turns * report.num_continuations  # of an audited task and context

@@ -279,6 +279,14 @@ class Labels(Section):
         "detailed", description="what pseudo-counts know of located errors: nothing, that one was, which"
     )
     states_per_shard: int = Field(128, ge=1, description="states that are committed together")
+    sibling_sets: int = Field(
+        0,
+        ge=0,
+        description="training tasks on which several next steps of one state are continued, for "
+        "critic.rank_weight: only sets of companies that fit the critic are used",
+    )
+    sibling_size: int = Field(5, ge=2, description="next steps drawn from such a state; equal ones are one")
+    sibling_continuations: int = Field(8, ge=2, description="fresh continuations after each of them")
 
 
 class Critic(Section):
@@ -295,6 +303,20 @@ class Critic(Section):
     evaluations_per_epoch: int = Field(4, ge=1, description="looks at the validation clusters")
     patience: int = Field(3, ge=1, description="evaluations running without a gain of one standard error")
     error_weight: float = Field(0.5, ge=0, description="of the error head's loss")
+    value_loss: Literal["bce", "mse"] = Field(
+        "bce", description="cross-entropy of the targets, or squared error as an ablation"
+    )
+    rank_weight: float = Field(
+        0.0,
+        ge=0,
+        description="of the loss that ranks sibling steps of the fitting companies (.2 is a start value); "
+        "0 is off, else labels.sibling_sets must be above 0",
+    )
+    class_balance: Literal["task", "label"] = Field(
+        "task",
+        description="task: every task weighs the same; label: and states of y >= .5 as much as the others, "
+        "at most 4:1",
+    )
     weight_decay: float = Field(0.01, ge=0, description="AdamW")
 
 
@@ -450,6 +472,16 @@ class Config(Section):
             )
         if self.critic.fit_share + self.critic.validate_share >= 1:
             raise ValueError("critic.fit_share + critic.validate_share must leave clusters to calibrate on")
+        if self.critic.rank_weight > 0 and not self.labels.sibling_sets:
+            raise ValueError(
+                f"critic.rank_weight = {self.critic.rank_weight} needs steps to rank: set "
+                "labels.sibling_sets above 0, or critic.rank_weight to 0"
+            )
+        if self.critic.class_balance == "label" and self.labels.target in ("td", "td_lambda"):
+            raise ValueError(
+                f"critic.class_balance = label with labels.target = {self.labels.target}: such targets "
+                "change with every epoch, and their classes with them. Use critic.class_balance = task"
+            )
         if self.sft.base is None and self.sft.num_updates == 0:
             raise ValueError("sft.num_updates = 0 takes a model as it is: name one in sft.base")
         if self.engine.kind != "vllm" and self.engine.replicas * self.engine.tensor_parallel > 1:

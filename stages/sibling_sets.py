@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from critics.anchors import state_tokens
+from critics.ranking import RankedSet, clear_pairs
 from critics.siblings import Siblings, distinct_steps, joined
-from pipeline.ids import seed_of
+from pipeline.ids import continuation_id, seed_of
 from pipeline.runner import Start
 from pipeline.types import Rollout, Task
 from stages.continuing import continuations
@@ -19,10 +21,15 @@ if TYPE_CHECKING:
     from stages.backends import Player
 
 
+def sibling_state(start: Start, rollout: Rollout) -> int:
+    """Returns the step before whose state a rollout's sibling set is played."""
+    return rollout.steps[seed_of(start.seed, "sibling state", rollout.seed) % len(rollout.steps)].step_index
+
+
 def sibling_requests(
     start: Start,
     rollouts: Sequence[Rollout],
-    tasks: dict[str, Task],
+    tasks: Mapping[str, Task],
     *,
     size: int,
     first_draw: int,
@@ -44,7 +51,7 @@ def sibling_requests(
         for request in continuations(
             start,
             rollout,
-            rollout.steps[seed_of(start.seed, "sibling state", rollout.seed) % len(rollout.steps)].step_index,
+            sibling_state(start, rollout),
             tasks[rollout.task_id],
             size,
             first_draw=first_draw,
@@ -68,12 +75,26 @@ def play_siblings(
     requests = sibling_requests(start, rollouts, tasks, size=size, first_draw=first_draw, purpose=purpose)
     played = player.play(requests, on_finish=lambda _: start.stop_if_asked())
     by_id = {rollout.rollout_id: rollout for rollout in rollouts}
-    after = [
+    after = requests_after(start, by_id, played, tasks, num_continuations=num_continuations, purpose=purpose)
+    return played + player.play(after, on_finish=lambda _: start.stop_if_asked())
+
+
+def requests_after(
+    start: Start,
+    parents: Mapping[str, Rollout],
+    siblings: Sequence[Rollout],
+    tasks: Mapping[str, Task],
+    *,
+    num_continuations: int,
+    purpose: str,
+) -> list[EpisodeRequest]:
+    """Returns the continuations after each distinct sibling of whole sets."""
+    return [
         request
-        for sibling in distinct_in_sets(played)
+        for sibling in distinct_in_sets(siblings)
         for request in continuations(
             start,
-            joined(by_id[sibling.parent_rollout_ids[0]], sibling),
+            joined(parents[sibling.parent_rollout_ids[0]], sibling),
             sibling.start_step_index + 1,
             tasks[sibling.task_id],
             num_continuations,
@@ -81,7 +102,61 @@ def play_siblings(
             purpose=f"{purpose} sibling {sibling.draw}",
         )
     ]
-    return played + player.play(after, on_finish=lambda _: start.stop_if_asked())
+
+
+class SetsInPlay:
+    """Sibling sets as a queue plays them: a set's continuations follow when its last sibling has ended."""
+
+    def __init__(
+        self,
+        start: Start,
+        rollouts: Sequence[Rollout],
+        tasks: Mapping[str, Task],
+        *,
+        size: int,
+        num_continuations: int,
+        first_draw: int,
+        purpose: str,
+    ) -> None:
+        """Takes the arguments of `play_siblings`."""
+        self._start, self._tasks, self._purpose = start, tasks, purpose
+        self._size, self._num = size, num_continuations
+        self._parents = {rollout.rollout_id: rollout for rollout in rollouts}
+        self._ended: dict[str, list[Rollout]] = defaultdict(list)
+        self.first = sibling_requests(
+            start, rollouts, tasks, size=size, first_draw=first_draw, purpose=purpose
+        )
+
+    def item_ids(self) -> list[str]:
+        """Returns the ids of everything that may be played: siblings, then what would follow each of them."""
+        return [request.rollout_id for request in self.first] + [
+            continuation_id(
+                self._start.stage_key,
+                request.rollout_id,
+                request.start_step_index + 1,
+                self._parents[request.parent_rollout_ids[0]].context,
+                draw,
+            )
+            for request in self.first
+            for draw in range(self._num)
+        ]
+
+    def after(self, rollout: Rollout) -> list[EpisodeRequest]:
+        """Returns what follows a finished rollout."""
+        parent = rollout.parent_rollout_ids[0]
+        if parent not in self._parents:
+            return []
+        self._ended[parent].append(rollout)
+        if len(self._ended[parent]) < self._size:
+            return []
+        return requests_after(
+            self._start,
+            self._parents,
+            self._ended.pop(parent),
+            self._tasks,
+            num_continuations=self._num,
+            purpose=self._purpose,
+        )
 
 
 def distinct_in_sets(siblings: Sequence[Rollout]) -> list[Rollout]:
@@ -110,6 +185,25 @@ def measured_siblings(
         clusters: task_id -> cluster.
         first_draw: see `play_siblings`.
     """
+    counted = counted_siblings(rollouts, parents, first_draw=first_draw)
+    return Siblings.of(
+        [
+            (s.parent_rollout_ids[0], clusters[s.task_id], float(values[s.start_step_index + 1]), k, n)
+            for (s, _, k, n), values in zip(counted, values_of([w for _, w, _, _ in counted]), strict=True)
+        ]
+    )
+
+
+def counted_siblings(
+    rollouts: Sequence[Rollout], parents: Mapping[str, Rollout], *, first_draw: int
+) -> list[tuple[Rollout, Rollout, int, int]]:
+    """Returns each sibling with at least two graded continuations, its whole episode, successes and number.
+
+    Args:
+        rollouts: everything that was sampled.
+        parents: see `measured_siblings`.
+        first_draw: see `play_siblings`.
+    """
     siblings = distinct_in_sets(
         [
             r
@@ -124,17 +218,30 @@ def measured_siblings(
     for r in rollouts:
         if r.parent_rollout_ids and r.parent_rollout_ids[0] in rewards and r.reward is not None:
             rewards[r.parent_rollout_ids[0]].append(r.reward)
-    whole = [joined(parents[s.parent_rollout_ids[0]], s) for s in siblings]
-    return Siblings.of(
-        [
-            (
-                s.parent_rollout_ids[0],
-                clusters[s.task_id],
-                float(values[s.start_step_index + 1]),
-                round(sum(rewards[s.rollout_id])),
-                len(rewards[s.rollout_id]),
-            )
-            for s, values in zip(siblings, values_of(whole), strict=True)
-            if len(rewards[s.rollout_id]) >= 2
-        ]
-    )
+    return [
+        (
+            s,
+            joined(parents[s.parent_rollout_ids[0]], s),
+            round(sum(rewards[s.rollout_id])),
+            len(rewards[s.rollout_id]),
+        )
+        for s in siblings
+        if len(rewards[s.rollout_id]) >= 2
+    ]
+
+
+def ranked_sets(
+    rollouts: Sequence[Rollout], parents: Mapping[str, Rollout], *, first_draw: int
+) -> list[RankedSet]:
+    """Returns the sets that have a clear pair, as what the critic's ranking loss reads."""
+    members: dict[str, list[tuple[np.ndarray, int, int]]] = defaultdict(list)
+    for sibling, whole, k, n in counted_siblings(rollouts, parents, first_draw=first_draw):
+        state = state_tokens(whole, sibling.start_step_index + 1)
+        members[sibling.parent_rollout_ids[0]].append((np.array(state, np.int32), k, n))
+    sets = []
+    for of_set in members.values():
+        states, k, n = zip(*of_set, strict=True)
+        pairs = clear_pairs(np.array(k), np.array(n))
+        if len(pairs):
+            sets.append(RankedSet(states, pairs))
+    return sets

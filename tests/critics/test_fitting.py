@@ -28,6 +28,9 @@ class Settings:
     evaluations_per_epoch: int = 1
     patience: int = 3
     error_weight: float = 0.5
+    class_balance: str = "task"
+    value_loss: str = "bce"
+    rank_weight: float = 0.0
 
 
 def walks(make_rollout, number: int, seed: int):

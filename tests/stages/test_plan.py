@@ -52,6 +52,20 @@ def test_the_shipped_configurations_fit_their_hardware(
     assert ("596,049,920" if "0.6b" in path.stem else "8,190,735,360") in printed
 
 
+@pytest.mark.parametrize(
+    ("size", "parameters"), [("0.6b", 596_049_920), ("1.7b", 1_720_574_976)], ids=["0.6b", "1.7b"]
+)
+def test_a_trunk_of_either_size_is_counted(size: str, parameters: int) -> None:
+    """Per rank of ZeRO 2 over 8: weights in bf16; on the first GPU the frozen critic scores in fp32."""
+    described = f"hardware.critic_model=configs/models/qwen3-{size}.json"
+    taken, phases = memory(EIGHT_80, f"critic.trunk=models/Qwen3-{size}", described)
+    update = phases["critic update"].device
+    assert update["weights"] == 2 * parameters
+    assert update["gradients"] + update["optimizer"] == pytest.approx(16 * parameters / 8, rel=1e-3)
+    assert phases["actor update"].device["critic (first GPU)"] > 4 * parameters
+    assert all(taken.fits(phase) for phase in taken.phases)
+
+
 def test_there_are_three_of_them() -> None:
     assert len(QWEN3) == 3
 
@@ -180,6 +194,8 @@ def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
     # Two policies on 30 val tasks and 50 of an unseen split: two sampled tries, a greedy one, two attempts.
     assert work["evaluation"].rollouts == 2 * (30 + 50) * (2 + 1 + 2)
     # Two splits of ten tasks, bare and guided: two rollouts, of one of which every state is continued.
+    ranked = load_config(Config, Path(DEMO), [*overrides, "labels.sibling_sets=6", "labels.sibling_size=4"])
+    assert {entry.stage: entry for entry in work_of(ranked)}["labels"].rollouts == 70 * 3 + 6 * 4 * (1 + 8)
     turns = ENVIRONMENTS["phone"].max_turns([1, 2])  # the demo's levels
     assert work["critic_report"].rollouts == 2 * 10 * 2 * (2 + turns * 5)
     by_heart = load_config(Config, Path(DEMO), [*overrides, "critic_report.fit_tasks=9"])

@@ -1,0 +1,227 @@
+"""critic_quality.py and critic_drift.py: what they share, what they say, and that they work at tiny sizes."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import critic_drift
+from benchmarks import critic_quality as bench
+from benchmarks._measuring import judge
+
+
+def interval(value: float | None, low: float | None = None, high: float | None = None) -> dict[str, Any]:
+    return {"value": value, "low": low, "high": high}
+
+
+def row(variant: str = "soft", seed: int = 0, **changes: Any) -> dict[str, Any]:
+    found = {
+        "ev": interval(0.8, 0.7, 0.9),
+        "ev_within": interval(0.6, 0.5, 0.7),
+        "rho_a": interval(0.7, 0.6, 0.8),
+        "ece_excess": interval(0.01, 0.0, 0.02),
+        "skill_over_task_rate": interval(0.4, 0.3, 0.5),
+    }
+    errors = {"exact": interval(0.5, 0.4, 0.6), "f1": interval(0.5), "num_wrong": 9}
+    base = {
+        "seed": seed,
+        "variant": variant,
+        "label_tokens": 1000,
+        "trunk_parameters": 60_000,
+        "converged": True,
+        "first_error_solver": errors,
+        "first_error_events": errors,
+    }
+    return copy.deepcopy(base | found | changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "criterion"),
+    [
+        ("ev_within", interval(0.6, 0.0, 0.7), "explained variance within rollouts above 0, interval"),
+        ("rho_a", interval(0.7, None, None), "advantage correlation above 0, interval"),
+        ("ev", interval(0.69, 0.6, 0.8), "aim: ev >= 0.7"),
+        ("ev_within", interval(0.49, 0.4, 0.6), "aim: ev_within >= 0.5"),
+        ("rho_a", interval(0.59, 0.5, 0.7), "aim: rho_a >= 0.6"),
+        ("ece_excess", interval(0.021, 0.0, 0.04), "aim: calibration error within .02 of its floor"),
+        ("first_error_events", {"num_wrong": 0}, "first errors measured against solver and events"),
+    ],
+)
+def test_one_seed_that_misses_a_criterion_fails_it_alone(name: str, value: Any, criterion: str) -> None:
+    good = [row(seed=seed) for seed in range(3)]
+    assert all(judge({"rows": good}, bench.CRITERIA).values())
+    judged = judge({"rows": [*good[:2], row(seed=2, **{name: value})]}, bench.CRITERIA)
+    assert [criterion for criterion, met in judged.items() if not met] == [criterion]
+
+
+def test_other_variants_need_not_meet_the_aims_but_the_method_must_be_there() -> None:
+    poor = row("td", ev=interval(0.1, 0.0, 0.2))
+    assert all(judge({"rows": [row(), poor]}, bench.CRITERIA).values())
+    assert not all(judge({"rows": [poor]}, bench.CRITERIA).values())
+
+
+def test_aims_are_met_by_the_value_and_at_the_aim() -> None:
+    at = row(ev=interval(0.7, 0.2, 0.9), ev_within=interval(0.5, 0.1, 0.7), rho_a=interval(0.6, 0.1, 0.8))
+    assert all(judge({"rows": [at]}, bench.CRITERIA).values())
+
+
+def test_the_table_has_means_over_seeds_and_the_outermost_bounds() -> None:
+    rows = [row(), row(seed=1, ev=interval(0.6, 0.3, 0.7)), row("soft@25", label_tokens=250)]
+    lines = bench.as_markdown(rows).splitlines()
+    assert len(lines) == 4
+    assert "| soft | 2 | 1,000 | 60,000 | 2 of 2 | 0.70 [0.30, 0.90] |" in lines[2]
+    assert lines[3].startswith("| soft@25 | 1 | 250 |")
+    assert {line.count("|") for line in lines} == {lines[0].count("|")}
+    undefined = bench.as_markdown([row(), row(seed=1, ev=interval(None))])
+    assert "- [-, -]" in undefined
+
+
+def test_the_drawing_has_every_variant_and_every_figure() -> None:
+    svg = bench.picture([row(), row(seed=1, ev=interval(None)), row("td")])
+    assert svg.startswith("<svg")
+    for text in (*bench.TITLES.values(), "soft", "td"):
+        assert f">{text}<" in svg
+
+
+def test_a_share_of_the_labels_is_whole_states_and_shares_are_nested() -> None:
+    def sample(tokens: int) -> Any:
+        return SimpleNamespace(num_trainable_tokens=tokens)
+
+    rng = np.random.default_rng(0)
+    states = [bench.StateRef(f"r{i}", 0, "bare") for i in range(60)]
+    material: Any = SimpleNamespace(
+        rollouts=[SimpleNamespace(rollout_id=f"r{i}", seed=i) for i in range(60)],
+        samples={s: [sample(int(rng.integers(5, 40))) for _ in range(2)] for s in states},
+    )
+
+    def tokens(of: Any) -> int:
+        return sum(r.num_trainable_tokens for members in of.values() for r in members)
+
+    whole, half, quarter = (bench.Material.share(material, share) for share in (1.0, 0.5, 0.25))
+    assert whole == material.samples
+    assert quarter.keys() < half.keys() < whole.keys()
+    for part, share in ((half, 0.5), (quarter, 0.25)):
+        assert share * tokens(whole) - 80 < tokens(part) <= share * tokens(whole)
+        assert all(part[state] == whole[state] for state in part)
+
+
+def test_the_first_fatal_step_is_the_first_that_lowers_what_could_be_reached(make_known: Any) -> None:
+    audit = make_known(
+        {"a": ([1.0, 1.0, 0.0, 0.0], 0.0), "b": ([1.0, 1.0], 1.0), "c": ([1.0, 0.9, 0.9], 0.0)}
+    )
+    found = {r.rollout_id: r.statuses for r in bench.with_fatal_steps(audit)}
+    assert found == {
+        "a": ("ok", "wrong", "ok", "ok"),
+        "b": ("ok", "ok"),
+        "c": ("wrong", "ok", "ok"),
+    }
+
+
+@pytest.fixture
+def make_known() -> Any:
+    from critics.audit import AuditRollout
+
+    def make(rollouts: dict[str, tuple[list[float], float]]) -> Any:
+        return SimpleNamespace(
+            rollout_id=[name for name, (along, _) in rollouts.items() for _ in along],
+            step_index=[i for along, _ in rollouts.values() for i in range(len(along))],
+            v_star=[v for along, _ in rollouts.values() for v in along],
+            rollouts=[
+                AuditRollout(
+                    name,
+                    "t",
+                    "bare",
+                    reward,
+                    level=1,
+                    split="val",
+                    values=tuple(along),
+                    texts=("",) * len(along),
+                    statuses=("unknown",) * len(along),
+                    messages=("",) * len(along),
+                )
+                for name, (along, reward) in rollouts.items()
+            ],
+        )
+
+    return make
+
+
+def test_an_unknown_trunk_is_asked_for() -> None:
+    material: Any = SimpleNamespace(folder=Path("nowhere"))
+    with pytest.raises(SystemExit, match="say what it is by --trunk wide="):
+        bench.trunk_of(SimpleNamespace(), material, "wide", "")
+
+
+@pytest.mark.slow
+def test_quick_makes_a_table_shares_what_it_sampled_and_goes_on(tmp_path: Path) -> None:
+    command = ["--quick", "--data-dir", str(tmp_path)]
+    assert bench.main([*command, "--variants", "soft", "soft@50"]) == 0
+    sampled = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("rollouts*.parquet")}
+    assert bench.main(command) == 0
+    folder = tmp_path / "quick"
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("rollouts*.parquet")} == sampled
+    rows = {r["variant"]: r for r in json.loads((folder / "critic_quality.json").read_text())["rows"]}
+    assert tuple(rows) == bench.QUICK_VARIANTS
+    assert rows["soft@50"]["label_tokens"] <= rows["soft"]["label_tokens"] / 2
+    assert rows["trunk:layers1"]["trunk_parameters"] < rows["soft"]["trunk_parameters"]
+    assert (folder / "critic_quality.md").read_text().count("\n") == 2 + len(rows)
+    assert (folder / "critic_quality.svg").read_text().startswith("<svg")
+
+    # The stage's critic and a fit in this process are the same critic: variants differ in what they vary.
+    run = folder / "quality-seed0"
+    overrides = [*bench.QUICK, "run.seed=0", f"run.data_dir={json.dumps(str(folder))}"]
+    config = bench.load_config(bench.Config, bench.ROOT / "configs" / "phone-l3-tiny.yaml", overrides)
+    material = bench.Material(config, run)
+    labels, rule, _ = material.labels("soft")
+    trainer, calibrator, _ = bench.fitted(material, labels, rule, run / "sft" / "policy")
+    values = bench.values_of(material, trainer, calibrator)
+    assert values.keys() == material.values.keys()
+    for name, found in values.items():
+        np.testing.assert_allclose(found, material.values[name], atol=1e-5)
+
+    # The same run serves the drift's benchmark.
+    assert critic_drift.main(["--quick", "--data-dir", str(tmp_path)]) == 0
+    drift = json.loads((folder / "critic_drift.json").read_text())
+    assert [len(drift["arms"][arm]) for arm in critic_drift.ARMS] == [3, 3]
+    assert any("steps_off" in entry for entry in drift["arms"]["watched"])
+    assert drift["held"].keys() == {"fresh", "stale"}
+    assert sampled.items() <= {p: p.stat().st_mtime_ns for p in tmp_path.rglob("rollouts*.parquet")}.items()
+
+
+def drift_results(**changes: Any) -> dict[str, Any]:
+    far = [{"bias": 0.3 * i / 4, "steps_off": 0.0, "correction_shift": 0.0} for i in range(5)]
+    watched = [{"bias": 0.1, "correction_shift": 0.0}, {"bias": 0.2, "correction_shift": -0.4}]
+    held = {"stale": {"caught": True}, "fresh": {"caught": False}}
+    return {"arms": {"far": far, "watched": watched} | changes, "held": held | changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "criterion"),
+    [
+        ({"far": [{"bias": 0.1, "steps_off": 0.0}] * 4}, "far: the level drifts by more than 10 points"),
+        ({"far": [{"bias": 0.0}, {"bias": 0.5, "steps_off": 1.0}]}, "far: at least 3 paid checks"),
+        ({"watched": [{"bias": 0.3, "correction_shift": 0.0}]}, "watched: it reacted"),
+        ({"stale": {"caught": False}}, "stale: caught"),
+        ({"fresh": {"caught": True}}, "fresh: not caught"),
+    ],
+)
+def test_what_the_drift_must_show_fails_alone(changes: Any, criterion: str) -> None:
+    assert all(judge(drift_results(), critic_drift.CRITERIA).values())
+    judged = judge(drift_results(**changes), critic_drift.CRITERIA)
+    assert [name for name, met in judged.items() if not met] == [criterion]
+
+
+def test_both_arms_say_what_they_do_whatever_the_configuration_says() -> None:
+    """phone-l3-tiny.yaml only watches: an arm that left a reaction to it would not react."""
+    reactions = {"actor.drift.recalibrate", "actor.drift.step_weight_to_zero"}
+    assert {arm: set(settings.values()) for arm, settings in critic_drift.ARMS.items()} == {
+        "far": {"false"},
+        "watched": {"true"},
+    }
+    assert all(settings.keys() == reactions for settings in critic_drift.ARMS.values())
