@@ -51,9 +51,8 @@ def module(name: str, **content: Any) -> None:
     vars(sys.modules[name]).update(content)
 
 
-if (
-    __name__ == "__main__"
-):  # whoever only looks at this file, as pytest does for examples, keeps the real vLLM
+# Not for whoever only looks at this file, as pytest does for examples: that process keeps the real vLLM.
+if __name__ == "__main__":
     module("vllm", SamplingParams=SimpleNamespace)
     module("vllm.sampling_params", RequestOutputKind=Enum("RequestOutputKind", "FINAL_ONLY"))
     module("vllm.engine")
