@@ -304,7 +304,7 @@ def _largest_error(ece: float, noise: np.ndarray, mass: np.ndarray, tail: float 
     return largest
 
 
-def _excess(audit: AuditData, num_resamples: int, seed: int) -> dict[str, Interval]:
+def calibration_excess(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
     """Returns `ece_floor`, what a perfect critic would show, and `ece_excess`, ECE minus this floor.
 
     The floor is the mean ECE of `NUM_FLOOR_DRAWS` draws k ~ Bin(K, p). The excess has percentile bounds
@@ -357,7 +357,7 @@ def calibration(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -
     }
     return {
         "ece": calibration_error(p, V, audit.cluster, num_resamples=num_resamples, seed=seed),
-        **_excess(audit, num_resamples, seed),
+        **calibration_excess(audit, num_resamples=num_resamples, seed=seed),
         **parts,
         **_logit_line(audit, min(num_resamples, 200), seed),
     }

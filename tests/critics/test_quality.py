@@ -143,7 +143,7 @@ def test_the_gate_s_bound_passes_a_calibrated_critic_and_hardly_one_that_is_off_
     for i in range(100):
         p, v_hat, company = audit_of_one_rollout_per_task(np.random.default_rng([19, i]), **changes)
         audit = as_audit(p, v_hat, company)
-        passed += quality.calibration(audit, num_resamples=200)["ece_excess"].high < 0.03
+        passed += quality.calibration_excess(audit, num_resamples=200)["ece_excess"].high < 0.03
     assert at_least <= passed / 100 <= at_most
 
 
