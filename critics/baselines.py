@@ -14,6 +14,9 @@ import numpy as np
 from critics.audit import AuditData
 from critics.logistic import binomial_regression, sigmoid
 
+PRIORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 1e9)
+"""Rollouts that the mean may count for in a task's rate; the last one makes it the constant."""
+
 
 def constant(audit: AuditData) -> np.ndarray:
     """Returns the audited states' own mean success: the best constant there is for them."""
@@ -21,10 +24,12 @@ def constant(audit: AuditData) -> np.ndarray:
 
 
 def task_rate(audit: AuditData) -> np.ndarray:
-    """Returns (k + 1) / (n + 2) over the *other* rollouts of the state's task in the state's context.
+    """Returns the success rate of the *other* rollouts of the state's task in the state's context.
 
-    It knows outcomes on the audited tasks, which the critic does not; leaving out the state's own rollout
-    keeps it from knowing the state's own ending.
+    (k + s mean) / (n + s): what few rollouts leave open is `constant`, and s is whichever of `PRIORS` has the
+    lowest Brier score on the audited states themselves. One rollout says much of its task in some worlds and
+    little in others; a fixed s, or a pull to one half, would be a handicap. Leaving out the state's own
+    rollout keeps it from knowing the state's own ending.
     """
     totals: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     rewards = {}
@@ -33,14 +38,16 @@ def task_rate(audit: AuditData) -> np.ndarray:
             rewards[rollout.rollout_id, rollout.context] = rollout.reward
             totals[rollout.task_id, rollout.context][0] += rollout.reward
             totals[rollout.task_id, rollout.context][1] += 1
-    rates = []
+    others = np.zeros((len(audit), 2))
     for row in range(len(audit)):
         k, n = totals[str(audit.task_id[row]), str(audit.context[row])]
         own = rewards.get((str(audit.rollout_id[row]), str(audit.context[row])))
         if own is not None:
             k, n = k - own, n - 1
-        rates.append((k + 1) / (n + 2))
-    return np.array(rates)
+        others[row] = k, n
+    mean = constant(audit)
+    rates = [(others[:, 0] + s * mean) / (others[:, 1] + s) for s in PRIORS]
+    return min(rates, key=lambda rate: float(((rate - audit.v_hat) ** 2).sum()))
 
 
 def position_only(audit: AuditData) -> np.ndarray:

@@ -18,8 +18,8 @@ MIN_STATES_FOR_SHIFT = 200
 """Below this many states only the temperature is fitted (start value)."""
 POSITIONS = 8
 """Steps with a shift of their own: 0, 1, ..., 6, and all later ones together (start value)."""
-POSITION_RIDGE = 4.0
-"""What holds those shifts near 0: a prior of standard deviation 1/2 on each (start value)."""
+SHIFT_RIDGE = 4.0
+"""What holds shifts by step and by context near 0: a prior of standard deviation 1/2 (start value)."""
 MIN_SLOPE = 1e-3
 """A critic that ranks backwards is flattened to this slope, never inverted."""
 
@@ -87,8 +87,8 @@ def fit_calibrator(
 ) -> Calibrator:
     """Returns the maximum-likelihood calibrator of counts k of n given raw value logits.
 
-    Fewer than `MIN_STATES_FOR_SHIFT` states: a alone, without any shift. With at least that many of both
-    kinds, all but the guided shift is of the bare states; else one map serves both.
+    Fewer than `MIN_STATES_FOR_SHIFT` states: a alone, without any shift. With at least that many bare ones,
+    all but the guided shift is of them; else one map serves both.
 
     Args:
         z: [N] raw value logits.
@@ -103,7 +103,7 @@ def fit_calibrator(
     """
     check_states(len(z))
     after = np.zeros(len(z), dtype=bool) if guided is None else guided
-    apart = min(int(after.sum()), int((~after).sum())) >= MIN_STATES_FOR_SHIFT
+    apart = bool(after.any()) and int((~after).sum()) >= MIN_STATES_FOR_SHIFT
     own = ~after if apart else np.ones(len(z), dtype=bool)
     steps = None if step_index is None else step_index[own]
     fitted = _fit(np.asarray(z, dtype=np.float64)[own], num_success[own], num_samples[own], base_logit, steps)
@@ -112,7 +112,7 @@ def fit_calibrator(
     steps = None if step_index is None else step_index[after]
     offset = logit(fitted(z[after], step_index=steps), floor=1e-12)
     counts = num_success[after], num_samples[after]
-    extra = binomial_regression(np.ones((len(offset), 1)), *counts, ridge=1e-6, offset=offset)[0]
+    extra = binomial_regression(np.ones((len(offset), 1)), *counts, ridge=SHIFT_RIDGE, offset=offset)[0]
     return replace(fitted, num_states=len(z), guided_shift=float(extra))
 
 
@@ -160,7 +160,7 @@ def _fit(
         return Calibrator(max(float(slope), MIN_SLOPE), 0.0, base_logit, len(z))
     ridges, shifts = [1e-6], np.ones((len(z), 1))
     if step_index is not None:
-        ridges += [POSITION_RIDGE] * POSITIONS
+        ridges += [SHIFT_RIDGE] * POSITIONS
         shifts = np.hstack([shifts, np.eye(POSITIONS)[np.minimum(step_index, POSITIONS - 1)]])
     beta = binomial_regression(
         np.hstack([x, shifts]),

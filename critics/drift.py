@@ -41,10 +41,14 @@ class Correction:
 def _columns(
     values: Sequence[np.ndarray], rewards: Sequence[float]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns value, reward and weight of every state; a rollout's states weigh 1 together."""
+    """Returns value, reward and weight of every state: alike, and as much as the rollouts together.
+
+    Never 1 per rollout: how long one is depends on R, so the start of a failure that ends early would count
+    for more than that of a success, and a critic that is right would look wrong.
+    """
     v = np.concatenate([np.asarray(x, np.float64) for x in values])
     r = np.concatenate([np.full(len(x), float(reward)) for x, reward in zip(values, rewards, strict=True)])
-    w = np.concatenate([np.full(len(x), 1.0 / len(x)) for x in values])
+    w = np.full(len(v), len(values) / len(v))
     return v, r, w
 
 
@@ -52,7 +56,7 @@ def free_check(values: Sequence[np.ndarray], rewards: Sequence[float]) -> dict[s
     """Returns bias, slope, skill and AUROC of (V_i, R) over the states of graded bare rollouts.
 
     `bias`: mean V - R; `slope`: of log-odds of R on those of V, 1 if right; `skill`: Brier gained over the
-    best constant; `auroc`. Each rollout weighs the same. Of outcomes that are all equal only the bias is
+    best constant; `auroc`. Each state weighs the same. Of outcomes that are all equal only the bias is
     known.
 
     Args:
@@ -105,10 +109,11 @@ def level_is_off(check: dict[str, float], *, max_bias: float, min_slope: float, 
 
 
 def paid_check(audit: AuditData, *, num_resamples: int = 500, seed: int = 0) -> dict[str, Interval]:
-    """Returns `rho_a`, `sign_agreement` and `ev_within` on states with fresh continuations of the actor."""
+    """Returns `rho_a`, `cov_a`, `sign_agreement`, `ev_within` on states that the present actor continued."""
     steps = step_measures(audit, num_resamples=num_resamples, seed=seed)
     return {
         "rho_a": steps["rho_a"],
+        "cov_a": steps["cov_a"],
         "sign_agreement": steps["sign_agreement"],
         "ev_within": explained_variance_within(audit, num_resamples=num_resamples, seed=seed),
     }
@@ -117,8 +122,9 @@ def paid_check(audit: AuditData, *, num_resamples: int = 500, seed: int = 0) -> 
 def steps_are_off(check: dict[str, Interval], *, min_sign_agreement: float) -> bool:
     """Returns whether step advantages are no longer to be trusted.
 
-    So it is if the interval of rho_A touches 0, if rho_A is undefined, or if too few clear steps have the
-    right sign.
+    So it is if the interval of Cov(A, Ahat) touches 0, or if too few clear steps have the right sign. The
+    covariance has rho_A's sign and needs no variance of true advantages, which a few hundred states often
+    leave undefined: rho_A's interval would then touch 0 whatever the critic.
     """
     signs = check["sign_agreement"].value
-    return not check["rho_a"].low > 0 or (math.isfinite(signs) and signs < min_sign_agreement)
+    return not check["cov_a"].low > 0 or (math.isfinite(signs) and signs < min_sign_agreement)

@@ -21,6 +21,7 @@ from critics.logistic import binomial_regression, logit, sigmoid
 from critics.quality import brier_terms, explained_variance_within
 from critics.ranking import RankedSet, sets_of_update, with_ranking
 from critics.rows import COLUMNS, normalised, num_states, state_weight, value_positions
+from critics.rules import OUTCOME_TURNS
 from critics.targets import label_counts
 from pipeline.errors import ArtifactError
 from pipeline.failpoints import failpoint
@@ -103,13 +104,13 @@ class HeldOut:
     fresh_samples: np.ndarray
 
     def counts_sharing_outcomes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (k, n) [N] with a rollout's own outcome counted once, in equal parts, over its states.
+        """Returns (k, n) [N] with a rollout's own outcome counted once, in equal parts, over fixed turns.
 
         It is one sample, however many states it labels. Counted at each of them, it would outweigh the
-        continuations, which are all drawn apart.
+        continuations, which are all drawn apart. The parts are those of all turns that an outcome may label
+        and not of those that the rollout reached: its length depends on how it ended.
         """
-        own = self.num_samples - self.fresh_samples
-        share = own / np.maximum(1, np.bincount(self.row, weights=own))[self.row]
+        share = (self.num_samples - self.fresh_samples) / len(OUTCOME_TURNS)
         own_success = self.num_success - self.fresh_success
         return self.fresh_success + own_success * share, self.fresh_samples + share
 
@@ -363,11 +364,15 @@ def _bootstrap_epoch(taken: int, plan: Schedule) -> list[int]:
 
 
 def task_brier(p: np.ndarray, validation: HeldOut) -> np.ndarray:
-    """Returns the weighted mean Brier of each task's states, tasks in sorted order."""
+    """Returns what each task adds to the weighted mean Brier of all states, tasks in sorted order.
+
+    Their mean is that Brier. Dividing by a task's own weight instead would make the states of a rollout that
+    ends early, and so is the likelier a failure, weigh more.
+    """
     terms = brier_terms(p, validation.num_success / validation.num_samples)
     weights = state_weight(validation.num_samples.astype(np.float64))
     _, tasks = np.unique(validation.task_id, return_inverse=True)
-    return np.bincount(tasks, weights=weights * terms) / np.bincount(tasks, weights=weights)
+    return np.bincount(tasks, weights=weights * terms) * ((tasks.max() + 1) / weights.sum())
 
 
 def level_shift(logits: np.ndarray, validation: HeldOut) -> float:

@@ -203,9 +203,12 @@ def opening(
         "solves an unseen task from a given step.",
         f"It explains {_percent(measures['ev'])} of the differences between states, "
         f"{_percent(measures['ev_within'])} within one rollout (0 = useless for steps).",
-        "Where a step clearly changed that chance, it sees the direction in "
-        f"{_percent(measures['sign_agreement'])} (a coin: 50 %).",
     ]
+    if math.isfinite(measures["sign_agreement"].value):  # two continuations a state make no step clear
+        parts.append(
+            "Where a step clearly changed that chance, it sees the direction in "
+            f"{_percent(measures['sign_agreement'])} (a coin: 50 %)."
+        )
     if sibling_pairs is not None and math.isfinite(sibling_pairs.value):
         parts.append(
             f"Of two clearly different next steps it prefers the better in {_percent(sibling_pairs)} "

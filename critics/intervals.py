@@ -13,6 +13,26 @@ import numpy as np
 
 from pipeline.statistics import Interval
 
+APART = 2.0
+"""Standard errors by which two measured values are clearly apart (start value)."""
+
+
+def standard_errors_apart(
+    k: np.ndarray, n: np.ndarray, other_k: np.ndarray, other_n: np.ndarray
+) -> np.ndarray:
+    """Returns by how many standard errors k of n successes are more than the others, elementwise.
+
+    One success and one failure are added to each (Agresti and Caffo 2000): the plain standard error of 2 of 2
+    is 0, and would call it better than 0 of 2 for certain.
+
+    Example:
+        >>> n = np.array([2, 8])
+        >>> standard_errors_apart(np.array([2, 8]), n, np.array([0, 1]), n).round(1)
+        array([1.6, 4.4])
+    """
+    p, other = (k + 1) / (n + 2), (other_k + 1) / (other_n + 2)
+    return (p - other) / np.sqrt(p * (1 - p) / (n + 2) + other * (1 - other) / (other_n + 2))
+
 
 def cluster_codes(clusters: Sequence[object] | np.ndarray) -> tuple[np.ndarray, int]:
     """Returns [N] cluster numbers in order of first appearance, and how many there are."""

@@ -16,9 +16,15 @@ def trunk_config(trunk_folder: Path) -> Any:
     """Returns the configuration of a trunk, its pad token filled in; reads no weights.
 
     Raises:
-        ArtifactError: no model there, not a Qwen3, or no pad token.
+        ArtifactError: no model there, not a causal one with a classifier of its kind, or no pad token.
     """
     from transformers import AutoConfig, AutoTokenizer
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL,
+    )
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as CLASSIFIERS,
+    )
 
     if not (trunk_folder / "config.json").is_file():
         raise ArtifactError(
@@ -36,8 +42,11 @@ def trunk_config(trunk_folder: Path) -> Any:
             f"the config.json of the critic trunk in {trunk_folder} is not readable: {first_line}. "
             "Export the model there again, or name another folder"
         ) from error
-    if config.model_type != "qwen3":
-        raise ArtifactError(f"the critic trunk in {trunk_folder} is a {config.model_type}; a qwen3 is needed")
+    if config.model_type not in CAUSAL or config.model_type not in CLASSIFIERS:
+        raise ArtifactError(
+            f"the critic trunk in {trunk_folder} is a {config.model_type}, which transformers has no causal "
+            "model and sequence classifier of; name a decoder, e.g. a qwen3 or a llama"
+        )
     if config.pad_token_id is None and (trunk_folder / "tokenizer.json").is_file():
         config.pad_token_id = AutoTokenizer.from_pretrained(trunk_folder, local_files_only=True).pad_token_id
     if config.pad_token_id is None:
@@ -48,7 +57,7 @@ def trunk_config(trunk_folder: Path) -> Any:
 
 
 def make_critic(trunk_folder: Path) -> Any:
-    """Returns a Qwen3ForSequenceClassification, fp32, in eval mode: the trunk's weights and a head of zeros.
+    """Returns a sequence classifier of the trunk's kind, fp32, in eval mode: its weights and a head of zeros.
 
     The head (`score`, hidden size -> 2, no bias) starts at zero, so the first critic predicts the base rate.
 
@@ -57,10 +66,10 @@ def make_critic(trunk_folder: Path) -> Any:
             tokenizer.
 
     Raises:
-        ArtifactError: no model there, not a Qwen3, or no pad token (the class then pools at a wrong token).
+        ArtifactError: no usable model there, or no pad token (the class then pools at a wrong token).
     """
     import torch
-    from transformers import Qwen3ForSequenceClassification
+    from transformers import AutoModelForSequenceClassification
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -71,7 +80,7 @@ def make_critic(trunk_folder: Path) -> Any:
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # its report of a missing head: the head is made below, the rest checked
     try:
-        model, info = Qwen3ForSequenceClassification.from_pretrained(
+        model, info = AutoModelForSequenceClassification.from_pretrained(
             trunk_folder, config=config, dtype=torch.float32, local_files_only=True, output_loading_info=True
         )
     finally:

@@ -22,12 +22,14 @@ import numpy as np
 from critics.audit import AuditData
 from critics.baselines import BASELINES
 from critics.intervals import (
+    APART,
     cluster_codes,
     interval_of_draws,
     interval_of_sums,
     positive,
     ratio,
     resample_counts,
+    standard_errors_apart,
 )
 from critics.logistic import binomial_regression, logit
 from pipeline.statistics import Interval
@@ -175,10 +177,11 @@ def _steps(audit: AuditData, by_sums: _Measured) -> dict[str, Interval]:
         _, var_b, covariance = moments(sums)
         return covariance / var_b
 
-    clear = np.abs(A_hat) > 2 * np.sqrt(noise)
+    clear = np.abs(standard_errors_apart(audit.k[j], audit.K[j], audit.k[i], audit.K[i])) > APART
     agree = (np.sign(A) == np.sign(A_hat)) & clear
     return {
         "rho_a": by_sums(columns, rho, i),
+        "cov_a": by_sums(columns, lambda s: moments(s)[2], i),
         "spearman_a": _spearman(A, A_hat, by_sums, i),
         "adv_rmse": by_sums(columns, lambda s: np.sqrt(np.maximum(ratio(s[..., 7], s[..., 0]), 0.0)), i),
         "sign_agreement": by_sums([agree, clear], lambda s: ratio(s[..., 0], s[..., 1]), i),

@@ -13,14 +13,13 @@ from typing import Protocol
 
 import numpy as np
 
+from critics.intervals import APART, standard_errors_apart
 from critics.logistic import sigmoid
 from critics.rows import COLUMNS
 from pipeline.ids import seed_of
 from pipeline.training import Trainer, TrainingRow
 
 RANK_COLUMN = "rank_weights"
-APART = 2.0
-"""Standard errors between the members of a clear pair."""
 
 
 class Places(Protocol):
@@ -48,18 +47,14 @@ class RankedSet:
 def clear_pairs(num_success: np.ndarray, num_samples: np.ndarray) -> np.ndarray:
     """Returns [P, 2] places (better, worse) of states more than two standard errors apart.
 
-    With one success and one failure added to each (Agresti and Caffo 2000): the plain standard error of 2 of
-    2 is 0, and would call it better than 0 of 2 for certain.
-
     Example:
         >>> clear_pairs(np.array([0, 2]), np.array([2, 2])).tolist()
         []
         >>> clear_pairs(np.array([1, 8]), np.array([8, 8])).tolist()
         [[1, 0]]
     """
-    p = (num_success + 1) / (num_samples + 2)
-    v = p * (1 - p) / (num_samples + 2)
-    better, worse = np.nonzero(p[:, None] - p[None] > APART * np.sqrt(v[:, None] + v[None]))
+    k, n = num_success, num_samples
+    better, worse = np.nonzero(standard_errors_apart(k[:, None], n[:, None], k[None], n[None]) > APART)
     return np.stack([better, worse], axis=1)
 
 

@@ -112,7 +112,10 @@ def build_report(
         max_probe_rise=max_probe_rise,
         judge_probes=judge_probes,
     )
-    rows = slices(audit, num_resamples=min(num_resamples, 500), seed=seed)
+    for_rows: dict[str, int] = {"num_resamples": min(num_resamples, 500), "seed": seed}
+    rows = slices(audit, **for_rows)
+    # The opening speaks of bare states, so its weakest slice is one of theirs.
+    rows_of_bare = slices(bare, **for_rows) if len(parts) > 1 else rows
     verdict = gate.gate_dict(
         conditions,
         measures,
@@ -126,7 +129,7 @@ def build_report(
             conditions,
             measures,
             policy_digest=policy_digest,
-            weakest=_weakest(rows),
+            weakest=_weakest(rows_of_bare),
             sibling_pairs=told.get("sibling_pairs"),
         ),
         "gate": verdict,

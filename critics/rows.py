@@ -60,10 +60,14 @@ def critic_rows(
 ) -> list[TrainingRow]:
     """Returns one row per labelled rollout, in the order of the rollouts.
 
-    Columns: `weight` (w of each labelled state, summing to 1 per task) and `targets` at value read-outs;
-    `error_weights` and `error_targets` (0 ok, 1 wrong; `unknown` has none) at step ends. Error weights
-    give either class half of the total, which is the number of tasks, as for `weight`. Divide by the
-    update's totals with `normalised` before training.
+    Columns: `weight` (w of each labelled state, divided by the number of its task's rollouts of attempt 0)
+    and `targets` at value read-outs; `error_weights` and `error_targets` (0 ok, 1 wrong; `unknown` has
+    none) at step ends, where either class has half of the weight. Divide by the update's totals with
+    `normalised` before training.
+
+    Tasks share alike in what was planned. They cannot in what came out: how many states there are, and
+    whether a second attempt was made, depends on the outcomes that label them, so weights that sum to 1 per
+    task would pull V(s_0) towards failures that end early.
 
     Args:
         rollouts: the labels' and maybe more.
@@ -79,15 +83,13 @@ def critic_rows(
     if strangers := by_rollout.keys() - {rollout.rollout_id for rollout in rollouts}:
         raise ValueError(f"labels of {len(strangers)} rollouts that were not given, e.g. {min(strangers)}")
     rollouts = [rollout for rollout in rollouts if rollout.rollout_id in by_rollout]
-    per_task: dict[str, float] = defaultdict(float)
+    first_attempts: dict[str, int] = defaultdict(int)
     for rollout in rollouts:
-        per_task[rollout.task_id] += sum(
-            state_weight(label.weight) for label in by_rollout[rollout.rollout_id]
-        )
+        first_attempts[rollout.task_id] += rollout.attempt == 0
     verdicts = [[step.verifier_status for step in rollout.steps] for rollout in rollouts]
     class_sizes = [sum(row.count(status) for row in verdicts) for status in ("ok", "wrong")]
     # One class alone teaches the head nothing but a constant, so it gets no weight.
-    class_weights = [len(per_task) / 2 / size if all(class_sizes) else 0.0 for size in class_sizes]
+    class_weights = [len(first_attempts) / 2 / size if all(class_sizes) else 0.0 for size in class_sizes]
     rows = []
     for rollout, statuses in zip(rollouts, verdicts, strict=True):
         num_tokens = len(rollout.prompt_token_ids) + len(rollout.response_token_ids)
@@ -99,7 +101,9 @@ def critic_rows(
                 raise ValueError(
                     f"label {label.rollout_id}[{label.step_index}] ({label.context}) fits no step"
                 )
-            columns["weight"][at[place]] = state_weight(label.weight) / per_task[rollout.task_id]
+            columns["weight"][at[place]] = state_weight(label.weight) / max(
+                1, first_attempts[rollout.task_id]
+            )
             columns["targets"][at[place]] = label.target
         for position, status in zip(error_positions(rollout), statuses, strict=True):
             if status != "unknown":

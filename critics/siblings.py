@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from critics.intervals import cluster_codes, interval_of_sums, ratio
+from critics.intervals import APART, cluster_codes, interval_of_sums, ratio, standard_errors_apart
 from pipeline.statistics import Interval
 from pipeline.types import Rollout
 
@@ -140,7 +140,8 @@ def sibling_measures(
                 clusters[1].append(cluster)
         i, j = np.triu_indices(len(rows), 1)
         gap = truth[i] - truth[j]
-        clear = np.abs(gap) > 2 * np.sqrt(v[rows][i] + v[rows][j])
+        k, K = siblings.k[rows], siblings.K[rows]
+        clear = np.abs(standard_errors_apart(k[i], K[i], k[j], K[j])) > APART
         pairs.append((float(((p[i] - p[j]) * gap > 0)[clear].sum()), float(clear.sum())))
         clusters[2].append(cluster)
         spreads.append(

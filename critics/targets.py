@@ -10,11 +10,14 @@ import numpy as np
 
 from critics.anchors import StateRef
 from critics.recovery import StateFeatures, fit_recovery
+from critics.rows import state_weight
 from critics.rules import OUTCOME_TURNS
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.types import Label, Rollout, Task
 
 Granularity = Literal["binary", "step", "detailed"]
+UNNAMED = "unnamed"
+"""The code of a wrong step whose verifier names none."""
 
 
 def label_counts(label: Label) -> tuple[int, int]:
@@ -34,10 +37,10 @@ def build_labels(
 ) -> tuple[list[Label], dict[str, Any]]:
     """Returns one label per known state, in the rollouts' order, and the recovery model's report.
 
-    y = (k + kappa m) / (n + kappa), n_eff = n + kappa. Sources of one state are merged into one row:
-    fresh continuations; the rollout's own outcome at turns 0, 1, 2, 4, 8 (in the context it was sampled
-    in, so a guided rollout never labels a bare state; only if the target policy sampled it); and, with
-    kappa > 0, the recovery model alone right after a counted event. With kappa 0, y = k/n.
+    y = (k + kappa m) / (n + kappa), n_eff = n + kappa. Sources of one state are merged into one row
+    (`soft_target`): fresh continuations; the rollout's own outcome at turns 0, 1, 2, 4, 8 (in the context it
+    was sampled in, so a guided rollout never labels a bare state; only if the target policy sampled it); and,
+    with kappa > 0, the recovery model alone right after a counted event.
 
     Args:
         rollouts: whole rollouts (no continuations), with verdicts on their steps.
@@ -76,7 +79,6 @@ def build_labels(
     for state, m in zip(states, model([features(state) for state in states]), strict=True):
         k, n = counts.get(state, (0, 0))
         outcome = outcomes.get(state)
-        total_k, total_n = k + (outcome or 0.0), n + (outcome is not None)
         source = "continuation" if n else "outcome" if outcome is not None else "recovery"
         labels.append(
             Label(
@@ -86,14 +88,40 @@ def build_labels(
                 num_continuations=n,
                 num_success=k,
                 outcome=outcome,
-                target=float((total_k + kappa * m) / (total_n + kappa)),
-                weight=float(total_n + kappa),
+                target=soft_target(k, n, outcome, kappa * m, kappa),
+                weight=float(n + (outcome is not None) + kappa),
                 label_source=source,
                 label_policy_digest=label_policy_digest,
             )
         )
     report |= _audit(labels) | {"kappa": kappa}
     return labels, report
+
+
+def soft_target(k: int, n: int, outcome: float | None, prior: float, kappa: float) -> float:
+    """Returns y: (k + kappa m) / (n + kappa), beside which an own outcome counts for what it does alone.
+
+    Continuations are asked for, among others, where the rollout's next step was wrong. Counted as one sample
+    of n + 1, an own outcome would weigh less exactly there, where it is the likelier a failure, and the
+    targets of a state would on average be too high. So w(n_eff) y gives it what it has in a row without
+    continuations: w(1 + kappa) / (1 + kappa).
+
+    Args:
+        k: successes of continuations.
+        n: continuations; at least one of `n`, `outcome` and `kappa` is there.
+        outcome: R, or None where an own outcome does not label.
+        prior: kappa m, successes among the pseudo-counts.
+        kappa: pseudo-counts.
+
+    Example:
+        >>> round(soft_target(2, 2, None, 1.0, 2.0), 3), round(soft_target(2, 2, 0.0, 1.0, 2.0), 3)
+        (0.75, 0.54)
+    """
+    continued = (k + prior) / (n + kappa) if n + kappa else 0.0
+    if outcome is None:
+        return float(continued)
+    share = state_weight(1 + kappa) / (1 + kappa) / state_weight(n + 1 + kappa)
+    return float(share * outcome + (1 - share) * continued)
 
 
 def _success(rollout: Rollout) -> int:
@@ -152,7 +180,8 @@ def _after_events(rollouts: Any, codes: set[str], granularity: Granularity) -> s
         if rollout.reward is None:
             continue
         for step, following in zip(rollout.steps, rollout.steps[1:], strict=False):
-            if step.verifier_status == "wrong" and _seen_code(step.verifier_code, granularity) in codes:
+            code = _seen_code(step.verifier_code or UNNAMED, granularity)
+            if step.verifier_status == "wrong" and code in codes:
                 states.add(StateRef(rollout.rollout_id, following.step_index, rollout.context))
     return states
 
@@ -182,7 +211,7 @@ class _FeatureMaker:
                 start = step.token_start
                 break
             if step.verifier_status == "wrong":
-                code = _seen_code(step.verifier_code or "unnamed", self._granularity)
+                code = _seen_code(step.verifier_code or UNNAMED, self._granularity)
         used = min(1.0, start / max(1, rollout.max_response_tokens))
         return StateFeatures(rollout.task_id, code, (k + 1) / (n + 2), used)
 
@@ -218,7 +247,8 @@ def check_labels(
             rollout does not have or that stands in another context; an outcome on a bare state of a guided
             rollout, of another policy, or that is not the rollout's reward; a null reward; another or
             several label policies; mixed or truncated sampling; steps that do not tile the loss mask; a
-            duplicate row; a task in two splits; with code QUALITY, a base rate outside the bounds.
+            duplicate row; a task in two splits, or of another split than train; a cluster in a test split and
+            another one; with code QUALITY, a base rate outside the bounds.
     """
 
     def refuse(problem: str) -> NoReturn:
@@ -228,6 +258,7 @@ def check_labels(
         refuse("there are none")
     splits: dict[str, str] = {}
     rows: dict[str, int] = {}
+    sides: dict[tuple[str, str], tuple[int, str]] = {}
     for row, task in enumerate(tasks):
         first = rows.setdefault(task.task_id, row)
         if splits.setdefault(task.task_id, task.split) != task.split:
@@ -235,9 +266,13 @@ def check_labels(
                 f"task {task.task_id} is in splits {splits[task.task_id]} and {task.split} (rows {first} and "
                 f"{row} of the tasks)"
             )
-    policies = {label.label_policy_digest for label in labels}
-    if policies != {label_policy_digest}:
-        refuse(f"made for policies {sorted(policies)}, the actor starts from {label_policy_digest}")
+        unseen = task.split.startswith("test")
+        other, its_split = sides.setdefault((task.data_source, task.cluster), (row, task.split))
+        if its_split.startswith("test") != unseen:
+            refuse(
+                f"cluster {task.cluster} is in splits {its_split} and {task.split} (rows {other} and {row} "
+                "of the tasks); test splits hold clusters that were never trained on"
+            )
     by_id = {rollout.rollout_id: rollout for rollout in rollouts}
     seen: dict[StateRef, int] = {}
     row_of: dict[str, int] = {}
@@ -248,8 +283,18 @@ def check_labels(
             refuse(f"{state} has two rows, {first} and {row}")
         if (rollout := by_id.get(label.rollout_id)) is None:
             refuse(f"row {row}: {state} lies in no rollout that was given")
+        if label.label_policy_digest != label_policy_digest:
+            refuse(
+                f"row {row}: {state} is labelled for policy {label.label_policy_digest}, the actor starts "
+                f"from {label_policy_digest}"
+            )
         if rollout.task_id not in splits:
             refuse(f"row {row}: task {rollout.task_id} of {state} is in no split")
+        if splits[rollout.task_id] != "train":
+            refuse(
+                f"row {row}: task {rollout.task_id} of {state} is of split {splits[rollout.task_id]}, which "
+                "critics are audited and actors evaluated on; labels are of train alone"
+            )
         for problem in _label_problems(label, rollout):
             refuse(f"row {row}: {state}: {problem}")
     used = [by_id[rollout_id] for rollout_id in row_of]

@@ -331,7 +331,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="actor",
-    code_version=3,
+    code_version=4,
     inputs=lambda config: (
         ("tasks", "sft") + (("critic", "critic_report") if config.actor.credit == "v_dapo" else ())
     ),

@@ -192,7 +192,7 @@ def remove_kept(kept: Path, final: Path) -> None:
 
 STAGE = Stage(
     name="critic",
-    code_version=3,
+    code_version=4,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels"),
     sections=("critic", "training", "tasks.environment"),
     make=make,

@@ -277,7 +277,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="critic_report",
-    code_version=5,
+    code_version=6,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels", "critic"),
     sections=(
         "critic_report",

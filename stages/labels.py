@@ -232,7 +232,7 @@ def within_budget(
 
 STAGE = Stage(
     name="labels",
-    code_version=2,
+    code_version=3,
     inputs=lambda config: ("tasks", "sft", "rollouts"),
     sections=(
         "labels",

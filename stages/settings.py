@@ -362,13 +362,14 @@ class Drift(Section):
     min_slope: float = Field(0.7, gt=0, description="of log-odds of R on those of V")
     max_slope: float = Field(1.4, gt=0, description="of log-odds of R on those of V")
     paid_every: int = Field(20, ge=0, description="updates between checks by fresh continuations; 0 is never")
-    states: int = Field(64, ge=2, description="states of a paid check, at least; whole rollouts")
+    states: int = Field(256, ge=2, description="states of a paid check, at least; whole rollouts")
     num_continuations: int = Field(16, ge=2, description="of each of them, by the present actor")
     sibling_sets: int = Field(32, ge=0, description="sets of next steps of a paid check")
     sibling_size: int = Field(5, ge=2, description="next steps drawn for a set")
     min_sign_agreement: float = Field(0.6, ge=0, le=1, description="of clear steps, below it steps are off")
     step_weight_to_zero: bool = Field(
-        True, description="alpha is 0 once rho_A touches 0 or signs disagree, until a refreshed critic passes"
+        True,
+        description="alpha is 0 once Cov(A, Ahat) touches 0 or signs disagree, until a new critic passes",
     )
     refresh: Literal["never", "once", "on_drift"] = Field(
         "once", description="then make rollouts, labels, critic and critic_report anew for the present actor"

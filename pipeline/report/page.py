@@ -110,7 +110,8 @@ ol.steps li.ok { border-color: #1a7f37; } ol.steps li.wrong { border-color: #b32
 ol.steps pre { white-space: pre-wrap; margin: .2rem 0; font: .88rem/1.4 ui-monospace, monospace; }
 meter { width: 8rem; vertical-align: middle; }
 @media (max-width: 40rem) {
-  table.wide, .wide caption, .wide tbody, .wide tr, .wide td { display: block; } .wide thead { display: none; }
+  table.wide, .wide caption, .wide tbody, .wide tr, .wide td { display: block; }
+  .wide thead { display: none; }
   .wide tr { border-bottom: 1px solid #c8ced6; padding: .4rem 0; }
   .wide td { border: 0; padding: .05rem 0; } .wide td:first-child { font-weight: 600; }
   .wide td + td:not(:empty)::before { content: attr(data-label) ": "; color: #57606a; }

@@ -70,6 +70,27 @@ def make_rollout() -> Any:
 
 
 @pytest.fixture
+def early_failures() -> Any:
+    """Rollouts of 4 steps at most; each ends the rollout as a failure with chance 1/4, else R = 1.
+
+    V(s_i) = .75^(4 - i), and the shorter a rollout is, the surer it failed.
+    """
+
+    def make(number: int, *, seed: int = 0) -> tuple[list[Rollout], np.ndarray]:
+        rng = np.random.default_rng(seed)
+        rollouts = []
+        for i in range(number):
+            fails = rng.random(4) < 0.25
+            length = int(fails.argmax()) + 1 if fails.any() else 4
+            rollouts.append(
+                rollout(f"r{i}", task=f"t{i}", num_steps=length, reward=float(not fails.any()), seed=i)
+            )
+        return rollouts, 0.75 ** (4.0 - np.arange(4))
+
+    return make
+
+
+@pytest.fixture
 def make_task() -> Any:
     def task(task_id: str, split: str = "train", cluster: str = "c0") -> Task:
         return Task(task_id, "phone", split, 1, (), "rule", "", "calls", cluster, 0)

@@ -10,7 +10,7 @@ import critics
 from critics.calibration import Calibrator
 from critics.contract import CONTRACT, Contract, read_contract, save
 from critics.model import make_critic
-from critics.rows import critic_rows, error_positions, normalised, state_weight, value_positions
+from critics.rows import critic_rows, error_positions, normalised, value_positions
 from pipeline.errors import ArtifactError
 from pipeline.types import Label
 
@@ -160,6 +160,22 @@ def test_a_folder_without_a_model_or_pad_token_is_no_trunk(tiny_trunk, tmp_path)
     (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": None}))
     with pytest.raises(ArtifactError, match="pad token"):
         make_critic(folder)
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "t5"}))
+    with pytest.raises(ArtifactError, match=r"is a t5.* name a decoder"):
+        make_critic(folder)
+
+
+def test_any_decoder_with_a_classifier_of_its_kind_is_a_trunk(tmp_path) -> None:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    causal = LlamaForCausalLM(LlamaConfig(vocab_size=64, pad_token_id=0, **sizes))
+    causal.save_pretrained(tmp_path)
+    critic = make_critic(tmp_path)
+    assert not critic.score.weight.any()
+    assert torch.equal(critic.model.embed_tokens.weight, causal.model.embed_tokens.weight)
 
 
 def test_targets_stand_where_the_state_is_read_and_errors_where_the_step_ends(make_rollout) -> None:
@@ -168,22 +184,23 @@ def test_targets_stand_where_the_state_is_read_and_errors_where_the_step_ends(ma
     assert value_positions(rollout).tolist() == [2, 6, 10, 14]
     assert error_positions(rollout).tolist() == [5, 9, 13, 17]
     [row] = critic_rows([rollout], [label("a", 0, 0.25, 8.0), label("a", 2, 0.75, 2.0)])
-    total = state_weight(8.0) + state_weight(2.0)
     assert np.flatnonzero(row.columns["weight"]).tolist() == [2, 10]
-    assert row.columns["weight"][2] == pytest.approx(0.8 / total)
+    assert row.columns["weight"][2] == pytest.approx(0.8)
     assert row.columns["targets"][[2, 10]].tolist() == [0.25, 0.75]
     assert row.columns["error_targets"][[5, 9, 13, 17]].tolist() == [0, 1, 0, 0]
     weights = row.columns["error_weights"]
     assert weights[9] == pytest.approx(weights[[5, 13, 17]].sum()) == pytest.approx(0.5)
 
 
-def test_each_task_weighs_the_same_and_updates_are_normalised(make_rollout) -> None:
+def test_first_attempts_share_a_tasks_weight_and_updates_are_normalised(make_rollout) -> None:
     rollouts = [make_rollout("a"), make_rollout("b"), make_rollout("c", task="t1"), make_rollout("d")]
+    rollouts.append(make_rollout("e", attempt=1))
     labels = [label("a", 0, 1.0, 8.0), label("b", 1, 1.0, 8.0), label("c", 0, 0.0, 1.0)]
+    labels.append(label("e", 0, 0.0, 8.0))
     rows = critic_rows(rollouts, labels)
-    assert len(rows) == 3  # d has no label
+    assert len(rows) == 4  # d has no label
     sums = [float(row.columns["weight"].sum()) for row in rows]
-    assert sums == pytest.approx([0.5, 0.5, 1.0])
+    assert sums == pytest.approx([0.4, 0.4, 1 / 3, 0.4])
     assert sum(float(row.columns["weight"].sum()) for row in normalised(rows)) == pytest.approx(1.0)
 
 

@@ -65,9 +65,26 @@ def test_a_correction_is_monotone_and_none_changes_no_bit() -> None:
     assert backwards.slope == 0.1
 
 
-def test_rollouts_weigh_the_same_whatever_their_length() -> None:
-    found = free_check([np.full(9, 0.9), np.array([0.1])], [1.0, 0.0])
-    assert found["bias"] == pytest.approx(0.0)
+def test_a_critic_that_is_right_looks_right_where_failures_end_early(early_failures) -> None:
+    rollouts, V = early_failures(4000)
+    values, rewards = [V[: len(r.steps)] for r in rollouts], [r.reward for r in rollouts]
+    found = free_check(values, rewards)
+    assert found["bias"] == pytest.approx(0.0, abs=0.02)
+    assert found["slope"] == pytest.approx(1.0, abs=0.1)
+    assert fit_correction(values, rewards)(V) == pytest.approx(V, abs=0.03)
+
+
+@pytest.mark.parametrize("num_rollouts", [24, 64])
+def test_a_perfect_critic_is_left_alone_though_few_states_leave_rho_undefined(
+    make_audit, num_rollouts
+) -> None:
+    off = 0
+    for seed in range(20):
+        small, _V = make_audit(
+            lambda V, rng: V, K=16, num_rollouts=num_rollouts, within=0.3, seed=seed, rollouts_per_task=1
+        )
+        off += steps_are_off(paid_check(small), min_sign_agreement=0.0)
+    assert off <= (8 if num_rollouts == 24 else 1)
 
 
 def test_a_stale_critic_is_caught_by_fresh_continuations_and_a_good_one_is_not(make_audit) -> None:

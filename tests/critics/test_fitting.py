@@ -8,9 +8,10 @@ import pytest
 
 from critics.calibration import fit_calibrator
 from critics.fitting import base_logit, fit, held_out, learning_rate, rows_of_update, schedule, task_brier
-from critics.logistic import sigmoid
+from critics.logistic import logit, sigmoid
 from critics.model import make_critic
 from critics.rows import critic_rows, num_states
+from critics.rules import OUTCOME_TURNS
 from pipeline.errors import ArtifactError
 from pipeline.training.torch import TorchTrainer
 from pipeline.types import Label, Step
@@ -229,10 +230,11 @@ def test_held_out_states_count_own_outcomes_but_judge_steps_by_fresh_samples(mak
     assert states.num_samples.tolist() == [5, 1]
     assert states.fresh_samples.tolist() == [4, 0]
     p = np.array([0.4, 0.0])
-    assert task_brier(p, states) == pytest.approx([0.24, 0.0])
+    weights = np.array([5 / 7, 1 / 3])
+    assert task_brier(p, states).mean() == pytest.approx(np.average([0.24, 0.0], weights=weights))
 
 
-def test_an_outcome_is_shared_among_the_states_it_labels(make_rollout) -> None:
+def test_an_outcome_is_shared_among_the_turns_it_may_label(make_rollout) -> None:
     rollouts = [make_rollout("a", reward=1.0), make_rollout("b", task="t1", reward=0.0)]
     labels = [
         Label("a", 0, "bare", 0, 0, 1.0, 0.4, 5.0, "outcome", "p"),
@@ -241,8 +243,48 @@ def test_an_outcome_is_shared_among_the_states_it_labels(make_rollout) -> None:
         Label("b", 0, "bare", 0, 0, 0.0, 0.0, 1.0, "outcome", "p"),
     ]
     k, n = held_out(rollouts, labels).counts_sharing_outcomes()
-    assert k.tolist() == [0.5, 1.5, 2, 0]
-    assert n.tolist() == [0.5, 4.5, 2, 1]
+    assert k.tolist() == [0.2, 1.2, 2, 0]
+    assert n.tolist() == [0.2, 4.2, 2, 0.2]
+
+
+def outcome_labels(rollouts) -> list[Label]:
+    """Own outcomes alone, at the turns that they may label."""
+    return [
+        Label(r.rollout_id, t, r.context, 0, 0, r.reward, r.reward, 1.0, "outcome", "p")
+        for r in rollouts
+        for t in OUTCOME_TURNS
+        if t < len(r.steps)
+    ]
+
+
+def test_outcomes_calibrate_to_the_truth_where_failures_end_early(early_failures) -> None:
+    rollouts, V = early_failures(4000)
+    states = held_out(rollouts, outcome_labels(rollouts))
+    at = states.step_index
+    fitted = fit_calibrator(logit(V[at]), *states.counts_sharing_outcomes(), base_logit=0.0, step_index=at)
+    found = fitted(logit(V[:3]), step_index=np.arange(3))
+    assert found == pytest.approx(V[:3], abs=0.03)
+
+
+def test_where_failures_end_early_and_are_tried_again_targets_average_to_the_truth(
+    early_failures, make_rollout
+) -> None:
+    """A second attempt exists only where the first one failed; it takes no weight from the first."""
+    rollouts, V = early_failures(4000)
+    again = [
+        make_rollout(f"{r.rollout_id}-1", task=r.task_id, attempt=1, guided=True, reward=0.0)
+        for r in rollouts
+        if not r.reward
+    ]
+    rows = critic_rows([*rollouts, *again], outcome_labels([*rollouts, *again]))[: len(rollouts)]
+    at = np.concatenate([[0, 1, 2][: len(r.steps)] for r in rollouts])
+    labelled = [row.columns["weight"] > 0 for row in rows]
+    weights, targets = (
+        np.concatenate([row.columns[name][here] for row, here in zip(rows, labelled, strict=True)])
+        for name in ("weight", "targets")
+    )
+    found = [np.average(targets[at == i], weights=weights[at == i]) for i in range(3)]
+    assert found == pytest.approx(V[:3], abs=0.03)
 
 
 def test_sharing_outcomes_calibrates_closer_to_the_truth(make_rollout) -> None:

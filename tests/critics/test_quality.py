@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from critics import quality
 from critics.audit import AuditData
-from critics.baselines import constant, position_only, task_rate
+from critics.baselines import PRIORS, constant, position_only, task_rate
 from critics.logistic import logit, sigmoid
 
 
@@ -246,8 +247,27 @@ def test_an_audit_refuses_impossible_counts(make_audit) -> None:
 def test_the_task_rate_leaves_the_states_own_rollout_out(make_audit) -> None:
     audit, _ = make_audit(lambda V, rng: V, num_rollouts=4)
     rewards = [r.reward for r in audit.rollouts]
-    others = (sum(rewards[1:]) + 1) / 5
-    assert task_rate(audit)[0] == pytest.approx(others)
+    others, mean = sum(rewards[1:]), audit.v_hat.mean()
+    assert any(task_rate(audit)[0] == pytest.approx((others + s * mean) / (3 + s)) for s in PRIORS)
+
+
+@pytest.mark.parametrize("rollouts_per_task", [1, 2, 4])
+def test_a_constant_has_no_skill_over_the_task_rate_where_success_is_rare(
+    make_audit, rollouts_per_task
+) -> None:
+    audit, _ = make_audit(lambda V, rng: np.full_like(V, 0.1), rollouts_per_task=rollouts_per_task)
+    rare = replace(audit, k=np.random.default_rng(1).binomial(audit.K, 0.1))
+    rollouts = tuple(replace(r, reward=float(i % 10 == 0)) for i, r in enumerate(rare.rollouts))
+    skill = quality.measure(replace(rare, rollouts=rollouts), num_resamples=100)["skill_over_task_rate"]
+    assert skill.value < 0.02
+
+
+@pytest.mark.parametrize(("K", "least"), [(8, 0.88), (32, 0.95)])
+def test_a_perfect_critic_sees_the_direction_of_clear_steps(make_audit, K, least) -> None:
+    found = quality.step_measures(make_audit(lambda V, rng: V, K=K)[0], num_resamples=100)
+    assert found["sign_agreement"].value > least
+    few = quality.step_measures(make_audit(lambda V, rng: V, K=2)[0], num_resamples=100)
+    assert math.isnan(few["sign_agreement"].value)  # two samples each make no step clear
 
 
 def test_baselines_get_the_best_constant_and_the_trend_of_the_position(make_audit) -> None:

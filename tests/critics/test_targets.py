@@ -7,6 +7,7 @@ import pytest
 
 from critics.anchors import StateRef, candidate_steps, choose_states
 from critics.recovery import StateFeatures, fit_recovery, fold_of
+from critics.rows import state_weight
 from critics.targets import build_labels, check_labels, label_counts
 from pipeline.errors import ArtifactError
 from pipeline.types import Label
@@ -112,6 +113,34 @@ def test_kappa_zero_gives_k_over_n(make_rollout) -> None:
     assert [(x.step_index, x.num_success, x.num_continuations, x.target, x.weight) for x in labels] == [
         (2, 3, 8, 3 / 8, 8.0)
     ]
+
+
+@pytest.mark.parametrize("kappa", [0.0, 2.0])
+def test_targets_average_to_the_truth_where_only_states_before_errors_are_continued(
+    make_rollout, kappa
+) -> None:
+    """Step 1 is wrong with chance .3 and then recovered with .1, else R = 1: V = .7 + .03 before it.
+
+    Only states whose own rollout went on to err are continued, and that rollout most likely failed.
+    """
+    rng = np.random.default_rng(0)
+    rollouts, samples = [], {}
+    for i in range(1500):
+        wrong = rng.random() < 0.3
+        reward = float(not wrong or rng.random() < 0.1)
+        errors = {1: "missing"} if wrong else {}
+        rollouts.append(make_rollout(f"r{i}", task=f"t{i}", num_steps=3, wrong=errors, reward=reward))
+        if wrong:
+            samples[StateRef(f"r{i}", 1, "bare")] = [
+                continuation(make_rollout, rollouts[-1], 1, float(rng.random() < 0.73), draw)
+                for draw in range(8)
+            ]
+    labels, _ = build_labels(
+        rollouts, samples, kappa=kappa, label_policy_digest=POLICY, seed=0, granularity="binary"
+    )
+    at = [label for label in labels if label.step_index == 1]
+    weights = [state_weight(label.weight) for label in at]
+    assert np.average([label.target for label in at], weights=weights) == pytest.approx(0.73, abs=0.02)
 
 
 def test_one_state_of_several_sources_is_one_row(make_rollout) -> None:
@@ -243,7 +272,7 @@ def test_sound_labels_pass_and_are_counted(world) -> None:
         ({"weight": 0.0}, "weight"),
         ({"step_index": 40}, "no step 40"),
         ({"outcome": 0.5}, "reward"),
-        ({"label_policy_digest": "other"}, "made for policies"),
+        ({"label_policy_digest": "other"}, "row 0: .* for policy other"),
         ({"context": "guided"}, "context is bare"),
         ({"rollout_id": "nobody"}, "no rollout"),
     ],
@@ -316,6 +345,12 @@ def test_a_refusal_names_the_row(world, make_task) -> None:
         check(bad, rollouts, tasks)
     with pytest.raises(ArtifactError, match="rows 0 and 6 of the tasks"):
         check(labels, rollouts, [*tasks, make_task("t0", split="val")])
+    held_out = [replace(task, split="val") if task.task_id == "t0" else task for task in tasks]
+    with pytest.raises(ArtifactError, match=r"row \d+: task t0 .* is of split val.* labels are of train"):
+        check(labels, rollouts, held_out)
+    unseen = make_task("t99", split="test_unseen_company")
+    with pytest.raises(ArtifactError, match=r"cluster c0 is in splits train and test_unseen_company"):
+        check(labels, rollouts, [*tasks, unseen])
     first = next(row for row, label in enumerate(labels) if label.rollout_id == "r1")
     cut = [replace(r, top_p=0.9) if r.rollout_id == "r1" else r for r in rollouts]
     with pytest.raises(ArtifactError, match=rf"row {first}: rollout r1: sampled with .*others with"):
