@@ -112,10 +112,10 @@ def build_report(
         max_probe_rise=max_probe_rise,
         judge_probes=judge_probes,
     )
-    for_rows: dict[str, int] = {"num_resamples": min(num_resamples, 500), "seed": seed}
-    rows = slices(audit, **for_rows)
+    few = min(num_resamples, 500)
+    rows = slices(audit, num_resamples=few, seed=seed)
     # The opening speaks of bare states, so its weakest slice is one of theirs.
-    rows_of_bare = slices(bare, **for_rows) if len(parts) > 1 else rows
+    rows_of_bare = slices(bare, num_resamples=few, seed=seed) if len(parts) > 1 else rows
     verdict = gate.gate_dict(
         conditions,
         measures,
