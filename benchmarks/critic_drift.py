@@ -4,7 +4,7 @@
     python benchmarks/critic_drift.py --quick          # after critic_quality.py --quick: a minute, no figures
 
 Wants a run whose stages up to critic_report are made. Its actor is trained twice more, in runs of their own
-that link these stages, without the KL's hold and with a larger step, a paid check every few updates:
+that link these stages, with a KL term too small to hold it and a larger step, a paid check every few updates:
 
     far      every reaction off: the curve of the free and the paid checks against iteration and KL
     watched  reactions on (no refresh): what is recalibrated, and when the step weight goes to zero
@@ -36,7 +36,7 @@ from pipeline.errors import ArtifactError
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
 FAR = {
-    "actor.kl_coefficient": "0.0",
+    "actor.kl_coefficient": "1e-6",  # holds nothing; at 0 the KL would not be measured
     "actor.drift.refresh": "never",
     "actor.on_weak_critic": "allow",
     "actor.stops": "{max_kl: null, max_length_change: null, falling_evaluations: 0}",
@@ -68,6 +68,7 @@ def far_enough(entries: Sequence[dict[str, Any]]) -> bool:
 
 CRITERIA = {
     "far: the level drifts by more than 10 points": lambda r: far_enough(r["arms"]["far"]),
+    "far: the KL to the starting policy grows above .1": lambda r: r["arms"]["far"][-1]["kl"] > 0.1,
     "far: at least 3 paid checks": lambda r: sum("steps_off" in e for e in r["arms"]["far"]) >= 3,
     "watched: it reacted": lambda r: (
         r["arms"]["watched"][-1]["correction_shift"] != 0

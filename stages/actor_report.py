@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 DRIFT = "critic_drift/"
+NOT_MEASURED = "not measured"
 FREE = ("bias", "slope", "skill", "auroc", "correction_slope", "correction_shift")
 PAID = ("rho_a", "sign_agreement", "ev_within", "sibling_excess", "sibling_pairs")
 READINGS = {
@@ -37,7 +38,8 @@ def actor_report(
 
     Returns:
         `updates`, `updates_planned`, `drift`, `refreshes`, and `clean_up_to_kl`: the largest KL to the
-        starting policy at which a paid check found the steps right, before the first that did not.
+        starting policy at which a paid check found the steps right, before the first that did not; None if
+        none did, NOT_MEASURED if the loss had no KL term and so nobody knows how far they were.
     """
     looks = [entry for entry in history if "rollouts/count" in entry]
     drift = [
@@ -46,14 +48,16 @@ def actor_report(
         for entry in looks
         if any(name.startswith(DRIFT) for name in entry)
     ]
-    checks = [entry for entry in drift if "steps_off" in entry and "kl" in entry]
+    checks = [entry for entry in drift if "steps_off" in entry]
     clean = list(itertools.takewhile(lambda entry: not entry["steps_off"], checks))
     return {
         "updates": num_updates,
         "updates_planned": planned,
         "drift": drift,
         "refreshes": list(refreshes),
-        "clean_up_to_kl": max((entry["kl"] for entry in clean), default=None),
+        "clean_up_to_kl": max(
+            (entry["kl"] for entry in clean if "kl" in entry), default=NOT_MEASURED if clean else None
+        ),
     }
 
 
@@ -68,7 +72,7 @@ def actor_page(report: Mapping[str, Any]) -> str:
         return page("Actor", [Section("Critic's drift", (note,))])
 
     def curve(name: str, x: str = "iteration") -> Line:
-        points = [entry for entry in drift if isinstance(entry.get(name), int | float)]
+        points = [entry for entry in drift if isinstance(entry.get(name), int | float) and x in entry]
         bounded = all(f"{name}_low" in entry and f"{name}_high" in entry for entry in points)
         return Line(
             name,
@@ -117,8 +121,12 @@ def actor_page(report: Mapping[str, Any]) -> str:
         if any("steps_off" in entry for entry in drift)
         else "No check by fresh continuations was made (actor.drift.paid_every)."
     )
-    kl = f" KL to the starting policy at the end: {last['kl']:.4f} nats per token." if last.get("kl") else ""
-    if report["clean_up_to_kl"] is not None:
+    kl = (
+        f" KL to the starting policy at the end: {last['kl']:.4f} nats per token."
+        if "kl" in last
+        else " KL to the starting policy: not measured, since the loss has no KL term (actor.kl_coefficient)."
+    )
+    if isinstance(report["clean_up_to_kl"], float):
         kl += f" Checks found its steps right up to a KL of {report['clean_up_to_kl']:.4f}."
     if report["refreshes"]:
         kl += f" The critic was made anew in {', '.join(report['refreshes'])}."

@@ -194,8 +194,13 @@ def test_quick_makes_a_table_shares_what_it_sampled_and_goes_on(tmp_path: Path) 
     assert sampled.items() <= {p: p.stat().st_mtime_ns for p in tmp_path.rglob("rollouts*.parquet")}.items()
 
 
+def far_entries(*biases: float, kl: float | None = 0.5) -> list[dict[str, Any]]:
+    measured = {} if kl is None else {"kl": kl}
+    return [{"bias": bias, "steps_off": 0.0} | measured for bias in biases]
+
+
 def drift_results(**changes: Any) -> dict[str, Any]:
-    far = [{"bias": 0.3 * i / 4, "steps_off": 0.0, "correction_shift": 0.0} for i in range(5)]
+    far = [{"bias": 0.3 * i / 4, "steps_off": 0.0, "correction_shift": 0.0, "kl": 0.1 * i} for i in range(5)]
     watched = [{"bias": 0.1, "correction_shift": 0.0}, {"bias": 0.2, "correction_shift": -0.4}]
     held = {"stale": {"caught": True}, "fresh": {"caught": False}}
     return {"arms": {"far": far, "watched": watched} | changes, "held": held | changes}
@@ -204,8 +209,10 @@ def drift_results(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "criterion"),
     [
-        ({"far": [{"bias": 0.1, "steps_off": 0.0}] * 4}, "far: the level drifts by more than 10 points"),
-        ({"far": [{"bias": 0.0}, {"bias": 0.5, "steps_off": 1.0}]}, "far: at least 3 paid checks"),
+        ({"far": far_entries(0.1, 0.1, 0.1, 0.1)}, "far: the level drifts by more than 10 points"),
+        ({"far": far_entries(0.0, 0.5)}, "far: at least 3 paid checks"),
+        ({"far": far_entries(0.0, 0.2, 0.5, kl=0.1)}, "far: the KL to the starting policy grows above .1"),
+        ({"far": far_entries(0.0, 0.2, 0.5, kl=None)}, "far: the KL to the starting policy grows above .1"),
         ({"watched": [{"bias": 0.3, "correction_shift": 0.0}]}, "watched: it reacted"),
         ({"stale": {"caught": False}}, "stale: caught"),
         ({"fresh": {"caught": True}}, "fresh: not caught"),
@@ -215,6 +222,10 @@ def test_what_the_drift_must_show_fails_alone(changes: Any, criterion: str) -> N
     assert all(judge(drift_results(), critic_drift.CRITERIA).values())
     judged = judge(drift_results(**changes), critic_drift.CRITERIA)
     assert [name for name, met in judged.items() if not met] == [criterion]
+
+
+def test_the_far_actor_has_a_kl_that_is_measured_and_does_not_hold_it() -> None:
+    assert 0 < float(critic_drift.FAR["actor.kl_coefficient"]) < 1e-4
 
 
 def test_both_arms_say_what_they_do_whatever_the_configuration_says() -> None:

@@ -83,9 +83,9 @@ class FakePlayer:
         ]
 
 
-def watch_of(critic: FakeCritic, **drift: Any) -> Watch:
+def watch_of(critic: FakeCritic, kl: float | None = None, **drift: Any) -> Watch:
     settings = Drift(**{"sibling_sets": 0} | drift)
-    config = SimpleNamespace(actor=Actor(drift=settings), run=SimpleNamespace(seed=0))
+    config = SimpleNamespace(actor=Actor(drift=settings, kl_coefficient=kl), run=SimpleNamespace(seed=0))
     said: list[str] = []
     start: Any = SimpleNamespace(
         config=config, seed=0, stage_key="k", say=said.append, stop_if_asked=lambda: None
@@ -185,6 +185,30 @@ def test_the_state_survives_a_checkpoint() -> None:
     again.restore(json.loads(json.dumps(watch.state)))
     assert again.state == watch.state
     assert again.after(rollouts, given(again, rollouts), [], 0)["critic_drift/kl"] == 0.02
+
+
+def test_a_kl_that_no_update_measures_is_told_as_not_measured_and_never_as_0() -> None:
+    rollouts = rollouts_of(60)
+
+    def looks_of(watch: Watch, updates: list[dict[str, float]]) -> list[dict[str, Any]]:
+        looks = []
+        for i, metrics in enumerate(updates):
+            checked_now = watch.play(FakePlayer(), rollouts)  # type: ignore[arg-type]
+            watch.moved(metrics)
+            found = watch.after(rollouts, given(watch, rollouts), checked_now, i)
+            looks.append({"iteration": i, "rollouts/count": 60.0} | found)
+        return looks
+
+    measured = actor_report(looks_of(watch_of(FakeCritic()), [{"ref_kl": 0.02}] * 2), 2, 2)
+    assert [entry["kl"] for entry in measured["drift"]] == [0.0, 0.02]  # of what sampled the iteration
+    assert measured["clean_up_to_kl"] == 0.02
+    assert "not measured" not in actor_page(measured)
+    without = actor_report(looks_of(watch_of(FakeCritic(), kl=0.0), [{}, {}]), 2, 2)
+    assert not any("kl" in entry for entry in without["drift"])
+    assert without["clean_up_to_kl"] == "not measured"
+    html = actor_page(json.loads(json.dumps(without)))
+    assert "KL to the starting policy: not measured" in html
+    assert "nats per token" not in html  # no curve against it either
 
 
 def test_a_refreshing_run_starts_from_the_actor_and_loads_as_a_configuration(tmp_path: Any) -> None:
