@@ -66,14 +66,23 @@ def far_enough(entries: Sequence[dict[str, Any]]) -> bool:
     return abs(entries[-1]["bias"] - entries[0]["bias"]) > 0.1
 
 
+def reacted(entries: Sequence[dict[str, Any]]) -> bool:
+    """Returns whether what was found had its effect: a finding alone is none.
+
+    From the iteration after the first paid check that found steps off, alpha is 0, as it was not before. If
+    no check did, or only the last iteration's, level or slope are corrected.
+    """
+    found = next((i for i, entry in enumerate(entries) if entry.get("steps_off")), len(entries))
+    if after := entries[found + 1 :]:
+        return entries[found]["alpha"] > 0 and all(entry["alpha"] == 0 for entry in after)
+    return bool(entries[-1]["correction_shift"] != 0 or entries[-1]["correction_slope"] != 1)
+
+
 CRITERIA = {
     "far: the level drifts by more than 10 points": lambda r: far_enough(r["arms"]["far"]),
     "far: the KL to the starting policy grows above .1": lambda r: r["arms"]["far"][-1]["kl"] > 0.1,
     "far: at least 3 paid checks": lambda r: sum("steps_off" in e for e in r["arms"]["far"]) >= 3,
-    "watched: it reacted": lambda r: (
-        r["arms"]["watched"][-1]["correction_shift"] != 0
-        or any(e.get("steps_off") for e in r["arms"]["watched"])
-    ),
+    "watched: it reacted": lambda r: reacted(r["arms"]["watched"]),
     "stale: caught": lambda r: r["held"]["stale"]["caught"],
     "fresh: not caught": lambda r: not r["held"]["fresh"]["caught"],
 }
@@ -229,7 +238,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     for arm, entries in arms.items():
         for entry in entries:
-            told = {name: entry.get(name) for name in ("bias", "slope", "skill", "rho_a", "steps_off", "kl")}
+            told = {
+                name: entry.get(name)
+                for name in ("bias", "slope", "skill", "rho_a", "steps_off", "alpha", "kl")
+            }
             print(arm, entry["iteration"], *(f"{k} {v:.3f}" for k, v in told.items() if v is not None))
     for name, found in held.items():
         print(name, *(f"{k} {found[k]:.3f}" for k in ("bias", "slope", "skill", "rho_a") if k in found))

@@ -299,7 +299,7 @@ def make(start: Start) -> None:
                     if watch is not None:
                         watch.moved(metrics)
             if watch is not None:
-                look |= watch.after(batch.rollouts, batch.values or {}, checked, began)
+                look |= watch.after(batch.rollouts, batch.values or {}, checked, began, now)
             start.metrics({**look, "engine/logprob_gap": gap})
             done = iteration + 1
             try:

@@ -8,7 +8,7 @@ from typing import Any
 
 DRIFT = "critic_drift/"
 NOT_MEASURED = "not measured"
-FREE = ("bias", "slope", "skill", "auroc", "correction_slope", "correction_shift")
+FREE = ("bias", "slope", "skill", "auroc", "correction_slope", "correction_shift", "alpha")
 PAID = ("rho_a", "sign_agreement", "ev_within", "sibling_excess", "sibling_pairs")
 READINGS = {
     "bias": "mean of value minus outcome; 0 is right",
@@ -17,6 +17,7 @@ READINGS = {
     "auroc": "chance that a success is ranked above a failure",
     "correction_slope": "of the recalibration in use",
     "correction_shift": "of the recalibration in use",
+    "alpha": "weight of the step advantages that the iteration was trained with",
     "rho_a": "correlation of step advantages with those of fresh continuations",
     "sign_agreement": "share of clear steps whose direction it sees",
     "ev_within": "explained variance within a rollout",

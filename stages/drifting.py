@@ -148,6 +148,7 @@ class Watch:
         values: Mapping[str, np.ndarray],
         checked: Sequence[Rollout],
         num_updates: int,
+        credit: Credit,
     ) -> dict[str, Any]:
         """Returns an iteration's checks as metrics, and decides what holds from the next one on.
 
@@ -156,11 +157,14 @@ class Watch:
             values: rollout_id -> [T] those that its credit was given with.
             checked: what `play` sampled in it; nothing if no paid check was due.
             num_updates: taken before the iteration's updates.
+            credit: that the iteration's updates were made with; its alpha shows what the checks did.
         """
         paid = self.check([*rollouts, *checked], num_updates) if checked else {}
         metrics = self.look(rollouts, values) | paid
         if self.state["sampled_kl"] is not None:
             metrics["critic_drift/kl"] = self.state["sampled_kl"]
+        if isinstance(credit, VDapo):
+            metrics["critic_drift/alpha"] = credit.alpha
         self.state = self.state | {"sampled_kl": self.state["kl"]}
         return metrics
 

@@ -199,9 +199,23 @@ def far_entries(*biases: float, kl: float | None = 0.5) -> list[dict[str, Any]]:
     return [{"bias": bias, "steps_off": 0.0} | measured for bias in biases]
 
 
+def watched_entries(*of: tuple[float, ...]) -> list[dict[str, Any]]:
+    """One entry per iteration: (steps_off, alpha), and what its correction shifts by."""
+    return [
+        {
+            "bias": 0.2,
+            "steps_off": off,
+            "alpha": alpha,
+            "correction_slope": 1.0,
+            "correction_shift": shift[0] if shift else 0.0,
+        }
+        for off, alpha, *shift in of
+    ]
+
+
 def drift_results(**changes: Any) -> dict[str, Any]:
     far = [{"bias": 0.3 * i / 4, "steps_off": 0.0, "correction_shift": 0.0, "kl": 0.1 * i} for i in range(5)]
-    watched = [{"bias": 0.1, "correction_shift": 0.0}, {"bias": 0.2, "correction_shift": -0.4}]
+    watched = watched_entries((0.0, 0.5), (0.0, 0.5, -0.4))
     held = {"stale": {"caught": True}, "fresh": {"caught": False}}
     return {"arms": {"far": far, "watched": watched} | changes, "held": held | changes}
 
@@ -213,7 +227,11 @@ def drift_results(**changes: Any) -> dict[str, Any]:
         ({"far": far_entries(0.0, 0.5)}, "far: at least 3 paid checks"),
         ({"far": far_entries(0.0, 0.2, 0.5, kl=0.1)}, "far: the KL to the starting policy grows above .1"),
         ({"far": far_entries(0.0, 0.2, 0.5, kl=None)}, "far: the KL to the starting policy grows above .1"),
-        ({"watched": [{"bias": 0.3, "correction_shift": 0.0}]}, "watched: it reacted"),
+        ({"watched": watched_entries((0.0, 0.5), (0.0, 0.5))}, "watched: it reacted"),
+        ({"watched": watched_entries((0.0, 0.5), (1.0, 0.5), (0.0, 0.5))}, "watched: it reacted"),
+        ({"watched": watched_entries((0.0, 0.5), (1.0, 0.5), (0.0, 0.5, -0.4))}, "watched: it reacted"),
+        ({"watched": watched_entries((1.0, 0.5), (0.0, 0.0), (0.0, 0.5))}, "watched: it reacted"),
+        ({"watched": watched_entries((1.0, 0.0), (0.0, 0.0))}, "watched: it reacted"),
         ({"stale": {"caught": False}}, "stale: caught"),
         ({"fresh": {"caught": True}}, "fresh: not caught"),
     ],
@@ -222,6 +240,12 @@ def test_what_the_drift_must_show_fails_alone(changes: Any, criterion: str) -> N
     assert all(judge(drift_results(), critic_drift.CRITERIA).values())
     judged = judge(drift_results(**changes), critic_drift.CRITERIA)
     assert [name for name, met in judged.items() if not met] == [criterion]
+
+
+def test_a_reaction_is_alpha_at_0_after_a_finding_or_without_one_a_correction() -> None:
+    assert critic_drift.reacted(watched_entries((0.0, 0.5), (1.0, 0.5), (0.0, 0.0), (0.0, 0.0)))
+    assert critic_drift.reacted(watched_entries((0.0, 0.5), (1.0, 0.5, -0.4)))  # the finding came last
+    assert not critic_drift.reacted(watched_entries((0.0, 0.5), (1.0, 0.5)))
 
 
 def test_the_far_actor_has_a_kl_that_is_measured_and_does_not_hold_it() -> None:
