@@ -38,8 +38,8 @@ def reasons(history: Sequence[Mapping[str, Any]], stops: Stops) -> list[str]:
     """Returns what speaks against going on, in words; nothing in a healthy history.
 
     The KL is that of the last update, lengths are the last iteration's against the first one's. The pass rate
-    on `val` falls while the critic's value rises ever more along the rollouts (mean V_{T-1} - V_0, between two
-    looks at `val`): the actor then pleases its critic, not the verifier.
+    on `val` falls while the critic's value rises ever more along the rollouts (mean V_{T-1} - V_0, between
+    two looks at `val`): the actor then pleases its critic, not the verifier.
     """
     found = []
     kls = [line["ref_kl"] for line in history if "ref_kl" in line]
