@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -128,7 +129,7 @@ def held_beside(options: argparse.Namespace, data_dir: Path, folder: Path) -> di
     from stages.settings import Config
 
     overrides = [*options.settings, f"run.data_dir={json.dumps(str(data_dir))}"]
-    config = load_config(Config, Path(options.config), overrides)
+    config = load_config(Config, ROOT / options.config, overrides)
     start: Any = SimpleNamespace(
         config=config,
         seed=config.run.seed,
@@ -183,9 +184,8 @@ def picture(arms: dict[str, list[dict[str, Any]]]) -> str:
             points = [entry for entry in entries if isinstance(entry.get(name), float)]
             if not points:
                 continue
-            bands = [
-                [entry.get(f"{name}_{side}", entry[name]) for entry in points] for side in ("low", "high")
-            ]
+            # No band where a bound is not known: the point would pass for an exact one.
+            bands = [[entry.get(f"{name}_{side}", math.nan) for entry in points] for side in ("low", "high")]
             xs, ys = [entry["iteration"] for entry in points], [entry[name] for entry in points]
             curves.append(Line(f"{arm}: {name}", xs, ys, *(bands if name == "rho_a" else (None, None))))
     return lines("drift", curves, x_label="iteration", y_label="bias; advantage correlation", level=0.0)
