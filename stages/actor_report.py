@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stages.refusals import override_words
+
 DRIFT = "critic_drift/"
 NOT_MEASURED = "not measured"
 FREE = ("bias", "slope", "skill", "auroc", "correction_slope", "correction_shift", "alpha")
@@ -27,7 +29,12 @@ READINGS = {
 
 
 def actor_report(
-    history: Sequence[Mapping[str, Any]], num_updates: int, planned: int, *, refreshes: Sequence[str] = ()
+    history: Sequence[Mapping[str, Any]],
+    num_updates: int,
+    planned: int,
+    *,
+    refreshes: Sequence[str] = (),
+    critic_gate: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Returns report.json of the actor: updates, and the drift of its critic iteration by iteration.
 
@@ -36,11 +43,12 @@ def actor_report(
         num_updates: taken.
         planned: asked for.
         refreshes: runs that made its critic anew, as folders of the actor's run.
+        critic_gate: `stages.refusals.stamp_of` the critic that it began with; None without a critic.
 
     Returns:
-        `updates`, `updates_planned`, `drift`, `refreshes`, and `clean_up_to_kl`: the largest KL to the
-        starting policy at which a paid check found the steps right, before the first that did not; None if
-        none did, NOT_MEASURED if the loss had no KL term and so nobody knows how far they were.
+        `updates`, `updates_planned`, `drift`, `refreshes`, `critic_gate`, and `clean_up_to_kl`: the largest
+        KL to the starting policy at which a paid check found the steps right, before the first that did not;
+        None if none did, NOT_MEASURED if the loss had no KL term and so nobody knows how far they were.
     """
     looks = [entry for entry in history if "rollouts/count" in entry]
     drift = [
@@ -56,6 +64,7 @@ def actor_report(
         "updates_planned": planned,
         "drift": drift,
         "refreshes": list(refreshes),
+        "critic_gate": None if critic_gate is None else dict(critic_gate),
         "clean_up_to_kl": max(
             (entry["kl"] for entry in clean if "kl" in entry), default=NOT_MEASURED if clean else None
         ),
@@ -63,14 +72,25 @@ def actor_report(
 
 
 def actor_page(report: Mapping[str, Any]) -> str:
-    """Returns report.html of the actor: the curves of the drift monitor, a pure function of the report."""
+    """Returns report.html of the actor, a pure function of the report: the curves of the drift monitor.
+
+    It opens with the critic's failed gate if training went on in spite of it.
+    """
     from pipeline.report import Drawing, Section, Table, Text, page
     from pipeline.report.plots import Line, lines
 
-    drift = report["drift"]
+    drift, stamp = report["drift"], report["critic_gate"]
+    opening: list[Any] = []
+    if stamp is not None and (said := override_words(stamp)):
+        opening = [Text(said, "fail")]
     if not drift:
-        note = Text("This credit mode has no critic, so there is nothing to watch.", "note")
-        return page("Actor", [Section("Critic's drift", (note,))])
+        note = Text(
+            "This credit mode has no critic, so there is nothing to watch."
+            if stamp is None
+            else "No rollout could be checked, so nothing is known of the critic's drift.",
+            "note",
+        )
+        return page("Actor", [Section("Critic's drift", (*opening, note))])
 
     def curve(name: str, x: str = "iteration") -> Line:
         points = [entry for entry in drift if isinstance(entry.get(name), int | float) and x in entry]
@@ -131,4 +151,6 @@ def actor_page(report: Mapping[str, Any]) -> str:
         kl += f" Checks found its steps right up to a KL of {report['clean_up_to_kl']:.4f}."
     if report["refreshes"]:
         kl += f" The critic was made anew in {', '.join(report['refreshes'])}."
-    return page("Actor", [Section("Does the critic still know the actor?", (Text(words + kl), *blocks))])
+    return page(
+        "Actor", [Section("Does the critic still know the actor?", (*opening, Text(words + kl), *blocks))]
+    )
