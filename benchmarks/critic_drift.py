@@ -4,7 +4,7 @@
     python benchmarks/critic_drift.py --quick          # after critic_quality.py --quick: a minute, no figures
 
 Wants a run whose stages up to critic_report are made. Its actor is trained twice more, in runs of their own
-that link these stages, without the KL's hold and with a larger step, a paid check every few updates:
+that link these stages, with a KL term too small to hold it and a larger step, a paid check every few updates:
 
     far      every reaction off: the curve of the free and the paid checks against iteration and KL
     watched  reactions on (no refresh): what is recalibrated, and when the step weight goes to zero
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -36,7 +37,7 @@ from pipeline.errors import ArtifactError
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
 FAR = {
-    "actor.kl_coefficient": "0.0",
+    "actor.kl_coefficient": "1e-6",  # holds nothing; at 0 the KL would not be measured
     "actor.drift.refresh": "never",
     "actor.on_weak_critic": "allow",
     "actor.stops": "{max_kl: null, max_length_change: null, falling_evaluations: 0}",
@@ -66,13 +67,23 @@ def far_enough(entries: Sequence[dict[str, Any]]) -> bool:
     return abs(entries[-1]["bias"] - entries[0]["bias"]) > 0.1
 
 
+def reacted(entries: Sequence[dict[str, Any]]) -> bool:
+    """Returns whether what was found had its effect: a finding alone is none.
+
+    From the iteration after the first paid check that found steps off, alpha is 0, as it was not before. If
+    no check did, or only the last iteration's, level or slope are corrected.
+    """
+    found = next((i for i, entry in enumerate(entries) if entry.get("steps_off")), len(entries))
+    if after := entries[found + 1 :]:
+        return entries[found]["alpha"] > 0 and all(entry["alpha"] == 0 for entry in after)
+    return bool(entries[-1]["correction_shift"] != 0 or entries[-1]["correction_slope"] != 1)
+
+
 CRITERIA = {
     "far: the level drifts by more than 10 points": lambda r: far_enough(r["arms"]["far"]),
+    "far: the KL to the starting policy grows above .1": lambda r: r["arms"]["far"][-1]["kl"] > 0.1,
     "far: at least 3 paid checks": lambda r: sum("steps_off" in e for e in r["arms"]["far"]) >= 3,
-    "watched: it reacted": lambda r: (
-        r["arms"]["watched"][-1]["correction_shift"] != 0
-        or any(e.get("steps_off") for e in r["arms"]["watched"])
-    ),
+    "watched: it reacted": lambda r: reacted(r["arms"]["watched"]),
     "stale: caught": lambda r: r["held"]["stale"]["caught"],
     "fresh: not caught": lambda r: not r["held"]["fresh"]["caught"],
 }
@@ -118,7 +129,7 @@ def held_beside(options: argparse.Namespace, data_dir: Path, folder: Path) -> di
     from stages.settings import Config
 
     overrides = [*options.settings, f"run.data_dir={json.dumps(str(data_dir))}"]
-    config = load_config(Config, Path(options.config), overrides)
+    config = load_config(Config, ROOT / options.config, overrides)
     start: Any = SimpleNamespace(
         config=config,
         seed=config.run.seed,
@@ -173,9 +184,8 @@ def picture(arms: dict[str, list[dict[str, Any]]]) -> str:
             points = [entry for entry in entries if isinstance(entry.get(name), float)]
             if not points:
                 continue
-            bands = [
-                [entry.get(f"{name}_{side}", entry[name]) for entry in points] for side in ("low", "high")
-            ]
+            # No band where a bound is not known: the point would pass for an exact one.
+            bands = [[entry.get(f"{name}_{side}", math.nan) for entry in points] for side in ("low", "high")]
             xs, ys = [entry["iteration"] for entry in points], [entry[name] for entry in points]
             curves.append(Line(f"{arm}: {name}", xs, ys, *(bands if name == "rho_a" else (None, None))))
     return lines("drift", curves, x_label="iteration", y_label="bias; advantage correlation", level=0.0)
@@ -228,7 +238,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     for arm, entries in arms.items():
         for entry in entries:
-            told = {name: entry.get(name) for name in ("bias", "slope", "skill", "rho_a", "steps_off", "kl")}
+            told = {
+                name: entry.get(name)
+                for name in ("bias", "slope", "skill", "rho_a", "steps_off", "alpha", "kl")
+            }
             print(arm, entry["iteration"], *(f"{k} {v:.3f}" for k, v in told.items() if v is not None))
     for name, found in held.items():
         print(name, *(f"{k} {found[k]:.3f}" for k in ("bias", "slope", "skill", "rho_a") if k in found))

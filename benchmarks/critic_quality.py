@@ -17,7 +17,8 @@ stage with these settings on the seed's tasks, in a run of its own; --variants t
 Two CPU cores take about an hour a seed, three in all: what the demo's stages took, times how many more
 tokens `vdapo plan` counts for this configuration, is 22 minutes of stages (sft 11, critic 4, critic_report 4)
 and some 4 for each of ten more fits. A trunk that sft makes takes another 11 a seed.
-Results: benchmarks/results/critic_quality.json, .md (the table) and .svg. Exits 1 if a criterion fails.
+Results: benchmarks/results/critic_quality.json, .md (the table) and .svg; with fewer seeds or variants beside
+the runs. Exits 1 if a criterion fails.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ QUICK = (
 QUICK_VARIANTS = ("soft", "soft@50", "kappa0", "monte_carlo", "td", "trunk:layers1")
 AIMS = {"ev": 0.7, "ev_within": 0.5, "rho_a": 0.6}
 MAX_EXCESS = 0.02
+NUM_SEEDS = 3
 
 
 def of_soft(results: Any) -> list[dict[str, Any]]:
@@ -118,7 +120,16 @@ def reached(results: Any, name: str, aim: float) -> bool:
     return all(value is not None and value >= aim for value in values)
 
 
+def has_all_seeds(rows: Sequence[dict[str, Any]]) -> bool:
+    """Returns whether every variant, of `VARIANTS` and any other that has a row, has three seeds."""
+    seeds: dict[str, set[int]] = {variant: set() for variant in VARIANTS}
+    for row in rows:
+        seeds.setdefault(row["variant"], set()).add(row["seed"])
+    return all(len(of) >= NUM_SEEDS for of in seeds.values())
+
+
 CRITERIA: dict[str, Any] = {
+    "three seeds of every variant": lambda r: has_all_seeds(r["rows"]),
     "explained variance within rollouts above 0, interval": lambda r: above_zero(r, "ev_within"),
     "advantage correlation above 0, interval": lambda r: above_zero(r, "rho_a"),
     **{f"aim: {name} >= {aim}": lambda r, n=name, a=aim: reached(r, n, a) for name, aim in AIMS.items()},
@@ -355,7 +366,7 @@ def rows_of_seed(options: argparse.Namespace, seed: int, data_dir: Path) -> list
     settings = [*options.settings, f"run.seed={seed}"]
     make_stages(options.config, run, STAGES, settings, data_dir)
     overrides = [*settings, f"run.data_dir={json.dumps(str(data_dir))}"]
-    config = load_config(Config, Path(options.config), overrides)
+    config = load_config(Config, ROOT / options.config, overrides)
     material = Material(config, data_dir / run)
     trunks = dict(text.split("=", 1) for text in options.trunk)
     rows = []
@@ -486,16 +497,19 @@ def figure_of(row: dict[str, Any], name: str) -> dict[str, float | None]:
 
 
 def over_seeds(rows: Sequence[dict[str, Any]], name: str) -> dict[str, float | None]:
-    """Returns the mean of a figure over seeds, with the lowest and the highest of their bounds."""
+    """Returns the mean of a figure over seeds, with the lowest and the highest of their bounds.
+
+    A bound that one seed does not know is not known: it may lie anywhere.
+    """
     found = [figure_of(row, name) for row in rows]
     values = [x["value"] for x in found]
     if any(value is None for value in values):
         return {"value": None, "low": None, "high": None}
-    lows, highs = ([x[side] for x in found if x[side] is not None] for side in ("low", "high"))
+    lows, highs = ([x[side] for x in found] for side in ("low", "high"))
     return {
         "value": float(np.mean([value for value in values if value is not None])),
-        "low": min(lows, default=None),
-        "high": max(highs, default=None),
+        "low": None if None in lows else min(lows),
+        "high": None if None in highs else max(highs),
     }
 
 
@@ -531,20 +545,27 @@ def picture(rows: Sequence[dict[str, Any]]) -> str:
                 found = figure_of(row, name)
                 if (value := found["value"]) is None:
                     continue
-                low, high = (value if found[side] is None else found[side] for side in ("low", "high"))
+                bounds = [found[side] for side in ("low", "high")]
+                low, high = (value if bound is None else bound for bound in bounds)
                 at = (
                     variants.index(row["variant"])
                     + 0.5 * (seeds.index(row["seed"]) + 0.5) / len(seeds)
                     - 0.25
                 )
                 errors = [[max(0.0, value - low)], [max(0.0, high - value)]]
-                panel.errorbar([value], [at], xerr=errors, fmt="o", ms=3, color=BLUE, capsize=2)
+                filled = "white" if None in bounds else BLUE
+                panel.errorbar([value], [at], xerr=errors, fmt="o", ms=3, color=BLUE, mfc=filled, capsize=2)
             panel.axvline(
                 AIMS.get(name, MAX_EXCESS if name == "ece_excess" else 0), color=GREY, ls="--", lw=1
             )
             panel.set_title(title, fontsize=9)
         panels[0].set_yticks(range(len(variants)), labels=variants)
         panels[0].set_ylim(len(variants) - 0.5, -0.5)
+        shown = [
+            found for row in rows for name in TITLES if (found := figure_of(row, name))["value"] is not None
+        ]
+        if any(found[side] is None for found in shown for side in ("low", "high")):
+            figure.supxlabel("hollow: a bound is not known", fontsize=9)
 
     return draw("quality", paint, size=(2.1 * len(TITLES), 1.2 + 0.4 * len(variants)))
 
@@ -563,32 +584,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--set", nargs="+", default=[], metavar="section.key=value", dest="settings")
     parser.add_argument("--data-dir", type=Path, default=ROOT / "data")
-    parser.add_argument("--results", type=Path, help="default: benchmarks/results/critic_quality.json")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        help="default: benchmarks/results/critic_quality.json, and of less than all variants and three seeds "
+        "critic_quality.json beside their runs",
+    )
     options = parser.parse_args(argv)
     if options.quick:
         options.data_dir = options.data_dir / "quick"  # no figure of it may pass for a result
         options.settings = [*QUICK, *options.settings]
     options.seeds = options.seeds or ([0] if options.quick else [0, 1, 2])
     options.variants = options.variants or list(QUICK_VARIANTS if options.quick else VARIANTS)
+    # What cannot meet the criteria does not take the place of what did.
+    whole = set(options.variants) >= set(VARIANTS) and len(set(options.seeds)) >= NUM_SEEDS
     options.results = (
-        options.results or (options.data_dir if options.quick else RESULTS) / "critic_quality.json"
+        options.results
+        or (RESULTS if whole and not options.quick else options.data_dir) / "critic_quality.json"
     )
     rows: list[dict[str, Any]] = []
-    results: dict[str, Any] = {}
     for seed in options.seeds:
         rows += rows_of_seed(options, seed, options.data_dir.resolve())
-        results = {
-            "machine": machine_facts(),
-            "config": options.config,
-            "settings": options.settings,
-            "trunks": options.trunk,
-            "rows": rows,
-        }
-        # After every seed, so that a stop loses no finished one.
-        options.results.parent.mkdir(parents=True, exist_ok=True)
-        options.results.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        options.results.with_suffix(".svg").write_text(picture(rows) + "\n", encoding="utf-8")
-        options.results.with_suffix(".md").write_text(as_markdown(rows), encoding="utf-8")
+    results = {
+        "machine": machine_facts(),
+        "config": options.config,
+        "settings": options.settings,
+        "trunks": options.trunk,
+        "rows": rows,
+    }
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    options.results.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    options.results.with_suffix(".svg").write_text(picture(rows) + "\n", encoding="utf-8")
+    options.results.with_suffix(".md").write_text(as_markdown(rows), encoding="utf-8")
     print(as_markdown(rows))
     if options.quick:
         return 0

@@ -85,9 +85,14 @@ def _cell(numbers: Mapping[str, float | None], digits: int = 3) -> str:
     if numbers["value"] is None:
         return "undefined"
     text = f"{numbers['value']:.{digits}f}"
-    if numbers["low"] is None or numbers["high"] is None:
-        return text
+    if not _has_bounds(numbers):
+        return f"{text} [no bounds]"
     return f"{text} [{numbers['low']:.{digits}f}, {numbers['high']:.{digits}f}]"
+
+
+def _has_bounds(numbers: Mapping[str, float | None]) -> bool:
+    """Returns whether both bounds are known: else nobody knows how exact the value is."""
+    return all(math.isfinite(_number(numbers[side])) for side in ("low", "high"))
 
 
 def _number(x: float | None) -> float:
@@ -101,9 +106,9 @@ def _verdict_section(report: Mapping[str, Any]) -> Section:
     size = report["sizes"]["bare"]
     basis = (
         f"Judged on {size['num_states']} bare states of {size['num_rollouts']} rollouts, "
-        f"{size['num_tasks']} tasks and {size['num_clusters']} clusters, on none of which it was "
-        f"fitted; {size['num_continuations']} fresh continuations in all. Brackets are 95 % intervals from "
-        "resampling clusters."
+        f"{size['num_tasks']} tasks, on none of which it was fitted, of {size['num_clusters']} clusters "
+        f"(those of `val` are of the training split); {size['num_continuations']} fresh continuations in "
+        "all. Brackets are 95 % intervals from resampling clusters."
     )
     table = Table(("condition", "result", "what it asks", "what was found"), rows, "The gate")
     return Section(
@@ -116,7 +121,8 @@ def _calibration_section(report: Mapping[str, Any]) -> Section:
     plots = plots_module()
     bins, curves = report["reliability"], report["calibration_curves"]
     floor = _number(report["measures"]["bare"]["ece_floor"]["value"])
-    middle, low, high = _bounded([bin_["observed"] for bin_ in bins])
+    observed = [bin_["observed"] for bin_ in bins]
+    middle, low, high = _bounded(observed)
     svg = plots.reliability(
         "reliability",
         [bin_["predicted"] for bin_ in bins],
@@ -132,6 +138,8 @@ def _calibration_section(report: Mapping[str, Any]) -> Section:
         "curve below it: too hopeful there. The curve is the best one that never falls (isotonic), for the "
         "eye only: on its flat parts no step would count."
     )
+    if unknown := sum(not _has_bounds(interval) for interval in observed):
+        caption += f" Without a bar, {unknown} of {len(bins)}: no bounds are known."
     blocks = [Drawing(svg, caption)]
     for kind, words in (("level", "level of the task"), ("position", "share of the token budget used")):
         lines = [
@@ -157,13 +165,21 @@ def _corners(curve: Mapping[str, Any]) -> list[tuple[float, float]]:
 
 
 def _bounded(values: Sequence[Mapping[str, float | None]]) -> tuple[list[float], list[float], list[float]]:
-    """Returns value, low and high of each interval; bounds that are not known are the value."""
+    """Returns value, low and high of each interval; without both bounds no bar: say so by `_named`."""
     middle = [_number(value["value"]) for value in values]
     low, high = (
-        [m if (x := value[bound]) is None else x for value, m in zip(values, middle, strict=True)]
-        for bound in ("low", "high")
+        [_number(value[side]) if _has_bounds(value) else m for value, m in zip(values, middle, strict=True)]
+        for side in ("low", "high")
     )
     return middle, low, high
+
+
+def _named(names: Sequence[str], values: Sequence[Mapping[str, float | None]]) -> list[str]:
+    """Returns the names of rows; a point without a bar must not pass for an exact one."""
+    return [
+        name if value["value"] is None or _has_bounds(value) else f"{name} (no bounds)"
+        for name, value in zip(names, values, strict=True)
+    ]
 
 
 def plots_module() -> Any:
@@ -191,12 +207,13 @@ def _values_section(report: Mapping[str, Any]) -> Section:
             ("ev", "explained variance"),
             ("ev_within", "explained variance within rollouts"),
         ):
-            middle, low, high = _bounded([row[metric] for row in rows])
+            values = [row[metric] for row in rows]
+            middle, low, high = _bounded(values)
             if all(math.isnan(m) for m in middle):
                 continue  # e.g. one audited state of each rollout in each part
             prefix = "level " if kind == "level" else ""
             names = [f"{prefix}{row['name']} ({row['num_states']})" for row in rows]
-            svg = plots.points(f"{metric}-{kind}", names, middle, low, high, x_label=name)
+            svg = plots.points(f"{metric}-{kind}", _named(names, values), middle, low, high, x_label=name)
             caption = (
                 f"{name.capitalize()} by {words} (number of states). 1 is perfect; a bar that reaches 0 or "
                 "lies left of it: no better there than one number for all"
@@ -240,8 +257,8 @@ def _bias_drawing(cells: Sequence[Mapping[str, Any]]) -> Drawing:
         if cell is None:
             return ""
         bias = cell["bias"]
-        clear = bias["low"] is not None and (bias["low"] > 0 or bias["high"] < 0)
-        return f"{bias['value']:+.2f}{'*' if clear else ''}\n{cell['num_states']}"
+        mark = "?" if not _has_bounds(bias) else "*" if bias["low"] > 0 or bias["high"] < 0 else ""
+        return f"{bias['value']:+.2f}{mark}\n{cell['num_states']}"
 
     grid = [[found.get((level, place)) for place in range(NUM_POSITIONS)] for level in levels]
     svg = plots_module().grid(
@@ -255,8 +272,8 @@ def _bias_drawing(cells: Sequence[Mapping[str, Any]]) -> Drawing:
     )
     caption = (
         "Bias: mean of predicted minus measured, and the number of states. Red is too hopeful, blue too "
-        "gloomy; a star: chance alone does not explain it (95 %). A bias that grows along the budget rewards "
-        "or punishes going on."
+        "gloomy; a star: chance alone does not explain it (95 %); a question mark: no bounds are known. A "
+        "bias that grows along the budget rewards or punishes going on."
     )
     return Drawing(svg, caption)
 
@@ -276,7 +293,12 @@ def _siblings_section(report: Mapping[str, Any]) -> Section:
         values = [found[name] for name in names]
         middle, *bounds = _bounded(values)
         svg = plots_module().points(
-            "siblings", list(names.values()), middle, *bounds, x_label="best next step named", level=None
+            "siblings",
+            _named(list(names.values()), values),
+            middle,
+            *bounds,
+            x_label="best next step named",
+            level=None,
         )
         blocks.append(
             Drawing(
@@ -310,7 +332,9 @@ def _probes_section(report: Mapping[str, Any]) -> Section:
         values = [row["change"] for row in found]
         middle, *bounds = _bounded(values)
         names = [f"{row['kind']} ({row['num_states']})" for row in found]
-        svg = plots_module().points("probes", names, middle, *bounds, x_label="change of the value")
+        svg = plots_module().points(
+            "probes", _named(names, values), middle, *bounds, x_label="change of the value"
+        )
         caption = (
             "Mean change of the value when one step is changed (number of states). The last two must "
             "lie below 0, the others must not lie above it."

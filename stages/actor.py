@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from env.chains import plan_groups
-from pipeline.credit import Credit, make_credit
+from pipeline.credit import Credit, VDapo, make_credit
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.failpoints import failpoint
 from pipeline.ids import seed_of
@@ -41,7 +41,15 @@ from stages.continuing import is_whole
 from stages.drifting import Watch
 from stages.learning import Batch, ValuesOf, logprob_gap, own_logprobs, probe, train_on
 from stages.refreshing import refresh
-from stages.refusals import computes_roughly, gate_allows, refuse_disagreement, refuse_failing_environment
+from stages.refusals import (
+    computes_roughly,
+    contexts_of,
+    gate_allows,
+    override_words,
+    refuse_disagreement,
+    refuse_failing_environment,
+    stamp_of,
+)
 from stages.rollouts import play_chains, tasks_of_split
 from stages.settings import Actor, Config
 from stages.stops import refuse_unsafe
@@ -155,10 +163,15 @@ def history_until(start: Start, done: int) -> list[dict[str, Any]]:
     return [line for line in history if line.get("iteration", done) < done]
 
 
-def credit_of(start: Start) -> Credit:
-    """Returns the credit mode as configured; for v_dapo only behind a gate that lets the critic through."""
+def credit_of(start: Start) -> tuple[Credit, dict[str, Any] | None]:
+    """Returns the credit mode as configured; for v_dapo only behind a gate that lets the critic through.
+
+    Returns:
+        Credit, and for v_dapo the stamp of its gate.
+    """
     settings: Actor = start.config.actor
     options: dict[str, Any] = {}
+    stamp = None
     if settings.credit == "v_dapo":
         gate = json.loads(start.inputs["critic_report"].path("gate.json").read_text())
         options = {
@@ -166,14 +179,15 @@ def credit_of(start: Start) -> Credit:
             "lam": settings.lam,
             "adv_rmse": gate["adv_rmse"] or 0.0,
         }
-    return make_credit(settings.credit, kl=settings.kl_coefficient, **options)
+        stamp = stamp_of(gate, settings)
+    return make_credit(settings.credit, kl=settings.kl_coefficient, **options), stamp
 
 
 def make(start: Start) -> None:
     """Alternates fresh rollouts and updates, from the last checkpoint on."""
     settings: Actor = start.config.actor
     check_plays_weights(start.config, "actor")
-    credit = credit_of(start)
+    credit, stamp = credit_of(start)
     tasks, val = tasks_of_split(start, "train"), tasks_of_split(start, "val")
     planned = settings.num_iterations * settings.updates_per_iteration
     check_installed(start.config, engine=True, training=True)
@@ -186,6 +200,8 @@ def make(start: Start) -> None:
             "groups_at_most": planned * settings.tasks_per_update * (1 + settings.max_refills),
         },
     )
+    if stamp is not None and (words := override_words(stamp)):
+        start.say(words)
     from pipeline.models import weights_digest
 
     policy = policy_of(start)
@@ -198,6 +214,8 @@ def make(start: Start) -> None:
             label_policy_digest=policy.policy_digest,
             temperature=settings.sampling.temperature,
             max_response_tokens=settings.sampling.max_response_tokens,
+            gamma=credit.gamma if isinstance(credit, VDapo) else None,
+            contexts=contexts_of(settings),
         )
     turns = Turns(start.config.engine.shared_gpus)
     trainer = turns.trainer(
@@ -299,7 +317,7 @@ def make(start: Start) -> None:
                     if watch is not None:
                         watch.moved(metrics)
             if watch is not None:
-                look |= watch.after(batch.rollouts, batch.values or {}, checked, began)
+                look |= watch.after(batch.rollouts, batch.values or {}, checked, began, now)
             start.metrics({**look, "engine/logprob_gap": gap})
             done = iteration + 1
             try:
@@ -324,6 +342,7 @@ def make(start: Start) -> None:
         trainer.num_updates,
         planned,
         refreshes=watch.state["refresh_runs"] if watch is not None else (),
+        critic_gate=stamp,
     )
     start.output("report.html", volatile=True).write_text(actor_page(report), encoding="utf-8")
     start.finish(report=report)

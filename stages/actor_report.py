@@ -6,8 +6,11 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stages.refusals import override_words
+
 DRIFT = "critic_drift/"
-FREE = ("bias", "slope", "skill", "auroc", "correction_slope", "correction_shift")
+NOT_MEASURED = "not measured"
+FREE = ("bias", "slope", "skill", "auroc", "correction_slope", "correction_shift", "alpha")
 PAID = ("rho_a", "sign_agreement", "ev_within", "sibling_excess", "sibling_pairs")
 READINGS = {
     "bias": "mean of value minus outcome; 0 is right",
@@ -16,6 +19,7 @@ READINGS = {
     "auroc": "chance that a success is ranked above a failure",
     "correction_slope": "of the recalibration in use",
     "correction_shift": "of the recalibration in use",
+    "alpha": "weight of the step advantages that the iteration was trained with",
     "rho_a": "correlation of step advantages with those of fresh continuations",
     "sign_agreement": "share of clear steps whose direction it sees",
     "ev_within": "explained variance within a rollout",
@@ -25,7 +29,12 @@ READINGS = {
 
 
 def actor_report(
-    history: Sequence[Mapping[str, Any]], num_updates: int, planned: int, *, refreshes: Sequence[str] = ()
+    history: Sequence[Mapping[str, Any]],
+    num_updates: int,
+    planned: int,
+    *,
+    refreshes: Sequence[str] = (),
+    critic_gate: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Returns report.json of the actor: updates, and the drift of its critic iteration by iteration.
 
@@ -34,10 +43,12 @@ def actor_report(
         num_updates: taken.
         planned: asked for.
         refreshes: runs that made its critic anew, as folders of the actor's run.
+        critic_gate: `stages.refusals.stamp_of` the critic that it began with; None without a critic.
 
     Returns:
-        `updates`, `updates_planned`, `drift`, `refreshes`, and `clean_up_to_kl`: the largest KL to the
-        starting policy at which a paid check found the steps right, before the first that did not.
+        `updates`, `updates_planned`, `drift`, `refreshes`, `critic_gate`, and `clean_up_to_kl`: the largest
+        KL to the starting policy at which a paid check found the steps right, before the first that did not;
+        None if none did, NOT_MEASURED if the loss had no KL term and so nobody knows how far they were.
     """
     looks = [entry for entry in history if "rollouts/count" in entry]
     drift = [
@@ -46,29 +57,43 @@ def actor_report(
         for entry in looks
         if any(name.startswith(DRIFT) for name in entry)
     ]
-    checks = [entry for entry in drift if "steps_off" in entry and "kl" in entry]
+    checks = [entry for entry in drift if "steps_off" in entry]
     clean = list(itertools.takewhile(lambda entry: not entry["steps_off"], checks))
     return {
         "updates": num_updates,
         "updates_planned": planned,
         "drift": drift,
         "refreshes": list(refreshes),
-        "clean_up_to_kl": max((entry["kl"] for entry in clean), default=None),
+        "critic_gate": None if critic_gate is None else dict(critic_gate),
+        "clean_up_to_kl": max(
+            (entry["kl"] for entry in clean if "kl" in entry), default=NOT_MEASURED if clean else None
+        ),
     }
 
 
 def actor_page(report: Mapping[str, Any]) -> str:
-    """Returns report.html of the actor: the curves of the drift monitor, a pure function of the report."""
+    """Returns report.html of the actor, a pure function of the report: the curves of the drift monitor.
+
+    It opens with the critic's failed gate if training went on in spite of it.
+    """
     from pipeline.report import Drawing, Section, Table, Text, page
     from pipeline.report.plots import Line, lines
 
-    drift = report["drift"]
+    drift, stamp = report["drift"], report["critic_gate"]
+    opening: list[Any] = []
+    if stamp is not None and (said := override_words(stamp)):
+        opening = [Text(said, "fail")]
     if not drift:
-        note = Text("This credit mode has no critic, so there is nothing to watch.", "note")
-        return page("Actor", [Section("Critic's drift", (note,))])
+        note = Text(
+            "This credit mode has no critic, so there is nothing to watch."
+            if stamp is None
+            else "No rollout could be checked, so nothing is known of the critic's drift.",
+            "note",
+        )
+        return page("Actor", [Section("Critic's drift", (*opening, note))])
 
     def curve(name: str, x: str = "iteration") -> Line:
-        points = [entry for entry in drift if isinstance(entry.get(name), int | float)]
+        points = [entry for entry in drift if isinstance(entry.get(name), int | float) and x in entry]
         bounded = all(f"{name}_low" in entry and f"{name}_high" in entry for entry in points)
         return Line(
             name,
@@ -117,9 +142,15 @@ def actor_page(report: Mapping[str, Any]) -> str:
         if any("steps_off" in entry for entry in drift)
         else "No check by fresh continuations was made (actor.drift.paid_every)."
     )
-    kl = f" KL to the starting policy at the end: {last['kl']:.4f} nats per token." if last.get("kl") else ""
-    if report["clean_up_to_kl"] is not None:
+    kl = (
+        f" KL to the starting policy at the end: {last['kl']:.4f} nats per token."
+        if "kl" in last
+        else " KL to the starting policy: not measured, since the loss has no KL term (actor.kl_coefficient)."
+    )
+    if isinstance(report["clean_up_to_kl"], float):
         kl += f" Checks found its steps right up to a KL of {report['clean_up_to_kl']:.4f}."
     if report["refreshes"]:
         kl += f" The critic was made anew in {', '.join(report['refreshes'])}."
-    return page("Actor", [Section("Does the critic still know the actor?", (Text(words + kl), *blocks))])
+    return page(
+        "Actor", [Section("Does the critic still know the actor?", (*opening, Text(words + kl), *blocks))]
+    )

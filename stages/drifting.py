@@ -15,7 +15,7 @@ import numpy as np
 from critics.audit import AuditData
 from critics.drift import Correction, fit_correction, free_check, level_is_off, paid_check, steps_are_off
 from critics.siblings import sibling_measures
-from pipeline.credit import VDapo
+from pipeline.credit import VDapo, make_credit
 from pipeline.ids import seed_of
 from pipeline.statistics import interval_dict
 from pipeline.types import Rollout, Task
@@ -52,6 +52,8 @@ class Watch:
         self._tasks = {task.task_id: task for task in tasks}
         self._clusters = {task.task_id: task.cluster for task in tasks}
         self.critic = critic
+        # Without a KL term no update measures it, and the start's 0 would pass for the distance of all.
+        has_kl = make_credit(self._actor.credit, kl=self._actor.kl_coefficient).loss.kl > 0
         self.state: dict[str, Any] = {
             "slope": 1.0,
             "shift": 0.0,
@@ -63,8 +65,8 @@ class Watch:
             "refreshed": None,
             "refresh_runs": [],
             "adv_rmse": None,
-            "kl": 0.0,  # of the weights after the last update
-            "sampled_kl": 0.0,  # of those that sample the iteration
+            "kl": 0.0 if has_kl else None,  # of the weights after the last update; None: not measured
+            "sampled_kl": 0.0 if has_kl else None,  # of those that sample the iteration
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -146,6 +148,7 @@ class Watch:
         values: Mapping[str, np.ndarray],
         checked: Sequence[Rollout],
         num_updates: int,
+        credit: Credit,
     ) -> dict[str, Any]:
         """Returns an iteration's checks as metrics, and decides what holds from the next one on.
 
@@ -154,9 +157,14 @@ class Watch:
             values: rollout_id -> [T] those that its credit was given with.
             checked: what `play` sampled in it; nothing if no paid check was due.
             num_updates: taken before the iteration's updates.
+            credit: that the iteration's updates were made with; its alpha shows what the checks did.
         """
         paid = self.check([*rollouts, *checked], num_updates) if checked else {}
-        metrics = self.look(rollouts, values) | paid | {"critic_drift/kl": self.state["sampled_kl"]}
+        metrics = self.look(rollouts, values) | paid
+        if self.state["sampled_kl"] is not None:
+            metrics["critic_drift/kl"] = self.state["sampled_kl"]
+        if isinstance(credit, VDapo):
+            metrics["critic_drift/alpha"] = credit.alpha
         self.state = self.state | {"sampled_kl": self.state["kl"]}
         return metrics
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 
 from pipeline.batches import policy_rows, with_column
-from pipeline.credit import Credit, CreditSet, baseline_sets, credit_set
+from pipeline.credit import Credit, CreditSet, SetKind, baseline_sets, credit_set
 from pipeline.engines import Engine, GenerationRequest
 from pipeline.ids import seed_of
 from pipeline.training import Trainer, TrainingRow
@@ -28,11 +30,13 @@ class Batch:
         rollouts: everything that was sampled, surplus included.
         values: rollout_id -> [T] calibrated critic values; None without a critic.
         kept: the sets that are trained on, as rollouts and as credit sees them.
+        left_out: kind -> number of the sets that credit does not train on.
     """
 
     rollouts: list[Rollout]
     values: dict[str, np.ndarray] | None
     kept: list[tuple[list[Rollout], CreditSet]]
+    left_out: Counter[SetKind]
 
     @classmethod
     def of(cls, rollouts: Iterable[Rollout], values_of: ValuesOf | None, credit: Credit) -> Batch:
@@ -46,7 +50,8 @@ class Batch:
         credit_sets = [credit_set(members, values=values) for members in sets]
         keep = credit.keep(credit_sets)
         kept = [pair for pair, kept in zip(zip(sets, credit_sets, strict=True), keep, strict=True) if kept]
-        return cls(rollouts, values, kept)
+        left_out = Counter(s.kind for s, kept in zip(credit_sets, keep, strict=True) if not kept)
+        return cls(rollouts, values, kept, left_out)
 
     @property
     def trained_on(self) -> list[Rollout]:
@@ -59,7 +64,11 @@ class Batch:
         return len({members[0].task_id for members, _ in self.kept})
 
     def metrics(self) -> dict[str, float]:
-        """Returns what the iteration looks like, under the names that verl and TRL users know."""
+        """Returns what the iteration looks like, under the names that verl and TRL users know.
+
+        `critic/rise`, where there is a critic: mean of V_{T-1} - V_0 over graded rollouts, how much better it
+        thinks of them before their last step than at their start. No outcome is in it.
+        """
         graded = [r for r in self.rollouts if r.reward is not None]
         first = [float(r.reward or 0) for r in graded if not r.guided]
         later = [float(r.reward or 0) for r in graded if r.guided]
@@ -79,7 +88,10 @@ class Batch:
             "rollouts/sampled_tokens": float(sum(r.num_trainable_tokens for r in self.rollouts)),
             "sets/kept": float(len(self.kept)),
             "sets/kept_tasks": float(self.num_kept_tasks),
+            **{f"sets/left_out/{kind}": float(self.left_out[kind]) for kind in get_args(SetKind)},
         }
+        if self.values:
+            metrics["critic/rise"] = float(np.mean([V[-1] - V[0] for V in self.values.values()]))
         return {name: value for name, value in metrics.items() if not np.isnan(value)}
 
     def parts(self, num: int, seed: int) -> list[list[tuple[list[Rollout], CreditSet]]]:

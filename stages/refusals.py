@@ -15,6 +15,52 @@ MAX_LOGPROB_GAP = {False: 1e-4, True: 0.05}
 in bf16: far above rounding (fp32 here: 4e-7; healthy bf16: .01 to .02), below a stale engine."""
 
 
+def contexts_of(settings: Actor) -> tuple[str, ...]:
+    """Returns the contexts that the actor trains in, as critics name them."""
+    guided = settings.chain.num_attempts > 1 and settings.chain.feedback_free_share < 1
+    return ("bare", "guided") if guided else ("bare",)
+
+
+def weaknesses(gate: dict[str, Any], settings: Actor) -> list[str]:
+    """Returns what speaks against credit from this critic: its gate's reasons, contexts not judged."""
+    reasons = list(gate["reasons"])
+    if set(contexts_of(settings)) - set(gate["contexts"]):
+        reasons.append(
+            "states after feedback were not judged (set critic_report.guided to true, or "
+            "actor.chain.num_attempts to 1)"
+        )
+    return reasons
+
+
+def stamp_of(gate: dict[str, Any], settings: Actor) -> dict[str, Any]:
+    """Returns what the actor's report says of its critic's gate.
+
+    Returns:
+        `verdict` of the gate, `reasons` against the critic for this actor, and `override`: the setting that
+        let training go on all the same, None if nothing had to.
+    """
+    reasons = weaknesses(gate, settings)
+    return {
+        "verdict": gate["verdict"],
+        "reasons": reasons,
+        "override": settings.on_weak_critic if reasons else None,
+    }
+
+
+def override_words(stamp: dict[str, Any]) -> str:
+    """Returns the sentence that an actor with a weak critic carries; nothing without an override."""
+    if stamp["override"] is None:
+        return ""
+    does = {
+        "allow": "trained with its credit all the same",
+        "group_only": "trained without its step advantages (alpha 0); its values are still in the baseline",
+    }
+    return (
+        f"WEAK CRITIC (gate: {stamp['verdict']}), {does[stamp['override']]}: actor.on_weak_critic is "
+        f"{stamp['override']}. Against it: {'; '.join(stamp['reasons'])}."
+    )
+
+
 def gate_allows(gate: dict[str, Any], settings: Actor) -> bool:
     """Returns whether the critic may give credit; False means alpha 0 (`group_only`).
 
@@ -22,13 +68,7 @@ def gate_allows(gate: dict[str, Any], settings: Actor) -> bool:
         ArtifactError: code QUALITY when the gate failed, or never judged a context that the actor trains in,
             and a weak critic is to be refused.
     """
-    reasons = list(gate["reasons"])
-    trains_guided = settings.chain.num_attempts > 1 and settings.chain.feedback_free_share < 1
-    if trains_guided and "guided" not in gate["contexts"]:
-        reasons.append(
-            "states after feedback were not judged (set critic_report.guided to true, or "
-            "actor.chain.num_attempts to 1)"
-        )
+    reasons = weaknesses(gate, settings)
     if not reasons or settings.on_weak_critic == "allow":
         return True
     if settings.on_weak_critic == "group_only":

@@ -386,7 +386,9 @@ class Stops(Section):
         0.5, gt=0, description="of mean response length or steps since the first iteration; null: no limit"
     )
     falling_evaluations: int = runtime(
-        3, ge=0, description="looks at val running with less success and more step advantage; 0 never stops"
+        3,
+        ge=0,
+        description="looks at val running with less success and a critic ever more pleased; 0 never stops",
     )
 
 

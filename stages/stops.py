@@ -11,7 +11,9 @@ from pipeline.errors import ArtifactError, ExitCode
 if TYPE_CHECKING:
     from stages.settings import Stops
 
-STEP_TERM = "step/mixed/mean"
+STEP_TERM = "critic/rise"
+"""Mean V_{T-1} - V_0. Not the mean of A_i(lam): that ends in R - V_{T-1}, so a critic that is pleased with
+failures lowers it."""
 LENGTHS = {"response_length/mean": "tokens of a response", "steps/mean": "steps of a rollout"}
 
 
@@ -36,8 +38,8 @@ def reasons(history: Sequence[Mapping[str, Any]], stops: Stops) -> list[str]:
     """Returns what speaks against going on, in words; nothing in a healthy history.
 
     The KL is that of the last update, lengths are the last iteration's against the first one's. The pass rate
-    on `val` falls while the step term (mean step advantage in mixed sets, between two looks at `val`) rises:
-    the actor then pleases its critic, not the verifier.
+    on `val` falls while the critic's value rises ever more along the rollouts (mean V_{T-1} - V_0, between
+    two looks at `val`): the actor then pleases its critic, not the verifier.
     """
     found = []
     kls = [line["ref_kl"] for line in history if "ref_kl" in line]
@@ -62,7 +64,7 @@ def reasons(history: Sequence[Mapping[str, Any]], stops: Stops) -> list[str]:
 
 
 def _pleases_critic(history: Sequence[Mapping[str, Any]], number: int) -> str | None:
-    """Returns what to say if the pass rate fell and the step term rose, `number` looks at `val` running."""
+    """Returns what to say if, `number` looks running, the pass rate fell and the critic was more pleased."""
     looks = [line for line in history if "val/first_try" in line][-number - 1 :]
     if len(looks) <= number:
         return None
@@ -77,7 +79,8 @@ def _pleases_critic(history: Sequence[Mapping[str, Any]], number: int) -> str | 
     falls = all(later < earlier for earlier, later in pairwise(rates))
     if falls and all(later > earlier for earlier, later in pairwise(means)):
         return (
-            f"success on val fell {number} times running, {rates[0]:.3f} to {rates[-1]:.3f}, while the mean "
-            f"step advantage rose, {means[0]:+.3f} to {means[-1]:+.3f} (actor.stops.falling_evaluations)"
+            f"success on val fell {number} times running, {rates[0]:.3f} to {rates[-1]:.3f}, while the "
+            f"critic's value rose ever more along the rollouts, {means[0]:+.3f} to {means[-1]:+.3f} "
+            "(actor.stops.falling_evaluations)"
         )
     return None

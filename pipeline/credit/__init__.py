@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.credit.group import DecoupledClip, Grpo
 from pipeline.credit.options import LossOptions
-from pipeline.credit.sets import CreditSet, baseline_sets, credit_set
+from pipeline.credit.sets import CreditSet, SetKind, baseline_sets, credit_set
 from pipeline.credit.v_dapo import VDapo
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "DecoupledClip",
     "Grpo",
     "LossOptions",
+    "SetKind",
     "VDapo",
     "baseline_sets",
     "credit_set",

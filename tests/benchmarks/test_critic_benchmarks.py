@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +42,11 @@ def row(variant: str = "soft", seed: int = 0, **changes: Any) -> dict[str, Any]:
     return copy.deepcopy(base | found | changes)
 
 
+def rows() -> list[dict[str, Any]]:
+    """Three seeds of every variant; those of the method come first."""
+    return [row(variant, seed) for variant in bench.VARIANTS for seed in range(3)]
+
+
 @pytest.mark.parametrize(
     ("name", "value", "criterion"),
     [
@@ -54,21 +60,94 @@ def row(variant: str = "soft", seed: int = 0, **changes: Any) -> dict[str, Any]:
     ],
 )
 def test_one_seed_that_misses_a_criterion_fails_it_alone(name: str, value: Any, criterion: str) -> None:
-    good = [row(seed=seed) for seed in range(3)]
-    assert all(judge({"rows": good}, bench.CRITERIA).values())
-    judged = judge({"rows": [*good[:2], row(seed=2, **{name: value})]}, bench.CRITERIA)
+    assert all(judge({"rows": rows()}, bench.CRITERIA).values())
+    judged = judge({"rows": [*rows()[:2], row(seed=2, **{name: value}), *rows()[3:]]}, bench.CRITERIA)
     assert [criterion for criterion, met in judged.items() if not met] == [criterion]
 
 
 def test_other_variants_need_not_meet_the_aims_but_the_method_must_be_there() -> None:
-    poor = row("td", ev=interval(0.1, 0.0, 0.2))
-    assert all(judge({"rows": [row(), poor]}, bench.CRITERIA).values())
-    assert not all(judge({"rows": [poor]}, bench.CRITERIA).values())
+    poor = [row(r["variant"], r["seed"], ev=interval(0.1, 0.0, 0.2)) for r in rows()[3:]]
+    assert all(judge({"rows": rows()[:3] + poor}, bench.CRITERIA).values())
+    assert not all(judge({"rows": poor}, bench.CRITERIA).values())
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        lambda r: r["variant"] == "soft",
+        lambda r: r["seed"] == 0,
+        lambda r: (r["seed"], r["variant"]) != (1, "soft@25"),
+    ],
+)
+def test_a_variant_without_three_seeds_fails_and_nothing_else(left: Any) -> None:
+    judged = judge({"rows": [r for r in rows() if left(r)]}, bench.CRITERIA)
+    assert [name for name, met in judged.items() if not met] == ["three seeds of every variant"]
+    one_more = judge({"rows": [*rows(), row("trunk:wide")]}, bench.CRITERIA)
+    assert [name for name, met in one_more.items() if not met] == ["three seeds of every variant"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "committed"),
+    [
+        ([], True),
+        (["--seeds", "0"], False),
+        (["--seeds", "0", "0", "0"], False),
+        (["--variants", "soft"], False),
+        (["--variants", *bench.VARIANTS, "trunk:wide", "--seeds", "3", "4", "5"], True),
+        (["--quick"], False),
+    ],
+)
+def test_only_all_seeds_of_all_variants_take_the_place_of_the_committed_results(
+    argv: list[str], committed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(options: Any, seed: int, data_dir: Path) -> list[dict[str, Any]]:
+        return [row(variant, seed) for variant in options.variants]
+
+    monkeypatch.setattr(bench, "rows_of_seed", made)
+    monkeypatch.setattr(bench, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(bench, "picture", lambda rows: "<svg/>")
+    code = bench.main(["--data-dir", str(tmp_path / "data"), *argv])
+    assert code == (0 if committed or "--quick" in argv else 1)
+    assert (tmp_path / "results" / "critic_quality.json").exists() == committed
+    assert len(list(tmp_path.rglob("critic_quality.json"))) == 1
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda options, folder: bench.rows_of_seed(options, 0, folder),
+        lambda options, folder: critic_drift.held_beside(options, folder, folder),
+    ],
+    ids=["quality", "drift"],
+)
+def test_a_configuration_is_of_the_repository_wherever_the_caller_stands(
+    ask: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stages are started in the repository's root; both must mean the same file."""
+    asked: list[Path] = []
+
+    def noted(config: Any, path: Path, overrides: Any) -> Any:
+        asked.append(path)
+        raise InterruptedError
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pipeline.config.load_config", noted)
+    monkeypatch.setattr(bench, "load_config", noted)
+    monkeypatch.setattr(bench, "make_stages", lambda *arguments: None)
+    options: Any = SimpleNamespace(config="configs/phone-l3-tiny.yaml", settings=[], run="r")
+    with pytest.raises(InterruptedError):
+        ask(options, tmp_path)
+    assert asked == [bench.ROOT / "configs" / "phone-l3-tiny.yaml"]
+    assert asked[0].is_file()
 
 
 def test_aims_are_met_by_the_value_and_at_the_aim() -> None:
-    at = row(ev=interval(0.7, 0.2, 0.9), ev_within=interval(0.5, 0.1, 0.7), rho_a=interval(0.6, 0.1, 0.8))
-    assert all(judge({"rows": [at]}, bench.CRITERIA).values())
+    at = {
+        "ev": interval(0.7, 0.2, 0.9),
+        "ev_within": interval(0.5, 0.1, 0.7),
+        "rho_a": interval(0.6, 0.1, 0.8),
+    }
+    assert all(judge({"rows": [*rows()[1:], row(**at)]}, bench.CRITERIA).values())
 
 
 def test_the_table_has_means_over_seeds_and_the_outermost_bounds() -> None:
@@ -80,6 +159,8 @@ def test_the_table_has_means_over_seeds_and_the_outermost_bounds() -> None:
     assert {line.count("|") for line in lines} == {lines[0].count("|")}
     undefined = bench.as_markdown([row(), row(seed=1, ev=interval(None))])
     assert "- [-, -]" in undefined
+    half = bench.as_markdown([row(), row(seed=1, ev=interval(0.6, None, 0.95))])
+    assert "0.70 [-, 0.95]" in half  # one seed's bound may lie anywhere
 
 
 def test_the_drawing_has_every_variant_and_every_figure() -> None:
@@ -87,6 +168,24 @@ def test_the_drawing_has_every_variant_and_every_figure() -> None:
     assert svg.startswith("<svg")
     for text in (*bench.TITLES.values(), "soft", "td"):
         assert f">{text}<" in svg
+    assert "hollow" not in svg
+    unknown = bench.picture([row(), row(seed=1, ev=interval(0.6, None, 0.7))])
+    assert ">hollow: a bound is not known<" in unknown
+    assert unknown.count("fill: #ffffff; stroke: #0b5cad") > svg.count("fill: #ffffff; stroke: #0b5cad")
+
+
+def test_the_drift_s_drawing_has_no_band_where_a_bound_is_not_known() -> None:
+    def entry(i: int, **bounds: float) -> dict[str, Any]:
+        return {"iteration": i, "bias": 0.1, "rho_a": 0.5} | bounds
+
+    known = [entry(i, rho_a_low=0.3, rho_a_high=0.7) for i in range(4)]
+    unknown = [*known[:2], entry(2), entry(3)]
+    drawn = [critic_drift.picture({"far": entries}) for entries in (known, unknown)]
+    # A band is one closed outline: out along its lower bounds, back along the upper ones.
+    points = [
+        max(len(re.findall("[ML] ", path)) for path in re.findall(r' d="([^"]+)"', svg)) for svg in drawn
+    ]
+    assert points[1] < points[0]
 
 
 def test_a_share_of_the_labels_is_whole_states_and_shares_are_nested() -> None:
@@ -194,9 +293,28 @@ def test_quick_makes_a_table_shares_what_it_sampled_and_goes_on(tmp_path: Path) 
     assert sampled.items() <= {p: p.stat().st_mtime_ns for p in tmp_path.rglob("rollouts*.parquet")}.items()
 
 
+def far_entries(*biases: float, kl: float | None = 0.5) -> list[dict[str, Any]]:
+    measured = {} if kl is None else {"kl": kl}
+    return [{"bias": bias, "steps_off": 0.0} | measured for bias in biases]
+
+
+def watched_entries(*of: tuple[float, ...]) -> list[dict[str, Any]]:
+    """One entry per iteration: (steps_off, alpha), and what its correction shifts by."""
+    return [
+        {
+            "bias": 0.2,
+            "steps_off": off,
+            "alpha": alpha,
+            "correction_slope": 1.0,
+            "correction_shift": shift[0] if shift else 0.0,
+        }
+        for off, alpha, *shift in of
+    ]
+
+
 def drift_results(**changes: Any) -> dict[str, Any]:
-    far = [{"bias": 0.3 * i / 4, "steps_off": 0.0, "correction_shift": 0.0} for i in range(5)]
-    watched = [{"bias": 0.1, "correction_shift": 0.0}, {"bias": 0.2, "correction_shift": -0.4}]
+    far = [{"bias": 0.3 * i / 4, "steps_off": 0.0, "correction_shift": 0.0, "kl": 0.1 * i} for i in range(5)]
+    watched = watched_entries((0.0, 0.5), (0.0, 0.5, -0.4))
     held = {"stale": {"caught": True}, "fresh": {"caught": False}}
     return {"arms": {"far": far, "watched": watched} | changes, "held": held | changes}
 
@@ -204,9 +322,15 @@ def drift_results(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "criterion"),
     [
-        ({"far": [{"bias": 0.1, "steps_off": 0.0}] * 4}, "far: the level drifts by more than 10 points"),
-        ({"far": [{"bias": 0.0}, {"bias": 0.5, "steps_off": 1.0}]}, "far: at least 3 paid checks"),
-        ({"watched": [{"bias": 0.3, "correction_shift": 0.0}]}, "watched: it reacted"),
+        ({"far": far_entries(0.1, 0.1, 0.1, 0.1)}, "far: the level drifts by more than 10 points"),
+        ({"far": far_entries(0.0, 0.5)}, "far: at least 3 paid checks"),
+        ({"far": far_entries(0.0, 0.2, 0.5, kl=0.1)}, "far: the KL to the starting policy grows above .1"),
+        ({"far": far_entries(0.0, 0.2, 0.5, kl=None)}, "far: the KL to the starting policy grows above .1"),
+        ({"watched": watched_entries((0.0, 0.5), (0.0, 0.5))}, "watched: it reacted"),
+        ({"watched": watched_entries((0.0, 0.5), (1.0, 0.5), (0.0, 0.5))}, "watched: it reacted"),
+        ({"watched": watched_entries((0.0, 0.5), (1.0, 0.5), (0.0, 0.5, -0.4))}, "watched: it reacted"),
+        ({"watched": watched_entries((1.0, 0.5), (0.0, 0.0), (0.0, 0.5))}, "watched: it reacted"),
+        ({"watched": watched_entries((1.0, 0.0), (0.0, 0.0))}, "watched: it reacted"),
         ({"stale": {"caught": False}}, "stale: caught"),
         ({"fresh": {"caught": True}}, "fresh: not caught"),
     ],
@@ -215,6 +339,16 @@ def test_what_the_drift_must_show_fails_alone(changes: Any, criterion: str) -> N
     assert all(judge(drift_results(), critic_drift.CRITERIA).values())
     judged = judge(drift_results(**changes), critic_drift.CRITERIA)
     assert [name for name, met in judged.items() if not met] == [criterion]
+
+
+def test_a_reaction_is_alpha_at_0_after_a_finding_or_without_one_a_correction() -> None:
+    assert critic_drift.reacted(watched_entries((0.0, 0.5), (1.0, 0.5), (0.0, 0.0), (0.0, 0.0)))
+    assert critic_drift.reacted(watched_entries((0.0, 0.5), (1.0, 0.5, -0.4)))  # the finding came last
+    assert not critic_drift.reacted(watched_entries((0.0, 0.5), (1.0, 0.5)))
+
+
+def test_the_far_actor_has_a_kl_that_is_measured_and_does_not_hold_it() -> None:
+    assert 0 < float(critic_drift.FAR["actor.kl_coefficient"]) < 1e-4
 
 
 def test_both_arms_say_what_they_do_whatever_the_configuration_says() -> None:

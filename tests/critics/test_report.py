@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import critics.report_page as report_page_module
 from critics.report import SOLVER, build_report
 from critics.report_page import report_page
 
@@ -110,6 +112,41 @@ def test_a_tiny_audit_fails_in_words_instead_of_crashing(audit) -> None:
     assert "undefined" in report_page(report)
     with pytest.raises(ValueError, match="bare"):
         build_report(replace(few, context=np.array(["guided"] * 2)), converged=True, **OPTIONS)
+
+
+def test_what_has_no_bounds_never_looks_exact(audit) -> None:
+    known = {"value": 0.5, "low": 0.4, "high": 0.6}
+    for side in ("low", "high"):
+        for nothing in (None, math.nan, math.inf):
+            unknown = known | {side: nothing}
+            assert report_page_module._cell(unknown) == "0.500 [no bounds]"
+            assert report_page_module._bounded([known, unknown]) == ([0.5, 0.5], [0.4, 0.5], [0.6, 0.5])
+            assert report_page_module._named(["a", "b"], [known, unknown]) == ["a", "b (no bounds)"]
+    assert report_page_module._cell(known) == "0.500 [0.400, 0.600]"
+    assert report_page_module._named(["a"], [dict.fromkeys(known)]) == ["a"]  # an empty row
+
+    few = audit.where(np.arange(len(audit)) < 200)
+    alone = build_report(replace(few, cluster=np.full(200, "one")), converged=True, **OPTIONS)
+    html = report_page(alone)
+    ev = alone["measures"]["bare"]["ev"]
+    assert ev["low"] is None
+    assert f">{ev['value']:.3f} [no bounds]<" in html
+    assert f">{ev['value']:.3f}<" not in html
+    assert "(no bounds)" in html  # rows of drawings
+    assert f"Without a bar, {len(alone['reliability'])} of {len(alone['reliability'])}" in html
+    cell = alone["bias_by_level_and_position"][0]
+    assert f"{cell['bias']['value']:+.2f}?" in html.replace("\u2212", "-")
+    assert "Without a bar" not in report_page(build_report(few, converged=True, **OPTIONS))
+
+
+def test_the_verdict_claims_tasks_as_new_and_not_their_clusters(audit) -> None:
+    """Audited tasks of `val` are of companies whose other tasks the critic was fitted on."""
+    report = build_report(audit.where(np.arange(len(audit)) < 200), converged=True, **OPTIONS)
+    size = report["sizes"]["bare"]
+    assert (
+        f"{size['num_tasks']} tasks, on none of which it was fitted, of {size['num_clusters']} clusters "
+        "(those of `val` are of the training split)"
+    ) in report_page(report)
 
 
 def test_the_weakest_slice_is_named(make_audit) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,14 @@ import pytest
 import stages.actor
 from pipeline.errors import ArtifactError
 from pipeline.tracking import read_metrics
-from stages.refusals import gate_allows, refuse_failing_environment
+from stages.actor_report import actor_page, actor_report
+from stages.refusals import (
+    contexts_of,
+    gate_allows,
+    override_words,
+    refuse_failing_environment,
+    stamp_of,
+)
 from stages.settings import Actor, Chain
 
 CRITIC = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
@@ -115,6 +124,72 @@ def test_a_gate_that_never_judged_states_after_feedback_does_not_let_an_actor_tr
     with pytest.raises(ArtifactError, match="states after feedback were not judged"):
         gate_allows(gate, Actor(chain=Chain(num_attempts=2)))
     assert not gate_allows(gate, Actor(chain=Chain(num_attempts=2), on_weak_critic="group_only"))
+
+
+def test_an_actor_that_went_on_with_a_weak_critic_says_so_everywhere(chain: Any) -> None:
+    gate = json.loads((chain.run_dir / "critic_report" / "gate.json").read_text())
+    stamp = chain.artifact("actor").report["critic_gate"]
+    assert stamp == {"verdict": "FAIL", "reasons": gate["reasons"], "override": "allow"}
+    words = override_words(stamp)
+    assert gate["reasons"][0] in words
+    assert "actor.on_weak_critic is allow" in words
+    html = (chain.run_dir / "actor" / "report.html").read_text("utf-8")
+    first = re.search(r'<p class="(\w+)">(.*?)</p>', html)
+    assert first is not None
+    assert first[1] == "fail"
+    assert unescape(first[2]) == words
+    assert words in next((chain.run_dir / "actor" / "logs").glob("*/stage.log")).read_text("utf-8")
+
+
+@pytest.mark.parametrize("does", ["allow", "group_only"])
+def test_the_stamp_names_what_let_training_go_on_and_is_silent_where_nothing_had_to(does: Any) -> None:
+    passed = {"verdict": "PASS", "reasons": [], "contexts": ["bare"]}
+    bare = Actor(chain=Chain(num_attempts=1), on_weak_critic=does)
+    assert stamp_of(passed, bare) == {"verdict": "PASS", "reasons": [], "override": None}
+    assert override_words(stamp_of(passed, bare)) == ""
+    assert 'class="fail"' not in actor_page(actor_report([], 1, 1, critic_gate=stamp_of(passed, bare)))
+    guided = stamp_of(passed, Actor(chain=Chain(num_attempts=2), on_weak_critic=does))
+    assert guided["override"] == does
+    assert "states after feedback were not judged" in override_words(guided)
+    page = actor_page(json.loads(json.dumps(actor_report([], 1, 1, critic_gate=guided))))
+    assert f"actor.on_weak_critic is {does}" in page
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"contexts": ("bare",)}, "fitted on ('bare',) states, not on ['guided']"),
+        ({"gamma": 0.9}, "was made for gamma 0.9, got 1.0"),
+    ],
+)
+def test_allow_does_not_let_a_critic_in_that_says_nothing_of_what_is_trained_on(
+    chain: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any],
+    words: str,
+) -> None:
+    load = stages.actor.load_critic
+
+    def other_critic(config: Any, folder: Path) -> Any:
+        critic = load(config, folder)
+        critic.contract = replace(critic.contract, **changes)
+        return critic
+
+    monkeypatch.setattr(stages.actor, "load_critic", other_critic)
+    lab = chain.copy(tmp_path / "lab", *CRITIC)
+    assert lab.start("actor", "actor.on_weak_critic=allow") == 3
+    assert words in capsys.readouterr().err
+    assert updates_of(lab) == []
+
+
+def test_guided_states_are_trained_on_where_a_chain_has_second_attempts() -> None:
+    def of(**chain: Any) -> tuple[str, ...]:
+        return contexts_of(Actor(chain=Chain(**chain)))
+
+    assert of(num_attempts=2, feedback_free_share=0.5) == ("bare", "guided")
+    assert of(num_attempts=1) == of(num_attempts=2, feedback_free_share=1.0) == ("bare",)
 
 
 @pytest.mark.parametrize("during", ["collect", "look_at_val"])

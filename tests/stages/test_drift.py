@@ -83,9 +83,9 @@ class FakePlayer:
         ]
 
 
-def watch_of(critic: FakeCritic, **drift: Any) -> Watch:
+def watch_of(critic: FakeCritic, kl: float | None = None, **drift: Any) -> Watch:
     settings = Drift(**{"sibling_sets": 0} | drift)
-    config = SimpleNamespace(actor=Actor(drift=settings), run=SimpleNamespace(seed=0))
+    config = SimpleNamespace(actor=Actor(drift=settings, kl_coefficient=kl), run=SimpleNamespace(seed=0))
     said: list[str] = []
     start: Any = SimpleNamespace(
         config=config, seed=0, stage_key="k", say=said.append, stop_if_asked=lambda: None
@@ -131,6 +131,17 @@ def test_a_stale_critic_loses_its_step_weight_and_asks_for_a_refresh_once() -> N
     checked(kept, rollouts)
     assert kept.credit(CREDIT) == CREDIT
     assert not kept.wants_refresh
+
+
+def test_each_look_tells_the_alpha_that_its_iteration_was_trained_with() -> None:
+    rollouts, watch = rollouts_of(60), watch_of(FakeCritic(blind=True))
+    told = []
+    for i in range(2):
+        now = watch.credit(CREDIT)
+        checked_now = watch.play(FakePlayer(), rollouts)  # type: ignore[arg-type]
+        looked = watch.after(rollouts, given(watch, rollouts), checked_now, i, now)
+        told.append((looked["critic_drift/steps_off"], looked["critic_drift/alpha"]))
+    assert told == [(1.0, 0.5), (1.0, 0.0)]
 
 
 def test_a_level_that_is_off_is_corrected_for_later_iterations_only() -> None:
@@ -180,11 +191,35 @@ def test_seeds_of_a_check_do_not_depend_on_ids() -> None:
 def test_the_state_survives_a_checkpoint() -> None:
     rollouts, watch = rollouts_of(400), watch_of(FakeCritic(shift=-1.5, blind=False))
     watch.moved({"ref_kl": 0.02})
-    watch.after(rollouts, given(watch, rollouts), [], 0)
+    watch.after(rollouts, given(watch, rollouts), [], 0, CREDIT)
     again = watch_of(FakeCritic(shift=-1.5))
     again.restore(json.loads(json.dumps(watch.state)))
     assert again.state == watch.state
-    assert again.after(rollouts, given(again, rollouts), [], 0)["critic_drift/kl"] == 0.02
+    assert again.after(rollouts, given(again, rollouts), [], 0, CREDIT)["critic_drift/kl"] == 0.02
+
+
+def test_a_kl_that_no_update_measures_is_told_as_not_measured_and_never_as_0() -> None:
+    rollouts = rollouts_of(60)
+
+    def looks_of(watch: Watch, updates: list[dict[str, float]]) -> list[dict[str, Any]]:
+        looks = []
+        for i, metrics in enumerate(updates):
+            checked_now = watch.play(FakePlayer(), rollouts)  # type: ignore[arg-type]
+            watch.moved(metrics)
+            found = watch.after(rollouts, given(watch, rollouts), checked_now, i, CREDIT)
+            looks.append({"iteration": i, "rollouts/count": 60.0} | found)
+        return looks
+
+    measured = actor_report(looks_of(watch_of(FakeCritic()), [{"ref_kl": 0.02}] * 2), 2, 2)
+    assert [entry["kl"] for entry in measured["drift"]] == [0.0, 0.02]  # of what sampled the iteration
+    assert measured["clean_up_to_kl"] == 0.02
+    assert "not measured" not in actor_page(measured)
+    without = actor_report(looks_of(watch_of(FakeCritic(), kl=0.0), [{}, {}]), 2, 2)
+    assert not any("kl" in entry for entry in without["drift"])
+    assert without["clean_up_to_kl"] == "not measured"
+    html = actor_page(json.loads(json.dumps(without)))
+    assert "KL to the starting policy: not measured" in html
+    assert "nats per token" not in html  # no curve against it either
 
 
 def test_a_refreshing_run_starts_from_the_actor_and_loads_as_a_configuration(tmp_path: Any) -> None:
@@ -217,6 +252,7 @@ def test_an_actor_is_watched_and_its_checks_are_kept_with_its_rollouts(chain: An
     looks = [m for m in read_metrics(lab.run_dir / "actor" / "metrics.jsonl") if "rollouts/count" in m]
     assert "critic_drift/steps_off" not in looks[0]
     assert looks[1]["critic_drift/states"] >= 6
+    assert [look["critic_drift/alpha"] for look in looks] == [0.5, 0.5]
     continued = [
         r for r in lab.rollouts("actor") if r.rollout_id != rollout_id(r.group_id, r.attempt, r.draw)
     ]

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from pipeline.credit import Grpo, VDapo
 from pipeline.errors import ArtifactError
+from pipeline.ids import rollout_id
+from pipeline.types import Rollout, Step
+from stages.learning import Batch
 from stages.settings import Stops
 from stages.stops import reasons, refuse_unsafe
 
@@ -21,9 +26,10 @@ def history(
     lines: list[dict[str, Any]] = []
     for i, (kl, length, rate, term) in enumerate(zip(kls, lengths, rates, terms, strict=True)):
         lines += [
-            {"iteration": i, "update": 2 * i + u, "ref_kl": kl, "step/mixed/mean": term + u} for u in (0, 1)
+            {"iteration": i, "update": 2 * i + u, "ref_kl": kl, "step/mixed/mean": -term} for u in (0, 1)
         ]
-        lines.append({"iteration": i, "response_length/mean": length, "val/first_try": rate})
+        look = {"response_length/mean": length, "critic/rise": term, "val/first_try": rate}
+        lines.append({"iteration": i, **look})
     return lines
 
 
@@ -63,6 +69,43 @@ def test_success_that_falls_alone_or_a_term_that_rises_alone_goes_on() -> None:
     assert reasons(history(terms=rising), Stops()) == []
     assert reasons(history(rates=[0.5, 0.4, 0.45, 0.2], terms=rising), Stops()) == []
     assert reasons(history(rates=falling, terms=rising)[:-3], Stops()) == []  # two falls only
+
+
+def iteration_of(i: int, success: float, pleased: float) -> tuple[dict[str, float], dict[str, float]]:
+    """Returns an iteration's look, and its update's metrics, of an actor that its critic follows.
+
+    Of 10 rollouts of one task a share succeeds; the value of all rises from .5 by `pleased`.
+    """
+    T = 4
+    rollouts = [
+        Rollout(
+            rollout_id("g", 0, k), "t", "g", i, 0, k, (), 0, False, "", (), (1,), (2,) * T, (1,) * T,
+            (0.0,) * T, 1.0, 1.0, -1, 64, k, "p", "tok", "tpl", "ended", float(k < 10 * success), 0.0,
+            "ok", (), "", "", tuple(Step(t, t, t + 1, "") for t in range(T)),
+        )
+        for k in range(10)
+    ]  # fmt: skip
+    credit = VDapo()
+    batch = Batch.of(rollouts, lambda rs: [np.linspace(0.5, 0.5 + pleased, T) for _ in rs], credit)
+    _, update, _ = credit.credit([s for _, s in batch.kept], credit.initial_state())
+    return {"iteration": i, **batch.metrics(), "val/first_try": success}, {"iteration": i, **update}
+
+
+def test_a_critic_that_is_ever_more_pleased_while_success_falls_is_seen_to_rise() -> None:
+    """The mean step advantage is not the sign: it ends in the outcome, and falls with it."""
+    made = [iteration_of(i, 0.8 - 0.2 * i, 0.1 * i) for i in range(4)]
+    assert [look["critic/rise"] for look, _ in made] == pytest.approx([0.0, 0.1, 0.2, 0.3])
+    advantages = [update["step/mixed/mean"] for _, update in made]
+    assert advantages == sorted(advantages, reverse=True)
+    found = reasons([line for pair in made for line in pair], Stops())
+    assert len(found) == 1
+    assert "rose ever more along the rollouts, +0.000 to +0.200" in found[0]
+    content = [iteration_of(i, 0.8 - 0.2 * i, 0.1) for i in range(4)]
+    assert reasons([line for pair in content for line in pair], Stops()) == []
+
+
+def test_without_a_critic_nothing_rises() -> None:
+    assert "critic/rise" not in Batch.of([], None, Grpo()).metrics()
 
 
 def test_limits_may_change_between_starts_of_one_actor() -> None:
