@@ -269,7 +269,9 @@ class Labels(Section):
     max_tokens: int | None = Field(
         None,
         ge=1,
-        description="tokens that continuations may take: fewer states are chosen; null is no bound",
+        description="tokens that continuations may take: fewer states are chosen, by what they are expected "
+        "to take, and no shard is begun once they are spent; with engine.overlap_shards the choice alone "
+        "bounds them. null is no bound",
     )
     target: Literal["soft", "monte_carlo", "td", "td_lambda", "outcome_dense", "rule_decay"] = Field(
         "soft", description="what the critic is fitted to: counts with pseudo-counts, or a rule of R alone"
