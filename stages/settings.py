@@ -274,7 +274,9 @@ class Labels(Section):
         "bounds them. null is no bound",
     )
     target: Literal["soft", "monte_carlo", "td", "td_lambda", "outcome_dense", "rule_decay"] = Field(
-        "soft", description="what the critic is fitted to: counts with pseudo-counts, or a rule of R alone"
+        "soft",
+        description="what the critic is fitted to: counts with pseudo-counts, or a rule without counts: of "
+        "R, with the critic's own values (td, td_lambda) or located errors (rule_decay)",
     )
     td_lam: float = Field(0.95, ge=0, le=1, description="trace decay of td_lambda, per step")
     granularity: Literal["binary", "step", "detailed"] = Field(
