@@ -92,11 +92,3 @@ def test_a_budget_that_pays_for_no_state_is_refused_with_what_it_would_take(
     refused(for_sets + for_a_state - 1, *sets)
     assert planned(for_sets + for_a_state, *sets) >= 1
     assert not lab.run_dir.joinpath("labels").exists()
-
-
-def test_a_critic_is_fitted_to_bootstrapped_targets(chain: Any, tmp_path: Any) -> None:
-    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
-    assert lab.start("labels", "labels.target=td_lambda", "labels.td_lam=0.5") == 0
-    sources = {row["label_source"] for row in lab.artifact("labels").table("labels").to_pylist()}
-    assert "td_lambda" in sources
-    assert lab.start("critic") == 0
