@@ -1,4 +1,6 @@
-"""Simple targets in place of the soft ones, each a named ablation: they follow from R alone.
+"""Simple targets in place of the soft ones, each a named ablation: no count of continuations enters them.
+
+They follow from R; bootstrapped ones from the critic's own values too, `rule_decay` from located errors.
 
     monte_carlo    y_i = R at the fixed turns that an own outcome may label
     td             y_i = V(s_{i+1}), y_{T-1} = R at the same turns, V the critic itself (critics/bootstrap.py)

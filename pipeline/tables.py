@@ -194,8 +194,19 @@ LABELS = TableSpec(
             "the rollout's own reward where it may label this state, else null",
             nullable=True,
         ),
-        Column("target", _float, "the value the critic is fitted to, in [0, 1]"),
-        Column("weight", _float, "n_eff = n + kappa, >= 0", "samples"),
+        Column(
+            "target",
+            _float,
+            "the value the critic is fitted to, in [0, 1]; the reward under `td` and `td_lambda`, whose "
+            "values are made during the fit",
+        ),
+        Column(
+            "weight",
+            _float,
+            "n_eff > 0: `num_continuations`, 1 more with an `outcome`, plus kappa; 1 where the rule in "
+            "`labels.target` made the target",
+            "samples",
+        ),
         Column(
             "label_source",
             _text,

@@ -223,9 +223,10 @@ class Label:
         num_continuations: n >= 0 samples of the target policy from this state.
         num_success: 0 <= k <= n of them succeeded.
         outcome: the rollout's own reward where it may label this state, else None.
-        target: y in [0, 1] the critic is fitted to.
-        weight: n_eff = n + kappa, >= 0.
-        label_source: continuation, outcome, or recovery (no sample, only the recovery model).
+        target: y in [0, 1] the critic is fitted to; R where a bootstrapped rule makes y during the fit.
+        weight: n_eff > 0: n, the own outcome counted, plus kappa; 1 where a rule made the target.
+        label_source: continuation, outcome, recovery (no sample, only the recovery model), or the rule that
+            made the target (`critics/rules.py`): monte_carlo, td, td_lambda, outcome_dense, rule_decay.
         label_policy_digest: the target policy.
     """
 

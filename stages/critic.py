@@ -194,7 +194,8 @@ STAGE = Stage(
     name="critic",
     code_version=4,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels"),
-    sections=("critic", "training", "tasks.environment"),
+    # Labels of td_lambda are the same for every decay; the targets that are made from them are not.
+    sections=("critic", "training", "tasks.environment", "labels.td_lam"),
     make=make,
 )
 

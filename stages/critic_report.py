@@ -23,6 +23,7 @@ from critics.report import build_report
 from critics.report_page import report_page
 from env.catalog import ENVIRONMENTS
 from env.chains import Chains, plan_groups
+from pipeline.errors import ArtifactError, ExitCode
 from pipeline.ids import seed_of
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_table, steps_table, values_table
@@ -108,7 +109,7 @@ def play_audit(start: Start, player: Player, tasks: Sequence[Task], with_sibling
 def audit_data(
     start: Start, rollouts: Sequence[Rollout], values: dict[str, np.ndarray], tasks: Sequence[Task]
 ) -> AuditData:
-    """Returns the audited states as arrays: prediction, counts, the solver's V*."""
+    """Returns the audited states as arrays: prediction, counts, the solver's V*; maybe none at all."""
     environment = ENVIRONMENTS[start.config.tasks.environment]
     style = environment.style(start.config.rollouts.style)
     by_id = {task.task_id: task for task in tasks}
@@ -148,7 +149,7 @@ def audit_data(
                 )
             )
     names = [f.name for f in fields(AuditData) if f.name != "rollouts"]
-    columns = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+    columns = {name: np.array([row[place] for row in rows]) for place, name in enumerate(names)}
     return AuditData(
         **columns,
         rollouts=tuple(
@@ -167,6 +168,35 @@ def audit_data(
             )
             for r in whole
         ),
+    )
+
+
+def check_audited(audit: AuditData, rollouts: Sequence[Rollout]) -> None:
+    """Raises ArtifactError, with what was played and what could be used of it, if no bare state was audited.
+
+    Args:
+        audit: of the rollouts.
+        rollouts: everything that was played.
+    """
+    if "bare" in set(audit.context.tolist()):
+        return
+    whole = [r for r in rollouts if is_whole(r) and not r.guided]
+    graded = [r for r in whole if r.reward is not None]
+    ids = {r.rollout_id for r in whole}
+    fresh = [r for r in rollouts if not is_whole(r) and r.parent_rollout_ids[0] in ids]
+    with_step, told = sum(bool(r.steps) for r in whole), sum(r.reward is not None for r in fresh)
+    idle = bool(graded) and not any(r.steps for r in graded)
+    raise ArtifactError(
+        "the audit has no bare state with two graded continuations, so nothing to judge the critic by: of "
+        f"{len(whole)} bare rollouts {len(graded)} could be graded and {with_step} have a step; of "
+        f"{len(fresh)} continuations {told} could be graded. "
+        + (
+            "Next: a starting policy that acts (make sft), or more rollouts.sampling.max_response_tokens"
+            if idle
+            else "Next: remove what the environment fails at (env_status in critic_report/shards/rollouts), "
+            "then make critic_report SET=--repair, which tries those tasks again"
+        ),
+        code=ExitCode.ARTIFACT if idle else ExitCode.FAILED_ITEMS,
     )
 
 
@@ -218,6 +248,8 @@ def make(start: Start) -> None:
     rollouts = rollouts_from(start.shard_table("rollouts"), start.shard_table("steps"))
     whole = [r for r in rollouts if is_whole(r) and r.reward is not None and r.steps]
     values = {r.rollout_id: v for r, v in zip(whole, critic.values(whole), strict=True)}
+    audit = audit_data(start, rollouts, values, tasks)
+    check_audited(audit, rollouts)
     rows = [
         (r.rollout_id, step.step_index, r.context, critic.digest, float(v))
         for r in whole
@@ -249,7 +281,7 @@ def make(start: Start) -> None:
         own = {r.rollout_id: v for r, v in zip(fitted, critic.values(fitted), strict=True)}
         known = audit_data(start, [*fitted, *rollouts], own, list(fit_tasks.values()))
     report = build_report(
-        audit_data(start, rollouts, values, tasks),
+        audit,
         converged=critic.contract.converged,
         policy_digest=player.settings.policy_digest,
         critic_digest=critic.digest,

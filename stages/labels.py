@@ -20,6 +20,7 @@ from critics.label_audit import audit_labels
 from critics.rules import retarget
 from critics.targets import build_labels, check_labels
 from env.episodes import nothing
+from pipeline.errors import ConfigError
 from pipeline.ids import seed_of
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import (
@@ -74,8 +75,8 @@ def make(start: Start) -> None:
     )
     states = choose(settings.max_states)
     if settings.max_tokens is not None:
-        left = max(0, settings.max_tokens - for_sets)
-        states = within_budget(choose, tokens_of, left, len(states))
+        check_budget(settings.max_tokens, for_sets, tokens_of(choose(1)))
+        states = within_budget(choose, tokens_of, settings.max_tokens - for_sets, len(states))
     size = settings.states_per_shard
     shards = [
         [
@@ -125,7 +126,8 @@ def make(start: Start) -> None:
     spent = sum(map(sum, start.shard_table("rollouts").column("loss_mask").to_pylist()))
 
     def work_of(index: int) -> Work:
-        # Shards that run beside each other end out of order, so nothing is cut off there.
+        # Shards that run beside each other end out of order, so nothing is cut off there: the choice of
+        # states is all that keeps to the budget.
         over = settings.max_tokens is not None and spent >= settings.max_tokens
         if over and not start.config.engine.overlap_shards:
             return [], nothing
@@ -204,6 +206,24 @@ def sibling_parents(
             of_task.setdefault(rollout.task_id, rollout)
     chosen = sorted(of_task, key=lambda task_id: seed_of(seed, "sibling task", task_id))[:num_sets]
     return [of_task[task_id] for task_id in chosen]
+
+
+def check_budget(max_tokens: int, for_sets: int, for_a_state: int) -> None:
+    """Raises ConfigError unless something is left of the budget for states, and pays for one.
+
+    Args:
+        max_tokens: the budget.
+        for_sets: tokens that the sibling sets are expected to take.
+        for_a_state: tokens that the continuations of the first state are expected to take.
+    """
+    left = max_tokens - for_sets
+    if left <= 0 or for_a_state > left:
+        lower = "labels.sibling_sets" if for_sets else "labels.num_continuations"
+        raise ConfigError(
+            f"labels.max_tokens = {max_tokens}: sibling sets are expected to take {for_sets} tokens and the "
+            f"continuations of one state {for_a_state}, so no state would be continued. Next: raise "
+            f"labels.max_tokens or lower {lower}"
+        )
 
 
 def within_budget(

@@ -269,10 +269,14 @@ class Labels(Section):
     max_tokens: int | None = Field(
         None,
         ge=1,
-        description="tokens that continuations may take: fewer states are chosen; null is no bound",
+        description="tokens that continuations may take: fewer states are chosen, by what they are expected "
+        "to take, and no shard is begun once they are spent; with engine.overlap_shards the choice alone "
+        "bounds them. null is no bound",
     )
     target: Literal["soft", "monte_carlo", "td", "td_lambda", "outcome_dense", "rule_decay"] = Field(
-        "soft", description="what the critic is fitted to: counts with pseudo-counts, or a rule of R alone"
+        "soft",
+        description="what the critic is fitted to: counts with pseudo-counts, or a rule without counts: of "
+        "R, with the critic's own values (td, td_lambda) or located errors (rule_decay)",
     )
     td_lam: float = Field(0.95, ge=0, le=1, description="trace decay of td_lambda, per step")
     granularity: Literal["binary", "step", "detailed"] = Field(

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from critics.audit import AuditData, AuditRollout
 from critics.calibration import fit_calibrator
 from critics.fitting import base_logit, fit, held_out, learning_rate, rows_of_update, schedule, task_brier
+from critics.gate import judge
 from critics.logistic import logit, sigmoid
 from critics.model import make_critic
+from critics.quality import measure
 from critics.rows import critic_rows, num_states
 from critics.rules import OUTCOME_TURNS
 from pipeline.errors import ArtifactError
@@ -327,3 +330,69 @@ def test_nothing_to_fit_or_validate_on_is_said_at_once(tiny_trunk, world) -> Non
         fit(trainer_of(tiny_trunk), [], validation, Settings(), seed=0, keep=lambda i: None)
     with pytest.raises(ArtifactError, match="0 validation tasks"):
         fit(trainer_of(tiny_trunk), rows, held_out([], []), Settings(), seed=0, keep=lambda i: None)
+
+
+def test_the_loss_of_a_fit_is_the_one_that_was_asked_for(tiny_trunk, world) -> None:
+    """A head at zero predicts the base rate everywhere, so the first update's loss is known by hand."""
+    rows, validation = world
+    p = sigmoid(np.array(base_logit(rows)))
+    first = rows_of_update(rows, schedule(rows, Settings()), 0, seed=0)
+    weight, y = (np.concatenate([row.columns[name] for row in first]) for name in ("weight", "targets"))
+    expected = {
+        "bce": -(weight * (y * np.log(p) + (1 - y) * np.log(1 - p))).sum(),
+        "mse": (weight * (p - y) ** 2).sum(),
+    }
+    for value_loss, loss in expected.items():
+        seen = []
+        settings = Settings(value_loss=value_loss, head_updates=1, max_epochs=0.05)
+        fit(
+            trainer_of(tiny_trunk),
+            rows,
+            validation,
+            settings,
+            seed=0,
+            keep=lambda i: None,
+            on_update=seen.append,
+        )
+        assert seen[0]["value_loss"] == pytest.approx(loss, rel=1e-4)
+    assert expected["mse"] < 0.5 * expected["bce"]
+
+
+def test_the_gate_refuses_a_critic_whose_fit_ran_out_of_epochs(tiny_trunk, world, make_rollout) -> None:
+    """A good critic in every measure: that there was more to gain is all that speaks against it."""
+    rows, validation = world
+    trainer, stored = trainer_of(tiny_trunk), {}
+
+    def keep(number):
+        stored[number] = {name: w.clone() for name, w in trainer.weights().items()}
+
+    result = fit(trainer, rows, validation, Settings(max_epochs=4), seed=0, keep=keep)
+    assert result.converged is False
+    trainer.model.load_state_dict(stored[result.best])
+    counts = validation.num_success, validation.num_samples
+    calibrator = fit_calibrator(validation.logits(trainer), *counts, base_logit=result.base_logit)
+    rollouts, labels = walks(make_rollout, 240, 2)
+    states = held_out(rollouts, labels)
+    N = len(states.row)
+    audit = AuditData(
+        rollout_id=states.rollout_id,
+        step_index=states.step_index,
+        context=states.context,
+        task_id=states.task_id,
+        cluster=states.task_id,
+        level=np.ones(N, dtype=int),
+        split=np.full(N, "val"),
+        position=states.step_index / 10,
+        p=calibrator(states.logits(trainer)),
+        k=states.num_success,
+        K=states.num_samples,
+        v_star=np.full(N, np.nan),
+        rollouts=tuple(
+            AuditRollout(r.rollout_id, r.task_id, "bare", float(r.response_token_ids[-1] == 20 + NUM_CELLS))
+            for r in rollouts
+        ),
+    )
+    measures = {"bare": measure(audit, num_resamples=200)}
+    failed = {c.name: c for c in judge(measures, converged=result.converged) if c.passed is False}
+    assert set(failed) == {"converged"}
+    assert failed["converged"].reason == "fitting ran out of epochs before it converged"

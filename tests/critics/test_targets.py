@@ -320,24 +320,6 @@ def test_the_loader_refuses_a_task_in_two_splits_duplicates_and_extreme_rates(wo
         check([replace(x, outcome=1.0, target=1.0) for x in labels], solved, tasks)
 
 
-def test_own_outcomes_just_before_a_located_error_are_far_too_low() -> None:
-    """10 steps, each wrong with chance .1, an error recovered with .2: own outcomes say .20, truth .63.
-
-    The rollout got there *because* its next step was wrong; fresh continuations have not looked.
-    """
-    rng = np.random.default_rng(0)
-    N, T = 100_000, 10
-    wrong = rng.random((N, T)) < 0.1
-    first = np.where(wrong.any(1), wrong.argmax(1), T)
-    own = np.where(first == T, True, rng.random(N) < 0.2)
-    located = first[first < T]
-    fresh_wrong = rng.random((len(located), T)) < 0.1
-    fresh_wrong &= np.arange(T) >= located[:, None]  # continued from the state before the error
-    fresh = np.where(fresh_wrong.any(1), rng.random(len(located)) < 0.2, True)
-    assert own[first < T].mean() == pytest.approx(0.20, abs=0.01)
-    assert fresh.mean() == pytest.approx(0.63, abs=0.01)
-
-
 def test_a_refusal_names_the_row(world, make_task) -> None:
     labels, rollouts, tasks = world
     bad = [*labels[:3], replace(labels[3], num_success=3, num_continuations=2), *labels[4:]]
@@ -375,3 +357,50 @@ def test_pseudo_counts_see_as_much_of_errors_as_the_granularity_says(
         rollouts, continuations, kappa=2.0, label_policy_digest=POLICY, seed=0, granularity=granularity
     )
     assert set(report["codes"]) == codes
+
+
+def test_states_before_a_located_error_are_labelled_by_continuations_and_never_by_what_followed(
+    make_rollout,
+) -> None:
+    """10 steps, each wrong with chance .1, an error recovered with .2: V_t = .2 + .8 * .9^(10 - t).
+
+    That is .63 on average just before a first error. A rollout got there *because* its next step was wrong,
+    so its own outcome says .20; fresh continuations have not looked.
+    """
+    rng = np.random.default_rng(0)
+    N, T, num = 1500, 10, 4
+    rollouts, samples, values = [], {}, {}
+    for i in range(N):
+        wrong = np.flatnonzero(rng.random(T) < 0.1)
+        first = int(wrong[0]) if len(wrong) else None
+        reward = float(first is None or rng.random() < 0.2)
+        errors = {} if first is None else {first: "missing"}
+        parent = make_rollout(f"r{i}", task=f"t{i}", num_steps=T, wrong=errors, reward=reward)
+        rollouts.append(parent)
+        if first is not None:
+            state = StateRef(parent.rollout_id, first, "bare")
+            values[state] = 0.2 + 0.8 * 0.9 ** (T - first)
+            again = (rng.random((num, T - first)) < 0.1).any(axis=1)
+            solved = ~again | (rng.random(num) < 0.2)
+            samples[state] = [
+                continuation(make_rollout, parent, first, float(x), d) for d, x in enumerate(solved)
+            ]
+    own = {r.rollout_id: r.reward for r in rollouts}
+    assert np.mean(list(values.values())) == pytest.approx(0.63, abs=0.02)
+    assert np.mean([own[state.rollout_id] for state in values]) == pytest.approx(0.20, abs=0.03)
+    options = {"kappa": 0.0, "label_policy_digest": POLICY, "seed": 0}
+    labels = {
+        StateRef(x.rollout_id, x.step_index, x.context): x
+        for x in build_labels(rollouts, samples, **options)[0]
+    }
+    counted = [labels[state].num_success / labels[state].num_continuations for state in values]
+    assert np.mean(counted) == pytest.approx(0.63, abs=0.03)
+    # At turns 3, 5, 6, 7 and 9 nothing else labels a state; at the fixed ones every rollout's outcome does.
+    hindsight = [state for state in values if state.step_index not in (0, 1, 2, 4, 8)]
+    assert len(hindsight) > 300
+    assert {labels[state].outcome for state in hindsight} == {None}
+    targets = [labels[state].target for state in hindsight]
+    assert np.mean(targets) == pytest.approx(np.mean([values[state] for state in hindsight]), abs=0.04)
+    assert np.mean(targets) > 0.65
+    without = build_labels(rollouts, {}, **options)[0]
+    assert not {StateRef(x.rollout_id, x.step_index, x.context) for x in without} & set(hindsight)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+import pytest
 
 from critics.anchors import StateRef
 from stages.labels import within_budget
@@ -18,22 +21,74 @@ def test_as_many_states_are_chosen_as_the_budget_pays_for() -> None:
         assert len(within_budget(lambda cap: states[:cap], tokens_of, budget, 20)) == number
 
 
+def shard_costs(artifact: Any, size: int) -> list[int]:
+    """Returns the tokens sampled by each run of `size` continuations, which is what a shard of them cost."""
+    masks = artifact.table("rollouts").column("loss_mask").to_pylist()
+    return [sum(map(sum, masks[i : i + size])) for i in range(0, len(masks), size)]
+
+
 def test_labels_end_where_their_tokens_are_spent(chain: Any, tmp_path: Any) -> None:
     whole = chain.artifact("labels")
     spent = whole.report["sampled_tokens"]
-    sampled = sum(sum(mask) for mask in whole.table("rollouts").column("loss_mask").to_pylist())
-    assert spent == sampled > 0
+    assert spent == sum(shard_costs(whole, 16)) > 0
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
     assert lab.start("labels", f"labels.max_tokens={spent // 2}") == 0
     half = lab.artifact("labels")
-    assert 0 < half.report["sampled_tokens"] < spent
+    # 8 states a shard, 2 continuations of each.
+    assert 0 < half.report["sampled_tokens"] <= spent // 2 + max(shard_costs(half, 16))
     counts = half.manifest["counts"]
     assert counts["planned"] == counts["done"] + sum(counts["skipped"].values())
 
 
-def test_a_critic_is_fitted_to_bootstrapped_targets(chain: Any, tmp_path: Any) -> None:
+@pytest.mark.parametrize("overlap", [False, True])
+def test_states_that_cost_more_than_expected_overspend_by_a_shard_unless_shards_overlap(
+    chain: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, overlap: bool
+) -> None:
+    whole = chain.artifact("labels").report["sampled_tokens"]
+    monkeypatch.setattr("stages.labels.tokens_after", lambda rollout, step_index: 1)
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
-    assert lab.start("labels", "labels.target=td_lambda", "labels.td_lam=0.5") == 0
-    sources = {row["label_source"] for row in lab.artifact("labels").table("labels").to_pylist()}
-    assert "td_lambda" in sources
-    assert lab.start("critic") == 0
+    options = [f"labels.max_tokens={whole // 2}", "labels.states_per_shard=2"]
+    assert lab.start("labels", *options, f"engine.overlap_shards={str(overlap).lower()}") == 0
+    made = lab.artifact("labels")
+    spent, counts = made.report["sampled_tokens"], made.manifest["counts"]
+    assert counts["planned"] == 24 * 2  # the forecast chose every state
+    if overlap:
+        assert counts["skipped"] == {}
+        assert spent > whole // 2 + max(shard_costs(made, 4))
+    else:
+        assert counts["skipped"]["token_budget"] == counts["planned"] - counts["done"] > 0
+        assert whole // 2 <= spent <= whole // 2 + max(shard_costs(made, 4))
+
+
+def test_a_budget_that_pays_for_no_state_is_refused_with_what_it_would_take(
+    chain: Any, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
+    sets = ("labels.sibling_sets=20", "labels.sibling_size=4", "labels.sibling_continuations=6")
+
+    def refused(budget: int, *more: str) -> tuple[int, int, str]:
+        assert lab.start("labels", f"labels.max_tokens={budget}", *more, "--dry-run") == 2
+        error = capsys.readouterr().err
+        assert f"labels.max_tokens = {budget}: " in error
+        found = re.search(r"sibling sets are expected to take (\d+) tokens .* one state (\d+),", error)
+        assert found is not None
+        return int(found[1]), int(found[2]), error
+
+    def planned(budget: int, *more: str) -> int:
+        assert lab.start("labels", f"labels.max_tokens={budget}", *more, "--dry-run") == 0
+        states = re.search(r"states: (\d+)", capsys.readouterr().out)
+        assert states is not None
+        return int(states[1])
+
+    for_sets, for_a_state, error = refused(1)
+    assert for_sets == 0 < for_a_state
+    assert "raise labels.max_tokens or lower labels.num_continuations" in error
+    refused(for_a_state - 1)
+    assert planned(for_a_state) >= 1
+    for_sets, _, error = refused(1, *sets)
+    assert for_sets > for_a_state
+    assert "raise labels.max_tokens or lower labels.sibling_sets" in error
+    refused(for_sets, *sets)
+    refused(for_sets + for_a_state - 1, *sets)
+    assert planned(for_sets + for_a_state, *sets) >= 1
+    assert not lab.run_dir.joinpath("labels").exists()

@@ -1,0 +1,68 @@
+"""An audit that measured nothing says so and why; one without its reference of fitted tasks goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stages.continuing import is_whole
+from stages.critic_report import play_audit, play_fitted
+
+STAGES = ("tasks", "sft", "rollouts", "labels", "critic")
+
+
+def without_steps(rollouts: list[Any]) -> list[Any]:
+    return [replace(r, steps=()) for r in rollouts if is_whole(r)]
+
+
+def ungraded_continuations(rollouts: list[Any]) -> list[Any]:
+    return [r if is_whole(r) else replace(r, reward=None, env_status="timeout") for r in rollouts]
+
+
+def ungraded(rollouts: list[Any]) -> list[Any]:
+    return [replace(r, reward=None, env_status="timeout") for r in rollouts if is_whole(r)]
+
+
+@pytest.mark.parametrize(
+    ("damage", "code", "says", "following"),
+    [
+        (ungraded_continuations, 5, "8 bare rollouts 8 could be graded and 8 have a step", "SET=--repair"),
+        (ungraded, 5, "8 bare rollouts 0 could be graded and 8 have a step; of 0 cont", "SET=--repair"),
+        (without_steps, 3, "8 bare rollouts 8 could be graded and 0 have a step; of 0 cont", "make sft"),
+    ],
+)
+def test_an_audit_without_a_usable_state_names_the_cause(
+    chain: Any,
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    damage: Any,
+    code: int,
+    says: str,
+    following: str,
+) -> None:
+    monkeypatch.setattr("stages.critic_report.play_audit", lambda *given: damage(play_audit(*given)))
+    lab = chain.copy(tmp_path / "lab", *STAGES)
+    options = ["critic_report.splits=[val]", "critic_report.guided=false", "critic_report.sibling_sets=0"]
+    assert lab.start("critic_report", *options, "critic_report.fit_tasks=0") == code
+    error = capsys.readouterr().err
+    assert says in error
+    assert "continuations 0 could be graded" in error
+    assert following in error
+
+
+def test_a_reference_that_could_not_be_measured_is_left_out_of_a_whole_audit(
+    chain: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "stages.critic_report.play_fitted", lambda *given: ungraded_continuations(play_fitted(*given))
+    )
+    monkeypatch.setattr("pipeline.start.MAX_FAILED_SHARE", 0.2)  # 1 of 9 tasks; of 250 it is under 2 %
+    lab = chain.copy(tmp_path / "lab", *STAGES)
+    assert lab.start("critic_report", "critic_report.fit_tasks=1") == 0
+    report, whole = lab.artifact("critic_report").report, chain.artifact("critic_report").report
+    assert report["fitted"] is None
+    assert whole["fitted"] is not None
+    assert report["measures"] == whole["measures"]
