@@ -2,18 +2,26 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import critics
 from critics.calibration import Calibrator
-from critics.contract import CONTRACT, Contract, read_contract, save
+from critics.contract import CONTRACT, Contract, read_contract, read_value_logits, save
 from critics.model import make_critic
 from critics.rows import critic_rows, error_positions, normalised, value_positions
 from pipeline.errors import ArtifactError
+from pipeline.schema import write_parquet
+from pipeline.tables import ROLLOUTS, STEPS, rollouts_table, steps_table
+from pipeline.training import TrainingRow
 from pipeline.types import Label
 
+ROOT = Path(__file__).resolve().parents[2]
 CONTRACT_OF = Contract(
     tokenizer_digest="tok",
     template_digest="tpl",
@@ -222,3 +230,46 @@ def test_labels_of_nothing_are_refused(make_rollout) -> None:
         critic_rows([make_rollout("a")], [label("a", 9, 1.0, 8.0)])
     with pytest.raises(ValueError, match="fits no step"):
         critic_rows([make_rollout("a")], [label("a", 0, 1.0, 8.0, context="guided")])
+
+
+def test_a_fresh_process_reads_the_values_that_the_critic_had_before_it_was_frozen(
+    frozen, make_rollout, tmp_path
+) -> None:
+    _, model, _ = frozen
+    folder = tmp_path / "critic"
+    model.save_pretrained(folder)
+    calibrator = Calibrator(
+        1.3, -0.2, 0.4, 300, guided_shift=-0.7, position_shifts=(0.1, -0.3, 0.5, -0.2, 0.8)
+    )
+    save(folder, replace(CONTRACT_OF, contexts=("bare", "guided"), calibrators={"phone": calibrator}))
+    rollouts = [make_rollout(f"r{i}", num_steps=2 + i, guided=i % 2 == 1) for i in range(6)]
+    tables = {"rollouts": (rollouts_table(rollouts), ROLLOUTS), "steps": (steps_table(rollouts), STEPS)}
+    for name, (table, spec) in tables.items():
+        write_parquet(table, spec, tmp_path / f"{name}.parquet")
+    code = """
+import json, sys
+from pathlib import Path
+import critics
+from pipeline.schema import read_parquet
+from pipeline.tables import rollouts_from
+home = Path(sys.argv[1])
+rollouts = rollouts_from(*(read_parquet(home / f"{name}.parquet") for name in ("rollouts", "steps")))
+values = critics.load(home / "critic").values(rollouts)
+print(json.dumps({r.rollout_id: v.tolist() for r, v in zip(rollouts, values, strict=True)}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    read = json.loads(done.stdout)
+    assert read.keys() == {r.rollout_id for r in rollouts}
+    here = critics.load(folder).values(rollouts)
+    rows = [
+        TrainingRow(np.array((*r.prompt_token_ids, *r.response_token_ids), dtype=np.int32)) for r in rollouts
+    ]
+    logits = read_value_logits(model, rows, [value_positions(r) for r in rollouts], 1000)
+    for rollout, values, z in zip(rollouts, here, logits, strict=True):
+        np.testing.assert_allclose(read[rollout.rollout_id], values, rtol=0, atol=1e-7)
+        # What was never written to disk says the same, up to rounding.
+        before = calibrator(z, step_index=np.arange(len(z)), guided=rollout.guided)
+        np.testing.assert_allclose(read[rollout.rollout_id], before, rtol=0, atol=1e-5)
