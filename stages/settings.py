@@ -327,7 +327,9 @@ class Critic(Section):
 class CriticReport(Section):
     """The audit on held-out tasks, and the gate."""
 
-    splits: tuple[str, ...] = Field(("val", "test_unseen_company"), description="held-out splits to audit on")
+    splits: tuple[str, ...] = Field(
+        ("val", "test_unseen_company"), min_length=1, description="held-out splits to audit on"
+    )
     tasks_per_split: int = Field(100, ge=1, description="audited tasks of each split")
     draws: int = Field(4, ge=2, description="bare rollouts of each task: the per-task rate needs others")
     num_continuations: int = Field(32, ge=2, description="K fresh continuations of each")
@@ -430,7 +432,9 @@ class Actor(Section):
 class Evaluation(Section):
     """Starting policy beside actor."""
 
-    splits: tuple[str, ...] = Field(("val", "test_unseen_company"), description="held-out splits")
+    splits: tuple[str, ...] = Field(
+        ("val", "test_unseen_company"), min_length=1, description="held-out splits"
+    )
     draws: int = Field(4, ge=1, description="first tries of each task at temperature 1")
     num_attempts: int = Field(2, ge=1, description="attempts of the with-feedback measure")
     groups_per_shard: int = Field(100, ge=1, description="tasks that are committed together")

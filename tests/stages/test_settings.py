@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+from pydantic import ValidationError
+
 from env.catalog import ENVIRONMENTS
 from env.phone.levels import LEVELS
 from stages.settings import Config
@@ -27,3 +30,9 @@ def test_the_seeds_sizes_and_shares_are_the_defaults() -> None:
     tasks = Config().tasks
     assert (tasks.num_companies, tasks.num_train, tasks.num_val, tasks.num_test) == (100, 500, 100, 100)
     assert tasks.level_shares == {1: 0.2, 2: 0.3, 3: 0.3, 4: 0.1, 5: 0.1}
+
+
+@pytest.mark.parametrize("section", ["critic_report", "evaluation"])
+def test_a_stage_that_looks_at_no_split_is_refused(section) -> None:
+    with pytest.raises(ValidationError, match=rf"{section}.splits\n"):
+        Config.model_validate({section: {"splits": []}})
