@@ -11,7 +11,7 @@ from pipeline.errors import ArtifactError, ExitCode
 if TYPE_CHECKING:
     from stages.settings import Stops
 
-STEP_TERM = "critic/rise"
+CRITIC_RISE = "critic/rise"
 """Mean V_{T-1} - V_0. Not the mean of A_i(lam): that ends in R - V_{T-1}, so a critic that is pleased with
 failures lowers it."""
 LENGTHS = {"response_length/mean": "tokens of a response", "steps/mean": "steps of a rollout"}
@@ -69,7 +69,7 @@ def _pleases_critic(history: Sequence[Mapping[str, Any]], number: int) -> str | 
     if len(looks) <= number:
         return None
     terms = [
-        [line[STEP_TERM] for line in history if STEP_TERM in line and a <= line["iteration"] < b]
+        [line[CRITIC_RISE] for line in history if CRITIC_RISE in line and a <= line["iteration"] < b]
         for a, b in pairwise(look["iteration"] for look in looks)
     ]
     if not all(terms):
