@@ -30,7 +30,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -215,18 +215,33 @@ class Material:
 
 
 def fitted(
-    material: Material, labels: list[Label], rule: str, trunk: Path
+    material: Material,
+    labels: list[Label],
+    rule: str,
+    trunk: Path,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    by_heart: bool = False,
 ) -> tuple[Any, Any, dict[str, Any]]:
     """Returns a trainer with the best weights, the calibrator, and how the fit went.
 
     The clusters are split as the critic stage splits them.
+
+    Args:
+        material: of the seed.
+        labels: of all parts.
+        rule: of the labels.
+        trunk: model folder to start from.
+        changes: settings of the critic section that are other ones.
+        by_heart: keep the last weights in place of the best, and calibrate on the states that were fitted.
     """
     import torch
 
     from critics.model import make_critic
     from stages.backends import make_trainer
 
-    config, settings = material.config, material.config.critic
+    config = material.config
+    settings = config.critic.model_copy(update=dict(changes or {}))
     cluster = {r.rollout_id: material.tasks[r.task_id].cluster for r in material.rollouts}
     labelled = {label.rollout_id for label in labels}
     part_of = split_clusters(
@@ -277,9 +292,10 @@ def fitted(
         bootstrap=bootstrap,
         ranked=ranked,
     )
-    with torch.no_grad():
-        model.load_state_dict(stored[result.best])
-    calibration = held_out(*part("calibrate"))
+    if not by_heart:
+        with torch.no_grad():
+            model.load_state_dict(stored[result.best])
+    calibration = held_out(*part("fit" if by_heart else "calibrate"))
     calibrator = fit_calibrator(
         calibration.logits(trainer),
         *calibration.counts_sharing_outcomes(),
@@ -310,14 +326,18 @@ def values_of(material: Material, trainer: Any, calibrator: Any) -> dict[str, np
     }
 
 
-def judged(material: Material, values: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Returns the figures of a critic on the seed's audit, bare states."""
+def audit_of(material: Material, values: dict[str, np.ndarray]) -> AuditData:
+    """Returns the seed's audit of a critic, bare states."""
     from stages.critic_report import audit_data
 
-    config = material.config
     bare = [r for r in material.audited if not r.guided]
-    start: Any = SimpleNamespace(config=config)
-    audit = audit_data(start, bare, values, list(material.tasks.values()))
+    start: Any = SimpleNamespace(config=material.config)
+    return audit_data(start, bare, values, list(material.tasks.values()))
+
+
+def judged(material: Material, values: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Returns the figures of a critic on the seed's audit, bare states."""
+    config, audit = material.config, audit_of(material, values)
     found = measure(audit, num_resamples=config.critic_report.bootstrap, seed=config.run.seed)
     located = {"events": first_error(audit.rollouts), "solver": first_error(with_fatal_steps(audit))}
     return {name: interval_dict(found[name]) for name in (*SHOWN, "ece", "rmse", "bias")} | {

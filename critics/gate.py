@@ -241,4 +241,8 @@ def _percent(interval: Interval) -> str:
         return "an undefined share"
     if not (math.isfinite(interval.low) and math.isfinite(interval.high)):
         return f"{100 * interval.value:.0f} % [no bounds]"
-    return f"{100 * interval.value:.0f} % [{100 * interval.low:.0f}, {100 * interval.high:.0f}]"
+    value, low, high = (
+        "below -100" if share < -1 else f"{100 * share:.0f}"  # how far below says nothing more
+        for share in (interval.value, interval.low, interval.high)
+    )
+    return f"{value} % [{low}, {high}]"

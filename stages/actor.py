@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from env.chains import plan_groups
-from pipeline.credit import Credit, VDapo, make_credit
+from pipeline.credit import Credit, make_credit
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.failpoints import failpoint
 from pipeline.ids import seed_of
@@ -42,8 +42,8 @@ from stages.drifting import Watch
 from stages.learning import Batch, ValuesOf, logprob_gap, own_logprobs, probe, train_on
 from stages.refreshing import refresh
 from stages.refusals import (
+    check_made_for,
     computes_roughly,
-    contexts_of,
     gate_allows,
     override_words,
     refuse_disagreement,
@@ -209,13 +209,11 @@ def make(start: Start) -> None:
     if credit.needs_critic:
         critic = load_critic(start.config, start.inputs["critic"].path("critic"))
     if critic is not None:
-        critic.check_matches(
+        check_made_for(
+            critic,
+            settings,
             tokenizer_digest=policy.tokenizer_digest,
             label_policy_digest=policy.policy_digest,
-            temperature=settings.sampling.temperature,
-            max_response_tokens=settings.sampling.max_response_tokens,
-            gamma=credit.gamma if isinstance(credit, VDapo) else None,
-            contexts=contexts_of(settings),
         )
     turns = Turns(start.config.engine.shared_gpus)
     trainer = turns.trainer(

@@ -22,7 +22,7 @@ from pipeline.types import Rollout, Task
 from stages.backends import load_critic
 from stages.continuing import continuations, is_whole
 from stages.refreshing import gate_of
-from stages.refusals import gate_allows
+from stages.refusals import check_made_for, gate_allows
 from stages.sibling_sets import measured_siblings, play_siblings
 
 if TYPE_CHECKING:
@@ -243,7 +243,12 @@ class Watch:
         """
         gate = gate_of(run_dir)
         critic = load_critic(self._start.config, run_dir / "critic" / "critic")
-        critic.check_matches(tokenizer_digest=tokenizer_digest, label_policy_digest=policy_digest)
+        check_made_for(
+            critic,
+            self._actor,
+            tokenizer_digest=tokenizer_digest,
+            label_policy_digest=policy_digest,
+        )
         self.critic = critic
         name = str(run_dir.relative_to(self._start.run_dir.resolve()))
         self.state = self.state | {

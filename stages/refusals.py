@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pipeline.credit import VDapo, make_credit
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.start import MAX_FAILED_SHARE
 from pipeline.types import Rollout
 from stages.settings import Actor, Config
+
+if TYPE_CHECKING:
+    from critics.contract import FrozenCritic
 
 MAX_LOGPROB_GAP = {False: 1e-4, True: 0.05}
 """Nats per token that engine and trainer may differ by on the same weights, in fp32 and where either computes
@@ -19,6 +23,21 @@ def contexts_of(settings: Actor) -> tuple[str, ...]:
     """Returns the contexts that the actor trains in, as critics name them."""
     guided = settings.chain.num_attempts > 1 and settings.chain.feedback_free_share < 1
     return ("bare", "guided") if guided else ("bare",)
+
+
+def check_made_for(
+    critic: FrozenCritic, settings: Actor, *, tokenizer_digest: str, label_policy_digest: str
+) -> None:
+    """Raises ArtifactError unless a critic was made for this policy and for how the actor trains it."""
+    credit = make_credit(settings.credit, kl=settings.kl_coefficient)
+    critic.check_matches(
+        tokenizer_digest=tokenizer_digest,
+        label_policy_digest=label_policy_digest,
+        temperature=settings.sampling.temperature,
+        max_response_tokens=settings.sampling.max_response_tokens,
+        gamma=credit.gamma if isinstance(credit, VDapo) else None,
+        contexts=contexts_of(settings),
+    )
 
 
 def weaknesses(gate: dict[str, Any], settings: Actor) -> list[str]:

@@ -175,3 +175,10 @@ def test_the_opening_says_verdict_policy_and_limits_in_words(make_audit) -> None
     )
     assert failing.startswith("FAIL.")
     assert "ran out of epochs" in failing
+
+
+def test_how_far_a_share_is_below_minus_100_percent_is_not_told(make_audit) -> None:
+    measures = measure(make_audit(good)[0], num_resamples=100)
+    measures = {**measures, "ev_within": Interval(-3.2, -7.0, -0.4)}
+    told = gate.opening([], measures, policy_digest="p", weakest=None)
+    assert "below -100 % [below -100, -40] within one rollout" in told

@@ -1,0 +1,232 @@
+"""The gate before critics that must not pass: some know no steps, others are fitted wrongly on real labels.
+
+    python benchmarks/critic_gate.py            # the run of critic_quality.py's seed 0, or makes it first
+    python benchmarks/critic_gate.py --quick    # minutes: tiny sizes, results beside its run
+
+All are judged on the seed's audit by the bounds of the configuration, the method's own critic among them.
+Results: benchmarks/results/critic_gate.json. Exits 1 if the gate lets one pass, refuses one for another
+reason than stated here, or refuses the method's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks._measuring import RESULTS, ROOT, conclude
+from benchmarks.critic_quality import QUICK, STAGES, Material, audit_of, fitted, make_stages, values_of
+from benchmarks.demo_seeds import machine_facts
+from critics import gate
+from critics.baselines import BASELINES
+from critics.quality import measure
+from critics.rules import RULES
+from pipeline.config import load_config
+from pipeline.statistics import interval_dict
+from pipeline.types import Label
+from stages.settings import Config
+
+SHOWN = ("ev", "ev_within", "rho_a", "skill_over_task_rate", "skill_over_position", "ece_excess")
+METHOD = "soft"
+
+
+def shuffled(labels: Sequence[Label], seed: int) -> list[Label]:
+    """Returns the labels with what is known of one state told of another, within contexts."""
+    rng = np.random.default_rng(seed)
+    told = list(labels)
+    for context in ("bare", "guided"):
+        own = [i for i, label in enumerate(labels) if label.context == context]
+        for to, source in zip(own, rng.permutation(own), strict=True):
+            of = labels[source]
+            told[to] = replace(
+                labels[to],
+                num_continuations=of.num_continuations,
+                num_success=of.num_success,
+                outcome=of.outcome,
+                target=of.target,
+                weight=of.weight,
+                label_source=of.label_source,
+            )
+    return told
+
+
+def guided_outcomes(labels: Sequence[Label]) -> list[Label]:
+    """Returns what guided rollouts came to, without anything that was sampled from bare states."""
+    return [label for label in labels if label.context == "guided" and label.outcome is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A critic that is fitted as it must not be.
+
+    Attributes:
+        reasons: conditions of the gate that it must fail.
+        labels: the method's labels and the seed -> what it is fitted on.
+        changes: settings of its critic section.
+        by_heart: its last weights are kept and calibrated on what they were fitted on.
+    """
+
+    reasons: tuple[str, ...]
+    labels: Callable[[list[Label], int], list[Label]] = lambda labels, _: labels
+    changes: tuple[tuple[str, Any], ...] = ()
+    by_heart: bool = False
+
+
+NO_CRITICS = {
+    "constant": ("ev", "ev_within", "rho_a"),
+    "position": ("skill_over_position",),
+    "task_rate": ("ev_within", "rho_a"),
+}
+"""What knows no steps, of `critics.baselines` -> conditions that it must fail."""
+FITTED = {
+    "label-shuffled": Bad(("ev", "rho_a"), shuffled),
+    "guided-outcome-trained": Bad(("ece_excess",), lambda labels, _: guided_outcomes(labels)),
+    "under-trained": Bad(("converged",), changes=(("max_epochs", 1.0),)),
+    "overfitted": Bad(
+        ("ece_excess", "skill_over_task_rate"),
+        changes=(("max_epochs", 60.0), ("patience", 10**6), ("weight_decay", 0.0)),
+        by_heart=True,
+    ),
+}
+
+
+def stood_before(
+    material: Material, values: dict[str, np.ndarray] | np.ndarray, converged: bool
+) -> dict[str, Any]:
+    """Returns what the gate says of values: the verdict, failed conditions in words, figures.
+
+    Args:
+        material: of the seed.
+        values: of every step of the audited rollouts, or p [N] of the audited states.
+        converged: whether its fit did.
+    """
+    settings = material.config.critic_report
+    by_rollout = values if isinstance(values, dict) else {n: np.array(v) for n, v in material.values.items()}
+    audit = audit_of(material, by_rollout)
+    if not isinstance(values, dict):
+        audit = replace(audit, p=np.asarray(values))
+    measures = measure(audit, num_resamples=settings.bootstrap, seed=material.config.run.seed)
+    conditions = gate.judge(
+        {"bare": measures},
+        converged=converged,
+        min_advantage_correlation=settings.min_advantage_correlation,
+        max_calibration_excess=settings.max_calibration_excess,
+    )
+    return {
+        "passed": gate.passed(conditions),
+        "failed": {c.name: c.reason for c in conditions if c.passed is False},
+        **{name: interval_dict(measures[name]) for name in SHOWN},
+    }
+
+
+def rows_of(material: Material) -> list[dict[str, Any]]:
+    """Returns a row per critic: the method's, those that are none, those that are fitted wrongly."""
+    made = {name: np.array(of) for name, of in material.values.items()}
+    rows = [{"critic": METHOD, "must_fail": []} | stood_before(material, made, material.made["converged"])]
+    audit = audit_of(material, made)
+    for name, reasons in NO_CRITICS.items():
+        rows.append(
+            {"critic": name, "must_fail": list(reasons)}
+            | stood_before(material, BASELINES[name](audit), converged=True)
+        )
+        print_row(rows[-1])
+    labels, rule, _ = material.labels(METHOD)
+    assert rule not in RULES
+    for name, bad in FITTED.items():
+        given = bad.labels(labels, material.config.run.seed)
+        trainer, calibrator, facts = fitted(
+            material,
+            given,
+            rule,
+            material.folder / "sft" / "policy",
+            changes=dict(bad.changes),
+            by_heart=bad.by_heart,
+        )
+        values = values_of(material, trainer, calibrator)
+        found = stood_before(material, values, facts["converged"] or bad.by_heart)
+        rows.append({"critic": name, "must_fail": list(bad.reasons), "labels": len(given)} | facts | found)
+        print_row(rows[-1])
+    return rows
+
+
+def print_row(row: dict[str, Any]) -> None:
+    """Prints what the gate says of a critic."""
+    failed = "; ".join(f"{name}: {reason}" for name, reason in row["failed"].items())
+    print(f"{row['critic']:<24} {'PASS' if row['passed'] else 'FAIL'}  {failed}", flush=True)
+
+
+def as_markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """Returns the table: a line per critic."""
+    lines = ["| critic | gate | fails | " + " | ".join(SHOWN) + " |", "|---|---|---|" + "---|" * len(SHOWN)]
+    for row in rows:
+        cells = ["-" if row[n]["value"] is None else f"{row[n]['value']:.2f}" for n in SHOWN]
+        verdict = "PASS" if row["passed"] else "FAIL"
+        lines.append(f"| {row['critic']} | {verdict} | {', '.join(row['failed'])} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def refused(results: Any, name: str) -> bool:
+    """Returns whether the gate refused a critic for each of the reasons that it had to."""
+    row = next(row for row in results["rows"] if row["critic"] == name)
+    return not row["passed"] and set(row["must_fail"]) <= set(row["failed"])
+
+
+CRITERIA: dict[str, Any] = {
+    "the method's critic passes": lambda r: next(x for x in r["rows"] if x["critic"] == METHOD)["passed"],
+    **{
+        f"{name}: refused for {' and '.join(reasons)}": lambda r, n=name: refused(r, n)
+        for name, reasons in (NO_CRITICS | {name: bad.reasons for name, bad in FITTED.items()}).items()
+    },
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Makes or finishes the run, fits the critics, prints and writes the table; 1 if a criterion fails."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", default="configs/phone-l3-tiny.yaml")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny sizes, to see that all works; judges nothing"
+    )
+    parser.add_argument("--set", nargs="+", default=[], metavar="section.key=value", dest="settings")
+    parser.add_argument("--data-dir", type=Path, default=ROOT / "data")
+    parser.add_argument(
+        "--run", help="folder of the run under the data directory; default quality-seed<seed>"
+    )
+    parser.add_argument("--results", type=Path, help="default: benchmarks/results/critic_gate.json")
+    options = parser.parse_args(argv)
+    settings = [*options.settings, f"run.seed={options.seed}"]
+    if options.quick:
+        options.data_dir = options.data_dir / "quick"  # no figure of it may pass for a result
+        settings = [*QUICK, *settings]
+    data_dir = options.data_dir.resolve()
+    run = options.run or f"quality-seed{options.seed}"
+    make_stages(options.config, run, STAGES, settings, data_dir)
+    overrides = [*settings, f"run.data_dir={json.dumps(str(data_dir))}"]
+    material = Material(load_config(Config, ROOT / options.config, overrides), data_dir / run)
+    rows = rows_of(material)
+    print(as_markdown(rows))
+    results = {
+        "machine": machine_facts(),
+        "config": options.config,
+        "run": run,
+        "settings": settings,
+        "rows": rows,
+    }
+    path = options.results or (data_dir if options.quick else RESULTS) / "critic_gate.json"
+    code = conclude(path, results, CRITERIA)
+    return 0 if options.quick else code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
