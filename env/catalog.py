@@ -21,7 +21,7 @@ from env.phone.levels import most_turns
 from env.phone.policies import POLICIES, play_scripted
 from env.phone.probes import edits
 from env.phone.solver import optimal_value
-from env.phone.spoken import in_style
+from env.phone.spoken import in_style, thinking
 from env.phone.tasks import generate_tasks, practice_tasks, table_of
 from env.phone.world import WorldKey
 from env.probing import Edit
@@ -42,8 +42,9 @@ class Environment:
         read_tasks: (companies file, tasks file) -> the tasks of files that people may edit.
         table_of: tasks -> rows for people, what was made by split and level.
         make_env: verbosity -> a new environment, ready for `reset`.
-        demonstrate: (task, policy name, seed, noise, earlier attempts' actions, style) -> a scripted
-            episode's actions, each with its text in that style; compact by default.
+        demonstrate: (task, policy name, seed, noise, earlier attempts' actions, style, thoughts) -> a
+            scripted episode's actions, each with its text in that style, compact by default; with a thought
+            before each call if asked.
         solver_value: (task, seed, actions) -> V* of the states s_0..s_{T-1}, before each action.
         grader_styles: of `Task.style` that it can grade.
         check_ground_truth: raises ValueError unless the text is one that its grader reads.
@@ -137,9 +138,12 @@ def _demonstrate(
     noise: float = 0.0,
     earlier: Sequence[Sequence[Action]] = (),
     style: ChatStyle | None = None,
+    thoughts: bool = False,
 ) -> list[Action]:
     actions = play_scripted(task, policy_name, seed, noise, earlier)[0]
-    return actions if style is None else in_style(style, task, seed, actions)
+    style = style or CompactStyle()
+    actions = in_style(style, task, seed, actions)
+    return thinking(style, task, seed, actions) if thoughts else actions
 
 
 def _scripted_reply(prompt_text: str, rng: Random, style: ChatStyle) -> str:

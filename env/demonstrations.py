@@ -40,6 +40,7 @@ def demonstrate(
     noise: float,
     verbosity: str,
     seed: int,
+    thoughts: bool = False,
 ) -> Demonstration:
     """Returns one demonstration on a task, by a policy drawn from the shares.
 
@@ -56,6 +57,7 @@ def demonstrate(
         noise: share of random acts of the noisy policies.
         verbosity: of the environment's feedback.
         seed: everything random follows from it.
+        thoughts: whether the demonstrator writes before each call whom it calls and what for.
     """
     rng = Random(seed)
     names, weights = list(shares), list(shares.values())
@@ -76,7 +78,7 @@ def demonstrate(
     if previous and rng.random() < 0.5:
         policy = "oracle"
     own_seed = rng.getrandbits(62)
-    actions = environment.demonstrate(task, policy, own_seed, noise, earlier, style)
+    actions = environment.demonstrate(task, policy, own_seed, noise, earlier, style, thoughts)
     results, failed, _, tools = _played(environment, task, own_seed, actions, verbosity)
     return Demonstration(
         policy=policy,

@@ -146,6 +146,10 @@ class ChatStyle(Protocol):
         """Returns the action whose text makes this call; None ends the episode without one."""
         ...
 
+    def with_thought(self, action: Action, thought: str) -> Action:
+        """Returns the action with a thought before it, which the parser passes over."""
+        ...
+
     def attempt_line(self, actions: Sequence[Action], feedback: str) -> str:
         """Returns one earlier attempt, with the feedback it earned, as an element of `previous_attempts`."""
         ...

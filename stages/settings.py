@@ -190,6 +190,9 @@ class Sft(Section):
     )
     guided_share: float = Field(0.3, ge=0, le=1, description="demonstrations whose prompt carries feedback")
     noise: float = Field(0.2, ge=0, le=1, description="share of random acts of the noisy policies")
+    thoughts: bool = Field(
+        False, description="demonstrators write before each call whom they call and what for"
+    )
     num_updates: int = Field(600, ge=0, description="optimizer steps; 0 takes the base as it is")
     batch_rows: int = Field(64, ge=1, description="demonstrations per update")
     learning_rate: float = Field(2e-3, gt=0, description="peak, cosine to a tenth after warm-up")

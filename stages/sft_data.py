@@ -61,6 +61,7 @@ def play_demonstrations(start: Start, train: list[Task], tokenizer: Any = None) 
                     noise=settings.noise,
                     verbosity=start.config.rollouts.verbosity,
                     seed=seed_of(start.seed, "sft", i),
+                    thoughts=settings.thoughts,
                 )
             )
             advance(1)

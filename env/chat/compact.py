@@ -6,13 +6,15 @@
     A: call 555-0102 R1 ?account_number<|im_end|>
 
 A bare field name sends the form's value, `name=value` a literal one, `?name` offers the field; `reference` is
-what a line gave for this request. `wait` waits for the call on hold, or for a closed line.
+what a line gave for this request. `wait` waits for the call on hold, or for a closed line. Lines before the
+command are thoughts: they stay in the text and do nothing.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -26,7 +28,7 @@ from pipeline.types import Message
 STOP_TOKEN = "<|im_end|>"
 PAD_TOKEN = "<|endoftext|>"
 MAX_MESSAGE_CHARACTERS = 4000
-GRAMMAR_VERSION = 2  # 2: `wait`, and `reference` among the fields of a call
+GRAMMAR_VERSION = 3  # 2: `wait`, and `reference` in a call. 3: attempts are told without their thoughts
 
 _MARKS = {"system": "S: ", "user": "U: ", "assistant": "A: ", "tool": "T: "}
 _CUE = "\nA: "
@@ -132,12 +134,17 @@ class CompactStyle:
         """Returns the action whose text is this call's command; None is `done`."""
         return Action("done", "none") if call is None else Action(self.format_call(call), "ok", (call,))
 
+    def with_thought(self, action: Action, thought: str) -> Action:
+        """Returns the action with a line of thought before it, which must not start with a command."""
+        return replace(action, text=f"{thought}\n{action.text}")
+
     def attempt_line(self, actions: Sequence[Action], feedback: str) -> str:
         """Returns one earlier attempt as an element of `previous_attempts`: its messages, then the feedback.
 
-        Literal values are starred out: a value counts only if the new attempt's own form gives it.
+        Thoughts beside a command are not told. Literal values are starred out: a value counts only if the new
+        attempt's own form gives it.
         """
-        texts = [one_line(" ".join(_starred(action.text)), 120) for action in actions]
+        texts = [one_line(" ".join(_starred(_told(action))), 120) for action in actions]
         return f"{'; '.join(texts)} => {one_line(feedback, 600)}"
 
     def assistant_message(self, action: Action, turn: int) -> Message:
@@ -157,6 +164,11 @@ class CompactStyle:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
+
+
+def _told(action: Action) -> str:
+    lines = [line for line in action.text.splitlines() if line.split()[:1]]
+    return " ".join(line for line in lines if line.split()[0] in _COMMANDS) or action.text
 
 
 def _starred(text: str) -> list[str]:

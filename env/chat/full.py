@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,10 @@ class FullStyle:
     def action_of(self, call: ToolCall | None) -> Action:
         """Returns the action whose text is this call; None ends the episode in a word."""
         return Action(ENDING, "none") if call is None else Action(self.format_call(call), "ok", (call,))
+
+    def with_thought(self, action: Action, thought: str) -> Action:
+        """Returns the action with thinking before it, in the form that Qwen3 writes."""
+        return replace(action, text=f"{_THINK}\n{thought}\n{_END_THINK}\n\n{action.text}")
 
     def attempt_line(self, actions: Sequence[Action], feedback: str) -> str:
         """Returns one earlier attempt as an element of `previous_attempts`: its messages, then the feedback.

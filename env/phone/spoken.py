@@ -1,4 +1,4 @@
-"""Scripted episodes in another prompt style than the one they were played in."""
+"""Scripted episodes as another agent would say them: in another prompt style, or thinking before it calls."""
 
 from __future__ import annotations
 
@@ -36,6 +36,31 @@ def in_style(style: ChatStyle, task: Task, seed: int, actions: Sequence[Action])
         spoken.append(style.action_of(call))
         env.step(action)
     return spoken
+
+
+def thinking(style: ChatStyle, task: Task, seed: int, actions: Sequence[Action]) -> list[Action]:
+    """Returns the messages with a thought before each call of a listed line: what for, and whom.
+
+    An agent that has said the line's name has decided before it dials, and only copies the number after.
+
+    Args:
+        style: of the messages.
+        task: that was played.
+        seed: of the episode.
+        actions: of the episode, in the style.
+    """
+    env = PhoneEnv()
+    env.reset(task, seed)
+    lines = {line.phone: line.name for line in env.world.company.departments}
+    errands = {request.request_id: request.errand for request in env.world.requests}
+    thoughtful = []
+    for action in actions:
+        arguments = action.calls[0].arguments if action.calls and action.calls[0].name == CALL else {}
+        line, request = lines.get(arguments.get("phone_number", "")), arguments.get("request", "")
+        if line is not None and request in errands:
+            action = style.with_thought(action, f"{request} {errands[request]}: {line}")
+        thoughtful.append(action)
+    return thoughtful
 
 
 def with_values(env: PhoneEnv, call: ToolCall) -> ToolCall:

@@ -253,6 +253,14 @@ def test_an_attempt_line_is_one_line_without_values_or_marks():
     assert "=> Billing needs: email." in line
 
 
+def test_thoughts_before_a_command_do_nothing_and_no_later_attempt_hears_of_them():
+    action = STYLE.parse("call 555-0102 R1 email")
+    thoughtful = STYLE.with_thought(action, "R1 dispute a bill: Billing")
+    assert thoughtful.text == "R1 dispute a bill: Billing\ncall 555-0102 R1 email"
+    assert STYLE.parse(thoughtful.text).calls == action.calls
+    assert STYLE.attempt_line([thoughtful], "none") == STYLE.attempt_line([action], "none")
+
+
 def test_tool_text_is_printable_capped_and_broken():
     assert tool_text("\x1b[31mred\x07") == " [31mred "
     assert len(tool_text("a" * 5000)) == MAX_TOOL_CHARACTERS

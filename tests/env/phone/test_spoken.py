@@ -14,7 +14,7 @@ from env.chat.translate import to_compact
 from env.phone.environment import PhoneEnv
 from env.phone.levels import LEVELS
 from env.phone.policies import POLICIES, play_scripted
-from env.phone.spoken import UNKNOWN, in_style, with_values
+from env.phone.spoken import UNKNOWN, in_style, thinking, with_values
 from env.phone.tasks import generate_tasks
 from env.phone.tools import CALL, FORM, FROM_FORM, TOOLS
 from env.protocol import ToolCall, replay
@@ -51,6 +51,24 @@ def test_both_styles_play_the_same_episode(policy):
         literal = [COMPACT.action_of(action.calls[0] if action.calls else None) for action in spoken]
         assert [COMPACT.parse(action.text).calls for action in literal] == [a.calls for a in spoken]
         assert states_of(COMPACT, task, seed, [action.text for action in literal]) == states
+
+
+@pytest.mark.parametrize("style", [COMPACT, FULL], ids=["compact", "full"])
+def test_who_thinks_plays_the_same_episode_and_names_each_listed_line_before_it_is_called(style):
+    for seed, task in enumerate(TASKS):
+        actions = in_style(style, task, seed, play_scripted(task, "noisy_adaptive", seed, noise=0.5)[0])
+        thoughtful = thinking(style, task, seed, actions)
+        states = states_of(style, task, seed, [action.text for action in actions])
+        assert states_of(style, task, seed, [action.text for action in thoughtful]) == states
+        env = PhoneEnv()
+        env.reset(task, seed)
+        names = {line.phone: line.name for line in env.world.company.departments}
+        for action, plain in zip(thoughtful, actions, strict=True):
+            is_call = bool(action.calls) and action.calls[0].name == CALL
+            listed = is_call and action.calls[0].arguments["phone_number"] in names
+            assert (action.text != plain.text) == listed
+            if listed:
+                assert f": {names[action.calls[0].arguments['phone_number']]}\n" in action.text
 
 
 @pytest.mark.parametrize("style", [COMPACT, FULL], ids=["compact", "full"])
