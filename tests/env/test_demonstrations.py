@@ -56,6 +56,32 @@ def test_demonstrations_of_a_level_are_mixed_and_readable(level):
     assert ("wait<|im_end|>" in words) == (level >= 3)
 
 
+def test_a_demonstrator_that_thinks_does_the_same_and_says_why():
+    task = practice_tasks(1, level_shares={3: 1.0}, seed=2, held_out=set())[0]
+    plain, thoughtful = (
+        demonstrate(
+            ENVIRONMENTS["phone"],
+            task,
+            style=STYLE,
+            shares={"adaptive": 1.0},
+            guided_share=0.0,
+            noise=0.0,
+            verbosity="observed",
+            seed=1,
+            thoughts=thoughts,
+        )
+        for thoughts in (False, True)
+    )
+    own = [[text for text, is_own in d.pieces if is_own] for d in (plain, thoughtful)]
+    assert any(text.startswith("call ") for text in own[0])
+    for said, thought in zip(*own, strict=True):
+        assert thought.endswith(said)
+        assert (thought == said) == (not said.startswith("call "))
+    assert [text for text, is_own in thoughtful.pieces if not is_own] == [
+        text for text, is_own in plain.pieces if not is_own
+    ]
+
+
 @pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
 def test_a_full_demonstration_lists_the_tools_of_its_level(level):
     phone = ENVIRONMENTS["phone"]
