@@ -114,8 +114,8 @@ def test_earlier_attempts_happen_again_under_the_seed_of_the_next(style):
         make_env = staticmethod(phone.make_env)
 
         @staticmethod
-        def demonstrate(task, policy, seed, noise, earlier=(), style=None):
-            actions = phone.demonstrate(task, policy, seed, noise, earlier, style)
+        def demonstrate(task, policy, seed, noise, earlier=(), style=None, thoughts=False):
+            actions = phone.demonstrate(task, policy, seed, noise, earlier, style, thoughts)
             if style is not None:
                 replayed.extend((number, events_of(task, seed, old)) for old in earlier)
                 happened.append((number, events_of(task, seed, actions)))
