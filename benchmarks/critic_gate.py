@@ -30,6 +30,7 @@ from critics.baselines import BASELINES
 from critics.quality import measure
 from critics.rules import RULES
 from pipeline.config import load_config
+from pipeline.errors import ArtifactError
 from pipeline.statistics import interval_dict
 from pipeline.types import Label
 from stages.settings import Config
@@ -142,14 +143,14 @@ def rows_of(material: Material) -> list[dict[str, Any]]:
     assert rule not in RULES
     for name, bad in FITTED.items():
         given = bad.labels(labels, material.config.run.seed)
-        trainer, calibrator, facts = fitted(
-            material,
-            given,
-            rule,
-            material.folder / "sft" / "policy",
-            changes=dict(bad.changes),
-            by_heart=bad.by_heart,
-        )
+        policy, changes = material.folder / "sft" / "policy", dict(bad.changes)
+        try:
+            trainer, calibrator, facts = fitted(
+                material, given, rule, policy, changes=changes, by_heart=bad.by_heart
+            )
+        except ArtifactError as error:  # too few such labels: its criterion then stays unmet
+            print(f"{name:<24} could not be fitted: {error}", flush=True)
+            continue
         values = values_of(material, trainer, calibrator)
         found = stood_before(material, values, facts["converged"] or bad.by_heart)
         rows.append({"critic": name, "must_fail": list(bad.reasons), "labels": len(given)} | facts | found)
