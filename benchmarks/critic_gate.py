@@ -26,14 +26,14 @@ from benchmarks._measuring import RESULTS, ROOT, conclude
 from benchmarks.critic_quality import QUICK, STAGES, Material, audit_of, fitted, make_stages, values_of
 from benchmarks.demo_seeds import machine_facts
 from critics import gate
+from critics.audit import AuditData
 from critics.baselines import BASELINES
 from critics.quality import measure
-from critics.rules import RULES
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError
 from pipeline.statistics import interval_dict
 from pipeline.types import Label
-from stages.settings import Config
+from stages.settings import Config, CriticReport
 
 SHOWN = ("ev", "ev_within", "rho_a", "skill_over_task_rate", "skill_over_position", "ece_excess")
 METHOD = "soft"
@@ -99,22 +99,9 @@ FITTED = {
 }
 
 
-def stood_before(
-    material: Material, values: dict[str, np.ndarray] | np.ndarray, converged: bool
-) -> dict[str, Any]:
-    """Returns what the gate says of values: the verdict, failed conditions in words, figures.
-
-    Args:
-        material: of the seed.
-        values: of every step of the audited rollouts, or p [N] of the audited states.
-        converged: whether its fit did.
-    """
-    settings = material.config.critic_report
-    by_rollout = values if isinstance(values, dict) else {n: np.array(v) for n, v in material.values.items()}
-    audit = audit_of(material, by_rollout)
-    if not isinstance(values, dict):
-        audit = replace(audit, p=np.asarray(values))
-    measures = measure(audit, num_resamples=settings.bootstrap, seed=material.config.run.seed)
+def stood_before(settings: CriticReport, audit: AuditData, *, converged: bool, seed: int) -> dict[str, Any]:
+    """Returns what the gate says of an audited critic: the verdict, failed conditions in words, figures."""
+    measures = measure(audit, num_resamples=settings.bootstrap, seed=seed)
     conditions = gate.judge(
         {"bare": measures},
         converged=converged,
@@ -130,19 +117,21 @@ def stood_before(
 
 def rows_of(material: Material) -> list[dict[str, Any]]:
     """Returns a row per critic: the method's, those that are none, those that are fitted wrongly."""
-    made = {name: np.array(of) for name, of in material.values.items()}
-    rows = [{"critic": METHOD, "must_fail": []} | stood_before(material, made, material.made["converged"])]
-    audit = audit_of(material, made)
-    for name, reasons in NO_CRITICS.items():
-        rows.append(
-            {"critic": name, "must_fail": list(reasons)}
-            | stood_before(material, BASELINES[name](audit), converged=True)
-        )
+    settings, seed = material.config.critic_report, material.config.run.seed
+    rows: list[dict[str, Any]] = []
+
+    def add(name: str, reasons: Sequence[str], audit: AuditData, converged: bool, **facts: Any) -> None:
+        found = stood_before(settings, audit, converged=converged, seed=seed)
+        rows.append({"critic": name, "must_fail": list(reasons)} | facts | found)
         print_row(rows[-1])
+
+    own = audit_of(material, {name: np.array(of) for name, of in material.values.items()})
+    add(METHOD, (), own, material.made["converged"])
+    for name, reasons in NO_CRITICS.items():
+        add(name, reasons, replace(own, p=BASELINES[name](own)), converged=True)
     labels, rule, _ = material.labels(METHOD)
-    assert rule not in RULES
     for name, bad in FITTED.items():
-        given = bad.labels(labels, material.config.run.seed)
+        given = bad.labels(labels, seed)
         policy, changes = material.folder / "sft" / "policy", dict(bad.changes)
         try:
             trainer, calibrator, facts = fitted(
@@ -151,10 +140,9 @@ def rows_of(material: Material) -> list[dict[str, Any]]:
         except ArtifactError as error:  # too few such labels: its criterion then stays unmet
             print(f"{name:<24} could not be fitted: {error}", flush=True)
             continue
-        values = values_of(material, trainer, calibrator)
-        found = stood_before(material, values, facts["converged"] or bad.by_heart)
-        rows.append({"critic": name, "must_fail": list(bad.reasons), "labels": len(given)} | facts | found)
-        print_row(rows[-1])
+        audit = audit_of(material, values_of(material, trainer, calibrator))
+        # By heart there was no stop to wait for: only what it does on unseen tasks is judged.
+        add(name, bad.reasons, audit, facts.pop("converged") or bad.by_heart, labels=len(given), **facts)
     return rows
 
 
