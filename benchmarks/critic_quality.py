@@ -14,9 +14,8 @@ each target rule, and `trunk:layers<k>`, the policy's first k layers as the trun
 named by --trunk NAME=FOLDER, a model with the policy's tokenizer, or NAME=section.key=value[,...]: the sft
 stage with these settings on the seed's tasks, in a run of its own; --variants then says `trunk:NAME`.
 
-Two CPU cores take about an hour a seed, three in all: what the demo's stages took, times how many more
-tokens `vdapo plan` counts for this configuration, is 22 minutes of stages (sft 11, critic 4, critic_report 4)
-and some 4 for each of ten more fits. A trunk that sft makes takes another 11 a seed.
+Two CPU cores take hours: of a seed the stages alone some three quarters of an hour, and each of ten more fits
+several minutes, as the critic stage does. A trunk that sft makes takes as long as sft.
 Results: benchmarks/results/critic_quality.json, .md (the table) and .svg; with fewer seeds or variants beside
 the runs. Exits 1 if a criterion fails.
 """

@@ -1,6 +1,6 @@
 """Trains the tiny policy by the chain on levels 1 to 3 together and says what it gained at each of them.
 
-    python benchmarks/phone_levels.py       # an hour on two CPU cores; goes on where it was stopped
+    python benchmarks/phone_levels.py       # over an hour on two CPU cores; goes on where it was stopped
 
 Held-out tasks: new tasks of training companies and tasks of companies never seen; intervals are bootstraps
 over companies. The run is `<data dir>/phone-l3-tiny` and stays there, for people to look at.
