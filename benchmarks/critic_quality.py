@@ -45,7 +45,7 @@ from critics.anchors import StateRef
 from critics.audit import AuditData
 from critics.bootstrap import Bootstrap
 from critics.calibration import fit_calibrator
-from critics.fitting import fit, held_out
+from critics.fitting import fit, held_out, outcome_states
 from critics.located import first_error
 from critics.quality import measure
 from critics.rows import critic_rows
@@ -232,7 +232,7 @@ def fitted(
         rule: of the labels.
         trunk: model folder to start from.
         changes: settings of the critic section that are other ones.
-        by_heart: keep the last weights in place of the best, and calibrate on the states that were fitted.
+        by_heart: keep the last weights in place of the best, and calibrate on the rollouts that were fitted.
     """
     import torch
 
@@ -294,10 +294,12 @@ def fitted(
     if not by_heart:
         with torch.no_grad():
             model.load_state_dict(stored[result.best])
-    calibration = held_out(*part("fit" if by_heart else "calibrate"))
+    calibrating, _ = part("fit" if by_heart else "calibrate")
+    calibration = outcome_states([r for r in calibrating if r.policy_digest == material.policy_digest])
     calibrator = fit_calibrator(
         calibration.logits(trainer),
-        *calibration.counts_sharing_outcomes(),
+        calibration.num_success,
+        calibration.num_samples,
         base_logit=result.base_logit,
         step_index=calibration.step_index,
         guided=calibration.context == "guided",

@@ -7,6 +7,7 @@ located errors; `targets.py` never gives those choices the rollout's own outcome
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,9 @@ from pipeline.ids import digest
 from pipeline.types import Context, Rollout
 
 START_EVERY = 4
-"""One task in this many has the start of its episode among its first choices."""
+"""One task in this many has the start of its episode as its first choice. The others have it after all else:
+every rollout's own outcome tells of the start, and whether it is taken must not depend on how many other
+states there are to choose from, for that depends on how the rollouts went."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -132,12 +135,10 @@ def _rounds(
     for place, task_id in enumerate(sorted(by_task, key=lambda task: digest(seed, task))):
         start_first = place % START_EVERY == 0
         states = sorted(
-            by_task[task_id].values(),
-            key=lambda s: (
-                not (start_first and s.step_index == 0),
-                digest(seed, drawn[s.rollout_id], s.step_index),
-                s,
-            ),
+            by_task[task_id].values(), key=lambda s: (digest(seed, drawn[s.rollout_id], s.step_index), s)
         )
-        ordered += [(turn, place, state) for turn, state in enumerate(states)]
-    return [state for _, _, state in sorted(ordered, key=lambda entry: entry[:2])]
+        starts = [state for state in states if state.step_index == 0]
+        later = [state for state in states if state.step_index > 0]
+        ordered += [(turn, place, state) for turn, state in enumerate(later, start=start_first)]
+        ordered += [(0 if start_first else math.inf, place, state) for state in starts]
+    return [state for _, _, state in sorted(ordered)]

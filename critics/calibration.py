@@ -1,8 +1,12 @@
-"""The map from value logits to probabilities: p = sigmoid(a (z + b0) + c + d_i), a > 0, monotone at any step.
+"""The map from value logits to probabilities, monotone at any step.
 
-d_i belongs to step i. A critic that is fitted on few labels is off by points at some steps, at all states of
-the step alike, and one map for all steps cannot mend that. States after feedback are states of failed tasks,
-harder than they look; they shift on their own, so that they cannot bias the bare ones.
+    p = sigmoid(h(z + b0) + c + d_i),   h(x) = a_high softplus(x) - a_low softplus(-x),   a_low, a_high > 0
+
+h has the slope a_low far below 0 and a_high far above: beta calibration (Kull et al. 2017), Platt's map where
+both are equal. A critic may be overconfident of failures and timid of successes. d_i belongs to step i. A
+critic that is fitted on few labels is off by points at some steps, at all states of the step alike, and one
+map for all steps cannot mend that. States after feedback are states of failed tasks, harder than they look;
+they shift on their own, so that they cannot bias the bare ones.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from critics.logistic import binomial_regression, logit, sigmoid
 from pipeline.errors import ArtifactError
 
 MIN_STATES_FOR_SHIFT = 200
-"""Below this many states only the temperature is fitted (start value)."""
+"""Below this many states only the temperature is fitted, a_low = a_high (start value)."""
 POSITIONS = 8
 """Steps with a shift of their own: 0, 1, ..., 6, and all later ones together (start value)."""
 SHIFT_RIDGE = 4.0
@@ -26,10 +30,11 @@ MIN_SLOPE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Calibrator:
-    """Platt's map (Platt 1999) of one family.
+    """The map of one family.
 
     Attributes:
-        slope: a > 0.
+        slope_low: a_low > 0.
+        slope_high: a_high > 0.
         shift: c, in log-odds.
         base_logit: b0 = logit of the base rate the critic was fitted around.
         num_states: what it was fitted on.
@@ -37,7 +42,8 @@ class Calibrator:
         position_shifts: d_0, d_1, ...; the last one counts for all later steps too. Empty: none.
     """
 
-    slope: float
+    slope_low: float
+    slope_high: float
     shift: float
     base_logit: float
     num_states: int = 0
@@ -63,7 +69,13 @@ class Calibrator:
                 raise ValueError("this calibrator has a shift for each step; say each state's step_index")
             last = len(self.position_shifts) - 1
             shift = shift + np.asarray(self.position_shifts)[np.minimum(step_index, last)]
-        return sigmoid(self.slope * (np.asarray(z, dtype=np.float64) + self.base_logit) + shift)
+        x = np.asarray(z, dtype=np.float64) + self.base_logit
+        return sigmoid(_sides(x) @ np.array([self.slope_low, self.slope_high]) + shift)
+
+
+def _sides(x: np.ndarray) -> np.ndarray:
+    """Returns [..., 2]: -softplus(-x) and softplus(x), which sum to x."""
+    return np.stack([-np.logaddexp(0.0, -x), np.logaddexp(0.0, x)], axis=-1)
 
 
 def check_states(number: int) -> None:
@@ -152,29 +164,32 @@ def _fit(
     base_logit: float,
     step_index: np.ndarray | None,
 ) -> Calibrator:
-    x = (z + base_logit)[:, None]
+    x = z + base_logit
     # The faint pull to slope 1 decides only where the data say nothing: constant z, or perfect separation.
     pull = 1e-3
     if len(z) < MIN_STATES_FOR_SHIFT:
-        slope = binomial_regression(x, num_success, num_samples, ridge=pull, centre=np.ones(1))[0]
-        return Calibrator(max(float(slope), MIN_SLOPE), 0.0, base_logit, len(z))
-    ridges, shifts = [1e-6], np.ones((len(z), 1))
+        slope = binomial_regression(x[:, None], num_success, num_samples, ridge=pull, centre=np.ones(1))[0]
+        slope = max(float(slope), MIN_SLOPE)
+        return Calibrator(slope, slope, 0.0, base_logit, len(z))
+    sides, shifts, ridges = _sides(x), np.ones((len(z), 1)), [1e-6]
     if step_index is not None:
         ridges += [SHIFT_RIDGE] * POSITIONS
         shifts = np.hstack([shifts, np.eye(POSITIONS)[np.minimum(step_index, POSITIONS - 1)]])
-    beta = binomial_regression(
-        np.hstack([x, shifts]),
-        num_success,
-        num_samples,
-        ridge=np.array([pull, *ridges]),
-        centre=np.array([1.0, *np.zeros(len(ridges))]),
-    )
-    slope, others = float(beta[0]), beta[1:]
-    if slope < MIN_SLOPE:
-        slope = MIN_SLOPE
-        others = binomial_regression(
-            shifts, num_success, num_samples, ridge=np.array(ridges), offset=slope * x[:, 0]
+    slopes, free = np.full(2, MIN_SLOPE), np.ones(2, dtype=bool)
+    while True:  # A slope that would be below the least one is held there, and the rest is fitted again.
+        beta = binomial_regression(
+            np.hstack([sides[:, free], shifts]),
+            num_success,
+            num_samples,
+            ridge=np.array([*[pull] * int(free.sum()), *ridges]),
+            centre=np.array([*np.ones(int(free.sum())), *np.zeros(len(ridges))]),
+            offset=sides[:, ~free] @ slopes[~free],
         )
-    return Calibrator(
-        slope, float(others[0]), base_logit, len(z), position_shifts=tuple(map(float, others[1:]))
-    )
+        slopes[free] = beta[: free.sum()]
+        if not (slopes < MIN_SLOPE).any():
+            break
+        free &= slopes >= MIN_SLOPE
+        slopes[~free] = MIN_SLOPE
+    common, *others = beta[len(beta) - len(ridges) :].tolist()
+    low, high = slopes.tolist()
+    return Calibrator(low, high, common, base_logit, len(z), position_shifts=tuple(others))

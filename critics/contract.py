@@ -18,7 +18,7 @@ from pipeline.training import TrainingRow
 from pipeline.types import Rollout
 
 CONTRACT = "contract.json"
-FORMAT = 1
+FORMAT = 2
 _HASHED = ("config.json", "tokenizer.json")
 
 

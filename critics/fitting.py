@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,7 +21,6 @@ from critics.logistic import binomial_regression, logit, sigmoid
 from critics.quality import brier_terms, explained_variance_within
 from critics.ranking import RankedSet, sets_of_update, with_ranking
 from critics.rows import COLUMNS, normalised, num_states, state_weight, value_positions
-from critics.rules import OUTCOME_TURNS
 from critics.targets import label_counts
 from pipeline.errors import ArtifactError
 from pipeline.failpoints import failpoint
@@ -103,17 +102,6 @@ class HeldOut:
     fresh_success: np.ndarray
     fresh_samples: np.ndarray
 
-    def counts_sharing_outcomes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (k, n) [N] with a rollout's own outcome counted once, in equal parts, over fixed turns.
-
-        It is one sample, however many states it labels. Counted at each of them, it would outweigh the
-        continuations, which are all drawn apart. The parts are those of all turns that an outcome may label
-        and not of those that the rollout reached: its length depends on how it ended.
-        """
-        share = (self.num_samples - self.fresh_samples) / len(OUTCOME_TURNS)
-        own_success = self.num_success - self.fresh_success
-        return self.fresh_success + own_success * share, self.fresh_samples + share
-
     def logits(self, trainer: Trainer) -> np.ndarray:
         """Returns the raw value logits z [N] of a trainer's present weights."""
         scores = [outputs["scores"][:, 0] for outputs in trainer.forward(list(self.rows))]
@@ -124,22 +112,43 @@ class HeldOut:
 
 def held_out(rollouts: Sequence[Rollout], labels: Sequence[Label]) -> HeldOut:
     """Returns the labelled states of the rollouts that have at least one sample."""
-    by_rollout: dict[str, list[Label]] = defaultdict(list)
+    counts: dict[str, dict[int, tuple[float, int, int, int]]] = defaultdict(dict)
     for label in labels:
-        if label_counts(label)[1] > 0:
-            by_rollout[label.rollout_id].append(label)
+        k, n = label_counts(label)
+        if n > 0:
+            counts[label.rollout_id][label.step_index] = (k, n, label.num_success, label.num_continuations)
+    return _held_out(rollouts, counts)
+
+
+def outcome_states(rollouts: Sequence[Rollout]) -> HeldOut:
+    """Returns every state of the graded rollouts, each with the rollout's own outcome as its one sample.
+
+    What calibrates. A state lies here because its rollout came by, whatever came after, as in an audit and in
+    the actor's training. Continuations are asked for at states that are chosen by how the rollout went
+    on, which tells of what the state does not show: of a task that is harder than it looks, for one.
+    """
+    counts = {
+        r.rollout_id: {step.step_index: (r.reward, 1, 0, 0) for step in r.steps}
+        for r in rollouts
+        if r.reward is not None
+    }
+    return _held_out(rollouts, counts)
+
+
+def _held_out(
+    rollouts: Sequence[Rollout], counts: Mapping[str, Mapping[int, tuple[float, int, int, int]]]
+) -> HeldOut:
+    """Returns the states of `counts`, rollout_id -> step_index -> (k, n, fresh k, fresh n), in order."""
     rows: list[TrainingRow] = []
     entries: list[tuple[Any, ...]] = []
     for rollout in rollouts:
-        if rollout.rollout_id not in by_rollout:
+        if not (of := counts.get(rollout.rollout_id)):
             continue
         tokens = np.array((*rollout.prompt_token_ids, *rollout.response_token_ids), dtype=np.int32)
         at = value_positions(rollout)
-        for label in sorted(by_rollout[rollout.rollout_id], key=lambda label: label.step_index):
-            k, n = label_counts(label)
-            place = at[label.step_index - rollout.start_step_index]
-            state = (rollout.rollout_id, label.step_index, label.context, rollout.task_id)
-            entries.append((len(rows), place, *state, k, n, label.num_success, label.num_continuations))
+        for step_index in sorted(of):
+            state = (rollout.rollout_id, step_index, rollout.context, rollout.task_id)
+            entries.append((len(rows), at[step_index - rollout.start_step_index], *state, *of[step_index]))
         rows.append(TrainingRow(tokens, {"weight": np.zeros(len(tokens), dtype=np.float32)}))
     columns = [np.array(column) for column in zip(*entries, strict=True)] or [
         np.zeros(0, dtype=np.int64)

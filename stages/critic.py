@@ -103,7 +103,8 @@ def make(start: Start) -> None:
     )
     calibrator = fit_calibrator(
         data.calibration.logits(frozen),
-        *data.calibration.counts_sharing_outcomes(),
+        data.calibration.num_success,
+        data.calibration.num_samples,
         base_logit=result.base_logit,
         step_index=data.calibration.step_index,
         guided=data.calibration.context == "guided",
@@ -144,7 +145,8 @@ def make(start: Start) -> None:
             "labelled_rollouts": data.num_rollouts,
             **({"ranked_sets": len(data.ranked)} if data.ranked else {}),
             "calibrator": {
-                "slope": calibrator.slope,
+                "slope_low": calibrator.slope_low,
+                "slope_high": calibrator.slope_high,
                 "shift": calibrator.shift,
                 "guided_shift": calibrator.guided_shift,
                 "position_shifts": calibrator.position_shifts,
@@ -192,7 +194,7 @@ def remove_kept(kept: Path, final: Path) -> None:
 
 STAGE = Stage(
     name="critic",
-    code_version=4,
+    code_version=5,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels"),
     # Labels of td_lambda are the same for every decay; the targets that are made from them are not.
     sections=("critic", "training", "tasks.environment", "labels.td_lam"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from critics.bootstrap import Bootstrap
 from critics.calibration import check_states
-from critics.fitting import HeldOut, check_enough, held_out
+from critics.fitting import HeldOut, check_enough, held_out, outcome_states
 from critics.ranking import RankedSet
 from critics.rows import critic_rows
 from critics.rules import BOOTSTRAPPED, RULES
@@ -89,7 +89,8 @@ def data_of(start: Start) -> Data:
     everything = rollouts_from(source.table("rollouts"), source.table("steps"))
     rollouts = [r for r in everything if r.rollout_id in labelled]
     # Whose chances the labels count; whoever uses the critic compares it with the policy that plays there.
-    check_labels(labels, rollouts, tasks, label_policy_digest=labels[0].label_policy_digest if labels else "")
+    policy = labels[0].label_policy_digest if labels else ""
+    check_labels(labels, rollouts, tasks, label_policy_digest=policy)
     part_of = split_clusters(
         {cluster[r.task_id] for r in rollouts},
         fit_share=settings.fit_share,
@@ -114,7 +115,7 @@ def data_of(start: Start) -> Data:
         num_rollouts={part: len(own) for part, own in members.items()},
         fit=critic_rows(members["fit"], fitted, class_balance=settings.class_balance),
         validation=held_out(members["validate"], label_lists["validate"]),
-        calibration=held_out(members["calibrate"], label_lists["calibrate"]),
+        calibration=outcome_states([r for r in members["calibrate"] if r.policy_digest == policy]),
         bootstrap=bootstrap_of(members["fit"], fitted, rule, made),
         ranked=ranked_of(start, [r for r in everything if part_of.get(cluster[r.task_id]) == "fit"], made),
     )

@@ -252,7 +252,7 @@ def within_budget(
 
 STAGE = Stage(
     name="labels",
-    code_version=3,
+    code_version=4,
     inputs=lambda config: ("tasks", "sft", "rollouts"),
     sections=(
         "labels",

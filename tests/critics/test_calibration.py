@@ -13,16 +13,15 @@ def counts(z: np.ndarray, n: int = 8, seed: int = 0) -> tuple[np.ndarray, np.nda
     return np.random.default_rng(seed).binomial(n, sigmoid(z)), np.full(len(z), n)
 
 
-def test_platt_undoes_a_shift_and_a_stretch_of_the_log_odds() -> None:
+def test_a_shift_and_a_stretch_of_the_log_odds_are_undone() -> None:
     z = np.random.default_rng(1).normal(size=4000)
     k, n = counts(z)
     calibrator = fit_calibrator((z - 0.7) / 2 - 0.3, k, n, base_logit=0.3)
-    assert calibrator.slope == pytest.approx(2, abs=0.1)
-    assert calibrator.shift == pytest.approx(0.7, abs=0.05)
+    assert (calibrator.slope_low, calibrator.slope_high) == pytest.approx((2, 2), abs=0.25)
     assert np.abs(calibrator((z - 0.7) / 2 - 0.3) - sigmoid(z)).max() < 0.02
 
 
-def test_weights_of_three_to_one_shift_logits_by_log_three_and_platt_undoes_it() -> None:
+def test_weights_of_three_to_one_shift_logits_by_log_three_and_calibration_undoes_it() -> None:
     rng = np.random.default_rng(2)
     x = rng.normal(size=20_000)
     y = rng.random(20_000) < sigmoid(x)
@@ -34,12 +33,31 @@ def test_weights_of_three_to_one_shift_logits_by_log_three_and_platt_undoes_it()
     assert np.abs(calibrator(X @ beta) - sigmoid(x)).max() < 0.03
 
 
+def test_failures_and_successes_are_stretched_apart() -> None:
+    z = np.random.default_rng(10).normal(size=20_000) * 2
+    truth = 3 * np.logaddexp(0, z) - 0.5 * np.logaddexp(0, -z) - 1.5
+    k, n = counts(truth)
+    calibrator = fit_calibrator(z, k, n, base_logit=0.0)
+    assert (calibrator.slope_low, calibrator.slope_high) == pytest.approx((0.5, 3), abs=0.1)
+    assert np.abs(calibrator(z) - sigmoid(truth)).max() < 0.02
+    slope, shift = binomial_regression(np.stack([z, np.ones_like(z)], axis=1), k, n)
+    assert np.abs(sigmoid(slope * z + shift) - sigmoid(truth)).max() > 0.05  # one slope cannot say it
+
+
+def test_a_critic_that_ranks_failures_backwards_is_flattened_there_alone() -> None:
+    z = np.random.default_rng(11).normal(size=20_000) * 2
+    k, n = counts(2 * np.logaddexp(0, z) + 0.5 * np.logaddexp(0, -z) - 2)
+    calibrator = fit_calibrator(z, k, n, base_logit=0.0)
+    assert calibrator.slope_low == MIN_SLOPE
+    assert calibrator.slope_high > 0.5
+
+
 def test_few_states_get_a_temperature_only() -> None:
     z = np.random.default_rng(3).normal(size=150)
     k, n = counts(z, 32)
     calibrator = fit_calibrator(z / 3, k, n, base_logit=0.0)
     assert calibrator.shift == 0
-    assert calibrator.slope == pytest.approx(3, abs=0.4)
+    assert calibrator.slope_low == calibrator.slope_high == pytest.approx(3, abs=0.4)
 
 
 def test_guided_states_shift_on_their_own_and_leave_the_bare_ones_alone() -> None:
@@ -49,13 +67,13 @@ def test_guided_states_shift_on_their_own_and_leave_the_bare_ones_alone() -> Non
     k, n = counts(z - 1.5 * guided)
     both = fit_calibrator(z, k, n, base_logit=0.0, guided=guided)
     alone = fit_calibrator(z[~guided], k[~guided], n[~guided], base_logit=0.0)
-    assert (both.slope, both.shift) == (alone.slope, alone.shift)
+    assert (both.slope_low, both.slope_high, both.shift) == (alone.slope_low, alone.slope_high, alone.shift)
     assert both.guided_shift == pytest.approx(-1.5, abs=0.06)
     assert np.abs(both(z) - sigmoid(z)).max() < 0.02
     assert np.abs(both(z, guided=True) - sigmoid(z - 1.5)).max() < 0.02
     few = ~guided | (np.cumsum(guided) <= 20)
     held = fit_calibrator(z[few], k[few], n[few], base_logit=0.0, guided=guided[few])
-    assert (held.slope, held.shift) == (alone.slope, alone.shift)
+    assert (held.slope_low, held.slope_high, held.shift) == (alone.slope_low, alone.slope_high, alone.shift)
     assert both.guided_shift < held.guided_shift < -0.7  # few states move it less
 
 
@@ -63,7 +81,7 @@ def test_a_backward_critic_is_flattened_but_never_inverted() -> None:
     z = np.random.default_rng(4).normal(size=2000)
     k, n = counts(-z)
     calibrator = fit_calibrator(z, k, n, base_logit=0.0)
-    assert calibrator.slope == MIN_SLOPE
+    assert calibrator.slope_low == calibrator.slope_high == MIN_SLOPE
     grid = calibrator(np.linspace(-20, 20, 401))
     assert (np.diff(grid) > 0).all()
 
@@ -73,11 +91,11 @@ def test_a_critic_that_is_silent_or_separates_perfectly_still_gets_a_finite_map(
     silent = fit_calibrator(np.zeros(400), k, n, base_logit=1.0)
     assert silent(np.zeros(3)) == pytest.approx(0.5, abs=0.01)
     separated = fit_calibrator(np.array([-1.0, 1.0] * 200), k, n, base_logit=0.0)
-    assert np.isfinite([separated.slope, separated.shift]).all()
+    assert np.isfinite([separated.slope_low, separated.slope_high, separated.shift]).all()
 
 
 def test_the_map_is_strictly_monotone_and_shaped_like_its_input() -> None:
-    calibrator = Calibrator(0.5, -1.0, 0.2)
+    calibrator = Calibrator(0.5, 0.8, -1.0, 0.2)
     p = calibrator(np.linspace(-30, 30, 1000).reshape(10, 100))
     assert p.shape == (10, 100)
     assert (np.diff(p.ravel()) > 0).all()
@@ -117,7 +135,7 @@ def test_each_step_shifts_on_its_own_and_rare_late_steps_stay_near_the_common_ma
 
 
 def test_a_calibrator_with_shifts_by_step_asks_for_the_steps() -> None:
-    calibrator = Calibrator(1.0, 0.0, 0.0, position_shifts=(1.0, -1.0))
+    calibrator = Calibrator(1.0, 1.0, 0.0, 0.0, position_shifts=(1.0, -1.0))
     assert calibrator(np.zeros(3), step_index=np.array([0, 1, 5])) == pytest.approx(
         sigmoid(np.array([1.0, -1, -1]))
     )

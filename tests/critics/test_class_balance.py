@@ -49,7 +49,7 @@ def test_balanced_rows_keep_their_total_and_their_error_weights(make_rollout) ->
 
 
 @pytest.mark.parametrize("base", [0.12, 0.3, 0.8])
-def test_one_sample_labels_shift_logits_by_the_ratio_and_platt_undoes_it(make_rollout, base) -> None:
+def test_one_sample_labels_shift_logits_by_the_ratio_and_calibration_undoes_it(make_rollout, base) -> None:
     """The critic is a table of kinds of states, so that what minimises its loss is known in closed form."""
     rng = np.random.default_rng(1)
     truth = sigmoid(logit(base) + np.linspace(-1.2, 1.2, 5))
@@ -68,7 +68,6 @@ def test_one_sample_labels_shift_logits_by_the_ratio_and_platt_undoes_it(make_ro
     held = kind[8000:]
     k = rng.binomial(1, truth[held])
     calibrator = fit_calibrator(logit(fitted)[held], k, np.ones(len(held)), base_logit=0.0)
-    assert calibrator.shift == pytest.approx(-np.log(ratio), abs=0.25)
     assert np.abs(calibrator(logit(fitted)) - truth).max() < 0.03
 
 

@@ -36,7 +36,7 @@ CONTRACT_OF = Contract(
     top_p=1.0,
     top_k=-1,
     max_response_tokens=64,
-    calibrators={"phone": Calibrator(1.3, -0.2, 0.4, 300)},
+    calibrators={"phone": Calibrator(1.3, 1.3, -0.2, 0.4, 300)},
     converged=True,
     convergence={"best": 3},
 )
@@ -239,7 +239,7 @@ def test_a_fresh_process_reads_the_values_that_the_critic_had_before_it_was_froz
     folder = tmp_path / "critic"
     model.save_pretrained(folder)
     calibrator = Calibrator(
-        1.3, -0.2, 0.4, 300, guided_shift=-0.7, position_shifts=(0.1, -0.3, 0.5, -0.2, 0.8)
+        1.3, 0.8, -0.2, 0.4, 300, guided_shift=-0.7, position_shifts=(0.1, -0.3, 0.5, -0.2, 0.8)
     )
     save(folder, replace(CONTRACT_OF, contexts=("bare", "guided"), calibrators={"phone": calibrator}))
     rollouts = [make_rollout(f"r{i}", num_steps=2 + i, guided=i % 2 == 1) for i in range(6)]

@@ -8,7 +8,16 @@ import pytest
 
 from critics.audit import AuditData, AuditRollout
 from critics.calibration import fit_calibrator
-from critics.fitting import base_logit, fit, held_out, learning_rate, rows_of_update, schedule, task_brier
+from critics.fitting import (
+    base_logit,
+    fit,
+    held_out,
+    learning_rate,
+    outcome_states,
+    rows_of_update,
+    schedule,
+    task_brier,
+)
 from critics.gate import judge
 from critics.logistic import logit, sigmoid
 from critics.model import make_critic
@@ -237,17 +246,18 @@ def test_held_out_states_count_own_outcomes_but_judge_steps_by_fresh_samples(mak
     assert task_brier(p, states).mean() == pytest.approx(np.average([0.24, 0.0], weights=weights))
 
 
-def test_an_outcome_is_shared_among_the_turns_it_may_label(make_rollout) -> None:
-    rollouts = [make_rollout("a", reward=1.0), make_rollout("b", task="t1", reward=0.0)]
-    labels = [
-        Label("a", 0, "bare", 0, 0, 1.0, 0.4, 5.0, "outcome", "p"),
-        Label("a", 1, "bare", 4, 1, 1.0, 0.4, 5.0, "continuation", "p"),
-        Label("a", 2, "bare", 2, 2, None, 0.4, 5.0, "continuation", "p"),
-        Label("b", 0, "bare", 0, 0, 0.0, 0.0, 1.0, "outcome", "p"),
+def test_every_state_of_a_graded_rollout_calibrates_by_its_outcome(make_rollout) -> None:
+    rollouts = [
+        make_rollout("a", num_steps=3, reward=1.0),
+        make_rollout("b", task="t1", num_steps=2, reward=None, env_status="infra_failed"),
+        make_rollout("c", task="t1", num_steps=2, reward=0.0, attempt=1, guided=True),
     ]
-    k, n = held_out(rollouts, labels).counts_sharing_outcomes()
-    assert k.tolist() == [0.2, 1.2, 2, 0]
-    assert n.tolist() == [0.2, 4.2, 2, 0.2]
+    states = outcome_states(rollouts)
+    assert states.rollout_id.tolist() == ["a"] * 3 + ["c"] * 2
+    assert states.step_index.tolist() == [0, 1, 2, 0, 1]
+    assert states.num_success.tolist() == [1, 1, 1, 0, 0]
+    assert states.num_samples.tolist() == [1] * 5
+    assert states.context.tolist() == ["bare"] * 3 + ["guided"] * 2
 
 
 def outcome_labels(rollouts) -> list[Label]:
@@ -262,9 +272,9 @@ def outcome_labels(rollouts) -> list[Label]:
 
 def test_outcomes_calibrate_to_the_truth_where_failures_end_early(early_failures) -> None:
     rollouts, V = early_failures(4000)
-    states = held_out(rollouts, outcome_labels(rollouts))
-    at = states.step_index
-    fitted = fit_calibrator(logit(V[at]), *states.counts_sharing_outcomes(), base_logit=0.0, step_index=at)
+    states = outcome_states(rollouts)
+    at, counts = states.step_index, (states.num_success, states.num_samples)
+    fitted = fit_calibrator(logit(V[at]), *counts, base_logit=0.0, step_index=at)
     found = fitted(logit(V[:3]), step_index=np.arange(3))
     assert found == pytest.approx(V[:3], abs=0.03)
 
@@ -288,40 +298,6 @@ def test_where_failures_end_early_and_are_tried_again_targets_average_to_the_tru
     )
     found = [np.average(targets[at == i], weights=weights[at == i]) for i in range(3)]
     assert found == pytest.approx(V[:3], abs=0.03)
-
-
-def test_sharing_outcomes_calibrates_closer_to_the_truth(make_rollout) -> None:
-    """120 rollouts of 4 states, all of V = .3: one outcome each, and at one state two fresh samples too."""
-    rng = np.random.default_rng(0)
-    errors = []
-    for _ in range(60):
-        outcomes, fresh = (rng.random(120) < 0.3).astype(float), rng.binomial(2, 0.3, 120)
-        rollouts = [make_rollout(str(i), num_steps=4, reward=outcomes[i]) for i in range(120)]
-        labels = [
-            Label(
-                str(i),
-                t,
-                "bare",
-                2 * (t == 1),
-                int(fresh[i]) * (t == 1),
-                outcomes[i],
-                0.3,
-                1.0,
-                "outcome",
-                "p",
-            )
-            for i in range(120)
-            for t in range(4)
-        ]
-        states = held_out(rollouts, labels)
-        plain = states.num_success, states.num_samples
-        fitted = [
-            fit_calibrator(np.zeros(len(states.row)), *counts, base_logit=0.0)(np.zeros(1))[0]
-            for counts in (plain, states.counts_sharing_outcomes())
-        ]
-        errors.append((np.array(fitted) - 0.3) ** 2)
-    plain_error, shared_error = np.mean(errors, axis=0)
-    assert shared_error < 0.8 * plain_error
 
 
 def test_nothing_to_fit_or_validate_on_is_said_at_once(tiny_trunk, world) -> None:
