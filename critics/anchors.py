@@ -2,7 +2,8 @@
 
 A sample may label a state only if the state was chosen without looking at that sample. Fresh
 continuations always qualify, so states may be chosen here by fractions of the final length and around
-located errors; `targets.py` never gives those choices the rollout's own outcome.
+located errors; `targets.py` never gives those choices the rollout's own outcome. Such choices still tell
+of what the state does not show, a hidden rule for one, so no critic is calibrated on them.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def _rounds(
         for index in candidate_steps(rollout, anchors=anchors, around_errors=around_errors):
             state = StateRef(rollout.rollout_id, index, rollout.context)
             by_task.setdefault(rollout.task_id, {}).setdefault(digest(state_tokens(rollout, index)), state)
-    ordered = []
+    ordered: list[tuple[float, int, StateRef]] = []
     for place, task_id in enumerate(sorted(by_task, key=lambda task: digest(seed, task))):
         start_first = place % START_EVERY == 0
         states = sorted(
@@ -139,6 +140,6 @@ def _rounds(
         )
         starts = [state for state in states if state.step_index == 0]
         later = [state for state in states if state.step_index > 0]
-        ordered += [(turn, place, state) for turn, state in enumerate(later, start=start_first)]
-        ordered += [(0 if start_first else math.inf, place, state) for state in starts]
+        ordered += [(0.0 if start_first else math.inf, place, state) for state in starts]
+        ordered += [(float(turn), place, state) for turn, state in enumerate(later, start=start_first)]
     return [state for _, _, state in sorted(ordered)]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from critics.anchors import choose_states
 from critics.audit import AuditData, AuditRollout
 from critics.calibration import fit_calibrator
 from critics.fitting import (
@@ -277,6 +278,25 @@ def test_outcomes_calibrate_to_the_truth_where_failures_end_early(early_failures
     fitted = fit_calibrator(logit(V[at]), *counts, base_logit=0.0, step_index=at)
     found = fitted(logit(V[:3]), step_index=np.arange(3))
     assert found == pytest.approx(V[:3], abs=0.03)
+
+
+def test_calibration_does_not_see_what_the_choice_of_states_tells_of_hidden_difficulty(make_rollout) -> None:
+    """Tasks look alike; half are won in 2 steps, half lost in 6. The first two states show V = 1/2."""
+    rollouts = [
+        make_rollout(f"r{i}", task=f"t{i}", num_steps=2 + 4 * (i % 2), reward=1.0 - i % 2, seed=i)
+        for i in range(1200)
+    ]
+    states = outcome_states(rollouts)
+    z = np.zeros(len(states.row))
+    fitted = fit_calibrator(
+        z, states.num_success, states.num_samples, base_logit=0.0, step_index=states.step_index
+    )
+    assert fitted(np.zeros(2), step_index=np.arange(2)) == pytest.approx([0.5, 0.5], abs=0.02)
+    chosen = choose_states(
+        rollouts, anchors=(0.3, 0.6, 0.9), around_errors=True, max_states=1200, guided_share=0.0, seed=0
+    )
+    second = [int(state.rollout_id[1:]) % 2 == 0 for state in chosen if state.step_index == 1]
+    assert np.mean(second) > 0.6  # continued from there, most would win
 
 
 def test_where_failures_end_early_and_are_tried_again_targets_average_to_the_truth(

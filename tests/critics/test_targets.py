@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics.anchors import StateRef, candidate_steps, choose_states
+from critics.anchors import START_EVERY, StateRef, candidate_steps, choose_states
 from critics.recovery import StateFeatures, fit_recovery, fold_of
 from critics.rows import state_weight
 from critics.targets import build_labels, check_labels, label_counts
@@ -51,6 +51,17 @@ def test_choosing_ignores_outcomes_and_order(make_rollout) -> None:
     assert by_task == [3, 3, 3]
     assert any(state.step_index == 0 for state in chosen)
     assert choose_states(rollouts, **options | {"seed": 2}) != chosen
+
+
+def test_starts_are_chosen_by_hash_alone_however_many_other_states_there_are(make_rollout) -> None:
+    """Easy tasks have one state beside the start, hard ones many, and the start shows neither."""
+    rollouts = [make_rollout(f"r{i}", task=f"t{i}", num_steps=2 + 4 * (i % 2), seed=i) for i in range(800)]
+    options = {"anchors": (0.3, 0.6, 0.9), "around_errors": True, "guided_share": 0.0, "seed": 0}
+    chosen = choose_states(rollouts, max_states=800, **options)
+    starts = [int(state.rollout_id[1:]) % 2 for state in chosen if state.step_index == 0]
+    assert len(starts) == 800 // START_EVERY
+    assert np.mean(starts) == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(len(starts)))
+    assert len(choose_states(rollouts, max_states=None, **options)) == 400 * 2 + 400 * 4
 
 
 def test_choosing_and_labelling_do_not_depend_on_ids(make_rollout) -> None:
