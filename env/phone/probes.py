@@ -49,14 +49,15 @@ def edits(rollout: Rollout, level: int, style: ChatStyle) -> list[Edit]:
             found.append(Edit("duplicate", start=i + 1, texts=(step.text,), compare=i + 1))
             if probe_is_free and call.name == CALL and any(call.arguments["auth_info"].values()):
                 bare = replace(call, arguments=call.arguments | {"auth_info": {}})
-                found.append(Edit("split", start=i, texts=(_text(style, bare), step.text), compare=i + 1))
+                first = _in_words_of(step.text, call, bare, style)
+                found.append(Edit("split", start=i, texts=(first, step.text), compare=i + 1))
         if next_calls := style.parse(steps[i + 1].text).calls:
             # Of its words only the call, else thinking between the two would hide the first from the parser.
             merged = f"{step.text}\n{_text(style, next_calls[0])}"
             found.append(Edit("merge", start=i, texts=(merged,), compare=i))
         if step.verifier_status == "ok":
             if call.name != CALL or i not in gains_by_time:  # else nobody has heard yet what it says
-                text = _text(style, corrupted(call))
+                text = _in_words_of(step.text, call, corrupted(call), style)
                 found.append(Edit("corrupted_step", start=i, texts=(text,), compare=i + 1))
             found.append(Edit("swapped_task", start=i + 1, texts=(), compare=i + 1, other_prompt=True))
     return found
@@ -80,3 +81,12 @@ def corrupted(call: ToolCall) -> ToolCall:
 
 def _text(style: ChatStyle, call: ToolCall) -> str:
     return style.action_of(call).text
+
+
+def _in_words_of(text: str, call: ToolCall, other: ToolCall, style: ChatStyle) -> str:
+    """Returns a message with another call in place of its own, so that what it thinks first is no change.
+
+    A call that is not written as the style writes it cannot be found; the other one then stands alone.
+    """
+    own, new = _text(style, call), _text(style, other)
+    return text.replace(own, new) if own in text else new

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -242,3 +243,19 @@ def test_a_held_call_is_neither_doubled_nor_split_and_a_wait_can_be_wrong(spoken
                 call = style.parse(rollout.steps[edit.start].text).calls[0]
                 corrupted_waits += call.name == "wait"
     assert corrupted_waits >= 1
+
+
+def test_a_thought_before_a_corrupted_or_split_call_stays(played: Any) -> None:
+    rollouts, tasks, _ = played
+    found = set()
+    for rollout in rollouts:
+        steps = tuple(replace(step, text=f"R1 first: Fraud\n{step.text}") for step in rollout.steps)
+        thoughtful = replace(rollout, steps=steps)
+        for edit in PHONE.probe_edits(thoughtful, tasks[rollout.task_id].level, STYLE):
+            if edit.kind in ("corrupted_step", "split"):
+                thought, call = edit.texts[0].split("\n")
+                assert thought == "R1 first: Fraud"
+                assert STYLE.parse(call).status == "ok"
+                assert not steps[edit.start].text.endswith(f"\n{call}")
+                found.add(edit.kind)
+    assert found == {"corrupted_step", "split"}
