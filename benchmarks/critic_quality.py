@@ -50,7 +50,7 @@ from critics.located import first_error
 from critics.quality import measure
 from critics.rows import critic_rows
 from critics.rules import BOOTSTRAPPED, RULES, retarget
-from critics.splits import split_clusters
+from critics.splits import parts_of
 from critics.targets import build_labels, check_labels
 from pipeline.artifacts import Artifact
 from pipeline.config import load_config
@@ -241,17 +241,10 @@ def fitted(
 
     config = material.config
     settings = config.critic.model_copy(update=dict(changes or {}))
-    cluster = {r.rollout_id: material.tasks[r.task_id].cluster for r in material.rollouts}
-    labelled = {label.rollout_id for label in labels}
-    part_of = split_clusters(
-        {cluster[name] for name in labelled},
-        fit_share=settings.fit_share,
-        validate_share=settings.validate_share,
-        seed=config.run.seed,
-    )
+    part_of = parts_of(material.rollouts, material.tasks, settings, seed=config.run.seed)
 
     def part(name: str) -> tuple[list[Rollout], list[Label]]:
-        own = [label for label in labels if part_of[cluster[label.rollout_id]] == name]
+        own = [label for label in labels if part_of[label.rollout_id] == name]
         ids = {label.rollout_id for label in own}
         return [r for r in material.rollouts if r.rollout_id in ids], own
 
@@ -260,11 +253,7 @@ def fitted(
     rows = critic_rows(rollouts, own, class_balance=settings.class_balance)
     ranked = []
     if settings.rank_weight:
-        parents = {
-            r.rollout_id: r
-            for r in material.rollouts
-            if part_of.get(material.tasks[r.task_id].cluster) == "fit"
-        }
+        parents = {r.rollout_id: r for r in material.rollouts if part_of.get(r.rollout_id) == "fit"}
         ranked = ranked_sets(material.sampled, parents, first_draw=config.labels.num_continuations)
     bootstrap = None
     if rule in BOOTSTRAPPED:

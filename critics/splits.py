@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Collection, Iterable, Mapping
+from typing import Literal, Protocol
 
 from pipeline.errors import ArtifactError
 from pipeline.ids import digest
+from pipeline.types import Rollout, Task
 
 Part = Literal["fit", "validate", "calibrate"]
+
+
+class Shares(Protocol):
+    """How large the parts are; `stages.settings.Critic` is one."""
+
+    @property
+    def fit_share(self) -> float: ...  # noqa: D102
+    @property
+    def validate_share(self) -> float: ...  # noqa: D102
+
+
+def parts_of(
+    rollouts: Collection[Rollout], tasks: Mapping[str, Task], shares: Shares, *, seed: int
+) -> dict[str, Part]:
+    """Returns rollout_id -> part of all rollouts whose cluster has a graded one; a cluster is in one part.
+
+    Whoever labels, fits or judges on the same rollouts finds the same parts.
+
+    Args:
+        rollouts: of the rollouts stage.
+        tasks: by id.
+        shares: of clusters; the rest calibrates.
+        seed: of the split.
+
+    Raises:
+        ArtifactError: fewer than 3 clusters.
+    """
+    cluster_of = {r.rollout_id: tasks[r.task_id].cluster for r in rollouts}
+    graded = {cluster_of[r.rollout_id] for r in rollouts if r.reward is not None and r.steps}
+    part_of = split_clusters(
+        graded, fit_share=shares.fit_share, validate_share=shares.validate_share, seed=seed
+    )
+    return {name: part_of[cluster] for name, cluster in cluster_of.items() if cluster in part_of}
 
 
 def split_clusters(
@@ -26,10 +60,9 @@ def split_clusters(
     ordered = sorted(set(clusters), key=lambda cluster: digest("critic split", seed, cluster))
     if len(ordered) < 3:
         raise ArtifactError(
-            f"the labelled rollouts are of {len(ordered)} clusters ({', '.join(ordered) or 'none'}); a "
+            f"the graded rollouts are of {len(ordered)} clusters ({', '.join(ordered) or 'none'}); a "
             "critic is fitted, validated and calibrated on different ones, so 3 or more are needed. Next: "
-            "tasks of more companies (tasks.num_companies), more rollouts (rollouts.num_tasks) or labels "
-            "(labels.max_states)"
+            "tasks of more companies (tasks.num_companies) or more rollouts (rollouts.num_tasks)"
         )
     if fit_share <= 0 or validate_share <= 0 or fit_share + validate_share >= 1:
         raise ValueError(

@@ -141,7 +141,7 @@ def make(start: Start) -> None:
             "critic_digest": digest,
             "converged": result.converged,
             "updates": result.num_updates,
-            "clusters": {part: sum(v == part for v in data.part_of.values()) for part in data.num_rollouts},
+            "clusters": data.clusters,
             "labelled_rollouts": data.num_rollouts,
             **({"ranked_sets": len(data.ranked)} if data.ranked else {}),
             "calibrator": {
@@ -194,7 +194,7 @@ def remove_kept(kept: Path, final: Path) -> None:
 
 STAGE = Stage(
     name="critic",
-    code_version=5,
+    code_version=6,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels"),
     # Labels of td_lambda are the same for every decay; the targets that are made from them are not.
     sections=("critic", "training", "tasks.environment", "labels.td_lam"),

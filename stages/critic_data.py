@@ -13,7 +13,7 @@ from critics.fitting import HeldOut, check_enough, held_out, outcome_states
 from critics.ranking import RankedSet
 from critics.rows import critic_rows
 from critics.rules import BOOTSTRAPPED, RULES
-from critics.splits import Part, split_clusters
+from critics.splits import Part, parts_of
 from critics.targets import check_labels
 from pipeline.errors import ArtifactError
 from pipeline.runner import Start
@@ -31,7 +31,8 @@ class Data:
     Attributes:
         labels: all of them, checked.
         first: a labelled rollout; all were sampled alike.
-        part_of: company -> part.
+        part_of: rollout_id -> part, of labelled rollouts and others.
+        clusters: companies of each part.
         num_rollouts: labelled ones of each part.
         fit: rows that move the weights.
         validation: states that decide convergence.
@@ -43,6 +44,7 @@ class Data:
     labels: list[Label]
     first: Rollout
     part_of: dict[str, Part]
+    clusters: dict[str, int]
     num_rollouts: dict[str, int]
     fit: list[TrainingRow]
     validation: HeldOut
@@ -81,30 +83,23 @@ def data_of(start: Start) -> Data:
         ArtifactError: the labels are unusable, or too few to fit, validate and calibrate on.
     """
     settings: Critic = start.config.critic
-    tasks = tasks_from(start.inputs["tasks"].table("tasks"))
-    cluster = {task.task_id: task.cluster for task in tasks}
+    tasks = {task.task_id: task for task in tasks_from(start.inputs["tasks"].table("tasks"))}
     labels = labels_from(start.inputs["labels"].table("labels"))
     source = start.inputs["rollouts"]
-    labelled = {label.rollout_id for label in labels}
     everything = rollouts_from(source.table("rollouts"), source.table("steps"))
+    labelled = {label.rollout_id for label in labels}
     rollouts = [r for r in everything if r.rollout_id in labelled]
     # Whose chances the labels count; whoever uses the critic compares it with the policy that plays there.
     policy = labels[0].label_policy_digest if labels else ""
-    check_labels(labels, rollouts, tasks, label_policy_digest=policy)
-    part_of = split_clusters(
-        {cluster[r.task_id] for r in rollouts},
-        fit_share=settings.fit_share,
-        validate_share=settings.validate_share,
-        seed=start.seed,
-    )
+    check_labels(labels, rollouts, list(tasks.values()), label_policy_digest=policy)
+    part_of = parts_of(everything, tasks, settings, seed=start.seed)
     members = {
-        part: [r for r in rollouts if part_of[cluster[r.task_id]] == part]
+        part: [r for r in rollouts if part_of[r.rollout_id] == part]
         for part in ("fit", "validate", "calibrate")
     }
-    part_of_rollout = {r.rollout_id: part for part, own in members.items() for r in own}
     label_lists: dict[str, list[Label]] = {part: [] for part in members}
     for label in labels:
-        label_lists[part_of_rollout[label.rollout_id]].append(label)
+        label_lists[part_of[label.rollout_id]].append(label)
     made = start.inputs["labels"].manifest["settings"]["labels"]
     rule = made.get("target", "soft")
     fitted = [label for label in label_lists["fit"] if rule not in RULES or label.label_source == rule]
@@ -112,12 +107,16 @@ def data_of(start: Start) -> Data:
         labels=labels,
         first=rollouts[0],
         part_of=part_of,
+        clusters={
+            part: len({tasks[name].cluster for name in {r.task_id for r in own}})
+            for part, own in members.items()
+        },
         num_rollouts={part: len(own) for part, own in members.items()},
         fit=critic_rows(members["fit"], fitted, class_balance=settings.class_balance),
         validation=held_out(members["validate"], label_lists["validate"]),
         calibration=outcome_states([r for r in members["calibrate"] if r.policy_digest == policy]),
         bootstrap=bootstrap_of(members["fit"], fitted, rule, made),
-        ranked=ranked_of(start, [r for r in everything if part_of.get(cluster[r.task_id]) == "fit"], made),
+        ranked=ranked_of(start, [r for r in everything if part_of.get(r.rollout_id) == "fit"], made),
     )
     check_enough(data.fit, data.validation)
     check_states(len(data.calibration.row))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from critics.splits import split_clusters
-from pipeline.errors import ArtifactError
+from critics.splits import parts_of
 from pipeline.ids import seed_of
-from pipeline.tables import labels_from, rollouts_from, tasks_from
+from pipeline.tables import rollouts_from, tasks_from
 from stages.continuing import continuations
+from stages.settings import Critic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,37 +22,20 @@ def fitted_rollouts(start: Start, number: int) -> list[Rollout]:
     """Returns a bare rollout of each of `number` tasks that moved the critic's weights, chosen by hash.
 
     Args:
-        start: of a stage whose inputs are tasks, rollouts, labels and critic.
+        start: of a stage whose inputs are tasks, rollouts and critic.
         number: of tasks, at most.
-
-    Raises:
-        ArtifactError: the critic was split otherwise.
     """
     if not number:
         return []
-    cluster = {task.task_id: task.cluster for task in tasks_from(start.inputs["tasks"].table("tasks"))}
-    labelled = {label.rollout_id for label in labels_from(start.inputs["labels"].table("labels"))}
+    tasks = {task.task_id: task for task in tasks_from(start.inputs["tasks"].table("tasks"))}
     source = start.inputs["rollouts"]
-    rollouts = [
-        r for r in rollouts_from(source.table("rollouts"), source.table("steps")) if r.rollout_id in labelled
-    ]
-    critic = start.inputs["critic"]
-    settings = critic.manifest["settings"]["critic"]
-    part_of = split_clusters(
-        {cluster[r.task_id] for r in rollouts},
-        fit_share=settings["fit_share"],
-        validate_share=settings["validate_share"],
-        seed=start.seed,
-    )
-    num_fit = sum(part == "fit" for part in part_of.values())
-    if num_fit != critic.report["clusters"]["fit"]:
-        raise ArtifactError(
-            f"{critic.folder}: fitted on {critic.report['clusters']['fit']} clusters, its inputs now give "
-            f"{num_fit}. Next: make critic SET=--fresh"
-        )
+    rollouts = rollouts_from(source.table("rollouts"), source.table("steps"))
+    shares = Critic(**start.inputs["critic"].manifest["settings"]["critic"])
+    part_of = parts_of(rollouts, tasks, shares, seed=start.seed)
     of_task: dict[str, Rollout] = {}
     for rollout in sorted(rollouts, key=lambda r: seed_of(start.seed, "fitted rollout", r.seed)):
-        if not rollout.guided and rollout.steps and part_of[cluster[rollout.task_id]] == "fit":
+        graded = rollout.reward is not None and rollout.steps
+        if graded and not rollout.guided and part_of.get(rollout.rollout_id) == "fit":
             of_task.setdefault(rollout.task_id, rollout)
     chosen = sorted(of_task, key=lambda task_id: seed_of(start.seed, "fitted task", task_id))
     return [of_task[task_id] for task_id in chosen[:number]]

@@ -1,9 +1,10 @@
 """Makes step labels: what fresh continuations and unguided outcomes say of V(s_i) under the starting policy.
 
 A state gets n continuations, replayed exactly up to it and sampled on. It is chosen without looking at the
-samples that label it. Guided states are labelled inside their own context only. `labels.target` names what
-the critic is fitted to, `labels.max_tokens` what the continuations may cost. With `labels.sibling_sets`
-several next steps of one state are continued too, for the critic's ranking loss alone.
+samples that label it, among the companies that fit and validate the critic. Guided states are labelled inside
+their own context only. `labels.target` names what the critic is fitted to, `labels.max_tokens` what the
+continuations may cost. With `labels.sibling_sets` several next steps of one state are continued too, for the
+critic's ranking loss alone.
 
     make labels CONFIG=configs/demo.yaml
 """
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 from critics.anchors import StateRef, choose_states
 from critics.label_audit import audit_labels
 from critics.rules import retarget
+from critics.splits import parts_of
 from critics.targets import build_labels, check_labels
 from env.episodes import nothing
 from pipeline.errors import ConfigError
@@ -52,10 +54,13 @@ def make(start: Start) -> None:
     rollouts = rollouts_from(source.table("rollouts"), source.table("steps"))
     tasks = {task.task_id: task for task in tasks_from(start.inputs["tasks"].table("tasks"))}
     by_id = {rollout.rollout_id: rollout for rollout in rollouts}
+    part_of = parts_of(rollouts, tasks, start.config.critic, seed=start.seed)
+    # Calibration goes by outcomes, so continuations are for those that fit and validate.
+    continued = [r for r in rollouts if part_of.get(r.rollout_id) in ("fit", "validate")]
 
     def choose(cap: int | None) -> list[StateRef]:
         return choose_states(
-            rollouts,
+            continued,
             anchors=settings.anchors,
             around_errors=settings.around_errors,
             max_states=cap,
@@ -67,7 +72,8 @@ def make(start: Start) -> None:
         own = sum(tokens_after(by_id[state.rollout_id], state.step_index) for state in states)
         return settings.num_continuations * own
 
-    parents = sibling_parents(rollouts, tasks, settings.sibling_sets, start.seed)
+    ranked = [r for r in rollouts if part_of.get(r.rollout_id) == "fit"]
+    parents = sibling_parents(ranked, tasks, settings.sibling_sets, start.seed)
     for_sets = (
         settings.sibling_size
         * (1 + settings.sibling_continuations)
@@ -252,10 +258,12 @@ def within_budget(
 
 STAGE = Stage(
     name="labels",
-    code_version=4,
+    code_version=5,
     inputs=lambda config: ("tasks", "sft", "rollouts"),
     sections=(
         "labels",
+        "critic.fit_share",  # whom it calibrates on is not continued
+        "critic.validate_share",
         "engine",
         "rollouts.sampling",
         "rollouts.style",

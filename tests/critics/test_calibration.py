@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from critics.calibration import MIN_SLOPE, Calibrator, fit_calibrator
 from critics.logistic import binomial_regression, sigmoid
-from critics.splits import split_clusters
+from critics.splits import parts_of, split_clusters
 from pipeline.errors import ArtifactError
 
 
@@ -152,3 +154,18 @@ def test_the_shifts_by_step_are_those_of_bare_states() -> None:
     assert both.position_shifts == alone.position_shifts
     expected = sigmoid(z + 0.5 * (step == 1) - 1.0 * guided)
     assert np.abs(both(z, step_index=step, guided=guided) - expected).max() < 0.03
+
+
+def test_rollouts_share_the_part_of_their_cluster_and_ungraded_clusters_have_none(
+    make_rollout, make_task
+) -> None:
+    tasks = {f"t{i}": make_task(f"t{i}", cluster=f"c{i // 2}") for i in range(40)}
+    rollouts = [make_rollout(f"r{i}", task=f"t{i % 40}") for i in range(80)]
+    rollouts += [make_rollout("lost", task="alone", reward=None, env_status="infra_error")]
+    tasks["alone"] = make_task("alone", cluster="c99")
+    shares = SimpleNamespace(fit_share=0.5, validate_share=0.25)
+    part_of = parts_of(rollouts, tasks, shares, seed=0)
+    assert part_of.keys() == {f"r{i}" for i in range(80)}
+    for i in range(80):
+        assert part_of[f"r{i}"] == part_of[f"r{(i % 40) // 2 * 2}"]
+    assert [list(part_of.values()).count(part) for part in ("fit", "validate", "calibrate")] == [40, 20, 20]

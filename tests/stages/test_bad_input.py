@@ -390,7 +390,6 @@ def test_after_a_wrong_critic_trunk_the_corrected_command_is_all_it_takes(
 @pytest.mark.parametrize(
     ("patch", "said"),
     [
-        ({"max_clusters": 2}, "are of 2 clusters"),
         ({"only_part": "fit"}, "0 validation tasks"),
         (
             {"without_part": "calibrate"},
@@ -411,25 +410,15 @@ def test_too_few_labels_for_a_critic_are_refused_before_any_work(
     cluster = {task.task_id: task.cluster for task in lab.tasks().values()}
     owner = {rollout.rollout_id: cluster[rollout.task_id] for rollout in lab.rollouts("rollouts")}
     part_of = split_clusters(owner.values(), fit_share=0.5, validate_share=0.25, seed=0)
-    few = sorted(set(owner.values()))[: patch.get("max_clusters")]
 
     def stays(label: Label) -> bool:
         part = part_of[owner[label.rollout_id]]
-        return (
-            owner[label.rollout_id] in few
-            and part == patch.get("only_part", part)
-            and part != patch.get("without_part")
-        )
+        return part == patch.get("only_part", part) and part != patch.get("without_part")
 
     monkeypatch.setattr(
         "stages.critic_data.labels_from",
         lambda table: [label for label in labels_from(table) if stays(label)],
     )
-    if "max_clusters" not in patch:
-        monkeypatch.setattr(
-            "stages.critic_data.split_clusters",
-            lambda clusters, **settings: {name: part_of[name] for name in clusters},
-        )
     assert lab.start("critic") == 3
     error = capsys.readouterr().err
     assert said in error

@@ -156,6 +156,14 @@ def test_rollouts_that_fitted_the_critic_are_continued_as_a_reference(chain: Any
     assert "4 tasks it was fitted on" in (chain.run_dir / "critic_report" / "report.html").read_text()
 
 
+def test_no_continuation_is_spent_on_the_companies_that_calibrate(chain: Any) -> None:
+    tasks = chain.tasks()
+    clusters = {tasks[r.task_id].cluster for r in chain.rollouts("rollouts")}
+    part_of = split_clusters(clusters, fit_share=0.5, validate_share=0.25, seed=0)
+    continued = {part_of[tasks[r.task_id].cluster] for r in chain.rollouts("labels")}
+    assert continued == {"fit", "validate"}
+
+
 def test_every_training_rollout_is_kept(chain: Any) -> None:
     kept = chain.rollouts("actor")
     looks = [m for m in read_metrics(chain.run_dir / "actor" / "metrics.jsonl") if "rollouts/count" in m]
