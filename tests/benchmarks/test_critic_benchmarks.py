@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks import critic_drift
+from benchmarks import critic_gate as gate_bench
 from benchmarks import critic_quality as bench
 from benchmarks._measuring import judge
 
@@ -283,6 +284,14 @@ def test_quick_makes_a_table_shares_what_it_sampled_and_goes_on(tmp_path: Path) 
     assert values.keys() == material.values.keys()
     for name, found in values.items():
         np.testing.assert_allclose(found, material.values[name], atol=1e-5)
+
+    # The same run before the gate, beside critics that must not pass.
+    assert gate_bench.main(command) == 0
+    judged = {r["critic"]: r for r in json.loads((folder / "critic_gate.json").read_text())["rows"]}
+    assert judged.keys() >= {"soft", *gate_bench.NO_CRITICS, "label-shuffled", "under-trained", "overfitted"}
+    assert not any(row["passed"] for name, row in judged.items() if name != "soft")
+    assert "converged" in judged["under-trained"]["failed"]
+    assert "skill_over_position" in judged["position"]["failed"]
 
     # The same run serves the drift's benchmark.
     assert critic_drift.main(["--quick", "--data-dir", str(tmp_path)]) == 0
