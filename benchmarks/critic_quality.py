@@ -292,6 +292,7 @@ def fitted(
         base_logit=result.base_logit,
         step_index=calibration.step_index,
         guided=calibration.context == "guided",
+        rollout=calibration.row,
     )
     facts = {"converged": result.converged, "updates": result.num_updates, "fitted_rows": len(rows)}
     return trainer, calibrator, facts

@@ -140,6 +140,9 @@ def _rounds(
         )
         starts = [state for state in states if state.step_index == 0]
         later = [state for state in states if state.step_index > 0]
-        ordered += [(0.0 if start_first else math.inf, place, state) for state in starts]
-        ordered += [(float(turn), place, state) for turn, state in enumerate(later, start=start_first)]
-    return [state for _, _, state in sorted(ordered)]
+        ordered += [
+            (float(turn), place, state) for turn, state in enumerate(starts + later if start_first else later)
+        ]
+        if not start_first:
+            ordered += [(math.inf, place, state) for state in starts]
+    return [state for _, _, state in sorted(ordered, key=lambda entry: entry[:2])]

@@ -18,12 +18,13 @@ import numpy as np
 from critics.logistic import binomial_regression, logit, sigmoid
 from pipeline.errors import ArtifactError
 
-MIN_STATES_FOR_SHIFT = 200
-"""Below this many states only the temperature is fitted, a_low = a_high (start value)."""
+MIN_ROLLOUTS_FOR_SHIFT = 200
+"""Below this many rollouts only the temperature is fitted, a_low = a_high (start value)."""
 POSITIONS = 8
 """Steps with a shift of their own: 0, 1, ..., 6, and all later ones together (start value)."""
 SHIFT_RIDGE = 4.0
-"""What holds shifts by step and by context near 0: a prior of standard deviation 1/2 (start value)."""
+"""What holds shifts by step and by context near 0: a prior of standard deviation 1/2 (start value). It counts
+against rollouts: their states share one outcome, and as so many samples they would outweigh it."""
 MIN_SLOPE = 1e-3
 """A critic that ranks backwards is flattened to this slope, never inverted."""
 
@@ -82,9 +83,9 @@ def check_states(number: int) -> None:
     """Raises ArtifactError if there is no state to calibrate on."""
     if not number:
         raise ArtifactError(
-            "no labelled state with a sample lies in the clusters that calibrate the critic; at least 1 is "
-            "needed. Next: more labels (labels.max_states, labels.num_continuations), tasks of more "
-            "companies (tasks.num_companies), or a smaller critic.fit_share"
+            "no labelled rollout lies in the clusters that calibrate the critic; at least 1 is needed. Next: "
+            "more rollouts (rollouts.num_tasks), tasks of more companies (tasks.num_companies), or a smaller "
+            "critic.fit_share"
         )
 
 
@@ -96,11 +97,12 @@ def fit_calibrator(
     base_logit: float,
     step_index: np.ndarray | None = None,
     guided: np.ndarray | None = None,
+    rollout: np.ndarray | None = None,
 ) -> Calibrator:
     """Returns the maximum-likelihood calibrator of counts k of n given raw value logits.
 
-    Fewer than `MIN_STATES_FOR_SHIFT` states: a alone, without any shift. With at least that many bare ones,
-    all but the guided shift is of them; else one map serves both.
+    Fewer than `MIN_ROLLOUTS_FOR_SHIFT` rollouts: one slope alone, without any shift. With at least that many
+    bare ones, all but the guided shift is of them; else one map serves both.
 
     Args:
         z: [N] raw value logits.
@@ -109,22 +111,27 @@ def fit_calibrator(
         base_logit: b0.
         step_index: [N] the state before which step each one is of; None: no shifts by step.
         guided: [N] whether the state lies after feedback; None: none does.
+        rollout: [N] which rollout the state lies in; None: each in one of its own.
 
     Raises:
         ArtifactError: no states.
     """
     check_states(len(z))
     after = np.zeros(len(z), dtype=bool) if guided is None else guided
-    apart = bool(after.any()) and int((~after).sum()) >= MIN_STATES_FOR_SHIFT
+    of = np.arange(len(z)) if rollout is None else rollout
+    apart = bool(after.any()) and len(np.unique(of[~after])) >= MIN_ROLLOUTS_FOR_SHIFT
     own = ~after if apart else np.ones(len(z), dtype=bool)
     steps = None if step_index is None else step_index[own]
-    fitted = _fit(np.asarray(z, dtype=np.float64)[own], num_success[own], num_samples[own], base_logit, steps)
+    counts = num_success[own], num_samples[own]
+    num_rollouts = len(np.unique(of[own]))
+    fitted = _fit(np.asarray(z, dtype=np.float64)[own], *counts, base_logit, steps, num_rollouts)
     if not apart:
         return fitted
     steps = None if step_index is None else step_index[after]
     offset = logit(fitted(z[after], step_index=steps), floor=1e-12)
     counts = num_success[after], num_samples[after]
-    extra = binomial_regression(np.ones((len(offset), 1)), *counts, ridge=SHIFT_RIDGE, offset=offset)[0]
+    ridge = SHIFT_RIDGE * len(offset) / len(np.unique(of[after]))
+    extra = binomial_regression(np.ones((len(offset), 1)), *counts, ridge=ridge, offset=offset)[0]
     return replace(fitted, num_states=len(z), guided_shift=float(extra))
 
 
@@ -163,17 +170,18 @@ def _fit(
     num_samples: np.ndarray,
     base_logit: float,
     step_index: np.ndarray | None,
+    num_rollouts: int,
 ) -> Calibrator:
     x = z + base_logit
     # The faint pull to slope 1 decides only where the data say nothing: constant z, or perfect separation.
     pull = 1e-3
-    if len(z) < MIN_STATES_FOR_SHIFT:
+    if num_rollouts < MIN_ROLLOUTS_FOR_SHIFT:
         slope = binomial_regression(x[:, None], num_success, num_samples, ridge=pull, centre=np.ones(1))[0]
         slope = max(float(slope), MIN_SLOPE)
         return Calibrator(slope, slope, 0.0, base_logit, len(z))
     sides, shifts, ridges = _sides(x), np.ones((len(z), 1)), [1e-6]
     if step_index is not None:
-        ridges += [SHIFT_RIDGE] * POSITIONS
+        ridges += [SHIFT_RIDGE * len(z) / num_rollouts] * POSITIONS
         shifts = np.hstack([shifts, np.eye(POSITIONS)[np.minimum(step_index, POSITIONS - 1)]])
     slopes, free = np.full(2, MIN_SLOPE), np.ones(2, dtype=bool)
     while True:  # A slope that would be below the least one is held there, and the rest is fitted again.

@@ -40,7 +40,7 @@ class Contract:
         top_p: of the labels' sampling.
         top_k: of the labels' sampling.
         max_response_tokens: token budget of the labels' sampling.
-        calibrators: family -> map from value logit to probability; holds b0, a and c.
+        calibrators: family -> map from value logit to probability; holds b0, slopes and shifts.
         converged: whether fitting had nothing left to gain.
         convergence: what the fitting stage says of it.
     """

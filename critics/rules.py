@@ -8,7 +8,7 @@ They follow from R; bootstrapped ones from the critic's own values too, `rule_de
     outcome_dense  y_i = R at every state; it flattens the critic: mean_i (v_i - R)^2 holds Var_i(v_i)
     rule_decay     1 everywhere after a success; .5 * .9^i up to the first located error of a failure, then 0
 
-Counts stay as they are, so that all kinds are validated, calibrated and judged alike.
+Counts stay as they are, so that all kinds are validated alike; calibration looks at outcomes alone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def retarget(labels: Sequence[Label], rollouts: Sequence[Rollout], rule: str, *,
     """Returns the labels with the rule's targets, in the rollouts' order.
 
     Its rows have the rule as `label_source` and weight 1; the critic is fitted on these alone. Rows that only
-    continuations or the recovery model gave stay for validation and calibration.
+    continuations or the recovery model gave stay for validation.
 
     Args:
         labels: of `critics.targets.build_labels`.

@@ -108,6 +108,7 @@ def make(start: Start) -> None:
         base_logit=result.base_logit,
         step_index=data.calibration.step_index,
         guided=data.calibration.context == "guided",
+        rollout=data.calibration.row,
     )
     frozen.close()
     first = data.first
@@ -194,7 +195,7 @@ def remove_kept(kept: Path, final: Path) -> None:
 
 STAGE = Stage(
     name="critic",
-    code_version=6,
+    code_version=7,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels"),
     # Labels of td_lambda are the same for every decay; the targets that are made from them are not.
     sections=("critic", "training", "tasks.environment", "labels.td_lam"),

@@ -204,7 +204,7 @@ def samples_of(
 def sibling_parents(
     rollouts: Sequence[Rollout], tasks: Mapping[str, Task], num_sets: int, seed: int
 ) -> list[Rollout]:
-    """Returns a bare rollout of each of `num_sets` training tasks, chosen by hash; audits use other tasks."""
+    """Returns a bare rollout of each of `num_sets` tasks at most, chosen by hash; audits use other tasks."""
     of_task: dict[str, Rollout] = {}
     for rollout in sorted(rollouts, key=lambda r: seed_of(seed, "sibling parent", r.seed)):
         usable = rollout.reward is not None and rollout.steps and not rollout.start_step_index
@@ -258,7 +258,7 @@ def within_budget(
 
 STAGE = Stage(
     name="labels",
-    code_version=5,
+    code_version=6,
     inputs=lambda config: ("tasks", "sft", "rollouts"),
     sections=(
         "labels",

@@ -289,8 +289,8 @@ class Labels(Section):
     sibling_sets: int = Field(
         0,
         ge=0,
-        description="training tasks on which several next steps of one state are continued, for "
-        "critic.rank_weight: only sets of companies that fit the critic are used",
+        description="tasks, of companies that fit the critic, on which several next steps of one state are "
+        "continued, for critic.rank_weight",
     )
     sibling_size: int = Field(5, ge=2, description="next steps drawn from such a state; equal ones are one")
     sibling_continuations: int = Field(8, ge=2, description="fresh continuations after each of them")
@@ -300,8 +300,10 @@ class Critic(Section):
     """The frozen step-level critic."""
 
     trunk: str = Field("policy", description="'policy' starts from the sft policy; else a model folder")
-    fit_share: float = Field(0.84, gt=0, lt=1, description="clusters to fit on")
-    validate_share: float = Field(0.08, gt=0, lt=1, description="clusters that decide convergence")
+    fit_share: float = Field(0.72, gt=0, lt=1, description="clusters to fit on; labels are made for them")
+    validate_share: float = Field(
+        0.08, gt=0, lt=1, description="clusters that decide convergence; the rest calibrates"
+    )
     head_updates: int = Field(50, ge=0, description="phase 1: head only")
     head_learning_rate: float = Field(1e-4, gt=0, description="phase 1")
     learning_rate: float = Field(1e-5, gt=0, description="phase 2: all weights, cosine")

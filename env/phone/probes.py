@@ -89,4 +89,5 @@ def _in_words_of(text: str, call: ToolCall, other: ToolCall, style: ChatStyle) -
     A call that is not written as the style writes it cannot be found; the other one then stands alone.
     """
     own, new = _text(style, call), _text(style, other)
-    return text.replace(own, new) if own in text else new
+    before, found, after = text.rpartition(own)
+    return f"{before}{new}{after}" if found else new

@@ -289,9 +289,8 @@ def test_quick_makes_a_table_shares_what_it_sampled_and_goes_on(tmp_path: Path) 
     assert gate_bench.main(command) == 0
     judged = {r["critic"]: r for r in json.loads((folder / "critic_gate.json").read_text())["rows"]}
     assert judged.keys() >= {"soft", *gate_bench.NO_CRITICS, "label-shuffled", "under-trained", "overfitted"}
-    assert not any(row["passed"] for name, row in judged.items() if name != "soft")
-    assert "converged" in judged["under-trained"]["failed"]
-    assert "skill_over_position" in judged["position"]["failed"]
+    for name in (*gate_bench.NO_CRITICS, "under-trained"):
+        assert set(judged[name]["must_fail"]) <= set(judged[name]["failed"])
 
     # The same run serves the drift's benchmark.
     assert critic_drift.main(["--quick", "--data-dir", str(tmp_path)]) == 0

@@ -79,6 +79,25 @@ def test_guided_states_shift_on_their_own_and_leave_the_bare_ones_alone() -> Non
     assert both.guided_shift < held.guided_shift < -0.7  # few states move it less
 
 
+def test_thresholds_and_priors_count_rollouts_where_states_share_an_outcome() -> None:
+    """Ten copies of every state, as of one rollout, say no more of shifts than one does."""
+    rng = np.random.default_rng(12)
+    z, step = rng.normal(size=1000), np.arange(1000) % 3
+    k, n = counts(z + 2.0 * (step == 1), 1)
+    once = fit_calibrator(z, k, n, base_logit=0.0, step_index=step, guided=step == 2)
+    many = [np.repeat(x, 10) for x in (z, k, n, step)]
+    owner = np.repeat(np.arange(1000), 10)
+    tenfold = fit_calibrator(
+        *many[:3], base_logit=0.0, step_index=many[3], guided=many[3] == 2, rollout=owner
+    )
+    assert tenfold.position_shifts == pytest.approx(once.position_shifts, abs=0.01)
+    assert tenfold.guided_shift == pytest.approx(once.guided_shift, abs=0.01)
+    apart = fit_calibrator(*many[:3], base_logit=0.0, step_index=many[3], guided=many[3] == 2)
+    assert np.abs(np.subtract(apart.position_shifts, once.position_shifts)).max() > 0.02
+    few = fit_calibrator(*[x[:1500] for x in many[:3]], base_logit=0.0, rollout=owner[:1500])
+    assert few.shift == 0
+
+
 def test_a_backward_critic_is_flattened_but_never_inverted() -> None:
     z = np.random.default_rng(4).normal(size=2000)
     k, n = counts(-z)
@@ -117,8 +136,8 @@ def test_clusters_are_split_by_hash_into_the_shares_and_no_part_is_empty() -> No
         split_clusters(["a", "b"], fit_share=0.84, validate_share=0.08, seed=0)
 
 
-def test_without_a_state_to_calibrate_on_the_next_move_is_named() -> None:
-    with pytest.raises(ArtifactError, match=r"at least 1 is needed\. Next: more labels"):
+def test_without_a_rollout_to_calibrate_on_the_next_move_is_named() -> None:
+    with pytest.raises(ArtifactError, match=r"at least 1 is needed\. Next: more rollouts"):
         fit_calibrator(np.zeros(0), np.zeros(0), np.zeros(0), base_logit=0.0)
 
 

@@ -64,6 +64,33 @@ def test_starts_are_chosen_by_hash_alone_however_many_other_states_there_are(mak
     assert len(choose_states(rollouts, max_states=None, **options)) == 400 * 2 + 400 * 4
 
 
+def test_several_starts_of_a_task_keep_the_spread_and_the_order_of_seeds(make_rollout) -> None:
+    """After feedback each start is another state: the prompts differ."""
+
+    def chosen(names: list[str], cap: int) -> list[tuple[str, int, int]]:
+        rollouts = [
+            make_rollout(
+                names[i],
+                task=f"t{i % 40}",
+                seed=i,
+                guided=True,
+                prompt_token_ids=(1, i),
+                response_token_ids=tuple(range(i, i + 15)),
+            )
+            for i in range(160)
+        ]
+        number = {r.rollout_id: (r.task_id, r.seed) for r in rollouts}
+        states = choose_states(
+            rollouts, anchors=(0.6,), around_errors=False, max_states=cap, guided_share=1.0, seed=0
+        )
+        return [(*number[s.rollout_id], s.step_index) for s in states]
+
+    names = [f"r{i:03}" for i in range(160)]
+    assert len({task for task, _, _ in chosen(names, 30)}) == 30
+    assert chosen(names, 30) == chosen(names[::-1], 30)
+    assert chosen(names, 250) == chosen(names[::-1], 250)
+
+
 def test_choosing_and_labelling_do_not_depend_on_ids(make_rollout) -> None:
     def chain(names):
         rollouts = [
