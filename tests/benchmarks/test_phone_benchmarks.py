@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks import phone_levels as levels
 from benchmarks import phone_policies as policies
 from benchmarks import phone_throughput as throughput
+from benchmarks._measuring import judge
 from env.phone.tasks import SPLITS
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +65,34 @@ def test_no_split_has_worse_second_attempts_and_all_have_every_policy(all_rows):
                 # Nobody fails with all tasks again, where enough of them failed at first.
                 assert gained > 0 if own[first]["success"] < 0.95 else gained >= 0
             assert own[policies.CORRECTED]["success"] >= own[policies.REMEMBERED["adaptive"]]["success"]
+
+
+def test_asking_for_everything_pays_less_than_asking_for_what_is_needed_but_where_lines_need_most(all_rows):
+    priced = {(row["split"], row["level"], row["policy"]): row["priced"] for row in all_rows}
+    dearer = {
+        (split, level)
+        for split in SPLITS
+        for level in LEVELS
+        if priced[split, level, "informed_over_collector"] >= priced[split, level, "adaptive"]
+    }
+    assert dearer == {("test_shifted_prior", 3), ("test_shifted_prior", 4)}  # DESIGN.md says why
+    assert all(
+        priced[split, level, "over_collector"] < priced[split, level, "adaptive"]
+        for split in SPLITS
+        for level in LEVELS
+    )
+
+
+def test_levels_one_to_three_all_gain_and_the_docs_show_the_committed_figures():
+    results = json.loads((ROOT / "benchmarks" / "results" / "phone_levels.json").read_text())
+    assert all(judge(results, levels.CRITERIA).values())
+    by_slice, design = results["summary"]["by_slice"], (ROOT / "DESIGN.md").read_text()
+    shown = [f"level {level}" for level in levels.LEVELS] + ["test_unseen_company"]
+    assert f"| {' | '.join(levels.change(by_slice[name]) for name in shown)} |" in design
+    hardest = by_slice["level 3"]
+    before, after = (f"{100 * hardest[who]:.0f} %" for who in ("start", "actor"))
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"of level 3 it solves {before} before and {after} after" in readme
 
 
 def test_the_committed_rates_are_above_what_rollouts_need():
