@@ -44,8 +44,7 @@ from benchmarks.demo_seeds import machine_facts
 from critics.anchors import StateRef
 from critics.audit import AuditData
 from critics.bootstrap import Bootstrap
-from critics.calibration import fit_calibrator
-from critics.fitting import fit, held_out, outcome_states
+from critics.fitting import calibrate, fit, held_out, outcome_states
 from critics.located import first_error
 from critics.quality import measure
 from critics.rows import critic_rows
@@ -285,15 +284,7 @@ def fitted(
             model.load_state_dict(stored[result.best])
     calibrating, _ = part("fit" if by_heart else "calibrate")
     calibration = outcome_states([r for r in calibrating if r.policy_digest == material.policy_digest])
-    calibrator = fit_calibrator(
-        calibration.logits(trainer),
-        calibration.num_success,
-        calibration.num_samples,
-        base_logit=result.base_logit,
-        step_index=calibration.step_index,
-        guided=calibration.context == "guided",
-        rollout=calibration.row,
-    )
+    calibrator = calibrate(trainer, calibration, base_logit=result.base_logit)
     facts = {"converged": result.converged, "updates": result.num_updates, "fitted_rows": len(rows)}
     return trainer, calibrator, facts
 

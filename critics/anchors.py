@@ -140,9 +140,7 @@ def _rounds(
         )
         starts = [state for state in states if state.step_index == 0]
         later = [state for state in states if state.step_index > 0]
-        ordered += [
-            (float(turn), place, state) for turn, state in enumerate(starts + later if start_first else later)
-        ]
-        if not start_first:
-            ordered += [(math.inf, place, state) for state in starts]
+        in_turn, at_last = ([*starts, *later], []) if start_first else (later, starts)
+        ordered += [(float(turn), place, state) for turn, state in enumerate(in_turn)]
+        ordered += [(math.inf, place, state) for state in at_last]
     return [state for _, _, state in sorted(ordered, key=lambda entry: entry[:2])]

@@ -16,6 +16,7 @@ import numpy as np
 
 from critics.audit import AuditData
 from critics.bootstrap import Bootstrap
+from critics.calibration import Calibrator, fit_calibrator
 from critics.intervals import resample_counts
 from critics.logistic import binomial_regression, logit, sigmoid
 from critics.quality import brier_terms, explained_variance_within
@@ -154,6 +155,19 @@ def _held_out(
         np.zeros(0, dtype=np.int64)
     ] * 10
     return HeldOut(tuple(rows), *columns)
+
+
+def calibrate(trainer: Trainer, states: HeldOut, *, base_logit: float) -> Calibrator:
+    """Returns the calibrator of a trainer's present weights, fitted on `outcome_states`."""
+    return fit_calibrator(
+        states.logits(trainer),
+        states.num_success,
+        states.num_samples,
+        base_logit=base_logit,
+        step_index=states.step_index,
+        guided=states.context == "guided",
+        rollout=states.row,
+    )
 
 
 def check_enough(fit_rows: Sequence[TrainingRow], validation: HeldOut) -> None:

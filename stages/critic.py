@@ -15,8 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from critics.calibration import fit_calibrator
-from critics.fitting import fit, schedule
+from critics.fitting import calibrate, fit, schedule
 from pipeline.disk import fsync_file, fsync_folder
 from pipeline.errors import ArtifactError
 from pipeline.runner import Stage, Start, run_stage
@@ -101,15 +100,7 @@ def make(start: Start) -> None:
     frozen = make_trainer(
         start.config, AutoModelForSequenceClassification.from_pretrained(folder), head="critic"
     )
-    calibrator = fit_calibrator(
-        data.calibration.logits(frozen),
-        data.calibration.num_success,
-        data.calibration.num_samples,
-        base_logit=result.base_logit,
-        step_index=data.calibration.step_index,
-        guided=data.calibration.context == "guided",
-        rollout=data.calibration.row,
-    )
+    calibrator = calibrate(frozen, data.calibration, base_logit=result.base_logit)
     frozen.close()
     first = data.first
     family = start.config.tasks.environment

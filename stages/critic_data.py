@@ -13,7 +13,7 @@ from critics.fitting import HeldOut, check_enough, held_out, outcome_states
 from critics.ranking import RankedSet
 from critics.rows import critic_rows
 from critics.rules import BOOTSTRAPPED, RULES
-from critics.splits import Part, parts_of
+from critics.splits import parts_of
 from critics.targets import check_labels
 from pipeline.errors import ArtifactError
 from pipeline.runner import Start
@@ -31,7 +31,6 @@ class Data:
     Attributes:
         labels: all of them, checked.
         first: a labelled rollout; all were sampled alike.
-        part_of: rollout_id -> part, of labelled rollouts and others.
         clusters: companies of each part.
         num_rollouts: labelled ones of each part.
         fit: rows that move the weights.
@@ -43,7 +42,6 @@ class Data:
 
     labels: list[Label]
     first: Rollout
-    part_of: dict[str, Part]
     clusters: dict[str, int]
     num_rollouts: dict[str, int]
     fit: list[TrainingRow]
@@ -106,11 +104,7 @@ def data_of(start: Start) -> Data:
     data = Data(
         labels=labels,
         first=rollouts[0],
-        part_of=part_of,
-        clusters={
-            part: len({tasks[name].cluster for name in {r.task_id for r in own}})
-            for part, own in members.items()
-        },
+        clusters={part: len({tasks[r.task_id].cluster for r in own}) for part, own in members.items()},
         num_rollouts={part: len(own) for part, own in members.items()},
         fit=critic_rows(members["fit"], fitted, class_balance=settings.class_balance),
         validation=held_out(members["validate"], label_lists["validate"]),

@@ -17,7 +17,7 @@ from env.catalog import ENVIRONMENTS, Environment
 from env.demonstrations import Demonstration
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.models import load_tokenizer
-from pipeline.tables import labels_from
+from pipeline.tables import labels_from, rollouts_from
 from pipeline.types import Label
 from stages.backends import deepspeed_config, read_deepspeed_config
 from stages.settings import Config
@@ -424,6 +424,23 @@ def test_too_few_labels_for_a_critic_are_refused_before_any_work(
     assert said in error
     assert "Next: " in error
     assert not (lab.run_dir / "critic" / "plan.json").exists()
+
+
+def test_rollouts_of_too_few_companies_are_refused_before_they_are_continued(
+    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
+    cluster = {task.task_id: task.cluster for task in lab.tasks().values()}
+    few = sorted({cluster[r.task_id] for r in lab.rollouts("rollouts")})[:2]
+    monkeypatch.setattr(
+        "stages.labels.rollouts_from",
+        lambda *tables: [r for r in rollouts_from(*tables) if cluster[r.task_id] in few],
+    )
+    assert lab.start("labels") == 3
+    error = capsys.readouterr().err
+    assert "are of 2 clusters" in error
+    assert "Next: " in error
+    assert not (lab.run_dir / "labels" / "plan.json").exists()
 
 
 def test_a_trunk_with_the_policys_tokenizer_serves(chain: Any, tmp_path: Path) -> None:

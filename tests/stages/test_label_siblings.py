@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from critics.siblings import distinct_steps
+from critics.splits import parts_of
 from pipeline.errors import ArtifactError
 from stages.critic_data import data_of, ranked_of
 from stages.labels import samples_of
@@ -75,13 +76,14 @@ def test_the_critic_ranks_sets_of_the_fitting_companies_alone(
     assert lab.start("critic", *SETS, "critic.rank_weight=0.2") == 0
     start, data = seen[0]
     assert lab.artifact("critic").report["ranked_sets"] == len(data.ranked) > 0
+    part_of = parts_of(lab.rollouts("rollouts"), lab.tasks(), start.config.critic, seed=start.seed)
     prompts = {r.prompt_token_ids: r.rollout_id for r in lab.rollouts("rollouts")}
     lengths = {len(prompt) for prompt in prompts}
     for ranked in data.ranked:
         for tokens in ranked.states:
             owners = {prompts[p] for n in lengths if (p := tuple(tokens[:n].tolist())) in prompts}
-            assert {data.part_of[owner] for owner in owners} == {"fit"}
-    others = [r for r in lab.rollouts("rollouts") if data.part_of.get(r.rollout_id) != "fit"]
+            assert {part_of[owner] for owner in owners} == {"fit"}
+    others = [r for r in lab.rollouts("rollouts") if part_of.get(r.rollout_id) != "fit"]
     with pytest.raises(ArtifactError, match="no sibling set of the fitting companies"):
         ranked_of(start, others, {"num_continuations": 2})
 
