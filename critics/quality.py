@@ -228,7 +228,10 @@ def _skills(audit: AuditData, by_sums: _Measured) -> dict[str, Interval]:
     }
     for name, baseline in BASELINES.items():
         theirs = brier_terms(baseline(audit), V)
-        measures[f"skill_over_{name}"] = by_sums([ours, theirs], lambda s: 1 - ratio(s[..., 0], s[..., 1]))
+        # Where the reference makes no error (few states, all alike), no share of it can be gained.
+        measures[f"skill_over_{name}"] = by_sums(
+            [ours, theirs], lambda s: 1 - s[..., 0] / positive(s[..., 1])
+        )
     return measures
 
 
@@ -461,6 +464,7 @@ def length_bins(audit: AuditData) -> np.ndarray:
 
 
 SLICE_KINDS = ("level", "position", "length", "split", "context")
+SLICE_METRICS = ("ev", "ev_within", "bias", "rmse", "skill_over_task_rate", "auroc", "auprc")
 
 
 def slices(
@@ -468,7 +472,7 @@ def slices(
 ) -> list[dict[str, Any]]:
     """Returns one row per slice: kind, name, num_states, num_tasks, and an Interval per measure.
 
-    Measures: bias, rmse, ev, ev_within, skill_over_task_rate.
+    Measures: `SLICE_METRICS`, see `measure`.
     """
     keys: dict[str, np.ndarray] = {
         "level": audit.level,
@@ -484,7 +488,7 @@ def slices(
             part = audit.where(key == name)
             by_sums = _Measured(part.cluster, num_resamples, seed)
             found = _errors(part, by_sums)
-            skills = _skills(part, by_sums)
+            found |= _skills(part, by_sums) | _ranking(part, by_sums, num_resamples, seed)
             label = f"{name * 20}-{name * 20 + 20} %" if kind == "position" else str(name)
             rows.append(
                 {
@@ -493,7 +497,6 @@ def slices(
                     "num_states": len(part),
                     "num_tasks": len(set(part.task_id.tolist())),
                 }
-                | {metric: found[metric] for metric in ("bias", "rmse", "ev", "ev_within")}
-                | {"skill_over_task_rate": skills["skill_over_task_rate"]}
+                | {metric: found[metric] for metric in SLICE_METRICS}
             )
     return rows

@@ -164,11 +164,14 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _weakest(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Returns the slice with the lowest explained variance among those of a useful size, in words."""
+    """Returns the slice with the lowest explained variance among those of a useful size, in words.
+
+    How long a rollout became is hindsight: what a critic cannot know of it is no weakness.
+    """
     useful = [
         row
         for row in rows
-        if row["kind"] != "context"
+        if row["kind"] not in ("context", "length")
         and row["num_states"] >= MIN_SLICE_STATES
         and math.isfinite(row["ev"].value)
     ]

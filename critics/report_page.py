@@ -10,7 +10,7 @@ import numpy as np
 
 from critics import gate
 from critics.located import LARGE_FALL
-from critics.quality import NUM_POSITIONS
+from critics.quality import NUM_POSITIONS, SLICE_METRICS
 from critics.siblings import NUM_REFERENCE
 from pipeline.report import Dialogue, DialogueStep, Drawing, Section, Table, Text, page
 
@@ -38,12 +38,13 @@ READINGS = {
     "uncertainty": "Brier of the best constant",
     "logit_slope": "1 if neither over- nor underconfident",
     "logit_intercept": "0 if unbiased",
+    "cov_a": "covariance of step advantages with the true ones; at 0 or below steps mislead",
     "spearman_a": "rank correlation of advantages; not debiased, so too low",
     "auroc": "chance that a success is ranked above a failure",
     "auroc_within_task": "the same within one task",
     "auprc": "area under precision and recall",
     "p_where_lost": "mean prediction where the solver proves that nothing can succeed",
-    "share_above_solver": "share of states predicted above the best possible chance",
+    "share_above_solver": "share of states predicted more than .05 above the best possible chance",
     "sibling_top1": "share of sets whose best next step it names",
     "sibling_chance": "the same of a blind choice",
     "sibling_excess": "the difference of these two, which the gate asks about",
@@ -233,18 +234,19 @@ def _values_section(report: Mapping[str, Any]) -> Section:
     )
     blocks.append(Table(("estimate", "Brier (lower is better)", "EV", "EV within"), baseline_rows, caption))
     blocks.append(_bias_drawing(report["bias_by_level_and_position"]))
-    metrics = ("ev", "ev_within", "bias", "rmse", "skill_over_task_rate")
     slice_rows = tuple(
         (
             f"{row['kind']} {row['name']}",
             str(row["num_states"]),
             str(row["num_tasks"]),
-            *(_cell(row[metric], 2) for metric in metrics),
+            *(_cell(row[metric], 2) for metric in SLICE_METRICS),
         )
         for row in report["slices"]
     )
-    header = ("slice", "states", "tasks", "EV", "EV within", "bias", "RMSE", "skill over task rate")
-    blocks.append(Table(header, slice_rows, "By level, position, split and context (all contexts)"))
+    titles = ("EV", "EV within", "bias", "RMSE", "skill over task rate", "AUROC", "AUPRC")
+    header = ("slice", "states", "tasks", *titles)
+    caption = "By level, position, split, context (all contexts), and length, which only hindsight knows"
+    blocks.append(Table(header, slice_rows, caption))
     return Section("Does it tell states apart?", tuple(blocks))
 
 

@@ -143,7 +143,7 @@ def actor_page(report: Mapping[str, Any]) -> str:
         else "No check by fresh continuations was made (actor.drift.paid_every)."
     )
     kl = (
-        f" KL to the starting policy at the end: {last['kl']:.4f} nats per token."
+        f" KL to the starting policy in the last iteration: {last['kl']:.4f} nats per token."
         if "kl" in last
         else " KL to the starting policy: not measured, since the loss has no KL term (actor.kl_coefficient)."
     )

@@ -13,7 +13,7 @@ from critics.logistic import logit, sigmoid
 
 
 def true_measures(p: np.ndarray, V: np.ndarray) -> dict[str, float]:
-    """EV, EV_within, rho_A and adv_rmse with V known exactly, [R, T]."""
+    """What the report says of p with V known exactly, both [R, T]."""
     pc, Vc = p - p.mean(1, keepdims=True), V - V.mean(1, keepdims=True)
     A, B = np.diff(p, axis=1).ravel(), np.diff(V, axis=1).ravel()
     return {
@@ -23,6 +23,10 @@ def true_measures(p: np.ndarray, V: np.ndarray) -> dict[str, float]:
         "adv_rmse": math.sqrt(np.mean((A - B) ** 2)),
         "rmse": math.sqrt(np.mean((p - V) ** 2)),
         "flattening": A.std() / B.std(),
+        "cov_a": np.cov(A, B, ddof=0)[0, 1],
+        "slope_a": np.cov(A, B, ddof=0)[0, 1] / B.var(),
+        "bias": np.mean(p - V),
+        "brier": np.mean((p - V) ** 2 + V * (1 - V)),
     }
 
 
@@ -282,8 +286,18 @@ def test_baselines_get_the_best_constant_and_the_trend_of_the_position(make_audi
     assert p[3] < 0.4
 
 
+def test_no_share_is_gained_of_an_error_that_is_none(make_audit) -> None:
+    """No continuation succeeds, and the best prior of the task's rate makes its error all but nothing."""
+    audit, _ = make_audit(lambda V, rng: V)
+    failed = replace(audit, k=np.zeros_like(audit.k))
+    assert math.isnan(quality.measure(failed, num_resamples=100)["skill_over_task_rate"].value)
+
+
 def test_slices_cover_every_state_once_per_kind(make_audit) -> None:
     audit, _ = make_audit(lambda V, rng: V, num_rollouts=60)
     rows = quality.slices(audit, num_resamples=100)
     for kind in ("level", "position", "split", "context"):
         assert sum(row["num_states"] for row in rows if row["kind"] == kind) == len(audit)
+    late = next(row for row in rows if (row["kind"], row["name"]) == ("position", "60-80 %"))
+    alone = quality.measure(audit.where(quality.position_bins(audit) == 3), num_resamples=100)
+    assert all(late[name] == alone[name] for name in ("auroc", "auprc", "skill_over_task_rate"))
