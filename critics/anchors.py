@@ -76,8 +76,8 @@ def choose_states(
     Ordered by rollout and step. Rollouts are told apart by their seeds, which stay when a digest upstream
     changes every id.
 
-    Left out: continuations (`start_step_index` > 0), rollouts without a reward (infrastructure failed),
-    and all but one of the states with equal task, context and tokens (they are one state).
+    Left out: continuations from a later state (`start_step_index` > 0), rollouts without a reward
+    (infrastructure failed), and all but one of the states with equal task, context and tokens (one state).
 
     Args:
         rollouts: candidates, of any order.

@@ -83,7 +83,7 @@ def check_states(number: int) -> None:
     """Raises ArtifactError if there is no state to calibrate on."""
     if not number:
         raise ArtifactError(
-            "no labelled rollout lies in the clusters that calibrate the critic; at least 1 is needed. Next: "
+            "no graded rollout of the starting policy lies in the clusters that calibrate the critic. Next: "
             "more rollouts (rollouts.num_tasks), tasks of more companies (tasks.num_companies), or a smaller "
             "critic.fit_share"
         )

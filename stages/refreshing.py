@@ -62,9 +62,20 @@ def refresh(start: Start, trainer: Trainer, player: Player, iteration: int) -> P
                 f"the refresh of the critic before iteration {iteration} ended with {done.returncode} in its "
                 f"stage {stage}, run {home / name}; its message is above. Next: remove the cause, then the "
                 "same command goes on; or set actor.drift.refresh to never",
-                code=ExitCode(done.returncode),
+                code=exit_code(done.returncode),
             )
     return home / name
+
+
+def exit_code(returncode: int) -> ExitCode:
+    """Returns what a stage's exit status means; one that no stage gives, as after a kill, is a defect.
+
+    Example:
+        >>> exit_code(4).name, exit_code(-9).name
+        ('QUALITY', 'DEFECT')
+    """
+    known = {int(code) for code in ExitCode}
+    return ExitCode(returncode) if returncode in known else ExitCode.DEFECT
 
 
 def refresh_settings(settings: dict[str, Any], home: Path, name: str, policy: Path) -> dict[str, Any]:

@@ -393,7 +393,7 @@ def test_after_a_wrong_critic_trunk_the_corrected_command_is_all_it_takes(
         ({"only_part": "fit"}, "0 validation tasks"),
         (
             {"without_part": "calibrate"},
-            "no labelled rollout lies in the clusters that calibrate",
+            "no graded rollout of the starting policy lies in the clusters that calibrate",
         ),
     ],
     ids=str,
