@@ -71,12 +71,12 @@ def reacted(entries: Sequence[dict[str, Any]]) -> bool:
     """Returns whether what was found had its effect: a finding alone is none.
 
     From the iteration after the first paid check that found steps off, alpha is 0, as it was not before. If
-    no check did, or only the last iteration's, level or slope are corrected.
+    no check did, or only the last iteration's, level or slope were corrected while values were still to come.
     """
     found = next((i for i, entry in enumerate(entries) if entry.get("steps_off")), len(entries))
     if after := entries[found + 1 :]:
         return entries[found]["alpha"] > 0 and all(entry["alpha"] == 0 for entry in after)
-    return bool(entries[-1]["correction_shift"] != 0 or entries[-1]["correction_slope"] != 1)
+    return any(e["correction_shift"] != 0 or e["correction_slope"] != 1 for e in entries[:-1])
 
 
 CRITERIA = {
@@ -203,7 +203,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--iterations", type=int, default=16)
     parser.add_argument("--paid-every", type=int, default=4, help="updates between paid checks")
-    parser.add_argument("--results", type=Path, help="default: benchmarks/results/critic_drift.json")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        help="default: benchmarks/results/critic_drift.json, with other settings beside the run",
+    )
     parser.add_argument(
         "--quick", action="store_true", help="on the run of critic_quality.py --quick; judges nothing"
     )
@@ -214,7 +218,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         data_dir /= "quick"
         options.settings = [*QUICK, *QUICK_ACTOR, *options.settings]
         options.iterations, options.paid_every, options.tasks = 3, 1, 8
-    path = options.results or (data_dir if options.quick else RESULTS) / "critic_drift.json"
+    shaping = ("config", "run", "learning_rate", "iterations", "paid_every", "tasks")
+    as_committed = all(getattr(options, name) == parser.get_default(name) for name in shaping)
+    as_committed &= not options.settings
+    path = options.results or (RESULTS if as_committed else data_dir) / "critic_drift.json"
     if not (data_dir / options.run / "critic_report" / "manifest.json").is_file():
         raise SystemExit(
             f"{data_dir / options.run} has no finished critic_report; make it, or name another --run"

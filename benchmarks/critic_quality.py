@@ -9,10 +9,11 @@ a share of them), and all are judged on the same audit. Nothing is sampled but b
 themselves and a variant's figures are kept in the seed's folder, so the same command goes on where it was
 stopped. First errors are held against the solver's first fatal step and against the verifiers' events.
 
-Variants: `soft` (the method), `soft@25`, `soft@50` (share of the continuations' tokens), `kappa0`, one for
-each target rule, and `trunk:layers<k>`, the policy's first k layers as the trunk. Trunks of another make are
-named by --trunk NAME=FOLDER, a model with the policy's tokenizer, or NAME=section.key=value[,...]: the sft
-stage with these settings on the seed's tasks, in a run of its own; --variants then says `trunk:NAME`.
+Variants: `soft` (the method), `soft@25`, `soft@50` (share of the continuations' tokens), `kappa0`,
+`labels-alone` (without critic.fit_continuations, and so are the rules), one for each target rule, and
+`trunk:layers<k>`, the policy's first k layers as the trunk. Trunks of another make are named by --trunk
+NAME=FOLDER, a model with the policy's tokenizer, or NAME=section.key=value[,...]: the sft stage with these
+settings on the seed's tasks, in a run of its own; --variants then says `trunk:NAME`.
 
 Two CPU cores take hours: of a seed the stages alone some three quarters of an hour, and each of ten more fits
 several minutes, as the critic stage does. A trunk that sft makes takes as long as sft.
@@ -29,7 +30,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,7 +51,7 @@ from critics.quality import measure
 from critics.rows import critic_rows
 from critics.rules import BOOTSTRAPPED, RULES, retarget
 from critics.splits import parts_of
-from critics.targets import build_labels, check_labels
+from critics.targets import build_labels, check_labels, continued_labels
 from pipeline.artifacts import Artifact
 from pipeline.config import load_config
 from pipeline.ids import digest
@@ -58,12 +59,20 @@ from pipeline.statistics import Interval, interval_dict
 from pipeline.tables import rollouts_from, tasks_from
 from pipeline.types import Label, Rollout, Task
 from stages.continuing import is_whole
+from stages.critic import STAGE as CRITIC_STAGE
+from stages.critic_data import continuations_of
+from stages.critic_report import STAGE as REPORT_STAGE
+from stages.labels import STAGE as LABELS_STAGE
 from stages.labels import samples_of
 from stages.settings import Config
 from stages.sibling_sets import ranked_sets
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
-VARIANTS = ("soft", "soft@25", "soft@50", "kappa0", *RULES, "trunk:layers1", "trunk:layers2")
+VARIANTS = (
+    *("soft", "soft@25", "soft@50", "kappa0", "labels-alone"),
+    *RULES,
+    *("trunk:layers1", "trunk:layers2"),
+)
 SHOWN = ("ev", "ev_within", "rho_a", "ece_excess", "skill_over_task_rate")
 TITLES = {
     "ev": "EV",
@@ -153,6 +162,7 @@ class Material:
         audited: everything that the audit sampled.
         values: the audit's values of the critic stage's critic, by rollout.
         made: how that critic was made.
+        gate: what the gate says of it.
         policy_digest: of the starting policy.
         digests: of all of these.
     """
@@ -175,8 +185,16 @@ class Material:
         self.made = opened["critic"].report
         self.digests = [opened[name].content_digest for name in STAGES]
         self.audited = rollouts_of("critic_report")
-        report = json.loads((folder / "critic_report" / "report.json").read_text("utf-8"))
+        report, self.gate = (
+            json.loads((folder / "critic_report" / f"{name}.json").read_text("utf-8"))
+            for name in ("report", "gate")
+        )
         self.policy_digest: str = report["policy_digest"]
+
+    def key(self, *asked: Any) -> str:
+        """Returns what a figure follows from: what is asked, settings, all that was sampled, and code."""
+        code = [stage.code_version for stage in (LABELS_STAGE, CRITIC_STAGE, REPORT_STAGE)]
+        return digest(*asked, self.config.critic.model_dump(mode="json"), self.digests, code)
 
     def share(self, share: float) -> dict[StateRef, list[Rollout]]:
         """Returns the continuations of states, in hash order, until a share of all their tokens is used."""
@@ -249,7 +267,15 @@ def fitted(
 
     rollouts, own = part("fit")
     own = [label for label in own if rule == "soft" or label.label_source == rule]
-    rows = critic_rows(rollouts, own, class_balance=settings.class_balance)
+    continued: list[Rollout] = []
+    if settings.fit_continuations and rule == "soft":
+        # Those of the labels that are given: a share of the budget bought no others.
+        bought = {(label.rollout_id, label.step_index) for label in own if label.num_continuations}
+        sampled = [r for r in material.sampled if (r.parent_rollout_ids[0], r.start_step_index) in bought]
+        n, policy = config.labels.num_continuations, material.policy_digest
+        continued = continuations_of(sampled, rollouts, n, policy)
+        own += continued_labels(continued, label_policy_digest=policy)
+    rows = critic_rows(rollouts, own, continuations=continued, class_balance=settings.class_balance)
     ranked = []
     if settings.rank_weight:
         parents = {r.rollout_id: r for r in material.rollouts if part_of.get(r.rollout_id) == "fit"}
@@ -373,20 +399,27 @@ def rows_of_seed(options: argparse.Namespace, seed: int, data_dir: Path) -> list
     trunks = dict(text.split("=", 1) for text in options.trunk)
     rows = []
     for variant in options.variants:
-        kept = data_dir / run / "quality" / f"{variant.replace(':', '-')}.json"
         said = trunks.get(variant.removeprefix("trunk:"), "")
-        key = digest(variant, said, config.critic.model_dump(mode="json"), material.digests)
-        if kept.is_file() and (row := json.loads(kept.read_text("utf-8")))["key"] == key:
-            rows.append(row)
-            continue
-        row = {"key": key, "seed": seed, "variant": variant} | row_of(options, material, variant, said)
-        kept.parent.mkdir(exist_ok=True)
-        whole = kept.with_suffix(".part")
-        whole.write_text(json.dumps(row) + "\n", encoding="utf-8")
-        whole.replace(kept)
-        rows.append(row)
-        print_row(row)
+
+        def make(variant: str = variant, said: str = said) -> dict[str, Any]:
+            return {"seed": seed, "variant": variant} | row_of(options, material, variant, said)
+
+        kept = data_dir / run / "quality" / f"{variant.replace(':', '-')}.json"
+        rows.append(remembered(kept, material.key(variant, said), make))
+        print_row(rows[-1])
     return rows
+
+
+def remembered(path: Path, key: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Returns the row that a file keeps under this key, or makes and keeps it: a killed call goes on."""
+    if path.is_file() and (row := json.loads(path.read_text("utf-8")))["key"] == key:
+        return dict(row)
+    row = {"key": key} | make()
+    path.parent.mkdir(exist_ok=True)
+    whole = path.with_suffix(".part")
+    whole.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    whole.replace(path)
+    return row
 
 
 def row_of(options: argparse.Namespace, material: Material, variant: str, said: str) -> dict[str, Any]:
@@ -400,10 +433,11 @@ def row_of(options: argparse.Namespace, material: Material, variant: str, said: 
     if variant == "soft" and material.config.labels.target == "soft":
         made = material.made
         facts |= {name: made[name] for name in ("converged", "updates")}
-        facts["fitted_rows"] = made["labelled_rollouts"]["fit"]
+        facts["fitted_rows"] = made["labelled_rollouts"]["fit"] + made.get("continuations", 0)
         values = {name: np.array(of) for name, of in material.values.items()}
     else:
-        trainer, calibrator, how = fitted(material, labels, rule, trunk)
+        changes = {"fit_continuations": False} if variant == "labels-alone" else {}
+        trainer, calibrator, how = fitted(material, labels, rule, trunk, changes=changes)
         facts |= how
         values = values_of(material, trainer, calibrator)
     return facts | judged(material, values)
@@ -589,8 +623,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--results",
         type=Path,
-        help="default: benchmarks/results/critic_quality.json, and of less than all variants and three seeds "
-        "critic_quality.json beside their runs",
+        help="default: benchmarks/results/critic_quality.json; of less than all variants and three seeds, or "
+        "with another --config or --set, critic_quality.json beside their runs",
     )
     options = parser.parse_args(argv)
     if options.quick:
@@ -600,9 +634,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.variants = options.variants or list(QUICK_VARIANTS if options.quick else VARIANTS)
     # What cannot meet the criteria does not take the place of what did.
     whole = set(options.variants) >= set(VARIANTS) and len(set(options.seeds)) >= NUM_SEEDS
+    as_committed = whole and options.config == parser.get_default("config") and not options.settings
     options.results = (
-        options.results
-        or (RESULTS if whole and not options.quick else options.data_dir) / "critic_quality.json"
+        options.results or (RESULTS if as_committed else options.data_dir) / "critic_quality.json"
     )
     rows: list[dict[str, Any]] = []
     for seed in options.seeds:

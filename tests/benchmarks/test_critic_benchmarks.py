@@ -322,7 +322,7 @@ def watched_entries(*of: tuple[float, ...]) -> list[dict[str, Any]]:
 
 def drift_results(**changes: Any) -> dict[str, Any]:
     far = [{"bias": 0.3 * i / 4, "steps_off": 0.0, "correction_shift": 0.0, "kl": 0.1 * i} for i in range(5)]
-    watched = watched_entries((0.0, 0.5), (0.0, 0.5, -0.4))
+    watched = watched_entries((0.0, 0.5), (0.0, 0.5, -0.4), (0.0, 0.5, -0.4))
     held = {"stale": {"caught": True}, "fresh": {"caught": False}}
     return {"arms": {"far": far, "watched": watched} | changes, "held": held | changes}
 
@@ -335,6 +335,7 @@ def drift_results(**changes: Any) -> dict[str, Any]:
         ({"far": far_entries(0.0, 0.2, 0.5, kl=0.1)}, "far: the KL to the starting policy grows above .1"),
         ({"far": far_entries(0.0, 0.2, 0.5, kl=None)}, "far: the KL to the starting policy grows above .1"),
         ({"watched": watched_entries((0.0, 0.5), (0.0, 0.5))}, "watched: it reacted"),
+        ({"watched": watched_entries((0.0, 0.5), (0.0, 0.5, -0.4))}, "watched: it reacted"),
         ({"watched": watched_entries((0.0, 0.5), (1.0, 0.5), (0.0, 0.5))}, "watched: it reacted"),
         ({"watched": watched_entries((0.0, 0.5), (1.0, 0.5), (0.0, 0.5, -0.4))}, "watched: it reacted"),
         ({"watched": watched_entries((1.0, 0.5), (0.0, 0.0), (0.0, 0.5))}, "watched: it reacted"),
@@ -351,7 +352,7 @@ def test_what_the_drift_must_show_fails_alone(changes: Any, criterion: str) -> N
 
 def test_a_reaction_is_alpha_at_0_after_a_finding_or_without_one_a_correction() -> None:
     assert critic_drift.reacted(watched_entries((0.0, 0.5), (1.0, 0.5), (0.0, 0.0), (0.0, 0.0)))
-    assert critic_drift.reacted(watched_entries((0.0, 0.5), (1.0, 0.5, -0.4)))  # the finding came last
+    assert critic_drift.reacted(watched_entries((0.0, 0.5, -0.4), (1.0, 0.5, -0.4)))  # the finding came last
     assert not critic_drift.reacted(watched_entries((0.0, 0.5), (1.0, 0.5)))
 
 
