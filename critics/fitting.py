@@ -26,6 +26,7 @@ from critics.targets import label_counts
 from pipeline.errors import ArtifactError
 from pipeline.failpoints import failpoint
 from pipeline.ids import seed_of
+from pipeline.stopping import StopRequested
 from pipeline.training import Trainer, TrainingRow
 from pipeline.types import Label, Rollout
 
@@ -274,7 +275,6 @@ def fit(
     drop: Callable[[int], None] = _nothing,
     state: dict[str, Any] | None = None,
     checkpoint: Callable[[dict[str, Any]], None] = _nothing,
-    checkpoint_every: int = 0,
     on_update: Callable[[dict[str, float]], None] = _nothing,
     on_evaluation: Callable[[dict[str, Any]], None] = _nothing,
     bootstrap: Bootstrap | None = None,
@@ -292,9 +292,9 @@ def fit(
             a kill, so it must overwrite.
         drop: forgets an evaluation that can no longer become the best.
         state: what `checkpoint` was last given; the trainer must have been restored to the same moment.
-        checkpoint: is given everything but the trainer, JSON-serialisable, whenever it is worth saving.
-        checkpoint_every: also every so many updates; 0: only after evaluations.
-        on_update: sees each update's metrics. Raising here (a stop request) loses nothing saved before.
+        checkpoint: is given everything but the trainer, JSON-serialisable, after each evaluation and where
+            `on_update` was asked to stop.
+        on_update: sees each update's metrics; may raise StopRequested.
         on_evaluation: sees each evaluation.
         bootstrap: makes the targets of the rows anew from the critic's own values at the start of each epoch;
             None keeps the rows' targets.
@@ -305,6 +305,7 @@ def fit(
         ArtifactError: nothing to fit or to validate on.
         ValueError: trainer and state disagree.
         DivergenceError: from the trainer; the weights are those before the update.
+        StopRequested: from `on_update`; what was done is saved.
     """
     from pipeline.losses import critic_loss
 
@@ -355,10 +356,11 @@ def fit(
             "loss_sum": now["loss_sum"] + metrics["value_loss"],
             "loss_count": now["loss_count"] + 1,
         }
-        due = checkpoint_every > 0 and trainer.num_updates % checkpoint_every == 0
-        if due and trainer.num_updates not in plan.evaluations:  # an evaluation saves itself
+        try:
+            on_update(metrics | {"update": trainer.num_updates, "epoch": _epoch(trainer.num_updates, plan)})
+        except StopRequested:
             checkpoint(dict(now))
-        on_update(metrics | {"update": trainer.num_updates, "epoch": _epoch(trainer.num_updates, plan)})
+            raise
     return FitResult(now["converged"], _best(now), tuple(now["evaluations"]), shift, trainer.num_updates)
 
 

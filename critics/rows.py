@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Literal, TypeVar
 
@@ -56,22 +56,28 @@ def class_factors(targets: np.ndarray, weights: np.ndarray) -> tuple[float, floa
 
 
 def critic_rows(
-    rollouts: Sequence[Rollout], labels: Sequence[Label], *, class_balance: ClassBalance = "task"
+    rollouts: Sequence[Rollout],
+    labels: Sequence[Label],
+    *,
+    continuations: Sequence[Rollout] = (),
+    class_balance: ClassBalance = "task",
 ) -> list[TrainingRow]:
-    """Returns one row per labelled rollout, in the order of the rollouts.
+    """Returns one row per labelled rollout, in the order of the rollouts, then of the continuations.
 
-    Columns: `weight` (w of each labelled state, divided by the number of its task's rollouts of attempt 0)
-    and `targets` at value read-outs; `error_weights` and `error_targets` (0 ok, 1 wrong; `unknown` has
-    none) at step ends, where either class has half of the weight. Divide by the update's totals with
-    `normalised` before training.
+    Columns: `weight` (w of each labelled state, divided by the number of its task's rollouts of attempt 0,
+    or of its task's continuations) and `targets` at value read-outs; `error_weights` and `error_targets`
+    (0 ok, 1 wrong; `unknown` has none) at step ends, where either class has half of the weight. Divide by
+    the update's totals with `normalised` before training.
 
     Tasks share alike in what was planned. They cannot in what came out: how many states there are, and
     whether a second attempt was made, depends on the outcomes that label them, so weights that sum to 1 per
-    task would pull V(s_0) towards failures that end early.
+    task would pull V(s_0) towards failures that end early. How many states of a task were continued depends
+    on how its rollouts went, not on how the continuations did, so these share their task's weight.
 
     Args:
         rollouts: the labels' and maybe more.
-        labels: of states of these rollouts.
+        labels: of states of these rollouts and of the continuations.
+        continuations: with labels of their own.
         class_balance: with `label`, `class_factors` of all rows multiply the weights on top.
 
     Raises:
@@ -80,18 +86,23 @@ def critic_rows(
     by_rollout: dict[str, list[Label]] = defaultdict(list)
     for label in labels:
         by_rollout[label.rollout_id].append(label)
-    if strangers := by_rollout.keys() - {rollout.rollout_id for rollout in rollouts}:
+    if strangers := by_rollout.keys() - {r.rollout_id for r in (*rollouts, *continuations)}:
         raise ValueError(f"labels of {len(strangers)} rollouts that were not given, e.g. {min(strangers)}")
     rollouts = [rollout for rollout in rollouts if rollout.rollout_id in by_rollout]
+    continuations = [rollout for rollout in continuations if rollout.rollout_id in by_rollout]
     first_attempts: dict[str, int] = defaultdict(int)
     for rollout in rollouts:
         first_attempts[rollout.task_id] += rollout.attempt == 0
+    continued = Counter(rollout.task_id for rollout in continuations)
+    sharing = [max(1, first_attempts[r.task_id]) for r in rollouts]
+    sharing += [continued[r.task_id] for r in continuations]
+    rollouts = [*rollouts, *continuations]
     verdicts = [[step.verifier_status for step in rollout.steps] for rollout in rollouts]
     class_sizes = [sum(row.count(status) for row in verdicts) for status in ("ok", "wrong")]
     # One class alone teaches the head nothing but a constant, so it gets no weight.
     class_weights = [len(first_attempts) / 2 / size if all(class_sizes) else 0.0 for size in class_sizes]
     rows = []
-    for rollout, statuses in zip(rollouts, verdicts, strict=True):
+    for rollout, statuses, shared_by in zip(rollouts, verdicts, sharing, strict=True):
         num_tokens = len(rollout.prompt_token_ids) + len(rollout.response_token_ids)
         columns = {name: np.zeros(num_tokens, dtype=np.float32) for name in COLUMNS}
         at = value_positions(rollout)
@@ -101,9 +112,7 @@ def critic_rows(
                 raise ValueError(
                     f"label {label.rollout_id}[{label.step_index}] ({label.context}) fits no step"
                 )
-            columns["weight"][at[place]] = state_weight(label.weight) / max(
-                1, first_attempts[rollout.task_id]
-            )
+            columns["weight"][at[place]] = state_weight(label.weight) / shared_by
             columns["targets"][at[place]] = label.target
         for position, status in zip(error_positions(rollout), statuses, strict=True):
             if status != "unknown":

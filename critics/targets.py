@@ -98,6 +98,36 @@ def build_labels(
     return labels, report
 
 
+def continued_labels(continuations: Iterable[Rollout], *, label_policy_digest: str) -> list[Label]:
+    """Returns a label of each state that graded continuations came to after their first one: how they ended.
+
+    The first one was asked about, and its own label counts them. The others lie here because a continuation
+    came by, whatever came after, so its outcome is a fair sample of each in its hidden company. Which
+    companies these are follows from the choice of the first states, as it does for their own labels.
+
+    Args:
+        continuations: of the target policy, with their own steps alone.
+        label_policy_digest: the target policy.
+    """
+    return [
+        Label(
+            rollout_id=rollout.rollout_id,
+            step_index=step.step_index,
+            context=rollout.context,
+            num_continuations=0,
+            num_success=0,
+            outcome=float(_success(rollout)),
+            target=float(_success(rollout)),
+            weight=1.0,
+            label_source="outcome",
+            label_policy_digest=label_policy_digest,
+        )
+        for rollout in continuations
+        if rollout.reward is not None
+        for step in rollout.steps[1:]
+    ]
+
+
 def soft_target(k: int, n: int, outcome: float | None, prior: float, kappa: float) -> float:
     """Returns y: (k + kappa m) / (n + kappa), beside which an own outcome counts for what it does alone.
 

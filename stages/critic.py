@@ -135,6 +135,7 @@ def make(start: Start) -> None:
             "updates": result.num_updates,
             "clusters": data.clusters,
             "labelled_rollouts": data.num_rollouts,
+            **({"continuations": data.num_continued} if settings.fit_continuations else {}),
             **({"ranked_sets": len(data.ranked)} if data.ranked else {}),
             "calibrator": {
                 "slope_low": calibrator.slope_low,

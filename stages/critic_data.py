@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from critics.ranking import RankedSet
 from critics.rows import critic_rows
 from critics.rules import BOOTSTRAPPED, RULES
 from critics.splits import parts_of
-from critics.targets import check_labels
+from critics.targets import check_labels, continued_labels
 from pipeline.errors import ArtifactError
 from pipeline.runner import Start
 from pipeline.tables import labels_from, rollouts_from, tasks_from
@@ -33,6 +33,7 @@ class Data:
         first: a labelled rollout; all were sampled alike.
         clusters: companies of each part.
         num_rollouts: labelled ones of each part.
+        num_continued: continuations that are fitted as well; 0 without `critic.fit_continuations`.
         fit: rows that move the weights.
         validation: states that decide convergence.
         calibration: states that calibrate.
@@ -44,6 +45,7 @@ class Data:
     first: Rollout
     clusters: dict[str, int]
     num_rollouts: dict[str, int]
+    num_continued: int
     fit: list[TrainingRow]
     validation: HeldOut
     calibration: HeldOut
@@ -101,16 +103,24 @@ def data_of(start: Start) -> Data:
     made = start.inputs["labels"].manifest["settings"]["labels"]
     rule = made.get("target", "soft")
     fitted = [label for label in label_lists["fit"] if rule not in RULES or label.label_source == rule]
+    sampled = sampled_of(start) if settings.fit_continuations or settings.rank_weight else []
+    continued: list[Rollout] = []
+    if settings.fit_continuations:
+        continued = continuations_of(sampled, members["fit"], made["num_continuations"], policy)
+        fitted += continued_labels(continued, label_policy_digest=policy)
     data = Data(
         labels=labels,
         first=rollouts[0],
         clusters={part: len({tasks[r.task_id].cluster for r in own}) for part, own in members.items()},
         num_rollouts={part: len(own) for part, own in members.items()},
-        fit=critic_rows(members["fit"], fitted, class_balance=settings.class_balance),
+        num_continued=len(continued),
+        fit=critic_rows(
+            members["fit"], fitted, continuations=continued, class_balance=settings.class_balance
+        ),
         validation=held_out(members["validate"], label_lists["validate"]),
         calibration=outcome_states([r for r in members["calibrate"] if r.policy_digest == policy]),
         bootstrap=bootstrap_of(members["fit"], fitted, rule, made),
-        ranked=ranked_of(start, [r for r in everything if part_of.get(r.rollout_id) == "fit"], made),
+        ranked=ranked_of(start, sampled, [r for r in everything if part_of.get(r.rollout_id) == "fit"], made),
     )
     check_enough(data.fit, data.validation)
     check_states(len(data.calibration.row))
@@ -135,11 +145,43 @@ def bootstrap_of(
     return Bootstrap.of(rows, 0.0 if rule == "td" else made["td_lam"])
 
 
-def ranked_of(start: Start, parents: Sequence[Rollout], made: Mapping[str, Any]) -> tuple[RankedSet, ...]:
+def sampled_of(start: Start) -> list[Rollout]:
+    """Returns everything that the labels stage sampled."""
+    source = start.inputs["labels"]
+    return rollouts_from(source.table("rollouts"), source.table("steps"))
+
+
+def continuations_of(
+    sampled: Iterable[Rollout], parents: Iterable[Rollout], num_continuations: int, policy: str
+) -> list[Rollout]:
+    """Returns the graded continuations of rollouts that came to another state, sibling sets left out.
+
+    Args:
+        sampled: everything that the labels stage sampled.
+        parents: the rollouts.
+        num_continuations: n; siblings have draws from n on.
+        policy: that the labels are for.
+    """
+    ids = {rollout.rollout_id for rollout in parents}
+    return [
+        rollout
+        for rollout in sampled
+        if rollout.parent_rollout_ids[0] in ids
+        and rollout.draw < num_continuations
+        and rollout.reward is not None
+        and rollout.policy_digest == policy
+        and len(rollout.steps) > 1
+    ]
+
+
+def ranked_of(
+    start: Start, sampled: Sequence[Rollout], parents: Sequence[Rollout], made: Mapping[str, Any]
+) -> tuple[RankedSet, ...]:
     """Returns the labels stage's sibling sets of these rollouts, those with a clear pair; none if unused.
 
     Args:
         start: the stage's.
+        sampled: everything that the labels stage sampled.
         parents: rollouts of the companies that fit.
         made: the labels stage's settings.
 
@@ -148,8 +190,6 @@ def ranked_of(start: Start, parents: Sequence[Rollout], made: Mapping[str, Any])
     """
     if not (weight := start.config.critic.rank_weight):
         return ()
-    source = start.inputs["labels"]
-    sampled = rollouts_from(source.table("rollouts"), source.table("steps"))
     sets = ranked_sets(sampled, {r.rollout_id: r for r in parents}, first_draw=made["num_continuations"])
     if not sets:
         raise ArtifactError(

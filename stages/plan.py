@@ -87,7 +87,8 @@ def work_of(config: Config) -> list[Work]:
     siblings = sets * report.sibling_size * (1 + report.num_continuations)
     fitted = report.fit_tasks * turns * report.num_continuations
     heard_in_all = audited * heard + siblings + fitted
-    critic_tokens = int(rollouts * response * config.critic.max_epochs)
+    fitted_rollouts = rollouts + labels * config.critic.fit_continuations
+    critic_tokens = int(fitted_rollouts * response * config.critic.max_epochs)
     actor = config.actor
     tasks = actor.tasks_per_update * actor.updates_per_iteration
     trained = actor.num_iterations * rollouts_of_chain(actor.chain, tasks)

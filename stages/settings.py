@@ -304,6 +304,11 @@ class Critic(Section):
     validate_share: float = Field(
         0.08, gt=0, lt=1, description="clusters that decide convergence; the rest calibrates"
     )
+    fit_continuations: bool = Field(
+        False,
+        description="fit on the states and steps that the continuations of labels came to as well, by how "
+        "they ended: several times the states, nothing more to sample; needs labels.target soft",
+    )
     head_updates: int = Field(50, ge=0, description="phase 1: head only")
     head_learning_rate: float = Field(1e-4, gt=0, description="phase 1")
     learning_rate: float = Field(1e-5, gt=0, description="phase 2: all weights, cosine")
@@ -492,6 +497,16 @@ class Config(Section):
             raise ValueError(
                 f"critic.rank_weight = {self.critic.rank_weight} needs steps to rank: set "
                 "labels.sibling_sets above 0, or critic.rank_weight to 0"
+            )
+        if self.critic.fit_continuations and not self.labels.num_continuations:
+            raise ValueError(
+                "critic.fit_continuations with labels.num_continuations = 0: there are none to fit. Set "
+                "labels.num_continuations above 0, or critic.fit_continuations to false"
+            )
+        if self.critic.fit_continuations and self.labels.target != "soft":
+            raise ValueError(
+                f"critic.fit_continuations with labels.target = {self.labels.target}: a named target is "
+                "fitted on what it names alone. Use labels.target = soft, or critic.fit_continuations = false"
             )
         if self.critic.class_balance == "label" and self.labels.target in ("td", "td_lambda"):
             raise ValueError(

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -23,9 +24,11 @@ from critics.gate import judge
 from critics.logistic import logit, sigmoid
 from critics.model import make_critic
 from critics.quality import measure
-from critics.rows import critic_rows, num_states
+from critics.rows import critic_rows, num_states, state_weight
 from critics.rules import OUTCOME_TURNS
+from critics.targets import continued_labels
 from pipeline.errors import ArtifactError
+from pipeline.stopping import StopRequested
 from pipeline.training.torch import TorchTrainer
 from pipeline.types import Label, Step
 
@@ -141,9 +144,6 @@ def test_a_fit_stopped_anywhere_and_resumed_is_the_same_fit_bit_for_bit(tiny_tru
 
     reference, result = whole()
 
-    class StoppedError(Exception):
-        pass
-
     for stop_at in (3, 4, 7, 9):
         trainer = trainer_of(tiny_trunk)
         saved = {}
@@ -155,12 +155,13 @@ def test_a_fit_stopped_anywhere_and_resumed_is_the_same_fit_bit_for_bit(tiny_tru
 
         def stop(metrics):
             if metrics["update"] == stop_at:  # noqa: B023
-                raise StoppedError
+                raise StopRequested("SIGTERM")
 
-        options = {"seed": 3, "keep": lambda i: None, "checkpoint": checkpoint, "checkpoint_every": 1}
-        with pytest.raises(StoppedError):
+        options = {"seed": 3, "keep": lambda i: None, "checkpoint": checkpoint}
+        with pytest.raises(StopRequested):
             fit(trainer, rows, validation, settings, on_update=stop, **options)
         folder, state = saved["last"]
+        assert json.loads(state)["num_updates"] == stop_at
         again = trainer_of(tiny_trunk)
         again.load_checkpoint(folder)
         resumed = fit(again, rows, validation, settings, seed=3, keep=lambda i: None, state=json.loads(state))
@@ -318,6 +319,49 @@ def test_where_failures_end_early_and_are_tried_again_targets_average_to_the_tru
     )
     found = [np.average(targets[at == i], weights=weights[at == i]) for i in range(3)]
     assert found == pytest.approx(V[:3], abs=0.03)
+
+
+def test_states_that_continuations_came_to_average_to_the_truth_and_change_no_other_weight(
+    early_failures, make_rollout
+) -> None:
+    """Continued are the starts of all and, of those that failed, the next state; failures end early."""
+    rollouts, V = early_failures(16_000)
+    samples = iter(early_failures(48_000, seed=1)[0])
+    continuations = []
+    for parent in rollouts:
+        for start in (0, 1) if not parent.reward and len(parent.steps) > 1 else (0,):
+            sample = next(sample for sample in samples if len(sample.steps) > start)
+            continuations.append(
+                replace(
+                    sample,
+                    rollout_id=f"{parent.rollout_id}-{start}",
+                    task_id=parent.task_id,
+                    parent_rollout_ids=(parent.rollout_id,),
+                    start_step_index=start,
+                    steps=sample.steps[start:],
+                )
+            )
+    labels = continued_labels(continuations, label_policy_digest="p")
+    started = {r.rollout_id: r.start_step_index for r in continuations}
+    # The state that was asked about has its own label.
+    assert all(label.step_index > started[label.rollout_id] for label in labels)
+    alone = critic_rows(rollouts, outcome_labels(rollouts))
+    rows = critic_rows(rollouts, [*outcome_labels(rollouts), *labels], continuations=continuations)
+    added = rows[len(rollouts) :]
+    for before, after in zip(alone, rows, strict=False):
+        np.testing.assert_array_equal(before.columns["weight"], after.columns["weight"])
+    at = np.array([label.step_index for label in labels])
+    weights, targets = (
+        np.concatenate([row.columns[name][row.columns["weight"] > 0] for row in added])
+        for name in ("weight", "targets")
+    )
+    np.testing.assert_array_equal(targets, [label.target for label in labels])
+    found = [np.average(targets[at == i], weights=weights[at == i]) for i in (1, 2, 3)]
+    assert found == pytest.approx(V[1:], abs=0.03)
+    parents = [label.rollout_id.split("-")[0] for label in labels]
+    continued = Counter(name.split("-")[0] for name in {label.rollout_id for label in labels})
+    assert set(continued.values()) == {1, 2}
+    np.testing.assert_allclose(weights, [state_weight(1.0) / continued[name] for name in parents], rtol=1e-6)
 
 
 def test_nothing_to_fit_or_validate_on_is_said_at_once(tiny_trunk, world) -> None:

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from critics.rows import class_factors
+from critics.rows import class_factors, num_states
+from critics.splits import parts_of
+from pipeline.config import load_config
 from stages.critic_data import Data, data_of
+from stages.settings import Config
 
 OUTCOMES_ALONE = "labels.num_continuations=0"
 
@@ -76,3 +79,30 @@ def test_balance_by_class_reaches_the_rows_that_are_fitted(
     low, high = class_factors(targets, before)
     assert abs(high / low - 1) > 0.1  # else there is nothing to see
     np.testing.assert_allclose(after, before * np.where(targets >= 0.5, high, low), rtol=1e-6)
+
+
+def test_continuations_reach_the_rows_of_the_companies_that_fit(
+    chain: Any, tmp_path: Any, data_under: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels")
+    plain, more = (data_under(lab, f"critic.fit_continuations={on}") for on in ("false", "true"))
+    config = load_config(Config, lab.config, [])
+    part_of = parts_of(lab.rollouts("rollouts"), lab.tasks(), config.critic, seed=config.run.seed)
+    longer = [
+        r
+        for r in lab.rollouts("labels")
+        if part_of[r.parent_rollout_ids[0]] == "fit" and r.reward is not None and len(r.steps) > 1
+    ]
+    assert more.num_continued == len(longer) > 0 == plain.num_continued
+    for before, after in zip(plain.fit, more.fit, strict=False):
+        np.testing.assert_array_equal(before.columns["weight"], after.columns["weight"])
+    added = more.fit[len(plain.fit) :]
+    assert [num_states(row) for row in added] == [len(r.steps) - 1 for r in longer]
+    for row, rollout in zip(added, longer, strict=True):
+        assert row.token_ids.tolist() == [*rollout.prompt_token_ids, *rollout.response_token_ids]
+        assert set(row.columns["targets"][row.columns["weight"] > 0]) == {rollout.reward}
+    assert len(more.validation.row) == len(plain.validation.row)
+    assert lab.start("critic", "critic.fit_continuations=true", "labels.target=td") == 2
+    assert "critic.fit_continuations with labels.target = td" in capsys.readouterr().err
+    assert lab.start("critic", "critic.fit_continuations=true", OUTCOMES_ALONE) == 2
+    assert "there are none to fit" in capsys.readouterr().err
