@@ -137,7 +137,7 @@ def test_clusters_are_split_by_hash_into_the_shares_and_no_part_is_empty() -> No
 
 
 def test_without_a_rollout_to_calibrate_on_the_next_move_is_named() -> None:
-    with pytest.raises(ArtifactError, match=r"at least 1 is needed\. Next: more rollouts"):
+    with pytest.raises(ArtifactError, match=r"calibrate the critic\. Next: more rollouts"):
         fit_calibrator(np.zeros(0), np.zeros(0), np.zeros(0), base_logit=0.0)
 
 
