@@ -9,7 +9,7 @@ a share of them), and all are judged on the same audit. Nothing is sampled but b
 themselves and a variant's figures are kept in the seed's folder, so the same command goes on where it was
 stopped. First errors are held against the solver's first fatal step and against the verifiers' events.
 
-Variants: `soft` (the method), `soft@25`, `soft@50` (share of the continuations' tokens), `kappa0`,
+Variants: `soft` (the method), `soft@25`, `soft@50` (share of the continuations' tokens), `kappa<k>`,
 `labels-alone` (without critic.fit_continuations, and so are the rules), one for each target rule, and
 `trunk:layers<k>`, the policy's first k layers as the trunk. Trunks of another make are named by --trunk
 NAME=FOLDER, a model with the policy's tokenizer, or NAME=section.key=value[,...]: the sft stage with these
@@ -217,7 +217,7 @@ class Material:
         labels, _ = build_labels(
             self.rollouts,
             samples,
-            kappa=0.0 if name == "kappa0" else settings.kappa,
+            kappa=float(name.removeprefix("kappa")) if name.startswith("kappa") else settings.kappa,
             label_policy_digest=self.policy_digest,
             seed=self.config.run.seed,
             granularity=settings.granularity,
