@@ -54,16 +54,15 @@ from critics.splits import parts_of
 from critics.targets import build_labels, check_labels, continued_labels
 from pipeline.artifacts import Artifact
 from pipeline.config import load_config
+from pipeline.disk import write_durably
 from pipeline.ids import digest
 from pipeline.statistics import Interval, interval_dict
 from pipeline.tables import rollouts_from, tasks_from
 from pipeline.types import Label, Rollout, Task
-from stages.continuing import is_whole
+from stages.continuing import gone_on, is_whole, samples_of
 from stages.critic import STAGE as CRITIC_STAGE
-from stages.critic_data import continuations_of
 from stages.critic_report import STAGE as REPORT_STAGE
 from stages.labels import STAGE as LABELS_STAGE
-from stages.labels import samples_of
 from stages.settings import Config
 from stages.sibling_sets import ranked_sets
 
@@ -270,11 +269,14 @@ def fitted(
     continued: list[Rollout] = []
     if settings.fit_continuations and rule == "soft":
         # Those of the labels that are given: a share of the budget bought no others.
-        bought = {(label.rollout_id, label.step_index) for label in own if label.num_continuations}
-        sampled = [r for r in material.sampled if (r.parent_rollout_ids[0], r.start_step_index) in bought]
-        n, policy = config.labels.num_continuations, material.policy_digest
-        continued = continuations_of(sampled, rollouts, n, policy)
-        own += continued_labels(continued, label_policy_digest=policy)
+        bought = {
+            StateRef(label.rollout_id, label.step_index, label.context)
+            for label in own
+            if label.num_continuations
+        }
+        samples = {state: of for state, of in material.samples.items() if state in bought}
+        continued = gone_on(samples, material.policy_digest)
+        own += continued_labels(continued, label_policy_digest=material.policy_digest)
     rows = critic_rows(rollouts, own, continuations=continued, class_balance=settings.class_balance)
     ranked = []
     if settings.rank_weight:
@@ -416,9 +418,7 @@ def remembered(path: Path, key: str, make: Callable[[], dict[str, Any]]) -> dict
         return dict(row)
     row = {"key": key} | make()
     path.parent.mkdir(exist_ok=True)
-    whole = path.with_suffix(".part")
-    whole.write_text(json.dumps(row) + "\n", encoding="utf-8")
-    whole.replace(path)
+    write_durably(path, (json.dumps(row) + "\n").encode())
     return row
 
 

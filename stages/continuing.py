@@ -1,9 +1,12 @@
-"""Requests for fresh continuations of a rollout from one of its states."""
+"""Fresh continuations of a rollout from one of its states: requests for them, and what came of them."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from critics.anchors import StateRef
 from pipeline.ids import continuation_id, rollout_id, seed_of
 
 if TYPE_CHECKING:
@@ -46,6 +49,34 @@ def continuations(
             start_step_index=step_index,
         )
         for draw in range(first_draw, first_draw + num)
+    ]
+
+
+def samples_of(
+    sampled: Iterable[Rollout], rollouts: Container[str], num_continuations: int
+) -> dict[StateRef, list[Rollout]]:
+    """Returns the fresh continuations of each chosen state, sibling sets left out.
+
+    Args:
+        sampled: everything that the labels stage sampled.
+        rollouts: ids of the rollouts that the states lie in.
+        num_continuations: n; siblings have draws from n on.
+    """
+    samples: dict[StateRef, list[Rollout]] = defaultdict(list)
+    for sample in sampled:
+        parent = sample.parent_rollout_ids[0]
+        if parent in rollouts and sample.draw < num_continuations:
+            samples[StateRef(parent, sample.start_step_index, sample.context)].append(sample)
+    return samples
+
+
+def gone_on(samples: Mapping[StateRef, Sequence[Rollout]], policy: str) -> list[Rollout]:
+    """Returns the graded continuations by a policy that came to another state."""
+    return [
+        sample
+        for own in samples.values()
+        for sample in own
+        if sample.reward is not None and sample.policy_digest == policy and len(sample.steps) > 1
     ]
 
 

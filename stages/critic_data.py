@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from pipeline.runner import Start
 from pipeline.tables import labels_from, rollouts_from, tasks_from
 from pipeline.training import TrainingRow
 from pipeline.types import Label, Rollout
+from stages.continuing import gone_on, samples_of
 from stages.settings import Critic
 from stages.sibling_sets import ranked_sets
 
@@ -106,7 +107,8 @@ def data_of(start: Start) -> Data:
     sampled = sampled_of(start) if settings.fit_continuations or settings.rank_weight else []
     continued: list[Rollout] = []
     if settings.fit_continuations:
-        continued = continuations_of(sampled, members["fit"], made["num_continuations"], policy)
+        ids = {rollout.rollout_id for rollout in members["fit"]}
+        continued = gone_on(samples_of(sampled, ids, made["num_continuations"]), policy)
         fitted += continued_labels(continued, label_policy_digest=policy)
     data = Data(
         labels=labels,
@@ -149,29 +151,6 @@ def sampled_of(start: Start) -> list[Rollout]:
     """Returns everything that the labels stage sampled."""
     source = start.inputs["labels"]
     return rollouts_from(source.table("rollouts"), source.table("steps"))
-
-
-def continuations_of(
-    sampled: Iterable[Rollout], parents: Iterable[Rollout], num_continuations: int, policy: str
-) -> list[Rollout]:
-    """Returns the graded continuations of rollouts that came to another state, sibling sets left out.
-
-    Args:
-        sampled: everything that the labels stage sampled.
-        parents: the rollouts.
-        num_continuations: n; siblings have draws from n on.
-        policy: that the labels are for.
-    """
-    ids = {rollout.rollout_id for rollout in parents}
-    return [
-        rollout
-        for rollout in sampled
-        if rollout.parent_rollout_ids[0] in ids
-        and rollout.draw < num_continuations
-        and rollout.reward is not None
-        and rollout.policy_digest == policy
-        and len(rollout.steps) > 1
-    ]
 
 
 def ranked_of(

@@ -12,8 +12,7 @@ critic's ranking loss alone.
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from critics.anchors import StateRef, choose_states
@@ -37,7 +36,7 @@ from pipeline.tables import (
 )
 from pipeline.types import Rollout, Task
 from stages.backends import check_installed, make_player, policy_of
-from stages.continuing import continuations
+from stages.continuing import continuations, samples_of
 from stages.rollouts import counts_of, in_plan_order
 from stages.settings import Config
 from stages.shards import play_shards
@@ -181,24 +180,6 @@ def make(start: Start) -> None:
 def tokens_after(rollout: Rollout, step_index: int) -> int:
     """Returns the tokens that the rollout itself sampled from a state on: what a continuation will cost."""
     return sum(rollout.loss_mask[rollout.steps[step_index].token_start :])
-
-
-def samples_of(
-    sampled: Iterable[Rollout], rollouts: Container[str], num_continuations: int
-) -> dict[StateRef, list[Rollout]]:
-    """Returns the fresh continuations of each chosen state, sibling sets left out.
-
-    Args:
-        sampled: everything that the stage sampled.
-        rollouts: ids of the rollouts that the states lie in.
-        num_continuations: n; siblings have draws from n on.
-    """
-    samples: dict[StateRef, list[Rollout]] = defaultdict(list)
-    for sample in sampled:
-        parent = sample.parent_rollout_ids[0]
-        if parent in rollouts and sample.draw < num_continuations:
-            samples[StateRef(parent, sample.start_step_index, sample.context)].append(sample)
-    return samples
 
 
 def sibling_parents(

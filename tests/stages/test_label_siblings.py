@@ -9,8 +9,8 @@ import pytest
 from critics.siblings import distinct_steps
 from critics.splits import parts_of
 from pipeline.errors import ArtifactError
-from stages.critic_data import continuations_of, data_of, ranked_of
-from stages.labels import samples_of
+from stages.continuing import gone_on, samples_of
+from stages.critic_data import data_of, ranked_of
 from stages.sibling_sets import counted_siblings
 
 SETS = ("labels.sibling_sets=12", "labels.sibling_size=4", "labels.sibling_continuations=6")
@@ -91,12 +91,11 @@ def test_the_critic_ranks_sets_of_the_fitting_companies_alone(
 def test_later_states_are_those_of_continuations_and_not_of_siblings(lab: Any) -> None:
     sampled, rollouts = lab.rollouts("labels"), lab.rollouts("rollouts")
     assert any(r.draw >= 2 and len(r.steps) > 1 for r in sampled)
-    found = continuations_of(sampled, rollouts, 2, rollouts[0].policy_digest)
+    samples = samples_of(sampled, {r.rollout_id for r in rollouts}, 2)
+    found = gone_on(samples, rollouts[0].policy_digest)
     assert {r.draw for r in found} == {0, 1}
     assert all(len(r.steps) > 1 for r in found)
-    assert continuations_of(sampled, rollouts[:1], 2, rollouts[0].policy_digest) == [
-        r for r in found if r.parent_rollout_ids == (rollouts[0].rollout_id,)
-    ]
+    assert gone_on(samples, "another policy") == []
 
 
 def test_ranking_without_sets_is_refused(lab: Any, capsys: pytest.CaptureFixture[str]) -> None:
