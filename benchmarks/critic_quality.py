@@ -94,8 +94,9 @@ QUICK = (
     "actor.sampling.max_response_tokens=256",
     "evaluation.sampling.max_response_tokens=256",
     "labels={max_states: 48, num_continuations: 2}",
-    "critic={fit_share: 0.5, validate_share: 0.25, head_updates: 2, head_learning_rate: 0.001, "
-    "learning_rate: 0.0005, max_epochs: 2, batch_states: 64, evaluations_per_epoch: 1}",
+    "critic={fit_share: 0.5, validate_share: 0.25, fit_continuations: true, head_updates: 2, "
+    "head_learning_rate: 0.001, learning_rate: 0.0005, max_epochs: 2, batch_states: 64, "
+    "evaluations_per_epoch: 1}",
     "critic_report={tasks_per_split: 8, draws: 2, num_continuations: 2, bootstrap: 100, guided: false, "
     "sibling_sets: 0, probe_rollouts: 0}",
 )
