@@ -30,12 +30,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks._critics import QUICK, STAGES
 from benchmarks._measuring import RESULTS, ROOT, conclude
-from benchmarks.critic_quality import QUICK
 from benchmarks.demo_seeds import machine_facts
 from pipeline.errors import ArtifactError
 
-STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
 FAR = {
     "actor.kl_coefficient": "1e-6",  # holds nothing; at 0 the KL would not be measured
     "actor.drift.refresh": "never",

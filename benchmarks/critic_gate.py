@@ -24,8 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks._measuring import RESULTS, ROOT, conclude
-from benchmarks.critic_quality import (
+from benchmarks._critics import (
     QUICK,
     STAGES,
     Material,
@@ -35,6 +34,7 @@ from benchmarks.critic_quality import (
     remembered,
     values_of,
 )
+from benchmarks._measuring import RESULTS, ROOT, conclude
 from benchmarks.demo_seeds import machine_facts
 from critics import gate
 from critics.audit import AuditData
@@ -42,6 +42,7 @@ from critics.baselines import BASELINES
 from critics.quality import measure
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError
+from pipeline.ids import digest
 from pipeline.statistics import interval_dict
 from pipeline.types import Label
 from stages.settings import Config, CriticReport
@@ -73,6 +74,11 @@ def shuffled(labels: Sequence[Label], seed: int) -> list[Label]:
 def guided_outcomes(labels: Sequence[Label]) -> list[Label]:
     """Returns what guided rollouts came to, without anything that was sampled from bare states."""
     return [label for label in labels if label.context == "guided" and label.outcome is not None]
+
+
+def of_few_rollouts(labels: Sequence[Label], share: float = 0.1) -> list[Label]:
+    """Returns the labels of a share of the rollouts, chosen by hash: few enough to learn by heart."""
+    return [label for label in labels if int(digest("few", label.rollout_id)[:8], 16) < share * 16**8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +115,12 @@ FITTED = {
     "under-trained": Bad(("converged",), changes=(("max_epochs", 0.25),)),
     "overfitted": Bad(
         ("ece_excess", "skill_over_task_rate"),
-        changes=(("max_epochs", 60.0), ("patience", 10**6), ("weight_decay", 0.0)),
+        lambda labels, _: of_few_rollouts(labels),
+        changes=(
+            LABELS_ALONE,
+            *(("max_epochs", 60.0), ("evaluations_per_epoch", 1), ("batch_states", 64)),
+            *(("patience", 10**6), ("weight_decay", 0.0)),
+        ),
         by_heart=True,
     ),
 }

@@ -27,46 +27,37 @@ import argparse
 import json
 import math
 import os
-import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks._critics import (
+    QUICK,
+    STAGES,
+    Material,
+    audit_of,
+    fitted,
+    make_stages,
+    remembered,
+    values_of,
+)
 from benchmarks._measuring import RESULTS, ROOT, conclude
 from benchmarks.demo_seeds import machine_facts
-from critics.anchors import StateRef
 from critics.audit import AuditData
-from critics.bootstrap import Bootstrap
-from critics.fitting import calibrate, fit, held_out, outcome_states
 from critics.located import first_error
 from critics.quality import measure
-from critics.rows import critic_rows
-from critics.rules import BOOTSTRAPPED, RULES, retarget
-from critics.splits import parts_of
-from critics.targets import build_labels, check_labels, continued_labels
-from pipeline.artifacts import Artifact
+from critics.rules import RULES
 from pipeline.config import load_config
-from pipeline.disk import write_durably
-from pipeline.ids import digest
 from pipeline.statistics import Interval, interval_dict
-from pipeline.tables import rollouts_from, tasks_from
-from pipeline.types import Label, Rollout, Task
-from stages.continuing import gone_on, is_whole, samples_of
-from stages.critic import STAGE as CRITIC_STAGE
-from stages.critic_report import STAGE as REPORT_STAGE
-from stages.labels import STAGE as LABELS_STAGE
 from stages.settings import Config
-from stages.sibling_sets import ranked_sets
 
-STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
 VARIANTS = (
     *("soft", "soft@25", "soft@50", "kappa0", "labels-alone"),
     *RULES,
@@ -82,25 +73,6 @@ TITLES = {
     "first_error_solver": "first error, solver: exact",
     "first_error_events": "first error, events: exact",
 }
-QUICK = (
-    "engine.max_live=64",
-    "training={threads: 1, micro_batch_tokens: 4096}",
-    "tasks={num_companies: 16, num_train: 32, num_val: 8, num_test: 8, level_shares: {1: 1.0}}",
-    "sft={model: {hidden_size: 48, num_layers: 2, num_heads: 2, num_kv_heads: 1, head_dim: 24, "
-    "intermediate_size: 96, vocab_size: 512, initializer_range: 0.12}, num_demonstrations: 192, "
-    "shares: {oracle: 0.3, over_collector: 0.5, noisy_adaptive: 0.2}, num_updates: 100, warmup_updates: 5, "
-    "batch_rows: 16, learning_rate: 0.01}",
-    "rollouts.sampling.max_response_tokens=256",
-    "actor.sampling.max_response_tokens=256",
-    "evaluation.sampling.max_response_tokens=256",
-    "labels={max_states: 48, num_continuations: 2}",
-    "critic={fit_share: 0.5, validate_share: 0.25, fit_continuations: true, head_updates: 2, "
-    "head_learning_rate: 0.001, learning_rate: 0.0005, max_epochs: 2, batch_states: 64, "
-    "evaluations_per_epoch: 1}",
-    "critic_report={tasks_per_split: 8, draws: 2, num_continuations: 2, bootstrap: 100, guided: false, "
-    "sibling_sets: 0, probe_rollouts: 0}",
-)
-"""Settings of --quick: a 60-thousand-parameter policy that shows nothing but that all of this works."""
 QUICK_VARIANTS = ("soft", "soft@50", "kappa0", "monte_carlo", "td", "trunk:layers1")
 AIMS = {"ev": 0.7, "ev_within": 0.5, "rho_a": 0.6}
 MAX_EXCESS = 0.02
@@ -149,203 +121,6 @@ CRITERIA: dict[str, Any] = {
 }
 
 
-class Material:
-    """What all variants of a seed share: rollouts, their continuations, the audit.
-
-    Attributes:
-        config: of the run.
-        folder: of the run.
-        tasks: by id.
-        rollouts: of the rollouts stage.
-        sampled: everything that the labels stage sampled.
-        samples: continuations by state.
-        audited: everything that the audit sampled.
-        values: the audit's values of the critic stage's critic, by rollout.
-        made: how that critic was made.
-        gate: what the gate says of it.
-        policy_digest: of the starting policy.
-        digests: of all of these.
-    """
-
-    def __init__(self, config: Config, folder: Path) -> None:
-        self.config, self.folder = config, folder
-        opened = {name: Artifact.open(folder, name) for name in STAGES}
-        self.tasks: dict[str, Task] = {t.task_id: t for t in tasks_from(opened["tasks"].table("tasks"))}
-
-        def rollouts_of(stage: str) -> list[Rollout]:
-            return rollouts_from(opened[stage].table("rollouts"), opened[stage].table("steps"))
-
-        self.rollouts = rollouts_of("rollouts")
-        self.sampled = rollouts_of("labels")
-        ids = {r.rollout_id for r in self.rollouts}
-        self.samples = samples_of(self.sampled, ids, config.labels.num_continuations)
-        self.values: dict[str, list[float]] = defaultdict(list)
-        for row in opened["critic_report"].table("values").to_pylist():  # by rollout, steps in order
-            self.values[row["rollout_id"]].append(row["value"])
-        self.made = opened["critic"].report
-        self.digests = [opened[name].content_digest for name in STAGES]
-        self.audited = rollouts_of("critic_report")
-        report, self.gate = (
-            json.loads((folder / "critic_report" / f"{name}.json").read_text("utf-8"))
-            for name in ("report", "gate")
-        )
-        self.policy_digest: str = report["policy_digest"]
-
-    def key(self, *asked: Any) -> str:
-        """Returns what a figure follows from: what is asked, settings, all that was sampled, and code."""
-        code = [stage.code_version for stage in (LABELS_STAGE, CRITIC_STAGE, REPORT_STAGE)]
-        return digest(*asked, self.config.critic.model_dump(mode="json"), self.digests, code)
-
-    def share(self, share: float) -> dict[StateRef, list[Rollout]]:
-        """Returns the continuations of states, in hash order, until a share of all their tokens is used."""
-        seed = {r.rollout_id: r.seed for r in self.rollouts}
-        order = sorted(self.samples, key=lambda s: digest("share", seed[s.rollout_id], s.step_index))
-        cost = {s: sum(r.num_trainable_tokens for r in self.samples[s]) for s in order}
-        left, kept = share * sum(cost.values()), {}
-        for state in order:
-            left -= cost[state]
-            if left < 0 and share < 1:
-                break
-            kept[state] = self.samples[state]
-        return kept
-
-    def labels(self, variant: str) -> tuple[list[Label], str, int]:
-        """Returns a variant's labels, checked, their rule, and the tokens that their continuations took."""
-        name, _, percent = variant.partition("@")
-        samples = self.share(int(percent or 100) / 100)
-        settings = self.config.labels
-        labels, _ = build_labels(
-            self.rollouts,
-            samples,
-            kappa=float(name.removeprefix("kappa")) if name.startswith("kappa") else settings.kappa,
-            label_policy_digest=self.policy_digest,
-            seed=self.config.run.seed,
-            granularity=settings.granularity,
-        )
-        rule = name if name in RULES else "soft"
-        if rule != "soft":
-            labels = retarget(labels, self.rollouts, rule, policy=self.policy_digest)
-        check_labels(labels, self.rollouts, list(self.tasks.values()), label_policy_digest=self.policy_digest)
-        tokens = sum(r.num_trainable_tokens for members in samples.values() for r in members)
-        return labels, rule, tokens
-
-
-def fitted(
-    material: Material,
-    labels: list[Label],
-    rule: str,
-    trunk: Path,
-    *,
-    changes: Mapping[str, Any] | None = None,
-    by_heart: bool = False,
-) -> tuple[Any, Any, dict[str, Any]]:
-    """Returns a trainer with the best weights, the calibrator, and how the fit went.
-
-    The clusters are split as the critic stage splits them.
-
-    Args:
-        material: of the seed.
-        labels: of all parts.
-        rule: of the labels.
-        trunk: model folder to start from.
-        changes: settings of the critic section that are other ones.
-        by_heart: keep the last weights in place of the best, and calibrate on the rollouts that were fitted.
-    """
-    import torch
-
-    from critics.model import make_critic
-    from stages.backends import make_trainer
-
-    config = material.config
-    settings = config.critic.model_copy(update=dict(changes or {}))
-    part_of = parts_of(material.rollouts, material.tasks, settings, seed=config.run.seed)
-
-    def part(name: str) -> tuple[list[Rollout], list[Label]]:
-        own = [label for label in labels if part_of[label.rollout_id] == name]
-        ids = {label.rollout_id for label in own}
-        return [r for r in material.rollouts if r.rollout_id in ids], own
-
-    rollouts, own = part("fit")
-    own = [label for label in own if rule == "soft" or label.label_source == rule]
-    continued: list[Rollout] = []
-    if settings.fit_continuations and rule == "soft":
-        # Those of the labels that are given: a share of the budget bought no others.
-        bought = {
-            StateRef(label.rollout_id, label.step_index, label.context)
-            for label in own
-            if label.num_continuations
-        }
-        samples = {state: of for state, of in material.samples.items() if state in bought}
-        continued = gone_on(samples, material.policy_digest)
-        own += continued_labels(continued, label_policy_digest=material.policy_digest)
-    rows = critic_rows(rollouts, own, continuations=continued, class_balance=settings.class_balance)
-    ranked = []
-    if settings.rank_weight:
-        parents = {r.rollout_id: r for r in material.rollouts if part_of.get(r.rollout_id) == "fit"}
-        ranked = ranked_sets(material.sampled, parents, first_draw=config.labels.num_continuations)
-    bootstrap = None
-    if rule in BOOTSTRAPPED:
-        ids = {label.rollout_id for label in own}
-        lam = 0.0 if rule == "td" else config.labels.td_lam
-        bootstrap = Bootstrap.of([r for r in rollouts if r.rollout_id in ids], lam)
-    model = make_critic(trunk)
-    trainer: Any = make_trainer(
-        config, model, head="critic", learning_rate=lambda _: 0.0, weight_decay=settings.weight_decay
-    )
-    stored: dict[int, dict[str, Any]] = {}
-
-    def keep(number: int) -> None:
-        stored[number] = {name: weight.clone() for name, weight in trainer.weights().items()}
-
-    result = fit(
-        trainer,
-        rows,
-        held_out(*part("validate")),
-        settings,
-        seed=config.run.seed,
-        keep=keep,
-        drop=lambda number: stored.pop(number, None),
-        bootstrap=bootstrap,
-        ranked=ranked,
-    )
-    if not by_heart:
-        with torch.no_grad():
-            model.load_state_dict(stored[result.best])
-    calibrating, _ = part("fit" if by_heart else "calibrate")
-    calibration = outcome_states([r for r in calibrating if r.policy_digest == material.policy_digest])
-    calibrator = calibrate(trainer, calibration, base_logit=result.base_logit)
-    facts = {"converged": result.converged, "updates": result.num_updates, "fitted_rows": len(rows)}
-    return trainer, calibrator, facts
-
-
-def values_of(material: Material, trainer: Any, calibrator: Any) -> dict[str, np.ndarray]:
-    """Returns a critic's calibrated values of the audit's bare rollouts."""
-    from critics.contract import read_value_logits
-    from critics.rows import value_positions
-    from pipeline.training import TrainingRow
-
-    whole = [r for r in material.audited if is_whole(r) and r.reward is not None and r.steps and not r.guided]
-    rows = [
-        TrainingRow(np.array((*r.prompt_token_ids, *r.response_token_ids), dtype=np.int32)) for r in whole
-    ]
-    z = read_value_logits(
-        trainer.model, rows, [value_positions(r) for r in whole], material.config.training.micro_batch_tokens
-    )
-    return {
-        r.rollout_id: calibrator(logits, step_index=np.array([step.step_index for step in r.steps]))
-        for r, logits in zip(whole, z, strict=True)
-    }
-
-
-def audit_of(material: Material, values: dict[str, np.ndarray]) -> AuditData:
-    """Returns the seed's audit of a critic, bare states."""
-    from stages.critic_report import audit_data
-
-    bare = [r for r in material.audited if not r.guided]
-    start: Any = SimpleNamespace(config=material.config)
-    return audit_data(start, bare, values, list(material.tasks.values()))
-
-
 def judged(material: Material, values: dict[str, np.ndarray]) -> dict[str, Any]:
     """Returns the figures of a critic on the seed's audit, bare states."""
     config, audit = material.config, audit_of(material, values)
@@ -376,21 +151,6 @@ def with_fatal_steps(audit: AuditData) -> list[Any]:
     return marked
 
 
-def make_stages(
-    config: str, run: str, stages: Sequence[str], settings: Sequence[str], data_dir: Path
-) -> None:
-    """Makes or finishes stages of a run by their commands.
-
-    Raises:
-        SystemExit: one failed; what it made stays.
-    """
-    for stage in stages:
-        command = [sys.executable, "-m", f"stages.{stage}", config, "--run", run, *settings]
-        command.append(f"run.data_dir={json.dumps(str(data_dir))}")
-        if code := subprocess.run(command, cwd=ROOT, check=False).returncode:
-            raise SystemExit(f"{run}: {stage} ended with {code}. The same command goes on")
-
-
 def rows_of_seed(options: argparse.Namespace, seed: int, data_dir: Path) -> list[dict[str, Any]]:
     """Returns a row per variant; those that a former call finished are read."""
     run = f"quality-seed{seed}"
@@ -411,16 +171,6 @@ def rows_of_seed(options: argparse.Namespace, seed: int, data_dir: Path) -> list
         rows.append(remembered(kept, material.key(variant, said), make))
         print_row(rows[-1])
     return rows
-
-
-def remembered(path: Path, key: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Returns the row that a file keeps under this key, or makes and keeps it: a killed call goes on."""
-    if path.is_file() and (row := json.loads(path.read_text("utf-8")))["key"] == key:
-        return dict(row)
-    row = {"key": key} | make()
-    path.parent.mkdir(exist_ok=True)
-    write_durably(path, (json.dumps(row) + "\n").encode())
-    return row
 
 
 def row_of(options: argparse.Namespace, material: Material, variant: str, said: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from benchmarks import critic_drift
 from benchmarks import critic_gate as gate_bench
 from benchmarks import critic_quality as bench
 from benchmarks._measuring import judge
+from critics.anchors import StateRef
 
 
 def interval(value: float | None, low: float | None = None, high: float | None = None) -> dict[str, Any]:
@@ -194,7 +195,7 @@ def test_a_share_of_the_labels_is_whole_states_and_shares_are_nested() -> None:
         return SimpleNamespace(num_trainable_tokens=tokens)
 
     rng = np.random.default_rng(0)
-    states = [bench.StateRef(f"r{i}", 0, "bare") for i in range(60)]
+    states = [StateRef(f"r{i}", 0, "bare") for i in range(60)]
     material: Any = SimpleNamespace(
         rollouts=[SimpleNamespace(rollout_id=f"r{i}", seed=i) for i in range(60)],
         samples={s: [sample(int(rng.integers(5, 40))) for _ in range(2)] for s in states},
