@@ -67,8 +67,6 @@ class FitSettings(Protocol):
     @property
     def error_weight(self) -> float: ...  # noqa: D102
     @property
-    def class_balance(self) -> str: ...  # noqa: D102
-    @property
     def value_loss(self) -> str: ...  # noqa: D102
     @property
     def rank_weight(self) -> float: ...  # noqa: D102
@@ -248,7 +246,8 @@ class FitResult:
         best: number of the evaluation whose weights are the critic: within one standard error of the lowest
             Brier the highest EV_within, or the lowest Brier where that could not be measured.
         evaluations: one dictionary each: number, update, epoch, phase, train_loss, brier, brier_se,
-            ev_within, bias, gain, gain_se, stale.
+            ev_within (these at the level of the validation counts), bias (at the level that was found), gain,
+            gain_se, stale.
         base_logit: b0.
         num_updates: taken.
     """
@@ -422,8 +421,8 @@ def _evaluate(
     seed: int,
 ) -> dict[str, Any]:
     z = validation.logits(trainer) + shift
-    # Weights by class move the level of all values, which calibration undoes: what is left is judged.
-    p = sigmoid(z + level_shift(z, validation) if settings.class_balance == "label" else z)
+    # Each batch moves the level of all values, which calibration sets anyway: what is left is judged.
+    p = sigmoid(z + level_shift(z, validation))
     brier = task_brier(p, validation)
     update = trainer.num_updates
     # A gain counts from the last evaluation that gained a whole standard error: small gains add up.
@@ -451,7 +450,7 @@ def _evaluate(
         "brier": float(brier.mean()),
         "brier_se": paired_se(brier, np.zeros_like(brier), seed),
         "ev_within": ev_within(p, validation),
-        "bias": float(np.mean(p - validation.num_success / n)),
+        "bias": float(np.mean(sigmoid(z) - validation.num_success / n)),
         "gain": gain,
         "gain_se": gain_se,
         "stale": stale,

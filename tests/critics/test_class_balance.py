@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from critics.calibration import fit_calibrator
-from critics.fitting import fit, held_out, level_shift
+from critics.fitting import fit, held_out, level_shift, task_brier
 from critics.logistic import logit, sigmoid
 from critics.rows import MAX_CLASS_RATIO, class_factors, critic_rows
 from pipeline.types import Label
@@ -93,11 +93,15 @@ def test_a_fit_balanced_by_class_is_calibrated_and_converges(tiny_trunk, make_ro
     def keep(number):
         stored[number] = {name: w.clone() for name, w in trainer.weights().items()}
 
-    result = fit(trainer, rows, validation, Settings(class_balance="label"), seed=0, keep=keep)
-    assert abs(result.evaluations[result.best]["bias"]) < 0.01  # judged at the level of the counts
+    result = fit(trainer, rows, validation, Settings(), seed=0, keep=keep)
+    assert result.evaluations[result.best]["bias"] > 0.03
     trainer.model.load_state_dict(stored[result.best])
     z = validation.logits(trainer)
     raw = sigmoid(z + result.base_logit)
+    # What is judged is what calibration leaves: all but the level.
+    judged = task_brier(sigmoid(z + level_shift(z, validation)), validation).mean()
+    assert result.evaluations[result.best]["brier"] == pytest.approx(judged, abs=1e-6)
+    assert judged < task_brier(raw, validation).mean() - 0.001
     truth = np.array(
         [
             (validation.rows[r].token_ids[p] - 20) / NUM_CELLS

@@ -82,7 +82,6 @@ class Settings:
     evaluations_per_epoch: int = 1
     patience: int = 8
     error_weight: float = 0.0
-    class_balance: str = "task"
     value_loss: str = "bce"
     rank_weight: float = 0.0
 
