@@ -15,8 +15,13 @@ Variants: `soft` (the method), `soft@25`, `soft@50` (share of the continuations'
 NAME=FOLDER, a model with the policy's tokenizer, or NAME=section.key=value[,...]: the sft stage with these
 settings on the seed's tasks, in a run of its own; --variants then says `trunk:NAME`.
 
-Two CPU cores take hours: of a seed the stages alone some three quarters of an hour, and each of ten more fits
-several minutes, as the critic stage does. A trunk that sft makes takes as long as sft.
+A second table says what the method's values would explain of the same audit if they were corrected by what
+their reader is not told: the task's level and the verifier's count of wrong steps so far, then the solver's
+V* as well. Boosted trees, fitted to the audit itself in folds by company: a reference, no critic.
+
+Two CPU cores take hours: of a seed the stages alone an hour, and each of ten more fits some ten minutes, as
+the critic stage does. Seeds may be made by commands of their own at one time, --seeds 0 beside --seeds 1; the
+whole command then finds their rows. A trunk that sft makes takes as long as sft.
 Results: benchmarks/results/critic_quality.json, .md (the table) and .svg; with fewer seeds or variants beside
 the runs. Exits 1 if a criterion fails.
 """
@@ -52,6 +57,7 @@ from benchmarks._measuring import RESULTS, ROOT, conclude
 from benchmarks.demo_seeds import machine_facts
 from critics.audit import AuditData
 from critics.located import first_error
+from critics.logistic import logit
 from critics.quality import measure
 from critics.rules import RULES
 from pipeline.config import load_config
@@ -59,7 +65,7 @@ from pipeline.statistics import Interval, interval_dict
 from stages.settings import Config
 
 VARIANTS = (
-    *("soft", "soft@25", "soft@50", "kappa0", "labels-alone"),
+    *("soft", "soft@25", "soft@50", "kappa2", "labels-alone"),
     *RULES,
     *("trunk:layers1", "trunk:layers2"),
 )
@@ -73,7 +79,13 @@ TITLES = {
     "first_error_solver": "first error, solver: exact",
     "first_error_events": "first error, events: exact",
 }
-QUICK_VARIANTS = ("soft", "soft@50", "kappa0", "monte_carlo", "td", "trunk:layers1")
+TOLD = {
+    "its value alone": (),
+    "level, errors so far": ("level", "errors"),
+    "and V*": ("level", "errors", "v_star"),
+}
+"""What the trees of the second table are told beside value and place."""
+QUICK_VARIANTS = ("soft", "soft@50", "kappa2", "monte_carlo", "td", "trunk:layers1")
 AIMS = {"ev": 0.7, "ev_within": 0.5, "rho_a": 0.6}
 MAX_EXCESS = 0.02
 NUM_SEEDS = 3
@@ -134,6 +146,48 @@ def judged(material: Material, values: dict[str, np.ndarray]) -> dict[str, Any]:
     }
 
 
+def told_more(audit: AuditData, names: Sequence[str], seed: int) -> AuditData:
+    """Returns the audit with values that were corrected by what is named, in ten folds by company.
+
+    Args:
+        audit: of a critic.
+        names: of `level`, `errors` (wrong steps so far, as the verifier counts them) and `v_star`.
+        seed: of the trees.
+    """
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.model_selection import GroupKFold
+
+    wrong = {
+        r.rollout_id: np.cumsum([0, *(status == "wrong" for status in r.statuses)]) for r in audit.rollouts
+    }
+    known = {
+        "level": audit.level,
+        "errors": np.array([wrong[r][i] for r, i in zip(audit.rollout_id, audit.step_index, strict=True)]),
+        "v_star": audit.v_star,
+    }
+    seen = [logit(audit.p), audit.step_index, audit.position, *(known[name] for name in names)]
+    X, share, p = np.stack(seen, axis=1).astype(float), audit.k / audit.K, np.zeros(len(audit.p))
+    folds = GroupKFold(min(10, len(set(audit.cluster))))
+    for fit, told in folds.split(X, groups=audit.cluster):
+        trees = HistGradientBoostingClassifier(
+            learning_rate=0.05, max_iter=150, max_leaf_nodes=12, min_samples_leaf=40, random_state=seed
+        )
+        y = np.repeat([1, 0], len(fit))
+        trees.fit(X[[*fit, *fit]], y, sample_weight=np.concatenate([share[fit], 1 - share[fit]]))
+        p[told] = trees.predict_proba(X[told])[:, 1]
+    return replace(audit, p=np.clip(p, 1e-3, 1 - 1e-3))
+
+
+def told_of(material: Material, audit: AuditData) -> dict[str, dict[str, Any]]:
+    """Returns the figures of the second table, by what the trees are told."""
+    resamples, seed = material.config.critic_report.bootstrap, material.config.run.seed
+    found = {
+        name: measure(told_more(audit, names, seed), num_resamples=resamples, seed=seed)
+        for name, names in TOLD.items()
+    }
+    return {name: {x: interval_dict(of[x]) for x in AIMS} for name, of in found.items()}
+
+
 def with_fatal_steps(audit: AuditData) -> list[Any]:
     """Returns the audited rollouts with one `wrong` step at most: the solver's first fatal one."""
     optimal: dict[str, dict[int, float]] = defaultdict(dict)
@@ -191,6 +245,8 @@ def row_of(options: argparse.Namespace, material: Material, variant: str, said: 
         trainer, calibrator, how = fitted(material, labels, rule, trunk, changes=changes)
         facts |= how
         values = values_of(material, trainer, calibrator)
+    if variant == "soft":
+        facts["told"] = told_of(material, audit_of(material, values))
     return facts | judged(material, values)
 
 
@@ -301,7 +357,7 @@ def over_seeds(rows: Sequence[dict[str, Any]], name: str) -> dict[str, float | N
 
 
 def as_markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Returns the table: a line per variant, means over seeds, brackets from lowest to highest bound."""
+    """Returns both tables: a line per variant, means over seeds, brackets from lowest to highest bound."""
     variants = list(dict.fromkeys(row["variant"] for row in rows))
     lines = [
         f"| variant | seeds | label tokens | trunk | converged | {' | '.join(TITLES.values())} |",
@@ -313,6 +369,12 @@ def as_markdown(rows: Sequence[dict[str, Any]]) -> str:
         cells = [f"{tokens:,.0f}", f"{size:,.0f}", f"{sum(row['converged'] for row in own)} of {len(own)}"]
         cells += [cell(over_seeds(own, name)) for name in TITLES]
         lines.append(f"| {variant} | {len(own)} | {' | '.join(cells)} |")
+    if told := [row["told"] for row in rows if "told" in row]:
+        lines += ["", f"| soft, corrected by trees that are told | {' | '.join(TITLES[x] for x in AIMS)} |"]
+        lines.append("|---|" + "---|" * len(AIMS))
+        for name in TOLD:
+            cells = [cell(over_seeds([of[name] for of in told], x)) for x in AIMS]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

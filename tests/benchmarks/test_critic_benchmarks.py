@@ -17,6 +17,8 @@ from benchmarks import critic_gate as gate_bench
 from benchmarks import critic_quality as bench
 from benchmarks._measuring import judge
 from critics.anchors import StateRef
+from critics.audit import AuditData, AuditRollout
+from critics.quality import measure
 
 
 def interval(value: float | None, low: float | None = None, high: float | None = None) -> dict[str, Any]:
@@ -163,6 +165,8 @@ def test_the_table_has_means_over_seeds_and_the_outermost_bounds() -> None:
     assert "- [-, -]" in undefined
     half = bench.as_markdown([row(), row(seed=1, ev=interval(0.6, None, 0.95))])
     assert "0.70 [-, 0.95]" in half  # one seed's bound may lie anywhere
+    told = {name: {x: interval(0.9, 0.8, 1.0) for x in bench.AIMS} for name in bench.TOLD}
+    assert bench.as_markdown([row(told=told), row("td")]).count("0.90 [0.80, 1.00]") == 3 * len(bench.TOLD)
 
 
 def test_the_drawing_has_every_variant_and_every_figure() -> None:
@@ -210,6 +214,44 @@ def test_a_share_of_the_labels_is_whole_states_and_shares_are_nested() -> None:
     for part, share in ((half, 0.5), (quarter, 0.25)):
         assert share * tokens(whole) - 80 < tokens(part) <= share * tokens(whole)
         assert all(part[state] == whole[state] for state in part)
+
+
+def test_trees_that_are_told_of_errors_explain_what_errors_decide_and_no_more() -> None:
+    """V is .8 before the first wrong step and .2 after it; the critic says .5 everywhere."""
+    rng, T, num = np.random.default_rng(0), 6, 240
+    first = rng.integers(0, 2 * T, size=num)  # half of the rollouts have no wrong step
+    rollouts = [
+        AuditRollout(
+            f"r{i}", f"t{i}", "bare", 0.0, statuses=tuple("wrong" if t == e else "ok" for t in range(T))
+        )
+        for i, e in enumerate(first)
+    ]
+    at, place = np.repeat(np.arange(num), T), np.tile(np.arange(T), num)
+    V = np.where(place > first[at], 0.2, 0.8)
+    audit = AuditData(
+        rollout_id=np.array([f"r{i}" for i in at]),
+        step_index=place,
+        context=np.full(len(at), "bare"),
+        task_id=np.array([f"t{i}" for i in at]),
+        cluster=np.array([f"c{i // 4}" for i in at]),
+        level=rng.integers(1, 4, size=num)[at],
+        split=np.full(len(at), "val"),
+        position=place / T,
+        p=np.full(len(at), 0.5),
+        k=rng.binomial(8, V),
+        K=np.full(len(at), 8),
+        v_star=np.full(len(at), np.nan),
+        rollouts=tuple(rollouts),
+    )
+    figures = {
+        names: measure(bench.told_more(audit, names, 0), num_resamples=50, seed=0)
+        for names in ((), ("level",), ("errors",))
+    }
+    assert figures["errors",]["ev"].value > 0.9
+    assert figures["errors",]["rho_a"].value > 0.9
+    # The place alone tells of some of it; a level that means nothing adds nothing.
+    assert figures[()]["ev"].value < 0.2
+    assert abs(figures["level",]["ev"].value - figures[()]["ev"].value) < 0.05
 
 
 def test_the_first_fatal_step_is_the_first_that_lowers_what_could_be_reached(make_known: Any) -> None:
@@ -271,7 +313,7 @@ def test_quick_makes_a_table_shares_what_it_sampled_and_goes_on(tmp_path: Path) 
     assert tuple(rows) == bench.QUICK_VARIANTS
     assert rows["soft@50"]["label_tokens"] <= rows["soft"]["label_tokens"] / 2
     assert rows["trunk:layers1"]["trunk_parameters"] < rows["soft"]["trunk_parameters"]
-    assert (folder / "critic_quality.md").read_text().count("\n") == 2 + len(rows)
+    assert (folder / "critic_quality.md").read_text().count("\n") == 5 + len(rows) + len(bench.TOLD)
     assert (folder / "critic_quality.svg").read_text().startswith("<svg")
 
     # The stage's critic and a fit in this process are the same critic: variants differ in what they vary.
