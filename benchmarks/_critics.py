@@ -182,8 +182,8 @@ def fitted(
     settings = config.critic.model_copy(update=dict(changes or {}))
     part_of = parts_of(material.rollouts, material.tasks, settings, seed=config.run.seed)
 
-    def part(name: str) -> tuple[list[Rollout], list[Label]]:
-        own = [label for label in labels if part_of[label.rollout_id] == name]
+    def part(*names: str) -> tuple[list[Rollout], list[Label]]:
+        own = [label for label in labels if part_of[label.rollout_id] in names]
         ids = {label.rollout_id for label in own}
         return [r for r in material.rollouts if r.rollout_id in ids], own
 
@@ -233,7 +233,7 @@ def fitted(
     if not by_heart:
         with torch.no_grad():
             model.load_state_dict(stored[result.best])
-    calibrating, _ = part("fit" if by_heart else "calibrate")
+    calibrating, _ = part(*(("fit",) if by_heart else ("validate", "calibrate")))
     calibration = outcome_states([r for r in calibrating if r.policy_digest == material.policy_digest])
     calibrator = calibrate(trainer, calibration, base_logit=result.base_logit)
     facts = {"converged": result.converged, "updates": result.num_updates, "fitted_rows": len(rows)}

@@ -1,4 +1,4 @@
-"""Which clusters the critic is fitted, validated and calibrated on."""
+"""Which clusters the critic is fitted, validated and calibrated on; those that validate calibrate as well."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parts_of(
     Args:
         rollouts: of the rollouts stage.
         tasks: by id.
-        shares: of clusters; the rest calibrates.
+        shares: of clusters; those that are left do nothing but calibrate.
         seed: of the split.
 
     Raises:

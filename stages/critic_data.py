@@ -37,7 +37,7 @@ class Data:
         num_continued: continuations that are fitted as well; 0 without `critic.fit_continuations`.
         fit: rows that move the weights.
         validation: states that decide convergence.
-        calibration: states that calibrate.
+        calibration: states that calibrate, of all companies that move no weight.
         bootstrap: makes the fit rows' targets from the critic itself; None for targets that are labels.
         ranked: sibling sets of the companies that fit; empty without `critic.rank_weight`.
     """
@@ -120,7 +120,9 @@ def data_of(start: Start) -> Data:
             members["fit"], fitted, continuations=continued, class_balance=settings.class_balance
         ),
         validation=held_out(members["validate"], label_lists["validate"]),
-        calibration=outcome_states([r for r in members["calibrate"] if r.policy_digest == policy]),
+        calibration=outcome_states(
+            [r for part in ("validate", "calibrate") for r in members[part] if r.policy_digest == policy]
+        ),
         bootstrap=bootstrap_of(members["fit"], fitted, rule, made),
         ranked=ranked_of(start, sampled, [r for r in everything if part_of.get(r.rollout_id) == "fit"], made),
     )

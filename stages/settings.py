@@ -302,7 +302,7 @@ class Critic(Section):
     trunk: str = Field("policy", description="'policy' starts from the sft policy; else a model folder")
     fit_share: float = Field(0.72, gt=0, lt=1, description="clusters to fit on; labels are made for them")
     validate_share: float = Field(
-        0.08, gt=0, lt=1, description="clusters that decide convergence; the rest calibrates"
+        0.08, gt=0, lt=1, description="clusters that decide convergence; they and the rest calibrate"
     )
     fit_continuations: bool = Field(
         False,
