@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
+from critics.fitting import outcome_states
 from critics.splits import split_clusters
 from env.catalog import ENVIRONMENTS, Environment
 from env.demonstrations import Demonstration
@@ -388,20 +389,16 @@ def test_after_a_wrong_critic_trunk_the_corrected_command_is_all_it_takes(
 
 
 @pytest.mark.parametrize(
-    ("patch", "said"),
+    ("fit_alone", "said"),
     [
-        ({"only_part": "fit"}, "0 validation tasks"),
-        (
-            {"without_part": "calibrate"},
-            "no graded rollout of the starting policy lies in the clusters that calibrate",
-        ),
+        (True, "0 validation tasks"),
+        (False, "no graded rollout of the starting policy lies in the clusters that calibrate"),
     ],
-    ids=str,
 )
 def test_too_few_labels_for_a_critic_are_refused_before_any_work(
     chain: Any,
     tmp_path: Path,
-    patch: dict[str, Any],
+    fit_alone: bool,
     said: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -412,13 +409,14 @@ def test_too_few_labels_for_a_critic_are_refused_before_any_work(
     part_of = split_clusters(owner.values(), fit_share=0.5, validate_share=0.25, seed=0)
 
     def stays(label: Label) -> bool:
-        part = part_of[owner[label.rollout_id]]
-        return part == patch.get("only_part", part) and part != patch.get("without_part")
+        return part_of[owner[label.rollout_id]] == "fit" or not fit_alone
 
     monkeypatch.setattr(
         "stages.critic_data.labels_from",
         lambda table: [label for label in labels_from(table) if stays(label)],
     )
+    if not fit_alone:  # as if another policy had played whatever is not fitted
+        monkeypatch.setattr("stages.critic_data.outcome_states", lambda rollouts: outcome_states([]))
     assert lab.start("critic") == 3
     error = capsys.readouterr().err
     assert said in error
