@@ -16,24 +16,23 @@ import numpy as np
 from benchmarks._measuring import ROOT
 from critics.anchors import StateRef
 from critics.audit import AuditData
-from critics.bootstrap import Bootstrap
-from critics.fitting import calibrate, fit, held_out, outcome_states
-from critics.rows import critic_rows
-from critics.rules import BOOTSTRAPPED, RULES, retarget
-from critics.splits import parts_of
-from critics.targets import build_labels, check_labels, continued_labels
+from critics.fitting import calibrate, fit
+from critics.rules import RULES, retarget
+from critics.targets import build_labels, check_labels
 from pipeline.artifacts import Artifact
 from pipeline.disk import write_durably
 from pipeline.ids import digest
 from pipeline.tables import rollouts_from, tasks_from
 from pipeline.types import Label, Rollout, Task
-from stages.continuing import gone_on, is_whole, samples_of
+from stages.continuing import is_whole, samples_of
 from stages.critic import STAGE as CRITIC_STAGE
+from stages.critic_data import data_from
 from stages.critic_report import STAGE as REPORT_STAGE
 from stages.labels import STAGE as LABELS_STAGE
 from stages.settings import Config
-from stages.sibling_sets import ranked_sets
 
+CODE_VERSION = 1
+"""Of the benchmarks of critics: raised with every change of what a kept row says."""
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
 QUICK = (
     "engine.max_live=64",
@@ -115,8 +114,9 @@ class Material:
 
     def key(self, *asked: Any) -> str:
         """Returns what a figure follows from: what is asked, settings, all that was sampled, and code."""
-        code = [stage.code_version for stage in (LABELS_STAGE, CRITIC_STAGE, REPORT_STAGE)]
-        return digest(*asked, self.config.critic.model_dump(mode="json"), self.digests, code)
+        code = [CODE_VERSION, *(stage.code_version for stage in (LABELS_STAGE, CRITIC_STAGE, REPORT_STAGE))]
+        settings = [getattr(self.config, name).model_dump(mode="json") for name in ("labels", "critic")]
+        return digest(*asked, settings, self.digests, code)
 
     def share(self, share: float) -> dict[StateRef, list[Rollout]]:
         """Returns the continuations of states, in hash order, until a share of all their tokens is used."""
@@ -163,7 +163,7 @@ def fitted(
 ) -> tuple[Any, Any, dict[str, Any]]:
     """Returns a trainer with the best weights, the calibrator, and how the fit went.
 
-    The clusters are split as the critic stage splits them.
+    What is fitted, validated and calibrated on is what the critic stage would take.
 
     Args:
         material: of the seed.
@@ -180,36 +180,26 @@ def fitted(
 
     config = material.config
     settings = config.critic.model_copy(update=dict(changes or {}))
-    part_of = parts_of(material.rollouts, material.tasks, settings, seed=config.run.seed)
-
-    def part(*names: str) -> tuple[list[Rollout], list[Label]]:
-        own = [label for label in labels if part_of[label.rollout_id] in names]
-        ids = {label.rollout_id for label in own}
-        return [r for r in material.rollouts if r.rollout_id in ids], own
-
-    rollouts, own = part("fit")
-    own = [label for label in own if rule == "soft" or label.label_source == rule]
-    continued: list[Rollout] = []
-    if settings.fit_continuations and rule == "soft":
-        # Those of the labels that are given: a share of the budget bought no others.
-        bought = {
-            StateRef(label.rollout_id, label.step_index, label.context)
-            for label in own
-            if label.num_continuations
-        }
-        samples = {state: of for state, of in material.samples.items() if state in bought}
-        continued = gone_on(samples, material.policy_digest)
-        own += continued_labels(continued, label_policy_digest=material.policy_digest)
-    rows = critic_rows(rollouts, own, continuations=continued, class_balance=settings.class_balance)
-    ranked = []
-    if settings.rank_weight:
-        parents = {r.rollout_id: r for r in material.rollouts if part_of.get(r.rollout_id) == "fit"}
-        ranked = ranked_sets(material.sampled, parents, first_draw=config.labels.num_continuations)
-    bootstrap = None
-    if rule in BOOTSTRAPPED:
-        ids = {label.rollout_id for label in own}
-        lam = 0.0 if rule == "td" else config.labels.td_lam
-        bootstrap = Bootstrap.of([r for r in rollouts if r.rollout_id in ids], lam)
+    if rule != "soft":
+        settings = settings.model_copy(update={"fit_continuations": False})  # as the configuration demands
+    # A share of the budget bought no other continuations than those that its labels count.
+    bought = {StateRef(x.rollout_id, x.step_index, x.context) for x in labels if x.num_continuations}
+    siblings = config.labels.num_continuations
+    sampled = [
+        r
+        for r in material.sampled
+        if r.draw >= siblings or StateRef(r.parent_rollout_ids[0], r.start_step_index, r.context) in bought
+    ]
+    data = data_from(
+        labels,
+        material.rollouts,
+        sampled,
+        material.tasks,
+        settings,
+        made=config.labels.model_dump() | {"target": rule},
+        seed=config.run.seed,
+        calibrating=("fit",) if by_heart else ("validate", "calibrate"),
+    )
     model = make_critic(trunk)
     trainer: Any = make_trainer(
         config, model, head="critic", learning_rate=lambda _: 0.0, weight_decay=settings.weight_decay
@@ -221,22 +211,20 @@ def fitted(
 
     result = fit(
         trainer,
-        rows,
-        held_out(*part("validate")),
+        data.fit,
+        data.validation,
         settings,
         seed=config.run.seed,
         keep=keep,
         drop=lambda number: stored.pop(number, None),
-        bootstrap=bootstrap,
-        ranked=ranked,
+        bootstrap=data.bootstrap,
+        ranked=data.ranked,
     )
     if not by_heart:
         with torch.no_grad():
             model.load_state_dict(stored[result.best])
-    calibrating, _ = part(*(("fit",) if by_heart else ("validate", "calibrate")))
-    calibration = outcome_states([r for r in calibrating if r.policy_digest == material.policy_digest])
-    calibrator = calibrate(trainer, calibration, base_logit=result.base_logit)
-    facts = {"converged": result.converged, "updates": result.num_updates, "fitted_rows": len(rows)}
+    calibrator = calibrate(trainer, data.calibration, base_logit=result.base_logit)
+    facts = {"converged": result.converged, "updates": result.num_updates, "fitted_rows": len(data.fit)}
     return trainer, calibrator, facts
 
 

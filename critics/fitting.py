@@ -401,7 +401,9 @@ def task_brier(p: np.ndarray, validation: HeldOut) -> np.ndarray:
 
 def level_shift(logits: np.ndarray, validation: HeldOut) -> float:
     """Returns the constant that brings the logits [N] to the level of the validation counts."""
-    counts = validation.num_success, validation.num_samples
+    n = validation.num_samples.astype(np.float64)
+    weights = state_weight(n)  # as `task_brier` weighs them
+    counts = weights * validation.num_success / n, weights
     return float(binomial_regression(np.ones((len(logits), 1)), *counts, ridge=1e-6, offset=logits)[0])
 
 

@@ -65,19 +65,20 @@ def critic_rows(
     """Returns one row per labelled rollout, in the order of the rollouts, then of the continuations.
 
     Columns: `weight` (w of each labelled state, divided by the number of its task's rollouts of attempt 0,
-    or of its task's continuations) and `targets` at value read-outs; `error_weights` and `error_targets`
-    (0 ok, 1 wrong; `unknown` has none) at step ends, where either class has half of the weight. Divide by
-    the update's totals with `normalised` before training.
+    or of its task's graded continuations) and `targets` at value read-outs; `error_weights` and
+    `error_targets` (0 ok, 1 wrong; `unknown` has none) at step ends, where either class has half of the
+    weight. Divide by the update's totals with `normalised` before training.
 
     Tasks share alike in what was planned. They cannot in what came out: how many states there are, and
     whether a second attempt was made, depends on the outcomes that label them, so weights that sum to 1 per
     task would pull V(s_0) towards failures that end early. How many states of a task were continued depends
-    on how its rollouts went, not on how the continuations did, so these share their task's weight.
+    on how its rollouts went, not on how the continuations did, so these share their task's weight, and so
+    do those that ended at once, without a state of their own: where many do, a task is harder than it looks.
 
     Args:
         rollouts: the labels' and maybe more.
         labels: of states of these rollouts and of the continuations.
-        continuations: with labels of their own.
+        continuations: all graded ones; those that came to another state have labels of their own.
         class_balance: with `label`, `class_factors` of all rows multiply the weights on top.
 
     Raises:
@@ -89,11 +90,11 @@ def critic_rows(
     if strangers := by_rollout.keys() - {r.rollout_id for r in (*rollouts, *continuations)}:
         raise ValueError(f"labels of {len(strangers)} rollouts that were not given, e.g. {min(strangers)}")
     rollouts = [rollout for rollout in rollouts if rollout.rollout_id in by_rollout]
-    continuations = [rollout for rollout in continuations if rollout.rollout_id in by_rollout]
     first_attempts: dict[str, int] = defaultdict(int)
     for rollout in rollouts:
         first_attempts[rollout.task_id] += rollout.attempt == 0
     continued = Counter(rollout.task_id for rollout in continuations)
+    continuations = [rollout for rollout in continuations if rollout.rollout_id in by_rollout]
     sharing = [max(1, first_attempts[r.task_id]) for r in rollouts]
     sharing += [continued[r.task_id] for r in continuations]
     rollouts = [*rollouts, *continuations]

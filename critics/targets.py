@@ -371,6 +371,21 @@ def _label_problems(label: Label, rollout: Rollout) -> list[str]:
     return problems
 
 
+def check_continuations(continuations: Sequence[Rollout], first: Rollout) -> None:
+    """Raises ArtifactError, naming the rollout, unless continuations were sampled as the rollouts were.
+
+    Args:
+        continuations: that label the states that they came to.
+        first: one of the rollouts.
+    """
+    for row, continuation in enumerate(continuations):
+        for problem in _rollout_problems(continuation, first):
+            raise ArtifactError(
+                f"continuations: row {row}: rollout {continuation.rollout_id}: {problem}. Next: make labels "
+                "SET=--fresh from these rollouts"
+            )
+
+
 def _rollout_problems(rollout: Rollout, first: Rollout) -> list[str]:
     problems = []
     sampling = (rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_response_tokens)

@@ -70,13 +70,13 @@ def samples_of(
     return samples
 
 
-def gone_on(samples: Mapping[StateRef, Sequence[Rollout]], policy: str) -> list[Rollout]:
-    """Returns the graded continuations by a policy that came to another state."""
+def graded(samples: Mapping[StateRef, Sequence[Rollout]], policy: str) -> list[Rollout]:
+    """Returns the graded continuations by a policy."""
     return [
         sample
         for own in samples.values()
         for sample in own
-        if sample.reward is not None and sample.policy_digest == policy and len(sample.steps) > 1
+        if sample.reward is not None and sample.policy_digest == policy
     ]
 
 

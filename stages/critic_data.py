@@ -14,20 +14,20 @@ from critics.ranking import RankedSet
 from critics.rows import critic_rows
 from critics.rules import BOOTSTRAPPED, RULES
 from critics.splits import parts_of
-from critics.targets import check_labels, continued_labels
+from critics.targets import check_continuations, check_labels, continued_labels
 from pipeline.errors import ArtifactError
 from pipeline.runner import Start
 from pipeline.tables import labels_from, rollouts_from, tasks_from
 from pipeline.training import TrainingRow
-from pipeline.types import Label, Rollout
-from stages.continuing import gone_on, samples_of
+from pipeline.types import Label, Rollout, Task
+from stages.continuing import graded, samples_of
 from stages.settings import Critic
 from stages.sibling_sets import ranked_sets
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What the critic is made from; the parts are disjoint in companies.
+    """What the critic is made from. Fit, validate and calibrate are parts that share no company.
 
     Attributes:
         labels: all of them, checked.
@@ -36,8 +36,8 @@ class Data:
         num_rollouts: labelled ones of each part.
         num_continued: continuations that are fitted as well; 0 without `critic.fit_continuations`.
         fit: rows that move the weights.
-        validation: states that decide convergence.
-        calibration: states that calibrate, of all companies that move no weight.
+        validation: states of `validate` that decide convergence.
+        calibration: states that calibrate, of both parts that move no weight.
         bootstrap: makes the fit rows' targets from the critic itself; None for targets that are labels.
         ranked: sibling sets of the companies that fit; empty without `critic.rank_weight`.
     """
@@ -78,22 +78,62 @@ def trunk_of(start: Start) -> Path:
 
 
 def data_of(start: Start) -> Data:
-    """Returns the labelled rollouts as rows and states, split by company.
+    """Returns the labelled rollouts of a stage's inputs as rows and states, split by company.
 
     Raises:
         ArtifactError: the labels are unusable, or too few to fit, validate and calibrate on.
     """
     settings: Critic = start.config.critic
+    source, made = start.inputs["rollouts"], start.inputs["labels"]
     tasks = {task.task_id: task for task in tasks_from(start.inputs["tasks"].table("tasks"))}
-    labels = labels_from(start.inputs["labels"].table("labels"))
-    source = start.inputs["rollouts"]
+    labels = labels_from(made.table("labels"))
     everything = rollouts_from(source.table("rollouts"), source.table("steps"))
     labelled = {label.rollout_id for label in labels}
-    rollouts = [r for r in everything if r.rollout_id in labelled]
     # Whose chances the labels count; whoever uses the critic compares it with the policy that plays there.
     policy = labels[0].label_policy_digest if labels else ""
+    rollouts = [r for r in everything if r.rollout_id in labelled]
     check_labels(labels, rollouts, list(tasks.values()), label_policy_digest=policy)
-    part_of = parts_of(everything, tasks, settings, seed=start.seed)
+    return data_from(
+        labels,
+        everything,
+        sampled_of(start) if settings.fit_continuations or settings.rank_weight else [],
+        tasks,
+        settings,
+        made=made.manifest["settings"]["labels"],
+        seed=start.seed,
+    )
+
+
+def data_from(
+    labels: list[Label],
+    everything: Sequence[Rollout],
+    sampled: Sequence[Rollout],
+    tasks: Mapping[str, Task],
+    settings: Critic,
+    *,
+    made: Mapping[str, Any],
+    seed: int,
+    calibrating: Sequence[str] = ("validate", "calibrate"),
+) -> Data:
+    """Returns labelled rollouts as rows and states, split by company.
+
+    Args:
+        labels: that passed `check_labels`; those of one target policy.
+        everything: of the rollouts stage.
+        sampled: what the labels stage sampled; needed to fit continuations or to rank sibling steps.
+        tasks: by id.
+        settings: how to split and what to fit.
+        made: the labels stage's settings.
+        seed: of the split.
+        calibrating: parts that calibrate.
+
+    Raises:
+        ArtifactError: continuations that were sampled otherwise, or too few labels to fit, validate and
+            calibrate on.
+    """
+    labelled, policy = {label.rollout_id for label in labels}, labels[0].label_policy_digest
+    rollouts = [r for r in everything if r.rollout_id in labelled]
+    part_of = parts_of(everything, tasks, settings, seed=seed)
     members = {
         part: [r for r in rollouts if part_of[r.rollout_id] == part]
         for part in ("fit", "validate", "calibrate")
@@ -101,30 +141,35 @@ def data_of(start: Start) -> Data:
     label_lists: dict[str, list[Label]] = {part: [] for part in members}
     for label in labels:
         label_lists[part_of[label.rollout_id]].append(label)
-    made = start.inputs["labels"].manifest["settings"]["labels"]
     rule = made.get("target", "soft")
     fitted = [label for label in label_lists["fit"] if rule not in RULES or label.label_source == rule]
-    sampled = sampled_of(start) if settings.fit_continuations or settings.rank_weight else []
     continued: list[Rollout] = []
+    later: list[Label] = []
     if settings.fit_continuations:
         ids = {rollout.rollout_id for rollout in members["fit"]}
-        continued = gone_on(samples_of(sampled, ids, made["num_continuations"]), policy)
-        fitted += continued_labels(continued, label_policy_digest=policy)
+        continued = graded(samples_of(sampled, ids, made["num_continuations"]), policy)
+        check_continuations(continued, rollouts[0])
+        later = continued_labels(continued, label_policy_digest=policy)
     data = Data(
         labels=labels,
         first=rollouts[0],
         clusters={part: len({tasks[r.task_id].cluster for r in own}) for part, own in members.items()},
         num_rollouts={part: len(own) for part, own in members.items()},
-        num_continued=len(continued),
+        num_continued=len({label.rollout_id for label in later}),
         fit=critic_rows(
-            members["fit"], fitted, continuations=continued, class_balance=settings.class_balance
+            members["fit"],
+            [*fitted, *later],
+            continuations=continued,
+            class_balance=settings.class_balance,
         ),
         validation=held_out(members["validate"], label_lists["validate"]),
         calibration=outcome_states(
-            [r for part in ("validate", "calibrate") for r in members[part] if r.policy_digest == policy]
+            [r for part in calibrating for r in members[part] if r.policy_digest == policy]
         ),
         bootstrap=bootstrap_of(members["fit"], fitted, rule, made),
-        ranked=ranked_of(start, sampled, [r for r in everything if part_of.get(r.rollout_id) == "fit"], made),
+        ranked=ranked_of(
+            sampled, [r for r in everything if part_of.get(r.rollout_id) == "fit"], settings, made
+        ),
     )
     check_enough(data.fit, data.validation)
     check_states(len(data.calibration.row))
@@ -156,20 +201,20 @@ def sampled_of(start: Start) -> list[Rollout]:
 
 
 def ranked_of(
-    start: Start, sampled: Sequence[Rollout], parents: Sequence[Rollout], made: Mapping[str, Any]
+    sampled: Sequence[Rollout], parents: Sequence[Rollout], settings: Critic, made: Mapping[str, Any]
 ) -> tuple[RankedSet, ...]:
     """Returns the labels stage's sibling sets of these rollouts, those with a clear pair; none if unused.
 
     Args:
-        start: the stage's.
         sampled: everything that the labels stage sampled.
         parents: rollouts of the companies that fit.
+        settings: of the critic.
         made: the labels stage's settings.
 
     Raises:
         ArtifactError: they are to be ranked and there are none.
     """
-    if not (weight := start.config.critic.rank_weight):
+    if not (weight := settings.rank_weight):
         return ()
     sets = ranked_sets(sampled, {r.rollout_id: r for r in parents}, first_draw=made["num_continuations"])
     if not sets:

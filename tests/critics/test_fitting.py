@@ -358,9 +358,37 @@ def test_states_that_continuations_came_to_average_to_the_truth_and_change_no_ot
     found = [np.average(targets[at == i], weights=weights[at == i]) for i in (1, 2, 3)]
     assert found == pytest.approx(V[1:], abs=0.03)
     parents = [label.rollout_id.split("-")[0] for label in labels]
-    continued = Counter(name.split("-")[0] for name in {label.rollout_id for label in labels})
+    continued = Counter(name.split("-")[0] for name in started)
     assert set(continued.values()) == {1, 2}
     np.testing.assert_allclose(weights, [state_weight(1.0) / continued[name] for name in parents], rtol=1e-6)
+
+
+def test_where_hidden_luck_ends_continuations_early_the_others_weigh_no_more_for_it(make_rollout) -> None:
+    """Easy and hard tasks look alike: the first step ends 1 and 3 in 5 continuations, as failures."""
+    rng = np.random.default_rng(0)
+    ending, winning = np.array([0.2, 0.6]), np.array([0.8, 0.3])
+    truth = ((1 - ending) * winning).sum() / (1 - ending).sum()  # of the second state, over both kinds
+    rollouts, continuations = [], []
+    for i in range(4000):
+        kind = i % 2
+        rollouts.append(make_rollout(f"r{i}", task=f"t{i}", reward=0.0))
+        for draw in range(4):
+            steps = 1 if rng.random() < ending[kind] else 2
+            won = steps == 2 and rng.random() < winning[kind]
+            name = f"r{i}-{draw}"
+            continuations.append(make_rollout(name, task=f"t{i}", num_steps=steps, reward=float(won)))
+    labels = continued_labels(continuations, label_policy_digest="policy-0")
+    rows = critic_rows(rollouts, labels, continuations=continuations)
+    assert len(rows) == len(labels) < len(continuations)
+    weights, targets = (
+        np.concatenate([row.columns[name][row.columns["weight"] > 0] for row in rows])
+        for name in ("weight", "targets")
+    )
+    assert np.average(targets, weights=weights) == pytest.approx(truth, abs=0.015)
+    # The share of those that came to it, taken task by task, would be too high.
+    of_task = Counter(label.rollout_id.split("-")[0] for label in labels)
+    alone = [1 / of_task[label.rollout_id.split("-")[0]] for label in labels]
+    assert abs(np.average(targets, weights=alone) - truth) > 0.03
 
 
 def test_nothing_to_fit_or_validate_on_is_said_at_once(tiny_trunk, world) -> None:
