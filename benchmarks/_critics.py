@@ -132,7 +132,10 @@ class Material:
         return kept
 
     def labels(self, variant: str) -> tuple[list[Label], str, int]:
-        """Returns a variant's labels, checked, their rule, and the tokens that their continuations took."""
+        """Returns a variant's labels, checked, their rule, and the tokens of the continuations in its targets.
+
+        Whatever the rule, continuations of validating companies decide when a fit ends.
+        """
         name, _, percent = variant.partition("@")
         samples = self.share(int(percent or 100) / 100)
         settings = self.config.labels
@@ -148,8 +151,8 @@ class Material:
         if rule != "soft":
             labels = retarget(labels, self.rollouts, rule, policy=self.policy_digest)
         check_labels(labels, self.rollouts, list(self.tasks.values()), label_policy_digest=self.policy_digest)
-        tokens = sum(r.num_trainable_tokens for members in samples.values() for r in members)
-        return labels, rule, tokens
+        counted = samples.values() if rule == "soft" else ()
+        return labels, rule, sum(r.num_trainable_tokens for members in counted for r in members)
 
 
 def fitted(

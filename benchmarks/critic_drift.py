@@ -3,14 +3,15 @@
     python benchmarks/critic_drift.py --config configs/phone-l3-tiny.yaml --run quality-seed0
     python benchmarks/critic_drift.py --quick          # after critic_quality.py --quick: a minute, no figures
 
-Wants a run whose stages up to critic_report are made. Its actor is trained twice more, in runs of their own
-that link these stages, with a KL term too small to hold it and a larger step, a paid check every few updates:
+Makes or finishes the run up to critic_report. Its actor is trained twice more, in runs of their own that
+link these stages, with a KL term too small to hold it and a larger step, a paid check every few updates. Most
+companies of its tasks are those that the critic was fitted on, as in any actor's training:
 
     far      every reaction off: the curve of the free and the paid checks against iteration and KL
     watched  reactions on (no refresh): what is recalibrated, and when the step weight goes to zero
 
-Then the critic of the starting policy is held beside fresh rollouts of the far actor (stale) and of the
-starting policy (fresh) by the same checks. The stale one must be caught, the fresh one must not.
+Then the critic of the starting policy is held beside fresh rollouts of `val` tasks, by the far actor (stale)
+and by the starting policy (fresh), with the same checks. Stale must be caught, fresh must not.
 Results: benchmarks/results/critic_drift.json and .svg. The same command goes on where it was stopped. Exits
 1 if a criterion fails.
 """
@@ -30,7 +31,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks._critics import QUICK, STAGES
+from benchmarks._critics import QUICK, STAGES, make_stages
 from benchmarks._measuring import RESULTS, ROOT, conclude
 from benchmarks.demo_seeds import machine_facts
 from pipeline.errors import ArtifactError
@@ -139,7 +140,7 @@ def held_beside(options: argparse.Namespace, data_dir: Path, folder: Path) -> di
         item_done=lambda: None,
     )
     source = Artifact.open(data_dir / options.run, "tasks")
-    tasks = [task for task in tasks_from(source.table("tasks")) if task.split == "train"]
+    tasks = [task for task in tasks_from(source.table("tasks")) if task.split == "val"]
     critic = load_critic(config, data_dir / options.run / "critic" / "critic")
     watch = Watch(start, critic, tasks)
     policy = load_policy(folder)
@@ -221,10 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     as_committed = all(getattr(options, name) == parser.get_default(name) for name in shaping)
     as_committed &= not options.settings
     path = options.results or (RESULTS if as_committed else data_dir) / "critic_drift.json"
-    if not (data_dir / options.run / "critic_report" / "manifest.json").is_file():
-        raise SystemExit(
-            f"{data_dir / options.run} has no finished critic_report; make it, or name another --run"
-        )
+    make_stages(options.config, options.run, STAGES, options.settings, data_dir)
     try:
         arms = {arm: run_arm(options, data_dir, arm) for arm in ARMS}
         held = {

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +39,7 @@ from benchmarks._measuring import RESULTS, ROOT, conclude
 from benchmarks.demo_seeds import machine_facts
 from critics import gate
 from critics.audit import AuditData
-from critics.baselines import BASELINES
+from critics.baselines import constant, task_rate
 from critics.quality import measure
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError
@@ -98,12 +99,25 @@ class Bad:
     by_heart: bool = False
 
 
-NO_CRITICS = {
-    "constant": ("ev", "ev_within", "rho_a"),
-    "position": ("skill_over_position",),
-    "task_rate": ("ev_within", "rho_a"),
+def by_step(material: Material, audit: AuditData) -> np.ndarray:
+    """Returns [N] the share of successes of the bare rollouts of the training tasks that came to the step."""
+    counts: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for rollout in material.rollouts:
+        if rollout.reward is not None and not rollout.guided:
+            for step in rollout.steps:
+                for place in (-1, step.step_index):  # -1: all of them, for a step that none came to
+                    counts[place][0] += rollout.reward
+                    counts[place][1] += 1
+    rate = {place: won / number for place, (won, number) in counts.items()}
+    return np.array([rate.get(int(step), rate[-1]) for step in audit.step_index])
+
+
+NO_CRITICS: dict[str, tuple[Callable[[Material, AuditData], np.ndarray], tuple[str, ...]]] = {
+    "constant": (lambda _, audit: constant(audit), ("ev", "ev_within", "rho_a")),
+    "position": (by_step, ("skill_over_position",)),
+    "task_rate": (lambda _, audit: task_rate(audit), ("ev_within", "rho_a")),
 }
-"""What knows no steps, of `critics.baselines` -> conditions that it must fail."""
+"""What knows no steps: its values, and conditions that it must fail."""
 LABELS_ALONE = ("fit_continuations", False)
 """What is wrong with these labels is not to be mended by states that they do not hold."""
 FITTED = {
@@ -152,8 +166,8 @@ def rows_of(material: Material) -> list[dict[str, Any]]:
 
     own = audit_of(material, {name: np.array(of) for name, of in material.values.items()})
     rows = [stood(METHOD, (), own, material.made["converged"])]
-    for name, reasons in NO_CRITICS.items():
-        rows.append(stood(name, reasons, replace(own, p=BASELINES[name](own)), converged=True))
+    for name, (values, reasons) in NO_CRITICS.items():
+        rows.append(stood(name, reasons, replace(own, p=values(material, own)), converged=True))
     for row in rows:
         print_row(row)
     labels, rule, _ = material.labels(METHOD)
@@ -217,7 +231,10 @@ CRITERIA: dict[str, Any] = {
     ),
     **{
         f"{name}: refused for {' and '.join(reasons)}": lambda r, n=name: refused(r, n)
-        for name, reasons in (NO_CRITICS | {name: bad.reasons for name, bad in FITTED.items()}).items()
+        for name, reasons in (
+            *((name, reasons) for name, (_, reasons) in NO_CRITICS.items()),
+            *((name, bad.reasons) for name, bad in FITTED.items()),
+        )
     },
 }
 

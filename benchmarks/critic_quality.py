@@ -15,7 +15,8 @@ Variants: `soft` (the method), `soft@25`, `soft@50` (share of the continuations'
 NAME=FOLDER, a model with the policy's tokenizer, or NAME=section.key=value[,...]: the sft stage with these
 settings on the seed's tasks, in a run of its own; --variants then says `trunk:NAME`.
 
-A second table says what the method's values would explain of the same audit if they were corrected by what
+A second table has the method by level and by split; `val` has other tasks of companies that it was fitted
+on. A third says what its values would explain of the same audit if they were corrected by what
 their reader is not told: the task's level and the verifier's count of wrong steps so far, then the solver's
 V* as well. Boosted trees, fitted to the audit itself in folds by company: a reference, no critic.
 
@@ -55,7 +56,7 @@ from benchmarks._critics import (
 )
 from benchmarks._measuring import RESULTS, ROOT, conclude
 from benchmarks.demo_seeds import machine_facts
-from critics.audit import AuditData
+from critics.audit import AuditData, AuditRollout
 from critics.located import first_error
 from critics.logistic import logit
 from critics.quality import measure
@@ -84,7 +85,7 @@ TOLD = {
     "level, errors so far": ("level", "errors"),
     "and V*": ("level", "errors", "v_star"),
 }
-"""What the trees of the second table are told beside value and place."""
+"""What the trees of the third table are told beside value and place."""
 QUICK_VARIANTS = ("soft", "soft@50", "kappa2", "monte_carlo", "td", "trunk:layers1")
 AIMS = {"ev": 0.7, "ev_within": 0.5, "rho_a": 0.6}
 MAX_EXCESS = 0.02
@@ -127,8 +128,10 @@ CRITERIA: dict[str, Any] = {
     "aim: calibration error within .02 of its floor": lambda r: all(
         row["ece_excess"]["value"] <= MAX_EXCESS for row in of_soft(r)
     ),
-    "first errors measured against solver and events": lambda r: all(
-        row[f"first_error_{who}"]["num_wrong"] > 0 for row in r["rows"] for who in ("solver", "events")
+    "first errors: located better than by a constant value, against solver and events": lambda r: all(
+        row[f"first_error_{who}"]["f1"]["value"] > row[f"first_error_{who}"]["f1_of_constant"]
+        for row in of_soft(r)
+        for who in ("solver", "events")
     ),
 }
 
@@ -137,13 +140,34 @@ def judged(material: Material, values: dict[str, np.ndarray]) -> dict[str, Any]:
     """Returns the figures of a critic on the seed's audit, bare states."""
     config, audit = material.config, audit_of(material, values)
     found = measure(audit, num_resamples=config.critic_report.bootstrap, seed=config.run.seed)
-    located = {"events": first_error(audit.rollouts), "solver": first_error(with_fatal_steps(audit))}
+    located = {"events": located_by(audit.rollouts), "solver": located_by(with_fatal_steps(audit))}
     return {name: interval_dict(found[name]) for name in (*SHOWN, "ece", "rmse", "bias")} | {
         f"first_error_{who}": {
             name: interval_dict(x) if isinstance(x, Interval) else x for name, x in of.items()
         }
         for who, of in located.items()
     }
+
+
+def located_by(rollouts: Sequence[AuditRollout]) -> dict[str, Any]:
+    """Returns `first_error` of the rollouts, and the F1 of a value that never changes: a fall at the end."""
+    constant = first_error([replace(r, values=(0.5,) * len(r.values)) for r in rollouts])
+    return first_error(rollouts) | {"f1_of_constant": constant["f1"].value}
+
+
+def parts_of_audit(material: Material, audit: AuditData) -> list[dict[str, Any]]:
+    """Returns the figures of the second table, a row per level and per split."""
+    resamples, seed = material.config.critic_report.bootstrap, material.config.run.seed
+    masks = {f"level {level}": audit.level == level for level in np.unique(audit.level)}
+    masks |= {str(split): audit.split == split for split in np.unique(audit.split)}
+    rows = []
+    for name, mask in masks.items():
+        part = audit.where(mask)
+        found = measure(part, num_resamples=resamples, seed=seed)
+        rows.append(
+            {"part": name, "states": len(part)} | {x: interval_dict(found[x]) for x in (*AIMS, "ece_excess")}
+        )
+    return rows
 
 
 def told_more(audit: AuditData, names: Sequence[str], seed: int) -> AuditData:
@@ -179,7 +203,7 @@ def told_more(audit: AuditData, names: Sequence[str], seed: int) -> AuditData:
 
 
 def told_of(material: Material, audit: AuditData) -> dict[str, dict[str, Any]]:
-    """Returns the figures of the second table, by what the trees are told."""
+    """Returns the figures of the third table, by what the trees are told."""
     resamples, seed = material.config.critic_report.bootstrap, material.config.run.seed
     found = {
         name: measure(told_more(audit, names, seed), num_resamples=resamples, seed=seed)
@@ -246,7 +270,8 @@ def row_of(options: argparse.Namespace, material: Material, variant: str, said: 
         facts |= how
         values = values_of(material, trainer, calibrator)
     if variant == "soft":
-        facts["told"] = told_of(material, audit_of(material, values))
+        audit = audit_of(material, values)
+        facts |= {"parts": parts_of_audit(material, audit), "told": told_of(material, audit)}
     return facts | judged(material, values)
 
 
@@ -357,7 +382,7 @@ def over_seeds(rows: Sequence[dict[str, Any]], name: str) -> dict[str, float | N
 
 
 def as_markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Returns both tables: a line per variant, means over seeds, brackets from lowest to highest bound."""
+    """Returns all tables: a line per variant, means over seeds, brackets from lowest to highest bound."""
     variants = list(dict.fromkeys(row["variant"] for row in rows))
     lines = [
         f"| variant | seeds | label tokens | trunk | converged | {' | '.join(TITLES.values())} |",
@@ -369,6 +394,14 @@ def as_markdown(rows: Sequence[dict[str, Any]]) -> str:
         cells = [f"{tokens:,.0f}", f"{size:,.0f}", f"{sum(row['converged'] for row in own)} of {len(own)}"]
         cells += [cell(over_seeds(own, name)) for name in TITLES]
         lines.append(f"| {variant} | {len(own)} | {' | '.join(cells)} |")
+    if parts := [part for row in rows for part in row.get("parts", ())]:
+        shown = (*AIMS, "ece_excess")
+        lines += ["", f"| soft, by part of the audit | states | {' | '.join(TITLES[x] for x in shown)} |"]
+        lines.append("|---|---|" + "---|" * len(shown))
+        for name in dict.fromkeys(part["part"] for part in parts):
+            own = [part for part in parts if part["part"] == name]
+            cells = [f"{sum(part['states'] for part in own):,}", *(cell(over_seeds(own, x)) for x in shown)]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
     if told := [row["told"] for row in rows if "told" in row]:
         lines += ["", f"| soft, corrected by trees that are told | {' | '.join(TITLES[x] for x in AIMS)} |"]
         lines.append("|---|" + "---|" * len(AIMS))

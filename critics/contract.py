@@ -181,10 +181,13 @@ class FrozenCritic:
             if len(self.contract.families) != 1:
                 raise ValueError(f"this critic has families {self.contract.families}; say each rollout's")
             families = [self.contract.families[0]] * len(rollouts)
-        for rollout in rollouts:
-            self.check_matches(
-                tokenizer_digest=rollout.tokenizer_digest, template_digest=rollout.template_digest
-            )
+        for row, rollout in enumerate(rollouts):
+            try:
+                self.check_matches(
+                    tokenizer_digest=rollout.tokenizer_digest, template_digest=rollout.template_digest
+                )
+            except ArtifactError as error:
+                raise ArtifactError(f"row {row}, rollout {rollout.rollout_id}: {error}") from error
         unknown = set(families) - set(self.contract.families)
         if unknown or len(families) != len(rollouts):
             raise ValueError(

@@ -201,17 +201,17 @@ def opening(
     parts = [
         f"{'PASS' if good else 'FAIL'}. This critic estimates the chance that policy {policy_digest[:12]} "
         "solves an unseen task from a given step.",
-        f"It explains {_percent(measures['ev'])} of the differences between states, "
-        f"{_percent(measures['ev_within'])} within one rollout (0 = useless for steps).",
+        f"It explains {percent(measures['ev'])} of the differences between states, "
+        f"{percent(measures['ev_within'])} within one rollout (0 = useless for steps).",
     ]
     if math.isfinite(measures["sign_agreement"].value):  # two continuations a state make no step clear
         parts.append(
             "Where a step clearly changed that chance, it sees the direction in "
-            f"{_percent(measures['sign_agreement'])} (a coin: 50 %)."
+            f"{percent(measures['sign_agreement'])} (a coin: 50 %)."
         )
     if sibling_pairs is not None and math.isfinite(sibling_pairs.value):
         parts.append(
-            f"Of two clearly different next steps it prefers the better in {_percent(sibling_pairs)} "
+            f"Of two clearly different next steps it prefers the better in {percent(sibling_pairs)} "
             "(chance 50 %)."
         )
     ece, floor = measures["ece"].value, measures["ece_floor"].value
@@ -236,7 +236,8 @@ def opening(
     return " ".join(parts)
 
 
-def _percent(interval: Interval) -> str:
+def percent(interval: Interval) -> str:
+    """Returns a share with its bounds as text."""
     if math.isnan(interval.value):
         return "an undefined share"
     if not (math.isfinite(interval.low) and math.isfinite(interval.high)):

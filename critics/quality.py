@@ -76,7 +76,7 @@ def measure(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> di
     """Returns every measure of all audited states by name; NaN where undefined.
 
     Error: `rmse`, `mae` (not debiased), `bias`. Explained variance: `ev`, `ev_within`. Steps: `rho_a`,
-    `spearman_a`, `adv_rmse`, `sign_agreement`, `flattening` (SD(A)/SD(Ahat)), `slope_a` (of A on Ahat).
+    `cov_a`, `spearman_a` (not debiased), `adv_rmse`, `sign_agreement`, `flattening` (SD(A)/SD(Ahat)), `slope_a` (of A on Ahat).
     Skill: `brier`, `nll`, `skill_over_constant`, `skill_over_task_rate`, `skill_over_position`. Calibration:
     `ece`, `ece_floor` (no bounds), `ece_excess`, `reliability`, `resolution`, `uncertainty`,
     `logit_slope`, `logit_intercept`. Ranking: `auroc`, `auprc`, `auroc_within_task`. Solver: `p_where_lost`
@@ -464,7 +464,7 @@ def length_bins(audit: AuditData) -> np.ndarray:
 
 
 SLICE_KINDS = ("level", "position", "length", "split", "context")
-SLICE_METRICS = ("ev", "ev_within", "bias", "rmse", "skill_over_task_rate", "auroc", "auprc")
+SLICE_METRICS = ("ev", "ev_within", "rho_a", "bias", "rmse", "skill_over_task_rate", "auroc", "auprc")
 
 
 def slices(
@@ -487,7 +487,7 @@ def slices(
         for name in sorted(set(key.tolist())):
             part = audit.where(key == name)
             by_sums = _Measured(part.cluster, num_resamples, seed)
-            found = _errors(part, by_sums)
+            found = _errors(part, by_sums) | _steps(part, by_sums)
             found |= _skills(part, by_sums) | _ranking(part, by_sums, num_resamples, seed)
             label = f"{name * 20}-{name * 20 + 20} %" if kind == "position" else str(name)
             rows.append(

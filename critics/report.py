@@ -27,7 +27,7 @@ from critics.quality import (
     sizes,
     slices,
 )
-from critics.siblings import NUM_REFERENCE, Siblings, sibling_measures
+from critics.siblings import Siblings, reference_size, sibling_measures
 from pipeline.ids import digest
 from pipeline.statistics import Interval, interval_dict, wilson
 
@@ -141,7 +141,11 @@ def build_report(
         "baselines": _baselines(bare, num_resamples, seed),
         "fitted": _fitted(fitted, num_resamples, seed),
         "bias_by_level_and_position": _bias_grid(bare, num_resamples, seed),
-        "siblings": {"num_sets": num_sets} | {name: interval_dict(x) for name, x in told.items()},
+        "siblings": {
+            "num_sets": num_sets,
+            "reference_size": 0 if siblings is None else reference_size(siblings.K),
+        }
+        | {name: interval_dict(x) for name, x in told.items()},
         "probes": probe_table(changes, max_rise=max_probe_rise),
         "length_correlations": {
             name: {kind: interval_dict(x) for kind, x in of.items()}
@@ -164,26 +168,32 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _weakest(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Returns the slice with the lowest explained variance among those of a useful size, in words.
+    """Returns the slice of a useful size in which values are farthest from the truth, in words.
 
-    How long a rollout became is hindsight: what a critic cannot know of it is no weakness.
+    Not the one that explains least: where states hardly differ, there is little to explain and all but any
+    error is more than that. How long a rollout became is hindsight: what a critic cannot know of it is no
+    weakness.
     """
     useful = [
         row
         for row in rows
         if row["kind"] not in ("context", "length")
         and row["num_states"] >= MIN_SLICE_STATES
-        and math.isfinite(row["ev"].value)
+        and math.isfinite(row["rmse"].value)
     ]
     if len(useful) < 2:
         return None
-    row = min(useful, key=lambda row: row["ev"].value)
+    row = max(useful, key=lambda row: row["rmse"].value)
     name = (
         f"the {row['name']} part of the budget"
         if row["kind"] == "position"
         else f"{row['kind']} {row['name']}"
     )
-    return f"{name}, where it explains {100 * row['ev'].value:.0f} %"
+    within, truth = row["ev_within"], 100 * row["rmse"].value
+    words = f"{name}, where values are {truth:.0f} points off the truth (root mean square)"
+    if math.isfinite(within.value):
+        words += f" and explain {gate.percent(within)} within one rollout"
+    return words
 
 
 def _baselines(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str, Any]]:
@@ -191,8 +201,8 @@ def _baselines(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str
         name: replace(audit, p=make(audit)) for name, make in BASELINES.items()
     }
     # What a critic could at best be: continuations of the very state, judged by the state's other ones.
-    if len(audit) and (audit.K >= 2 * NUM_REFERENCE).all():
-        predictions[f"{NUM_REFERENCE} continuations"] = split_counts(audit, NUM_REFERENCE, seed)
+    if size := reference_size(audit.K):
+        predictions[f"{size} continuations"] = split_counts(audit.where(2 * size <= audit.K), size, seed)
     # Whoever could play best: where the policy plays worse, V* lies above its chances.
     if len(audit) and np.isfinite(audit.v_star).all():
         predictions[SOLVER] = replace(audit, p=audit.v_star)

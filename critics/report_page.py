@@ -11,7 +11,6 @@ import numpy as np
 from critics import gate
 from critics.located import LARGE_FALL
 from critics.quality import NUM_POSITIONS, SLICE_METRICS
-from critics.siblings import NUM_REFERENCE
 from pipeline.report import Dialogue, DialogueStep, Drawing, Section, Table, Text, page
 
 READINGS = {
@@ -48,8 +47,8 @@ READINGS = {
     "sibling_top1": "share of sets whose best next step it names",
     "sibling_chance": "the same of a blind choice",
     "sibling_excess": "the difference of these two, which the gate asks about",
-    "sibling_mc8": "the same of 8 continuations, judged by the others",
-    "sibling_mc8_excess": "and its difference to a blind choice: what is there to reach",
+    "sibling_reference": "the same of some of the continuations, judged by the others",
+    "sibling_reference_excess": "and its difference to a blind choice: what is there to reach",
     "sibling_pairs": "of two clearly different next steps it prefers the better (a coin: .5)",
     "improvement_variance": "spread of the true values of next steps: what there is to gain",
     "improvement_covariance": "how much of it following the critic would gain",
@@ -243,7 +242,7 @@ def _values_section(report: Mapping[str, Any]) -> Section:
         )
         for row in report["slices"]
     )
-    titles = ("EV", "EV within", "bias", "RMSE", "skill over task rate", "AUROC", "AUPRC")
+    titles = ("EV", "EV within", "rho_A", "bias", "RMSE", "skill over task rate", "AUROC", "AUPRC")
     header = ("slice", "states", "tasks", *titles)
     caption = "By level, position, split, context (all contexts), and length, which only hindsight knows"
     blocks.append(Table(header, slice_rows, caption))
@@ -290,7 +289,7 @@ def _siblings_section(report: Mapping[str, Any]) -> Section:
         names = {
             "sibling_chance": "a blind choice",
             "sibling_top1": "this critic",
-            "sibling_mc8": f"{NUM_REFERENCE} continuations",
+            "sibling_reference": f"{found['reference_size']} continuations",
         }
         values = [found[name] for name in names]
         middle, *bounds = _bounded(values)
@@ -309,7 +308,7 @@ def _siblings_section(report: Mapping[str, Any]) -> Section:
                 "blind choice it knows good steps; what continuations reach is about what there is to know.",
             )
         )
-        rows = tuple((name, _cell(found[name]), READINGS[name]) for name in found if name != "num_sets")
+        rows = tuple((name, _cell(found[name]), words) for name, words in READINGS.items() if name in found)
         blocks.append(Table(("measure", "value", "reading"), rows))
     located = report["first_error"]
     rows = tuple(
@@ -339,7 +338,8 @@ def _probes_section(report: Mapping[str, Any]) -> Section:
         )
         caption = (
             "Mean change of the value when one step is changed (number of states). The last two must "
-            "lie below 0, the others must not lie above it."
+            "lie below 0, the others must not lie above it. Words that change nothing should move nothing: "
+            "the farther filler and style lie below 0, the more the critic goes by form too."
         )
         blocks.append(Drawing(svg, caption))
         words = {True: "holds", False: "DOES NOT HOLD", None: gate.NOT_MEASURED}

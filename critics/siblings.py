@@ -15,8 +15,17 @@ from critics.intervals import APART, cluster_codes, interval_of_sums, ratio, sta
 from pipeline.statistics import Interval
 from pipeline.types import Rollout
 
-NUM_REFERENCE = 8
+MAX_REFERENCE = 8
 """Continuations that the Monte-Carlo reference may look at."""
+
+
+def reference_size(K: np.ndarray) -> int:
+    """Returns how many of each state's continuations a Monte-Carlo reference looks at; the rest judge it.
+
+    At most half of what most states have, and 0 where fewer than 2 would be left to judge by.
+    """
+    most = int(np.median(K)) if len(K) else 0
+    return max(0, min(MAX_REFERENCE, most // 2, most - 2))
 
 
 def joined(parent: Rollout, continuation: Rollout) -> Rollout:
@@ -114,9 +123,9 @@ def sibling_measures(
     """Returns the measures of sibling sets, NaN where undefined, and how many sets tell anything.
 
     `sibling_top1`: how often the critic's favourite is the best measured one, over sets whose measured values
-    differ; `sibling_chance`: the same of a blind choice; `sibling_excess`: their difference; `sibling_mc8`
-    and `sibling_mc8_excess`: the same of `NUM_REFERENCE` continuations judged by the others, where there are
-    twice as many; `sibling_pairs`: pairs more than two standard errors apart that the critic orders rightly;
+    differ; `sibling_chance`: the same of a blind choice; `sibling_excess`: their difference;
+    `sibling_reference` and `sibling_reference_excess`: the same of `reference_size` continuations judged by
+    the others; `sibling_pairs`: pairs more than two standard errors apart that the critic orders rightly;
     `improvement_variance`: mean variance of V over siblings (debiased); `improvement_covariance`: mean
     covariance of p and Vhat over siblings, what a step of policy improvement with p would gain
     (arXiv:2410.08146).
@@ -125,16 +134,17 @@ def sibling_measures(
     V = siblings.k / np.maximum(siblings.K, 1)
     v = V * (1 - V) / np.maximum(siblings.K - 1, 1)
     tops, references, pairs, spreads = [], [], [], []
+    size = reference_size(siblings.K)
     clusters: list[list[str]] = [[], [], [], []]
     for rows in siblings.sets():
         p, truth, cluster = siblings.p[rows], V[rows], str(siblings.cluster[rows[0]])
         if truth.max() > truth.min():
             tops.append(top_share(p, truth))
             clusters[0].append(cluster)
-        if (siblings.K[rows] >= 2 * NUM_REFERENCE).all():
+        if size and (siblings.K[rows] >= 2 * size).all():
             k, K = siblings.k[rows], siblings.K[rows]
-            seen = rng.hypergeometric(k, K - k, NUM_REFERENCE)
-            rest = (k - seen) / (K - NUM_REFERENCE)
+            seen = rng.hypergeometric(k, K - k, size)
+            rest = (k - seen) / (K - size)
             if rest.max() > rest.min():
                 references.append(top_share(seen.astype(float), rest))
                 clusters[1].append(cluster)
@@ -168,8 +178,8 @@ def sibling_measures(
         "sibling_top1": interval(tops, clusters[0], mean(1)),
         "sibling_chance": interval(tops, clusters[0], mean(2)),
         "sibling_excess": interval(tops, clusters[0], excess),
-        "sibling_mc8": interval(references, clusters[1], mean(1)),
-        "sibling_mc8_excess": interval(references, clusters[1], excess),
+        "sibling_reference": interval(references, clusters[1], mean(1)),
+        "sibling_reference_excess": interval(references, clusters[1], excess),
         "sibling_pairs": interval(pairs, clusters[2], lambda s: ratio(s[..., 1], s[..., 2])),
         "improvement_variance": interval(spreads, clusters[3], mean(1)),
         "improvement_covariance": interval(spreads, clusters[3], mean(2)),

@@ -1,7 +1,7 @@
 """Fits the step-level critic to convergence, calibrates it and freezes it behind its contract.
 
-Inside the training split whole companies are kept apart: most fit the critic, some decide when it has
-converged, some calibrate it. Nothing here sees `val` or an unseen split.
+Inside the training split whole companies are kept apart: some fit the critic, some decide when it has
+converged, and these and the rest calibrate it. Nothing here sees `val` or an unseen split.
 
     make critic CONFIG=configs/demo.yaml
 """

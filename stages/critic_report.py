@@ -309,7 +309,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="critic_report",
-    code_version=8,
+    code_version=9,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels", "critic"),
     sections=(
         "critic_report",

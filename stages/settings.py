@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from env.phone.levels import LEVEL_SHARES
 from pipeline.config import Section, runtime
@@ -338,7 +338,7 @@ class CriticReport(Section):
     """The audit on held-out tasks, and the gate."""
 
     splits: tuple[str, ...] = Field(
-        ("val", "test_unseen_company"), min_length=1, description="held-out splits to audit on"
+        ("val", "test_unseen_company"), min_length=1, description="held-out splits to audit on, each once"
     )
     tasks_per_split: int = Field(100, ge=1, description="audited tasks of each split")
     draws: int = Field(4, ge=2, description="bare rollouts of each task: the per-task rate needs others")
@@ -366,6 +366,17 @@ class CriticReport(Section):
         0.02, ge=0, description="gate: a cosmetic change may raise the value by this on average"
     )
     judge_probes: bool = Field(True, description="gate: whether a probe that does not hold fails the critic")
+
+    @field_validator("splits")
+    @classmethod
+    def _held_out_and_each_once(cls, splits: tuple[str, ...]) -> tuple[str, ...]:
+        if "train" in splits or len(set(splits)) < len(splits):
+            raise ValueError(
+                f"got {list(splits)}; the critic is fitted on tasks of train, so an audit on them says "
+                "nothing of unseen ones, and a split counts once. Allowed: val and the test splits, e.g. "
+                "[val, test_unseen_company]"
+            )
+        return splits
 
 
 class Drift(Section):

@@ -33,7 +33,7 @@ def row(variant: str = "soft", seed: int = 0, **changes: Any) -> dict[str, Any]:
         "ece_excess": interval(0.01, 0.0, 0.02),
         "skill_over_task_rate": interval(0.4, 0.3, 0.5),
     }
-    errors = {"exact": interval(0.5, 0.4, 0.6), "f1": interval(0.5), "num_wrong": 9}
+    errors = {"exact": interval(0.5, 0.4, 0.6), "f1": interval(0.5), "f1_of_constant": 0.1}
     base = {
         "seed": seed,
         "variant": variant,
@@ -60,7 +60,11 @@ def rows() -> list[dict[str, Any]]:
         ("ev_within", interval(0.49, 0.4, 0.6), "aim: ev_within >= 0.5"),
         ("rho_a", interval(0.59, 0.5, 0.7), "aim: rho_a >= 0.6"),
         ("ece_excess", interval(0.021, 0.0, 0.04), "aim: calibration error within .02 of its floor"),
-        ("first_error_events", {"num_wrong": 0}, "first errors measured against solver and events"),
+        (
+            "first_error_events",
+            {"f1": interval(0.1), "f1_of_constant": 0.1},
+            "first errors: located better than by a constant value, against solver and events",
+        ),
     ],
 )
 def test_one_seed_that_misses_a_criterion_fails_it_alone(name: str, value: Any, criterion: str) -> None:
@@ -313,7 +317,7 @@ def test_quick_makes_a_table_shares_what_it_sampled_and_goes_on(tmp_path: Path) 
     assert tuple(rows) == bench.QUICK_VARIANTS
     assert rows["soft@50"]["label_tokens"] <= rows["soft"]["label_tokens"] / 2
     assert rows["trunk:layers1"]["trunk_parameters"] < rows["soft"]["trunk_parameters"]
-    assert (folder / "critic_quality.md").read_text().count("\n") == 5 + len(rows) + len(bench.TOLD)
+    assert (folder / "critic_quality.md").read_text().count("\n") == 8 + len(rows) + 3 + len(bench.TOLD)
     assert (folder / "critic_quality.svg").read_text().startswith("<svg")
 
     # The stage's critic and a fit in this process are the same critic: variants differ in what they vary.

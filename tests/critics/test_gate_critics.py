@@ -96,6 +96,16 @@ def test_position_alone_is_refused_because_position_is_no_skill() -> None:
     assert "ece_excess" not in failed
 
 
+def test_the_number_of_the_step_alone_is_refused_though_no_line_follows_it() -> None:
+    """What calibration gives a dead network: one value a step, here up and down by turns."""
+    rng = np.random.default_rng(7)
+    turns = sigmoid(logit(V) + np.array([1.5, -1.5, 1.5, -1.5, 1.5]))
+    audit = replace(AUDIT, k=rng.binomial(K, turns).ravel(), p=np.tile(turns.mean(axis=0), len(turns)))
+    found = gate.judge({"bare": measure(audit, num_resamples=200)}, converged=True)
+    failed = {c.name for c in found if c.passed is False}
+    assert failed == {"skill_over_position"}
+
+
 def test_the_rate_of_each_task_is_refused_because_it_knows_no_steps() -> None:
     rate = sigmoid(np.broadcast_to(TASK, V.shape)).ravel()
     failed = conditions(recalibrated(rate + np.random.default_rng(2).normal(0, 1e-6, V.size)))

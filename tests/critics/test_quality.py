@@ -284,6 +284,10 @@ def test_baselines_get_the_best_constant_and_the_trend_of_the_position(make_audi
     p = position_only(fallen)
     assert p[0] > 0.9
     assert p[3] < 0.4
+    uneven = replace(audit, k=np.where(audit.step_index % 2, audit.K, 0))  # no line follows it
+    np.testing.assert_allclose(position_only(uneven)[:4], [0, 1, 0, 1], atol=0.05)
+    nothing = audit.where(np.zeros(len(audit), dtype=bool))
+    assert len(position_only(nothing)) == 0
 
 
 def test_no_share_is_gained_of_an_error_that_is_none(make_audit) -> None:

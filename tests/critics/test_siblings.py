@@ -5,7 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics.siblings import Siblings, distinct_steps, joined, sibling_measures, top_share
+from critics.siblings import (
+    Siblings,
+    distinct_steps,
+    joined,
+    reference_size,
+    sibling_measures,
+    top_share,
+)
 
 
 def sets_of(distort, *, num_sets: int = 100, size: int = 4, K: int = 32, seed: int = 0) -> Siblings:
@@ -36,16 +43,23 @@ def test_a_critic_that_knows_the_values_names_the_best_step_and_a_blind_one_does
 
 def test_eight_continuations_are_judged_by_the_others_only() -> None:
     found, _ = sibling_measures(sets_of(lambda V, rng: V), num_resamples=300)
-    assert 0.2 < found["sibling_mc8_excess"].value < found["sibling_excess"].value
+    assert 0.2 < found["sibling_reference_excess"].value < found["sibling_excess"].value
     # Where steps do not differ, eight continuations cannot know which luck the others will have.
     rng = np.random.default_rng(1)
     alike = Siblings.of(
         [(f"s{i // 4}", f"c{i // 8}", 0.5, int(rng.binomial(32, 0.5)), 32) for i in range(1600)]
     )
     found, _ = sibling_measures(alike, num_resamples=300)
-    assert found["sibling_mc8_excess"].low < 0 < found["sibling_mc8_excess"].high
-    few, _ = sibling_measures(sets_of(lambda V, rng: V, K=8), num_resamples=100)
-    assert np.isnan(few["sibling_mc8"].value)
+    assert found["sibling_reference_excess"].low < 0 < found["sibling_reference_excess"].high
+    few, _ = sibling_measures(sets_of(lambda V, rng: V, K=2), num_resamples=100)
+    assert np.isnan(few["sibling_reference"].value)
+
+
+def test_a_reference_takes_half_of_the_continuations_and_leaves_two_at_least() -> None:
+    sizes = {K: reference_size(np.full(5, K)) for K in (1, 2, 3, 4, 8, 16, 32)}
+    assert sizes == {1: 0, 2: 0, 3: 1, 4: 2, 8: 4, 16: 8, 32: 8}
+    assert reference_size(np.array([8, 8, 7])) == 4  # one that could not be graded takes it from no other
+    assert reference_size(np.zeros(0, dtype=int)) == 0
 
 
 def test_no_measure_depends_on_the_names_of_sets() -> None:

@@ -335,6 +335,16 @@ def test_an_empty_split_is_refused_before_any_work(
     assert not (lab.run_dir / stage / "plan.json").exists()
 
 
+@pytest.mark.parametrize("splits", ["[val, train]", "[val, val]"])
+def test_an_audit_of_tasks_that_were_fitted_or_of_one_split_twice_is_refused(
+    chain: Any, splits: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert chain.start("critic_report", f"critic_report.splits={splits}") == 2
+    error = capsys.readouterr().err
+    assert "critic_report.splits" in error
+    assert "Allowed: val and the test splits" in error
+
+
 def spoilt_trunk(chain: Any, folder: Path, how: str) -> Path:
     if how == "empty":
         folder.mkdir()
