@@ -132,7 +132,7 @@ class Material:
         return kept
 
     def labels(self, variant: str) -> tuple[list[Label], str, int]:
-        """Returns a variant's labels, checked, their rule, and the tokens of the continuations in its targets.
+        """Returns a variant's labels, checked, their rule, and tokens of the continuations in them.
 
         Whatever the rule, continuations of validating companies decide when a fit ends.
         """

@@ -76,11 +76,12 @@ def measure(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> di
     """Returns every measure of all audited states by name; NaN where undefined.
 
     Error: `rmse`, `mae` (not debiased), `bias`. Explained variance: `ev`, `ev_within`. Steps: `rho_a`,
-    `cov_a`, `spearman_a` (not debiased), `adv_rmse`, `sign_agreement`, `flattening` (SD(A)/SD(Ahat)), `slope_a` (of A on Ahat).
-    Skill: `brier`, `nll`, `skill_over_constant`, `skill_over_task_rate`, `skill_over_position`. Calibration:
-    `ece`, `ece_floor` (no bounds), `ece_excess`, `reliability`, `resolution`, `uncertainty`,
-    `logit_slope`, `logit_intercept`. Ranking: `auroc`, `auprc`, `auroc_within_task`. Solver: `p_where_lost`
-    (mean p where V* = 0), `share_above_solver` (p > V* + `SOLVER_TOLERANCE`). Counts come from `sizes`.
+    `cov_a`, `spearman_a` (not debiased), `adv_rmse`, `sign_agreement`, `flattening` (SD(A)/SD(Ahat)),
+    `slope_a` (of A on Ahat). Skill: `brier`, `nll`, `skill_over_constant`, `skill_over_task_rate`,
+    `skill_over_position`. Calibration: `ece`, `ece_floor` (no bounds), `ece_excess`, `reliability`,
+    `resolution`, `uncertainty`, `logit_slope`, `logit_intercept`. Ranking: `auroc`, `auprc`,
+    `auroc_within_task`. Solver: `p_where_lost` (mean p where V* = 0), `share_above_solver`
+    (p > V* + `SOLVER_TOLERANCE`). Counts come from `sizes`.
     """
     by_sums = _Measured(audit.cluster, num_resamples, seed)
     measures = _errors(audit, by_sums) | _steps(audit, by_sums) | _skills(audit, by_sums)
