@@ -191,7 +191,8 @@ def _weakest(rows: Sequence[Mapping[str, Any]]) -> str | None:
     )
     within, truth = row["ev_within"], 100 * row["rmse"].value
     words = f"{name}, where values are {truth:.0f} points off the truth (root mean square)"
-    if math.isfinite(within.value):
+    # Of a part of the budget a rollout has few states, which hardly differ.
+    if row["kind"] != "position" and math.isfinite(within.value):
         words += f" and explain {gate.percent(within)} within one rollout"
     return words
 
