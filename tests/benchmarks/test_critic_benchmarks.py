@@ -305,6 +305,13 @@ def test_an_unknown_trunk_is_asked_for() -> None:
         bench.trunk_of(SimpleNamespace(), material, "wide", "")
 
 
+def test_design_has_the_gate_s_committed_table() -> None:
+    results = json.loads((bench.ROOT / "benchmarks" / "results" / "critic_gate.json").read_text("utf-8"))
+    assert gate_bench.as_markdown(results["rows"]) in (bench.ROOT / "DESIGN.md").read_text("utf-8")
+    assert judge(results, gate_bench.CRITERIA) == results["criteria"]
+    assert all(results["criteria"].values())  # DESIGN says that each fails for its reason
+
+
 @pytest.mark.slow
 def test_quick_makes_a_table_shares_what_it_sampled_and_goes_on(tmp_path: Path) -> None:
     command = ["--quick", "--data-dir", str(tmp_path)]
