@@ -201,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--set", nargs="+", default=[], metavar="section.key=value", dest="settings")
     parser.add_argument("--data-dir", type=Path, default=ROOT / "data")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
-    parser.add_argument("--iterations", type=int, default=16)
+    parser.add_argument("--iterations", type=int, default=24)
     parser.add_argument("--paid-every", type=int, default=4, help="updates between paid checks")
     parser.add_argument(
         "--results",
