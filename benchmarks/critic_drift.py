@@ -61,6 +61,8 @@ ARMS = {
     "watched": {"actor.drift.recalibrate": "true", "actor.drift.step_weight_to_zero": "true"},
 }
 
+SHOWN = ("bias", "slope", "skill", "rho_a", "ev_within", "sign_agreement", "sibling_excess")
+
 
 def far_enough(entries: Sequence[dict[str, Any]]) -> bool:
     """Returns whether the critic's bias differs by 10 points between the first rollouts and the last."""
@@ -174,6 +176,15 @@ def held_beside(options: argparse.Namespace, data_dir: Path, folder: Path) -> di
     return found | {"level_off": level, "caught": bool(level or found["steps_off"])}
 
 
+def as_markdown(held: dict[str, dict[str, Any]]) -> str:
+    """Returns the table: a line per policy that the critic was held beside."""
+    lines = ["| critic | caught | " + " | ".join(SHOWN) + " |", "|---|---|" + "---|" * len(SHOWN)]
+    for name, found in held.items():
+        cells = ["-" if found.get(n) is None else f"{found[n]:.2f}" for n in SHOWN]
+        lines.append(f"| {name} | {'yes' if found['caught'] else 'no'} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def picture(arms: dict[str, list[dict[str, Any]]]) -> str:
     """Returns the curves of both arms: bias, and the paid checks' advantage correlation."""
     from pipeline.report.plots import Line, lines
@@ -247,8 +258,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 for name in ("bias", "slope", "skill", "rho_a", "steps_off", "alpha", "kl")
             }
             print(arm, entry["iteration"], *(f"{k} {v:.3f}" for k, v in told.items() if v is not None))
-    for name, found in held.items():
-        print(name, *(f"{k} {found[k]:.3f}" for k in ("bias", "slope", "skill", "rho_a") if k in found))
+    print(as_markdown(held))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".svg").write_text(picture(arms) + "\n", encoding="utf-8")
     if options.quick:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -310,6 +311,27 @@ def test_design_has_the_gate_s_committed_table() -> None:
     assert gate_bench.as_markdown(results["rows"]) in (bench.ROOT / "DESIGN.md").read_text("utf-8")
     assert judge(results, gate_bench.CRITERIA) == results["criteria"]
     assert all(results["criteria"].values())  # DESIGN says that each fails for its reason
+
+
+def test_design_has_the_drift_s_committed_figures() -> None:
+    results = json.loads((bench.ROOT / "benchmarks" / "results" / "critic_drift.json").read_text("utf-8"))
+    design = (bench.ROOT / "DESIGN.md").read_text("utf-8")
+    assert critic_drift.as_markdown(results["held"]) in design
+    assert judge(results, critic_drift.CRITERIA) == results["criteria"]
+    far, watched = (results["arms"][arm] for arm in ("far", "watched"))
+    biases = [np.mean([entry["bias"] for entry in entries[-8:]]) for entries in (far, watched)]
+    paid = [entry for entry in far if "steps_off" in entry]
+    levels = [(entry["correction_shift"], entry["correction_slope"]) for entry in watched]
+    refits = sum(before != after for before, after in pairwise(levels))
+    said = (
+        f"bias {biases[0]:.2f} and watched's, whose level was refitted {refits} times, {biases[1]:.2f}",
+        f"{sum(bool(entry['steps_off']) for entry in paid)} of {len(paid)} paid checks find the steps off",
+        f"the first at a KL of {next(entry['kl'] for entry in paid if entry['steps_off']):.2f}",
+        "rho_A " + ", ".join(f"{entry['rho_a']:.2f}" for entry in paid),
+    )
+    told = " ".join(design.split()).replace("0.", ".")
+    for text in said:
+        assert text.replace("0.", ".") in told, text
 
 
 @pytest.mark.slow
