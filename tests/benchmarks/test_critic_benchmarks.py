@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import _critic_tables as tables
 from benchmarks import critic_drift
 from benchmarks import critic_gate as gate_bench
 from benchmarks import critic_quality as bench
@@ -161,26 +162,26 @@ def test_aims_are_met_by_the_value_and_at_the_aim() -> None:
 
 def test_the_table_has_means_over_seeds_and_the_outermost_bounds() -> None:
     rows = [row(), row(seed=1, ev=interval(0.6, 0.3, 0.7)), row("soft@25", label_tokens=250)]
-    lines = bench.as_markdown(rows).splitlines()
+    lines = tables.as_markdown(rows).splitlines()
     assert len(lines) == 4
     assert "| soft | 2 | 1,000 | 60,000 | 2 of 2 | 0.70 [0.30, 0.90] |" in lines[2]
     assert lines[3].startswith("| soft@25 | 1 | 250 |")
     assert {line.count("|") for line in lines} == {lines[0].count("|")}
-    undefined = bench.as_markdown([row(), row(seed=1, ev=interval(None))])
+    undefined = tables.as_markdown([row(), row(seed=1, ev=interval(None))])
     assert "- [-, -]" in undefined
-    half = bench.as_markdown([row(), row(seed=1, ev=interval(0.6, None, 0.95))])
+    half = tables.as_markdown([row(), row(seed=1, ev=interval(0.6, None, 0.95))])
     assert "0.70 [-, 0.95]" in half  # one seed's bound may lie anywhere
-    told = {name: {x: interval(0.9, 0.8, 1.0) for x in bench.AIMS} for name in bench.TOLD}
-    assert bench.as_markdown([row(told=told), row("td")]).count("0.90 [0.80, 1.00]") == 3 * len(bench.TOLD)
+    told = {name: {x: interval(0.9, 0.8, 1.0) for x in tables.AIMS} for name in bench.TOLD}
+    assert tables.as_markdown([row(told=told), row("td")]).count("0.90 [0.80, 1.00]") == 3 * len(bench.TOLD)
 
 
 def test_the_drawing_has_every_variant_and_every_figure() -> None:
-    svg = bench.picture([row(), row(seed=1, ev=interval(None)), row("td")])
+    svg = tables.picture([row(), row(seed=1, ev=interval(None)), row("td")])
     assert svg.startswith("<svg")
-    for text in (*bench.TITLES.values(), "soft", "td"):
+    for text in (*tables.TITLES.values(), "soft", "td"):
         assert f">{text}<" in svg
     assert "hollow" not in svg
-    unknown = bench.picture([row(), row(seed=1, ev=interval(0.6, None, 0.7))])
+    unknown = tables.picture([row(), row(seed=1, ev=interval(0.6, None, 0.7))])
     assert ">hollow: a bound is not known<" in unknown
     assert unknown.count("fill: #ffffff; stroke: #0b5cad") > svg.count("fill: #ffffff; stroke: #0b5cad")
 
