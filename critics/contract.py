@@ -19,6 +19,10 @@ from pipeline.types import Rollout
 
 CONTRACT = "contract.json"
 FORMAT = 2
+SPLITTER = {"rule": "assistant message"}
+"""The one rule there is: a step is a message of the policy."""
+REWARD = "success"
+"""What every environment pays: 1 for a solved task, 0 otherwise."""
 _HASHED = ("config.json", "tokenizer.json")
 
 
@@ -217,18 +221,30 @@ class FrozenCritic:
         template_digest: str | None = None,
         label_policy_digest: str | None = None,
         temperature: float | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
         max_response_tokens: int | None = None,
         gamma: float | None = None,
+        splitter: Mapping[str, Any] | None = None,
+        reward: str | None = None,
+        families: Sequence[str] = (),
         contexts: Sequence[str] = (),
     ) -> None:
-        """Raises ArtifactError unless the critic was made for exactly what is given; None is not compared."""
+        """Raises ArtifactError unless the critic was made for exactly what is given; None is not compared.
+
+        It may have been made for more families and contexts than are given.
+        """
         given = {
             "tokenizer_digest": tokenizer_digest,
             "template_digest": template_digest,
             "label_policy_digest": label_policy_digest,
             "temperature": temperature,
+            "top_p": top_p,
+            "top_k": top_k,
             "max_response_tokens": max_response_tokens,
             "gamma": gamma,
+            "splitter": splitter,
+            "reward": reward,
         }
         for name, got in given.items():
             if got is not None and got != (made_for := getattr(self.contract, name)):
@@ -236,6 +252,11 @@ class FrozenCritic:
                     f"critic {self.digest[:12]} was made for {name} {made_for}, got {got}. "
                     "Its values would mean nothing here; run: make critic"
                 )
+        if unknown := set(families) - set(self.contract.families):
+            raise ArtifactError(
+                f"critic {self.digest[:12]} was made for families {self.contract.families}, got "
+                f"{sorted(unknown)}. Its values would mean nothing here; run: make critic"
+            )
         if strangers := set(contexts) - set(self.contract.contexts):
             raise ArtifactError(
                 f"critic {self.digest[:12]} was fitted on {self.contract.contexts} states, "

@@ -13,12 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from critics.audit import AuditData
+from critics.intervals import cluster_codes, interval_of_sums, ratio
 from critics.logistic import binomial_regression, logit, sigmoid
-from critics.quality import explained_variance_within, step_measures
+from critics.quality import explained_variance_within, logit_line, step_measures
 from pipeline.statistics import Interval
 
 MIN_ROLLOUTS = 50
 """Fewer graded rollouts say too little of level and slope to act on (start value)."""
+MIN_CLUSTERS = 20
+"""Nor do fewer companies, however many rollouts they have: what a company hides moves all of its rollouts."""
+NUM_SLOPES = 200
+"""Resamples of a slope, each of which is a fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +57,60 @@ def _columns(
     return v, r, w
 
 
-def free_check(values: Sequence[np.ndarray], rewards: Sequence[float]) -> dict[str, float]:
-    """Returns bias, slope, skill and AUROC of (V_i, R) over the states of graded bare rollouts.
+@dataclass(frozen=True, slots=True)
+class FreeCheck:
+    """What outcomes that training samples anyway say of the values.
 
-    `bias`: mean V - R; `slope`: of log-odds of R on those of V, 1 if right; `skill`: Brier gained over the
-    best constant; `auroc`. Each state weighs the same. Of outcomes that are all equal only the bias is
-    known.
+    Attributes:
+        num_rollouts: graded.
+        num_clusters: that these are of.
+        bias: mean V - R, each state weighing the same.
+        slope: of log-odds of R on those of V, 1 if right; NaN if outcomes are all equal, as are the next two.
+        skill: Brier gained over the best constant.
+        auroc: chance that a success is ranked above a failure.
+    """
+
+    num_rollouts: int
+    num_clusters: int
+    bias: Interval
+    slope: Interval
+    skill: float
+    auroc: float
+
+
+def free_check(
+    values: Sequence[np.ndarray],
+    rewards: Sequence[float],
+    clusters: Sequence[str],
+    *,
+    num_resamples: int = 500,
+    seed: int = 0,
+) -> FreeCheck:
+    """Returns the free check of graded bare rollouts; intervals resample clusters.
 
     Args:
-        values: [T_i] values of each rollout.
+        values: [T_i] values of each rollout, at least one rollout.
         rewards: R of each.
+        clusters: of each; its draws and tasks share what the cluster hides.
+        num_resamples: of clusters.
+        seed: of the resamples.
     """
-    if not len(rewards):
-        return {}
     v, r, w = _columns(values, rewards)
-    found = {"bias": float(np.average(v - r, weights=w)), "rollouts": float(len(rewards))}
-    if r.min() == r.max():
-        return found
-    features = np.stack([logit(v), np.ones(len(v))], axis=1)
-    slope, _ = binomial_regression(features, r * w, w, ridge=1e-4)
-    mean = np.average(r, weights=w)
-    brier, base = np.average((v - r) ** 2, weights=w), np.average((mean - r) ** 2, weights=w)
-    return found | {"slope": float(slope), "skill": float(1 - brier / base), "auroc": _auroc(v, r, w)}
+    of = np.repeat(np.asarray(clusters), [len(x) for x in values])
+    bias = interval_of_sums(
+        np.stack([w, w * (v - r)], axis=1),
+        of,
+        lambda s: ratio(s[..., 1], s[..., 0]),
+        num_resamples=num_resamples,
+        seed=seed,
+    )
+    slope, skill, auroc = Interval(math.nan, math.nan, math.nan), math.nan, math.nan
+    if r.min() < r.max():
+        slope, _ = logit_line(v, r * w, w, of, num_resamples=NUM_SLOPES, seed=seed)
+        mean = np.average(r, weights=w)
+        brier, base = np.average((v - r) ** 2, weights=w), np.average((mean - r) ** 2, weights=w)
+        skill, auroc = float(1 - brier / base), _auroc(v, r, w)
+    return FreeCheck(len(rewards), cluster_codes(clusters)[1], bias, slope, skill, auroc)
 
 
 def _auroc(v: np.ndarray, r: np.ndarray, w: np.ndarray) -> float:
@@ -86,26 +123,34 @@ def _auroc(v: np.ndarray, r: np.ndarray, w: np.ndarray) -> float:
 
 
 def fit_correction(values: Sequence[np.ndarray], rewards: Sequence[float]) -> Correction:
-    """Returns the maximum-likelihood correction of these values; its slope is never below .1.
+    """Returns the likeliest correction of these values; its slope is never below .1.
 
-    A faint pull to no correction decides where the outcomes say nothing.
+    Slope and shift are pulled to no correction by a normal prior of standard deviation 2 each, and outcomes
+    that are all equal correct nothing: as far as the likelihood goes, they could not be corrected enough.
     """
+    if min(rewards) == max(rewards):
+        return Correction()
     v, r, w = _columns(values, rewards)
     x = logit(v, floor=1e-9)
     features = np.stack([x, np.ones(len(v))], axis=1)
-    slope, shift = binomial_regression(features, r * w, w, ridge=1e-2, centre=np.array([1.0, 0.0]))
+    slope, shift = binomial_regression(features, r * w, w, ridge=0.25, centre=np.array([1.0, 0.0]))
     if slope < 0.1:
         slope = 0.1
-        shift = binomial_regression(features[:, 1:], r * w, w, ridge=1e-2, offset=slope * x)[0]
+        shift = binomial_regression(features[:, 1:], r * w, w, ridge=0.25, offset=slope * x)[0]
     return Correction(float(slope), float(shift))
 
 
-def level_is_off(check: dict[str, float], *, max_bias: float, min_slope: float, max_slope: float) -> bool:
-    """Returns whether bias or slope of a free check on enough rollouts lies outside its limits."""
-    if check.get("rollouts", 0) < MIN_ROLLOUTS:
+def level_is_off(check: FreeCheck, *, max_bias: float, min_slope: float, max_slope: float) -> bool:
+    """Returns whether bias or slope of a free check clearly lies outside its limits.
+
+    Clearly: its interval excludes a right critic's 0 or 1 as well, on enough rollouts of enough clusters.
+    Outcomes that are all equal say nothing that could be mended.
+    """
+    few = check.num_rollouts < MIN_ROLLOUTS or check.num_clusters < MIN_CLUSTERS
+    if few or math.isnan(check.slope.value):
         return False
-    slope = check.get("slope", 1.0)
-    return abs(check["bias"]) > max_bias or not min_slope <= slope <= max_slope
+    too_far = abs(check.bias.value) > max_bias and check.bias.excludes(0)
+    return too_far or (not min_slope <= check.slope.value <= max_slope and check.slope.excludes(1))
 
 
 def paid_check(audit: AuditData, *, num_resamples: int = 500, seed: int = 0) -> dict[str, Interval]:
@@ -119,12 +164,25 @@ def paid_check(audit: AuditData, *, num_resamples: int = 500, seed: int = 0) -> 
     }
 
 
+def is_measured(check: dict[str, Interval]) -> bool:
+    """Returns whether a paid check says anything: it has states that follow one another, of two clusters."""
+    return math.isfinite(check["cov_a"].low)
+
+
 def steps_are_off(check: dict[str, Interval], *, min_sign_agreement: float) -> bool:
     """Returns whether step advantages are no longer to be trusted.
 
-    So it is if the interval of Cov(A, Ahat) touches 0, or if too few clear steps have the right sign. The
-    covariance has rho_A's sign and needs no variance of true advantages, which a few hundred states often
+    So it is if the interval of Cov(A, Ahat) touches 0, or if clearly too few clear steps have the right sign.
+    The covariance has rho_A's sign and needs no variance of true advantages, which a few hundred states often
     leave undefined: rho_A's interval would then touch 0 whatever the critic.
+
+    Args:
+        check: that `is_measured`.
+        min_sign_agreement: the upper bound of the agreement must reach it.
     """
-    signs = check["sign_agreement"].value
-    return not check["cov_a"].low > 0 or (math.isfinite(signs) and signs < min_sign_agreement)
+    return not check["cov_a"].low > 0 or check["sign_agreement"].high < min_sign_agreement
+
+
+def steps_are_clean(check: dict[str, Interval], *, min_advantage_correlation: float) -> bool:
+    """Returns whether step advantages would still pass the gate: more than not being off."""
+    return check["rho_a"].low > min_advantage_correlation and check["ev_within"].low > 0

@@ -83,17 +83,17 @@ def judge(
         )
     word = "stopped with nothing left to gain" if converged else "ran out of epochs before it converged"
     conditions.append(Condition("converged", converged, "it was fitted to convergence", f"fitting {word}"))
-    asks = "of sibling steps it prefers the best more often than chance"
+    asks = "of sibling steps (after bare states) it prefers the best more often than chance"
     if sibling_excess is None:
         conditions.append(Condition("sibling_top1", NOT_MEASURED, asks, NOTHING_MEASURED))
     else:
         conditions.append(_above("sibling_top1", sibling_excess, 0.0, asks))
-    conditions.append(_probes(probes or {}, max_probe_rise, judge_probes))
-    return conditions
+    return conditions + _probes(probes or {}, max_probe_rise, judge_probes)
 
 
-def _probes(changes: Mapping[str, tuple[Interval, int]], max_rise: float, judged: bool) -> Condition:
-    asks = "cosmetic changes of a step do not raise its value, harmful ones lower it"
+def _probes(changes: Mapping[str, tuple[Interval, int]], max_rise: float, judged: bool) -> list[Condition]:
+    """Returns the condition of all kinds, and one that was not measured for each kind that was not."""
+    asks = "cosmetic changes of a step (in bare rollouts) do not raise its value, harmful ones lower it"
     told = {kind: holds(kind, change, max_rise=max_rise) for kind, (change, _) in changes.items()}
     wrong = [
         f"{kind} changes the value by {_words(changes[kind][0])}, which "
@@ -102,12 +102,16 @@ def _probes(changes: Mapping[str, tuple[Interval, int]], max_rise: float, judged
         if ok is False
     ]
     if all(ok is None for ok in told.values()):
-        return Condition("probes", NOT_MEASURED, asks, NOTHING_MEASURED)
+        return [Condition("probes", NOT_MEASURED, asks, NOTHING_MEASURED)]
     unknown = [kind for kind, ok in told.items() if ok is None]
     reason = "; ".join(wrong) or f"{len(told) - len(unknown)} kinds of change move the value as they must"
-    if unknown:
-        reason += f"; not measured: {', '.join(unknown)}"
-    return Condition("probes", not wrong if judged else NOT_JUDGED, asks, reason)
+    whole = Condition("probes", not wrong if judged else NOT_JUDGED, asks, reason)
+    return [whole] + [
+        Condition(
+            f"probes ({kind})", NOT_MEASURED, asks, "no such change could be made, or of one cluster alone"
+        )
+        for kind in unknown
+    ]
 
 
 def _above(name: str, interval: Interval, threshold: float, asks: str) -> Condition:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from critics.audit import AuditRollout
-from pipeline.statistics import Interval, clustered_mean
+from critics.intervals import interval_of_sums, ratio
+from pipeline.statistics import Interval
 
 LARGE_FALL = 0.15
 """A step is taken for an error if it lowers the value by more than this (start value)."""
@@ -33,33 +34,30 @@ def first_error(
 
     `exact` and `within_one`: rollouts with a step that the verifiers call wrong, found at the step or at
     most one off; `none`: rollouts without one in which none is seen; `f1`: 2 ab / (a + b) of exact and none
-    (arXiv:2412.06559), without bounds; `num_wrong` and `num_right`. Intervals resample clusters.
+    (arXiv:2412.06559); `num_wrong` and `num_right`. Intervals resample clusters.
     """
-    hits: dict[str, list[float]] = {"exact": [], "within_one": [], "none": []}
-    clusters: dict[str, list[str]] = {name: [] for name in hits}
+    rows: list[tuple[float, ...]] = []
+    clusters: list[str] = []
     for rollout in rollouts:
         if rollout.context != "bare" or rollout.reward is None or not rollout.values:
             continue
-        place, cluster = predicted_error(rollout.values, rollout.reward), rollout.cluster or rollout.task_id
+        place = predicted_error(rollout.values, rollout.reward)
         wrong = [i for i, status in enumerate(rollout.statuses) if status == "wrong"]
-        if wrong:
-            hits["exact"].append(float(place == wrong[0]))
-            hits["within_one"].append(float(place is not None and abs(place - wrong[0]) <= 1))
-            for name in ("exact", "within_one"):
-                clusters[name].append(cluster)
-        else:
-            hits["none"].append(float(place is None))
-            clusters["none"].append(cluster)
+        off = abs(place - wrong[0]) if wrong and place is not None else np.inf
+        rows.append((bool(wrong), off == 0, off <= 1, not wrong, not wrong and place is None))
+        clusters.append(rollout.cluster or rollout.task_id)
+    table = np.array(rows, np.float64).reshape(len(rows), 5)
+
+    def share(of: int, among: int) -> Callable[[np.ndarray], np.ndarray]:
+        return lambda s: ratio(s[..., of], s[..., among])
+
+    def f1(s: np.ndarray) -> np.ndarray:
+        a, b = share(1, 0)(s), share(4, 3)(s)
+        return np.where(a + b == 0, 0.0, ratio(2 * a * b, a + b))
+
+    statistics = {"exact": share(1, 0), "within_one": share(2, 0), "none": share(4, 3), "f1": f1}
     found: dict[str, Interval | int] = {
-        name: clustered_mean(np.array(hits[name]), clusters[name], num_resamples=num_resamples, seed=seed)
-        if hits[name]
-        else Interval(np.nan, np.nan, np.nan)
-        for name in hits
+        name: interval_of_sums(table, clusters, statistic, num_resamples=num_resamples, seed=seed)
+        for name, statistic in statistics.items()
     }
-    a, b = (float(np.mean(hits[name])) if hits[name] else np.nan for name in ("exact", "none"))
-    f1 = 2 * a * b / (a + b) if a + b > 0 else (0.0 if a + b == 0 else np.nan)
-    return found | {
-        "f1": Interval(f1, np.nan, np.nan),
-        "num_wrong": len(hits["exact"]),
-        "num_right": len(hits["none"]),
-    }
+    return found | {"num_wrong": int(table[:, 0].sum()), "num_right": int(table[:, 3].sum())}

@@ -1,4 +1,4 @@
-"""How good a critic is, from audited states: every measure debiased for the finite K, with an interval.
+"""How good a critic is, from audited states: measures debiased for the finite K, with intervals.
 
 With Vhat = k/K, v = Vhat (1 - Vhat) / (K - 1) and x^c = x minus its mean over the rollout's n states:
 
@@ -362,33 +362,44 @@ def calibration(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -
         "resolution": by_sums(columns, lambda s: decomposition(s)[1]),
         "uncertainty": by_sums(columns, lambda s: decomposition(s)[2]),
     }
+    slope, intercept = logit_line(
+        p, audit.k, audit.K, audit.cluster, num_resamples=min(num_resamples, 200), seed=seed
+    )
     return {
         "ece": calibration_error(p, V, audit.cluster, num_resamples=num_resamples, seed=seed),
         **calibration_excess(audit, num_resamples=num_resamples, seed=seed),
         **parts,
-        **_logit_line(audit, min(num_resamples, 200), seed),
+        "logit_slope": slope,
+        "logit_intercept": intercept,
     }
 
 
-def _logit_line(audit: AuditData, num_resamples: int, seed: int) -> dict[str, Interval]:
-    """Returns slope and intercept of logit V on logit p: 1 and 0 for a calibrated critic."""
-    features = np.stack([logit(audit.p), np.ones(len(audit))], axis=1)
-    codes, num_clusters = cluster_codes(audit.cluster)
+def logit_line(
+    p: np.ndarray, k: np.ndarray, K: np.ndarray, clusters: np.ndarray, *, num_resamples: int, seed: int
+) -> tuple[Interval, Interval]:
+    """Returns slope and intercept of logit V on logit p: 1 and 0 if p is calibrated.
+
+    Args:
+        p: [N] values.
+        k: [N] successes, weighted.
+        K: [N] samples, weighted alike.
+        clusters: [N] what is resampled.
+        num_resamples: each of them is a fit.
+        seed: of the resamples.
+    """
+    features = np.stack([logit(p), np.ones(len(p))], axis=1)
+    codes, num_clusters = cluster_codes(clusters)
 
     def fit(weights: np.ndarray) -> np.ndarray:
-        return binomial_regression(features, audit.k * weights, audit.K * weights, ridge=1e-4, max_steps=25)
+        return binomial_regression(features, k * weights, K * weights, ridge=1e-4, max_steps=25)
 
-    slope, intercept = fit(np.ones(len(audit)))
+    values = fit(np.ones(len(p))).tolist()
     if num_clusters < 2:
-        return {n: Interval(float(x), np.nan, np.nan) for n, x in
-                (("logit_slope", slope), ("logit_intercept", intercept))}  # fmt: skip
+        return Interval(values[0], np.nan, np.nan), Interval(values[1], np.nan, np.nan)
     draws = np.stack(
         [fit(c[codes].astype(float)) for c in resample_counts(num_clusters, num_resamples, seed)]
     )
-    return {
-        "logit_slope": interval_of_draws(float(slope), draws[:, 0]),
-        "logit_intercept": interval_of_draws(float(intercept), draws[:, 1]),
-    }
+    return interval_of_draws(values[0], draws[:, 0]), interval_of_draws(values[1], draws[:, 1])
 
 
 def _ranking(audit: AuditData, by_sums: _Measured, num_resamples: int, seed: int) -> dict[str, Interval]:

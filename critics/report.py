@@ -18,10 +18,7 @@ from critics.located import first_error
 from critics.probes import MAX_RISE, Probed, length_correlations, probe_changes, probe_table
 from critics.quality import (
     NUM_POSITIONS,
-    brier_terms,
     equal_mass_bins,
-    explained_variance,
-    explained_variance_within,
     measure,
     position_bins,
     sizes,
@@ -33,8 +30,12 @@ from pipeline.statistics import Interval, interval_dict, wilson
 
 MAX_POINTS = 1500
 """Scatter plots show at most so many states; every measure uses all."""
+FITTED_ON = ("labelled_rollouts", "continuations", "ranked_sets")
+"""What of the fit's report says how much the critic was fitted on: rollouts by part, and more rows if any."""
 MIN_SLICE_STATES = 30
 """Smaller slices are not called the weakest, and get no curve of their own."""
+REFERENCE_METRICS = ("brier", "ev", "ev_within", "rho_a", "rmse", "auroc", "ece_excess")
+"""What the references are compared by."""
 SOLVER = "the solver's V*"
 """Name of the reference that is the chance of the best play there is."""
 
@@ -47,6 +48,7 @@ def build_report(
     critic_digest: str,
     evaluations: Sequence[Mapping[str, Any]] = (),
     labels_report: Mapping[str, Any] | None = None,
+    fit_report: Mapping[str, Any] | None = None,
     judged_contexts: Sequence[str] = ("bare",),
     num_resamples: int = 1000,
     seed: int = 0,
@@ -68,6 +70,7 @@ def build_report(
         critic_digest: which critic.
         evaluations: the fit's, for its curves.
         labels_report: of `critics.targets.build_labels`.
+        fit_report: of the fit; what is shown of it is `FITTED_ON`.
         judged_contexts: contexts that the gate judges; "guided" too if the actor trains there.
         num_resamples: of clusters, behind each interval.
         seed: of resamples and of the rollouts shown.
@@ -159,6 +162,7 @@ def build_report(
         "ev_by_level": _ev_by(bare, "level", num_resamples, seed),
         "evaluations": [dict(entry) for entry in evaluations],
         "labels": dict(labels_report or {}),
+        "fit": {name: fit_report[name] for name in FITTED_ON if fit_report and name in fit_report},
         "sample_rollouts": _samples(audit, num_sample_rollouts, seed),
     }
 
@@ -203,7 +207,8 @@ def _baselines(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str
     }
     # What a critic could at best be: continuations of the very state, judged by the state's other ones.
     if size := reference_size(audit.K):
-        predictions[f"{size} continuations"] = split_counts(audit.where(2 * size <= audit.K), size, seed)
+        enough = audit.where(np.greater_equal(audit.K, max(2 * size, size + 2)))
+        predictions[f"{size} continuations"] = split_counts(enough, size, seed)
     # Whoever could play best: where the policy plays worse, V* lies above its chances.
     if len(audit) and np.isfinite(audit.v_star).all():
         predictions[SOLVER] = replace(audit, p=audit.v_star)
@@ -220,11 +225,9 @@ def _fitted(audit: AuditData | None, num_resamples: int, seed: int) -> dict[str,
 
 
 def _reference(audit: AuditData, num_resamples: int, seed: int) -> dict[str, Any]:
-    """Returns what the references are compared by: Brier, EV, EV within."""
-    brier = _mean(brier_terms(audit.p, audit.v_hat), audit.cluster, num_resamples, seed)
-    ev = explained_variance(audit, num_resamples=num_resamples, seed=seed)
-    within = explained_variance_within(audit, num_resamples=num_resamples, seed=seed)
-    return _plain({"brier": brier, "ev": ev, "ev_within": within})
+    """Returns `REFERENCE_METRICS` of an estimate."""
+    found = measure(audit, num_resamples=num_resamples, seed=seed)
+    return _plain({name: found[name] for name in REFERENCE_METRICS})
 
 
 def _mean(column: np.ndarray, clusters: np.ndarray, num_resamples: int, seed: int) -> Interval:
@@ -314,10 +317,13 @@ def _ev_by(audit: AuditData, kind: str, num_resamples: int, seed: int) -> list[d
 
 
 def _samples(audit: AuditData, number: int, seed: int) -> list[dict[str, Any]]:
-    """Returns rollouts to draw: solved and failed in turn, chosen by hash."""
-    drawn = sorted(
-        (r for r in audit.rollouts if r.values), key=lambda r: digest("shown", seed, r.task_id, r.context)
+    """Returns rollouts to draw: solved and failed in turn, chosen by hash; audited ones, of a task each."""
+    measured = set(zip(audit.rollout_id.tolist(), audit.context.tolist(), strict=True))
+    by_hash = sorted(
+        (r for r in audit.rollouts if r.values and (r.rollout_id, r.context) in measured),
+        key=lambda r: digest("shown", seed, r.task_id, r.context, r.rollout_id),
     )
+    drawn = list({r.task_id: r for r in reversed(by_hash)}.values())[::-1]
     solved, failed = (
         [r for r in drawn if (r.reward or 0) >= 0.5],
         [r for r in drawn if (r.reward or 0) < 0.5],

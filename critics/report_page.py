@@ -11,13 +11,14 @@ import numpy as np
 from critics import gate
 from critics.located import LARGE_FALL
 from critics.quality import NUM_POSITIONS, SLICE_METRICS
+from critics.report import REFERENCE_METRICS
 from pipeline.report import Dialogue, DialogueStep, Drawing, Section, Table, Text, page
 
 READINGS = {
     "ev": "share of the differences between states explained; 0 is useless, 1 perfect",
     "ev_within": "the same inside one rollout; at most 0 is useless for steps",
     "rho_a": "correlation of the critic's step advantages with the true ones",
-    "sign_agreement": "share of clear steps whose direction it sees",
+    "sign_agreement": "share of the steps that are clear with so many continuations, whose direction it sees",
     "flattening": "spread of its advantages over the true spread; far below 1 is flat",
     "slope_a": "slope of its advantages on the true ones",
     "adv_rmse": "typical error of one step advantage",
@@ -32,21 +33,21 @@ READINGS = {
     "ece": "calibration error, 15 equal-mass bins; the true one lies in the interval",
     "ece_floor": "what a perfect critic would show with as many samples",
     "ece_excess": "calibration error minus its floor, which the gate asks about",
-    "reliability": "Brier lost to miscalibration",
-    "resolution": "Brier gained by telling states apart",
+    "reliability": "Brier lost to miscalibration; noise adds to it",
+    "resolution": "Brier gained by telling states apart; noise adds to it",
     "uncertainty": "Brier of the best constant",
     "logit_slope": "1 if neither over- nor underconfident",
     "logit_intercept": "0 if unbiased",
     "cov_a": "covariance of step advantages with the true ones; at 0 or below steps mislead",
     "spearman_a": "rank correlation of advantages; not debiased, so too low",
     "auroc": "chance that a success is ranked above a failure",
-    "auroc_within_task": "the same within one task",
+    "auroc_within_task": "AUROC within one task",
     "auprc": "area under precision and recall",
     "p_where_lost": "mean prediction where the solver proves that nothing can succeed",
     "share_above_solver": "share of states predicted more than .05 above the best possible chance",
-    "sibling_top1": "share of sets whose best next step it names",
+    "sibling_top1": "share of sets whose best next step, as measured, it names; a perfect critic misses some",
     "sibling_chance": "the same of a blind choice",
-    "sibling_excess": "the difference of these two, which the gate asks about",
+    "sibling_excess": "the difference of these two, which the gate asks about; grows with continuations",
     "sibling_reference": "the same of some of the continuations, judged by the others",
     "sibling_reference_excess": "and its difference to a blind choice: what is there to reach",
     "sibling_pairs": "of two clearly different next steps it prefers the better (a coin: .5)",
@@ -224,14 +225,15 @@ def _values_section(report: Mapping[str, Any]) -> Section:
     if fitted := report["fitted"]:
         references.append(fitted | {"name": f"this critic on {fitted['num_tasks']} tasks it was fitted on"})
     baseline_rows = tuple(
-        (row["name"], *(_cell(row[metric]) for metric in ("brier", "ev", "ev_within"))) for row in references
+        (row["name"], *(_cell(row[metric], 2) for metric in REFERENCE_METRICS)) for row in references
     )
     caption = (
         "Each reference has an advantage: it knows outcomes of the audited tasks, or was fitted on them. The "
         "solver's V* is the chance of the best play there is: a bound from above, not an estimate of this "
         "policy's. Far better on tasks it was fitted on than on unseen ones: it knows them by heart."
     )
-    blocks.append(Table(("estimate", "Brier (lower is better)", "EV", "EV within"), baseline_rows, caption))
+    of_each = ("Brier (lower is better)", "EV", "EV within", "rho_A", "RMSE", "AUROC", "ECE above its floor")
+    blocks.append(Table(("estimate", *of_each), baseline_rows, caption))
     blocks.append(_bias_drawing(report["bias_by_level_and_position"]))
     slice_rows = tuple(
         (
@@ -416,7 +418,12 @@ def _fit_section(report: Mapping[str, Any]) -> Section:
         "fit", [curve], x_label="updates", y_label="held-out Brier, +- one standard error", marks=marks
     )
     blocks = [
-        Drawing(svg, "Brier on clusters that decide when to stop. Fitting stops when it no longer falls.")
+        Drawing(
+            svg,
+            "Brier on the clusters that decide when to stop, with the level of the values set to theirs, as "
+            "calibration will: not to be compared with the audit's. Fitting stops when several looks "
+            "running gain less than a standard error.",
+        )
     ]
     within = [(entry["update"], entry["ev_within"]) for entry in entries if entry["ev_within"] is not None]
     if len(within) > 1:
@@ -483,10 +490,17 @@ AUDIT_READINGS = {
 
 def _labels_section(report: Mapping[str, Any]) -> Section:
     title = "What was it fitted to?"
-    labels = report["labels"]
+    labels, fit = report["labels"], report["fit"]
     if not labels:
         return Section(title, (Text("The labels' report was not given.", "note"),))
     blocks: list[Any] = []
+    if fit:
+        words = f"Fitted on {_count(fit['labelled_rollouts']['fit'])} rollouts with labels"
+        if number := fit.get("continuations"):
+            words += f" and {_count(number)} continuations of theirs, each with its own outcome at its states"
+        if number := fit.get("ranked_sets"):
+            words += f", and {_count(number)} sets of sibling steps in order"
+        blocks.append(Text(words + "."))
     by_source = labels.get("num_by_source") or {}
     if by_source:
         svg = plots_module().shares("labels", list(by_source), list(by_source.values()), x_label="labels")

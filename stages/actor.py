@@ -212,6 +212,7 @@ def make(start: Start) -> None:
         check_made_for(
             critic,
             settings,
+            family=start.config.tasks.environment,
             tokenizer_digest=policy.tokenizer_digest,
             label_policy_digest=policy.policy_digest,
         )
@@ -280,6 +281,7 @@ def make(start: Start) -> None:
                     refuse_failing_environment(batch.rollouts, iteration)
                     if watch is not None and watch.is_due(began, now):
                         checked = watch.play(player, batch.rollouts)
+                        refuse_failing_environment(checked, iteration)
                     commit(start, iteration, batch, checked, watch.critic.digest if watch is not None else "")
                 look: dict[str, Any] = {"iteration": iteration, **batch.metrics()}
                 if iteration % settings.evaluate_every == 0:  # the weights that sampled this iteration
@@ -348,7 +350,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="actor",
-    code_version=4,
+    code_version=5,
     inputs=lambda config: (
         ("tasks", "sft") + (("critic", "critic_report") if config.actor.credit == "v_dapo" else ())
     ),

@@ -47,7 +47,7 @@ def actor_report(
 
     Returns:
         `updates`, `updates_planned`, `drift`, `refreshes`, `critic_gate`, and `clean_up_to_kl`: the largest
-        KL to the starting policy at which a paid check found the steps right, before the first that did not;
+        KL to the starting policy at which a paid check did not find the steps off, before the first that did;
         None if none did, NOT_MEASURED if the loss had no KL term and so nobody knows how far they were.
     """
     looks = [entry for entry in history if "rollouts/count" in entry]
@@ -143,12 +143,12 @@ def actor_page(report: Mapping[str, Any]) -> str:
         else "No check by fresh continuations was made (actor.drift.paid_every)."
     )
     kl = (
-        f" KL to the starting policy in the last iteration: {last['kl']:.4f} nats per token."
+        f" KL to the starting policy in the update before the last iteration: {last['kl']:.4f} nats a token."
         if "kl" in last
         else " KL to the starting policy: not measured, since the loss has no KL term (actor.kl_coefficient)."
     )
     if isinstance(report["clean_up_to_kl"], float):
-        kl += f" Checks found its steps right up to a KL of {report['clean_up_to_kl']:.4f}."
+        kl += f" No check found its steps off up to a KL of {report['clean_up_to_kl']:.4f}."
     if report["refreshes"]:
         kl += f" The critic was made anew in {', '.join(report['refreshes'])}."
     return page(

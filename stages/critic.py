@@ -33,7 +33,7 @@ def make(start: Start) -> None:
     start.plan([["critic"]], unit="critics", estimate={"epochs_at_most": settings.max_epochs})
     from transformers import AutoModelForSequenceClassification
 
-    from critics.contract import Contract, save
+    from critics.contract import REWARD, SPLITTER, Contract, save
     from critics.model import make_critic
     from pipeline.models import load_tokenizer
 
@@ -111,10 +111,10 @@ def make(start: Start) -> None:
             template_digest=first.template_digest,
             label_policy_digest=data.labels[0].label_policy_digest,
             labels_digest=start.inputs["labels"].content_digest,
-            splitter={"rule": "assistant message"},
+            splitter=SPLITTER,
             families=(family,),
             contexts=tuple(sorted({label.context for label in data.labels})),
-            reward="success",
+            reward=REWARD,
             gamma=1.0,
             temperature=first.temperature,
             top_p=first.top_p,

@@ -287,6 +287,7 @@ def make(start: Start) -> None:
         critic_digest=critic.digest,
         evaluations=json.loads(start.inputs["critic"].path("critic/evaluations.json").read_text()),
         labels_report=start.inputs["labels"].report,
+        fit_report=start.inputs["critic"].report,
         judged_contexts=("bare", "guided") if settings.guided else ("bare",),
         num_resamples=settings.bootstrap,
         seed=start.seed,
@@ -309,7 +310,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="critic_report",
-    code_version=9,
+    code_version=10,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels", "critic"),
     sections=(
         "critic_report",

@@ -5,6 +5,7 @@ What is decided in an iteration counts from the next one on: no baseline then ha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from critics.audit import AuditData
-from critics.drift import Correction, fit_correction, free_check, level_is_off, paid_check, steps_are_off
+from critics.drift import (
+    Correction,
+    fit_correction,
+    free_check,
+    is_measured,
+    level_is_off,
+    paid_check,
+    steps_are_clean,
+    steps_are_off,
+)
 from critics.siblings import sibling_measures
 from pipeline.credit import VDapo, make_credit
 from pipeline.ids import seed_of
-from pipeline.statistics import interval_dict
+from pipeline.statistics import Interval, interval_dict
 from pipeline.types import Rollout, Task
 from stages.backends import load_critic
 from stages.continuing import continuations, is_whole
@@ -34,7 +44,7 @@ if TYPE_CHECKING:
 
 NUM_RESAMPLES = 500
 CLEAN_CHECKS = 2
-"""Paid checks running without a finding, after which alpha rises (start value)."""
+"""Paid checks running in which steps would pass the gate, after which alpha rises (start value)."""
 
 
 class Watch:
@@ -65,8 +75,8 @@ class Watch:
             "refreshed": None,
             "refresh_runs": [],
             "adv_rmse": None,
-            "kl": 0.0 if has_kl else None,  # of the weights after the last update; None: not measured
-            "sampled_kl": 0.0 if has_kl else None,  # of those that sample the iteration
+            "kl": 0.0 if has_kl else None,  # of the last update, measured as it began; None: not measured
+            "sampled_kl": 0.0 if has_kl else None,  # the same when the iteration was sampled
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -96,8 +106,12 @@ class Watch:
     # -- what is sampled for it ------------------------------------------------------------------------
 
     def is_due(self, num_updates: int, credit: Credit) -> bool:
-        """Returns whether a paid check is due before the next update."""
+        """Returns whether a paid check is due before the next update.
+
+        A critic without weight is not checked, unless one that is found off is to be refreshed again.
+        """
         weighs = isinstance(credit, VDapo) and credit.alpha > 0
+        weighs |= self.state["steps_off"] and self.may_refresh
         return bool(self._settings.paid_every and weighs and num_updates >= self.state["next_check"])
 
     def play(self, player: Player, rollouts: Sequence[Rollout]) -> list[Rollout]:
@@ -138,7 +152,7 @@ class Watch:
     # -- what is found and done ------------------------------------------------------------------------
 
     def moved(self, metrics: Mapping[str, float]) -> None:
-        """Notes how far an update left the actor from its start."""
+        """Notes how far from its start the actor was in an update, as its forward passes saw it."""
         if "ref_kl" in metrics:
             self.state = self.state | {"kl": float(metrics["ref_kl"])}
 
@@ -178,21 +192,28 @@ class Watch:
         bare = [r for r in rollouts if is_whole(r) and not r.guided and r.reward is not None and r.steps]
         if not bare:
             return {}
-        rewards = [float(r.reward or 0.0) for r in bare]
-        found = free_check([values[r.rollout_id] for r in bare], rewards)
-        limits = self._settings
-        if limits.recalibrate and level_is_off(
-            found, max_bias=limits.max_bias, min_slope=limits.min_slope, max_slope=limits.max_slope
-        ):
+        rewards, limits = [float(r.reward or 0.0) for r in bare], self._settings
+        check = free_check(
+            [values[r.rollout_id] for r in bare],
+            rewards,
+            [self._clusters[r.task_id] for r in bare],
+            seed=self._start.seed,
+        )
+        off = level_is_off(
+            check, max_bias=limits.max_bias, min_slope=limits.min_slope, max_slope=limits.max_slope
+        )
+        if off and limits.recalibrate:
             fitted = fit_correction(self.critic.values(bare), rewards)
             self.state = self.state | {"slope": fitted.slope, "shift": fitted.shift}
             self._start.say(
-                f"drift: bias {found['bias']:+.3f}, slope {found.get('slope', float('nan')):.2f}; the "
+                f"drift: bias {check.bias.value:+.3f}, slope {check.slope.value:.2f}; the "
                 f"critic is recalibrated from the next iteration on (slope {fitted.slope:.2f}, shift "
                 f"{fitted.shift:+.2f})"
             )
+        found = {"rollouts": check.num_rollouts, "skill": check.skill, "auroc": check.auroc, "level_off": off}
         found |= {"correction_slope": self.state["slope"], "correction_shift": self.state["shift"]}
-        return {f"critic_drift/{name}": value for name, value in found.items()}
+        known = {f"critic_drift/{name}": float(x) for name, x in found.items() if math.isfinite(x)}
+        return known | _metrics({"bias": check.bias, "slope": check.slope})
 
     def check(self, rollouts: Sequence[Rollout], num_updates: int) -> dict[str, Any]:
         """Returns the paid check of what `play` sampled, and takes the step weight away if steps are off."""
@@ -204,10 +225,21 @@ class Watch:
         )
         told, _ = sibling_measures(siblings, num_resamples=NUM_RESAMPLES, seed=self._start.seed)
         found |= {name: told[name] for name in ("sibling_excess", "sibling_pairs")}
+        metrics = {"critic_drift/states": float(len(audit))} | _metrics(found)
+        self.state = self.state | {"next_check": num_updates + self._settings.paid_every}
+        if not is_measured(found):
+            self._start.say(
+                f"drift: after {num_updates} updates {len(audit)} states could be checked, which says "
+                "nothing of steps; the next check is due after the usual number of updates"
+            )
+            return metrics
         off = steps_are_off(found, min_sign_agreement=self._settings.min_sign_agreement)
+        clean = steps_are_clean(
+            found,
+            min_advantage_correlation=self._start.config.critic_report.min_advantage_correlation,
+        )
         self.state = self.state | {
-            "clean_checks": 0 if off else self.state["clean_checks"] + 1,
-            "next_check": num_updates + self._settings.paid_every,
+            "clean_checks": self.state["clean_checks"] + 1 if clean and not off else 0,
             "steps_off": self.state["steps_off"] or (off and self._settings.step_weight_to_zero),
             "wants_refresh": off and self.may_refresh,
         }
@@ -218,15 +250,7 @@ class Watch:
                 f"{found['sign_agreement'].value:.2f}: the critic no longer knows this actor's steps"
                 + ("; its step weight is 0 from the next iteration on" if self.state["steps_off"] else "")
             )
-        metrics: dict[str, Any] = {
-            "critic_drift/steps_off": float(off),
-            "critic_drift/states": float(len(audit)),
-        }
-        for name, interval in found.items():
-            for part, number in interval_dict(interval).items():
-                if number is not None:
-                    metrics[f"critic_drift/{name}" + ("" if part == "value" else f"_{part}")] = number
-        return metrics
+        return metrics | {"critic_drift/steps_off": float(off), "critic_drift/steps_clean": float(clean)}
 
     @property
     def wants_refresh(self) -> bool:
@@ -246,6 +270,7 @@ class Watch:
         check_made_for(
             critic,
             self._actor,
+            family=self._start.config.tasks.environment,
             tokenizer_digest=tokenizer_digest,
             label_policy_digest=policy_digest,
         )
@@ -314,3 +339,13 @@ class Watch:
             K=K,
             v_star=np.full(N, np.nan),
         )
+
+
+def _metrics(found: Mapping[str, Interval]) -> dict[str, float]:
+    """Returns intervals as metrics: value, and `_low`, `_high` where known."""
+    return {
+        f"critic_drift/{name}" + ("" if part == "value" else f"_{part}"): number
+        for name, interval in found.items()
+        for part, number in interval_dict(interval).items()
+        if number is not None
+    }

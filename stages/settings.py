@@ -385,7 +385,7 @@ class Drift(Section):
     recalibrate: bool = Field(
         True, description="refit level and slope on fresh outcomes when one is off, for later iterations"
     )
-    max_bias: float = Field(0.1, gt=0, description="mean of V - R beyond which the level is off")
+    max_bias: float = Field(0.1, gt=0, description="of V - R; the level is off if its mean is clearly beyond")
     min_slope: float = Field(0.7, gt=0, description="of log-odds of R on those of V")
     max_slope: float = Field(1.4, gt=0, description="of log-odds of R on those of V")
     paid_every: int = Field(20, ge=0, description="updates between checks by fresh continuations; 0 is never")
@@ -393,7 +393,9 @@ class Drift(Section):
     num_continuations: int = Field(16, ge=2, description="of each of them, by the present actor")
     sibling_sets: int = Field(32, ge=0, description="sets of next steps of a paid check")
     sibling_size: int = Field(5, ge=2, description="next steps drawn for a set")
-    min_sign_agreement: float = Field(0.6, ge=0, le=1, description="of clear steps, below it steps are off")
+    min_sign_agreement: float = Field(
+        0.6, ge=0, le=1, description="of clear steps; with an upper bound below it steps are off"
+    )
     step_weight_to_zero: bool = Field(
         True,
         description="alpha is 0 once Cov(A, Ahat) touches 0 or signs disagree, until a new critic passes",
@@ -401,6 +403,15 @@ class Drift(Section):
     refresh: Literal["never", "once", "on_drift"] = Field(
         "once", description="then make rollouts, labels, critic and critic_report anew for the present actor"
     )
+
+    @model_validator(mode="after")
+    def _limits_hold_a_right_slope(self) -> Drift:
+        if not self.min_slope < 1 < self.max_slope:
+            raise ValueError(
+                f"min_slope {self.min_slope:g} and max_slope {self.max_slope:g}: a right critic's slope is 1 "
+                "and must lie between them, or it is recalibrated in every iteration"
+            )
+        return self
 
 
 class Stops(Section):
@@ -427,7 +438,9 @@ class Actor(Section):
     )
     alpha: float = Field(0.5, ge=0, description="v_dapo: weight of the critic's step advantages")
     alpha_after_clean: float = Field(
-        1.0, ge=0, description="v_dapo: that weight after two clean paid drift checks running"
+        1.0,
+        ge=0,
+        description="v_dapo: that weight after two paid drift checks running that the gate would pass",
     )
     lam: float = Field(0.95, ge=0, le=1, description="v_dapo: trace decay per step")
     on_weak_critic: Literal["refuse", "group_only", "allow"] = Field(
@@ -448,6 +461,15 @@ class Actor(Section):
     evaluate_tasks: int = Field(100, ge=1, description="val tasks of such a look")
     drift: Drift = Drift()
     stops: Stops = Stops()
+
+    @model_validator(mode="after")
+    def _clean_checks_take_no_weight_away(self) -> Actor:
+        if self.alpha_after_clean < self.alpha:
+            raise ValueError(
+                f"alpha = {self.alpha:g}, alpha_after_clean = {self.alpha_after_clean:g}: two good checks "
+                "would lower the weight. Set alpha_after_clean to alpha or more"
+            )
+        return self
 
 
 class Evaluation(Section):

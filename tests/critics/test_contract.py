@@ -12,7 +12,7 @@ import pytest
 
 import critics
 from critics.calibration import Calibrator
-from critics.contract import CONTRACT, Contract, read_contract, read_value_logits, save
+from critics.contract import CONTRACT, REWARD, SPLITTER, Contract, read_contract, read_value_logits, save
 from critics.model import make_critic
 from critics.rows import critic_rows, error_positions, normalised, value_positions
 from pipeline.errors import ArtifactError
@@ -27,10 +27,10 @@ CONTRACT_OF = Contract(
     template_digest="tpl",
     label_policy_digest="policy-0",
     labels_digest="labels",
-    splitter={"rule": "turn"},
+    splitter=SPLITTER,
     families=("phone",),
     contexts=("bare",),
-    reward="binary",
+    reward=REWARD,
     gamma=1.0,
     temperature=1.0,
     top_p=1.0,
@@ -140,6 +140,9 @@ def test_any_mismatch_is_refused(frozen, make_rollout) -> None:
         template_digest="tpl",
         label_policy_digest="policy-0",
         gamma=1.0,
+        splitter=SPLITTER,
+        reward=REWARD,
+        families=("phone",),
         contexts=("bare",),
     )
     for given in (
@@ -148,7 +151,12 @@ def test_any_mismatch_is_refused(frozen, make_rollout) -> None:
         {"label_policy_digest": "x"},
         {"temperature": 0.7},
         {"max_response_tokens": 65},
+        {"top_p": 0.9},
+        {"top_k": 40},
         {"gamma": 0.99},
+        {"splitter": {"rule": "blank line"}},
+        {"reward": "points"},
+        {"families": ("phone", "math")},
         {"contexts": ("bare", "guided")},
     ):
         with pytest.raises(ArtifactError, match="make critic"):

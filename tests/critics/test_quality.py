@@ -23,7 +23,12 @@ def true_measures(p: np.ndarray, V: np.ndarray) -> dict[str, float]:
     intercept, slope = binomial_regression(features, V.ravel(), np.ones(p.size))
     order = np.argsort(p.ravel())
     above, below = V.ravel()[order], np.cumsum((1 - V).ravel()[order])
+    sizes, won = np.bincount(bins), np.cumsum(above[::-1])
+    means = np.bincount(bins, weights=V.ravel()) / sizes
     return {
+        "reliability": (gaps**2 * p.size / sizes).sum(),
+        "resolution": (sizes * (means - mean) ** 2).sum() / p.size,
+        "auprc": (above[::-1] * won / np.arange(1, p.size + 1)).sum() / above.sum(),
         "nll": -np.mean(V * np.log(p) + (1 - V) * np.log1p(-p)),
         "skill_over_constant": 1 - brier / (mean * (1 - mean)),
         "uncertainty": mean * (1 - mean),
@@ -44,11 +49,31 @@ def true_measures(p: np.ndarray, V: np.ndarray) -> dict[str, float]:
     }
 
 
+def by_task(audit: AuditData, V: np.ndarray) -> dict[str, float]:
+    """What the report says with V known exactly of tasks, of the references as they are, of dead ends."""
+    p, flat = audit.p, V.ravel()
+    wins = pairs = 0.0
+    for task in set(audit.task_id.tolist()):
+        at = audit.task_id == task
+        weight = flat[at][:, None] * (1 - flat[at])[None, :]
+        wins, pairs = wins + (weight * (p[at][:, None] > p[at][None, :])).sum(), pairs + weight.sum()
+    ours = np.mean((p - flat) ** 2 + flat * (1 - flat))
+    own = 0.5 * (flat * (1 - flat)).sum() / pairs  # a state's own successes and failures are a tie
+    return {
+        "auroc_within_task": wins / pairs + own,
+        "p_where_lost": p[audit.v_star == 0].mean(),
+        **{
+            f"skill_over_{name}": 1 - ours / np.mean((theirs - flat) ** 2 + flat * (1 - flat))
+            for name, theirs in (("task_rate", task_rate(audit)), ("position", position_only(audit)))
+        },
+    }
+
+
 @pytest.mark.parametrize("K", [8, 16, 32])
 def test_debiased_measures_recover_the_truth_at_any_number_of_continuations(make_audit, K) -> None:
     audit, V = make_audit(lambda V, rng: 0.15 + 0.6 * V + rng.normal(0, 0.08, V.shape), K=K)
     found = quality.measure(audit, num_resamples=400)
-    for name, truth in true_measures(audit.p.reshape(V.shape), V).items():
+    for name, truth in (true_measures(audit.p.reshape(V.shape), V) | by_task(audit, V)).items():
         assert found[name].low < truth < found[name].high, (name, truth, found[name])
         assert found[name].value == pytest.approx(truth, abs=0.05)
 

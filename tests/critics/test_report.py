@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import critics.report_page as report_page_module
+from critics.probes import KINDS, Probed
 from critics.report import SOLVER, build_report
 from critics.report_page import report_page
+from critics.siblings import Siblings
 
 OPTIONS = {"policy_digest": "abcdef012345" * 2, "critic_digest": "c" * 32, "num_resamples": 200}
 EVALUATIONS = [
@@ -196,6 +198,67 @@ def test_every_drawing_says_how_to_read_it_and_labels_what_they_cost(make_audit)
         "75 %",
     ):
         assert words in html, words
+
+
+def test_the_page_draws_siblings_and_probes_and_says_what_was_fitted(audit) -> None:
+    rng = np.random.default_rng(0)
+    V = rng.random((80, 3))
+    siblings = Siblings.of(
+        [
+            (f"s{i}", f"c{i}", V[i, j], int(rng.binomial(8, V[i, j])), 8)
+            for i in range(len(V))
+            for j in range(3)
+        ]
+    )
+    changes = [(kind, of) for kind, of in KINDS.items() if kind != "split"]
+    probed = Probed.of(
+        [
+            (kind, f"c{i}", 0.6, 0.6 - 0.2 * (of.expects == "fall") + 0.01 * rng.normal())
+            for kind, of in changes
+            for i in range(40)
+        ]
+    )
+    fit = {"labelled_rollouts": {"fit": 3743}, "continuations": 9515, "updates": 3}
+    report = build_report(
+        audit,
+        converged=True,
+        labels_report=LABELS,
+        fit_report=fit,
+        siblings=siblings,
+        probed=probed,
+        **OPTIONS,
+    )
+    assert report["gate"]["not_measured"] == ["probes (split)"]
+    assert report["passed"]
+    html = report_page(json.loads(json.dumps(report)))
+    for words in (
+        "best next step named",
+        "a blind choice",
+        "4 continuations",
+        "Of two clearly different next steps it prefers the better",
+        "change of the value",
+        "corrupted_step (40)",
+        "Not measured: probes (split).",
+        "Fitted on 3,743 rollouts with labels and 9,515 continuations of theirs",
+    ):
+        assert words in html, words
+
+
+def test_samples_are_audited_rollouts_of_a_task_each(audit) -> None:
+    """Of several draws of a task only one is continued; the others have nothing to be held against."""
+    continued = replace(audit).where(np.char.endswith(audit.rollout_id.astype(str), "0"))
+    shown = build_report(continued, converged=True, **OPTIONS)["sample_rollouts"]
+    assert len({sample["task_id"] for sample in shown}) == len(shown) == 6
+    assert all(sample["audited"] for sample in shown)
+
+
+def test_a_state_short_of_a_continuation_is_left_out_of_the_reference(make_audit) -> None:
+    audit, _ = make_audit(lambda V, rng: V, K=3, num_rollouts=60)
+    K = audit.K.copy()
+    K[0] = 2
+    short = replace(audit, K=K, k=np.minimum(audit.k, K))
+    names = [row["name"] for row in build_report(short, converged=True, **OPTIONS)["baselines"]]
+    assert "1 continuations" in names
 
 
 def test_the_solver_is_a_reference_where_it_knows_every_state(make_audit) -> None:

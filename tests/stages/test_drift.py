@@ -85,7 +85,7 @@ class FakePlayer:
 
 def watch_of(critic: FakeCritic, kl: float | None = None, **drift: Any) -> Watch:
     settings = Drift(**{"sibling_sets": 0} | drift)
-    config = SimpleNamespace(actor=Actor(drift=settings, kl_coefficient=kl), run=SimpleNamespace(seed=0))
+    config = Config(actor=Actor(drift=settings, kl_coefficient=kl))
     said: list[str] = []
     start: Any = SimpleNamespace(
         config=config, seed=0, stage_key="k", say=said.append, stop_if_asked=lambda: None
@@ -133,6 +133,30 @@ def test_a_stale_critic_loses_its_step_weight_and_asks_for_a_refresh_once() -> N
     assert not kept.wants_refresh
 
 
+class FailingPlayer(FakePlayer):
+    """Whose environment can grade nothing."""
+
+    def play(self, requests: Any, on_finish: Any = None) -> list[Rollout]:
+        return [replace(r, reward=None) for r in super().play(requests)]
+
+
+def test_a_check_that_measured_nothing_decides_nothing() -> None:
+    rollouts, watch = rollouts_of(60), watch_of(FakeCritic())
+    found = watch.check([*rollouts, *watch.play(FailingPlayer(), rollouts)], 20)  # type: ignore[arg-type]
+    assert found == {"critic_drift/states": 0.0}
+    assert watch.credit(CREDIT) == CREDIT
+    assert not watch.wants_refresh
+    assert watch.state["next_check"] == 40
+    assert "says nothing of steps" in watch.said[0]  # type: ignore[attr-defined]
+
+
+def test_a_critic_that_failed_again_is_checked_on_only_if_it_may_be_refreshed_again() -> None:
+    for refresh, due in (("once", False), ("never", False), ("on_drift", True)):
+        watch = watch_of(FakeCritic(), refresh=refresh)
+        watch.state = watch.state | {"steps_off": True, "refreshes": 1}
+        assert watch.is_due(20, watch.credit(CREDIT)) == due
+
+
 def test_each_look_tells_the_alpha_that_its_iteration_was_trained_with() -> None:
     rollouts, watch = rollouts_of(60), watch_of(FakeCritic(blind=True))
     told = []
@@ -152,7 +176,7 @@ def test_a_level_that_is_off_is_corrected_for_later_iterations_only() -> None:
     assert found["critic_drift/correction_shift"] > 0.5
     after = watch.look(rollouts, given(watch, rollouts))
     assert abs(after["critic_drift/bias"]) < 0.02
-    assert all((a > b).all() for a, b in zip(watch.values(rollouts), before, strict=True))
+    assert all((a > b)[b < 0.95].all() for a, b in zip(watch.values(rollouts), before, strict=True))
     left = watch_of(FakeCritic(shift=-1.5), recalibrate=False)
     left.look(rollouts, given(left, rollouts))
     assert left.values(rollouts)[0] == pytest.approx(before[0])
