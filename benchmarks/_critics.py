@@ -67,7 +67,7 @@ def make_stages(
         command = [sys.executable, "-m", f"stages.{stage}", config, "--run", run, *settings]
         command.append(f"run.data_dir={json.dumps(str(data_dir))}")
         if code := subprocess.run(command, cwd=ROOT, check=False).returncode:
-            raise SystemExit(f"{run}: {stage} ended with {code}. The same command goes on")
+            raise SystemExit(f"{run}: {stage} ended with {code}; what to do, it says above")
 
 
 class Material:

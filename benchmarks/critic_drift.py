@@ -7,11 +7,12 @@ Makes or finishes the run up to critic_report. Its actor is trained twice more, 
 link these stages, with a KL term too small to hold it and a larger step, a paid check every few updates. Most
 companies of its tasks are those that the critic was fitted on, as in any actor's training:
 
-    far      every reaction off: the curve of the free and the paid checks against iteration and KL
+    far      every reaction off: bias, slope, step advantages and KL, iteration by iteration
     watched  reactions on (no refresh): what is recalibrated, and when the step weight goes to zero
 
 Then the critic of the starting policy is held beside fresh rollouts of `val` tasks, by the far actor (stale)
-and by the starting policy (fresh), with the same checks. Stale must be caught, fresh must not.
+and by the starting policy (fresh), with the same checks. Stale must be caught, fresh must not. (No run can
+begin with a critic of another policy: the actor refuses it.)
 Results: benchmarks/results/critic_drift.json and .svg. The same command goes on where it was stopped. Exits
 1 if a criterion fails.
 """
@@ -35,8 +36,10 @@ from benchmarks._critics import QUICK, STAGES, make_stages
 from benchmarks._measuring import RESULTS, ROOT, conclude
 from benchmarks.demo_seeds import machine_facts
 from pipeline.errors import ArtifactError
+from pipeline.tracking import read_metrics
 
 FAR = {
+    "actor.alpha": "0.5",
     "actor.kl_coefficient": "1e-6",  # holds nothing; at 0 the KL would not be measured
     "actor.drift.refresh": "never",
     "actor.on_weak_critic": "allow",
@@ -57,10 +60,25 @@ QUICK_ACTOR = (
 )
 """With the settings of `critic_quality.py --quick`: shows nothing but that all of this works."""
 ARMS = {
-    "far": {"actor.drift.recalibrate": "false", "actor.drift.step_weight_to_zero": "false"},
-    "watched": {"actor.drift.recalibrate": "true", "actor.drift.step_weight_to_zero": "true"},
+    "far": {
+        "actor.drift.recalibrate": "false",
+        "actor.drift.step_weight_to_zero": "false",
+        "actor.alpha_after_clean": "0.5",  # as before
+    },
+    "watched": {
+        "actor.drift.recalibrate": "true",
+        "actor.drift.step_weight_to_zero": "true",
+        "actor.alpha_after_clean": "1.0",
+    },
 }
 
+PANELS: dict[str, tuple[str, float | None]] = {
+    "bias": ("bias of its values", 0.0),
+    "slope": ("slope of its log-odds", 1.0),
+    "rho_a": ("advantage correlation (paid checks)", 0.0),
+    "kl": ("KL to the starting policy, nats a token", None),
+}
+"""Title and, where there is one, the value of a right critic."""
 SHOWN = ("bias", "slope", "skill", "rho_a", "ev_within", "sign_agreement", "sibling_excess")
 
 
@@ -81,7 +99,14 @@ def reacted(entries: Sequence[dict[str, Any]]) -> bool:
     return any(e["correction_shift"] != 0 or e["correction_slope"] != 1 for e in entries[:-1])
 
 
+def did_nothing(entries: Sequence[dict[str, Any]]) -> bool:
+    """Returns whether the watch only looked: one alpha, and no correction, all along."""
+    held = {(entry["alpha"], entry["correction_shift"], entry["correction_slope"]) for entry in entries}
+    return len(held) == 1 and entries[0]["correction_slope"] == 1
+
+
 CRITERIA = {
+    "far: its watch only looked": lambda r: did_nothing(r["arms"]["far"]),
     "far: the level drifts by more than 10 points": lambda r: far_enough(r["arms"]["far"]),
     "far: the KL to the starting policy grows above .1": lambda r: r["arms"]["far"][-1]["kl"] > 0.1,
     "far: at least 3 paid checks": lambda r: sum("steps_off" in e for e in r["arms"]["far"]) >= 3,
@@ -94,13 +119,15 @@ CRITERIA = {
 def run_arm(options: argparse.Namespace, data_dir: Path, arm: str) -> list[dict[str, Any]]:
     """Returns the drift of one arm, iteration by iteration; trains it unless that is done.
 
+    `success` is that of the look at `val`, where there was one.
+
     Raises:
         SystemExit: the actor stage failed; what it made stays.
     """
     run = data_dir / f"{options.run}-{arm}"
     run.mkdir(exist_ok=True)
     for stage in STAGES:
-        if not (run / stage).exists():
+        if not os.path.lexists(run / stage):
             os.symlink(data_dir / options.run / stage, run / stage, target_is_directory=True)
     settings = FAR | {
         "actor.learning_rate": str(options.learning_rate),
@@ -112,9 +139,14 @@ def run_arm(options: argparse.Namespace, data_dir: Path, arm: str) -> list[dict[
     command += [*options.settings, f"run.data_dir={json.dumps(str(data_dir))}"]
     done = subprocess.run(command, cwd=ROOT, check=False)
     if done.returncode:
-        raise SystemExit(f"{arm}: the actor ended with {done.returncode}. The same command goes on")
+        raise SystemExit(f"{arm}: the actor ended with {done.returncode}; what to do, it says above")
     report: dict[str, Any] = json.loads((run / "actor" / "report.json").read_text("utf-8"))
-    return list(report["drift"])
+    looks = read_metrics(run / "actor" / "metrics.jsonl")
+    success = {look["iteration"]: look["val/first_try"] for look in looks if "val/first_try" in look}
+    return [
+        entry | ({"success": success[entry["iteration"]]} if entry["iteration"] in success else {})
+        for entry in report["drift"]
+    ]
 
 
 def held_beside(options: argparse.Namespace, data_dir: Path, folder: Path) -> dict[str, Any]:
@@ -181,20 +213,30 @@ def as_markdown(held: dict[str, dict[str, Any]]) -> str:
 
 
 def picture(arms: dict[str, list[dict[str, Any]]]) -> str:
-    """Returns the curves of both arms: bias, and the paid checks' advantage correlation."""
-    from pipeline.report.plots import Line, lines
+    """Returns one drawing: a panel per figure against iterations, a curve per arm."""
+    from pipeline.report.plots import BLUE, GREY, RED, draw
 
-    curves = []
-    for arm, entries in arms.items():
-        for name in ("bias", "rho_a"):
-            points = [entry for entry in entries if isinstance(entry.get(name), float)]
-            if not points:
-                continue
-            # No band where a bound is not known: the point would pass for an exact one.
-            bands = [[entry.get(f"{name}_{side}", math.nan) for entry in points] for side in ("low", "high")]
-            xs, ys = [entry["iteration"] for entry in points], [entry[name] for entry in points]
-            curves.append(Line(f"{arm}: {name}", xs, ys, *(bands if name == "rho_a" else (None, None))))
-    return lines("drift", curves, x_label="iteration", y_label="bias; advantage correlation", level=0.0)
+    def paint(axes: Any) -> None:
+        figure = axes.figure
+        axes.remove()
+        for panel, (name, (title, right)) in zip(figure.subplots(2, 2).flat, PANELS.items(), strict=True):
+            for (arm, entries), colour in zip(arms.items(), (RED, BLUE), strict=False):
+                points = [entry for entry in entries if isinstance(entry.get(name), float)]
+                xs, ys = [entry["iteration"] for entry in points], [entry[name] for entry in points]
+                panel.plot(xs, ys, color=colour, marker="o", ms=3, lw=1, label=arm)
+                # No band where a bound is not known: the point would pass for an exact one.
+                low, high = (
+                    [entry.get(f"{name}_{side}", math.nan) for entry in points] for side in ("low", "high")
+                )
+                if any(map(math.isfinite, low)):
+                    panel.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
+            if right is not None:
+                panel.axhline(right, color=GREY, ls="--", lw=1)
+            panel.set_title(title, fontsize=9)
+        figure.supxlabel("iteration", fontsize=9)
+        figure.axes[0].legend(frameon=False, fontsize=8)
+
+    return draw("drift", paint, size=(7.5, 5))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -239,10 +281,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise SystemExit(str(error)) from error
     results = {
         "machine": machine_facts(),
-        "config": options.config,
         "settings": options.settings,
-        "learning_rate": options.learning_rate,
-        "paid_every": options.paid_every,
+        **{name: getattr(options, name) for name in shaping},
+        "actor": {arm: FAR | of for arm, of in ARMS.items()},
         "arms": arms,
         "held": held,
     }

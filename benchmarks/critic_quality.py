@@ -280,7 +280,7 @@ def trunk_of(options: argparse.Namespace, material: Material, name: str, said: s
     if not trunk.is_dir():
         own = material.folder.with_name(f"{material.folder.name}-trunk-{name}")
         own.mkdir(exist_ok=True)
-        if not (own / "tasks").exists():
+        if not os.path.lexists(own / "tasks"):
             os.symlink(material.folder / "tasks", own / "tasks", target_is_directory=True)
         settings = [*options.settings, f"run.seed={material.config.run.seed}", *said.split(",")]
         make_stages(options.config, own.name, ("sft",), settings, own.parent)

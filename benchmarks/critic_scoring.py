@@ -23,7 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks._measuring import RESULTS, conclude, ratios, spread
+from benchmarks._measuring import RESULTS, ROOT, conclude, ratios, spread
 from benchmarks.demo_seeds import machine_facts
 
 STEPS = (4, 8, 16, 32)
@@ -133,8 +133,13 @@ def main() -> int:
     parser.add_argument("--rollouts", type=int, default=16)
     parser.add_argument("--micro-batch-tokens", type=int, default=16384)
     parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument("--results", type=Path, default=RESULTS / "critic_scoring.json")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        help="default: benchmarks/results/critic_scoring.json, with other options data/critic_scoring.json",
+    )
     options = parser.parse_args()
+    as_committed = all(x == parser.get_default(name) for name, x in vars(options).items())
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -181,7 +186,8 @@ def main() -> int:
         "classifier_difference": gap,
         "rows": table,
     }
-    return conclude(options.results, results, CRITERIA)
+    path = options.results or (RESULTS if as_committed else ROOT / "data") / "critic_scoring.json"
+    return conclude(path, results, CRITERIA)
 
 
 if __name__ == "__main__":

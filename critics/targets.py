@@ -343,6 +343,21 @@ def check_labels(
     return audit
 
 
+def check_outcomes_differ(rollouts: Sequence[Rollout]) -> None:
+    """Raises ArtifactError, code QUALITY, if all graded rollouts succeeded or all failed.
+
+    What `check_labels` would say after the continuations, while nothing has been paid for them.
+    """
+    rewards = {rollout.reward for rollout in rollouts if rollout.reward is not None}
+    if len(rewards) < 2:
+        word = "could be graded" if not rewards else "failed" if rewards == {1.0} else "succeeded"
+        raise ArtifactError(
+            f"labels: none of {len(rollouts)} rollouts {word}: there is nothing for a critic to tell apart. "
+            "Next: a better starting policy (make sft), or tasks of another level",
+            code=ExitCode.QUALITY,
+        )
+
+
 def _label_problems(label: Label, rollout: Rollout) -> list[str]:
     problems = []
     if not 0 <= label.num_success <= label.num_continuations:

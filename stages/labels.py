@@ -19,7 +19,7 @@ from critics.anchors import StateRef, choose_states
 from critics.label_audit import audit_labels
 from critics.rules import retarget
 from critics.splits import parts_of
-from critics.targets import build_labels, check_labels
+from critics.targets import build_labels, check_labels, check_outcomes_differ
 from env.episodes import nothing
 from pipeline.errors import ConfigError
 from pipeline.ids import seed_of
@@ -52,6 +52,7 @@ def make(start: Start) -> None:
     source = start.inputs["rollouts"]
     rollouts = rollouts_from(source.table("rollouts"), source.table("steps"))
     tasks = {task.task_id: task for task in tasks_from(start.inputs["tasks"].table("tasks"))}
+    check_outcomes_differ(rollouts)
     by_id = {rollout.rollout_id: rollout for rollout in rollouts}
     part_of = parts_of(rollouts, tasks, start.config.critic, seed=start.seed)
     # Calibration goes by outcomes, so continuations are for those that fit and validate.

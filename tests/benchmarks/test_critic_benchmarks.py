@@ -17,6 +17,7 @@ from benchmarks import _critic_tables as tables
 from benchmarks import critic_drift
 from benchmarks import critic_gate as gate_bench
 from benchmarks import critic_quality as bench
+from benchmarks import critic_scoring as scoring
 from benchmarks._measuring import judge
 from critics.anchors import StateRef
 from critics.audit import AuditData, AuditRollout
@@ -314,6 +315,17 @@ def test_design_has_the_gate_s_committed_table() -> None:
     assert all(results["criteria"].values())  # DESIGN says that each fails for its reason
 
 
+def test_design_has_the_committed_speed_of_scoring() -> None:
+    results = json.loads((bench.ROOT / "benchmarks" / "results" / "critic_scoring.json").read_text("utf-8"))
+    assert judge(results, scoring.CRITERIA) == results["criteria"]
+    assert all(results["criteria"].values())
+    row = scoring.row_of(results, 16)
+    speedup = [f"{row['speedup'][name]:.1f}" for name in ("median", "min", "max")]
+    said = "at 16 steps {} times [{}, {}] as fast as prefix by prefix, and equal to {:.0e}"
+    text = said.format(*speedup, row["difference"]).replace("e-06", "e-6")
+    assert text in " ".join((bench.ROOT / "DESIGN.md").read_text("utf-8").split())
+
+
 def test_design_has_the_drift_s_committed_figures() -> None:
     results = json.loads((bench.ROOT / "benchmarks" / "results" / "critic_drift.json").read_text("utf-8"))
     design = (bench.ROOT / "DESIGN.md").read_text("utf-8")
@@ -378,9 +390,15 @@ def test_quick_makes_a_table_shares_what_it_sampled_and_goes_on(tmp_path: Path) 
     assert sampled.items() <= {p: p.stat().st_mtime_ns for p in tmp_path.rglob("rollouts*.parquet")}.items()
 
 
-def far_entries(*biases: float, kl: float | None = 0.5) -> list[dict[str, Any]]:
+def far_entries(*biases: float, kl: float | None = 0.5, alpha: float = 0.5) -> list[dict[str, Any]]:
+    """One entry per iteration; `alpha` is the last one's."""
     measured = {} if kl is None else {"kl": kl}
-    return [{"bias": bias, "steps_off": 0.0} | measured for bias in biases]
+    return [
+        {"bias": bias, "steps_off": 0.0, "alpha": alpha if i == len(biases) - 1 else 0.5}
+        | {"correction_slope": 1.0, "correction_shift": 0.0}
+        | measured
+        for i, bias in enumerate(biases)
+    ]
 
 
 def watched_entries(*of: tuple[float, ...]) -> list[dict[str, Any]]:
@@ -398,7 +416,7 @@ def watched_entries(*of: tuple[float, ...]) -> list[dict[str, Any]]:
 
 
 def drift_results(**changes: Any) -> dict[str, Any]:
-    far = [{"bias": 0.3 * i / 4, "steps_off": 0.0, "correction_shift": 0.0, "kl": 0.1 * i} for i in range(5)]
+    far = [entry | {"kl": 0.1 * i} for i, entry in enumerate(far_entries(0.0, 0.1, 0.15, 0.2, 0.3))]
     watched = watched_entries((0.0, 0.5), (0.0, 0.5, -0.4), (0.0, 0.5, -0.4))
     held = {"stale": {"caught": True}, "fresh": {"caught": False}}
     return {"arms": {"far": far, "watched": watched} | changes, "held": held | changes}
@@ -409,6 +427,7 @@ def drift_results(**changes: Any) -> dict[str, Any]:
     [
         ({"far": far_entries(0.1, 0.1, 0.1, 0.1)}, "far: the level drifts by more than 10 points"),
         ({"far": far_entries(0.0, 0.5)}, "far: at least 3 paid checks"),
+        ({"far": far_entries(0.0, 0.2, 0.5, alpha=1.0)}, "far: its watch only looked"),
         ({"far": far_entries(0.0, 0.2, 0.5, kl=0.1)}, "far: the KL to the starting policy grows above .1"),
         ({"far": far_entries(0.0, 0.2, 0.5, kl=None)}, "far: the KL to the starting policy grows above .1"),
         ({"watched": watched_entries((0.0, 0.5), (0.0, 0.5))}, "watched: it reacted"),
@@ -439,9 +458,9 @@ def test_the_far_actor_has_a_kl_that_is_measured_and_does_not_hold_it() -> None:
 
 def test_both_arms_say_what_they_do_whatever_the_configuration_says() -> None:
     """phone-l3-tiny.yaml only watches: an arm that left a reaction to it would not react."""
-    reactions = {"actor.drift.recalibrate", "actor.drift.step_weight_to_zero"}
-    assert {arm: set(settings.values()) for arm, settings in critic_drift.ARMS.items()} == {
-        "far": {"false"},
-        "watched": {"true"},
+    reactions = ("actor.drift.recalibrate", "actor.drift.step_weight_to_zero", "actor.alpha_after_clean")
+    assert {arm: tuple(of[name] for name in reactions) for arm, of in critic_drift.ARMS.items()} == {
+        "far": ("false", "false", critic_drift.FAR["actor.alpha"]),
+        "watched": ("true", "true", "1.0"),
     }
-    assert all(settings.keys() == reactions for settings in critic_drift.ARMS.values())
+    assert critic_drift.FAR["actor.drift.refresh"] == "never"

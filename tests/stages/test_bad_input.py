@@ -479,8 +479,9 @@ def test_a_policy_that_never_succeeds_is_told_apart_from_a_broken_artifact(
         assert empty.start(stage, *settings) == 0
     assert empty.start("labels", *few) == 4
     error = capsys.readouterr().err
-    assert "base rate of success 0.0 is outside" in error
+    assert "rollouts succeeded: there is nothing for a critic to tell apart" in error
     assert "Next: a better starting policy" in error
+    assert not list((empty.run_dir / "labels").glob("rollouts*")), "nothing was paid for"
 
 
 def test_tasks_are_made_from_files_and_a_wrong_row_is_named(
