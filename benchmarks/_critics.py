@@ -27,12 +27,11 @@ from pipeline.types import Label, Rollout, Task
 from stages.continuing import is_whole, samples_of
 from stages.critic import STAGE as CRITIC_STAGE
 from stages.critic_data import data_from
-from stages.critic_report import STAGE as REPORT_STAGE
 from stages.labels import STAGE as LABELS_STAGE
 from stages.settings import Config
 
 CODE_VERSION = 1
-"""Of the benchmarks of critics: raised with every change of what a kept row says."""
+"""Of critics' benchmarks and measures: raised with every change of what a kept row says."""
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
 QUICK = (
     "engine.max_live=64",
@@ -104,8 +103,12 @@ class Material:
         for row in opened["critic_report"].table("values").to_pylist():  # by rollout, steps in order
             self.values[row["rollout_id"]].append(row["value"])
         self.made = opened["critic"].report
-        self.digests = [opened[name].content_digest for name in STAGES]
         self.audited = rollouts_of("critic_report")
+        # Not the report's own digest: another page about the same audit costs nobody a fit.
+        audited = [(r.seed, r.draw, r.start_step_index, r.response_token_ids, r.reward) for r in self.audited]
+        self.digests = [opened[name].content_digest for name in STAGES[:-1]] + [
+            digest("audit", sorted(audited, key=repr))
+        ]
         report, self.gate = (
             json.loads((folder / "critic_report" / f"{name}.json").read_text("utf-8"))
             for name in ("report", "gate")
@@ -114,8 +117,9 @@ class Material:
 
     def key(self, *asked: Any) -> str:
         """Returns what a figure follows from: what is asked, settings, all that was sampled, and code."""
-        code = [CODE_VERSION, *(stage.code_version for stage in (LABELS_STAGE, CRITIC_STAGE, REPORT_STAGE))]
+        code = [CODE_VERSION, LABELS_STAGE.code_version, CRITIC_STAGE.code_version]
         settings = [getattr(self.config, name).model_dump(mode="json") for name in ("labels", "critic")]
+        settings.append({"bootstrap": self.config.critic_report.bootstrap})
         return digest(*asked, settings, self.digests, code)
 
     def share(self, share: float) -> dict[StateRef, list[Rollout]]:
