@@ -105,7 +105,9 @@ class Material:
         self.made = opened["critic"].report
         self.audited = rollouts_of("critic_report")
         # Not the report's own digest: another page about the same audit costs nobody a fit.
-        audited = [(r.seed, r.draw, r.start_step_index, r.response_token_ids, r.reward) for r in self.audited]
+        audited = [
+            (r.seed, r.draw, r.start_step_index, len(r.response_token_ids), r.reward) for r in self.audited
+        ]
         self.digests = [opened[name].content_digest for name in STAGES[:-1]] + [
             digest("audit", sorted(audited, key=repr))
         ]
