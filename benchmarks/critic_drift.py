@@ -219,7 +219,7 @@ def picture(arms: dict[str, list[dict[str, Any]]]) -> str:
     def paint(axes: Any) -> None:
         figure = axes.figure
         axes.remove()
-        for panel, (name, (title, right)) in zip(figure.subplots(2, 2).flat, PANELS.items(), strict=True):
+        for panel, (name, (title, right)) in zip(figure.subplots(2, 2, sharex=True).flat, PANELS.items(), strict=True):
             for (arm, entries), colour in zip(arms.items(), (RED, BLUE), strict=False):
                 points = [entry for entry in entries if isinstance(entry.get(name), float)]
                 xs, ys = [entry["iteration"] for entry in points], [entry[name] for entry in points]
@@ -232,6 +232,8 @@ def picture(arms: dict[str, list[dict[str, Any]]]) -> str:
                     panel.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
             if right is not None:
                 panel.axhline(right, color=GREY, ls="--", lw=1)
+            if name == "kl":  # a single unlikely token can make an estimate of it a hundred nats
+                panel.set_yscale("log")
             panel.set_title(title, fontsize=9)
         figure.supxlabel("iteration", fontsize=9)
         figure.axes[0].legend(frameon=False, fontsize=8)

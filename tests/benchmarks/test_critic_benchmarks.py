@@ -331,20 +331,26 @@ def test_design_has_the_drift_s_committed_figures() -> None:
     design = (bench.ROOT / "DESIGN.md").read_text("utf-8")
     assert critic_drift.as_markdown(results["held"]) in design
     assert judge(results, critic_drift.CRITERIA) == results["criteria"]
+    failed = [name for name, met in results["criteria"].items() if not met]
+    assert failed == ["far: the level drifts by more than 10 points"]  # as DESIGN says
     far, watched = (results["arms"][arm] for arm in ("far", "watched"))
     biases = [np.mean([entry["bias"] for entry in entries[-8:]]) for entries in (far, watched)]
     paid = [entry for entry in far if "steps_off" in entry]
     levels = [(entry["correction_shift"], entry["correction_slope"]) for entry in watched]
     refits = sum(before != after for before, after in pairwise(levels))
+    off = {arm: [entry["level_off"] for entry in of] for arm, of in results["arms"].items()}
     said = (
-        f"bias {biases[0]:.2f} and watched's, whose level was refitted {refits} times, {biases[1]:.2f}",
+        f"bias {biases[0]:.2f} and watched's {biases[1]:.2f}",
+        "Success on `val` is " + ", ".join(f"{entry['success']:.2f}" for entry in far if "success" in entry),
+        f"called off in {sum(off['far']):.0f} of {len(far)} iterations, "
+        f"watched's, refitted {refits} times, in {sum(off['watched']):.0f}",
         f"{sum(bool(entry['steps_off']) for entry in paid)} of {len(paid)} paid checks find the steps off",
         f"the first at a KL of {next(entry['kl'] for entry in paid if entry['steps_off']):.2f}",
         "rho_A " + ", ".join(f"{entry['rho_a']:.2f}" for entry in paid),
     )
-    told = " ".join(design.split()).replace("0.", ".")
+    told = " ".join(design.split())
     for text in said:
-        assert text.replace("0.", ".") in told, text
+        assert re.sub(r"(?<!\d)0\.", ".", text) in told, text
 
 
 @pytest.mark.slow
