@@ -219,7 +219,8 @@ def picture(arms: dict[str, list[dict[str, Any]]]) -> str:
     def paint(axes: Any) -> None:
         figure = axes.figure
         axes.remove()
-        for panel, (name, (title, right)) in zip(figure.subplots(2, 2, sharex=True).flat, PANELS.items(), strict=True):
+        panels = figure.subplots(2, 2, sharex=True).flat
+        for panel, (name, (title, right)) in zip(panels, PANELS.items(), strict=True):
             for (arm, entries), colour in zip(arms.items(), (RED, BLUE), strict=False):
                 points = [entry for entry in entries if isinstance(entry.get(name), float)]
                 xs, ys = [entry["iteration"] for entry in points], [entry[name] for entry in points]

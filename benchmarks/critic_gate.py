@@ -77,9 +77,14 @@ def guided_outcomes(labels: Sequence[Label]) -> list[Label]:
     return [label for label in labels if label.context == "guided" and label.outcome is not None]
 
 
-def of_few_rollouts(labels: Sequence[Label], share: float = 0.1) -> list[Label]:
-    """Returns the labels of a share of the rollouts, chosen by hash: few enough to learn by heart."""
-    return [label for label in labels if int(digest("few", label.rollout_id)[:8], 16) < share * 16**8]
+def of_few_rollouts(labels: Sequence[Label], share: float = 0.1, least: int = 24) -> list[Label]:
+    """Returns the labels of a share of the rollouts, chosen by hash: few enough to learn by heart.
+
+    Of fewer than `least` rollouts nothing could be validated, as --quick would have it.
+    """
+    place = {label.rollout_id: int(digest("few", label.rollout_id)[:8], 16) / 16**8 for label in labels}
+    most = max([share, *sorted(place.values())[:least]])
+    return [label for label in labels if place[label.rollout_id] <= most]
 
 
 @dataclass(frozen=True, slots=True)

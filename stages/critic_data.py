@@ -131,6 +131,8 @@ def data_from(
         ArtifactError: continuations that were sampled otherwise, or too few labels to fit, validate and
             calibrate on.
     """
+    if not labels:
+        raise ArtifactError("there are no labels to fit, validate and calibrate on. Next: make labels")
     labelled, policy = {label.rollout_id for label in labels}, labels[0].label_policy_digest
     rollouts = [r for r in everything if r.rollout_id in labelled]
     part_of = parts_of(everything, tasks, settings, seed=seed)
