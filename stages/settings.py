@@ -385,7 +385,7 @@ class Drift(Section):
     recalibrate: bool = Field(
         True, description="refit level and slope on fresh outcomes when one is off, for later iterations"
     )
-    max_bias: float = Field(0.1, gt=0, description="mean V - R beyond which the level is off, if not by chance")
+    max_bias: float = Field(0.1, gt=0, description="mean V - R beyond which the level is off, but for chance")
     min_slope: float = Field(0.7, gt=0, description="of log-odds of R on those of V")
     max_slope: float = Field(1.4, gt=0, description="of log-odds of R on those of V")
     paid_every: int = Field(20, ge=0, description="updates between checks by fresh continuations; 0 is never")
