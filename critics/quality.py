@@ -80,8 +80,8 @@ def measure(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> di
     `slope_a` (of A on Ahat). Skill: `brier`, `nll`, `skill_over_constant`, `skill_over_task_rate`,
     `skill_over_position`. Calibration: `ece`, `ece_floor` (no bounds), `ece_excess`, `reliability`,
     `resolution`, `uncertainty`, `logit_slope`, `logit_intercept`. Ranking: `auroc`, `auprc`,
-    `auroc_within_task`. Solver: `p_where_lost` (mean p where V* = 0), `share_above_solver`
-    (p > V* + `SOLVER_TOLERANCE`). Counts come from `sizes`.
+    `auroc_within_task`, `auprc_within_task`. Solver: `p_where_lost` (mean p where V* = 0),
+    `share_above_solver` (p > V* + `SOLVER_TOLERANCE`). Counts come from `sizes`.
     """
     by_sums = _Measured(audit.cluster, num_resamples, seed)
     measures = _errors(audit, by_sums) | _steps(audit, by_sums) | _skills(audit, by_sums)
@@ -402,9 +402,13 @@ def logit_line(
     return interval_of_draws(values[0], draws[:, 0]), interval_of_draws(values[1], draws[:, 1])
 
 
+CURVES = ("auroc", "auprc")
+RANKINGS = (*CURVES, "auroc_within_task", "auprc_within_task")
+
+
 def _ranking(audit: AuditData, by_sums: _Measured, num_resamples: int, seed: int) -> dict[str, Interval]:
     if not len(audit):
-        return dict.fromkeys(("auroc", "auprc", "auroc_within_task"), Interval(np.nan, np.nan, np.nan))
+        return dict.fromkeys(RANKINGS, Interval(np.nan, np.nan, np.nan))
     codes, num_clusters = cluster_codes(audit.cluster)
     # Descending p; equal p are one threshold.
     order = np.argsort(-audit.p, kind="stable")
@@ -422,31 +426,40 @@ def _ranking(audit: AuditData, by_sums: _Measured, num_resamples: int, seed: int
         return auroc, auprc
 
     values = curves(np.ones((1, len(audit))))
-    names = ("auroc", "auprc")
     if num_clusters < 2:
-        measures = {n: Interval(float(v[0]), np.nan, np.nan) for n, v in zip(names, values, strict=True)}
+        measures = {n: Interval(float(v[0]), np.nan, np.nan) for n, v in zip(CURVES, values, strict=True)}
     else:
         draws = curves(resample_counts(num_clusters, num_resamples, seed)[:, codes].astype(float))
         measures = {
             name: interval_of_draws(float(value[0]), draw)
-            for name, value, draw in zip(names, values, draws, strict=True)
+            for name, value, draw in zip(CURVES, values, draws, strict=True)
         }
-    won, pairs = _pairs_within_tasks(audit)
+    won, pairs, precision = _within_tasks(audit)
     measures["auroc_within_task"] = by_sums([won, pairs], lambda s: ratio(s[..., 0], s[..., 1]))
+    measures["auprc_within_task"] = by_sums([precision, audit.k], lambda s: ratio(s[..., 0], s[..., 1]))
     return measures
 
 
-def _pairs_within_tasks(audit: AuditData) -> tuple[np.ndarray, np.ndarray]:
-    """Returns, per state, its successes' wins over failures of its task's states, and their number."""
-    won, pairs = np.zeros(len(audit)), np.zeros(len(audit))
+def _within_tasks(audit: AuditData) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns what rankings within a task are made of, [N] each.
+
+    Of a state's successes: their wins over failures of its task's states, the number of these pairs, and the
+    sum of their precisions, each the share of success among its task's samples that rank as high or higher.
+    A success would vouch for its own precision; k (k - 1) / (K - 1) in place of k^2 / K takes that out.
+    """
+    won, pairs, precision = np.zeros((3, len(audit)))
     lost = audit.K - audit.k
+    own = audit.k * (audit.k - 1) * audit.K / np.maximum(audit.K - 1, 1) - audit.k**2
     _, tasks = np.unique(audit.task_id, return_inverse=True)
     for at in np.split(np.argsort(tasks, kind="stable"), np.cumsum(np.bincount(tasks))[:-1]):
-        p = audit.p[at]
-        above = (p[:, None] > p[None, :]) + 0.5 * (p[:, None] == p[None, :])
-        won[at] = audit.k[at] * (above @ lost[at])
-        pairs[at] = audit.k[at] * lost[at].sum()
-    return won, pairs
+        p, k = audit.p[at], audit.k[at]
+        same = p[:, None] == p[None, :]
+        above = (p[:, None] > p[None, :]) + 0.5 * same
+        won[at] = k * (above @ lost[at])
+        pairs[at] = k * lost[at].sum()
+        as_high = (p[None, :] > p[:, None]) | same
+        precision[at] = (k * (as_high @ k) + own[at]) / (as_high @ audit.K[at])
+    return won, pairs, precision
 
 
 def _solver(audit: AuditData, by_sums: _Measured) -> dict[str, Interval]:

@@ -42,6 +42,7 @@ READINGS = {
     "spearman_a": "rank correlation of advantages; not debiased, so too low",
     "auroc": "chance that a success is ranked above a failure",
     "auroc_within_task": "AUROC within one task",
+    "auprc_within_task": "of a success: how many succeed of its task's samples that rank as high or higher",
     "auprc": "area under precision and recall",
     "p_where_lost": "mean prediction where the solver proves that nothing can succeed",
     "share_above_solver": "share of states predicted more than .05 above the best possible chance",

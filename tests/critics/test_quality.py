@@ -52,15 +52,18 @@ def true_measures(p: np.ndarray, V: np.ndarray) -> dict[str, float]:
 def by_task(audit: AuditData, V: np.ndarray) -> dict[str, float]:
     """What the report says with V known exactly of tasks, of the references as they are, of dead ends."""
     p, flat = audit.p, V.ravel()
-    wins = pairs = 0.0
+    wins = pairs = precision = 0.0
     for task in set(audit.task_id.tolist()):
         at = audit.task_id == task
+        best_first = flat[at][np.argsort(-p[at])]
+        precision += (best_first * np.cumsum(best_first) / np.arange(1, at.sum() + 1)).sum()
         weight = flat[at][:, None] * (1 - flat[at])[None, :]
         wins, pairs = wins + (weight * (p[at][:, None] > p[at][None, :])).sum(), pairs + weight.sum()
     ours = np.mean((p - flat) ** 2 + flat * (1 - flat))
     own = 0.5 * (flat * (1 - flat)).sum() / pairs  # a state's own successes and failures are a tie
     return {
         "auroc_within_task": wins / pairs + own,
+        "auprc_within_task": precision / flat.sum(),
         "p_where_lost": p[audit.v_star == 0].mean(),
         **{
             f"skill_over_{name}": 1 - ours / np.mean((theirs - flat) ** 2 + flat * (1 - flat))
