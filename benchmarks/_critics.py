@@ -20,6 +20,7 @@ from critics.fitting import calibrate, fit
 from critics.rules import RULES, retarget
 from critics.targets import build_labels, check_labels
 from pipeline.artifacts import Artifact
+from pipeline.config import split_settings
 from pipeline.disk import write_durably
 from pipeline.ids import digest
 from pipeline.tables import rollouts_from, tasks_from
@@ -28,7 +29,10 @@ from stages.continuing import is_whole, samples_of
 from stages.critic import STAGE as CRITIC_STAGE
 from stages.critic_data import data_from
 from stages.labels import STAGE as LABELS_STAGE
+from stages.rollouts import STAGE as ROLLOUTS_STAGE
 from stages.settings import Config
+from stages.sft import STAGE as SFT_STAGE
+from stages.tasks import STAGE as TASKS_STAGE
 
 CODE_VERSION = 1
 """Of critics' benchmarks and measures: raised with every change of what a kept row says."""
@@ -67,6 +71,16 @@ def make_stages(
         command.append(f"run.data_dir={json.dumps(str(data_dir))}")
         if code := subprocess.run(command, cwd=ROOT, check=False).returncode:
             raise SystemExit(f"{run}: {stage} ended with {code}; what to do, it says above")
+
+
+def recipe_of(config: Config) -> str:
+    """Returns what rows of several seeds must have in common: code, and settings of what is made."""
+    sections = {
+        name: split_settings(getattr(config, name))[0]
+        for name in ("engine", "training", "tasks", "sft", "rollouts", "labels", "critic", "critic_report")
+    }
+    stages = (TASKS_STAGE, SFT_STAGE, ROLLOUTS_STAGE, LABELS_STAGE, CRITIC_STAGE)  # a report may get pages
+    return digest(sections, CODE_VERSION, [stage.code_version for stage in stages])
 
 
 class Material:

@@ -21,10 +21,11 @@ their reader is not told: the task's level and the verifier's count of wrong ste
 V* as well. Boosted trees, fitted to the audit itself in folds by company: a reference, no critic.
 
 Two CPU cores take hours: of a seed the stages alone an hour, and each of ten more fits some ten minutes, as
-the critic stage does. Seeds may be made by commands of their own at one time, --seeds 0 beside --seeds 1; the
-whole command then finds their rows. A trunk that sft makes takes as long as sft.
-Results: benchmarks/results/critic_quality.json, .md (the table) and .svg; with fewer seeds or variants beside
-the runs. Exits 1 if a criterion fails.
+the critic stage does. So seeds may be made by commands of their own, at one time, on other days or machines:
+a seed takes the place of its own rows in the results and leaves those of other seeds, if they were made with
+the same settings and code. A trunk that sft makes takes as long as sft.
+Results: benchmarks/results/critic_quality.json, .md (the table) and .svg; with fewer variants beside the
+runs. Exits 1 if a criterion fails, so until three seeds are there.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ from benchmarks._critics import (
     audit_of,
     fitted,
     make_stages,
+    recipe_of,
     remembered,
     values_of,
 )
@@ -342,6 +344,21 @@ def print_row(row: dict[str, Any]) -> None:
     )
 
 
+def of_other_seeds(path: Path, recipe: str, seeds: Sequence[int]) -> dict[str, Any]:
+    """Returns `rows` and `machines` that a results file has of seeds that are not made now.
+
+    None of them if its rows were made by another recipe.
+    """
+    found = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    rows = [row for row in found.get("rows", ()) if row["seed"] not in seeds]
+    if rows and found.get("recipe") != recipe:
+        others = sorted({row["seed"] for row in rows})
+        print(f"{path}: seeds {others} are left out: other settings or code made them", file=sys.stderr)
+        rows = []
+    left = {str(row["seed"]) for row in rows}
+    return {"rows": rows, "machines": {seed: found["machines"][seed] for seed in left}}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Makes every seed and variant, prints the table, writes the results; returns 1 if a criterion fails."""
     parser = argparse.ArgumentParser(
@@ -359,29 +376,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--results",
         type=Path,
-        help="default: benchmarks/results/critic_quality.json; of less than all variants and three seeds, or "
-        "with another --config or --set, critic_quality.json beside their runs",
+        help="default: benchmarks/results/critic_quality.json; of less than all variants, or with another "
+        "--config or --set of what is made, critic_quality.json beside their runs",
     )
     options = parser.parse_args(argv)
     if options.quick:
         options.data_dir = options.data_dir / "quick"  # no figure of it may pass for a result
         options.settings = [*QUICK, *options.settings]
-    options.seeds = options.seeds or ([0] if options.quick else [0, 1, 2])
+    options.seeds = sorted(set(options.seeds or ([0] if options.quick else range(NUM_SEEDS))))
     options.variants = options.variants or list(QUICK_VARIANTS if options.quick else VARIANTS)
-    # What cannot meet the criteria does not take the place of what did.
-    whole = set(options.variants) >= set(VARIANTS) and len(set(options.seeds)) >= NUM_SEEDS
-    as_committed = whole and options.config == parser.get_default("config") and not options.settings
+    recipe, committed = (
+        recipe_of(load_config(Config, ROOT / config, settings))
+        for config, settings in ((options.config, options.settings), (parser.get_default("config"), ()))
+    )
+    # A row that is missing, or made otherwise, does not take the place of one that is there.
+    as_committed = set(options.variants) >= set(VARIANTS) and recipe == committed
     options.results = (
         options.results or (RESULTS if as_committed else options.data_dir) / "critic_quality.json"
     )
-    rows: list[dict[str, Any]] = []
+    results = of_other_seeds(options.results, recipe, options.seeds)
     for seed in options.seeds:
-        rows += rows_of_seed(options, seed, options.data_dir.resolve())
+        results["rows"] += rows_of_seed(options, seed, options.data_dir.resolve())
+        results["machines"][str(seed)] = machine_facts()
+    rows = sorted(results["rows"], key=lambda row: row["seed"])
     results = {
-        "machine": machine_facts(),
         "config": options.config,
-        "settings": options.settings,
+        "recipe": recipe,
         "trunks": options.trunk,
+        "machines": dict(sorted(results["machines"].items())),
         "rows": rows,
     }
     options.results.parent.mkdir(parents=True, exist_ok=True)

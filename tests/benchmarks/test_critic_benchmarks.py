@@ -97,30 +97,61 @@ def test_a_variant_without_three_seeds_fails_and_nothing_else(left: Any) -> None
     assert [name for name, met in one_more.items() if not met] == ["three seeds of every variant"]
 
 
-@pytest.mark.parametrize(
-    ("argv", "committed"),
-    [
-        ([], True),
-        (["--seeds", "0"], False),
-        (["--seeds", "0", "0", "0"], False),
-        (["--variants", "soft"], False),
-        (["--variants", *bench.VARIANTS, "trunk:wide", "--seeds", "3", "4", "5"], True),
-        (["--quick"], False),
-    ],
-)
-def test_only_all_seeds_of_all_variants_take_the_place_of_the_committed_results(
-    argv: list[str], committed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def told_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The benchmark with rows that cost nothing; its first arguments."""
+
     def made(options: Any, seed: int, data_dir: Path) -> list[dict[str, Any]]:
         return [row(variant, seed) for variant in options.variants]
 
     monkeypatch.setattr(bench, "rows_of_seed", made)
     monkeypatch.setattr(bench, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(bench, "picture", lambda rows: "<svg/>")
-    code = bench.main(["--data-dir", str(tmp_path / "data"), *argv])
-    assert code == (0 if committed or "--quick" in argv else 1)
+    return ["--data-dir", str(tmp_path / "data")]
+
+
+@pytest.mark.parametrize(
+    ("argv", "committed"),
+    [
+        ([], True),
+        (["--seeds", "0"], True),
+        (["--variants", "soft"], False),
+        (["--variants", *bench.VARIANTS, "trunk:wide", "--seeds", "3", "4", "5"], True),
+        (["--set", "training.threads=1"], True),
+        (["--set", "labels.max_states=100"], False),
+        (["--config", "configs/demo.yaml"], False),
+        (["--quick"], False),
+    ],
+)
+def test_only_all_variants_made_alike_take_the_place_of_committed_results(
+    argv: list[str], committed: bool, tmp_path: Path, told_rows: list[str]
+) -> None:
+    whole = not {"--seeds", "--variants"} & set(argv) or "trunk:wide" in argv
+    assert bench.main([*told_rows, *argv]) == (0 if whole else 1)
     assert (tmp_path / "results" / "critic_quality.json").exists() == committed
     assert len(list(tmp_path.rglob("critic_quality.json"))) == 1
+
+
+def test_seeds_made_by_commands_of_their_own_become_one_table(
+    tmp_path: Path, told_rows: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def seeds() -> list[int]:
+        found = json.loads((tmp_path / "results" / "critic_quality.json").read_text())
+        assert [int(seed) for seed in found["machines"]] == sorted({r["seed"] for r in found["rows"]})
+        assert len(found["rows"]) == len(bench.VARIANTS) * len(found["machines"])
+        return sorted(int(seed) for seed in found["machines"])
+
+    assert bench.main([*told_rows, "--seeds", "1", "1"]) == 1
+    assert bench.main([*told_rows, "--seeds", "0"]) == 1
+    assert bench.main([*told_rows, "--seeds", "0"]) == 1
+    assert seeds() == [0, 1]
+    assert bench.main([*told_rows, "--seeds", "2"]) == 0
+    assert seeds() == [0, 1, 2]
+    monkeypatch.setattr("benchmarks._critics.CODE_VERSION", -1)
+    capsys.readouterr()
+    assert bench.main([*told_rows, "--seeds", "1"]) == 1
+    assert seeds() == [1]
+    assert "seeds [0, 2] are left out: other settings or code made them" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
