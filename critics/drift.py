@@ -15,7 +15,8 @@ import numpy as np
 from critics.audit import AuditData
 from critics.intervals import cluster_codes, interval_of_sums, ratio
 from critics.logistic import binomial_regression, logit, sigmoid
-from critics.quality import explained_variance_within, logit_line, step_measures
+from critics.quality import explained_variance_within, step_measures
+from critics.reliability import logit_line
 from pipeline.statistics import Interval
 
 MIN_ROLLOUTS = 50

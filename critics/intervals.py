@@ -15,6 +15,8 @@ from pipeline.statistics import Interval
 
 APART = 2.0
 """Standard errors by which two measured values are clearly apart (start value)."""
+Statistic = Callable[[np.ndarray], np.ndarray]
+"""Of sums of rows."""
 
 
 def standard_errors_apart(
@@ -50,7 +52,7 @@ def resample_counts(num_clusters: int, num_resamples: int, seed: int) -> np.ndar
 def interval_of_sums(
     rows: np.ndarray,
     clusters: Sequence[object] | np.ndarray,
-    statistic: Callable[[np.ndarray], np.ndarray],
+    statistic: Statistic,
     *,
     num_resamples: int = 1000,
     seed: int = 0,
@@ -99,3 +101,35 @@ def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 def positive(x: np.ndarray) -> np.ndarray:
     """Returns x where it is clearly positive, else NaN: a debiased variance that says nothing."""
     return np.where(x > 1e-12, x, np.nan)
+
+
+def columns_of(sums: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Returns the sums [..., C] apart: C arrays, as statistics name them."""
+    return tuple(np.moveaxis(sums, -1, 0))
+
+
+class BySums:
+    """Rows of one audit and how to put intervals on statistics of their sums."""
+
+    def __init__(self, clusters: np.ndarray, num_resamples: int, seed: int) -> None:
+        self._clusters, self._num_resamples, self._seed = clusters, num_resamples, seed
+
+    def __call__(
+        self,
+        columns: list[np.ndarray],
+        statistic: Statistic,
+        at: np.ndarray | None = None,
+    ) -> Interval:
+        """Returns the statistic of the sums of columns, each [N] or of the rows `at`."""
+        rows = np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
+        clusters = self._clusters if at is None else self._clusters[at]
+        return interval_of_sums(rows, clusters, statistic, num_resamples=self._num_resamples, seed=self._seed)
+
+    @property
+    def draws(self) -> dict[str, int]:
+        """How often and from which seed to resample."""
+        return {"num_resamples": self._num_resamples, "seed": self._seed}
+
+    def mean(self, column: np.ndarray, at: np.ndarray | None = None) -> Interval:
+        """Returns the mean of a column, [N] or of the rows `at`."""
+        return self([np.ones(len(column)), column], lambda s: ratio(s[..., 1], s[..., 0]), at)

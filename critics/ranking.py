@@ -23,7 +23,7 @@ RANK_COLUMN = "rank_weights"
 
 
 class Places(Protocol):
-    """Where an update lies; `critics.fitting.Schedule` is one."""
+    """Where an update lies; `critics.schedule.Schedule` is one."""
 
     @property
     def per_epoch(self) -> int: ...  # noqa: D102

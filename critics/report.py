@@ -16,15 +16,10 @@ from critics.calibration import isotonic
 from critics.intervals import interval_of_sums, ratio
 from critics.located import first_error
 from critics.probes import MAX_RISE, Probed, length_correlations, probe_changes, probe_table
-from critics.quality import (
-    NUM_POSITIONS,
-    equal_mass_bins,
-    measure,
-    position_bins,
-    sizes,
-    slices,
-)
+from critics.quality import measure, sizes
+from critics.reliability import equal_mass_bins
 from critics.siblings import Siblings, reference_size, sibling_measures
+from critics.slices import NUM_POSITIONS, position_bins, slices
 from pipeline.ids import digest
 from pipeline.statistics import Interval, interval_dict, wilson
 

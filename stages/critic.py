@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from critics.fitting import calibrate, fit, schedule
+from critics.fitting import calibrate, fit
+from critics.schedule import schedule
 from pipeline.disk import fsync_file, fsync_folder
 from pipeline.errors import ArtifactError
 from pipeline.runner import Stage, Start, run_stage

@@ -9,7 +9,8 @@ from typing import Any
 
 from critics.bootstrap import Bootstrap
 from critics.calibration import check_states
-from critics.fitting import HeldOut, check_enough, held_out, outcome_states
+from critics.fitting import check_enough
+from critics.held_out import HeldOut, held_out, outcome_states
 from critics.ranking import RankedSet
 from critics.rows import critic_rows
 from critics.rules import BOOTSTRAPPED, RULES

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from critics.calibration import fit_calibrator
-from critics.fitting import fit, held_out, level_shift, task_brier
+from critics.convergence import level_shift, task_brier
+from critics.fitting import fit
+from critics.held_out import held_out
 from critics.logistic import logit, sigmoid
 from critics.rows import MAX_CLASS_RATIO, class_factors, critic_rows
 from pipeline.types import Label

@@ -10,22 +10,16 @@ import pytest
 from critics.anchors import choose_states
 from critics.audit import AuditData, AuditRollout
 from critics.calibration import fit_calibrator
-from critics.fitting import (
-    base_logit,
-    fit,
-    held_out,
-    learning_rate,
-    outcome_states,
-    rows_of_update,
-    schedule,
-    task_brier,
-)
+from critics.convergence import task_brier
+from critics.fitting import base_logit, fit
 from critics.gate import judge
+from critics.held_out import held_out, outcome_states
 from critics.logistic import logit, sigmoid
 from critics.model import make_critic
 from critics.quality import measure
 from critics.rows import critic_rows, num_states, state_weight
 from critics.rules import OUTCOME_TURNS
+from critics.schedule import learning_rate, rows_of_update, schedule
 from critics.targets import continued_labels
 from pipeline.errors import ArtifactError
 from pipeline.stopping import StopRequested

@@ -10,6 +10,8 @@ from critics import quality
 from critics.audit import AuditData
 from critics.baselines import PRIORS, constant, position_only, task_rate
 from critics.logistic import binomial_regression, logit, sigmoid
+from critics.reliability import calibration, calibration_error, calibration_excess, equal_mass_bins
+from critics.slices import position_bins, slices
 
 
 def true_measures(p: np.ndarray, V: np.ndarray) -> dict[str, float]:
@@ -17,7 +19,7 @@ def true_measures(p: np.ndarray, V: np.ndarray) -> dict[str, float]:
     pc, Vc = p - p.mean(1, keepdims=True), V - V.mean(1, keepdims=True)
     A, B = np.diff(p, axis=1).ravel(), np.diff(V, axis=1).ravel()
     brier, mean = np.mean((p - V) ** 2 + V * (1 - V)), V.mean()
-    bins = quality.equal_mass_bins(p.ravel())
+    bins = equal_mass_bins(p.ravel())
     gaps = np.bincount(bins, weights=(p - V).ravel()) / p.size
     features = np.stack([np.ones(p.size), logit(p.ravel())], axis=1)
     intercept, slope = binomial_regression(features, V.ravel(), np.ones(p.size))
@@ -119,7 +121,7 @@ def test_a_perfect_critic_sits_at_the_calibration_floor(make_audit) -> None:
     excesses = []
     for seed in range(10):
         audit, _ = make_audit(lambda V, rng: V, seed=seed)
-        found = quality.calibration(audit, num_resamples=200)
+        found = calibration(audit, num_resamples=200)
         assert found["ece_excess"].high < 0.03
         assert found["logit_slope"].value == pytest.approx(1, abs=0.06)
         excesses.append(found["ece_excess"].value)
@@ -168,7 +170,7 @@ def test_the_interval_of_the_ece_holds_the_true_calibration_error(changes, truth
     """The true errors belong to the shifts by an audit of a million states."""
     num_audits = 120
     found = [
-        quality.calibration_error(
+        calibration_error(
             *audit_of_one_rollout_per_task(np.random.default_rng([17, i]), **changes), num_resamples=200
         )
         for i in range(num_audits)
@@ -195,7 +197,7 @@ def test_the_gate_s_bound_passes_a_calibrated_critic_and_hardly_one_that_is_off_
     for i in range(100):
         p, v_hat, company = audit_of_one_rollout_per_task(np.random.default_rng([19, i]), **changes)
         audit = as_audit(p, v_hat, company)
-        passed += quality.calibration_excess(audit, num_resamples=200)["ece_excess"].high < 0.03
+        passed += calibration_excess(audit, num_resamples=200)["ece_excess"].high < 0.03
     assert at_least <= passed / 100 <= at_most
 
 
@@ -219,12 +221,12 @@ def as_audit(p: np.ndarray, v_hat: np.ndarray, company: np.ndarray, K: int = 4) 
 
 def test_one_company_gives_no_bounds_and_a_bin_within_one_keeps_its_gap_as_noise() -> None:
     p, v_hat = np.repeat([0.2, 0.8], 30), np.repeat([0.5, 0.6], 30)
-    alone = quality.calibration_error(p, v_hat, np.zeros(60), num_resamples=200)
+    alone = calibration_error(p, v_hat, np.zeros(60), num_resamples=200)
     assert alone.value == pytest.approx(0.25)
     assert math.isnan(alone.low)
     assert math.isnan(alone.high)
     # All of each bin is one company's: a gap of .25 may be luck.
-    apart = quality.calibration_error(p, v_hat, np.repeat([0, 1], 30), num_resamples=200)
+    apart = calibration_error(p, v_hat, np.repeat([0, 1], 30), num_resamples=200)
     assert apart.low == 0.0
     assert apart.high > 0.25
 
@@ -346,9 +348,9 @@ def test_no_share_is_gained_of_an_error_that_is_none(make_audit) -> None:
 
 def test_slices_cover_every_state_once_per_kind(make_audit) -> None:
     audit, _ = make_audit(lambda V, rng: V, num_rollouts=60)
-    rows = quality.slices(audit, num_resamples=100)
+    rows = slices(audit, num_resamples=100)
     for kind in ("level", "position", "split", "context"):
         assert sum(row["num_states"] for row in rows if row["kind"] == kind) == len(audit)
     late = next(row for row in rows if (row["kind"], row["name"]) == ("position", "60-80 %"))
-    alone = quality.measure(audit.where(quality.position_bins(audit) == 3), num_resamples=100)
+    alone = quality.measure(audit.where(position_bins(audit) == 3), num_resamples=100)
     assert all(late[name] == alone[name] for name in ("auroc", "auprc", "skill_over_task_rate"))

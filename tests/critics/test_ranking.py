@@ -7,10 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from critics.fitting import fit, held_out, schedule
+from critics.fitting import fit
+from critics.held_out import held_out
 from critics.logistic import sigmoid
 from critics.ranking import RANK_COLUMN, RankedSet, clear_pairs, rank_loss, sets_of_update, with_ranking
 from critics.rows import critic_rows, normalised
+from critics.schedule import schedule
 from pipeline.batches import micro_batches
 from pipeline.losses import critic_loss
 from pipeline.training import TrainingRow

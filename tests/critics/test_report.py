@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import critics.report_page as report_page_module
 from critics.probes import KINDS, Probed
 from critics.report import SOLVER, build_report
-from critics.report_page import report_page
+from critics.report_page import parts, report_page
 from critics.siblings import Siblings
 
 OPTIONS = {"policy_digest": "abcdef012345" * 2, "critic_digest": "c" * 32, "num_resamples": 200}
@@ -121,11 +120,11 @@ def test_what_has_no_bounds_never_looks_exact(audit) -> None:
     for side in ("low", "high"):
         for nothing in (None, math.nan, math.inf):
             unknown = known | {side: nothing}
-            assert report_page_module._cell(unknown) == "0.500 [no bounds]"
-            assert report_page_module._bounded([known, unknown]) == ([0.5, 0.5], [0.4, 0.5], [0.6, 0.5])
-            assert report_page_module._named(["a", "b"], [known, unknown]) == ["a", "b (no bounds)"]
-    assert report_page_module._cell(known) == "0.500 [0.400, 0.600]"
-    assert report_page_module._named(["a"], [dict.fromkeys(known)]) == ["a"]  # an empty row
+            assert parts.cell(unknown) == "0.500 [no bounds]"
+            assert parts.bounded([known, unknown]) == ([0.5, 0.5], [0.4, 0.5], [0.6, 0.5])
+            assert parts.named(["a", "b"], [known, unknown]) == ["a", "b (no bounds)"]
+    assert parts.cell(known) == "0.500 [0.400, 0.600]"
+    assert parts.named(["a"], [dict.fromkeys(known)]) == ["a"]  # an empty row
 
     few = audit.where(np.arange(len(audit)) < 200)
     alone = build_report(replace(few, cluster=np.full(200, "one")), converged=True, **OPTIONS)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from critics.bootstrap import Bootstrap, td_targets
-from critics.fitting import fit, held_out
+from critics.fitting import fit
+from critics.held_out import held_out
 from critics.rows import critic_rows
 from critics.rules import RULES, retarget
 from critics.targets import build_labels, check_labels

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
-from critics.fitting import outcome_states
+from critics.held_out import outcome_states
 from critics.splits import split_clusters
 from env.catalog import ENVIRONMENTS, Environment
 from env.demonstrations import Demonstration
