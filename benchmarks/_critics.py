@@ -17,8 +17,9 @@ from benchmarks._measuring import ROOT
 from critics.anchors import StateRef
 from critics.audit import AuditData
 from critics.fitting import calibrate, fit
+from critics.label_checks import check_labels
 from critics.rules import RULES, retarget
-from critics.targets import build_labels, check_labels
+from critics.targets import build_labels
 from pipeline.artifacts import Artifact
 from pipeline.config import split_settings
 from pipeline.disk import write_durably

@@ -11,11 +11,12 @@ from critics.bootstrap import Bootstrap
 from critics.calibration import check_states
 from critics.fitting import check_enough
 from critics.held_out import HeldOut, held_out, outcome_states
+from critics.label_checks import check_continuations, check_labels
 from critics.ranking import RankedSet
 from critics.rows import critic_rows
 from critics.rules import BOOTSTRAPPED, RULES
 from critics.splits import parts_of
-from critics.targets import check_continuations, check_labels, continued_labels
+from critics.targets import continued_labels
 from pipeline.errors import ArtifactError
 from pipeline.runner import Start
 from pipeline.tables import labels_from, rollouts_from, tasks_from

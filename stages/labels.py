@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 
 from critics.anchors import StateRef, choose_states
 from critics.label_audit import audit_labels
+from critics.label_checks import check_labels, check_outcomes_differ
 from critics.rules import retarget
 from critics.splits import parts_of
-from critics.targets import build_labels, check_labels, check_outcomes_differ
+from critics.targets import build_labels
 from env.episodes import nothing
 from pipeline.errors import ConfigError
 from pipeline.ids import seed_of

@@ -11,9 +11,10 @@ import pytest
 from critics import gate
 from critics.audit import AuditData, AuditRollout
 from critics.baselines import constant, position_only
+from critics.label_checks import check_labels
 from critics.logistic import logit, sigmoid
 from critics.quality import measure
-from critics.targets import build_labels, check_labels
+from critics.targets import build_labels
 from pipeline.errors import ArtifactError
 
 Critic = Callable[[AuditData, np.ndarray, np.random.Generator], np.ndarray]

@@ -8,9 +8,10 @@ import pytest
 from critics.bootstrap import Bootstrap, td_targets
 from critics.fitting import fit
 from critics.held_out import held_out
+from critics.label_checks import check_labels
 from critics.rows import critic_rows
 from critics.rules import RULES, retarget
-from critics.targets import build_labels, check_labels
+from critics.targets import build_labels
 from pipeline.types import Label, Step
 
 POLICY = "policy-0"

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from critics.anchors import START_EVERY, StateRef, candidate_steps, choose_states
+from critics.label_checks import check_labels
 from critics.recovery import StateFeatures, fit_recovery, fold_of
 from critics.rows import state_weight
-from critics.targets import build_labels, check_labels, label_counts
+from critics.targets import build_labels, label_counts
 from pipeline.errors import ArtifactError
 from pipeline.types import Label
 
