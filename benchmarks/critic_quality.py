@@ -9,11 +9,11 @@ a share of them), and all are judged on the same audit. Nothing is sampled but b
 themselves and a variant's figures are kept in the seed's folder, so the same command goes on where it was
 stopped. First errors are held against the solver's first fatal step and against the verifiers' events.
 
-Variants: `soft` (the method), `soft@25`, `soft@50` (share of the continuations' tokens), `kappa<k>`,
-`labels-alone` (without critic.fit_continuations, and so are the rules), one for each target rule, and
-`trunk:layers<k>`, the policy's first k layers as the trunk. Trunks of another make are named by --trunk
-NAME=FOLDER, a model with the policy's tokenizer, or NAME=section.key=value[,...]: the sft stage with these
-settings on the seed's tasks, in a run of its own; --variants then says `trunk:NAME`.
+Variants: `soft` (the method), `soft@25`, `soft@50` (share of the continuations' tokens), `labels-alone`
+(without critic.fit_continuations, and so are the rules), one for each target rule, and `trunk:layers<k>`, the
+policy's first k layers as the trunk. On request `kappa<k>`, with so many pseudo-counts. Trunks of another
+make are named by --trunk NAME=FOLDER, a model with the policy's tokenizer, or NAME=section.key=value[,...]:
+the sft stage with these settings on the seed's tasks, in a run of its own; --variants then says `trunk:NAME`.
 
 A second table has the method by level and by split; `val` has other tasks of companies that it was fitted
 on. A third says what its values would explain of the same audit if they were corrected by what
@@ -69,7 +69,7 @@ from pipeline.statistics import Interval, interval_dict
 from stages.settings import Config
 
 VARIANTS = (
-    *("soft", "soft@25", "soft@50", "kappa2", "labels-alone"),
+    *("soft", "soft@25", "soft@50", "labels-alone"),
     *RULES,
     *("trunk:layers1", "trunk:layers2"),
 )
