@@ -5,7 +5,7 @@ They follow from R; bootstrapped ones from the critic's own values too, `rule_de
     monte_carlo    y_i = R at the fixed turns that an own outcome may label
     td             y_i = V(s_{i+1}), y_{T-1} = R at the same turns, V the critic itself (critics/bootstrap.py)
     td_lambda      y_i = (1 - lam) V(s_{i+1}) + lam y_{i+1}
-    outcome_dense  y_i = R at every state; it flattens the critic: mean_i (v_i - R)^2 holds Var_i(v_i)
+    outcome_dense  y_i = R at every state: one sample labels them all
     rule_decay     1 everywhere after a success; .5 * .9^i up to the first located error of a failure, then 0
 
 Counts stay as they are, so that all kinds are validated alike; calibration looks at outcomes alone.

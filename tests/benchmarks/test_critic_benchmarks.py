@@ -346,6 +346,21 @@ def test_design_has_the_gate_s_committed_table() -> None:
     assert all(results["criteria"].values())  # DESIGN says that each fails for its reason
 
 
+def test_design_has_the_quality_s_committed_tables() -> None:
+    """All three tables, and by name each criterion that fails."""
+    root = Path(__file__).parents[2]
+    results = json.loads((root / "benchmarks" / "results" / "critic_quality.json").read_text())
+    design = (root / "DESIGN.md").read_text()
+    committed = (root / "benchmarks" / "results" / "critic_quality.md").read_text()
+    assert committed == tables.as_markdown(results["rows"])
+    assert committed in design
+    assert results["criteria"] == judge(results, bench.CRITERIA)
+    failed = [name for name, met in results["criteria"].items() if not met]
+    told = " ".join(design.split())
+    assert all(f"*{name}*" in told for name in failed), failed
+    assert {row["variant"] for row in results["rows"]} == set(bench.VARIANTS)
+
+
 def test_design_has_the_committed_speed_of_scoring() -> None:
     results = json.loads((bench.ROOT / "benchmarks" / "results" / "critic_scoring.json").read_text("utf-8"))
     assert judge(results, scoring.CRITERIA) == results["criteria"]
