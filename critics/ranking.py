@@ -9,26 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from critics.intervals import APART, standard_errors_apart
 from critics.logistic import sigmoid
 from critics.rows import COLUMNS
+from critics.schedule import Schedule
 from pipeline.ids import seed_of
 from pipeline.training import Trainer, TrainingRow
 
 RANK_COLUMN = "rank_weights"
-
-
-class Places(Protocol):
-    """Where an update lies; `critics.schedule.Schedule` is one."""
-
-    @property
-    def per_epoch(self) -> int: ...  # noqa: D102
-    @property
-    def head(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +68,9 @@ def rank_loss(z: np.ndarray, pairs: np.ndarray) -> tuple[float, np.ndarray]:
     return float(np.logaddexp(0.0, gap).mean()), gradient
 
 
-def sets_of_update(sets: Sequence[RankedSet], plan: Places, update: int, seed: int) -> list[RankedSet]:
+def sets_of_update(sets: Sequence[RankedSet], plan: Schedule, update: int, seed: int) -> list[RankedSet]:
     """Returns the sets of one update: spread over the epoch, a pure function of (seed, epoch, place)."""
-    phase, since = ("head", update) if update < plan.head else ("all", update - plan.head)
-    epoch, place = divmod(since, plan.per_epoch)
+    phase, epoch, place = plan.place_of(update)
     order = np.random.default_rng(seed_of("rank order", seed, phase, epoch)).permutation(len(sets))
     return [sets[j] for i, j in enumerate(order) if i * plan.per_epoch // len(sets) == place]
 

@@ -58,6 +58,11 @@ class Schedule:
     total: int
     evaluations: frozenset[int]
 
+    def place_of(self, update: int) -> tuple[str, int, int]:
+        """Returns the phase that an update is of (`head`, `all`), its epoch there, and its place in that."""
+        phase, since = ("head", update) if update < self.head else ("all", update - self.head)
+        return phase, *divmod(since, self.per_epoch)
+
 
 def schedule(rows: Sequence[TrainingRow], settings: FitSettings) -> Schedule:
     """Returns the schedule that the settings give these rows."""
@@ -86,8 +91,7 @@ def learning_rate(plan: Schedule, settings: FitSettings) -> Callable[[int], floa
 
 def rows_of_update(rows: Sequence[TrainingRow], plan: Schedule, update: int, seed: int) -> list[TrainingRow]:
     """Returns the rows of one update: a pure function of (seed, epoch, place in the epoch)."""
-    phase, since = ("head", update) if update < plan.head else ("all", update - plan.head)
-    epoch, place = divmod(since, plan.per_epoch)
+    phase, epoch, place = plan.place_of(update)
     order = np.random.default_rng(seed_of("fit order", seed, phase, epoch)).permutation(len(rows))
     return normalised([rows[i] for i in np.array_split(order, plan.per_epoch)[place]])
 
@@ -99,5 +103,5 @@ def epoch_of(update: int, plan: Schedule) -> float:
 
 def bootstrap_epoch(taken: int, plan: Schedule) -> list[int]:
     """Returns which epoch of which phase the next update lies in: its targets are made once."""
-    since = taken if taken < plan.head else taken - plan.head
-    return [int(taken >= plan.head), since // plan.per_epoch]
+    phase, epoch, _ = plan.place_of(taken)
+    return [int(phase == "all"), epoch]

@@ -88,7 +88,7 @@ def number(x: float | None) -> float:
 
 
 def bounded(values: Sequence[Mapping[str, float | None]]) -> tuple[list[float], list[float], list[float]]:
-    """Returns value, low and high of each interval; without both bounds no bar: say so by `_named`."""
+    """Returns value, low and high of each interval; without both bounds no bar: say so by `named`."""
     middle = [number(value["value"]) for value in values]
     low, high = (
         [number(value[side]) if has_bounds(value) else m for value, m in zip(values, middle, strict=True)]
