@@ -345,7 +345,7 @@ def print_row(row: dict[str, Any]) -> None:
 
 
 def of_other_seeds(path: Path, recipe: str, seeds: Sequence[int]) -> dict[str, Any]:
-    """Returns `rows` and `machines` that a results file has of seeds that are not made now.
+    """Returns `rows` and how they were `made` that a results file has of seeds that are not made now.
 
     None of them if its rows were made by another recipe.
     """
@@ -356,7 +356,7 @@ def of_other_seeds(path: Path, recipe: str, seeds: Sequence[int]) -> dict[str, A
         print(f"{path}: seeds {others} are left out: other settings or code made them", file=sys.stderr)
         rows = []
     left = {str(row["seed"]) for row in rows}
-    return {"rows": rows, "machines": {seed: found["machines"][seed] for seed in left}}
+    return {"rows": rows, "made": {seed: found["made"][seed] for seed in left}}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -397,13 +397,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = of_other_seeds(options.results, recipe, options.seeds)
     for seed in options.seeds:
         results["rows"] += rows_of_seed(options, seed, options.data_dir.resolve())
-        results["machines"][str(seed)] = machine_facts()
+        how = {"settings": options.settings, "trunks": options.trunk}
+        results["made"][str(seed)] = how | machine_facts()
     rows = sorted(results["rows"], key=lambda row: row["seed"])
     results = {
         "config": options.config,
         "recipe": recipe,
-        "trunks": options.trunk,
-        "machines": dict(sorted(results["machines"].items())),
+        "made": dict(sorted(results["made"].items())),
         "rows": rows,
     }
     options.results.parent.mkdir(parents=True, exist_ok=True)
