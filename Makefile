@@ -29,7 +29,7 @@ NEEDED := $(if $(filter vllm deepspeed,$(ENGINE) $(TRAINER)),$(BASE) $(ENGINES),
 RUN_STAGE = $(BIN)/python -m stages.$@ $(CONFIG) $(if $(RUN),--run $(RUN)) $(SET)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-engines setup-real-model setup-adapters demo all $(STAGES) summary test test-all check format bench clean
+.PHONY: help setup setup-dev setup-engines setup-real-model setup-adapters demo all $(STAGES) summary test test-all check format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## /  \1|/' | column -t -s '|'
@@ -109,9 +109,6 @@ check: $(DEV) ## lint, format, docstrings, types
 format: $(DEV) ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-
-bench: $(DEV) ## the benchmarks behind the figures in the docs
-	@for script in benchmarks/*.py; do $(BIN)/python $$script || exit $$?; done
 
 clean: ## remove the environment and caches; runs under data/ stay
 	rm -rf $(VENV) $(VENV)-adapters .pytest_cache .mypy_cache .ruff_cache build *.egg-info

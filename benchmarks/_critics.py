@@ -19,6 +19,7 @@ from critics.audit import AuditData
 from critics.fitting import calibrate, fit
 from critics.label_checks import check_labels
 from critics.rules import RULES, retarget
+from critics.splits import parts_of
 from critics.targets import build_labels
 from pipeline.artifacts import Artifact
 from pipeline.config import split_settings
@@ -35,7 +36,7 @@ from stages.settings import Config
 from stages.sft import STAGE as SFT_STAGE
 from stages.tasks import STAGE as TASKS_STAGE
 
-CODE_VERSION = 1
+CODE_VERSION = 2
 """Of critics' benchmarks and measures: raised with every change of what a kept row says."""
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
 QUICK = (
@@ -153,9 +154,9 @@ class Material:
         return kept
 
     def labels(self, variant: str) -> tuple[list[Label], str, int]:
-        """Returns a variant's labels, checked, their rule, and tokens of the continuations in them.
+        """Returns a variant's labels, checked, their rule, and tokens of the continuations that its fit uses.
 
-        Whatever the rule, continuations of validating companies decide when a fit ends.
+        Those of validating companies decide when any fit ends; a rule uses no others.
         """
         name, _, percent = variant.partition("@")
         samples = self.share(int(percent or 100) / 100)
@@ -172,8 +173,13 @@ class Material:
         if rule != "soft":
             labels = retarget(labels, self.rollouts, rule, policy=self.policy_digest)
         check_labels(labels, self.rollouts, list(self.tasks.values()), label_policy_digest=self.policy_digest)
-        counted = samples.values() if rule == "soft" else ()
-        return labels, rule, sum(r.num_trainable_tokens for members in counted for r in members)
+        part_of = parts_of(self.rollouts, self.tasks, self.config.critic, seed=self.config.run.seed)
+        used = [
+            members
+            for state, members in samples.items()
+            if rule == "soft" or part_of[state.rollout_id] == "validate"
+        ]
+        return labels, rule, sum(r.num_trainable_tokens for members in used for r in members)
 
 
 def fitted(

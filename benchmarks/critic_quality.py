@@ -15,10 +15,13 @@ policy's first k layers as the trunk. On request `kappa<k>`, with so many pseudo
 make are named by --trunk NAME=FOLDER, a model with the policy's tokenizer, or NAME=section.key=value[,...]:
 the sft stage with these settings on the seed's tasks, in a run of its own; --variants then says `trunk:NAME`.
 
+A rule is fitted without continuations; those of validating companies alone, which decide when any fit ends,
+are its label tokens.
+
 A second table has the method by level and by split; `val` has other tasks of companies that it was fitted
-on. A third says what its values would explain of the same audit if they were corrected by what
-their reader is not told: the task's level and the verifier's count of wrong steps so far, then the solver's
-V* as well. Boosted trees, fitted to the audit itself in folds by company: a reference, no critic.
+on. A third says what its values would explain of the same audit if they were corrected by what their reader
+is not told: the task's level and the verifier's count of wrong steps so far, then the solver's V* as well.
+Boosted trees, fitted to the audit itself in folds by company: a reference, no critic.
 
 Two CPU cores take hours: of a seed the stages alone an hour, and each of ten more fits some ten minutes, as
 the critic stage does. So seeds may be made by commands of their own, at one time, on other days or machines:
@@ -75,7 +78,7 @@ VARIANTS = (
 )
 SHOWN = ("ev", "ev_within", "rho_a", "ece_excess", "skill_over_task_rate")
 TOLD = {
-    "its value alone": (),
+    "its value and place": (),
     "level, errors so far": ("level", "errors"),
     "and V*": ("level", "errors", "v_star"),
 }

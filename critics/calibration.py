@@ -101,8 +101,8 @@ def fit_calibrator(
 ) -> Calibrator:
     """Returns the maximum-likelihood calibrator of counts k of n given raw value logits.
 
-    Fewer than `MIN_ROLLOUTS_FOR_SHIFT` rollouts: one slope alone, without any shift. With at least that many
-    bare ones, all but the guided shift is of them; else one map serves both.
+    All but the guided shift is of bare states, if there are any. Fewer than `MIN_ROLLOUTS_FOR_SHIFT` rollouts
+    of theirs: one slope alone, without shifts by step.
 
     Args:
         z: [N] raw value logits.
@@ -119,7 +119,7 @@ def fit_calibrator(
     check_states(len(z))
     after = np.zeros(len(z), dtype=bool) if guided is None else guided
     of = np.arange(len(z)) if rollout is None else rollout
-    apart = bool(after.any()) and len(np.unique(of[~after])) >= MIN_ROLLOUTS_FOR_SHIFT
+    apart = bool(after.any()) and not after.all()
     own = ~after if apart else np.ones(len(z), dtype=bool)
     steps = None if step_index is None else step_index[own]
     counts = num_success[own], num_samples[own]

@@ -65,10 +65,11 @@ def build_labels(
         return sorted(states, key=lambda s: (place[s.rollout_id], s.step_index))
 
     fitted = [state for state in in_order(counts) if counts[state][1] > 0]
+    bare = [state for state in fitted if state.context == "bare"]  # feedback may help to recover
     model, report = fit_recovery(
-        [features(state) for state in fitted],
-        [counts[state][0] for state in fitted],
-        [counts[state][1] for state in fitted],
+        [features(state) for state in bare],
+        [counts[state][0] for state in bare],
+        [counts[state][1] for state in bare],
         seed=seed,
     )
     known = set(fitted) | outcomes.keys()

@@ -6,7 +6,7 @@ last rollout is graded, whatever other groups do. Successes and environment fail
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from env.episodes import EpisodeRequest
@@ -77,7 +77,8 @@ class Chains:
         purpose: the stage's name, part of every rollout's seed.
         attempt_line: (actions as sampled, feedback) -> how a failed attempt is told in the next prompt.
         num_tokens: length of such a line in tokens.
-        max_feedback_tokens: cap on all lines of a prompt; the oldest are dropped.
+        max_feedback_tokens: cap on all lines of a prompt; the oldest are dropped. If none is left, the group
+            ends (skipped as `feedback_too_long`).
         stop_at_success: whether a round that succeeded ends its chain.
     """
 
@@ -98,7 +99,7 @@ class Chains:
 
     def first(self) -> list[EpisodeRequest]:
         """Returns round 0 of every group."""
-        return [request for group in self.groups for request in self._round(group, 0, [])]
+        return [request for group in self.groups for request in self._round(group, 0, {})]
 
     def after(self, rollout: Rollout) -> list[EpisodeRequest]:
         """Returns the next round of a group once `rollout` was the last of its round, else []."""
@@ -114,19 +115,26 @@ class Chains:
         lessons = [r for r in finished if r.reward is not None and r.reward < 1.0 and r.feedback_text]
         if not lessons:
             return self._skip("no_feedback", group, next_attempt)
-        return self._round(group, next_attempt, sorted(lessons, key=lambda r: (r.attempt, r.draw)))
+        lines = self._lines(sorted(lessons, key=lambda r: (r.attempt, r.draw)))
+        if not lines:  # played all the same it would be a bare rollout, there because another one failed
+            return self._skip("feedback_too_long", group, next_attempt)
+        return self._round(group, next_attempt, lines)
 
     def _skip(self, kind: str, group: Group, attempt: int) -> list[EpisodeRequest]:
         self.skipped[kind] = self.skipped.get(kind, 0) + (group.num_attempts - attempt) * group.draws
         return []
 
-    def _round(self, group: Group, attempt: int, lessons: Sequence[Rollout]) -> list[EpisodeRequest]:
-        lines: dict[str, str] = {}  # line -> rollout that taught it; a line that repeats is told once
+    def _lines(self, lessons: Sequence[Rollout]) -> dict[str, str]:
+        """Returns the lines that a prompt has room for, the latest: line -> rollout that taught it first."""
+        lines: dict[str, str] = {}
         for lesson in lessons:
             line = self.attempt_line([step.text for step in lesson.steps], lesson.feedback_text)
             lines.setdefault(line, lesson.rollout_id)
         while lines and sum(map(self.num_tokens, lines)) > self.max_feedback_tokens:
             del lines[next(iter(lines))]
+        return lines
+
+    def _round(self, group: Group, attempt: int, lines: Mapping[str, str]) -> list[EpisodeRequest]:
         return [
             EpisodeRequest(
                 rollout_id=rollout_id(group.group_id, attempt, draw),

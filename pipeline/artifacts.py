@@ -47,10 +47,11 @@ class Artifact:
         if manifest is None:
             plan = read_plan(folder)
             if plan is None:
-                raise ArtifactError(f"{folder} is missing. Run: make {stage}")
+                raise ArtifactError(f"{folder} is missing. Run: make {stage}, with the same CONFIG and RUN")
             committed = len(ledger.read(folder)[0])
             raise ArtifactError(
-                f"{folder} is not complete ({committed} of {plan['shards']} shards). Run: make {stage}"
+                f"{folder} is not complete ({committed} of {plan['shards']} shards). "
+                f"Run: make {stage}, with the same CONFIG and RUN"
             )
         if manifest["stage"] != stage:
             raise ArtifactError(

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,14 @@ REFRESHES = "refresh"
 MAIN_CHAIN = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit code of one command: 0, 2 for wrong usage, 3 for a missing or damaged artifact."""
-    options = _parser().parse_args(argv)
+def main(argv: Sequence[str] | None = None, *, others: Mapping[str, str] | None = None) -> int:
+    """Returns the exit code of one command: 0, 2 for wrong usage, 3 for a missing or damaged artifact.
+
+    Args:
+        argv: the command line, without the program's name.
+        others: commands that the caller sees to itself -> what --help says of them.
+    """
+    options = _parser(others or {}).parse_args(argv)
     console = Console()
     try:
         if options.command == "status":
@@ -52,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="vdapo", description="Look at runs.")
+def _parser(others: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="vdapo", description="Look at runs, and ahead at what one takes.")
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("status", help="what is done, stage by stage")
     one.add_argument(
@@ -67,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     two.add_argument("--rows", type=int, default=3, help="how many (default 3)")
     three = commands.add_parser("verify", help="every digest, schema, id and count of a run")
     three.add_argument("run_dir", metavar="RUN_DIR", type=Path)
+    for name, text in others.items():
+        commands.add_parser(name, help=text)
     return parser
 
 
@@ -74,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def status(console: Console, run_dirs: Sequence[Path]) -> int:
-    """Prints a table per run, its refreshes after it; returns 3 if a manifest is damaged, else 0."""
+    """Prints a table per run, its refreshes after it; returns 3 if a stage is damaged, else 0."""
     if not run_dirs:
         run_dirs = sorted(p for p in Path("data").glob("*") if p.is_dir() and not p.name.startswith("."))
         if not run_dirs:
@@ -82,7 +89,7 @@ def status(console: Console, run_dirs: Sequence[Path]) -> int:
     code = 0
     for run_dir in run_dirs:
         if not run_dir.is_dir():
-            raise ArtifactError(f"{run_dir} is missing; give the folder of a run, such as data/demo")
+            raise ArtifactError(f"{run_dir} is no folder; give that of a run, such as data/demo")
     for run_dir in [run for given in run_dirs for run in (given, *refreshes_of(given))]:
         table = Table(title=Text(visible(str(run_dir))), title_justify="left")
         for name in ("stage", "state", "items", "rows", "finished", "digest"):
@@ -133,12 +140,8 @@ def _state(run_dir: Path, stage: str) -> list[str]:
         rows = _sum_rows((name, f["rows"]) for e in entries.values() for name, f in e.files.items())
         state = f"resumable, {len(entries)} of {plan['shards']} shards"
         return [state + running, f"{ended} of {counts.planned} {plan['unit']}", rows, "", ""]
+    Artifact.open(run_dir, stage)
     state = "complete"
-    try:
-        Artifact.open(run_dir, stage)
-    except ArtifactError as error:
-        state = "damaged"
-        print(visible(f"vdapo: {error}"), file=sys.stderr)
     try:
         check_lineage(run_dir, [stage])
     except ArtifactError:
@@ -218,6 +221,16 @@ def _opening(stage_dir: Path) -> str | list[str] | None:
     return opening
 
 
+def _absence(folder: Path) -> str:
+    """Returns why a folder shows nothing, and what to do."""
+    if folder.name in MAIN_CHAIN:
+        return f"{folder} is missing or has not begun. Run: make {folder.name}, with its run's CONFIG and RUN"
+    inside_it = [path for path in sorted(folder.glob("*")) if read_plan(path) or read_manifest(path)]
+    if inside_it:
+        return f"{folder} is a run. Give one of its stages: {', '.join(map(str, inside_it))}"
+    return f"{folder} is no stage of a run. Stages of the main chain: {', '.join(MAIN_CHAIN)}"
+
+
 def _report(stage_dir: Path) -> dict[str, Any]:
     """Returns what report.json holds; nothing if it is not there."""
     path = stage_dir / "report.json"
@@ -240,7 +253,7 @@ def _tables(stage_dir: Path) -> dict[str, Any]:
         return {name: lambda name=name: artifact.table(name) for name in artifact.tables}
     plan = read_plan(stage_dir)
     if plan is None:
-        raise ArtifactError(f"{stage_dir} is missing or has not begun. Run: make {stage_dir.name}")
+        raise ArtifactError(_absence(stage_dir))
     entries = ledger.read(stage_dir)[0].values()
 
     def shards_of(name: str) -> pa.Table:

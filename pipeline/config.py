@@ -227,21 +227,30 @@ def known_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 def _explain(model: type[BaseModel], problem: Any, source: str, origins: Mapping[str, str]) -> str:
     key = ".".join(str(part) for part in problem["loc"])
-    where = next(
-        (text for name, text in origins.items() if key == name or key.startswith(name + ".")), source
-    )
+    where = _where(key, source, origins)
     if problem["type"] == "extra_forbidden":
         return f"{where}: {key} is not a setting; {_suggestion(model, key)}"
     if problem["type"] == "missing":
         return f"{where}: {key} is required and not given"
-    message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("String ")
     if not key:
         return f"{where}: {message}"
     got = json.dumps(problem.get("input"), ensure_ascii=False, default=str)
     got = got if len(got) <= 120 else got[:117] + "..."
     info = _field(model, problem["loc"])
     meaning = f" ({info})" if info else ""
-    return f"{where}: {key} = {got}, but it {message}{meaning}"
+    # pydantic's own messages say what the value should be; those of our validators are sentences.
+    joint = ", but it " if message.startswith("should ") else ": "
+    return f"{where}: {key} = {got}{joint}{message}{meaning}"
+
+
+def _where(key: str, source: str, origins: Mapping[str, str]) -> str:
+    """Returns the override that set a key, or else the source with the overrides of settings within it."""
+    for name, text in origins.items():
+        if key == name or key.startswith(name + "."):
+            return text
+    within = [text for name, text in origins.items() if not key or name.startswith(key + ".")]
+    return f"{source} with {', '.join(within)}" if within else source
 
 
 def _field(model: type[BaseModel], loc: Sequence[Any]) -> str | None:

@@ -109,10 +109,7 @@ def _judge(error: BaseException, name: str, run: _Run) -> tuple[ExitCode, str]:
     if isinstance(error, OSError) and not isinstance(
         error, FileNotFoundError | ConnectionError | TimeoutError
     ):
-        return (
-            ExitCode.DISK,
-            f"{name}: {error}{run.space(error)}. Next: make room, then the same command goes on",
-        )
+        return ExitCode.DISK, f"{name}: {error}{run.way_out(error)}, then the same command goes on"
     traceback.print_exception(error)
     return ExitCode.DEFECT, f"{name}: a defect: {type(error).__name__}: {error}. What was committed stays"
 
@@ -276,13 +273,15 @@ class _Run:
             )
         return ExitCode.STOPPED, f"{name}: {error}"
 
-    def space(self, error: OSError) -> str:
-        """Returns ": n bytes free" for a full disk."""
-        if self.folder is None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            return ""
+    def way_out(self, error: OSError) -> str:
+        """Returns what to do about an error of the disk; of a full one, how much is free as well."""
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return ". Next: make that path readable and writable, or choose another run.data_dir"
+        free = ""
         with contextlib.suppress(OSError):
-            return f" ({self.folder}: {shutil.disk_usage(self.folder).free / 1e6:.0f} MB free)"
-        return ""
+            if self.folder is not None:
+                free = f" ({self.folder}: {shutil.disk_usage(self.folder).free / 1e6:.0f} MB free)"
+        return f"{free}. Next: make room"
 
     def leave(self, code: ExitCode, message: str) -> None:
         """Writes exit.json and gives the lock back, whatever happened."""
@@ -307,14 +306,19 @@ def _parser(name: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("config", metavar="CONFIG.yaml", help="the experiment")
     parser.add_argument(
-        "overrides", metavar="section.key=value", nargs="*", help="settings that replace the file's"
+        "overrides",
+        metavar="section.key=value",
+        nargs="*",
+        default=[],  # else argparse asks for at least one
+        help="settings that replace the file's",
     )
     parser.add_argument("--run", metavar="NAME", help="folder under data_dir (run.name)")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and make nothing")
-    parser.add_argument(
+    again = parser.add_mutually_exclusive_group()
+    again.add_argument(
         "--fresh", action="store_true", help="rename the old folder (to _old/) and begin again"
     )
-    parser.add_argument(
+    again.add_argument(
         "--repair", action="store_true", help="make again what is damaged, or failed too often"
     )
     return parser

@@ -208,6 +208,8 @@ class Start:
 
     def _print_plan(self, planned: int, estimate: Mapping[str, Any]) -> None:
         state = "begun" if read_plan(self.folder) else "absent"
+        if read_manifest(self.folder):
+            state = "complete"
         committed = len(ledger.read(self.folder)[0])
         print(
             f"{self.stage}: would make {planned} {self._unit} in {len(self._shards)} shards "

@@ -350,7 +350,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="actor",
-    code_version=5,
+    code_version=6,
     inputs=lambda config: (
         ("tasks", "sft") + (("critic", "critic_report") if config.actor.credit == "v_dapo" else ())
     ),

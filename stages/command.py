@@ -13,7 +13,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code of one command."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] != ["plan"]:
-        return cli.main(arguments)
+        return cli.main(arguments, others={"plan": "whether a configuration fits its hardware, and its cost"})
     from stages import plan
 
     try:

@@ -170,7 +170,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="evaluation",
-    code_version=2,
+    code_version=3,
     inputs=lambda config: ("tasks", "sft", "actor"),
     sections=(
         "evaluation",

@@ -241,7 +241,7 @@ def within_budget(
 
 STAGE = Stage(
     name="labels",
-    code_version=6,
+    code_version=7,
     inputs=lambda config: ("tasks", "sft", "rollouts"),
     sections=(
         "labels",

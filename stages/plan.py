@@ -5,13 +5,14 @@ Takes no GPU, no memory and no data: the model exists as shapes only.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.config import load_config
-from pipeline.errors import ConfigError, ExitCode
+from pipeline.errors import ExitCode
 from pipeline.planner import GIB, Shape, shape_of
 from stages.plan_memory import Memory, advice, critic_config, memory_of, model_config, unused_gpus
 from stages.settings import Chain, Config
@@ -180,9 +181,11 @@ def main(argv: Sequence[str]) -> int:
     """Prints the plan of `CONFIG [section.key=value ...]`; returns 0 if it fits, else 2."""
     from rich.console import Console
 
-    if not argv:
-        raise ConfigError("vdapo plan needs a configuration: vdapo plan configs/demo.yaml")
-    config = load_config(Config, Path(argv[0]), argv[1:])
+    parser = argparse.ArgumentParser(prog="vdapo plan", description=__doc__)
+    parser.add_argument("config", type=Path, help="a YAML, such as configs/demo.yaml")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value")
+    options = parser.parse_args(argv)
+    config = load_config(Config, options.config, options.overrides)
     policy = model_config(config)
     critic = critic_config(config, policy)
     context = min(

@@ -144,7 +144,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="rollouts",
-    code_version=2,
+    code_version=3,
     inputs=lambda config: ("tasks", "sft"),
     sections=("rollouts", "engine", "tasks.environment"),
     make=make,

@@ -8,13 +8,26 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from env.phone.levels import LEVEL_SHARES
+from env.phone.tasks import SPLITS
 from pipeline.config import Section, runtime
 
 PROMPT_TOKENS = 1024
 """Room for a task's own prompt where `engine.max_length` is not set; those of phone take a few hundred."""
+
+
+def _each_held_out_and_once(splits: tuple[str, ...]) -> tuple[str, ...]:
+    if not set(splits) <= set(SPLITS[1:]) or len(set(splits)) < len(splits):
+        raise ValueError(
+            f"should name held-out splits, each once; allowed: {', '.join(SPLITS[1:])}. Tasks of train say "
+            "nothing of unseen ones"
+        )
+    return splits
+
+
+HeldOutSplits = Annotated[tuple[str, ...], AfterValidator(_each_held_out_and_once)]
 
 
 class Run(Section):
@@ -337,7 +350,7 @@ class Critic(Section):
 class CriticReport(Section):
     """The audit on held-out tasks, and the gate."""
 
-    splits: tuple[str, ...] = Field(
+    splits: HeldOutSplits = Field(
         ("val", "test_unseen_company"), min_length=1, description="held-out splits to audit on, each once"
     )
     tasks_per_split: int = Field(100, ge=1, description="audited tasks of each split")
@@ -366,17 +379,6 @@ class CriticReport(Section):
         0.02, ge=0, description="gate: a cosmetic change may raise the value by this on average"
     )
     judge_probes: bool = Field(True, description="gate: whether a probe that does not hold fails the critic")
-
-    @field_validator("splits")
-    @classmethod
-    def _held_out_and_each_once(cls, splits: tuple[str, ...]) -> tuple[str, ...]:
-        if "train" in splits or len(set(splits)) < len(splits):
-            raise ValueError(
-                f"got {list(splits)}; the critic is fitted on tasks of train, so an audit on them says "
-                "nothing of unseen ones, and a split counts once. Allowed: val and the test splits, e.g. "
-                "[val, test_unseen_company]"
-            )
-        return splits
 
 
 class Drift(Section):
@@ -475,8 +477,8 @@ class Actor(Section):
 class Evaluation(Section):
     """Starting policy beside actor."""
 
-    splits: tuple[str, ...] = Field(
-        ("val", "test_unseen_company"), min_length=1, description="held-out splits"
+    splits: HeldOutSplits = Field(
+        ("val", "test_unseen_company"), min_length=1, description="held-out splits, each once"
     )
     draws: int = Field(4, ge=1, description="first tries of each task at temperature 1")
     num_attempts: int = Field(2, ge=1, description="attempts of the with-feedback measure")

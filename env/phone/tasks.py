@@ -52,7 +52,8 @@ def generate_tasks(
         seed: decides everything.
 
     Raises:
-        ConfigError: a level that does not exist, or counts that do not fit.
+        ConfigError: a level that does not exist, or was asked for and gets no training company; counts that
+            do not fit.
     """
     shares = {level: share for level, share in (level_shares or LEVEL_SHARES).items() if share > 0}
     for level in shares:
@@ -62,6 +63,13 @@ def generate_tasks(
     if not 4 <= num_companies <= MAX_COMPANIES:
         raise ConfigError(f"tasks.num_companies = {num_companies}; allowed: 4 to {MAX_COMPANIES}")
     groups = _companies(num_companies, shares, seed)
+    asked = set(shares) if level_shares else set()  # by default few companies have the easier levels alone
+    if missing := sorted(asked - {company.level for company in groups["train"]}):
+        raise ConfigError(
+            f"tasks.num_companies = {num_companies} leaves {len(groups['train'])} to train on, none of level "
+            f"{', '.join(map(str, missing))}. Give more companies, or these levels no share in "
+            "tasks.level_shares"
+        )
     # Validation takes the front of each company's openings and training the rest, so no prompt is in both.
     per_company = math.ceil(num_val / len(groups["train"]))
     tasks = _split_tasks("train", groups["train"], num_train, skip=per_company)

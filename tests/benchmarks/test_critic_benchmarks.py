@@ -409,6 +409,7 @@ def test_quick_makes_a_table_shares_what_it_sampled_and_goes_on(tmp_path: Path) 
     rows = {r["variant"]: r for r in json.loads((folder / "critic_quality.json").read_text())["rows"]}
     assert tuple(rows) == bench.QUICK_VARIANTS
     assert rows["soft@50"]["label_tokens"] <= rows["soft"]["label_tokens"] / 2
+    assert 0 < rows["monte_carlo"]["label_tokens"] < rows["soft"]["label_tokens"]  # those that end the fit
     assert rows["trunk:layers1"]["trunk_parameters"] < rows["soft"]["trunk_parameters"]
     assert (folder / "critic_quality.md").read_text().count("\n") == 8 + len(rows) + 3 + len(bench.TOLD)
     assert (folder / "critic_quality.svg").read_text().startswith("<svg")

@@ -62,6 +62,16 @@ def test_few_states_get_a_temperature_only() -> None:
     assert calibrator.slope_low == calibrator.slope_high == pytest.approx(3, abs=0.4)
 
 
+def test_a_few_bare_states_are_not_joined_by_those_after_feedback() -> None:
+    z = np.random.default_rng(3).normal(size=300)
+    guided = np.arange(300) >= 100
+    k, n = counts(z - 2.0 * guided, 32)
+    both = fit_calibrator(z, k, n, base_logit=0.0, guided=guided)
+    alone = fit_calibrator(z[~guided], k[~guided], n[~guided], base_logit=0.0)
+    assert np.array_equal(both(z), alone(z))
+    assert both.guided_shift < -1.0
+
+
 def test_guided_states_shift_on_their_own_and_leave_the_bare_ones_alone() -> None:
     rng = np.random.default_rng(5)
     z = rng.normal(size=8000)

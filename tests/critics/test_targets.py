@@ -280,6 +280,21 @@ def test_states_without_samples_get_a_target_only_right_after_a_counted_event(ma
     )
 
 
+def test_continuations_after_feedback_do_not_move_the_targets_of_bare_states(make_rollout) -> None:
+    def targets_of_bare(success_after_feedback: float) -> dict[str, float]:
+        rollouts, continuations = [], {}
+        for i in range(60):
+            parent = make_rollout(f"r{i}", task=f"t{i}", num_steps=3, reward=float(i % 2), guided=i % 3 == 0)
+            rollouts.append(parent)
+            reward = success_after_feedback if parent.guided else float(i % 4 == 0)
+            samples = [continuation(make_rollout, parent, 1, reward, d) for d in range(4)]
+            continuations[StateRef(parent.rollout_id, 1, parent.context)] = samples
+        labels, _ = build_labels(rollouts, continuations, kappa=2.0, label_policy_digest=POLICY, seed=0)
+        return {f"{x.rollout_id} {x.step_index}": x.target for x in labels if x.context == "bare"}
+
+    assert targets_of_bare(0.0) == targets_of_bare(1.0)
+
+
 # ---- what the loader refuses
 
 

@@ -145,6 +145,14 @@ def test_status_says_damaged_and_stale(out: Any, run_dir: Path) -> None:
     assert "damaged" in text
 
 
+def test_status_says_that_a_file_of_a_complete_stage_is_damaged(out: Any, run_dir: Path) -> None:
+    table = next((run_dir / "rollouts").rglob("*.parquet"))
+    table.write_bytes(table.read_bytes() + b"x")
+    code, text = out("status", run_dir)
+    assert code == 3
+    assert "damaged" in next(line for line in text.splitlines() if line.startswith("│ rollouts "))
+
+
 def test_show_prints_rollouts_as_dialogues_with_hostile_text_made_harmless(out: Any, run_dir: Path) -> None:
     code, text = out("show", run_dir / "rollouts", "--rows", 1)
     assert code == 0
@@ -253,8 +261,13 @@ def test_show_prints_the_report_of_a_stage_without_tables_or_opening(out: Any, r
 def test_show_refuses_what_is_not_there(out: Any, run_dir: Path) -> None:
     assert out("show", run_dir / "actor") == (
         3,
-        f"vdapo: {run_dir}/actor is missing or has not begun. Run: make actor\n",
+        f"vdapo: {run_dir}/actor is missing or has not begun. Run: make actor, with its run's CONFIG and "
+        "RUN\n",
     )
+    code, text = out("show", run_dir)
+    assert code == 3
+    assert f"{run_dir} is a run. Give one of its stages: {run_dir}/critic, " in text
+    assert "nonsense is no stage of a run. Stages of the main chain: tasks, " in out("show", "nonsense")[1]
     code, text = out("show", run_dir / "rollouts", "--table", "labels")
     assert code == 2
     assert "it has: rollouts, steps" in text

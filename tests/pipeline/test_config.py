@@ -90,6 +90,7 @@ def test_an_override_of_one_entry_keeps_the_others_of_a_table(tmp_path: Path) ->
             ["rollouts.chain.num_atempts=1"],
             "override rollouts.chain.num_atempts=1: rollouts.chain.num_atempts is not",
         ),
+        ("", ["foo.bar=1"], "with override foo.bar=1: foo is not a setting"),
         (
             "rollouts: {chain: {num_attempts: 0}}",
             [],

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
@@ -410,13 +411,36 @@ def test_a_dry_run_prints_the_plan_and_makes_nothing(data: Path, capsys: pytest.
     out = capsys.readouterr().out
     assert "would make 7 items in 3 shards" in out
     assert "rows: 7" in out
+    assert "/r/toy (absent)" in out
     assert not (data / "r" / "toy").exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "way_out"),
+    [
+        (errno.ENOSPC, " MB free). Next: make room, then the same command goes on"),
+        (
+            errno.EACCES,
+            "Next: make that path readable and writable, or choose another run.data_dir, then the",
+        ),
+    ],
+)
+def test_an_error_of_the_disk_exits_74_and_says_what_helps(
+    data: Path, number: int, way_out: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def make(start: Start) -> None:
+        raise OSError(number, os.strerror(number), "/there")
+
+    stage = Stage("s", 1, lambda config: (), (), make)
+    assert run_stage(stage, toy.ToyConfig, [str(data / "c.yaml")]) == 74
+    assert way_out in capsys.readouterr().err
 
 
 def test_wrong_usage_exits_2(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(data, "toy", "toy.num_item=3") == 2
     assert "did you mean toy.num_items?" in capsys.readouterr().err
     assert run(data, "toy", "--frsh") == 2
+    assert run(data, "toy", "--fresh", "--repair") == 2
     assert toy.run("toy", str(data / "absent.yaml")) == 2
     assert not (data / "r").exists()
 

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +17,13 @@ from critics.held_out import outcome_states
 from critics.splits import split_clusters
 from env.catalog import ENVIRONMENTS, Environment
 from env.demonstrations import Demonstration
+from pipeline.artifacts import Artifact
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.models import load_tokenizer
 from pipeline.tables import labels_from, rollouts_from
 from pipeline.types import Label
 from stages.backends import deepspeed_config, read_deepspeed_config
+from stages.rollouts import tasks_of_split
 from stages.settings import Config
 from stages.sft_data import encode
 
@@ -318,31 +321,21 @@ def test_training_that_diverges_ends_as_refused_quality_with_advice(
     assert "lower learning_rate" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("stage", ["critic_report", "evaluation"])
-def test_an_empty_split_is_refused_before_any_work(
-    chain: Any, tmp_path: Path, stage: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    names = ("tasks", "sft", "rollouts", "labels", "critic", "actor")
-    lab = (
-        chain.copy(tmp_path / "lab", *names, "critic_report")
-        if stage == "evaluation"
-        else chain.copy(tmp_path / "lab", *names)
-    )
-    assert lab.start(stage, f"{stage}.splits=[val, nosuch]") == 2
-    error = capsys.readouterr().err
-    assert "split 'nosuch' has no tasks" in error
-    assert "test_unseen_company" in error
-    assert not (lab.run_dir / stage / "plan.json").exists()
+def test_a_split_without_tasks_is_refused(chain: Any) -> None:
+    start: Any = SimpleNamespace(inputs={"tasks": Artifact.open(chain.run_dir, "tasks")})
+    with pytest.raises(ConfigError, match=r"'nosuch' has no tasks; .*test_unseen_company"):
+        tasks_of_split(start, "nosuch")
 
 
-@pytest.mark.parametrize("splits", ["[val, train]", "[val, val]"])
-def test_an_audit_of_tasks_that_were_fitted_or_of_one_split_twice_is_refused(
-    chain: Any, splits: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("splits", ["[val, train]", "[val, val]", "[nosuch]"])
+@pytest.mark.parametrize("section", ["critic_report", "evaluation"])
+def test_splits_that_are_not_held_out_or_come_twice_are_refused_by_any_stage(
+    chain: Any, section: str, splits: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert chain.start("critic_report", f"critic_report.splits={splits}") == 2
+    assert chain.start("sft", f"{section}.splits={splits}") == 2
     error = capsys.readouterr().err
-    assert "critic_report.splits" in error
-    assert "Allowed: val and the test splits" in error
+    assert f"{section}.splits = " in error
+    assert "allowed: val, test_unseen_company, " in error
 
 
 def spoilt_trunk(chain: Any, folder: Path, how: str) -> Path:

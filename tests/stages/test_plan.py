@@ -33,6 +33,13 @@ def memory(path: str, *overrides: str) -> tuple[Memory, dict[str, Phase]]:
     return taken, {phase.name: phase for phase in taken.phases}
 
 
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv, words in ((["--help"], "{status,show,verify,plan}"), (["plan", "--help"], "section.key=value")):
+        with pytest.raises(SystemExit, match="0"):
+            main(argv)
+        assert words in capsys.readouterr().out
+
+
 def test_the_demo_fits_its_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", DEMO]) == 0
     printed = capsys.readouterr().out
@@ -169,7 +176,8 @@ def test_a_model_that_is_not_here_is_asked_for(capsys: pytest.CaptureFixture[str
     assert "give hardware.model the config.json" in capsys.readouterr().err
     assert main(["plan", EIGHT_80, "hardware.critic_model=null"]) == 2
     assert "give hardware.critic_model the config.json" in capsys.readouterr().err
-    assert main(["plan"]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(["plan"])
 
 
 def test_more_ranks_or_replicas_than_gpus_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

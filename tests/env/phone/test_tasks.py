@@ -216,6 +216,11 @@ def test_settings_that_cannot_be_met_are_refused(settings, message):
         generate_tasks(**{"num_train": 1, "num_val": 1, "num_test": 1, **settings})
 
 
+def test_a_level_that_no_training_company_would_have_is_refused():
+    with pytest.raises(ConfigError, match=r"num_companies = 4 leaves 1 to train on, none of level 2\. Give"):
+        generate_tasks(num_companies=4, num_train=1, num_val=1, num_test=1, level_shares={1: 0.5, 2: 0.5})
+
+
 def test_a_level_without_a_share_need_not_exist():
     assert generate_tasks(num_companies=4, num_train=1, num_val=1, num_test=1, level_shares={1: 1.0, 9: 0.0})
 
