@@ -225,12 +225,13 @@ def picture(arms: dict[str, list[dict[str, Any]]]) -> str:
                 points = [entry for entry in entries if isinstance(entry.get(name), float)]
                 xs, ys = [entry["iteration"] for entry in points], [entry[name] for entry in points]
                 panel.plot(xs, ys, color=colour, marker="o", ms=3, lw=1, label=arm)
-                # No band where a bound is not known: the point would pass for an exact one.
                 low, high = (
                     [entry.get(f"{name}_{side}", math.nan) for entry in points] for side in ("low", "high")
                 )
-                if any(map(math.isfinite, low)):
+                if all(map(math.isfinite, low)):
                     panel.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
+                else:  # a band has no width at a point whose neighbours have no bounds
+                    panel.vlines(xs, low, high, color=colour, alpha=0.3)
             if right is not None:
                 panel.axhline(right, color=GREY, ls="--", lw=1)
             if name == "kl":  # a single unlikely token can make an estimate of it a hundred nats

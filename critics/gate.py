@@ -56,7 +56,7 @@ def judge(
         min_advantage_correlation: the lower bound of rho_A must exceed this.
         max_calibration_excess: the upper bound of the ECE must stay under its floor plus this.
         sibling_excess: of `critics.siblings.sibling_measures`; None if no sets were played.
-        probes: of `critics.probes.probe_changes`; None if none were made.
+        probes: of `critics.probes.probe_changes`; None if none were asked for.
         max_probe_rise: what a cosmetic change may raise p by.
         judge_probes: whether a probe that does not hold fails the gate.
 
@@ -101,8 +101,10 @@ def _probes(changes: Mapping[str, tuple[Interval, int]], max_rise: float, judged
         for kind, ok in told.items()
         if ok is False
     ]
-    if all(ok is None for ok in told.values()):
+    if not changes:
         return [Condition("probes", NOT_MEASURED, asks, NOTHING_MEASURED)]
+    if all(ok is None for ok in told.values()):
+        wrong = ["no change could be made, or of one cluster alone; more critic_report.probe_rollouts"]
     unknown = [kind for kind, ok in told.items() if ok is None]
     reason = "; ".join(wrong) or f"{len(told) - len(unknown)} kinds of change move the value as they must"
     whole = Condition("probes", not wrong if judged else NOT_JUDGED, asks, reason)

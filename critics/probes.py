@@ -150,20 +150,20 @@ def length_correlations(
 
     `given_truth`: the partial correlation of p and length given V, its variances debiased for finite K. A
     critic that knows V up to noise has 0 here; one that is calibrated and sees little else but the length
-    has not, so it is read, not judged. `left_over`: the correlation of the error Vhat - p with length. A
-    critic that makes of the length what there is to make of it has 0; a positive one gives long rollouts
-    too little.
+    has not, so it is read, not judged. `left_over`: what the error Vhat - p rises by
+    per standard deviation of length, which Vhat's noise does not bias. A critic that makes of the length what
+    there is to make of it has 0; a positive one gives long rollouts too little.
     """
     found: dict[str, dict[str, Interval]] = {}
     for name, x in (("length", audit.position), ("step_count", audit.step_index.astype(np.float64))):
         p, V, v = audit.p, audit.v_hat, audit.noise
-        columns = [np.ones(len(p)), p, V, x, p * p, V * V - v, x * x, p * V, p * x, V * x, (V - p) ** 2]
+        columns = [np.ones(len(p)), p, V, x, p * p, V * V - v, x * x, p * V, p * x, V * x]
 
         def moments(s: np.ndarray) -> dict[str, np.ndarray]:
-            _n, a, b, c, aa, bb, cc, ab, ac, bc, ee = (ratio(s[..., i], s[..., 0]) for i in range(11))
+            _n, a, b, c, aa, bb, cc, ab, ac, bc = (ratio(s[..., i], s[..., 0]) for i in range(10))
             return {
                 "pp": aa - a * a, "VV": bb - b * b, "xx": cc - c * c,
-                "pV": ab - a * b, "px": ac - a * c, "Vx": bc - b * c, "ee": ee - (b - a) ** 2,
+                "pV": ab - a * b, "px": ac - a * c, "Vx": bc - b * c,
             }  # fmt: skip
 
         def given_truth(s: np.ndarray) -> np.ndarray:
@@ -174,7 +174,7 @@ def length_correlations(
 
         def left_over(s: np.ndarray) -> np.ndarray:
             m = moments(s)
-            return (m["Vx"] - m["px"]) / np.sqrt(positive(m["ee"]) * positive(m["xx"]))
+            return (m["Vx"] - m["px"]) / np.sqrt(positive(m["xx"]))
 
         rows = np.stack(columns, axis=1)
         options: dict[str, Any] = {"num_resamples": num_resamples, "seed": seed}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,10 @@ DRIFT = "critic_drift/"
 NOT_MEASURED = "not measured"
 FREE = ("bias", "slope", "skill", "auroc", "correction_slope", "correction_shift", "alpha")
 PAID = ("rho_a", "sign_agreement", "ev_within", "sibling_excess", "sibling_pairs")
+STEPS_CAPTION = (
+    "Step advantages of the critic against the present actor's. Bands or bars are 95 % intervals; a point "
+    "without one has no bounds, so it is no exact figure."
+)
 READINGS = {
     "bias": "mean of value minus outcome; 0 is right",
     "slope": "log-odds of success on those of the value; 1 is right",
@@ -94,13 +99,15 @@ def actor_page(report: Mapping[str, Any]) -> str:
 
     def curve(name: str, x: str = "iteration") -> Line:
         points = [entry for entry in drift if isinstance(entry.get(name), int | float) and x in entry]
-        bounded = all(f"{name}_low" in entry and f"{name}_high" in entry for entry in points)
+        points.sort(key=lambda entry: float(entry[x]))
+        low, high = ([entry.get(f"{name}_{side}", math.nan) for entry in points] for side in ("low", "high"))
+        bounded = any(map(math.isfinite, low))
         return Line(
             name,
             [entry[x] for entry in points],
             [entry[name] for entry in points],
-            [entry[f"{name}_low"] for entry in points] if points and bounded else None,
-            [entry[f"{name}_high"] for entry in points] if points and bounded else None,
+            low if bounded else None,
+            high if bounded else None,
         )
 
     level = lines(
@@ -125,7 +132,7 @@ def actor_page(report: Mapping[str, Any]) -> str:
             svg = lines(
                 f"steps-{x}", steps, x_label=x_label, y_label="against fresh continuations", level=0.0
             )
-            blocks.append(Drawing(svg, "Step advantages of the critic against the present actor's."))
+            blocks.append(Drawing(svg, STEPS_CAPTION))
     last = drift[-1]
     rows = []
     for name in (*FREE, *PAID):
@@ -143,7 +150,8 @@ def actor_page(report: Mapping[str, Any]) -> str:
         else "No check by fresh continuations was made (actor.drift.paid_every)."
     )
     kl = (
-        f" KL to the starting policy in the update before the last iteration: {last['kl']:.4f} nats a token."
+        f" KL to the starting policy before the last iteration: {last['kl']:.4f} nats a token (median of "
+        "three updates)."
         if "kl" in last
         else " KL to the starting policy: not measured, since the loss has no KL term (actor.kl_coefficient)."
     )

@@ -34,6 +34,7 @@ from stages.continuing import continuations, is_whole
 from stages.refreshing import gate_of
 from stages.refusals import check_made_for, gate_allows
 from stages.sibling_sets import measured_siblings, play_siblings
+from stages.stops import KL_UPDATES, recent_kl
 
 if TYPE_CHECKING:
     from critics.contract import FrozenCritic
@@ -75,7 +76,8 @@ class Watch:
             "refreshed": None,
             "refresh_runs": [],
             "adv_rmse": None,
-            "kl": 0.0 if has_kl else None,  # of the last update, measured as it began; None: not measured
+            "kls": [],  # of the last updates, measured as each began
+            "kl": 0.0 if has_kl else None,  # `recent_kl` of them; None: not measured
             "sampled_kl": 0.0 if has_kl else None,  # the same when the iteration was sampled
         }
 
@@ -154,7 +156,8 @@ class Watch:
     def moved(self, metrics: Mapping[str, float]) -> None:
         """Notes how far from its start the actor was in an update, as its forward passes saw it."""
         if "ref_kl" in metrics:
-            self.state = self.state | {"kl": float(metrics["ref_kl"])}
+            kls = [*self.state["kls"], float(metrics["ref_kl"])][-KL_UPDATES:]
+            self.state = self.state | {"kls": kls, "kl": recent_kl(kls)}
 
     def after(
         self,

@@ -420,7 +420,10 @@ class Stops(Section):
     """What ends the actor's training with exit code 4, after a checkpoint."""
 
     max_kl: float | None = runtime(
-        0.1, gt=0, description="nats a token from the starting policy, where it is measured; null: no limit"
+        0.1,
+        gt=0,
+        description="nats a token from the starting policy, median of three updates, where it is "
+        "measured; null: no limit",
     )
     max_length_change: float | None = runtime(
         0.5, gt=0, description="of mean response length or steps since the first iteration; null: no limit"

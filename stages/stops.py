@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ArtifactError, ExitCode
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 CRITIC_RISE = "critic/rise"
 """Mean V_{T-1} - V_0. Not the mean of A_i(lam): that ends in R - V_{T-1}, so a critic that is pleased with
 failures lowers it."""
+KL_UPDATES = 3
 LENGTHS = {"response_length/mean": "tokens of a response", "steps/mean": "steps of a rollout"}
 
 
@@ -34,19 +36,27 @@ def refuse_unsafe(history: Sequence[Mapping[str, Any]], stops: Stops) -> None:
         )
 
 
+def recent_kl(of_updates: Sequence[float]) -> float:
+    """Returns the median KL of the last three updates, nats a token.
+
+    One unlikely token in ten thousand can make an update's k3 estimate a hundred nats.
+    """
+    return median(of_updates[-KL_UPDATES:])
+
+
 def reasons(history: Sequence[Mapping[str, Any]], stops: Stops) -> list[str]:
     """Returns what speaks against going on, in words; nothing in a healthy history.
 
-    The KL is that of the last update, lengths are the last iteration's against the first one's. The pass rate
+    The KL is `recent_kl`, lengths are the last iteration's against the first one's. The pass rate
     on `val` falls while the critic's value rises ever more along the rollouts (mean V_{T-1} - V_0, between
     two looks at `val`): the actor then pleases its critic, not the verifier.
     """
     found = []
     kls = [line["ref_kl"] for line in history if "ref_kl" in line]
-    if stops.max_kl is not None and kls and kls[-1] > stops.max_kl:
+    if stops.max_kl is not None and kls and recent_kl(kls) > stops.max_kl:
         found.append(
-            f"KL to the starting policy is {kls[-1]:.3g} nats a token (actor.stops.max_kl {stops.max_kl:g}), "
-            "far from where any critic of it was judged"
+            f"KL to the starting policy is {recent_kl(kls):.3g} nats a token "
+            f"(actor.stops.max_kl {stops.max_kl:g}), far from where any critic of it was judged"
         )
     for name, words in LENGTHS.items():
         lengths = [line[name] for line in history if name in line]

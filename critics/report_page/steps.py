@@ -128,8 +128,9 @@ def probes_section(report: Mapping[str, Any]) -> Section:
     )
     caption = (
         "Not judged. Given the truth: what the value has to do with length beyond success. It is 0 for "
-        "a critic that is right up to noise, not for a calibrated one that sees little else. Left over: the "
-        "error's correlation with length, 0 where all is made of the length that there is to make."
+        "a critic that is right up to noise, not for a calibrated one that sees little else. Left over: how "
+        "much the value is short per standard deviation of length, 0 where all is made of the length that "
+        "there is to make."
     )
     blocks.append(Table(("", "given the truth", "left over"), lengths, caption))
     return Section(title, tuple(blocks))

@@ -66,7 +66,7 @@ def draw(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve; low and high, if given, are drawn as a band. All of equal length."""
+    """A curve; low and high, if given, are drawn as a band, as bars if some are NaN. All of equal length."""
 
     name: str
     x: Sequence[float]
@@ -99,7 +99,10 @@ def lines(
             marker = "" if diagonal or len(curve.x) > 40 else _MARKERS[place % len(_MARKERS)]
             axes.plot(curve.x, curve.y, color=colour, marker=marker, ms=4, label=curve.name)
             if curve.low is not None and curve.high is not None:
-                axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
+                if np.isfinite([curve.low, curve.high]).all():
+                    axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
+                else:  # a band has no width at a point whose neighbours have none
+                    axes.vlines(curve.x, curve.low, curve.high, color=colour, alpha=0.3)
         if level is not None:
             axes.axhline(level, color=GREY, ls="--", label=level_name or None)
         for x, text in marks:

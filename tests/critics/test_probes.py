@@ -70,7 +70,9 @@ def test_what_was_not_probed_is_said_and_nothing_probed_is_no_pass() -> None:
     unknown = [c.name for c in conditions_of(without) if c.passed == gate.NOT_MEASURED]
     assert unknown == ["sibling_top1", "probes (split)"]
     assert condition(without).passed is True
-    assert condition(Probed.of([])).passed == gate.NOT_MEASURED
+    nothing = condition(Probed.of([]))  # as of siblings: what was asked for and tells nothing is no pass
+    assert nothing.passed is False
+    assert "more critic_report.probe_rollouts" in nothing.reason
     assert holds("filler", Interval(0.0, np.nan, np.nan)) is None
     table = probe_table(probe_changes(without, num_resamples=100))
     assert [row["holds"] for row in table if row["kind"] == "split"] == [None]
@@ -85,6 +87,15 @@ def test_length_left_over_sees_a_critic_that_misses_what_length_tells(make_audit
     found = length_correlations(tilted, num_resamples=200)["step_count"]
     assert found["given_truth"].low > 0.1
     assert found["left_over"].high < 0
+
+
+@pytest.mark.parametrize("K", [8, 16, 32])
+def test_what_is_left_over_is_found_at_any_number_of_continuations(make_audit, K: int) -> None:
+    audit, V = make_audit(lambda V, rng: V - 0.1 * np.arange(V.shape[1]) / V.shape[1], num_rollouts=1500, K=K)
+    found = length_correlations(audit, num_resamples=200)["step_count"]["left_over"]
+    truth = 0.1 / V.shape[1] * np.std(np.arange(V.shape[1]))
+    assert found.low <= truth <= found.high
+    assert found.high - found.low < truth
 
 
 def test_a_calibrated_critic_that_sees_only_the_length_is_not_blamed_for_it(make_audit) -> None:

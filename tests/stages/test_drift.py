@@ -222,6 +222,25 @@ def test_the_state_survives_a_checkpoint() -> None:
     assert again.after(rollouts, given(again, rollouts), [], 0, CREDIT)["critic_drift/kl"] == 0.02
 
 
+def test_one_unlikely_token_is_no_distance() -> None:
+    watch = watch_of(FakeCritic())
+    for kl in (0.02, 111.0, 0.04):
+        watch.moved({"ref_kl": kl})
+    assert watch.state["kl"] == 0.04
+
+
+def test_a_check_without_bounds_leaves_the_bounds_of_the_others_in_the_drawing() -> None:
+    looks = [
+        {"iteration": i, "rollouts/count": 60.0, "critic_drift/bias": 0.0, "critic_drift/rho_a": 0.3 - i / 10}
+        | ({} if i == 1 else {"critic_drift/rho_a_low": 0.0, "critic_drift/rho_a_high": 0.6})
+        for i in range(3)
+    ]
+    with_bounds = actor_page(actor_report(looks, 3, 3))
+    for look in looks:
+        look.pop("critic_drift/rho_a_low", None)
+    assert with_bounds != actor_page(actor_report(looks, 3, 3))
+
+
 def test_a_kl_that_no_update_measures_is_told_as_not_measured_and_never_as_0() -> None:
     rollouts = rollouts_of(60)
 

@@ -37,6 +37,10 @@ def test_a_healthy_history_goes_on() -> None:
     assert reasons([], Stops()) == []
     assert reasons(history(), Stops()) == []
     refuse_unsafe(history(kls=[0.0, 0.2, 0.2, 0.09]), Stops())  # it came back
+    spike = {"iteration": 4, "update": 8, "ref_kl": 111.0}  # one unlikely token
+    refuse_unsafe([*history(), spike], Stops())
+    with pytest.raises(ArtifactError, match="is 2 nats"):
+        refuse_unsafe([*history(), spike, {**spike, "ref_kl": 2.0}], Stops())
 
 
 @pytest.mark.parametrize(
