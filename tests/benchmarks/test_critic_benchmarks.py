@@ -387,7 +387,7 @@ def test_design_has_the_drift_s_committed_figures() -> None:
     said = (
         f"bias {biases[0]:.2f} and watched's {biases[1]:.2f}",
         "Success on `val` is " + ", ".join(f"{entry['success']:.2f}" for entry in far if "success" in entry),
-        f"called off in {sum(off['far']):.0f} of {len(far)} iterations, "
+        f"flagged in {sum(off['far']):.0f} of {len(far)} iterations, "
         f"watched's, refitted {refits} times, in {sum(off['watched']):.0f}",
         f"{sum(bool(entry['steps_off']) for entry in paid)} of {len(paid)} paid checks find the steps off",
         f"the first at a KL of {next(entry['kl'] for entry in paid if entry['steps_off']):.2f}",
