@@ -83,3 +83,20 @@ def graded(samples: Mapping[StateRef, Sequence[Rollout]], policy: str) -> list[R
 def is_whole(rollout: Rollout) -> bool:
     """Returns whether a rollout was played from its prompt, rather than continued from a state."""
     return rollout.rollout_id == rollout_id(rollout.group_id, rollout.attempt, rollout.draw)
+
+
+def one_bare_per_task(rollouts: Iterable[Rollout], number: int, *, purpose: str, seed: int) -> list[Rollout]:
+    """Returns a whole, graded, bare rollout of each of `number` tasks at most, both chosen by hash.
+
+    Args:
+        rollouts: that may be chosen.
+        number: of tasks.
+        purpose: tells the choices of stages apart.
+        seed: of the run.
+    """
+    of_task: dict[str, Rollout] = {}
+    for rollout in sorted(rollouts, key=lambda r: seed_of(seed, f"{purpose} rollout", r.seed)):
+        if is_whole(rollout) and rollout.reward is not None and rollout.steps and not rollout.guided:
+            of_task.setdefault(rollout.task_id, rollout)
+    chosen = sorted(of_task, key=lambda task_id: seed_of(seed, f"{purpose} task", task_id))
+    return [of_task[task_id] for task_id in chosen[:number]]

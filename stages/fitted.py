@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from critics.splits import parts_of
-from pipeline.ids import seed_of
 from pipeline.tables import rollouts_from, tasks_from
-from stages.continuing import continuations
+from stages.continuing import continuations, one_bare_per_task
 from stages.settings import Critic
 
 if TYPE_CHECKING:
@@ -32,13 +31,8 @@ def fitted_rollouts(start: Start, number: int) -> list[Rollout]:
     rollouts = rollouts_from(source.table("rollouts"), source.table("steps"))
     shares = Critic(**start.inputs["critic"].manifest["settings"]["critic"])
     part_of = parts_of(rollouts, tasks, shares, seed=start.seed)
-    of_task: dict[str, Rollout] = {}
-    for rollout in sorted(rollouts, key=lambda r: seed_of(start.seed, "fitted rollout", r.seed)):
-        graded = rollout.reward is not None and rollout.steps
-        if graded and not rollout.guided and part_of.get(rollout.rollout_id) == "fit":
-            of_task.setdefault(rollout.task_id, rollout)
-    chosen = sorted(of_task, key=lambda task_id: seed_of(start.seed, "fitted task", task_id))
-    return [of_task[task_id] for task_id in chosen[:number]]
+    fitted = [r for r in rollouts if part_of.get(r.rollout_id) == "fit"]
+    return one_bare_per_task(fitted, number, purpose="fitted", seed=start.seed)
 
 
 def play_fitted(

@@ -12,7 +12,7 @@ critic's ranking loss alone.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from critics.anchors import StateRef, choose_states
@@ -23,7 +23,6 @@ from critics.splits import parts_of
 from critics.targets import build_labels
 from env.episodes import nothing
 from pipeline.errors import ConfigError
-from pipeline.ids import seed_of
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import (
     LABELS,
@@ -35,9 +34,9 @@ from pipeline.tables import (
     steps_table,
     tasks_from,
 )
-from pipeline.types import Rollout, Task
+from pipeline.types import Rollout
 from stages.backends import check_installed, make_player, policy_of
-from stages.continuing import continuations, samples_of
+from stages.continuing import continuations, one_bare_per_task, samples_of
 from stages.rollouts import counts_of, in_plan_order
 from stages.settings import Config
 from stages.shards import play_shards
@@ -74,7 +73,8 @@ def make(start: Start) -> None:
         return settings.num_continuations * own
 
     ranked = [r for r in rollouts if part_of.get(r.rollout_id) == "fit"]
-    parents = sibling_parents(ranked, tasks, settings.sibling_sets, start.seed)
+    of_train = [r for r in ranked if tasks[r.task_id].split == "train"]  # audits use other tasks
+    parents = one_bare_per_task(of_train, settings.sibling_sets, purpose="sibling", seed=start.seed)
     for_sets = (
         settings.sibling_size
         * (1 + settings.sibling_continuations)
@@ -182,19 +182,6 @@ def make(start: Start) -> None:
 def tokens_after(rollout: Rollout, step_index: int) -> int:
     """Returns the tokens that the rollout itself sampled from a state on: what a continuation will cost."""
     return sum(rollout.loss_mask[rollout.steps[step_index].token_start :])
-
-
-def sibling_parents(
-    rollouts: Sequence[Rollout], tasks: Mapping[str, Task], num_sets: int, seed: int
-) -> list[Rollout]:
-    """Returns a bare rollout of each of `num_sets` tasks at most, chosen by hash; audits use other tasks."""
-    of_task: dict[str, Rollout] = {}
-    for rollout in sorted(rollouts, key=lambda r: seed_of(seed, "sibling parent", r.seed)):
-        usable = rollout.reward is not None and rollout.steps and not rollout.start_step_index
-        if usable and not rollout.guided and tasks[rollout.task_id].split == "train":
-            of_task.setdefault(rollout.task_id, rollout)
-    chosen = sorted(of_task, key=lambda task_id: seed_of(seed, "sibling task", task_id))[:num_sets]
-    return [of_task[task_id] for task_id in chosen]
 
 
 def check_budget(max_tokens: int, for_sets: int, for_a_state: int) -> None:
