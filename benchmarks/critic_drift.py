@@ -214,7 +214,7 @@ def as_markdown(held: dict[str, dict[str, Any]]) -> str:
 
 def picture(arms: dict[str, list[dict[str, Any]]]) -> str:
     """Returns one drawing: a panel per figure against iterations, a curve per arm."""
-    from pipeline.report.plots import BLUE, GREY, RED, draw
+    from pipeline.report.plots import BLUE, GREY, RED, draw, paint_bounds
 
     def paint(axes: Any) -> None:
         figure = axes.figure
@@ -228,10 +228,7 @@ def picture(arms: dict[str, list[dict[str, Any]]]) -> str:
                 low, high = (
                     [entry.get(f"{name}_{side}", math.nan) for entry in points] for side in ("low", "high")
                 )
-                if all(map(math.isfinite, low)):
-                    panel.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
-                else:  # a band has no width at a point whose neighbours have no bounds
-                    panel.vlines(xs, low, high, color=colour, alpha=0.3)
+                paint_bounds(panel, xs, low, high, colour)
             if right is not None:
                 panel.axhline(right, color=GREY, ls="--", lw=1)
             if name == "kl":  # a single unlikely token can make an estimate of it a hundred nats

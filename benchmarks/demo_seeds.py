@@ -27,7 +27,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from stages.summary import CHAIN, SKILLS, share
+from pipeline.cli import MAIN_CHAIN
+from stages.summary import SKILLS, share
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "demo_seeds.json"
@@ -197,7 +198,7 @@ def run_chain(config: str, name: str, data_dir: Path, settings: Sequence[str]) -
     """
     resumed = (data_dir / name).exists()
     began = time.monotonic()
-    for stage in (*CHAIN, "summary"):
+    for stage in (*MAIN_CHAIN, "summary"):
         command = [sys.executable, "-m", f"stages.{stage}", config, "--run", name]
         command += [*settings, f"run.data_dir={json.dumps(str(data_dir))}"]
         done = subprocess.run(command, cwd=ROOT, check=False)

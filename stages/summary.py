@@ -18,12 +18,12 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.artifacts import Artifact
+from pipeline.cli import MAIN_CHAIN
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.tracking import read_metrics
 from stages.settings import Config
 
-CHAIN = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 SAMPLING = ("rollouts", "labels", "critic_report", "actor")  # what the method pays for; evaluation is free
 REFRESHED = ("rollouts", "labels", "critic_report")  # of these, what a refresh of the critic pays for again
 MEASURES = {
@@ -108,7 +108,7 @@ def summarise(run_dir: Path, *, with_critic: bool = True) -> dict[str, Any]:
     Raises:
         ArtifactError: a stage is not complete, or they are of different seeds.
     """
-    needed = [name for name in CHAIN if with_critic or name not in CRITIC_STAGES]
+    needed = [name for name in MAIN_CHAIN if with_critic or name not in CRITIC_STAGES]
     artifacts = {name: Artifact.open(run_dir, name) for name in needed}
     seeds = {name: artifact.manifest["settings"]["run"]["seed"] for name, artifact in artifacts.items()}
     if len(set(seeds.values())) > 1:

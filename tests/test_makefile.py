@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from pipeline.cli import MAIN_CHAIN
 
 ROOT = Path(__file__).parents[1]
 PYTHON = """#!/bin/sh
@@ -39,3 +42,9 @@ def test_vllm_for_cpus_is_never_put_over_vllm(gpus: bool, installed: str, extra:
     environment = {**os.environ, "SEEN": str(seen), "OUT": str(tmp_path / "out")}
     subprocess.run(["make", "setup-engines", f"VENV={venv}"], cwd=ROOT, env=environment, check=True)
     assert f".[{extra},deepspeed]" in (tmp_path / "out").read_text()
+
+
+def test_make_and_slurm_run_the_main_chain() -> None:
+    chain = " ".join(MAIN_CHAIN)
+    assert re.search(r"^STAGES := (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)[1] == chain  # type: ignore[index]
+    assert f"${{STAGES:-{chain}}}" in (ROOT / "configs/slurm/chain.sh").read_text("utf-8")

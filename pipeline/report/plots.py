@@ -75,6 +75,21 @@ class Line:
     high: Sequence[float] | None = None
 
 
+def paint_bounds(
+    axes: Any, x: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str
+) -> None:
+    """Draws a band between bounds, or a bar at each point that has them if some (NaN) have not.
+
+    A band would have no width at a point whose neighbours have no bounds.
+    """
+    at, below, above = (np.asarray(of, dtype=float) for of in (x, low, high))
+    known = np.isfinite(below) & np.isfinite(above)
+    if known.all():
+        axes.fill_between(at, below, above, color=colour, alpha=0.15, linewidth=0)
+    elif known.any():
+        axes.vlines(at[known], below[known], above[known], color=colour, alpha=0.3)
+
+
 def lines(
     name: str,
     curves: Sequence[Line],
@@ -99,10 +114,7 @@ def lines(
             marker = "" if diagonal or len(curve.x) > 40 else _MARKERS[place % len(_MARKERS)]
             axes.plot(curve.x, curve.y, color=colour, marker=marker, ms=4, label=curve.name)
             if curve.low is not None and curve.high is not None:
-                if np.isfinite([curve.low, curve.high]).all():
-                    axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
-                else:  # a band has no width at a point whose neighbours have none
-                    axes.vlines(curve.x, curve.low, curve.high, color=colour, alpha=0.3)
+                paint_bounds(axes, curve.x, curve.low, curve.high, colour)
         if level is not None:
             axes.axhline(level, color=GREY, ls="--", label=level_name or None)
         for x, text in marks:

@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from pipeline.artifacts import Artifact
+from pipeline.cli import MAIN_CHAIN
 from pipeline.runner import run_stage
 from pipeline.tables import rollouts_from, tasks_from
 from pipeline.types import Rollout, Task
 from stages.settings import Config
 
-CHAIN = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 TINY = """
 engine: {max_live: 64}
 training: {threads: 1, micro_batch_tokens: 4096}
@@ -109,7 +109,7 @@ def make_lab(folder: Path) -> Lab:
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     """The whole chain, complete; read only. Copy what a test changes."""
     lab = make_lab(tmp_path_factory.mktemp("chain"))
-    for stage in (*CHAIN, "summary"):
+    for stage in (*MAIN_CHAIN, "summary"):
         assert lab.start(stage) == 0, stage
     return lab
 
