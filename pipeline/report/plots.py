@@ -84,9 +84,11 @@ def paint_bounds(
     """
     at, below, above = (np.asarray(of, dtype=float) for of in (x, low, high))
     known = np.isfinite(below) & np.isfinite(above)
+    if not known.any():
+        return
     if known.all():
         axes.fill_between(at, below, above, color=colour, alpha=0.15, linewidth=0)
-    elif known.any():
+    else:
         axes.vlines(at[known], below[known], above[known], color=colour, alpha=0.3)
 
 
