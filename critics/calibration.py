@@ -102,7 +102,7 @@ def fit_calibrator(
     """Returns the maximum-likelihood calibrator of counts k of n given raw value logits.
 
     All but the guided shift is of bare states, if there are any. Fewer than `MIN_ROLLOUTS_FOR_SHIFT` rollouts
-    of theirs: one slope alone, without shifts by step.
+    of theirs: one slope alone, and no shift of theirs.
 
     Args:
         z: [N] raw value logits.

@@ -207,9 +207,8 @@ class Start:
         self._take_over()
 
     def _print_plan(self, planned: int, estimate: Mapping[str, Any]) -> None:
-        state = "begun" if read_plan(self.folder) else "absent"
-        if read_manifest(self.folder):
-            state = "complete"
+        begun = "begun" if read_plan(self.folder) else "absent"
+        state = "complete" if read_manifest(self.folder) else begun
         committed = len(ledger.read(self.folder)[0])
         print(
             f"{self.stage}: would make {planned} {self._unit} in {len(self._shards)} shards "

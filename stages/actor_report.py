@@ -101,14 +101,7 @@ def actor_page(report: Mapping[str, Any]) -> str:
         points = [entry for entry in drift if isinstance(entry.get(name), int | float) and x in entry]
         points.sort(key=lambda entry: float(entry[x]))
         low, high = ([entry.get(f"{name}_{side}", math.nan) for entry in points] for side in ("low", "high"))
-        bounded = any(map(math.isfinite, low))
-        return Line(
-            name,
-            [entry[x] for entry in points],
-            [entry[name] for entry in points],
-            low if bounded else None,
-            high if bounded else None,
-        )
+        return Line(name, [entry[x] for entry in points], [entry[name] for entry in points], low, high)
 
     level = lines(
         "level",

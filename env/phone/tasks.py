@@ -63,7 +63,7 @@ def generate_tasks(
     if not 4 <= num_companies <= MAX_COMPANIES:
         raise ConfigError(f"tasks.num_companies = {num_companies}; allowed: 4 to {MAX_COMPANIES}")
     groups = _companies(num_companies, shares, seed)
-    asked = set(shares) if level_shares else set()  # by default few companies have the easier levels alone
+    asked = set(shares) if level_shares else set()  # the default's levels need not all be there
     if missing := sorted(asked - {company.level for company in groups["train"]}):
         raise ConfigError(
             f"tasks.num_companies = {num_companies} leaves {len(groups['train'])} to train on, none of level "

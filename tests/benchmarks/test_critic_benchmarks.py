@@ -345,6 +345,23 @@ def test_design_has_the_gate_s_committed_table() -> None:
     assert all(results["criteria"].values())  # DESIGN says that each fails for its reason
 
 
+def test_design_has_the_gate_s_committed_figures_of_another_seed() -> None:
+    path = bench.ROOT / "benchmarks" / "results" / "critic_gate_seed1.json"
+    results = json.loads(path.read_text("utf-8"))
+    assert judge(results, gate_bench.CRITERIA) == results["criteria"]
+    failed = [name for name, met in results["criteria"].items() if not met]
+    assert failed == ["label-shuffled: refused for rho_a and skill_over_position"]  # as DESIGN says
+    row, told = (
+        gate_bench.row_of(results, "label-shuffled"),
+        " ".join((bench.ROOT / "DESIGN.md").read_text("utf-8").split()),
+    )
+    for name, words in (
+        ("rho_a", "rho_A ({:.2f} [{:.2f}, {:.2f}])"),
+        ("skill_over_position", "{:.3f} [{:.3f}, {:.3f}]"),
+    ):
+        assert words.format(*(row[name][x] for x in ("value", "low", "high"))) in told
+
+
 def test_design_has_the_quality_s_committed_tables() -> None:
     """All three tables, and by name each criterion that fails."""
     root = Path(__file__).parents[2]
