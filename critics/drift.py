@@ -166,8 +166,12 @@ def paid_check(audit: AuditData, *, num_resamples: int = 500, seed: int = 0) -> 
 
 
 def is_measured(check: dict[str, Interval]) -> bool:
-    """Returns whether a paid check says anything: it has states that follow one another, of two clusters."""
-    return math.isfinite(check["cov_a"].low)
+    """Returns whether a paid check says anything: it has states that follow one another, of two clusters.
+
+    And one of these steps at least changed the chance clearly: where all succeed or fail anyway, the
+    covariance with a critic that is right touches 0 as well.
+    """
+    return math.isfinite(check["cov_a"].low) and math.isfinite(check["sign_agreement"].value)
 
 
 def steps_are_off(check: dict[str, Interval], *, min_sign_agreement: float) -> bool:

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from critics.intervals import MIN_CLUSTERS
 from critics.probes import KINDS, MAX_RISE, holds
 from pipeline.statistics import Interval, interval_dict
 
 NOT_MEASURED: Literal["not measured"] = "not measured"
 NOT_JUDGED: Literal["not judged"] = "not judged"
 NOTHING_MEASURED = "not measured in this report"
+FEW = f"no such change could be made, or in fewer than {MIN_CLUSTERS} clusters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +106,11 @@ def _probes(changes: Mapping[str, tuple[Interval, int]], max_rise: float, judged
     if not changes:
         return [Condition("probes", NOT_MEASURED, asks, NOTHING_MEASURED)]
     if all(ok is None for ok in told.values()):
-        wrong = ["no change could be made, or of one cluster alone; more critic_report.probe_rollouts"]
+        wrong = [f"{FEW}; more critic_report.probe_rollouts"]
     unknown = [kind for kind, ok in told.items() if ok is None]
     reason = "; ".join(wrong) or f"{len(told) - len(unknown)} kinds of change move the value as they must"
     whole = Condition("probes", not wrong if judged else NOT_JUDGED, asks, reason)
-    return [whole] + [
-        Condition(
-            f"probes ({kind})", NOT_MEASURED, asks, "no such change could be made, or of one cluster alone"
-        )
-        for kind in unknown
-    ]
+    return [whole] + [Condition(f"probes ({kind})", NOT_MEASURED, asks, FEW) for kind in unknown]
 
 
 def _above(name: str, interval: Interval, threshold: float, asks: str) -> Condition:
@@ -122,7 +119,7 @@ def _above(name: str, interval: Interval, threshold: float, asks: str) -> Condit
     if math.isnan(interval.value):
         reason = "undefined: the audited states do not vary enough, or there are too few"
     elif math.isnan(interval.low):
-        reason = f"{interval.value:.3f} without bounds: one cluster says nothing about spread"
+        reason = f"{interval.value:.3f} without bounds: so few clusters say nothing about spread"
     else:
         word = "above" if passed else "not above"
         reason = f"{_words(interval)}: the lower bound is {word} {threshold:g}"

@@ -15,6 +15,8 @@ from pipeline.statistics import Interval
 
 APART = 2.0
 """Standard errors by which two measured values are clearly apart (start value)."""
+MIN_CLUSTERS = 10
+"""Resamples of fewer tell bounds of few rare things, as sets and probes are, too narrow (start value)."""
 Statistic = Callable[[np.ndarray], np.ndarray]
 """Of sums of rows."""
 
@@ -57,6 +59,7 @@ def interval_of_sums(
     num_resamples: int = 1000,
     seed: int = 0,
     level: float = 0.95,
+    min_clusters: int = 2,
 ) -> Interval:
     """Returns statistic(sum of rows) with its interval over resampled clusters.
 
@@ -67,10 +70,11 @@ def interval_of_sums(
         num_resamples: draws of as many clusters as there are.
         seed: of the draws.
         level: coverage.
+        min_clusters: with fewer there are no bounds.
 
     Returns:
-        NaN value without rows; NaN bounds with one cluster or an undefined value. Undefined resamples count
-        as the worst on either side.
+        NaN value without rows; NaN bounds with too few clusters or an undefined value. Undefined resamples
+        count as the worst on either side.
     """
     if len(rows) == 0:
         return Interval(math.nan, math.nan, math.nan)
@@ -78,7 +82,7 @@ def interval_of_sums(
     sums = np.zeros((num_clusters, rows.shape[1]))
     np.add.at(sums, codes, rows)
     value = float(statistic(sums.sum(axis=0)))
-    if num_clusters < 2 or not math.isfinite(value):
+    if num_clusters < max(2, min_clusters) or not math.isfinite(value):
         return Interval(value, math.nan, math.nan)
     draws = statistic(resample_counts(num_clusters, num_resamples, seed) @ sums)
     return interval_of_draws(value, draws, level=level)

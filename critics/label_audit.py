@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from critics.anchors import StateRef, state_tokens
+from critics.rules import RULES
 from critics.targets import label_counts
 from pipeline.ids import digest
 from pipeline.types import Label, Rollout
@@ -23,13 +24,13 @@ def audit_labels(
 
     `guided_share`: of the labels. `base_rate`: successes of all samples. `noise_share` and
     `noise_share_one_sample`: see `noise_shares`. `num_duplicates`, `duplicate_share`: labels whose task,
-    context and tokens another label has, all but the first of each: one state, fitted more than once.
+    context and tokens another label has, all but the first of each: one state, more than once.
     `sources`: what samples came from -> labels with any, samples, and the tokens that were sampled for them:
     continuations cost their own, own outcomes those of rollouts that the rollouts stage has paid for, the
     recovery model none.
 
     Args:
-        labels: that are fitted to.
+        labels: of all companies; those that only validate or calibrate are among them.
         rollouts: that they lie in.
         continuations_by_state: everything that was sampled for them, ungraded ones included.
     """
@@ -43,8 +44,8 @@ def audit_labels(
     )
     duplicates = len(labels) - len(states)
     continued = [label for label in labels if label.num_continuations]
-    own = [label for label in labels if label.outcome is not None]
-    rest = [label for label in labels if not label.num_continuations and label.outcome is None]
+    own = [label for label in labels if has_outcome(label)]
+    rest = [label for label in labels if not label.num_continuations and not has_outcome(label)]
     noise, one = noise_shares(
         np.array([label.num_success for label in labels]),
         np.array([label.num_continuations for label in labels]),
@@ -75,6 +76,11 @@ def audit_labels(
             "no sample": {"labels": len(rest), "samples": 0, "tokens": 0},
         },
     }
+
+
+def has_outcome(label: Label) -> bool:
+    """Returns whether the outcome of the label's own rollout entered it."""
+    return label.outcome is not None or label.label_source in RULES
 
 
 def noise_shares(k: np.ndarray, n: np.ndarray) -> tuple[float | None, float | None]:

@@ -34,8 +34,8 @@ def check_labels(
             another one; with code QUALITY, a base rate outside the bounds.
     """
 
-    def refuse(problem: str) -> NoReturn:
-        raise ArtifactError(f"labels: {problem}. The critic would learn from wrong targets; run: make labels")
+    def refuse(problem: str, remedy: str = "make labels SET=--fresh") -> NoReturn:
+        raise ArtifactError(f"labels: {problem}. The critic would learn from wrong targets; run: {remedy}")
 
     if not labels:
         refuse("there are none")
@@ -47,14 +47,16 @@ def check_labels(
         if splits.setdefault(task.task_id, task.split) != task.split:
             refuse(
                 f"task {task.task_id} is in splits {splits[task.task_id]} and {task.split} (rows {first} and "
-                f"{row} of the tasks)"
+                f"{row} of the tasks)",
+                "make tasks SET=--fresh, and all after it",
             )
         unseen = task.split.startswith("test")
         other, its_split = sides.setdefault((task.data_source, task.cluster), (row, task.split))
         if its_split.startswith("test") != unseen:
             refuse(
                 f"cluster {task.cluster} is in splits {its_split} and {task.split} (rows {other} and {row} "
-                "of the tasks); test splits hold clusters that were never trained on"
+                "of the tasks); test splits hold clusters that were never trained on",
+                "make tasks SET=--fresh, and all after it",
             )
     by_id = {rollout.rollout_id: rollout for rollout in rollouts}
     seen: dict[StateRef, int] = {}
@@ -83,7 +85,10 @@ def check_labels(
     used = [by_id[rollout_id] for rollout_id in row_of]
     for rollout in used:
         for problem in _rollout_problems(rollout, used[0]):
-            refuse(f"row {row_of[rollout.rollout_id]}: rollout {rollout.rollout_id}: {problem}")
+            refuse(
+                f"row {row_of[rollout.rollout_id]}: rollout {rollout.rollout_id}: {problem}",
+                "make rollouts SET=--fresh, and all after it",
+            )
     audit = kinds_of(labels)
     rate = audit["base_rate"]
     if rate is None or not min_base_rate <= rate <= max_base_rate:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from critics.audit import AuditData
-from critics.intervals import interval_of_sums, positive, ratio
+from critics.intervals import MIN_CLUSTERS, interval_of_sums, positive, ratio
 from pipeline.statistics import Interval, interval_dict
 
 Expectation = Literal["no rise", "fall"]
@@ -118,7 +118,10 @@ class Probed:
 def probe_changes(
     probed: Probed, *, num_resamples: int = 1000, seed: int = 0
 ) -> dict[str, tuple[Interval, int]]:
-    """Returns the mean change of p and the number of changed states of each kind; NaN and 0 where none."""
+    """Returns the mean change of p and the number of changed states of each kind; NaN and 0 where none.
+
+    No bounds with fewer than `MIN_CLUSTERS` clusters.
+    """
     found = {}
     for kind in KINDS:
         at = probed.kind == kind
@@ -130,6 +133,7 @@ def probe_changes(
                 lambda s: ratio(s[..., 1], s[..., 0]),
                 num_resamples=num_resamples,
                 seed=seed,
+                min_clusters=MIN_CLUSTERS,
             ),
             int(at.sum()),
         )

@@ -98,7 +98,7 @@ def build_report(
     bare, measures = parts["bare"], found["bare"]
     judged = {context: found[context] for context in ("bare", *judged_contexts)}
     draws: dict[str, int] = {"num_resamples": num_resamples, "seed": seed}
-    told, num_sets = ({}, 0) if siblings is None else sibling_measures(siblings, **draws)
+    told, num_telling = ({}, 0) if siblings is None else sibling_measures(siblings, **draws)
     changes = {} if probed is None else probe_changes(probed, **draws)
     conditions = gate.judge(
         judged,
@@ -140,7 +140,8 @@ def build_report(
         "fitted": _fitted(fitted, num_resamples, seed),
         "bias_by_level_and_position": _bias_grid(bare, num_resamples, seed),
         "siblings": {
-            "num_sets": num_sets,
+            "num_sets": 0 if siblings is None else len(siblings.sets()),
+            "num_telling": num_telling,
             "reference_size": 0 if siblings is None else reference_size(siblings.K),
         }
         | {name: interval_dict(x) for name, x in told.items()},
@@ -200,7 +201,7 @@ def _baselines(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str
     predictions = {"this critic": audit} | {
         name: replace(audit, p=make(audit)) for name, make in BASELINES.items()
     }
-    # What a critic could at best be: continuations of the very state, judged by the state's other ones.
+    # What sampling at the very state would tell, judged by the state's other ones: no bound, it is noisy.
     if size := reference_size(audit.K):
         enough = audit.where(np.greater_equal(audit.K, max(2 * size, size + 2)))
         predictions[f"{size} continuations"] = split_counts(enough, size, seed)

@@ -11,7 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from critics.intervals import APART, cluster_codes, interval_of_sums, ratio, standard_errors_apart
+from critics.intervals import (
+    APART,
+    MIN_CLUSTERS,
+    cluster_codes,
+    interval_of_sums,
+    ratio,
+    standard_errors_apart,
+)
 from pipeline.statistics import Interval
 from pipeline.types import Rollout
 
@@ -128,7 +135,7 @@ def sibling_measures(
     the others; `sibling_pairs`: pairs more than two standard errors apart that the critic orders rightly;
     `improvement_variance`: mean variance of V over siblings (debiased); `improvement_covariance`: mean
     covariance of p and Vhat over siblings, what a step of policy improvement with p would gain
-    (arXiv:2410.08146).
+    (arXiv:2410.08146). No bounds with fewer than `MIN_CLUSTERS` clusters.
     """
     rng = np.random.default_rng([seed, 8])
     V = siblings.k / np.maximum(siblings.K, 1)
@@ -166,7 +173,9 @@ def sibling_measures(
     ) -> Interval:
         table = np.array(columns, np.float64).reshape(len(columns), 2)
         rows_ = np.concatenate([np.ones((len(columns), 1)), table], axis=1)
-        return interval_of_sums(rows_, of, statistic, num_resamples=num_resamples, seed=seed)
+        return interval_of_sums(
+            rows_, of, statistic, num_resamples=num_resamples, seed=seed, min_clusters=MIN_CLUSTERS
+        )
 
     def mean(column: int) -> Callable[[np.ndarray], np.ndarray]:
         return lambda s: ratio(s[..., column], s[..., 0])

@@ -101,7 +101,11 @@ def collect(
 
 
 def look_at_val(start: Start, player: Player, tasks: list[Task], iteration: int) -> float:
-    """Returns first-try success on some val tasks: a point of the learning curve; nothing is chosen by it."""
+    """Returns first-try success on some val tasks: a point of the learning curve; nothing is chosen by it.
+
+    Raises:
+        ArtifactError: too many could not be graded; that is no failure of the actor.
+    """
     groups = plan_groups(
         tasks[: start.config.actor.evaluate_tasks],
         stage_key="val",
@@ -119,8 +123,9 @@ def look_at_val(start: Start, player: Player, tasks: list[Task], iteration: int)
         stop_at_success=True,
         start=start,
     )
+    refuse_failing_environment(rollouts, iteration)
     rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
-    return sum(rewards) / max(1, len(rewards))
+    return sum(rewards) / len(rewards)
 
 
 def commit(
@@ -350,7 +355,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="actor",
-    code_version=6,
+    code_version=7,
     inputs=lambda config: (
         ("tasks", "sft") + (("critic", "critic_report") if config.actor.credit == "v_dapo" else ())
     ),

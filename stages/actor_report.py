@@ -12,10 +12,14 @@ from stages.refusals import override_words
 DRIFT = "critic_drift/"
 NOT_MEASURED = "not measured"
 FREE = ("bias", "slope", "skill", "auroc", "correction_slope", "correction_shift", "alpha")
-PAID = ("rho_a", "sign_agreement", "ev_within", "sibling_excess", "sibling_pairs")
+PAID = ("cov_a", "rho_a", "sign_agreement", "ev_within", "sibling_excess", "sibling_pairs")
 STEPS_CAPTION = (
     "Step advantages of the critic against the present actor's. Bands or bars are 95 % intervals; a point "
     "without one has no bounds, so it is no exact figure."
+)
+COVARIANCE_CAPTION = (
+    "Covariance of the critic's step advantages with the present actor's: steps are off where its interval "
+    "is not above 0, or where clearly too few signs agree. Its size follows how much steps differ at all."
 )
 READINGS = {
     "bias": "mean of value minus outcome; 0 is right",
@@ -25,7 +29,8 @@ READINGS = {
     "correction_slope": "of the recalibration in use",
     "correction_shift": "of the recalibration in use",
     "alpha": "weight of the step advantages that the iteration was trained with",
-    "rho_a": "correlation of step advantages with those of fresh continuations",
+    "cov_a": "covariance of step advantages with those of fresh continuations; at or below 0 steps are off",
+    "rho_a": "the correlation of the same",
     "sign_agreement": "share of clear steps whose direction it sees",
     "ev_within": "explained variance within a rollout",
     "sibling_excess": "how much more often than chance it names the best next step",
@@ -119,6 +124,11 @@ def actor_page(report: Mapping[str, Any]) -> str:
             "ranking", ranking, x_label="iteration", y_label="on the actor's fresh rollouts", level=1.0
         )
         blocks.append(Drawing(svg, "Slope in log-odds (1 is right) and AUROC."))
+    if (deciding := curve("cov_a")).x:
+        svg = lines(
+            "covariance", [deciding], x_label="iteration", y_label="against fresh continuations", level=0.0
+        )
+        blocks.append(Drawing(svg, COVARIANCE_CAPTION))
     for x, x_label in (("iteration", "iteration"), ("kl", "KL to the starting policy, nats per token")):
         steps = [line for name in ("rho_a", "sign_agreement", "ev_within") if (line := curve(name, x)).x]
         if steps:

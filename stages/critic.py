@@ -95,6 +95,11 @@ def make(start: Start) -> None:
             ranked=data.ranked,
         )
 
+    if not result.converged:
+        start.say(
+            f"fitting ran out of epochs before it converged (critic.max_epochs = {settings.max_epochs:g}), "
+            "and the gate will refuse this critic; more of them may spare an audit"
+        )
     trainer.close()
     folder = weights_of_best(start, kept, result.best)
     load_tokenizer(Path(start.inputs["sft"].path("policy"))).save_pretrained(folder)

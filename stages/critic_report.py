@@ -310,7 +310,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="critic_report",
-    code_version=12,
+    code_version=13,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels", "critic"),
     sections=(
         "critic_report",

@@ -233,7 +233,8 @@ class Watch:
         if not is_measured(found):
             self._start.say(
                 f"drift: after {num_updates} updates {len(audit)} states could be checked, which says "
-                "nothing of steps; the next check is due after the usual number of updates"
+                "nothing of steps: no two in a row, one company, or no step that clearly changed the chance; "
+                "the next check is due after the usual number of updates"
             )
             return metrics
         off = steps_are_off(found, min_sign_agreement=self._settings.min_sign_agreement)
@@ -248,9 +249,10 @@ class Watch:
         }
         if off:
             self._start.say(
-                f"drift: after {num_updates} updates rho_A is {found['rho_a'].value:.2f} "
-                f"[{found['rho_a'].low:.2f}, {found['rho_a'].high:.2f}], signs agree in "
-                f"{found['sign_agreement'].value:.2f}: the critic no longer knows this actor's steps"
+                f"drift: after {num_updates} updates Cov(A, Ahat) is {words_of(found['cov_a'], 4)} (off at "
+                f"or below 0), signs agree in {words_of(found['sign_agreement'])} (off wholly below "
+                f"{self._settings.min_sign_agreement:g}), rho_A is {words_of(found['rho_a'])}: the critic "
+                "no longer knows this actor's steps"
                 + ("; its step weight is 0 from the next iteration on" if self.state["steps_off"] else "")
             )
         return metrics | {"critic_drift/steps_off": float(off), "critic_drift/steps_clean": float(clean)}
@@ -342,6 +344,13 @@ class Watch:
             K=K,
             v_star=np.full(N, np.nan),
         )
+
+
+def words_of(found: Interval, digits: int = 2) -> str:
+    """Returns a figure with its interval as text, `undefined` for none."""
+    if math.isnan(found.value):
+        return "undefined"
+    return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
 
 
 def _metrics(found: Mapping[str, Interval]) -> dict[str, float]:

@@ -170,10 +170,11 @@ def make(start: Start) -> None:
     )
     if settings.target != "soft":
         labels = retarget(labels, rollouts, settings.target, policy=policy_digest)
-    check_labels(labels, rollouts, list(tasks.values()), label_policy_digest=policy_digest)
+    kinds = check_labels(labels, rollouts, list(tasks.values()), label_policy_digest=policy_digest)
     start.finish(
         more_tables=((LABELS, labels_table(labels)),),
         report=recovery
+        | kinds
         | {"target": settings.target, "sampled_tokens": spent}
         | {"audit": audit_labels(labels, rollouts, samples)},
     )

@@ -68,6 +68,7 @@ def critic_of(audit: dict[str, Any]) -> dict[str, Any]:
         **{name: with_interval(measures[name.replace("_vs_", "_over_")]) for name in CRITIC},
         "gate": audit["gate"]["verdict"],
         "not_measured": audit["gate"]["not_measured"],
+        "not_judged": audit["gate"]["not_judged"],
     }
 
 
@@ -160,6 +161,16 @@ def share(part: dict[str, Any]) -> str:
     return f"{value} [{low}, {high}]"
 
 
+def gate_words(critic: dict[str, Any]) -> str:
+    """Returns the verdict of the critic's gate and what it left open."""
+    left = [
+        f"{words}: {', '.join(critic[name])}"
+        for name, words in (("not_measured", "not measured"), ("not_judged", "not judged"))
+        if critic[name]
+    ]
+    return critic["gate"] + (f" ({'; '.join(left)})" if left else "")
+
+
 def print_summary(summary: dict[str, Any], console: Console) -> None:
     """Prints what was won, how good the critic is, and what it cost."""
     table = Table(title=f"Held-out success in %, seed {summary['seed']}", title_justify="left")
@@ -172,7 +183,7 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
     if critic := summary["critic"]:
         words = ", ".join(f"{name.removeprefix('skill_vs_')} {share(critic[name])}" for name in SKILLS)
         console.print(
-            f"Critic: gate {critic['gate']}; Brier skill against {words}", soft_wrap=True, highlight=False
+            f"Critic: gate {gate_words(critic)}; Brier skill against {words}", soft_wrap=True, highlight=False
         )
     budget = summary["budget"]
     console.print(
@@ -230,7 +241,7 @@ def page_of(run_dir: Path, summary: dict[str, Any]) -> str:
         found = PageTable(
             ("", "value [95 %]"),
             tuple((text, share(critic[name])) for name, text in CRITIC.items()),
-            f"Gate: {critic['gate']}. The whole audit: critic_report/report.html.",
+            f"Gate: {gate_words(critic)}. The whole audit: critic_report/report.html.",
         )
         sections.append(Section("Critic", (found,)))
     return page(f"Run {run_dir.name}", sections)

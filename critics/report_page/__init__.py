@@ -38,12 +38,17 @@ def _verdict_section(report: Mapping[str, Any]) -> Section:
     words = {True: "passed", False: "FAILED"}
     conditions = report["gate"]["conditions"]
     rows = tuple((c["name"], words.get(c["passed"], c["passed"]), c["asks"], c["reason"]) for c in conditions)
-    size = report["sizes"]["bare"]
+    judged = [
+        f"{size['num_states']} {context} states of {size['num_rollouts']} rollouts, {size['num_tasks']} "
+        f"tasks of {size['num_clusters']} clusters, with {size['num_continuations']} fresh continuations"
+        for context in report["gate"]["contexts"]
+        for size in [report["sizes"][context]]
+    ]
+    of_val = any((row["kind"], row["name"]) == ("split", "val") for row in report["slices"])
     basis = (
-        f"Judged on {size['num_states']} bare states of {size['num_rollouts']} rollouts, "
-        f"{size['num_tasks']} tasks, on none of which it was fitted, of {size['num_clusters']} clusters "
-        f"(those of `val` are of the training split); {size['num_continuations']} fresh continuations in "
-        "all. Brackets are 95 % intervals from resampling clusters."
+        f"Judged on {'; '.join(judged)}. It was fitted on none of these tasks"
+        + ("; clusters of `val` are of the training split" if of_val else "")
+        + ". Brackets are 95 % intervals from resampling clusters."
     )
     table = Table(("condition", "result", "what it asks", "what was found"), rows, "The gate")
     return Section(

@@ -56,7 +56,7 @@ AUDIT_READINGS = {
     "guided_share": "labels of states after feedback",
     "noise_share": "of the differences between continued states, what is chance: no critic can fit it",
     "noise_share_one_sample": "the same if each had one sample, as an own outcome is",
-    "num_duplicates": "labels of a state that another label is of too: fitted more than once",
+    "num_duplicates": "labels of a state that another label is of too",
     "duplicate_share": "of all labels",
 }
 
@@ -79,8 +79,9 @@ def labels_section(report: Mapping[str, Any]) -> Section:
     if by_source:
         svg = plots_module().shares("labels", list(by_source), list(by_source.values()), x_label="labels")
         caption = (
-            "Labels by where they come from. Continuations say most: they were sampled for the state. An own "
-            "outcome is one sample of it, recovery none: an estimate from like states."
+            "Labels of all companies, those that only validate or calibrate among them, by where they come "
+            "from. Continuations say most: they were sampled for the state. An own outcome is one sample of "
+            "it, recovery none: an estimate from like states."
         )
         blocks.append(Drawing(svg, caption))
     if found := labels.get("audit"):
@@ -96,9 +97,9 @@ def labels_section(report: Mapping[str, Any]) -> Section:
             )
             for source, entry in found["sources"].items()
         )
-        header = ("samples from", "labels", "samples", "tokens", "tokens a sample")
+        columns = ("samples from", "labels", "samples", "tokens", "tokens a sample")
         caption = "What they cost. Own outcomes are of rollouts that the rollouts stage has paid for."
-        blocks.append(Table(header, costs, caption))
+        blocks.append(Table(columns, costs, caption))
     codes = labels.get("codes") or {}
     if codes:
         recovered = tuple(
@@ -107,14 +108,12 @@ def labels_section(report: Mapping[str, Any]) -> Section:
                 count(entry["num_continuations"]),
                 count(entry["num_tasks"]),
                 cell({"value": entry["recovery_rate"], "low": entry["low"], "high": entry["high"]}, 2),
-                "yes" if entry["counted"] else "no",
             )
             for code, entry in codes.items()
         )
-        header = ("latest error", "continuations", "tasks", "success from there", "counts for targets")
-        blocks.append(
-            Table(header, recovered, "How often the policy recovers, from the labels' fresh continuations")
-        )
+        header = ("latest error", "continuations", "tasks", "success from there")
+        caption = "How often the policy recovers in bare states, from the labels' fresh continuations"
+        blocks.append(Table(header, recovered, caption))
     plain = [
         (name, count(labels[name]))
         for name in sorted(labels)

@@ -42,7 +42,7 @@ READINGS = {
     "sibling_chance": "the same of a blind choice",
     "sibling_excess": "the difference of these two, which the gate asks about; grows with continuations",
     "sibling_reference": "the same of some of the continuations, judged by the others",
-    "sibling_reference_excess": "and its difference to a blind choice: what is there to reach",
+    "sibling_reference_excess": "and its difference to a blind choice; noisy, so no bound",
     "sibling_pairs": "of two clearly different next steps it prefers the better (a coin: .5)",
     "improvement_variance": "spread of the true values of next steps: what there is to gain",
     "improvement_covariance": "how much of it following the critic would gain",

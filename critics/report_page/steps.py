@@ -41,6 +41,12 @@ def siblings_section(report: Mapping[str, Any]) -> Section:
     blocks: list[Any] = []
     if not found["num_sets"]:
         blocks.append(Text("No sets of sibling steps were played.", "note"))
+    elif not found["num_telling"]:
+        words = (
+            f"{found['num_sets']} sets of sibling steps were played, and in none do measured chances differ. "
+            "More critic_report.sibling_sets or num_continuations would tell."
+        )
+        blocks.append(Text(words, "note"))
     else:
         names = {
             "sibling_chance": "a blind choice",
@@ -60,8 +66,9 @@ def siblings_section(report: Mapping[str, Any]) -> Section:
         blocks.append(
             Drawing(
                 svg,
-                f"{found['num_sets']} sets of steps from one state each, whose chances differ. Right of a "
-                "blind choice it knows good steps; what continuations reach is about what there is to know.",
+                f"{found['num_telling']} sets of steps from one state each, whose measured chances differ. "
+                "Right of a blind choice it knows good steps. Continuations: what so many fresh samples of "
+                "each step tell. They are noisy, so a good critic may beat them.",
             )
         )
         rows = tuple((name, cell(found[name]), words) for name, words in READINGS.items() if name in found)
@@ -72,8 +79,9 @@ def siblings_section(report: Mapping[str, Any]) -> Section:
     )
     caption = (
         f"First error: the first step that lowers the value by more than {LARGE_FALL:g}, against "
-        f"the verifiers' ({located['num_wrong']} rollouts with one, {located['num_right']} without). "
-        "Not what the critic is for."
+        f"the verifiers' ({located['num_wrong']} rollouts with one, {located['num_right']} without). After "
+        "the last step the value is the outcome, so the last step of a failure is found by any value that "
+        "is high enough. Not what the critic is for."
     )
     blocks.append(Table(("measure", "value", "reading"), rows, caption))
     return Section(title, tuple(blocks))

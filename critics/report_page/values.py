@@ -99,9 +99,10 @@ def values_section(report: Mapping[str, Any]) -> Section:
         (row["name"], *(cell(row[metric], 2) for metric in REFERENCE_METRICS)) for row in references
     )
     caption = (
-        "Each reference has an advantage: it knows outcomes of the audited tasks, or was fitted on them. The "
-        "solver's V* is the chance of the best play there is: a bound from above, not an estimate of this "
-        "policy's. Far better on tasks it was fitted on than on unseen ones: it knows them by heart."
+        "Each reference has an advantage: it knows outcomes of the audited tasks or states, or was fitted on "
+        "them. So few continuations are noisy all the same: a good critic may beat them. The solver's V* is "
+        "the chance of the best play there is: a bound from above, not an estimate of this policy's. "
+        "Far better on tasks it was fitted on than on unseen ones: it knows them by heart."
     )
     of_each = ("Brier (lower is better)", "EV", "EV within", "rho_A", "RMSE", "AUROC", "ECE above its floor")
     blocks.append(Table(("estimate", *of_each), baseline_rows, caption))

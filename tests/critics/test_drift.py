@@ -143,6 +143,21 @@ def test_a_perfect_critic_is_left_alone_though_few_states_leave_rho_undefined(
     assert off <= most
 
 
+def test_a_perfect_critic_is_not_judged_where_no_step_changes_the_chance(make_audit) -> None:
+    """An actor that solves everything: A and Ahat hardly vary, so their covariance touches 0."""
+    judged = touching = 0
+    for seed in range(20):
+        found, V = make_audit(
+            lambda V, rng: 1 - V / 50, K=16, num_rollouts=64, within=0.1, seed=seed, rollouts_per_task=1
+        )
+        sure = replace(found, k=np.random.default_rng(seed).binomial(16, 1 - V.ravel() / 50))
+        check = paid_check(sure, num_resamples=200)
+        touching += steps_are_off(check, min_sign_agreement=0.6)
+        judged += is_measured(check)
+    assert touching >= 15
+    assert judged <= 3
+
+
 def test_a_stale_critic_is_caught_by_fresh_continuations_and_a_good_one_is_not(make_audit) -> None:
     good, _V = make_audit(lambda V, rng: V + rng.normal(0, 0.05, V.shape), K=16, num_rollouts=20)
     assert not steps_are_off(paid_check(good), min_sign_agreement=0.6)

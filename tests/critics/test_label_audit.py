@@ -9,6 +9,7 @@ import pytest
 
 from critics.anchors import StateRef
 from critics.label_audit import audit_labels, noise_shares
+from critics.rules import retarget
 from critics.targets import build_labels
 
 
@@ -39,6 +40,15 @@ def test_sources_duplicates_and_tokens_are_counted(make_rollout: Any) -> None:
     }
     assert found["base_rate"] == pytest.approx((3 + 1) / 11)
     assert found["noise_share"] is None  # one state does not vary
+
+
+def test_an_outcome_that_a_rule_tells_every_state_is_a_sample_of_it(make_rollout: Any) -> None:
+    rollouts = [make_rollout("r0"), make_rollout("r1", reward=0.0)]
+    soft, _ = build_labels(rollouts, {}, kappa=0.0, label_policy_digest="policy-0", seed=0)
+    labels = retarget(soft, rollouts, "outcome_dense", policy="policy-0")
+    found = audit_labels(labels, rollouts, {})["sources"]
+    assert len(labels) == found["outcome"]["labels"] == sum(len(r.steps) for r in rollouts) > len(soft)
+    assert found["no sample"]["labels"] == 0
 
 
 @pytest.mark.parametrize("n", [2, 8])

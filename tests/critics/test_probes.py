@@ -73,6 +73,11 @@ def test_what_was_not_probed_is_said_and_nothing_probed_is_no_pass() -> None:
     nothing = condition(Probed.of([]))  # as of siblings: what was asked for and tells nothing is no pass
     assert nothing.passed is False
     assert "more critic_report.probe_rollouts" in nothing.reason
+    few = Probed.of(
+        [row for row in zip(some.kind, some.cluster, some.before, some.after, strict=True) if row[1] < "c15"]
+    )
+    assert "fewer than 10 clusters" in condition(few).reason
+    assert condition(few).passed is False
     assert holds("filler", Interval(0.0, np.nan, np.nan)) is None
     table = probe_table(probe_changes(without, num_resamples=100))
     assert [row["holds"] for row in table if row["kind"] == "split"] == [None]

@@ -142,12 +142,20 @@ def test_what_has_no_bounds_never_looks_exact(audit) -> None:
 
 def test_the_verdict_claims_tasks_as_new_and_not_their_clusters(audit) -> None:
     """Audited tasks of `val` are of companies whose other tasks the critic was fitted on."""
-    report = build_report(audit.where(np.arange(len(audit)) < 200), converged=True, **OPTIONS)
-    size = report["sizes"]["bare"]
-    assert (
-        f"{size['num_tasks']} tasks, on none of which it was fitted, of {size['num_clusters']} clusters "
-        "(those of `val` are of the training split)"
-    ) in report_page(report)
+    few = audit.where(np.arange(len(audit)) < 200)
+    few = replace(few, context=np.where(np.arange(200) < 40, "guided", "bare"))
+
+    def verdict(audit, *contexts: str) -> str:
+        return report_page(build_report(audit, converged=True, judged_contexts=contexts, **OPTIONS))
+
+    assert "160 bare states of 40 rollouts, 11 tasks of 6 clusters" in verdict(few)
+    both = "40 guided states of 10 rollouts, 3 tasks of 2 clusters"
+    assert both not in verdict(few)
+    html = verdict(few, "bare", "guided")
+    assert both in html
+    assert "It was fitted on none of these tasks; clusters of `val` are of the training split" in html
+    unseen = replace(few, split=np.full(200, "test_unseen_company"))
+    assert "clusters of `val`" not in verdict(unseen)
 
 
 def test_the_weakest_slice_is_named(make_audit) -> None:
@@ -197,6 +205,14 @@ def test_every_drawing_says_how_to_read_it_and_labels_what_they_cost(make_audit)
         "75 %",
     ):
         assert words in html, words
+
+
+def test_sets_without_a_difference_are_no_sets_that_nobody_played(audit) -> None:
+    alike = Siblings.of([(f"s{i}", f"c{i}", 0.1 * j, 4, 8) for i in range(30) for j in range(3)])
+    played = report_page(build_report(audit, converged=True, siblings=alike, **OPTIONS))
+    assert "30 sets of sibling steps were played, and in none do measured chances differ" in played
+    for html in (played, report_page(build_report(audit, converged=True, **OPTIONS))):
+        assert ("No sets of sibling steps were played" in html) == (html != played)
 
 
 def test_the_page_draws_siblings_and_probes_and_says_what_was_fitted(audit) -> None:

@@ -9,11 +9,13 @@ import signal
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import stages.actor
+from pipeline.config import load_config
 from pipeline.errors import ArtifactError
 from pipeline.tracking import read_metrics
 from stages.actor_report import actor_page, actor_report
@@ -24,7 +26,7 @@ from stages.refusals import (
     refuse_failing_environment,
     stamp_of,
 )
-from stages.settings import Actor, Chain
+from stages.settings import Actor, Chain, Config
 
 CRITIC = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
 
@@ -230,6 +232,16 @@ def test_an_environment_that_fails_too_often_is_refused(chain: Any) -> None:
     with pytest.raises(ArtifactError, match="2 of 50 rollouts could not be graded") as raised:
         refuse_failing_environment(ungraded + rollouts[2:], 0)
     assert raised.value.code == 5
+
+
+def test_an_outage_while_looking_at_val_is_no_failure_of_the_actor(
+    chain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ungraded = [replace(rollout, reward=None) for rollout in chain.rollouts("rollouts")]
+    monkeypatch.setattr(stages.actor, "play_chains", lambda *_, **__: (ungraded, {}))
+    start: Any = SimpleNamespace(config=load_config(Config, chain.config, []), seed=0)
+    with pytest.raises(ArtifactError, match="could not be graded"):
+        stages.actor.look_at_val(start, None, list(chain.tasks().values()), 0)  # type: ignore[arg-type]
 
 
 def test_a_run_without_a_critic_has_a_summary(chain: Any, tmp_path: Path) -> None:

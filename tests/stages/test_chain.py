@@ -25,7 +25,7 @@ from pipeline.tables import labels_from, tasks_from
 from pipeline.tracking import read_metrics
 from pipeline.types import Rollout
 from stages.continuing import continuations, is_whole
-from stages.summary import budget_of
+from stages.summary import budget_of, gate_words
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 SAMPLING = ("rollouts", "labels", "critic_report", "actor", "evaluation")
@@ -261,6 +261,9 @@ def test_the_summary_names_what_it_must_and_only_adds_detail(chain: Any) -> None
         assert measure["interval"][0] <= measure["gain"] <= measure["interval"][1]
     critic = summary["critic"]
     assert critic["gate"] in ("PASS", "FAIL")
+    words = gate_words(critic)
+    assert all(name in words for name in (*critic["not_measured"], *critic["not_judged"]))
+    assert words in (chain.run_dir / "summary.html").read_text()
     for name in ("skill_vs_constant", "skill_vs_task_rate", "skill_vs_position"):
         assert set(critic[name]) == {"value", "interval"}
     budget = summary["budget"]

@@ -45,6 +45,8 @@ def test_targets_are_bootstrapped_with_the_decay_of_their_rule(
         assert data.bootstrap is None
         return
     assert {label.label_source for label in data.labels} == {target}
+    told = lab.artifact("labels").report
+    assert (told["num_by_source"], told["num_labels"]) == ({target: len(data.labels)}, len(data.labels))
     assert data.bootstrap.lam == lam
     for row, positions in zip(data.fit, data.bootstrap.positions, strict=True):
         assert set(np.flatnonzero(row.columns["weight"])) <= set(positions.tolist())

@@ -124,6 +124,7 @@ def test_a_stale_critic_loses_its_step_weight_and_asks_for_a_refresh_once() -> N
     assert watch.credit(CREDIT).alpha == 0  # type: ignore[attr-defined]
     assert watch.wants_refresh
     assert "no longer knows this actor's steps" in watch.said[0]  # type: ignore[attr-defined]
+    assert "Cov(A, Ahat) is " in watch.said[0]  # type: ignore[attr-defined]
     watch.state = watch.state | {"refreshes": 1}
     checked(watch, rollouts)
     assert not watch.wants_refresh
