@@ -126,8 +126,9 @@ NO_CRITICS: dict[str, tuple[Callable[[Material, AuditData], np.ndarray], tuple[s
 LABELS_ALONE = ("fit_continuations", False)
 """What is wrong with these labels is not to be mended by states that they do not hold."""
 FITTED = {
-    # The step's number, which calibration knows, may explain some of the variance.
-    "label-shuffled": Bad(("rho_a", "skill_over_position"), shuffled, changes=(LABELS_ALONE,)),
+    # Calibration on true outcomes turns to account what its features say of a task, or its line of the
+    # step's number, by chance: skill between rollouts proves nothing. Steps within one it does not know.
+    "label-shuffled": Bad(("ev_within", "rho_a"), shuffled, changes=(LABELS_ALONE,)),
     "guided-outcome-trained": Bad(
         ("ece_excess",), lambda labels, _: guided_outcomes(labels), changes=(LABELS_ALONE,)
     ),
