@@ -70,7 +70,7 @@ def interval_of_sums(
         num_resamples: draws of as many clusters as there are.
         seed: of the draws.
         level: coverage.
-        min_clusters: with fewer there are no bounds.
+        min_clusters: with fewer there are no bounds; at least 2.
 
     Returns:
         NaN value without rows; NaN bounds with too few clusters or an undefined value. Undefined resamples
@@ -82,7 +82,7 @@ def interval_of_sums(
     sums = np.zeros((num_clusters, rows.shape[1]))
     np.add.at(sums, codes, rows)
     value = float(statistic(sums.sum(axis=0)))
-    if num_clusters < max(2, min_clusters) or not math.isfinite(value):
+    if num_clusters < min_clusters or not math.isfinite(value):
         return Interval(value, math.nan, math.nan)
     draws = statistic(resample_counts(num_clusters, num_resamples, seed) @ sums)
     return interval_of_draws(value, draws, level=level)
