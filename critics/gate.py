@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from critics.intervals import MIN_CLUSTERS
 from critics.probes import KINDS, MAX_RISE, holds
-from pipeline.statistics import Interval, interval_dict
+from pipeline.statistics import Interval, interval_dict, interval_words
 
 NOT_MEASURED: Literal["not measured"] = "not measured"
 NOT_JUDGED: Literal["not judged"] = "not judged"
@@ -98,7 +98,7 @@ def _probes(changes: Mapping[str, tuple[Interval, int]], max_rise: float, judged
     asks = "cosmetic changes of a step (in bare rollouts) do not raise its value, harmful ones lower it"
     told = {kind: holds(kind, change, max_rise=max_rise) for kind, (change, _) in changes.items()}
     wrong = [
-        f"{kind} changes the value by {_words(changes[kind][0])}, which "
+        f"{kind} changes the value by {interval_words(changes[kind][0], 3)}, which "
         + (f"may rise by {max_rise:g} at most" if KINDS[kind].expects == "no rise" else "must be below 0")
         for kind, ok in told.items()
         if ok is False
@@ -122,7 +122,7 @@ def _above(name: str, interval: Interval, threshold: float, asks: str) -> Condit
         reason = f"{interval.value:.3f} without bounds: so few clusters say nothing about spread"
     else:
         word = "above" if passed else "not above"
-        reason = f"{_words(interval)}: the lower bound is {word} {threshold:g}"
+        reason = f"{interval_words(interval, 3)}: the lower bound is {word} {threshold:g}"
     return Condition(name, passed, asks, reason, interval, threshold)
 
 
@@ -133,15 +133,12 @@ def _below(name: str, excess: Interval, threshold: float, suffix: str) -> Condit
     else:
         word = "below" if passed else "not below"
         reason = (
-            f"calibration error minus its floor is {_words(excess)}: the upper bound is {word} {threshold:g}"
+            f"calibration error minus its floor is {interval_words(excess, 3)}: the upper bound is {word} "
+            f"{threshold:g}"
         )
     return Condition(
         name, passed, "its percentages can be taken at their word" + suffix, reason, excess, threshold
     )
-
-
-def _words(interval: Interval) -> str:
-    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def passed(conditions: Sequence[Condition]) -> bool:

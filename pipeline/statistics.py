@@ -32,6 +32,13 @@ def interval_dict(interval: Interval) -> dict[str, float | None]:
     return {name: float(x) if math.isfinite(x) else None for name, x in numbers.items()}
 
 
+def interval_words(interval: Interval, digits: int) -> str:
+    """Returns the value with its bounds as text, `undefined` for no value."""
+    if math.isnan(interval.value):
+        return "undefined"
+    return f"{interval.value:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+
+
 def cluster_bootstrap(
     statistic: Callable[[np.ndarray], float],
     clusters: Sequence[object] | np.ndarray,

@@ -27,7 +27,7 @@ from critics.drift import (
 from critics.siblings import sibling_measures
 from pipeline.credit import VDapo, make_credit
 from pipeline.ids import seed_of
-from pipeline.statistics import Interval, interval_dict
+from pipeline.statistics import Interval, interval_dict, interval_words
 from pipeline.types import Rollout, Task
 from stages.backends import load_critic
 from stages.continuing import continuations, is_whole
@@ -249,10 +249,10 @@ class Watch:
         }
         if off:
             self._start.say(
-                f"drift: after {num_updates} updates Cov(A, Ahat) is {words_of(found['cov_a'], 4)} (off at "
-                f"or below 0), signs agree in {words_of(found['sign_agreement'])} (off wholly below "
-                f"{self._settings.min_sign_agreement:g}), rho_A is {words_of(found['rho_a'])}: the critic "
-                "no longer knows this actor's steps"
+                f"drift: after {num_updates} updates Cov(A, Ahat) is {interval_words(found['cov_a'], 4)} "
+                f"(off at or below 0), signs agree in {interval_words(found['sign_agreement'], 2)} (off "
+                f"wholly below {self._settings.min_sign_agreement:g}), rho_A is "
+                f"{interval_words(found['rho_a'], 2)}: the critic no longer knows this actor's steps"
                 + ("; its step weight is 0 from the next iteration on" if self.state["steps_off"] else "")
             )
         return metrics | {"critic_drift/steps_off": float(off), "critic_drift/steps_clean": float(clean)}
@@ -344,13 +344,6 @@ class Watch:
             K=K,
             v_star=np.full(N, np.nan),
         )
-
-
-def words_of(found: Interval, digits: int = 2) -> str:
-    """Returns a figure with its interval as text, `undefined` for none."""
-    if math.isnan(found.value):
-        return "undefined"
-    return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
 
 
 def _metrics(found: Mapping[str, Interval]) -> dict[str, float]:
