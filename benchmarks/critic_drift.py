@@ -91,12 +91,12 @@ def reacted(entries: Sequence[dict[str, Any]]) -> bool:
     """Returns whether what was found had its effect: a finding alone is none.
 
     From the iteration after the first paid check that found steps off, alpha is 0, as it was not before. If
-    no check did, or only the last iteration's, level or slope were corrected while values were still to come.
+    no check did, or only the last iteration's, values were used with a corrected level or slope.
     """
     found = next((i for i, entry in enumerate(entries) if entry.get("steps_off")), len(entries))
     if after := entries[found + 1 :]:
         return entries[found]["alpha"] > 0 and all(entry["alpha"] == 0 for entry in after)
-    return any(e["correction_shift"] != 0 or e["correction_slope"] != 1 for e in entries[:-1])
+    return any(e["correction_shift"] != 0 or e["correction_slope"] != 1 for e in entries)
 
 
 def did_nothing(entries: Sequence[dict[str, Any]]) -> bool:

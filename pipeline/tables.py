@@ -224,7 +224,12 @@ VALUES = TableSpec(
         Column("rollout_id", _text, "rollout the state lies in"),
         Column("step_index", _int, "the state before this step"),
         Column("context", _text, "`bare` or `guided`", allowed=CONTEXTS),
-        Column("critic", _text, "whose estimate: digest of a critic"),
+        Column(
+            "critic",
+            _text,
+            "whose estimate: digest of a critic; if the actor's watch had recalibrated it, followed by "
+            "` slope=a shift=b`: sigmoid(a logit(V) + b)",
+        ),
         Column("value", _float, "V(s), in [0, 1] when calibrated"),
     ),
     ("rollout_id", "step_index", "context", "critic"),

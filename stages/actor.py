@@ -128,9 +128,7 @@ def look_at_val(start: Start, player: Player, tasks: list[Task], iteration: int)
     return sum(rewards) / len(rewards)
 
 
-def commit(
-    start: Start, iteration: int, batch: Batch, checked: Sequence[Rollout], critic_digest: str
-) -> None:
+def commit(start: Start, iteration: int, batch: Batch, checked: Sequence[Rollout], whose_values: str) -> None:
     """Commits an iteration's rollouts, steps and critic values as one shard, before any update uses them.
 
     Args:
@@ -138,11 +136,11 @@ def commit(
         iteration: number of the shard.
         batch: what is trained on, and surplus.
         checked: continuations of a paid drift check.
-        critic_digest: whose values they are.
+        whose_values: `Watch.whose_values`, nothing without a critic.
     """
     contexts = {rollout.rollout_id: rollout.context for rollout in batch.rollouts}
     values = [
-        (rollout_id, step_index, contexts[rollout_id], critic_digest, float(value))
+        (rollout_id, step_index, contexts[rollout_id], whose_values, float(value))
         for rollout_id, steps in (batch.values or {}).items()
         for step_index, value in enumerate(steps)
     ]
@@ -287,7 +285,7 @@ def make(start: Start) -> None:
                     if watch is not None and watch.is_due(began, now):
                         checked = watch.play(player, batch.rollouts)
                         refuse_failing_environment(checked, iteration)
-                    commit(start, iteration, batch, checked, watch.critic.digest if watch is not None else "")
+                    commit(start, iteration, batch, checked, watch.whose_values if watch is not None else "")
                 look: dict[str, Any] = {"iteration": iteration, **batch.metrics()}
                 if iteration % settings.evaluate_every == 0:  # the weights that sampled this iteration
                     look["val/first_try"] = look_at_val(start, player, val, iteration)
@@ -355,7 +353,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="actor",
-    code_version=7,
+    code_version=8,
     inputs=lambda config: (
         ("tasks", "sft") + (("critic", "critic_report") if config.actor.credit == "v_dapo" else ())
     ),

@@ -93,6 +93,13 @@ class Watch:
         correction = Correction(self.state["slope"], self.state["shift"])
         return [correction(v) for v in self.critic.values(rollouts)]
 
+    @property
+    def whose_values(self) -> str:
+        """What the values table calls the estimates: the critic's digest, and the correction if one is on."""
+        slope, shift = self.state["slope"], self.state["shift"]
+        corrected = Correction(slope, shift) != Correction()
+        return self.critic.digest + (f" slope={slope!r} shift={shift!r}" if corrected else "")
+
     def credit(self, credit: Credit) -> Credit:
         """Returns the credit mode with the weight that the checks so far allow."""
         if not isinstance(credit, VDapo) or not credit.alpha:
@@ -202,6 +209,7 @@ class Watch:
             [self._clusters[r.task_id] for r in bare],
             seed=self._start.seed,
         )
+        in_use = {"correction_slope": self.state["slope"], "correction_shift": self.state["shift"]}
         off = level_is_off(
             check, max_bias=limits.max_bias, min_slope=limits.min_slope, max_slope=limits.max_slope
         )
@@ -214,7 +222,7 @@ class Watch:
                 f"{fitted.shift:+.2f})"
             )
         found = {"rollouts": check.num_rollouts, "skill": check.skill, "auroc": check.auroc, "level_off": off}
-        found |= {"correction_slope": self.state["slope"], "correction_shift": self.state["shift"]}
+        found |= in_use
         known = {f"critic_drift/{name}": float(x) for name, x in found.items() if math.isfinite(x)}
         return known | _metrics({"bias": check.bias, "slope": check.slope})
 

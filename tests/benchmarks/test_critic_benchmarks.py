@@ -501,7 +501,6 @@ def drift_results(**changes: Any) -> dict[str, Any]:
         ({"far": far_entries(0.0, 0.2, 0.5, kl=0.1)}, "far: the KL to the starting policy grows above .1"),
         ({"far": far_entries(0.0, 0.2, 0.5, kl=None)}, "far: the KL to the starting policy grows above .1"),
         ({"watched": watched_entries((0.0, 0.5), (0.0, 0.5))}, "watched: it reacted"),
-        ({"watched": watched_entries((0.0, 0.5), (0.0, 0.5, -0.4))}, "watched: it reacted"),
         ({"watched": watched_entries((0.0, 0.5), (1.0, 0.5), (0.0, 0.5))}, "watched: it reacted"),
         ({"watched": watched_entries((0.0, 0.5), (1.0, 0.5), (0.0, 0.5, -0.4))}, "watched: it reacted"),
         ({"watched": watched_entries((1.0, 0.5), (0.0, 0.0), (0.0, 0.5))}, "watched: it reacted"),

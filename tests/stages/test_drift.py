@@ -31,6 +31,8 @@ NUM_STEPS, K = 4, 16
 class FakeCritic:
     """Says V plus something, in log-odds; V is in each rollout's log-probabilities."""
 
+    digest = "fake"
+
     def __init__(self, shift: float = 0.0, blind: bool = False) -> None:
         self.shift, self.blind = shift, blind
 
@@ -172,10 +174,13 @@ def test_each_look_tells_the_alpha_that_its_iteration_was_trained_with() -> None
 def test_a_level_that_is_off_is_corrected_for_later_iterations_only() -> None:
     rollouts, watch = rollouts_of(400), watch_of(FakeCritic(shift=-1.5))
     before = watch.values(rollouts)
+    assert watch.whose_values == watch.critic.digest
     found = watch.look(rollouts, given(watch, rollouts))
     assert found["critic_drift/bias"] < -0.1
-    assert found["critic_drift/correction_shift"] > 0.5
+    assert found["critic_drift/correction_shift"] == 0  # of the values that were looked at
+    assert watch.whose_values.startswith(f"{watch.critic.digest} slope=")
     after = watch.look(rollouts, given(watch, rollouts))
+    assert after["critic_drift/correction_shift"] > 0.5
     assert abs(after["critic_drift/bias"]) < 0.02
     assert all((a > b)[b < 0.95].all() for a, b in zip(watch.values(rollouts), before, strict=True))
     left = watch_of(FakeCritic(shift=-1.5), recalibrate=False)
