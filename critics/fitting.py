@@ -98,7 +98,7 @@ def fit(
             over its pairs, and its weight makes the mean over an epoch's updates the mean over the sets.
 
     Raises:
-        ArtifactError: nothing to fit or to validate on.
+        ArtifactError: nothing to fit or to validate on, see `check_enough`.
         ValueError: trainer and state disagree.
         DivergenceError: from the trainer; the weights are those before the update.
         StopRequested: from `on_update`; what was done is saved.
@@ -161,13 +161,25 @@ def fit(
 
 
 def check_enough(fit_rows: Sequence[TrainingRow], validation: HeldOut) -> None:
-    """Raises ArtifactError if there is nothing to fit, or fewer than 2 tasks to judge convergence on."""
+    """Raises ArtifactError if there is nothing to fit, or nothing to judge convergence on.
+
+    That takes 2 tasks, and samples that do not all end alike: any values fit such samples once their level
+    is right, so a fit would seem to have converged whatever it had learned.
+    """
     num_tasks = len(set(validation.task_id.tolist()))
     if not fit_rows or num_tasks < 2:
         raise ArtifactError(
             f"{len(fit_rows)} labelled rollouts to fit and {num_tasks} validation tasks with a sampled "
             "state; at least 1 and 2 are needed. Next: more labels (labels.max_states), tasks of more "
             "companies (tasks.num_companies), or other critic.fit_share and critic.validate_share"
+        )
+    won, sampled = int(validation.num_success.sum()), int(validation.num_samples.sum())
+    if won in (0, sampled):
+        raise ArtifactError(
+            f"all {sampled} samples of the {num_tasks} validation tasks {'succeed' if won else 'fail'}; "
+            "convergence can be judged on samples that end differently. Next: tasks of another difficulty "
+            "(tasks.level_shares), another starting policy, or more companies and a larger "
+            "critic.validate_share"
         )
 
 

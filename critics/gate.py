@@ -118,8 +118,10 @@ def _above(name: str, interval: Interval, threshold: float, asks: str) -> Condit
     passed = interval.low > threshold
     if math.isnan(interval.value):
         reason = "undefined: the audited states do not vary enough, or there are too few"
-    elif math.isnan(interval.low):
-        reason = f"{interval.value:.3f} without bounds: so few clusters say nothing about spread"
+    elif not math.isfinite(interval.low):
+        reason = (
+            f"{interval.value:.3f} without bounds: too few clusters, or resamples that leave it undefined"
+        )
     else:
         word = "above" if passed else "not above"
         reason = f"{interval_words(interval, 3)}: the lower bound is {word} {threshold:g}"
@@ -128,7 +130,7 @@ def _above(name: str, interval: Interval, threshold: float, asks: str) -> Condit
 
 def _below(name: str, excess: Interval, threshold: float, suffix: str) -> Condition:
     passed = excess.high < threshold
-    if math.isnan(excess.high):
+    if not math.isfinite(excess.high):
         reason = "undefined: too few audited states or clusters"
     else:
         word = "below" if passed else "not below"

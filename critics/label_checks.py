@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
 from critics.anchors import StateRef
-from critics.rules import OUTCOME_TURNS
-from critics.targets import kinds_of
+from critics.rules import OUTCOME_TURNS, RULES
+from critics.targets import kinds_of, soft_target
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.types import Label, Rollout, Task
+
+EXACT = 1e-9
+"""Targets and weights are compared to this."""
 
 
 def check_labels(
@@ -26,7 +30,8 @@ def check_labels(
     """Returns counts of the labels (as in `build_labels`' report) once they pass; no others are fitted on.
 
     Raises:
-        ArtifactError: no labels; counts with k > n or negative; a target outside [0, 1]; a state that its
+        ArtifactError: no labels; counts with k > n or negative; a target outside [0, 1], or that its counts
+            cannot give; a source that they do not have; a weight that is not finite; a state that its
             rollout does not have or that stands in another context; an outcome on a bare state of a guided
             rollout, of another policy, or that is not the rollout's reward; a null reward; another or
             several label policies; mixed or truncated sampling; steps that do not tile the loss mask; a
@@ -137,8 +142,8 @@ def _label_problems(label: Label, rollout: Rollout) -> list[str]:
         problems.append(f"{label.num_success} successes of {label.num_continuations} continuations")
     if not 0 <= label.target <= 1:  # also catches NaN
         problems.append(f"target {label.target} is outside [0, 1]")
-    if not label.weight > 0:
-        problems.append(f"weight {label.weight} is not positive")
+    if not 0 < label.weight < math.inf:
+        problems.append(f"weight {label.weight} is not positive and finite")
     if not any(step.step_index == label.step_index for step in rollout.steps):
         problems.append(f"the rollout has no step {label.step_index}")
     if rollout.reward is None:
@@ -156,7 +161,25 @@ def _label_problems(label: Label, rollout: Rollout) -> list[str]:
             problems.append("an own outcome where the state may have been chosen by it")
     if label.context != rollout.context:
         problems.append(f"the rollout's context is {rollout.context}")
-    return problems
+    return problems or _source_problems(label)
+
+
+def _source_problems(label: Label) -> list[str]:
+    """Returns what target and source claim that the counts do not bear out; a rule's may be any."""
+    if label.label_source in RULES:
+        return []
+    k, n, outcome = label.num_success, label.num_continuations, label.outcome
+    source = "continuation" if n else "outcome" if outcome is not None else "recovery"
+    if label.label_source != source:
+        return [f"its source is {label.label_source}, its counts make it {source}"]
+    kappa = label.weight - n - (outcome is not None)
+    if kappa < -EXACT:
+        return [f"weight {label.weight} is less than its {n + (outcome is not None)} samples"]
+    low, high = (soft_target(k, n, outcome, prior, max(kappa, 0.0)) for prior in (0.0, max(kappa, 0.0)))
+    if not low - EXACT <= label.target <= high + EXACT:
+        of = f"{k} of {n} continuations" + ("" if outcome is None else f", outcome {outcome:g}")
+        return [f"target {label.target} cannot come of {of} and {kappa:g} pseudo-counts"]
+    return []
 
 
 def _rollout_problems(rollout: Rollout, first: Rollout) -> list[str]:

@@ -204,7 +204,9 @@ def _baselines(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str
     # What sampling at the very state would tell, judged by the state's other ones: no bound, it is noisy.
     if size := reference_size(audit.K):
         enough = audit.where(np.greater_equal(audit.K, max(2 * size, size + 2)))
-        predictions[f"{size} continuations"] = split_counts(enough, size, seed)
+        predictions["1 continuation" if size == 1 else f"{size} continuations"] = split_counts(
+            enough, size, seed
+        )
     # Whoever could play best: where the policy plays worse, V* lies above its chances.
     if len(audit) and np.isfinite(audit.v_star).all():
         predictions[SOLVER] = replace(audit, p=audit.v_star)

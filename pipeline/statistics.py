@@ -33,9 +33,11 @@ def interval_dict(interval: Interval) -> dict[str, float | None]:
 
 
 def interval_words(interval: Interval, digits: int) -> str:
-    """Returns the value with its bounds as text, `undefined` for no value."""
+    """Returns the value with its bounds as text; says so where there is none."""
     if math.isnan(interval.value):
         return "undefined"
+    if not (math.isfinite(interval.low) and math.isfinite(interval.high)):
+        return f"{interval.value:.{digits}f} [no bounds]"
     return f"{interval.value:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
 
 

@@ -19,11 +19,12 @@ from dataclasses import fields
 import numpy as np
 
 from critics.audit import AuditData, AuditRollout
+from critics.contract import read_contract
 from critics.report import build_report
 from critics.report_page import report_page
 from env.catalog import ENVIRONMENTS
 from env.chains import Chains, plan_groups
-from pipeline.errors import ArtifactError, ExitCode
+from pipeline.errors import ArtifactError, ConfigError, ExitCode
 from pipeline.ids import seed_of
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_table, steps_table, values_table
@@ -203,6 +204,14 @@ def check_audited(audit: AuditData, rollouts: Sequence[Rollout]) -> None:
 def make(start: Start) -> None:
     """Plays the audit, a shard of tasks at a time, then measures and judges."""
     settings: CriticReport = start.config.critic_report
+    # Before the plan, so that what is refused here leaves nothing half done under wrong settings.
+    contract, _ = read_contract(start.inputs["critic"].path("critic"))
+    if settings.guided and "guided" not in contract.contexts:
+        raise ConfigError(
+            "critic_report.guided = true, but the critic was fitted on bare states alone, so its values "
+            "after feedback mean nothing. Next: critic_report.guided=false, or labels of such states "
+            "(rollouts.chain.num_attempts above 1, labels.guided_share above 0) and make critic"
+        )
     tasks = audit_tasks(start)
     fitted = fitted_rollouts(start, settings.fit_tasks)
     size = settings.tasks_per_shard

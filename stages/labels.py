@@ -12,7 +12,6 @@ critic's ranking loss alone.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from critics.anchors import StateRef, choose_states
@@ -22,7 +21,6 @@ from critics.rules import retarget
 from critics.splits import parts_of
 from critics.targets import build_labels
 from env.episodes import nothing
-from pipeline.errors import ConfigError
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import (
     LABELS,
@@ -37,6 +35,7 @@ from pipeline.tables import (
 from pipeline.types import Rollout
 from stages.backends import check_installed, make_player, policy_of
 from stages.continuing import continuations, one_bare_per_task, samples_of
+from stages.label_budget import check_budget, tokens_at_most, within_budget
 from stages.rollouts import counts_of, in_plan_order
 from stages.settings import Config
 from stages.shards import play_shards
@@ -114,6 +113,11 @@ def make(start: Start) -> None:
         for i in range(0, len(parents), per_shard)
     ]
     ids = [[request.rollout_id for request in shard] for shard in shards] + [s.item_ids() for s in sets]
+    if parents and not start.config.critic.rank_weight:
+        start.say(
+            f"labels.sibling_sets = {len(parents)}: they are for critic.rank_weight, which is 0, so as it is "
+            "no fit uses them"
+        )
     planned = sum(map(len, ids))
     sampling = start.config.rollouts.sampling
     check_installed(start.config, engine=True)
@@ -126,7 +130,7 @@ def make(start: Start) -> None:
             **({"sibling_sets": len(parents)} if parents else {}),
             "continuations": planned,
             "tokens_expected": tokens_of(states) + for_sets,
-            "tokens_at_most": planned * sampling.max_response_tokens,
+            "tokens_at_most": tokens_at_most(start.config, planned),
         },
     )
     player = make_player(start.config, policy_of(start), sampling)
@@ -183,48 +187,6 @@ def make(start: Start) -> None:
 def tokens_after(rollout: Rollout, step_index: int) -> int:
     """Returns the tokens that the rollout itself sampled from a state on: what a continuation will cost."""
     return sum(rollout.loss_mask[rollout.steps[step_index].token_start :])
-
-
-def check_budget(max_tokens: int, for_sets: int, for_a_state: int) -> None:
-    """Raises ConfigError unless something is left of the budget for states, and pays for one.
-
-    Args:
-        max_tokens: the budget.
-        for_sets: tokens that the sibling sets are expected to take.
-        for_a_state: tokens that the continuations of the first state are expected to take.
-    """
-    left = max_tokens - for_sets
-    if left <= 0 or for_a_state > left:
-        lower = "labels.sibling_sets" if for_sets else "labels.num_continuations"
-        raise ConfigError(
-            f"labels.max_tokens = {max_tokens}: sibling sets are expected to take {for_sets} tokens and the "
-            f"continuations of one state {for_a_state}, so no state would be continued. Next: raise "
-            f"labels.max_tokens or lower {lower}"
-        )
-
-
-def within_budget(
-    choose: Callable[[int], list[StateRef]],
-    tokens_of: Callable[[list[StateRef]], int],
-    max_tokens: int,
-    most: int,
-) -> list[StateRef]:
-    """Returns as many states as are expected to fit the budget, spread over the tasks like any choice.
-
-    Args:
-        choose: a cap -> states.
-        tokens_of: states -> tokens that their continuations are expected to take.
-        max_tokens: the budget.
-        most: the cap without a budget.
-    """
-    fits, too_many = 0, most + 1
-    while too_many - fits > 1:
-        middle = (fits + too_many) // 2
-        if tokens_of(choose(middle)) <= max_tokens:
-            fits = middle
-        else:
-            too_many = middle
-    return choose(fits)
 
 
 STAGE = Stage(

@@ -14,6 +14,7 @@ from typing import Any
 from pipeline.config import load_config
 from pipeline.errors import ExitCode
 from pipeline.planner import GIB, Shape, shape_of
+from stages.label_budget import tokens_at_most
 from stages.plan_memory import Memory, advice, critic_config, memory_of, model_config, unused_gpus
 from stages.settings import Chain, Config
 
@@ -78,9 +79,11 @@ def work_of(config: Config) -> list[Work]:
     turns = ENVIRONMENTS[config.tasks.environment].max_turns(levels)
     rollouts = rollouts_of_chain(config.rollouts.chain, config.rollouts.num_tasks or config.tasks.num_train)
     response = config.rollouts.sampling.max_response_tokens
-    states = config.labels.max_states or rollouts * (len(config.labels.anchors) + 2)
+    of_a_rollout = turns if config.labels.around_errors else min(turns, 1 + len(config.labels.anchors))
+    states = config.labels.max_states or rollouts * of_a_rollout
     siblings = config.labels.sibling_sets * config.labels.sibling_size
     labels = states * config.labels.num_continuations + siblings * (1 + config.labels.sibling_continuations)
+    label_tokens = tokens_at_most(config, labels)
     report = config.critic_report
     audited = len(report.splits) * report.tasks_per_split * (1 + report.guided)
     heard = report.draws + turns * report.num_continuations  # of an audited task and context
@@ -102,7 +105,7 @@ def work_of(config: Config) -> list[Work]:
     work = [
         Work("sft", trained_tokens=sft_rows * response),
         Work("rollouts", rollouts, rollouts * response),
-        Work("labels", labels, labels * response),
+        Work("labels", labels, label_tokens),
         Work("critic", trained_tokens=critic_tokens),
         Work("critic_report", heard_in_all, heard_in_all * response),
         Work(
@@ -118,8 +121,11 @@ def work_of(config: Config) -> list[Work]:
         ),
     ]
     if refreshes := num_refreshes(config):
-        again = refreshes * (rollouts + labels + heard_in_all)
-        work.append(Work("refresh", again, again * response, refreshes * critic_tokens, refreshes))
+        again = rollouts + labels + heard_in_all
+        tokens = (rollouts + heard_in_all) * response + label_tokens
+        work.append(
+            Work("refresh", refreshes * again, refreshes * tokens, refreshes * critic_tokens, refreshes)
+        )
     return work
 
 

@@ -312,7 +312,11 @@ class Labels(Section):
 class Critic(Section):
     """The frozen step-level critic."""
 
-    trunk: str = Field("policy", description="'policy' starts from the sft policy; else a model folder")
+    trunk: str = Field(
+        "policy",
+        description="'policy' starts from the sft policy; else a model folder, told apart by its path: after "
+        "a change of what is in it, make critic SET=--fresh",
+    )
     fit_share: float = Field(0.72, gt=0, lt=1, description="clusters to fit on; labels are made for them")
     validate_share: float = Field(
         0.08, gt=0, lt=1, description="clusters that decide convergence; they and the rest calibrate"
@@ -363,7 +367,12 @@ class CriticReport(Section):
         description="tasks that the critic was fitted on, continued afresh as well: what it knows by heart; "
         "0 measures none",
     )
-    bootstrap: int = Field(1000, ge=100, description="resamples of clusters behind each interval")
+    bootstrap: int = Field(
+        1000,
+        ge=100,
+        description="resamples of clusters behind each interval; 500 at most for parts of the audit and "
+        "first errors, 200 for the line through log-odds",
+    )
     num_sample_rollouts: int = Field(6, ge=0, description="rollouts drawn with their values")
     guided: bool = Field(
         True, description="audit and judge states after feedback too; an actor trained on them needs it"

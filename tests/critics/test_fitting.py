@@ -393,6 +393,15 @@ def test_nothing_to_fit_or_validate_on_is_said_at_once(tiny_trunk, world) -> Non
         fit(trainer_of(tiny_trunk), rows, held_out([], []), Settings(), seed=0, keep=lambda i: None)
 
 
+@pytest.mark.parametrize(("won", "said"), [(0, "fail"), (1, "succeed")])
+def test_a_validation_that_any_values_would_fit_is_refused(tiny_trunk, world, won: int, said: str) -> None:
+    """Its Brier would fall to nothing at the first look, and every later one would gain nothing."""
+    rows, validation = world
+    alike = replace(validation, num_success=won * validation.num_samples)
+    with pytest.raises(ArtifactError, match=f"samples of the .* validation tasks {said};"):
+        fit(trainer_of(tiny_trunk), rows, alike, Settings(), seed=0, keep=lambda i: None)
+
+
 def test_the_loss_of_a_fit_is_the_one_that_was_asked_for(tiny_trunk, world) -> None:
     """A head at zero predicts the base rate everywhere, so the first update's loss is known by hand."""
     rows, validation = world

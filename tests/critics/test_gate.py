@@ -129,6 +129,16 @@ def test_one_cluster_has_no_bounds_and_does_not_pass(make_audit) -> None:
     assert "ev" in failed(judged(one))
 
 
+def test_bounds_that_nobody_knows_are_not_told_as_numbers(make_audit) -> None:
+    """A figure that is undefined in some resamples is bounded by infinities."""
+    bare = measure(make_audit(good)[0], num_resamples=100)
+    unbounded = {name: Interval(0.3, -np.inf, np.inf) for name in ("ev", "ece_excess")}
+    conditions = gate.judge({"bare": bare | unbounded}, converged=True)
+    assert failed(conditions) == {"ev", "ece_excess"}
+    assert not any("inf" in c.reason for c in conditions)
+    assert "0.300 without bounds" in next(c.reason for c in conditions if c.name == "ev")
+
+
 def test_guided_states_are_judged_only_when_asked(make_audit) -> None:
     audit, _ = make_audit(good)
     bare = measure(audit, num_resamples=100)

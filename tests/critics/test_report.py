@@ -273,7 +273,7 @@ def test_a_state_short_of_a_continuation_is_left_out_of_the_reference(make_audit
     K[0] = 2
     short = replace(audit, K=K, k=np.minimum(audit.k, K))
     names = [row["name"] for row in build_report(short, converged=True, **OPTIONS)["baselines"]]
-    assert "1 continuations" in names
+    assert "1 continuation" in names
 
 
 def test_the_solver_is_a_reference_where_it_knows_every_state(make_audit) -> None:

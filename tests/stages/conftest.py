@@ -26,7 +26,7 @@ sft:
           vocab_size: 512, initializer_range: 0.12}
   shares: {oracle: 0.3, over_collector: 0.5, noisy_adaptive: 0.2}
   num_demonstrations: 192
-  num_updates: 100
+  num_updates: 130
   warmup_updates: 5
   batch_rows: 16
   learning_rate: 1.0e-2

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
+from critics.contract import Contract, read_contract
 from critics.held_out import outcome_states
 from critics.splits import split_clusters
 from env.catalog import ENVIRONMENTS, Environment
@@ -389,6 +390,22 @@ def test_after_a_wrong_critic_trunk_the_corrected_command_is_all_it_takes(
     assert "Name a folder" in capsys.readouterr().err
     assert lab.start("critic") == 0
     assert lab.artifact("critic").content_digest == chain.artifact("critic").content_digest
+
+
+def test_guided_states_are_not_audited_of_a_critic_that_was_fitted_on_bare_ones(
+    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels", "critic")
+
+    def of_bare_states(folder: Path) -> tuple[Contract, str]:
+        contract, digest = read_contract(folder)
+        return dataclasses.replace(contract, contexts=("bare",)), digest
+
+    monkeypatch.setattr("stages.critic_report.read_contract", of_bare_states)
+    assert lab.start("critic_report") == 2
+    assert "critic_report.guided = true, but the critic was fitted on bare states" in capsys.readouterr().err
+    assert not (lab.run_dir / "critic_report" / "plan.json").exists()
+    assert lab.start("critic_report", "critic_report.guided=false", "--dry-run") == 0
 
 
 @pytest.mark.parametrize(

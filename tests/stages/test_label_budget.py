@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from critics.anchors import StateRef
-from stages.labels import within_budget
+from stages.label_budget import within_budget
 
 
 def test_as_many_states_are_chosen_as_the_budget_pays_for() -> None:

@@ -33,6 +33,17 @@ def test_sets_are_of_training_tasks_and_every_planned_rollout_is_accounted_for(l
     assert {tasks[r.task_id].split for r in sampled} == {"train"}
 
 
+def test_sets_that_no_fit_will_use_are_said_before_they_are_paid_for(
+    chain: Any, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
+    said = "labels.sibling_sets = 12: they are for critic.rank_weight, which is 0"
+    assert made.start("labels", *SETS, "--dry-run") == 0
+    assert said in capsys.readouterr().err
+    assert made.start("labels", *SETS, "critic.rank_weight=0.2", "--dry-run") == 0
+    assert said not in capsys.readouterr().err
+
+
 def test_each_distinct_step_is_continued_and_its_samples_are_counted(lab: Any) -> None:
     parents = {r.rollout_id: r for r in lab.rollouts("rollouts")}
     sampled = lab.rollouts("labels")

@@ -231,6 +231,33 @@ def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
     assert "refresh" not in work  # nothing is checked
 
 
+def test_a_budget_of_label_tokens_bounds_what_labels_sample() -> None:
+    def tokens(*overrides: str) -> int:
+        config = load_config(Config, Path(DEMO), ["rollouts.sampling.max_response_tokens=100", *overrides])
+        found = {entry.stage: entry for entry in work_of(config)}
+        return found["labels"].sampled_tokens
+
+    states = ["labels.max_states=70", "labels.num_continuations=3", "labels.states_per_shard=5"]
+    assert tokens(*states) == 70 * 3 * 100
+    assert (
+        tokens(*states, "labels.max_tokens=2000") == 2000 + 5 * 3 * 100
+    )  # the shard that spends it is whole
+    assert tokens(*states, "labels.max_tokens=90000") == 70 * 3 * 100
+    # Nothing is cut off where shards overlap, and its choice goes by what is expected.
+    assert tokens(*states, "labels.max_tokens=2000", "engine.overlap_shards=true") == 70 * 3 * 100
+
+
+def test_every_step_of_a_rollout_may_be_wrong_and_so_be_continued() -> None:
+    def rollouts(*overrides: str) -> int:
+        config = load_config(Config, Path(DEMO), ["labels.max_states=null", *overrides])
+        found = {entry.stage: entry for entry in work_of(config)}
+        return found["labels"].rollouts // config.labels.num_continuations // found["rollouts"].rollouts
+
+    turns = ENVIRONMENTS["phone"].max_turns([1, 2])
+    assert rollouts() == turns > 4
+    assert rollouts("labels.around_errors=false", "labels.anchors=[0.3, 0.6, 0.9]") == 4  # and the first
+
+
 def test_adapters_need_gradients_and_moments_of_their_own_only() -> None:
     """Rank 8 on every linear layer of Qwen3-0.6B: 28 layers of 8 (in + out)."""
     _, phases = memory(

@@ -106,6 +106,13 @@ def test_a_wide_table_names_its_columns_in_every_cell_for_narrow_screens() -> No
     assert "<td>y</td><td>4</td>" in html
 
 
+def test_paper_scrolls_and_folds_nothing_away(html) -> None:
+    [rules] = re.findall(r"@media print \{(.*?)\n\}", html, flags=re.DOTALL)
+    assert ".scroll { overflow: visible; }" in rules
+    assert "details::details-content { content-visibility: visible; }" in rules
+    assert "nav { display: none; }" in rules
+
+
 def test_letters_of_drawings_have_their_size_on_a_phone() -> None:
     """A drawing is shown 358 pixels wide there; it is made about as wide in points, so 11 stays about 11."""
     for svg in drawings().values():
