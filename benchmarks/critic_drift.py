@@ -10,9 +10,10 @@ companies of its tasks are those that the critic was fitted on, as in any actor'
     far      every reaction off: bias, slope, step advantages and KL, iteration by iteration
     watched  reactions on (no refresh): what is recalibrated, and when the step weight goes to zero
 
-Then the critic of the starting policy is held beside fresh rollouts of `val` tasks, by the far actor (stale)
-and by the starting policy (fresh), with the same checks. Stale must be caught, fresh must not. (No run can
-begin with a critic of another policy: the actor refuses it.)
+Then the critic of the starting policy is held beside fresh rollouts of `val` tasks, by the far actor (stale),
+by a policy that sft made in a fifth of the updates (foreign) and by the starting policy (fresh), with the
+same checks. Stale and foreign must be caught, fresh must not. (No run can begin with a critic of another
+policy: the actor refuses it.)
 Results: benchmarks/results/critic_drift.json and .svg. The same command goes on where it was stopped. Exits
 1 if a criterion fails.
 """
@@ -112,6 +113,7 @@ CRITERIA = {
     "far: at least 3 paid checks": lambda r: sum("steps_off" in e for e in r["arms"]["far"]) >= 3,
     "watched: it reacted": lambda r: reacted(r["arms"]["watched"]),
     "stale: caught": lambda r: r["held"]["stale"]["caught"],
+    "foreign: caught": lambda r: r["held"]["foreign"]["caught"],
     "fresh: not caught": lambda r: not r["held"]["fresh"]["caught"],
 }
 
@@ -203,6 +205,22 @@ def held_beside(options: argparse.Namespace, data_dir: Path, folder: Path) -> di
     return found | {"caught": bool(found["level_off"] or found.get("steps_off"))}
 
 
+def foreign_policy(options: argparse.Namespace, data_dir: Path) -> Path:
+    """Returns the folder of a policy that the critic was not made for: sft in a fifth of the updates."""
+    from pipeline.config import load_config
+    from stages.settings import Config
+
+    run = data_dir / f"{options.run}-foreign"
+    run.mkdir(exist_ok=True)
+    if not os.path.lexists(run / "tasks"):
+        os.symlink(data_dir / options.run / "tasks", run / "tasks", target_is_directory=True)
+    updates = load_config(Config, ROOT / options.config, options.settings).sft.num_updates // 5
+    make_stages(
+        options.config, run.name, ("sft",), [*options.settings, f"sft.num_updates={updates}"], data_dir
+    )
+    return run / "sft" / "policy"
+
+
 def as_markdown(held: dict[str, dict[str, Any]]) -> str:
     """Returns the table: a line per policy that the critic was held beside."""
     lines = ["| critic | caught | " + " | ".join(SHOWN) + " |", "|---|---|" + "---|" * len(SHOWN)]
@@ -277,6 +295,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         held = {
             "fresh": held_beside(options, data_dir, data_dir / options.run / "sft" / "policy"),
             "stale": held_beside(options, data_dir, data_dir / f"{options.run}-far" / "actor" / "actor"),
+            "foreign": held_beside(options, data_dir, foreign_policy(options, data_dir)),
         }
     except ArtifactError as error:
         raise SystemExit(str(error)) from error

@@ -43,6 +43,12 @@ class Correction:
             return values
         return sigmoid(self.slope * logit(values, floor=1e-9) + self.shift)
 
+    def undo(self, values: np.ndarray) -> np.ndarray:
+        """Returns the values that were corrected to these, up to rounding."""
+        if self.slope == 1.0 and self.shift == 0.0:
+            return values
+        return sigmoid((logit(values, floor=1e-9) - self.shift) / self.slope)
+
 
 def _columns(
     values: Sequence[np.ndarray], rewards: Sequence[float]

@@ -353,7 +353,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="actor",
-    code_version=8,
+    code_version=9,
     inputs=lambda config: (
         ("tasks", "sft") + (("critic", "critic_report") if config.actor.credit == "v_dapo" else ())
     ),

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from stages.settings import Actor, Drift
 
 NUM_RESAMPLES = 500
+REFIT_ITERATIONS = 3
+"""Level and slope are refitted to this many iterations: one alone was found off for being extreme, in part
+by chance (start value)."""
 CLEAN_CHECKS = 2
 """Paid checks running in which steps would pass the gate, after which alpha rises (start value)."""
 
@@ -68,6 +71,7 @@ class Watch:
         self.state: dict[str, Any] = {
             "slope": 1.0,
             "shift": 0.0,
+            "recent": [],  # of the last iterations: [values as frozen, rewards] of bare rollouts
             "clean_checks": 0,
             "steps_off": False,
             "next_check": self._settings.paid_every,
@@ -195,6 +199,9 @@ class Watch:
     def look(self, rollouts: Sequence[Rollout], values: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Returns the free check of an iteration's rollouts, and corrects level and slope if they are off.
 
+        They are refitted to the last `REFIT_ITERATIONS`: what an iteration that was found off says alone is
+        too much, since by chance too it is the extreme one that is found.
+
         Args:
             rollouts: of the iteration.
             values: rollout_id -> [T] those that its credit was given with, corrected as it was then.
@@ -213,13 +220,19 @@ class Watch:
         off = level_is_off(
             check, max_bias=limits.max_bias, min_slope=limits.min_slope, max_slope=limits.max_slope
         )
+        undo = Correction(self.state["slope"], self.state["shift"]).undo
+        frozen = [undo(values[r.rollout_id]).tolist() for r in bare]
+        recent = [*self.state["recent"], [frozen, rewards]][-REFIT_ITERATIONS:]
+        self.state = self.state | {"recent": recent}
         if off and limits.recalibrate:
-            fitted = fit_correction(self.critic.values(bare), rewards)
+            fitted = fit_correction(
+                [np.array(v) for of, _ in recent for v in of], [r for _, of in recent for r in of]
+            )
             self.state = self.state | {"slope": fitted.slope, "shift": fitted.shift}
             self._start.say(
                 f"drift: bias {check.bias.value:+.3f}, slope {check.slope.value:.2f}; the "
                 f"critic is recalibrated from the next iteration on (slope {fitted.slope:.2f}, shift "
-                f"{fitted.shift:+.2f})"
+                f"{fitted.shift:+.2f}, fitted to the last {len(recent)})"
             )
         found = {"rollouts": check.num_rollouts, "skill": check.skill, "auroc": check.auroc, "level_off": off}
         found |= in_use
@@ -292,6 +305,7 @@ class Watch:
         self.state = self.state | {
             "slope": 1.0,
             "shift": 0.0,
+            "recent": [],
             "clean_checks": 0,
             "steps_off": not gate_allows(
                 gate, self._actor.model_copy(update={"on_weak_critic": "group_only"})

@@ -456,7 +456,7 @@ def test_quick_makes_a_table_shares_what_it_sampled_and_goes_on(tmp_path: Path) 
     drift = json.loads((folder / "critic_drift.json").read_text())
     assert [len(drift["arms"][arm]) for arm in critic_drift.ARMS] == [3, 3]
     assert any("states" in entry for entry in drift["arms"]["watched"])  # so few may say nothing of steps
-    assert drift["held"].keys() == {"fresh", "stale"}
+    assert drift["held"].keys() == {"fresh", "stale", "foreign"}
     assert sampled.items() <= {p: p.stat().st_mtime_ns for p in tmp_path.rglob("rollouts*.parquet")}.items()
 
 
@@ -488,7 +488,7 @@ def watched_entries(*of: tuple[float, ...]) -> list[dict[str, Any]]:
 def drift_results(**changes: Any) -> dict[str, Any]:
     far = [entry | {"kl": 0.1 * i} for i, entry in enumerate(far_entries(0.0, 0.1, 0.15, 0.2, 0.3))]
     watched = watched_entries((0.0, 0.5), (0.0, 0.5, -0.4), (0.0, 0.5, -0.4))
-    held = {"stale": {"caught": True}, "fresh": {"caught": False}}
+    held = {"stale": {"caught": True}, "foreign": {"caught": True}, "fresh": {"caught": False}}
     return {"arms": {"far": far, "watched": watched} | changes, "held": held | changes}
 
 
@@ -506,6 +506,7 @@ def drift_results(**changes: Any) -> dict[str, Any]:
         ({"watched": watched_entries((1.0, 0.5), (0.0, 0.0), (0.0, 0.5))}, "watched: it reacted"),
         ({"watched": watched_entries((1.0, 0.0), (0.0, 0.0))}, "watched: it reacted"),
         ({"stale": {"caught": False}}, "stale: caught"),
+        ({"foreign": {"caught": False}}, "foreign: caught"),
         ({"fresh": {"caught": True}}, "fresh: not caught"),
     ],
 )

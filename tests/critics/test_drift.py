@@ -116,6 +116,8 @@ def test_a_correction_is_monotone_and_none_changes_no_bit() -> None:
     values = np.linspace(0.001, 0.999, 101)
     assert Correction()(values) is values
     assert (np.diff(Correction(0.3, -1.0)(values)) > 0).all()
+    assert Correction().undo(values) is values
+    assert Correction(0.3, -1.0).undo(Correction(0.3, -1.0)(values)) == pytest.approx(values)
     backwards = fit_correction(*rollouts_of(lambda V: 1 - V))
     assert backwards.slope == 0.1
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import stages.actor
+from critics.drift import fit_correction
 from critics.logistic import logit, sigmoid
 from pipeline.artifacts import Artifact
 from pipeline.credit import VDapo
@@ -308,6 +309,30 @@ def test_an_actor_is_watched_and_its_checks_are_kept_with_its_rollouts(chain: An
     assert len(continued) >= 12
     assert {r.iteration for r in continued} == {1}
     assert (lab.run_dir / "actor" / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_an_iteration_that_is_off_is_refitted_together_with_those_before_it() -> None:
+    """It was found for being extreme: fitted alone, level and slope would follow its luck."""
+    usual, watch = rollouts_of(400), watch_of(FakeCritic(shift=-0.4))
+    lucky = [replace(r, reward=1.0) if i % 3 == 0 else r for i, r in enumerate(usual)]
+    told = [
+        watch.look(of, given(watch, usual))["critic_drift/level_off"] for of in (usual, usual, usual, lucky)
+    ]
+    assert told == [0, 0, 0, 1]
+    frozen = watch.critic.values(usual)
+
+    def shift_of(*iterations: list[Rollout]) -> float:
+        rewards = [float(r.reward or 0) for of in iterations for r in of]
+        return fit_correction(frozen * len(iterations), rewards).shift
+
+    # A fit says more than what the level is usually off by, .4, and less than what that iteration says.
+    assert watch.state["shift"] == pytest.approx(shift_of(usual, usual, lucky))
+    assert 0.4 < watch.state["shift"] < shift_of(lucky) - 0.3
+    # Values that were corrected are kept as they were frozen, and the whole state is JSON.
+    watch.look(usual, given(watch, usual))
+    kept, _ = json.loads(json.dumps(watch.state))["recent"][-1]
+    assert np.concatenate(kept) == pytest.approx(np.concatenate(frozen))
+    assert len(watch.state["recent"]) == 3
 
 
 @pytest.mark.slow
