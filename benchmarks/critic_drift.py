@@ -14,6 +14,9 @@ Then the critic of the starting policy is held beside fresh rollouts of `val` ta
 by a policy that sft made in a fifth of the updates (foreign) and by the starting policy (fresh), with the
 same checks. Stale and foreign must be caught, fresh must not. (No run can begin with a critic of another
 policy: the actor refuses it.)
+
+Last, the far actor's stored values are refitted after the fact, to so many iterations whenever one is found
+off: the mean of abs(bias) says how many serve.
 Results: benchmarks/results/critic_drift.json and .svg. The same command goes on where it was stopped. Exits
 1 if a criterion fails.
 """
@@ -26,10 +29,13 @@ import math
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -80,6 +86,8 @@ PANELS: dict[str, tuple[str, float | None]] = {
     "kl": ("KL to the starting policy, nats a token", None),
 }
 """Title and, where there is one, the value of a right critic."""
+REFITS = (0, 1, 3, 5)
+"""What the far actor's values are refitted to afterwards, in iterations; 0: as they were."""
 SHOWN = ("bias", "slope", "skill", "rho_a", "ev_within", "sign_agreement", "sibling_excess")
 
 
@@ -149,6 +157,43 @@ def run_arm(options: argparse.Namespace, data_dir: Path, arm: str) -> list[dict[
         entry | ({"success": success[entry["iteration"]]} if entry["iteration"] in success else {})
         for entry in report["drift"]
     ]
+
+
+def refitted(options: argparse.Namespace, data_dir: Path) -> dict[str, float]:
+    """Returns the mean abs(bias) of the far actor's iterations, by how many each refit would have been to."""
+    from critics.drift import Correction, fit_correction, free_check, level_is_off
+    from pipeline.artifacts import Artifact
+    from pipeline.config import load_config
+    from pipeline.tables import tasks_from
+    from stages.settings import Config
+
+    limits = load_config(Config, ROOT / options.config, options.settings).actor.drift
+    run = data_dir / f"{options.run}-far"
+    actor = Artifact.open(run, "actor")
+    cluster = {task.task_id: task.cluster for task in tasks_from(Artifact.open(run, "tasks").table("tasks"))}
+    values: dict[str, list[float]] = defaultdict(list)
+    for row in actor.table("values").to_pylist():  # by rollout, steps in order
+        values[row["rollout_id"]].append(row["value"])
+    iterations: dict[int, list[tuple[np.ndarray, float, str]]] = defaultdict(list)
+    columns = ["rollout_id", "iteration", "task_id", "reward"]
+    for row in actor.table("rollouts").select(columns).to_pylist():
+        if row["rollout_id"] in values and row["reward"] is not None:
+            seen = np.array(values[row["rollout_id"]]), row["reward"], cluster[row["task_id"]]
+            iterations[row["iteration"]].append(seen)
+    played = [iterations[i] for i in sorted(iterations)]
+    found = {}
+    for last in REFITS:
+        correction, biases = Correction(), []
+        for i, of in enumerate(played):
+            check = free_check([correction(v) for v, _, _ in of], [r for _, r, _ in of], [c for *_, c in of])
+            biases.append(abs(check.bias.value))
+            if last and level_is_off(
+                check, max_bias=limits.max_bias, min_slope=limits.min_slope, max_slope=limits.max_slope
+            ):
+                recent = [seen for one in played[max(0, i + 1 - last) : i + 1] for seen in one]
+                correction = fit_correction([v for v, _, _ in recent], [r for _, r, _ in recent])
+        found[str(last)] = float(np.mean(biases))
+    return found
 
 
 def held_beside(options: argparse.Namespace, data_dir: Path, folder: Path) -> dict[str, Any]:
@@ -306,6 +351,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "actor": {arm: FAR | of for arm, of in ARMS.items()},
         "arms": arms,
         "held": held,
+        "refitted": refitted(options, data_dir),
     }
     for arm, entries in arms.items():
         for entry in entries:
@@ -315,6 +361,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             }
             print(arm, entry["iteration"], *(f"{k} {v:.3f}" for k, v in told.items() if v is not None))
     print(as_markdown(held))
+    print("mean abs(bias) of far's values, refitted to so many iterations:", results["refitted"])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".svg").write_text(picture(arms) + "\n", encoding="utf-8")
     if options.quick:

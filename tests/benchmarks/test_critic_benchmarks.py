@@ -363,6 +363,19 @@ def test_design_tells_of_the_run_that_changed_a_reason() -> None:
         assert words.format(*(row[name][x] for x in ("value", "low", "high"))) in told
 
 
+def test_design_tells_of_the_run_in_which_the_method_s_own_critic_was_refused() -> None:
+    path = bench.ROOT / "benchmarks" / "results" / "critic_gate_seed2.json"
+    results = json.loads(path.read_text("utf-8"))
+    assert judge(results, gate_bench.CRITERIA) == results["criteria"]
+    failed = [name for name, met in results["criteria"].items() if not met]
+    assert failed == ["the method's critic passes here", "and in its run, where it is whole"]
+    row = gate_bench.row_of(results, gate_bench.METHOD)
+    assert set(row["failed"]) == {"ece_excess"}
+    excess = [row["ece_excess"][x] for x in ("value", "low", "high")]
+    told = " ".join((bench.ROOT / "DESIGN.md").read_text("utf-8").split())
+    assert "its calibration alone ({:.3f} [{:.3f}, {:.3f}] above the floor".format(*excess) in told
+
+
 def test_design_has_the_quality_s_committed_tables() -> None:
     """All three tables, and by name each criterion that fails."""
     root = Path(__file__).parents[2]
@@ -457,6 +470,7 @@ def test_quick_makes_a_table_shares_what_it_sampled_and_goes_on(tmp_path: Path) 
     assert [len(drift["arms"][arm]) for arm in critic_drift.ARMS] == [3, 3]
     assert any("states" in entry for entry in drift["arms"]["watched"])  # so few may say nothing of steps
     assert drift["held"].keys() == {"fresh", "stale", "foreign"}
+    assert drift["refitted"].keys() == set(map(str, critic_drift.REFITS))
     assert sampled.items() <= {p: p.stat().st_mtime_ns for p in tmp_path.rglob("rollouts*.parquet")}.items()
 
 
