@@ -33,7 +33,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,6 +44,9 @@ from benchmarks._measuring import RESULTS, ROOT, conclude
 from benchmarks.demo_seeds import machine_facts
 from pipeline.errors import ArtifactError
 from pipeline.tracking import read_metrics
+
+if TYPE_CHECKING:
+    from stages.settings import Drift
 
 FAR = {
     "actor.alpha": "0.5",
@@ -85,9 +88,11 @@ PANELS: dict[str, tuple[str, float | None]] = {
     "rho_a": ("advantage correlation (paid checks)", 0.0),
     "kl": ("KL to the starting policy, nats a token", None),
 }
-"""Title and, where there is one, the value of a right critic."""
+"""Title and, where there is one, a line: a right critic's value, and of rho_A one that knows nothing."""
 REFITS = (0, 1, 3, 5)
 """What the far actor's values are refitted to afterwards, in iterations; 0: as they were."""
+Seen = tuple[np.ndarray, float, str]
+"""Values of a rollout's states, its reward and its cluster."""
 SHOWN = ("bias", "slope", "skill", "rho_a", "ev_within", "sign_agreement", "sibling_excess")
 
 
@@ -161,39 +166,55 @@ def run_arm(options: argparse.Namespace, data_dir: Path, arm: str) -> list[dict[
 
 def refitted(options: argparse.Namespace, data_dir: Path) -> dict[str, float]:
     """Returns the mean abs(bias) of the far actor's iterations, by how many each refit would have been to."""
-    from critics.drift import Correction, fit_correction, free_check, level_is_off
     from pipeline.artifacts import Artifact
     from pipeline.config import load_config
     from pipeline.tables import tasks_from
     from stages.settings import Config
 
-    limits = load_config(Config, ROOT / options.config, options.settings).actor.drift
+    config = load_config(Config, ROOT / options.config, options.settings)
     run = data_dir / f"{options.run}-far"
     actor = Artifact.open(run, "actor")
     cluster = {task.task_id: task.cluster for task in tasks_from(Artifact.open(run, "tasks").table("tasks"))}
     values: dict[str, list[float]] = defaultdict(list)
     for row in actor.table("values").to_pylist():  # by rollout, steps in order
-        values[row["rollout_id"]].append(row["value"])
-    iterations: dict[int, list[tuple[np.ndarray, float, str]]] = defaultdict(list)
+        if row["context"] == "bare":
+            values[row["rollout_id"]].append(row["value"])
+    iterations: dict[int, list[Seen]] = defaultdict(list)
     columns = ["rollout_id", "iteration", "task_id", "reward"]
     for row in actor.table("rollouts").select(columns).to_pylist():
         if row["rollout_id"] in values and row["reward"] is not None:
             seen = np.array(values[row["rollout_id"]]), row["reward"], cluster[row["task_id"]]
             iterations[row["iteration"]].append(seen)
     played = [iterations[i] for i in sorted(iterations)]
-    found = {}
-    for last in REFITS:
-        correction, biases = Correction(), []
-        for i, of in enumerate(played):
-            check = free_check([correction(v) for v, _, _ in of], [r for _, r, _ in of], [c for *_, c in of])
-            biases.append(abs(check.bias.value))
-            if last and level_is_off(
-                check, max_bias=limits.max_bias, min_slope=limits.min_slope, max_slope=limits.max_slope
-            ):
-                recent = [seen for one in played[max(0, i + 1 - last) : i + 1] for seen in one]
-                correction = fit_correction([v for v, _, _ in recent], [r for _, r, _ in recent])
-        found[str(last)] = float(np.mean(biases))
-    return found
+    return {
+        str(last): refitted_bias(played, config.actor.drift, last=last, seed=config.run.seed)
+        for last in REFITS
+    }
+
+
+def refitted_bias(played: Sequence[Sequence[Seen]], limits: Drift, *, last: int, seed: int) -> float:
+    """Returns the mean abs(bias) of iterations, had each that was found off refitted to so many until it.
+
+    Args:
+        played: a list per iteration: values as frozen, reward and cluster of each rollout.
+        limits: beyond which a level is off.
+        last: iterations that a refit is to; 0: none is made.
+        seed: of the checks' resamples.
+    """
+    from critics.drift import Correction, fit_correction, free_check, level_is_off
+
+    correction, biases = Correction(), []
+    for i, of in enumerate(played):
+        check = free_check(
+            [correction(v) for v, _, _ in of], [r for _, r, _ in of], [c for *_, c in of], seed=seed
+        )
+        biases.append(abs(check.bias.value))
+        if last and level_is_off(
+            check, max_bias=limits.max_bias, min_slope=limits.min_slope, max_slope=limits.max_slope
+        ):
+            recent = [seen for one in played[max(0, i + 1 - last) : i + 1] for seen in one]
+            correction = fit_correction([v for v, _, _ in recent], [r for _, r, _ in recent])
+    return float(np.mean(biases))
 
 
 def held_beside(options: argparse.Namespace, data_dir: Path, folder: Path) -> dict[str, Any]:

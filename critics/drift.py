@@ -44,7 +44,10 @@ class Correction:
         return sigmoid(self.slope * logit(values, floor=1e-9) + self.shift)
 
     def undo(self, values: np.ndarray) -> np.ndarray:
-        """Returns the values that were corrected to these, up to rounding."""
+        """Returns the values that were corrected to these.
+
+        Up to rounding, but for values that a steep correction took below 1e-9, or next to 1.
+        """
         if self.slope == 1.0 and self.shift == 0.0:
             return values
         return sigmoid((logit(values, floor=1e-9) - self.shift) / self.slope)

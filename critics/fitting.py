@@ -18,7 +18,7 @@ from critics.logistic import logit
 from critics.ranking import RankedSet, sets_of_update, with_ranking
 from critics.rows import COLUMNS
 from critics.schedule import FitSettings, bootstrap_epoch, epoch_of, learning_rate, rows_of_update, schedule
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, ExitCode
 from pipeline.failpoints import failpoint
 from pipeline.stopping import StopRequested
 from pipeline.training import Trainer, TrainingRow
@@ -161,7 +161,7 @@ def fit(
 
 
 def check_enough(fit_rows: Sequence[TrainingRow], validation: HeldOut) -> None:
-    """Raises ArtifactError if there is nothing to fit, or nothing to judge convergence on.
+    """Raises ArtifactError, code QUALITY, if there is nothing to fit, or nothing to judge convergence on.
 
     That takes 2 tasks, and samples that do not all end alike: any values fit such samples once their level
     is right, so a fit would seem to have converged whatever it had learned.
@@ -171,7 +171,8 @@ def check_enough(fit_rows: Sequence[TrainingRow], validation: HeldOut) -> None:
         raise ArtifactError(
             f"{len(fit_rows)} labelled rollouts to fit and {num_tasks} validation tasks with a sampled "
             "state; at least 1 and 2 are needed. Next: more labels (labels.max_states), tasks of more "
-            "companies (tasks.num_companies), or other critic.fit_share and critic.validate_share"
+            "companies (tasks.num_companies), or other critic.fit_share and critic.validate_share",
+            code=ExitCode.QUALITY,
         )
     won, sampled = int(validation.num_success.sum()), int(validation.num_samples.sum())
     if won in (0, sampled):
@@ -179,7 +180,8 @@ def check_enough(fit_rows: Sequence[TrainingRow], validation: HeldOut) -> None:
             f"all {sampled} samples of the {num_tasks} validation tasks {'succeed' if won else 'fail'}; "
             "convergence can be judged on samples that end differently. Next: tasks of another difficulty "
             "(tasks.level_shares), another starting policy, or more companies and a larger "
-            "critic.validate_share"
+            "critic.validate_share",
+            code=ExitCode.QUALITY,
         )
 
 

@@ -19,7 +19,7 @@ PART_BYTES = 2 * 10**9
 
 
 class Checkpoints:
-    """The checkpoints of one stage, under `<stage>/checkpoints/u<update>-<nonce>/`.
+    """The checkpoints of one stage, under `<stage>/checkpoints/u<update>-<save>-<nonce>/`.
 
     Args:
         folder: the stage's folder.
@@ -42,7 +42,7 @@ class Checkpoints:
             state: JSON data that `latest` gives back.
         """
         failpoint(f"{self._stage}.checkpoint.before")
-        folder = self.folder / f"u{update:08d}-{os.urandom(4).hex()}"
+        folder = self.folder / f"u{update:08d}-{self._next_save(update):04d}-{os.urandom(4).hex()}"
         folder.mkdir(parents=True)
         write(folder)
         failpoint(f"{self._stage}.checkpoint.mid")
@@ -92,6 +92,11 @@ class Checkpoints:
             ):
                 raise ArtifactError(f"{path}: missing or damaged")
         return record
+
+    def _next_save(self, update: int) -> int:
+        """Returns the number that orders a save of this update after the earlier ones."""
+        earlier = self.folder.glob(f"u{update:08d}-*-*")
+        return 1 + max((int(folder.name.split("-")[1]) for folder in earlier), default=-1)
 
     def _newest_first(self) -> list[Path]:
         if not self.folder.is_dir():

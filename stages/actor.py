@@ -236,10 +236,11 @@ def make(start: Start) -> None:
         reference = turns.trainer(
             lambda: make_trainer(start.config, replace(policy).model, head="policy")  # weights of its own
         )
-    credit_state, first = credit.initial_state(), 0
+    credit_state, first, empty_running = credit.initial_state(), 0, 0
     if found := start.checkpoints.latest():
         trainer.load_checkpoint(found[0])
         credit_state, first = found[1]["credit"], found[1]["iterations"]
+        empty_running = found[1].get("empty_running", 0)
         refuse_unsafe(history_until(start, first), settings.stops)
     engine_policy = replace(policy)
     engine = turns.engine(lambda: make_engine(start.config, engine_policy))
@@ -247,10 +248,14 @@ def make(start: Start) -> None:
     if found and watch is not None:
         watch.restore(found[1]["drift"])
     values_of = watch.values if watch is not None else None
-    empty_running = 0
 
     def save(iterations: int) -> None:
-        state = {"iterations": iterations, "credit": credit_state, "drift": watch.state if watch else None}
+        state = {
+            "iterations": iterations,
+            "credit": credit_state,
+            "drift": watch.state if watch else None,
+            "empty_running": empty_running,
+        }
         start.checkpoints.save(trainer.num_updates, trainer.save_checkpoint, state)
 
     with start.progress(settings.num_iterations, "iterations", initial=first) as advance:
@@ -345,6 +350,7 @@ def make(start: Start) -> None:
         trainer.num_updates,
         planned,
         refreshes=watch.state["refresh_runs"] if watch is not None else (),
+        refused_refreshes=watch.state["refused_runs"] if watch is not None else (),
         critic_gate=stamp,
     )
     start.output("report.html", volatile=True).write_text(actor_page(report), encoding="utf-8")

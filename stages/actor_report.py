@@ -44,6 +44,7 @@ def actor_report(
     planned: int,
     *,
     refreshes: Sequence[str] = (),
+    refused_refreshes: Sequence[str] = (),
     critic_gate: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Returns report.json of the actor: updates, and the drift of its critic iteration by iteration.
@@ -53,12 +54,14 @@ def actor_report(
         num_updates: taken.
         planned: asked for.
         refreshes: runs that made its critic anew, as folders of the actor's run.
+        refused_refreshes: those that could not, since nothing can be learned from what it plays.
         critic_gate: `stages.refusals.stamp_of` the critic that it began with; None without a critic.
 
     Returns:
-        `updates`, `updates_planned`, `drift`, `refreshes`, `critic_gate`, and `clean_up_to_kl`: the largest
-        KL to the starting policy at which a paid check did not find the steps off, before the first that did;
-        None if none did, NOT_MEASURED if the loss had no KL term and so nobody knows how far they were.
+        `updates`, `updates_planned`, `drift`, `refreshes`, `refused_refreshes`, `critic_gate`, and
+        `clean_up_to_kl`: the largest KL to the starting policy at which a paid check did not find the steps
+        off, before the first that did; None if none did, NOT_MEASURED if the loss had no KL term and so
+        nobody knows how far they were.
     """
     looks = [entry for entry in history if "rollouts/count" in entry]
     drift = [
@@ -74,6 +77,7 @@ def actor_report(
         "updates_planned": planned,
         "drift": drift,
         "refreshes": list(refreshes),
+        "refused_refreshes": list(refused_refreshes),
         "critic_gate": None if critic_gate is None else dict(critic_gate),
         "clean_up_to_kl": max(
             (entry["kl"] for entry in clean if "kl" in entry), default=NOT_MEASURED if clean else None
@@ -162,6 +166,8 @@ def actor_page(report: Mapping[str, Any]) -> str:
         kl += f" No check found its steps off up to a KL of {report['clean_up_to_kl']:.4f}."
     if report["refreshes"]:
         kl += f" The critic was made anew in {', '.join(report['refreshes'])}."
+    if report["refused_refreshes"]:
+        kl += f" No critic could be made anew in {', '.join(report['refused_refreshes'])}."
     return page(
         "Actor", [Section("Does the critic still know the actor?", (*opening, Text(words + kl), *blocks))]
     )

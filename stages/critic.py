@@ -119,7 +119,7 @@ def make(start: Start) -> None:
             labels_digest=start.inputs["labels"].content_digest,
             splitter=SPLITTER,
             families=(family,),
-            contexts=tuple(sorted({label.context for label in data.labels})),
+            contexts=data.contexts,
             reward=REWARD,
             gamma=1.0,
             temperature=first.temperature,

@@ -36,6 +36,7 @@ class Data:
         first: a labelled rollout; all were sampled alike.
         clusters: companies of each part.
         num_rollouts: labelled ones of each part.
+        contexts: of the states that move the weights.
         num_continued: continuations that are fitted as well; 0 without `critic.fit_continuations`.
         fit: rows that move the weights.
         validation: states of `validate` that decide convergence.
@@ -48,6 +49,7 @@ class Data:
     first: Rollout
     clusters: dict[str, int]
     num_rollouts: dict[str, int]
+    contexts: tuple[str, ...]
     num_continued: int
     fit: list[TrainingRow]
     validation: HeldOut
@@ -159,6 +161,7 @@ def data_from(
         first=rollouts[0],
         clusters={part: len({tasks[r.task_id].cluster for r in own}) for part, own in members.items()},
         num_rollouts={part: len(own) for part, own in members.items()},
+        contexts=tuple(sorted({label.context for label in (*fitted, *later)})),
         num_continued=len({label.rollout_id for label in later}),
         fit=critic_rows(
             members["fit"],

@@ -205,12 +205,12 @@ def make(start: Start) -> None:
     """Plays the audit, a shard of tasks at a time, then measures and judges."""
     settings: CriticReport = start.config.critic_report
     # Before the plan, so that what is refused here leaves nothing half done under wrong settings.
-    contract, _ = read_contract(start.inputs["critic"].path("critic"))
+    contract, _ = read_contract(start.inputs["critic"].path("critic"), with_files=False)
     if settings.guided and "guided" not in contract.contexts:
         raise ConfigError(
             "critic_report.guided = true, but the critic was fitted on bare states alone, so its values "
-            "after feedback mean nothing. Next: critic_report.guided=false, or labels of such states "
-            "(rollouts.chain.num_attempts above 1, labels.guided_share above 0) and make critic"
+            "after feedback mean nothing. Next: critic_report.guided=false, or rollouts of several attempts "
+            "(rollouts.chain.num_attempts), then labels and critic of them"
         )
     tasks = audit_tasks(start)
     fitted = fitted_rollouts(start, settings.fit_tasks)

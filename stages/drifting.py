@@ -16,6 +16,7 @@ import numpy as np
 from critics.audit import AuditData
 from critics.drift import (
     Correction,
+    FreeCheck,
     fit_correction,
     free_check,
     is_measured,
@@ -79,6 +80,7 @@ class Watch:
             "wants_refresh": False,
             "refreshed": None,
             "refresh_runs": [],
+            "refused_runs": [],
             "adv_rmse": None,
             "kls": [],  # of the last updates, measured as each began
             "kl": 0.0 if has_kl else None,  # `recent_kl` of them; None: not measured
@@ -220,24 +222,33 @@ class Watch:
         off = level_is_off(
             check, max_bias=limits.max_bias, min_slope=limits.min_slope, max_slope=limits.max_slope
         )
-        undo = Correction(self.state["slope"], self.state["shift"]).undo
-        frozen = [undo(values[r.rollout_id]).tolist() for r in bare]
-        recent = [*self.state["recent"], [frozen, rewards]][-REFIT_ITERATIONS:]
-        self.state = self.state | {"recent": recent}
+        if limits.recalibrate:
+            self._remember([values[r.rollout_id] for r in bare], rewards)
         if off and limits.recalibrate:
-            fitted = fit_correction(
-                [np.array(v) for of, _ in recent for v in of], [r for _, of in recent for r in of]
-            )
-            self.state = self.state | {"slope": fitted.slope, "shift": fitted.shift}
-            self._start.say(
-                f"drift: bias {check.bias.value:+.3f}, slope {check.slope.value:.2f}; the "
-                f"critic is recalibrated from the next iteration on (slope {fitted.slope:.2f}, shift "
-                f"{fitted.shift:+.2f}, fitted to the last {len(recent)})"
-            )
+            self._refit(check)
         found = {"rollouts": check.num_rollouts, "skill": check.skill, "auroc": check.auroc, "level_off": off}
         found |= in_use
         known = {f"critic_drift/{name}": float(x) for name, x in found.items() if math.isfinite(x)}
         return known | _metrics({"bias": check.bias, "slope": check.slope})
+
+    def _remember(self, values: Sequence[np.ndarray], rewards: list[float]) -> None:
+        """Keeps an iteration's values, as they were frozen, for refits."""
+        undo = Correction(self.state["slope"], self.state["shift"]).undo
+        recent = [*self.state["recent"], [[undo(v).tolist() for v in values], rewards]]
+        self.state = self.state | {"recent": recent[-REFIT_ITERATIONS:]}
+
+    def _refit(self, check: FreeCheck) -> None:
+        """Corrects level and slope from the next iteration on, as the remembered ones say."""
+        recent = self.state["recent"]
+        fitted = fit_correction(
+            [np.array(v) for of, _ in recent for v in of], [r for _, of in recent for r in of]
+        )
+        self.state = self.state | {"slope": fitted.slope, "shift": fitted.shift}
+        self._start.say(
+            f"drift: bias {check.bias.value:+.3f}, slope {check.slope.value:.2f}; the critic is recalibrated "
+            f"from the next iteration on (slope {fitted.slope:.2f}, shift {fitted.shift:+.2f}, fitted to the "
+            f"last {len(recent)})"
+        )
 
     def check(self, rollouts: Sequence[Rollout], num_updates: int) -> dict[str, Any]:
         """Returns the paid check of what `play` sampled, and takes the step weight away if steps are off."""
@@ -287,11 +298,24 @@ class Watch:
         """Takes over a critic that was made for the present actor; alpha returns if its gate passed.
 
         Args:
-            run_dir: the refreshing run.
+            run_dir: the refreshing run; one that ended without a verdict leaves the critic as it is.
             policy_digest: of the actor that it was made for.
             tokenizer_digest: of the actor.
         """
-        gate = gate_of(run_dir)
+        gate, name = gate_of(run_dir), str(run_dir.relative_to(self._start.run_dir.resolve()))
+        self.state = self.state | {
+            "clean_checks": 0,
+            "steps_off": True,
+            "refreshes": self.state["refreshes"] + 1,
+            "wants_refresh": False,
+        }
+        if gate is None:
+            self.state = self.state | {"refused_runs": [*self.state["refused_runs"], name]}
+            self._start.say(
+                f"drift: no critic can be made of what this actor plays ({name}, whose message is above); "
+                "the step weight stays 0"
+            )
+            return
         critic = load_critic(self._start.config, run_dir / "critic" / "critic")
         check_made_for(
             critic,
@@ -301,20 +325,16 @@ class Watch:
             label_policy_digest=policy_digest,
         )
         self.critic = critic
-        name = str(run_dir.relative_to(self._start.run_dir.resolve()))
         self.state = self.state | {
             "slope": 1.0,
             "shift": 0.0,
             "recent": [],
-            "clean_checks": 0,
             "steps_off": not gate_allows(
                 gate, self._actor.model_copy(update={"on_weak_critic": "group_only"})
             ),
-            "refreshes": self.state["refreshes"] + 1,
             "refreshed": name,
             "refresh_runs": [*self.state["refresh_runs"], name],
             "adv_rmse": gate["adv_rmse"] or 0.0,
-            "wants_refresh": False,
         }
         self._start.say(f"drift: the critic was refreshed; its gate says {gate['verdict']}")
 

@@ -31,6 +31,9 @@ ROOT = Path(__file__).resolve().parents[1]
 def refresh(start: Start, trainer: Trainer, player: Player, iteration: int) -> Path:
     """Returns the folder of a run whose critic was made and judged for the trainer's present weights.
 
+    If a stage refuses what this actor plays for its quality, the run ends there and has no verdict: from
+    rollouts that all end alike nothing can be learned, and no repetition would change that.
+
     Args:
         start: of the actor stage.
         trainer: of the actor.
@@ -38,7 +41,7 @@ def refresh(start: Start, trainer: Trainer, player: Player, iteration: int) -> P
         iteration: before which it is made.
 
     Raises:
-        ArtifactError: a stage of it failed; what it made stays.
+        ArtifactError: a stage of it failed otherwise; what it made stays.
         StopRequested: asked to stop; the same call goes on from what was made.
     """
     home = start.run_dir.resolve() / "refresh"
@@ -57,11 +60,13 @@ def refresh(start: Start, trainer: Trainer, player: Player, iteration: int) -> P
         command = [sys.executable, "-m", f"stages.{stage}", str(config)]
         done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
         start.stop_if_asked()  # a scheduler tells all processes; then the stage has stopped as well
+        if done.returncode == ExitCode.QUALITY:
+            break
         if done.returncode:
             raise ArtifactError(
                 f"the refresh of the critic before iteration {iteration} ended with {done.returncode} in its "
                 f"stage {stage}, run {home / name}; its message is above. Next: remove the cause, then the "
-                "same command goes on; or set actor.drift.refresh to never",
+                "same command goes on",
                 code=exit_code(done.returncode),
             )
     return home / name
@@ -86,7 +91,7 @@ def refresh_settings(settings: dict[str, Any], home: Path, name: str, policy: Pa
     return changed
 
 
-def gate_of(run_dir: Path) -> dict[str, Any]:
-    """Returns the verdict on a refreshed critic."""
-    gate: dict[str, Any] = json.loads((run_dir / "critic_report" / "gate.json").read_text("utf-8"))
-    return gate
+def gate_of(run_dir: Path) -> dict[str, Any] | None:
+    """Returns the verdict on a refreshed critic; None if its run ended before there was one."""
+    path = run_dir / "critic_report" / "gate.json"
+    return json.loads(path.read_text("utf-8")) if path.exists() else None

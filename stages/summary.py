@@ -14,13 +14,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
+from pipeline import ledger
 from pipeline.artifacts import Artifact
 from pipeline.cli import MAIN_CHAIN
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ConfigError
+from pipeline.manifest import read_manifest
+from pipeline.schema import read_parquet
+from pipeline.tables import ROLLOUTS
 from pipeline.tracking import read_metrics
 from stages.settings import Config
 
@@ -72,13 +77,26 @@ def critic_of(audit: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def sampled_in(artifacts: Iterable[Artifact]) -> dict[str, int]:
-    """Returns how many rollouts and tokens some stages have sampled."""
-    columns = [artifact.table("rollouts").column("loss_mask").combine_chunks() for artifact in artifacts]
+def sampled_in(tables: Iterable[pa.Table]) -> dict[str, int]:
+    """Returns how many rollouts, and tokens of them, some tables of sampled rollouts hold."""
+    columns = [table.column("loss_mask").combine_chunks() for table in tables]
     return {
         "rollouts": sum(map(len, columns)),
         "tokens": sum(int(masks.flatten().to_numpy().sum()) for masks in columns),
     }
+
+
+def sampled_until_refused(run_dir: Path) -> list[pa.Table]:
+    """Returns what a refresh sampled that gave no critic: rollouts, and labels as far as they came.
+
+    Raises:
+        ArtifactError: the run is gone.
+    """
+    tables, labels = [Artifact.open(run_dir, "rollouts").table("rollouts")], run_dir / "labels"
+    if read_manifest(labels):
+        return [*tables, Artifact.open(run_dir, "labels").table("rollouts")]
+    shards = ledger.read(labels)[0].values()
+    return tables + [read_parquet(labels / shard.files["rollouts"]["path"], ROLLOUTS) for shard in shards]
 
 
 def budget_of(run_dir: Path, artifacts: dict[str, Artifact]) -> dict[str, Any]:
@@ -89,11 +107,21 @@ def budget_of(run_dir: Path, artifacts: dict[str, Artifact]) -> dict[str, Any]:
     Raises:
         ArtifactError: a run of a refresh is gone, so that nobody knows what it cost.
     """
-    by_stage = {name: sampled_in([artifacts[name]]) for name in SAMPLING if name in artifacts}
+    by_stage = {
+        name: sampled_in([artifacts[name].table("rollouts")]) for name in SAMPLING if name in artifacts
+    }
     refreshes = artifacts["actor"].report.get("refreshes", [])
-    if refreshes:
+    refused = artifacts["actor"].report.get("refused_refreshes", [])
+    if refreshes or refused:
         by_stage["refresh"] = sampled_in(
-            Artifact.open(run_dir / refresh, stage) for refresh in refreshes for stage in REFRESHED
+            [
+                *(
+                    Artifact.open(run_dir / refresh, stage).table("rollouts")
+                    for refresh in refreshes
+                    for stage in REFRESHED
+                ),
+                *(table for refresh in refused for table in sampled_until_refused(run_dir / refresh)),
+            ]
         )
     return {
         "tokens": sum(stage["tokens"] for stage in by_stage.values()),

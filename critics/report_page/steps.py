@@ -51,7 +51,7 @@ def siblings_section(report: Mapping[str, Any]) -> Section:
         names = {
             "sibling_chance": "a blind choice",
             "sibling_top1": "this critic",
-            "sibling_reference": f"{found['reference_size']} continuations",
+            "sibling_reference": f"continuations (K = {found['reference_size']})",
         }
         values = [found[name] for name in names]
         middle, *bounds = bounded(values)

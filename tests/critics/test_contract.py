@@ -117,6 +117,7 @@ def test_a_changed_file_or_contract_is_refused(frozen, tmp_path) -> None:
     weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(ArtifactError, match="SHA-256"):
         read_contract(folder)
+    assert read_contract(folder, with_files=False)[1] == frozen[2]
     weights.write_bytes(whole)
     read_contract(folder)
     path = folder / CONTRACT

@@ -494,6 +494,23 @@ def test_a_damaged_checkpoint_is_skipped_with_a_log_line(data: Path) -> None:
     assert "checkpoint skipped" in log
 
 
+def test_of_two_checkpoints_of_one_update_the_later_is_the_newest(data: Path) -> None:
+    """As after an iteration without an update: its state differs, its weights do not."""
+    seen: list[Any] = []
+
+    def make(start: Start) -> None:
+        start.plan([["a"]], unit="items")
+        for number in range(12):
+            start.checkpoints.save(7, lambda f: (f / "w").write_text("weights"), {"number": number})
+            latest = start.checkpoints.latest()
+            assert latest is not None
+            seen.append(latest[1]["number"])
+        start.finish(done=1)
+
+    assert run_stage(Stage("s", 1, lambda config: (), (), make), toy.ToyConfig, [str(data / "c.yaml")]) == 0
+    assert seen == list(range(12))
+
+
 def test_output_names_of_the_runner_are_refused_and_unwritten_ones_noticed(data: Path) -> None:
     def make(start: Start) -> None:
         start.plan([["a"]], unit="items")

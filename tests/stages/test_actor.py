@@ -225,6 +225,26 @@ def test_updates_that_find_nothing_to_train_on_end_the_run(
     assert "3 updates running had nothing to train on" in capsys.readouterr().err
 
 
+def test_updates_without_anything_to_train_on_are_counted_across_a_stop(
+    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stages.actor.Batch, "parts", lambda batch, num, seed: [[] for _ in range(num)])
+    collect = stages.actor.collect
+
+    def asked_to_stop(start: Any, *arguments: Any) -> Any:
+        if arguments[-1] == 1:  # the iteration; there are two, of two updates each
+            os.kill(os.getpid(), signal.SIGTERM)
+        return collect(start, *arguments)
+
+    lab = chain.copy(tmp_path / "lab", *CRITIC)
+    two = "actor.updates_per_iteration=2"
+    with monkeypatch.context() as patch:
+        patch.setattr(stages.actor, "collect", asked_to_stop)
+        assert lab.start("actor", two) == 75
+    assert lab.start("actor", two) == 4
+    assert "iteration 1: 3 updates running had nothing to train on" in capsys.readouterr().err
+
+
 def test_an_environment_that_fails_too_often_is_refused(chain: Any) -> None:
     rollouts = (chain.rollouts("rollouts") * 2)[:50]
     ungraded = [replace(rollout, reward=None) for rollout in rollouts[:2]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import stages.actor
+import stages.refreshing
 from critics.drift import fit_correction
 from critics.logistic import logit, sigmoid
 from pipeline.artifacts import Artifact
@@ -295,8 +297,11 @@ def test_the_report_shows_the_curve_and_says_what_was_found() -> None:
     assert "nothing to watch" in actor_page(actor_report([{"iteration": 0, "rollouts/count": 1.0}], 1, 1))
 
 
-def test_an_actor_is_watched_and_its_checks_are_kept_with_its_rollouts(chain: Any, tmp_path: Any) -> None:
+def test_an_actor_is_watched_and_its_checks_are_kept_with_its_rollouts(
+    chain: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lab = chain.copy(tmp_path / "lab", *CRITIC)
+    monkeypatch.setattr(Watch, "whose_values", "critic slope=2.0 shift=0.5")
     drift = ["paid_every=1", "states=6", "num_continuations=2", "sibling_sets=2", "refresh=never"]
     assert lab.start("actor", *(f"actor.drift.{setting}" for setting in drift)) == 0
     looks = [m for m in read_metrics(lab.run_dir / "actor" / "metrics.jsonl") if "rollouts/count" in m]
@@ -307,8 +312,78 @@ def test_an_actor_is_watched_and_its_checks_are_kept_with_its_rollouts(chain: An
         r for r in lab.rollouts("actor") if r.rollout_id != rollout_id(r.group_id, r.attempt, r.draw)
     ]
     assert len(continued) >= 12
+    assert set(lab.artifact("actor").table("values")["critic"].to_pylist()) == {Watch.whose_values}
     assert {r.iteration for r in continued} == {1}
     assert (lab.run_dir / "actor" / "report.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("verdict", ["PASS", "FAIL", None])
+def test_what_a_refresh_found_decides_and_nothing_of_the_old_critic_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: str | None
+) -> None:
+    """None: no critic could be made of what the actor plays, and the old one stays without weight."""
+    watch, new = watch_of(FakeCritic(shift=-1.0)), FakeCritic()
+    watch._start.run_dir = tmp_path
+    rollouts = rollouts_of(400)
+    watch.look(rollouts, given(watch, rollouts))
+    before = watch.state = watch.state | {"steps_off": True, "wants_refresh": True}
+    assert before["recent"]
+    assert before["shift"] != 0
+    monkeypatch.setattr("stages.drifting.load_critic", lambda *_: new)
+    monkeypatch.setattr("stages.drifting.check_made_for", lambda *_, **__: None)
+    run = tmp_path / "refresh" / "00003-abc"
+    if verdict is not None:
+        (run / "critic_report").mkdir(parents=True)
+        reasons = [] if verdict == "PASS" else ["ev_within"]
+        gate = {"verdict": verdict, "reasons": reasons, "contexts": ["bare", "guided"], "adv_rmse": 0.07}
+        (run / "critic_report" / "gate.json").write_text(json.dumps(gate))
+    watch.refreshed(run, "policy", "tokenizer")
+    after = watch.state
+    assert not watch.wants_refresh
+    assert not watch.may_refresh
+    assert after["steps_off"] is (verdict != "PASS")
+    assert watch.credit(CREDIT).alpha == (0.5 if verdict == "PASS" else 0)
+    lists = (after["refresh_runs"], after["refused_runs"])
+    if verdict is None:
+        assert lists == ([], ["refresh/00003-abc"])
+        assert (watch.critic.shift, after["shift"], after["recent"]) == (
+            -1.0,
+            before["shift"],
+            before["recent"],
+        )
+    else:
+        assert lists == (["refresh/00003-abc"], [])
+        assert (watch.critic, after["slope"], after["shift"], after["recent"]) == (new, 1, 0, [])
+        assert after["adv_rmse"] == 0.07
+
+
+@pytest.mark.parametrize(("code", "stages_run"), [(4, 4), (0, 6)])
+def test_a_refresh_ends_at_the_stage_that_refuses_for_quality(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, stages_run: int
+) -> None:
+    """Its actor may succeed at everything, which leaves a critic nothing to learn: no cause to stop it."""
+    ran: list[str] = []
+
+    def run(command: list[str], **_: Any) -> Any:
+        ran.append(command[2].removeprefix("stages."))
+        return SimpleNamespace(returncode=code if ran[-1] == "labels" else 0)
+
+    monkeypatch.setattr("stages.refreshing.subprocess.run", run)
+    monkeypatch.setattr("stages.refreshing.serve_folder", lambda *_: None)
+    start: Any = SimpleNamespace(run_dir=tmp_path, config=Config(), stop_if_asked=lambda: None)
+    engine = SimpleNamespace(policy_digest="0123456789", sleep=lambda: None)
+    trainer: Any = SimpleNamespace(export=lambda folder: None, offload=lambda: None)
+    player: Any = SimpleNamespace(engine=engine, tokenizer=None)
+    folder = stages.refreshing.refresh(start, trainer, player, 3)
+    assert folder == tmp_path / "refresh" / "00003-01234567"
+    assert ran == list(CRITIC[:stages_run])
+
+
+def test_where_nothing_is_recalibrated_nothing_is_remembered_for_it() -> None:
+    watch, rollouts = watch_of(FakeCritic(shift=-1.0), recalibrate=False), rollouts_of(400)
+    assert watch.look(rollouts, given(watch, rollouts))["critic_drift/level_off"] == 1
+    assert watch.state["recent"] == []
+    assert watch.state["shift"] == 0
 
 
 def test_an_iteration_that_is_off_is_refitted_together_with_those_before_it() -> None:
