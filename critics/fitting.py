@@ -161,18 +161,17 @@ def fit(
 
 
 def check_enough(fit_rows: Sequence[TrainingRow], validation: HeldOut) -> None:
-    """Raises ArtifactError, code QUALITY, if there is nothing to fit, or nothing to judge convergence on.
+    """Raises ArtifactError if there is nothing to fit, or nothing to judge convergence on.
 
-    That takes 2 tasks, and samples that do not all end alike: any values fit such samples once their level
-    is right, so a fit would seem to have converged whatever it had learned.
+    That takes 2 tasks, and samples that do not all end alike (else with code QUALITY): any values fit such
+    samples once their level is right, so a fit would seem to have converged whatever it had learned.
     """
     num_tasks = len(set(validation.task_id.tolist()))
     if not fit_rows or num_tasks < 2:
         raise ArtifactError(
             f"{len(fit_rows)} labelled rollouts to fit and {num_tasks} validation tasks with a sampled "
             "state; at least 1 and 2 are needed. Next: more labels (labels.max_states), tasks of more "
-            "companies (tasks.num_companies), or other critic.fit_share and critic.validate_share",
-            code=ExitCode.QUALITY,
+            "companies (tasks.num_companies), or other critic.fit_share and critic.validate_share"
         )
     won, sampled = int(validation.num_success.sum()), int(validation.num_samples.sum())
     if won in (0, sampled):

@@ -21,7 +21,7 @@ from critics.rows import critic_rows, num_states, state_weight
 from critics.rules import OUTCOME_TURNS
 from critics.schedule import learning_rate, rows_of_update, schedule
 from critics.targets import continued_labels
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, ExitCode
 from pipeline.stopping import StopRequested
 from pipeline.training.torch import TorchTrainer
 from pipeline.types import Label, Step
@@ -398,8 +398,9 @@ def test_a_validation_that_any_values_would_fit_is_refused(tiny_trunk, world, wo
     """Its Brier would fall to nothing at the first look, and every later one would gain nothing."""
     rows, validation = world
     alike = replace(validation, num_success=won * validation.num_samples)
-    with pytest.raises(ArtifactError, match=f"samples of the .* validation tasks {said};"):
+    with pytest.raises(ArtifactError, match=f"samples of the .* validation tasks {said};") as told:
         fit(trainer_of(tiny_trunk), rows, alike, Settings(), seed=0, keep=lambda i: None)
+    assert told.value.code == ExitCode.QUALITY  # a refresh then goes on without a critic
 
 
 def test_the_loss_of_a_fit_is_the_one_that_was_asked_for(tiny_trunk, world) -> None:

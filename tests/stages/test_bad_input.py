@@ -397,8 +397,8 @@ def test_guided_states_are_not_audited_of_a_critic_that_was_fitted_on_bare_ones(
 ) -> None:
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels", "critic")
 
-    def of_bare_states(folder: Path) -> tuple[Contract, str]:
-        contract, digest = read_contract(folder)
+    def of_bare_states(folder: Path, **options: bool) -> tuple[Contract, str]:
+        contract, digest = read_contract(folder, **options)
         return dataclasses.replace(contract, contexts=("bare",)), digest
 
     monkeypatch.setattr("stages.critic_report.read_contract", of_bare_states)
