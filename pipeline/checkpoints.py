@@ -101,9 +101,9 @@ class Checkpoints:
     def _newest_first(self) -> list[Path]:
         if not self.folder.is_dir():
             return []
-        return sorted(
-            (p for p in self.folder.iterdir() if p.name.startswith("u") and p.is_dir()), reverse=True
-        )
+        found = (p for p in self.folder.iterdir() if p.name.startswith("u") and p.is_dir())
+        # Those of before saves were counted have no number, and come first of their update.
+        return sorted(found, key=lambda p: (p.name[:9], p.name.count("-"), p.name), reverse=True)
 
     def _remove_others(self, saved: Path) -> None:
         """Keeps what was saved and the newest sound ones before it; others are old, damaged or unfinished."""

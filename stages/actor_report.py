@@ -54,7 +54,7 @@ def actor_report(
         num_updates: taken.
         planned: asked for.
         refreshes: runs that made its critic anew, as folders of the actor's run.
-        refused_refreshes: those that could not, since nothing can be learned from what it plays.
+        refused_refreshes: those that could not, for the quality of what it plays or of the fit.
         critic_gate: `stages.refusals.stamp_of` the critic that it began with; None without a critic.
 
     Returns:

@@ -193,7 +193,7 @@ def remove_kept(kept: Path, final: Path) -> None:
 
 STAGE = Stage(
     name="critic",
-    code_version=11,
+    code_version=12,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels"),
     # Labels of td_lambda are the same for every decay; the targets that are made from them are not.
     sections=("critic", "training", "tasks.environment", "labels.td_lam"),

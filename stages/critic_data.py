@@ -17,7 +17,7 @@ from critics.rows import critic_rows
 from critics.rules import BOOTSTRAPPED, RULES
 from critics.splits import parts_of
 from critics.targets import continued_labels
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, ExitCode
 from pipeline.runner import Start
 from pipeline.tables import labels_from, rollouts_from, tasks_from
 from pipeline.training import TrainingRow
@@ -219,7 +219,7 @@ def ranked_of(
         made: the labels stage's settings.
 
     Raises:
-        ArtifactError: they are to be ranked and there are none.
+        ArtifactError: code QUALITY, they are to be ranked and there are none.
     """
     if not (weight := settings.rank_weight):
         return ()
@@ -228,6 +228,7 @@ def ranked_of(
         raise ArtifactError(
             f"critic.rank_weight = {weight}, and no sibling set of the fitting companies has two steps that "
             "are clearly apart. Next: more labels.sibling_sets or labels.sibling_continuations, or "
-            "critic.rank_weight 0"
+            "critic.rank_weight 0",
+            code=ExitCode.QUALITY,
         )
     return tuple(sets)

@@ -24,7 +24,7 @@ from critics.report import build_report
 from critics.report_page import report_page
 from env.catalog import ENVIRONMENTS
 from env.chains import Chains, plan_groups
-from pipeline.errors import ArtifactError, ConfigError, ExitCode
+from pipeline.errors import ArtifactError, ExitCode
 from pipeline.ids import seed_of
 from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_table, steps_table, values_table
@@ -197,7 +197,7 @@ def check_audited(audit: AuditData, rollouts: Sequence[Rollout]) -> None:
             else "Next: remove what the environment fails at (env_status in critic_report/shards/rollouts), "
             "then make critic_report SET=--repair, which tries those tasks again"
         ),
-        code=ExitCode.ARTIFACT if idle else ExitCode.FAILED_ITEMS,
+        code=ExitCode.QUALITY if idle else ExitCode.FAILED_ITEMS,
     )
 
 
@@ -207,10 +207,11 @@ def make(start: Start) -> None:
     # Before the plan, so that what is refused here leaves nothing half done under wrong settings.
     contract, _ = read_contract(start.inputs["critic"].path("critic"), with_files=False)
     if settings.guided and "guided" not in contract.contexts:
-        raise ConfigError(
+        raise ArtifactError(
             "critic_report.guided = true, but the critic was fitted on bare states alone, so its values "
             "after feedback mean nothing. Next: critic_report.guided=false, or rollouts of several attempts "
-            "(rollouts.chain.num_attempts), then labels and critic of them"
+            "(rollouts.chain.num_attempts), then labels and critic of them",
+            code=ExitCode.QUALITY,
         )
     tasks = audit_tasks(start)
     fitted = fitted_rollouts(start, settings.fit_tasks)

@@ -312,8 +312,8 @@ class Watch:
         if gate is None:
             self.state = self.state | {"refused_runs": [*self.state["refused_runs"], name]}
             self._start.say(
-                f"drift: no critic can be made of what this actor plays ({name}, whose message is above); "
-                "the step weight stays 0"
+                f"drift: no critic could be made of what this actor plays ({name}, whose message is above); "
+                "the step weight is 0 from now on"
             )
             return
         critic = load_critic(self._start.config, run_dir / "critic" / "critic")

@@ -31,8 +31,8 @@ ROOT = Path(__file__).resolve().parents[1]
 def refresh(start: Start, trainer: Trainer, player: Player, iteration: int) -> Path:
     """Returns the folder of a run whose critic was made and judged for the trainer's present weights.
 
-    If a stage refuses what this actor plays for its quality, the run ends there and has no verdict: from
-    rollouts that all end alike nothing can be learned, and no repetition would change that.
+    If a stage of it ends with code QUALITY, the run ends there and has no verdict: from rollouts that all end
+    alike nothing can be learned, and a fit that diverged would diverge again.
 
     Args:
         start: of the actor stage.

@@ -95,6 +95,8 @@ def sampled_until_refused(run_dir: Path) -> list[pa.Table]:
     tables, labels = [Artifact.open(run_dir, "rollouts").table("rollouts")], run_dir / "labels"
     if read_manifest(labels):
         return [*tables, Artifact.open(run_dir, "labels").table("rollouts")]
+    if not labels.is_dir():
+        raise ArtifactError(f"{labels} is missing, so nobody knows what this refresh cost")
     shards = ledger.read(labels)[0].values()
     return tables + [read_parquet(labels / shard.files["rollouts"]["path"], ROLLOUTS) for shard in shards]
 

@@ -429,6 +429,14 @@ def test_design_has_the_drift_s_committed_figures() -> None:
         "is {0:.3f} as they were, {1:.3f} refitted to one iteration, {3:.3f} to three "
         "and {5:.3f} to five".format(*(results["refitted"].get(str(i), 0) for i in range(6))),
     )
+    stale, half = results["held"]["stale"], [(e["bias_high"] - e["bias_low"]) / 2 for e in (far[0], far[-1])]
+    bounds = [stale[f"sign_agreement{side}"] for side in ("", "_low", "_high")]
+    said += (
+        "signs agree in {:.2f} [{:.2f}, {:.2f}]".format(*bounds),
+        f"differs by {abs(far[-1]['bias'] - far[0]['bias']):.2f} between the first iteration and the last, "
+        f"which are known to {half[0]:.2f} and {half[1]:.2f}",
+        f"in {sum(abs(entry['bias']) > 0.1 for entry in far)} of the 24 it was more than .1",
+    )
     told = " ".join(design.split())
     for text in said:
         assert re.sub(r"(?<!\d)0\.", ".", text) in told, text

@@ -402,7 +402,7 @@ def test_guided_states_are_not_audited_of_a_critic_that_was_fitted_on_bare_ones(
         return dataclasses.replace(contract, contexts=("bare",)), digest
 
     monkeypatch.setattr("stages.critic_report.read_contract", of_bare_states)
-    assert lab.start("critic_report") == 2
+    assert lab.start("critic_report") == 4
     assert "critic_report.guided = true, but the critic was fitted on bare states" in capsys.readouterr().err
     assert not (lab.run_dir / "critic_report" / "plan.json").exists()
     assert lab.start("critic_report", "critic_report.guided=false", "--dry-run") == 0

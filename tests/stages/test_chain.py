@@ -310,8 +310,9 @@ def test_what_a_refresh_sampled_counts_in_the_budget(chain: Any, tmp_path: Path)
         assert found["by_stage"]["refresh"]["rollouts"] == len(paid)
         unfinish(tmp_path / name / "labels")
     shutil.rmtree(tmp_path / name / "labels")
-    with pytest.raises(ArtifactError, match="labels is missing"):
-        budget_of(tmp_path, {"actor": actor})  # type: ignore[dict-item]
+    for of in (actor, refused):
+        with pytest.raises(ArtifactError, match="labels is missing"):
+            budget_of(tmp_path, {"actor": of})  # type: ignore[dict-item]
 
 
 def test_first_try_and_feedback_measures_follow_from_the_rollouts(chain: Any) -> None:

@@ -30,7 +30,7 @@ def ungraded(rollouts: list[Any]) -> list[Any]:
     [
         (ungraded_continuations, 5, "8 bare rollouts 8 could be graded and 8 have a step", "SET=--repair"),
         (ungraded, 5, "8 bare rollouts 0 could be graded and 8 have a step; of 0 cont", "SET=--repair"),
-        (without_steps, 3, "8 bare rollouts 8 could be graded and 0 have a step; of 0 cont", "make sft"),
+        (without_steps, 4, "8 bare rollouts 8 could be graded and 0 have a step; of 0 cont", "make sft"),
     ],
 )
 def test_an_audit_without_a_usable_state_names_the_cause(

@@ -326,7 +326,7 @@ def test_what_a_refresh_found_decides_and_nothing_of_the_old_critic_stays(
     watch._start.run_dir = tmp_path
     rollouts = rollouts_of(400)
     watch.look(rollouts, given(watch, rollouts))
-    before = watch.state = watch.state | {"steps_off": True, "wants_refresh": True}
+    before = watch.state = watch.state | {"steps_off": verdict is not None, "wants_refresh": True}
     assert before["recent"]
     assert before["shift"] != 0
     monkeypatch.setattr("stages.drifting.load_critic", lambda *_: new)
