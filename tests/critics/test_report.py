@@ -249,7 +249,7 @@ def test_the_page_draws_siblings_and_probes_and_says_what_was_fitted(audit) -> N
     for words in (
         "best next step named",
         "a blind choice",
-        "4 continuations",
+        "continuations (K = 4)",
         "Of two clearly different next steps it prefers the better",
         "change of the value",
         "corrupted_step (40)",
