@@ -87,18 +87,22 @@ def sampled_in(tables: Iterable[pa.Table]) -> dict[str, int]:
 
 
 def sampled_until_refused(run_dir: Path) -> list[pa.Table]:
-    """Returns what a refresh sampled that gave no critic: rollouts, and labels as far as they came.
+    """Returns what a refresh sampled that gave no critic: stage by stage, as far as each came.
 
     Raises:
         ArtifactError: the run is gone.
     """
-    tables, labels = [Artifact.open(run_dir, "rollouts").table("rollouts")], run_dir / "labels"
-    if read_manifest(labels):
-        return [*tables, Artifact.open(run_dir, "labels").table("rollouts")]
-    if not labels.is_dir():
-        raise ArtifactError(f"{labels} is missing, so nobody knows what this refresh cost")
-    shards = ledger.read(labels)[0].values()
-    return tables + [read_parquet(labels / shard.files["rollouts"]["path"], ROLLOUTS) for shard in shards]
+    tables = [Artifact.open(run_dir, REFRESHED[0]).table("rollouts")]
+    if not (run_dir / REFRESHED[1]).is_dir():  # it refuses nothing before it has a folder
+        raise ArtifactError(f"{run_dir / REFRESHED[1]} is missing, so nobody knows what this refresh cost")
+    for stage in REFRESHED[1:]:
+        folder = run_dir / stage
+        if read_manifest(folder):
+            tables.append(Artifact.open(run_dir, stage).table("rollouts"))
+        else:
+            shards = ledger.read(folder)[0].values()
+            tables += [read_parquet(folder / s.files["rollouts"]["path"], ROLLOUTS) for s in shards]
+    return tables
 
 
 def budget_of(run_dir: Path, artifacts: dict[str, Artifact]) -> dict[str, Any]:

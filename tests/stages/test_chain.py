@@ -275,12 +275,12 @@ def test_the_summary_names_what_it_must_and_only_adds_detail(chain: Any) -> None
     assert (chain.run_dir / "summary.html").read_text().startswith("<!doctype html>")
 
 
-def unfinish(labels: Path) -> None:
-    """Makes labels into what a stage is that sampled one shard, and then refused the labels for quality."""
-    (labels / "manifest.json").unlink(missing_ok=True)
-    shutil.rmtree(labels / "_ledger")
+def unfinish(stage: Path) -> None:
+    """Makes of a stage what one is that sampled a shard, and then refused it for quality."""
+    (stage / "manifest.json").unlink(missing_ok=True)
+    shutil.rmtree(stage / "_ledger")
     facts = {"path": "rollouts.parquet", "rows": 0, "bytes": 0, "sha256": ""}
-    ledger.append(labels, ledger.Entry(0, 0, {"rollouts": facts}, done=0))
+    ledger.append(stage, ledger.Entry(0, 0, {"rollouts": facts}, done=0))
 
 
 def test_what_a_refresh_sampled_counts_in_the_budget(chain: Any, tmp_path: Path) -> None:
@@ -299,16 +299,19 @@ def test_what_a_refresh_sampled_counts_in_the_budget(chain: Any, tmp_path: Path)
         "tokens": 2 * sum(r.num_trainable_tokens for r in again),
     }
     assert found["rollouts"] == 2 * len(again) + len(own)
-    # One that gave no critic cost its rollouts, and labels: all of them, or as far as they came.
+    # One that gave no critic cost its rollouts, and labels and audit as far as they came.
     refused = SimpleNamespace(
         report={"updates": 3, "refreshes": [], "refused_refreshes": [name]},
         table=chain.artifact("actor").table,
     )
-    paid = [r for stage in ("rollouts", "labels") for r in chain.rollouts(stage)]
-    for _ in range(2):
+    for stage in ("critic_report", "labels"):
         found = budget_of(tmp_path, {"actor": refused})  # type: ignore[dict-item]
-        assert found["by_stage"]["refresh"]["rollouts"] == len(paid)
-        unfinish(tmp_path / name / "labels")
+        assert found["by_stage"]["refresh"]["rollouts"] == len(again)
+        unfinish(tmp_path / name / stage)
+    shutil.rmtree(tmp_path / name / "critic_report")  # refused before
+    found = budget_of(tmp_path, {"actor": refused})  # type: ignore[dict-item]
+    paid = [r for stage in ("rollouts", "labels") for r in chain.rollouts(stage)]
+    assert found["by_stage"]["refresh"]["rollouts"] == len(paid)
     shutil.rmtree(tmp_path / name / "labels")
     for of in (actor, refused):
         with pytest.raises(ArtifactError, match="labels is missing"):
