@@ -14,27 +14,27 @@ from typing import Any
 import numpy as np
 
 from benchmarks._measuring import ROOT
-from critics.anchors import StateRef
-from critics.audit import AuditData
-from critics.fitting import calibrate, fit
-from critics.label_checks import check_labels
-from critics.rules import RULES, retarget
-from critics.splits import parts_of
-from critics.targets import build_labels
-from pipeline.artifacts import Artifact
+from critics.audit.data import AuditData
+from critics.fit.loop import calibrate, fit
+from critics.labels.checks import check_labels
+from critics.labels.choose_states import StateRef
+from critics.labels.named_targets import RULES, retarget
+from critics.labels.soft_targets import build_labels
+from critics.labels.splits import parts_of
+from pipeline.artifacts.artifact import Artifact
+from pipeline.artifacts.disk import write_durably
 from pipeline.config import split_settings
-from pipeline.disk import write_durably
 from pipeline.ids import digest
 from pipeline.tables import rollouts_from, tasks_from
 from pipeline.types import Label, Rollout, Task
-from stages.continuing import is_whole, samples_of
 from stages.critic import STAGE as CRITIC_STAGE
-from stages.critic_data import data_from
 from stages.labels import STAGE as LABELS_STAGE
 from stages.rollouts import STAGE as ROLLOUTS_STAGE
 from stages.settings import Config
 from stages.sft import STAGE as SFT_STAGE
 from stages.tasks import STAGE as TASKS_STAGE
+from stages.wiring.continuations import is_whole, samples_of
+from stages.wiring.critic_data import data_from
 
 CODE_VERSION = 2
 """Of critics' benchmarks and measures: raised with every change of what a kept row says."""
@@ -205,8 +205,8 @@ def fitted(
     """
     import torch
 
-    from critics.model import make_critic
-    from stages.backends import make_trainer
+    from critics.frozen.model import make_critic
+    from stages.wiring.build import make_trainer
 
     config = material.config
     settings = config.critic.model_copy(update=dict(changes or {}))
@@ -260,8 +260,8 @@ def fitted(
 
 def values_of(material: Material, trainer: Any, calibrator: Any) -> dict[str, np.ndarray]:
     """Returns a critic's calibrated values of the audit's bare rollouts."""
-    from critics.contract import read_value_logits
-    from critics.rows import value_positions
+    from critics.fit.rows import value_positions
+    from critics.frozen.contract import read_value_logits
     from pipeline.training import TrainingRow
 
     whole = [r for r in material.audited if is_whole(r) and r.reward is not None and r.steps and not r.guided]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from pipeline.workers import connect_to_parent
+from pipeline.processes.worker import connect_to_parent
 
 
 def main() -> None:

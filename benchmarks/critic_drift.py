@@ -42,8 +42,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks._critics import QUICK, STAGES, make_stages
 from benchmarks._measuring import RESULTS, ROOT, conclude
 from benchmarks.demo_seeds import machine_facts
+from pipeline.artifacts.metrics import read_metrics
 from pipeline.errors import ArtifactError
-from pipeline.tracking import read_metrics
 
 if TYPE_CHECKING:
     from stages.settings import Drift
@@ -166,7 +166,7 @@ def run_arm(options: argparse.Namespace, data_dir: Path, arm: str) -> list[dict[
 
 def refitted(options: argparse.Namespace, data_dir: Path) -> dict[str, float]:
     """Returns the mean abs(bias) of the far actor's iterations, by how many each refit would have been to."""
-    from pipeline.artifacts import Artifact
+    from pipeline.artifacts.artifact import Artifact
     from pipeline.config import load_config
     from pipeline.tables import tasks_from
     from stages.settings import Config
@@ -201,7 +201,7 @@ def refitted_bias(played: Sequence[Sequence[Seen]], limits: Drift, *, last: int,
         last: iterations that a refit is to; 0: none is made.
         seed: of the checks' resamples.
     """
-    from critics.drift import Correction, fit_correction, free_check, level_is_off
+    from critics.drift.checks import Correction, fit_correction, free_check, level_is_off
 
     correction, biases = Correction(), []
     for i, of in enumerate(played):
@@ -219,15 +219,15 @@ def refitted_bias(played: Sequence[Sequence[Seen]], limits: Drift, *, last: int,
 
 def held_beside(options: argparse.Namespace, data_dir: Path, folder: Path) -> dict[str, Any]:
     """Returns what the checks say of the run's critic beside fresh rollouts of the policy in a folder."""
-    from env.chains import plan_groups
-    from pipeline.artifacts import Artifact
+    from env.play.chains import plan_groups
+    from pipeline.artifacts.artifact import Artifact
     from pipeline.config import load_config
-    from pipeline.models import load_policy
+    from pipeline.models.policy import load_policy
     from pipeline.tables import tasks_from
-    from stages.backends import load_critic, make_player
-    from stages.drifting import Watch
     from stages.rollouts import play_chains
     from stages.settings import Config
+    from stages.wiring.build import load_critic, make_player
+    from stages.wiring.watch import Watch
 
     overrides = [*options.settings, f"run.data_dir={json.dumps(str(data_dir))}"]
     config = load_config(Config, ROOT / options.config, overrides)

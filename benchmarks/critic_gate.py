@@ -37,10 +37,10 @@ from benchmarks._critics import (
 )
 from benchmarks._measuring import RESULTS, ROOT, conclude
 from benchmarks.demo_seeds import machine_facts
-from critics import gate
-from critics.audit import AuditData
-from critics.baselines import constant, task_rate
-from critics.quality import measure
+from critics.audit.baselines import constant, task_rate
+from critics.audit.data import AuditData
+from critics.audit.measures import measure
+from critics.report import gate
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError
 from pipeline.ids import digest

@@ -62,11 +62,11 @@ from benchmarks._critics import (
 )
 from benchmarks._measuring import RESULTS, ROOT, conclude
 from benchmarks.demo_seeds import machine_facts
-from critics.audit import AuditData, AuditRollout
-from critics.located import first_error
-from critics.logistic import logit
-from critics.quality import measure
-from critics.rules import RULES
+from critics.audit.data import AuditData, AuditRollout
+from critics.audit.first_error import first_error
+from critics.audit.measures import measure
+from critics.labels.named_targets import RULES
+from critics.logit import logit
 from pipeline.config import load_config
 from pipeline.statistics import Interval, interval_dict
 from stages.settings import Config
@@ -303,7 +303,7 @@ def with_layers(policy: Path, num_layers: int, folder: Path) -> Path:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from pipeline.models import load_tokenizer
+    from pipeline.models.policy import load_tokenizer
 
     model: Any = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32, local_files_only=True)
     if not 0 < num_layers < model.config.num_hidden_layers:
@@ -321,14 +321,14 @@ def parameters_of(folder: Path) -> int:
     """Returns the parameters of a model folder, by the planner."""
     from transformers import AutoConfig
 
-    from pipeline.planner import shape_of
+    from pipeline.planner.memory import shape_of
 
     return shape_of(AutoConfig.from_pretrained(folder, local_files_only=True)).parameters
 
 
 def check_same_tokenizer(one: Path, other: Path) -> None:
     """Raises SystemExit unless two policies read the same token ids."""
-    from pipeline.models import load_tokenizer, tokenizer_digest
+    from pipeline.models.policy import load_tokenizer, tokenizer_digest
 
     if tokenizer_digest(load_tokenizer(one)) != tokenizer_digest(load_tokenizer(other)):
         raise SystemExit(

@@ -51,7 +51,7 @@ def make_model(width: int, layers: int, vocabulary: int, folder: Path) -> Any:
     from transformers import Qwen3Config, Qwen3ForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
-    from critics.model import make_critic
+    from critics.frozen.model import make_critic
 
     disable_progress_bar()
     torch.manual_seed(0)
@@ -75,7 +75,7 @@ def make_model(width: int, layers: int, vocabulary: int, folder: Path) -> Any:
     model = make_critic(folder)
     with torch.no_grad():
         model.score.weight.normal_(std=width**-0.5)  # z of order 1, as a fitted critic's
-    from pipeline.attention import ATTENTION_NAME
+    from pipeline.training.attention import ATTENTION_NAME
 
     model.set_attn_implementation(ATTENTION_NAME)
     return model
@@ -93,7 +93,7 @@ def rows_and_places(
 
 def one_pass(model: Any, rows: list[np.ndarray], at: np.ndarray, budget: int) -> np.ndarray:
     """Returns z [R, T] read in one causal pass over each rollout."""
-    from critics.contract import read_value_logits
+    from critics.frozen.contract import read_value_logits
     from pipeline.training import TrainingRow
 
     return np.stack(read_value_logits(model, [TrainingRow(row) for row in rows], [at] * len(rows), budget))
@@ -101,7 +101,7 @@ def one_pass(model: Any, rows: list[np.ndarray], at: np.ndarray, budget: int) ->
 
 def by_prefix(model: Any, rows: list[np.ndarray], at: np.ndarray, budget: int) -> np.ndarray:
     """Returns z [R, T] of as many passes as there are states, each over its prefix alone."""
-    from critics.contract import read_value_logits
+    from critics.frozen.contract import read_value_logits
     from pipeline.training import TrainingRow
 
     prefixes = [TrainingRow(row[: place + 1]) for row in rows for place in at]

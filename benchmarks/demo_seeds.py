@@ -27,7 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pipeline.cli import MAIN_CHAIN
+from pipeline.cli.commands import MAIN_CHAIN
 from stages.summary import SKILLS, share
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -36,13 +36,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks._measuring import RESULTS, ROOT, conclude, ratios, spread
 from benchmarks.demo_seeds import machine_facts
-from env.chains import Chains, plan_groups
+from env.play.chains import Chains, plan_groups
 from pipeline.config import load_config
 from pipeline.engines import Generation, GenerationRequest
 from pipeline.engines.vllm_replica import CPU_BATCH_TOKENS
 from pipeline.types import Rollout, Task
-from stages.backends import Player, make_player
 from stages.settings import Chain, Config
+from stages.wiring.build import Player, make_player
 
 REPEATS = 5
 CONFIG = "configs/demo.yaml"
@@ -253,7 +253,7 @@ class Bench:
 
 def policy_in(folder: Path) -> Any:
     """Returns the policy in a folder, with a model of its own: an engine keeps the one it gets."""
-    from pipeline.models import load_policy
+    from pipeline.models.policy import load_policy
 
     return load_policy(folder)
 
@@ -265,7 +265,7 @@ def configured(config: Config, kind: str) -> Config:
 
 def make_policy(data_dir: Path) -> tuple[Config, Path, list[Task]]:
     """Returns the configuration, the policy's folder and training tasks, made by the stage commands."""
-    from pipeline.artifacts import Artifact
+    from pipeline.artifacts.artifact import Artifact
     from pipeline.tables import tasks_from
 
     settings = [*SETTINGS, f"run.data_dir={data_dir}"]
@@ -282,7 +282,7 @@ def measure_agreement(bench: Bench, kind: str, recorder: Recorder) -> tuple[dict
     """Returns how far an engine's rollouts are from the trainer's view of them, and the rollouts."""
     import numpy as np
 
-    from pipeline.batches import policy_rows
+    from pipeline.training.rows import policy_rows
     from pipeline.training.torch import TorchTrainer
 
     rollouts = bench.play(kind, iteration=0, engine=recorder)
@@ -402,7 +402,7 @@ def offline_options(folder: Path, config: Config, max_length: int) -> dict[str, 
 
 def start_offline(options: Mapping[str, Any]) -> Any:
     """Returns a process with vLLM's LLM in it that is ready."""
-    from pipeline.workers import Worker
+    from pipeline.processes.worker import Worker
 
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     quiet = {

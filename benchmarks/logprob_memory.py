@@ -65,7 +65,7 @@ def problem(tokens: int, dtype: Any) -> tuple[Any, Any, Any]:
 
 def loss_of(piece_tokens: int, hidden: Any, weight: Any, targets: Any) -> Any:
     """Returns the mean negative log-probability of the targets; 0 takes the whole matrix."""
-    from pipeline.logprobs import chosen_logprobs
+    from pipeline.training.logprobs import chosen_logprobs
 
     if piece_tokens:
         logprobs, _ = chosen_logprobs(hidden, weight, targets, piece_tokens=piece_tokens)
@@ -131,7 +131,7 @@ def fill(seed: int = 0) -> float:
     """Returns the share of useful tokens in packed bins of 16,384, for 2,000 rows of skewed lengths."""
     import numpy as np
 
-    from pipeline.batches import bins_of
+    from pipeline.training.rows import bins_of
 
     rng = np.random.default_rng(seed)
     lengths = np.minimum(rng.lognormal(6.5, 0.8, 2000).astype(int) + 1, 4096).tolist()
@@ -194,7 +194,7 @@ def main() -> int:
     options = parser.parse_args()
     import torch
 
-    from pipeline.logprobs import TILE_ENTRIES
+    from pipeline.training.logprobs import TILE_ENTRIES
 
     on_gpu = torch.cuda.is_available()
     tokens = options.tokens or (16_384 if on_gpu else 4_096)

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks._measuring import RESULTS, ROOT, Criteria, conclude
 from benchmarks.demo_seeds import machine_facts
-from pipeline.artifacts import Artifact
-from pipeline.tracking import read_metrics
+from pipeline.artifacts.artifact import Artifact
+from pipeline.artifacts.metrics import read_metrics
 from tests.real_model.smollm2 import REASON, convert, gguf_file
 
 CONFIG = "configs/phone-smollm2.yaml"

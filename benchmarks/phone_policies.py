@@ -18,9 +18,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from env.phone.levels import LEVELS, MAX_PRICE
-from env.phone.policies import POLICIES, play_scripted
-from env.phone.tasks import SPLITS, generate_tasks
+from env.phone.scripted.policies import POLICIES, play_scripted
+from env.phone.world.levels import LEVELS, MAX_PRICE
+from env.phone.world.tasks import SPLITS, generate_tasks
 from env.protocol import Action
 from pipeline.statistics import wilson
 from pipeline.types import Task, Verdict

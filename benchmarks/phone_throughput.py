@@ -29,15 +29,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from env.catalog import ENVIRONMENTS
-from env.chat.compact import CompactStyle
-from env.phone.calls import State
-from env.phone.environment import PhoneEnv
-from env.phone.exact import policy_value, slipping
-from env.phone.levels import LEVELS
-from env.phone.policies import play_scripted
-from env.phone.solver import fewest_turns, untold_plan
-from env.phone.tasks import generate_tasks
-from env.phone.world import World, WorldKey, make_world
+from env.phone.episode.calls import State
+from env.phone.episode.compact import CompactStyle
+from env.phone.episode.environment import PhoneEnv
+from env.phone.scripted.policies import play_scripted
+from env.phone.solver.exact import policy_value, slipping
+from env.phone.solver.solver import fewest_turns, untold_plan
+from env.phone.world.levels import LEVELS
+from env.phone.world.tasks import generate_tasks
+from env.phone.world.world import World, WorldKey, make_world
 from pipeline.types import Task
 
 RESULTS = Path(__file__).parent / "results" / "phone_throughput.json"
@@ -144,13 +144,13 @@ def share_of_rollouts(run: Path, num_groups: int) -> dict[str, Any]:
         run: folder of a finished run.
         num_groups: groups to play, in the order of the training tasks.
     """
-    from env.chains import plan_groups
-    from pipeline.artifacts import Artifact
-    from pipeline.models import load_policy
+    from env.play.chains import plan_groups
+    from pipeline.artifacts.artifact import Artifact
+    from pipeline.models.policy import load_policy
     from pipeline.tables import tasks_from
-    from stages.backends import make_player
     from stages.rollouts import chains_of
     from stages.settings import Config
+    from stages.wiring.build import make_player
 
     made = Artifact.open(run, "rollouts").manifest
     sections = {name: {**made["settings"][name], **made["runtime"][name]} for name in ("rollouts", "engine")}

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks._measuring import RESULTS, conclude, spread, status_bytes
 from benchmarks.demo_seeds import machine_facts
-from pipeline.planner import GIB, Training, shape_of, training_phase
+from pipeline.planner.memory import GIB, Training, shape_of, training_phase
 
 VOCABULARY = 32_000
 CASES = {
@@ -75,8 +75,8 @@ def measure(how: Training) -> int:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from pipeline.losses import sft_loss
     from pipeline.training import TrainingRow
+    from pipeline.training.losses import sft_loss
     from pipeline.training.torch import TorchTrainer
 
     (torch.randn(256, 256) @ torch.randn(256, 256)).sum().item()  # libraries make their buffers

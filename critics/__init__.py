@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from critics.contract import FrozenCritic
+    from critics.frozen.contract import FrozenCritic
 
 
 def load(folder: Path, *, device: str = "cpu", micro_batch_tokens: int = 16384) -> FrozenCritic:
@@ -15,13 +15,13 @@ def load(folder: Path, *, device: str = "cpu", micro_batch_tokens: int = 16384) 
     The documented loader of calibrated values; torch is imported only here.
 
     Args:
-        folder: what `critics.contract.save` wrote.
+        folder: what `critics.frozen.contract.save` wrote.
         device: torch's name of it.
         micro_batch_tokens: tokens, padding included, per forward pass.
 
     Raises:
         ArtifactError: a file is missing or differs from what the contract names.
     """
-    from critics.contract import load as load_contract
+    from critics.frozen.contract import load as load_contract
 
     return load_contract(folder, device=device, micro_batch_tokens=micro_batch_tokens)

@@ -8,23 +8,23 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from env.chat.compact import CompactStyle
 from env.chat.full import FullStyle
 from env.chat.neutral import added_tokens
 from env.chat.prefix import check_prefixes
 from env.chat.translate import to_compact
-from env.feedback.rules import Verbosity
-from env.phone import scripted
-from env.phone.environment import PhoneEnv
-from env.phone.files import read_files
-from env.phone.levels import most_turns
-from env.phone.policies import POLICIES, play_scripted
-from env.phone.probes import edits
-from env.phone.solver import optimal_value
-from env.phone.spoken import in_style, thinking
-from env.phone.tasks import generate_tasks, practice_tasks, table_of
-from env.phone.world import WorldKey
-from env.probing import Edit
+from env.phone.episode.compact import CompactStyle
+from env.phone.episode.edits import edits
+from env.phone.episode.environment import PhoneEnv
+from env.phone.episode.feedback import Verbosity
+from env.phone.scripted import scripted
+from env.phone.scripted.policies import POLICIES, play_scripted
+from env.phone.scripted.spoken import in_style, thinking
+from env.phone.solver.solver import optimal_value
+from env.phone.world.files import read_files
+from env.phone.world.levels import most_turns
+from env.phone.world.tasks import generate_tasks, practice_tasks, table_of
+from env.phone.world.world import WorldKey
+from env.play.edited_steps import Edit
 from env.protocol import Action, ChatStyle
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.types import Rollout, Task

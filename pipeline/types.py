@@ -226,7 +226,8 @@ class Label:
         target: y in [0, 1] the critic is fitted to; R where a bootstrapped rule makes y during the fit.
         weight: n_eff > 0: n, the own outcome counted, plus kappa; 1 where a rule made the target.
         label_source: continuation, outcome, recovery (no sample, only the recovery model), or the rule that
-            made the target (`critics/rules.py`): monte_carlo, td, td_lambda, outcome_dense, rule_decay.
+            made the target (`critics/labels/named_targets.py`): monte_carlo, td, td_lambda, outcome_dense,
+            rule_decay.
         label_policy_digest: the target policy.
     """
 

@@ -15,18 +15,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from env.chains import plan_groups
+from env.play.chains import plan_groups
+from pipeline.artifacts.failpoints import failpoint
+from pipeline.artifacts.metrics import read_metrics
+from pipeline.artifacts.runner import Stage, Start, run_stage
+from pipeline.artifacts.signals import StopRequested
 from pipeline.credit import Credit, make_credit
+from pipeline.engines.gpu_sharing import Turns
 from pipeline.errors import ArtifactError, ExitCode
-from pipeline.failpoints import failpoint
 from pipeline.ids import seed_of
-from pipeline.runner import Stage, Start, run_stage
-from pipeline.stopping import StopRequested
 from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_table, steps_table, values_table
-from pipeline.tracking import read_metrics
 from pipeline.types import Rollout, Task
-from stages.actor_report import actor_page, actor_report
-from stages.backends import (
+from stages.rollouts import play_chains, tasks_of_split
+from stages.settings import Actor, Config
+from stages.wiring.actor_page import actor_page, actor_report
+from stages.wiring.build import (
     Player,
     check_installed,
     check_plays_weights,
@@ -36,12 +39,11 @@ from stages.backends import (
     make_trainer,
     policy_of,
 )
-from stages.cards import actor_card, write_beside
-from stages.continuing import is_whole
-from stages.drifting import Watch
-from stages.learning import Batch, ValuesOf, logprob_gap, own_logprobs, probe, train_on
-from stages.refreshing import refresh
-from stages.refusals import (
+from stages.wiring.cards import actor_card, write_beside
+from stages.wiring.continuations import is_whole
+from stages.wiring.iteration import Batch, ValuesOf, logprob_gap, own_logprobs, probe, train_on
+from stages.wiring.refresh import refresh
+from stages.wiring.refusals import (
     check_made_for,
     computes_roughly,
     gate_allows,
@@ -50,10 +52,8 @@ from stages.refusals import (
     refuse_failing_environment,
     stamp_of,
 )
-from stages.rollouts import play_chains, tasks_of_split
-from stages.settings import Actor, Config
-from stages.stops import refuse_unsafe
-from stages.turns import Turns
+from stages.wiring.safety_stops import refuse_unsafe
+from stages.wiring.watch import Watch
 
 MAX_EMPTY_UPDATES = 3  # running; then there is nothing left to learn from, or something is broken
 NUM_PROBES = 8  # fixed prompts on which engine and trainer are compared after every hand-off
@@ -205,7 +205,7 @@ def make(start: Start) -> None:
     )
     if stamp is not None and (words := override_words(stamp)):
         start.say(words)
-    from pipeline.models import weights_digest
+    from pipeline.models.policy import weights_digest
 
     policy = policy_of(start)
     critic = None

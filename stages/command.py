@@ -1,11 +1,11 @@
-"""`vdapo`: the commands that look at runs (`pipeline.cli`), and `plan`, which needs to know the settings."""
+"""`vdapo`: the commands that look at runs, and `plan`, which needs to know the settings."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
-from pipeline import cli
+from pipeline.cli import commands as cli
 from pipeline.errors import ConfigError
 
 
@@ -14,7 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] != ["plan"]:
         return cli.main(arguments, others={"plan": "whether a configuration fits its hardware, and its cost"})
-    from stages import plan
+    from stages.wiring import plan
 
     try:
         return plan.main(arguments[1:])

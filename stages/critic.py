@@ -15,14 +15,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from critics.fitting import calibrate, fit
-from critics.schedule import schedule
-from pipeline.disk import fsync_file, fsync_folder
+from critics.fit.loop import calibrate, fit
+from critics.fit.schedule import schedule
+from pipeline.artifacts.disk import fsync_file, fsync_folder
+from pipeline.artifacts.runner import Stage, Start, run_stage
 from pipeline.errors import ArtifactError
-from pipeline.runner import Stage, Start, run_stage
-from stages.backends import check_installed, make_trainer
-from stages.critic_data import data_of, trunk_of
 from stages.settings import Config, Critic
+from stages.wiring.build import check_installed, make_trainer
+from stages.wiring.critic_data import data_of, trunk_of
 
 
 def make(start: Start) -> None:
@@ -34,9 +34,9 @@ def make(start: Start) -> None:
     start.plan([["critic"]], unit="critics", estimate={"epochs_at_most": settings.max_epochs})
     from transformers import AutoModelForSequenceClassification
 
-    from critics.contract import REWARD, SPLITTER, Contract, save
-    from critics.model import make_critic
-    from pipeline.models import load_tokenizer
+    from critics.frozen.contract import REWARD, SPLITTER, Contract, save
+    from critics.frozen.model import make_critic
+    from pipeline.models.policy import load_tokenizer
 
     model = make_critic(trunk)
     trainer: Any = make_trainer(

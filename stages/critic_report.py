@@ -18,24 +18,24 @@ from dataclasses import fields
 
 import numpy as np
 
-from critics.audit import AuditData, AuditRollout
-from critics.contract import read_contract
-from critics.report import build_report
-from critics.report_page import report_page
+from critics.audit.data import AuditData, AuditRollout
+from critics.frozen.contract import read_contract
+from critics.report.build import build_report
+from critics.report.page import report_page
 from env.catalog import ENVIRONMENTS
-from env.chains import Chains, plan_groups
+from env.play.chains import Chains, plan_groups
+from pipeline.artifacts.runner import Stage, Start, run_stage
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.ids import seed_of
-from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_table, steps_table, values_table
 from pipeline.types import Rollout, Task
-from stages.backends import Player, check_installed, load_critic, make_player, policy_of
-from stages.continuing import continuations, is_whole
-from stages.fitted import fitted_rollouts, play_fitted
-from stages.probing import probe
 from stages.rollouts import tasks_of_split
 from stages.settings import Config, CriticReport
-from stages.sibling_sets import measured_siblings, play_siblings
+from stages.wiring.build import Player, check_installed, load_critic, make_player, policy_of
+from stages.wiring.continuations import continuations, is_whole
+from stages.wiring.fitted import fitted_rollouts, play_fitted
+from stages.wiring.probes import probe
+from stages.wiring.sibling_sets import measured_siblings, play_siblings
 
 
 def audit_tasks(start: Start) -> list[Task]:

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from env.chains import Group, plan_groups
+from env.play.chains import Group, plan_groups
+from pipeline.artifacts.runner import Stage, Start, run_stage
 from pipeline.ids import digest
-from pipeline.runner import Stage, Start, run_stage
 from pipeline.statistics import clustered_mean, interval_dict, paired_difference
 from pipeline.tables import ROLLOUTS, STEPS, rollouts_from, rollouts_table, steps_table
 from pipeline.types import Rollout, Task
-from stages.backends import check_installed, check_plays_weights, make_engine, make_player, policy_of
 from stages.rollouts import counts_of, play_chains, tasks_of_split
 from stages.settings import Chain, Config, Evaluation
+from stages.wiring.build import check_installed, check_plays_weights, make_engine, make_player, policy_of
 
 POLICIES = {"start": ("sft", "policy"), "actor": ("actor", "actor")}
 MEASURES = ("first_try", "greedy", "with_feedback")

@@ -14,14 +14,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from critics.anchors import StateRef, choose_states
-from critics.label_audit import audit_labels
-from critics.label_checks import check_labels, check_outcomes_differ
-from critics.rules import retarget
-from critics.splits import parts_of
-from critics.targets import build_labels
-from env.episodes import nothing
-from pipeline.runner import Stage, Start, run_stage
+from critics.labels.checks import check_labels, check_outcomes_differ
+from critics.labels.choose_states import StateRef, choose_states
+from critics.labels.cost_report import audit_labels
+from critics.labels.named_targets import retarget
+from critics.labels.soft_targets import build_labels
+from critics.labels.splits import parts_of
+from env.play.queue import nothing
+from pipeline.artifacts.runner import Stage, Start, run_stage
 from pipeline.tables import (
     LABELS,
     ROLLOUTS,
@@ -33,16 +33,16 @@ from pipeline.tables import (
     tasks_from,
 )
 from pipeline.types import Rollout
-from stages.backends import check_installed, make_player, policy_of
-from stages.continuing import continuations, one_bare_per_task, samples_of
-from stages.label_budget import check_budget, tokens_at_most, within_budget
 from stages.rollouts import counts_of, in_plan_order
 from stages.settings import Config
-from stages.shards import play_shards
-from stages.sibling_sets import SetsInPlay, sibling_state
+from stages.wiring.build import check_installed, make_player, policy_of
+from stages.wiring.continuations import continuations, one_bare_per_task, samples_of
+from stages.wiring.label_budget import check_budget, tokens_at_most, within_budget
+from stages.wiring.shards import play_shards
+from stages.wiring.sibling_sets import SetsInPlay, sibling_state
 
 if TYPE_CHECKING:
-    from stages.shards import Work
+    from stages.wiring.shards import Work
 
 
 def make(start: Start) -> None:

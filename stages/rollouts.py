@@ -13,16 +13,16 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from env.catalog import ENVIRONMENTS
-from env.chains import Chains, Group, plan_groups
-from pipeline.runner import Stage, Start, run_stage
+from env.play.chains import Chains, Group, plan_groups
+from pipeline.artifacts.runner import Stage, Start, run_stage
 from pipeline.tables import ROLLOUTS, STEPS, rollouts_table, steps_table, tasks_from
 from pipeline.types import Rollout, Task
-from stages.backends import Player, check_installed, make_player, policy_of
 from stages.settings import Chain, Config
-from stages.shards import play_shards
+from stages.wiring.build import Player, check_installed, make_player, policy_of
+from stages.wiring.shards import play_shards
 
 if TYPE_CHECKING:
-    from stages.shards import Work
+    from stages.wiring.shards import Work
 
 
 def tasks_of_split(start: Start, split: str) -> list[Task]:

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from env.phone.levels import LEVEL_SHARES
-from env.phone.tasks import SPLITS
+from env.phone.world.levels import LEVEL_SHARES
+from env.phone.world.tasks import SPLITS
 from pipeline.config import Section, runtime
 
 PROMPT_TOKENS = 1024
@@ -133,7 +133,7 @@ class Tasks(Section):
         dict(LEVEL_SHARES), description="share of companies, and so of tasks, per level, 1 to 5"
     )
     companies_file: str | None = Field(
-        None, description="companies.jsonl of the companies of tasks_file (env/phone/files.py)"
+        None, description="companies.jsonl of the companies of tasks_file (env/phone/world/files.py)"
     )
     tasks_file: str | None = Field(
         None, description="tasks.jsonl: makes exactly these tasks; sizes and shares then say nothing of them"

@@ -20,17 +20,17 @@ from typing import Any
 import numpy as np
 
 from env.catalog import ENVIRONMENTS
-from env.demonstrations import Demonstration
+from env.play.demonstrations import Demonstration
+from pipeline.artifacts.failpoints import failpoint
+from pipeline.artifacts.runner import Stage, Start, run_stage
+from pipeline.artifacts.signals import StopRequested
 from pipeline.errors import ArtifactError
-from pipeline.failpoints import failpoint
 from pipeline.ids import seed_of
-from pipeline.models import check_policy_folder, load_tokenizer
-from pipeline.runner import Stage, Start, run_stage
-from pipeline.stopping import StopRequested
-from stages.backends import check_installed, limit_threads, make_trainer
+from pipeline.models.policy import check_policy_folder, load_tokenizer
 from stages.rollouts import tasks_of_split
 from stages.settings import Config, Sft
-from stages.sft_data import encode, play_demonstrations, rows_of_update, success_by_policy
+from stages.wiring.build import check_installed, limit_threads, make_trainer
+from stages.wiring.sft_data import encode, play_demonstrations, rows_of_update, success_by_policy
 
 
 def learning_rate(done: int, settings: Sft) -> float:
@@ -76,7 +76,7 @@ def untrained(start: Start, demonstrations: Sequence[Demonstration], folder: Pat
     """Returns model and tokenizer to train: the base's, or tiny ones; the folder gets the tokenizer."""
     import torch
 
-    from pipeline.models import load_policy, make_tiny_model, train_tokenizer
+    from pipeline.models.policy import load_policy, make_tiny_model, train_tokenizer
 
     settings: Sft = start.config.sft
     environment, name = ENVIRONMENTS[start.config.tasks.environment], start.config.rollouts.style
@@ -114,8 +114,8 @@ def make(start: Start) -> None:
             "rows": settings.num_updates * settings.batch_rows,
         },
     )
-    from pipeline.batches import sft_rows
-    from pipeline.losses import sft_loss
+    from pipeline.training.losses import sft_loss
+    from pipeline.training.rows import sft_rows
 
     limit_threads(start.config)
     base = None if settings.base is None else load_tokenizer(Path(settings.base))

@@ -18,15 +18,15 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from pipeline import ledger
-from pipeline.artifacts import Artifact
-from pipeline.cli import MAIN_CHAIN
+from pipeline.artifacts import ledger
+from pipeline.artifacts.artifact import Artifact
+from pipeline.artifacts.manifest import read_manifest
+from pipeline.artifacts.metrics import read_metrics
+from pipeline.cli.commands import MAIN_CHAIN
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ConfigError
-from pipeline.manifest import read_manifest
 from pipeline.schema import read_parquet
 from pipeline.tables import ROLLOUTS
-from pipeline.tracking import read_metrics
 from stages.settings import Config
 
 SAMPLING = ("rollouts", "labels", "critic_report", "actor")  # what the method pays for; evaluation is free

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from env.catalog import ENVIRONMENTS
-from pipeline.runner import Stage, Start, run_stage
+from pipeline.artifacts.runner import Stage, Start, run_stage
 from pipeline.tables import TASKS, tasks_table
 from stages.settings import Config
 

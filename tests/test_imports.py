@@ -75,7 +75,7 @@ def test_only_stages_import_engine_and_training_backends() -> None:
         for name in imported(path)
         if name.startswith(BACKENDS)
     }
-    assert users == {"stages/backends.py"}
+    assert users == {"stages/wiring/build.py"}
 
 
 def test_stages_import_each_other_only_for_what_they_share() -> None:
@@ -106,10 +106,10 @@ INSIDE = {
     *BACKENDS,
     "env.adapters.gymnasium",
     "env.adapters.verl",
-    "pipeline.attention",
+    "pipeline.training.attention",
     "pipeline.engines.sampling",
-    "pipeline.logprobs",
-    "pipeline.losses",
+    "pipeline.training.logprobs",
+    "pipeline.training.losses",
     "pipeline.report.plots",
     "pipeline.training.lora",
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli import MAIN_CHAIN
+from pipeline.cli.commands import MAIN_CHAIN
 
 ROOT = Path(__file__).parents[1]
 PYTHON = """#!/bin/sh

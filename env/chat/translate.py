@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from env.chat.compact import CompactStyle
 from env.chat.full import START_TOKEN, STOP_TOKEN, FullStyle
+from env.phone.episode.compact import CompactStyle
 from pipeline.types import Message
 
 _RESPONSE = re.compile(r"<tool_response>\n(.*?)\n</tool_response>", re.DOTALL)

@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.credit.group import broadcast, group_advantages, leave_one_out_mean, rms, set_metrics
 from pipeline.credit.options import LossOptions
 from pipeline.credit.sets import CreditSet
-from pipeline.credit.steps import gae, outcome_rewards
+from pipeline.credit.step_advantages import gae, outcome_rewards
 
 _LOSS = LossOptions(kl=1e-3)
 

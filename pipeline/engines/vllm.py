@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from pipeline.engines import EngineCounters, Generation, GenerationRequest
 from pipeline.engines.requests import check_requests
 from pipeline.errors import ConfigError
-from pipeline.shared_weights import SharedWeights
-from pipeline.workers import Worker, WorkerDiedError, WorkerFailedError
+from pipeline.processes.shared_weights import SharedWeights
+from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError
 
 if TYPE_CHECKING:
     import torch
 
-    from pipeline.shared_weights import Layout
+    from pipeline.processes.shared_weights import Layout
 
 EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 MAX_RESTARTS = 3

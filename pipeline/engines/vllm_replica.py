@@ -12,8 +12,8 @@ from typing import Any
 
 from pipeline.engines import Generation, GenerationRequest
 from pipeline.engines.vllm import VllmOptions
-from pipeline.shared_weights import Layout, read_shared
-from pipeline.workers import connect_to_parent
+from pipeline.processes.shared_weights import Layout, read_shared
+from pipeline.processes.worker import connect_to_parent
 
 EXTENSION = f"{__package__}.vllm_replica.WeightReceiver"
 

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from pipeline.batches import bins_of
 from pipeline.errors import ArtifactError, DivergenceError
-from pipeline.shared_weights import SharedWeights, read_shared
+from pipeline.processes.shared_weights import SharedWeights, read_shared
+from pipeline.processes.worker import Worker
 from pipeline.training import TrainingRow
-from pipeline.workers import Worker
+from pipeline.training.rows import bins_of
 
 if TYPE_CHECKING:
     import torch
 
-    from pipeline.shared_weights import Layout
+    from pipeline.processes.shared_weights import Layout
     from pipeline.training import Loss
 
 STATE = "state.json"

@@ -17,14 +17,14 @@ import torch
 from safetensors.torch import save_file
 from transformers.initialization import no_init_weights
 
-from pipeline.batches import Batch, micro_batches
-from pipeline.checkpoints import PART_BYTES
+from pipeline.artifacts.checkpoints import PART_BYTES
 from pipeline.ids import file_sha256
-from pipeline.shared_weights import Layout, SharedWeights, read_shared
+from pipeline.processes.shared_weights import Layout, SharedWeights, read_shared
+from pipeline.processes.worker import connect_to_parent
 from pipeline.training import TrainingRow
 from pipeline.training.deepspeed import HEAD, RankSetup
 from pipeline.training.network import Network
-from pipeline.workers import connect_to_parent
+from pipeline.training.rows import Batch, micro_batches
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 _PREFIX = "model."  # of the wrapped model's parameters in `Network`

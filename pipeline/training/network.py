@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import torch
 
-from pipeline.attention import ATTENTION_NAME, Packing, check_packable, run_packed, take_rows
-from pipeline.batches import Batch
-from pipeline.logprobs import chosen_logprobs
+from pipeline.training.attention import ATTENTION_NAME, Packing, check_packable, run_packed, take_rows
+from pipeline.training.logprobs import chosen_logprobs
+from pipeline.training.rows import Batch
 
 Head = Literal["policy", "critic"]
 

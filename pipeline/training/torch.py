@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipeline.batches import micro_batches
 from pipeline.errors import ArtifactError, DivergenceError
 from pipeline.ids import file_sha256
 from pipeline.training import TrainingRow
 from pipeline.training.lora import add_adapters, merged_weights
 from pipeline.training.network import Head, Network
+from pipeline.training.rows import micro_batches
 
 if TYPE_CHECKING:
     from pipeline.training import Loss
@@ -104,7 +104,7 @@ class TorchTrainer:
 
         Args:
             rows: of the whole update; their `weight` columns are already normalised.
-            loss: what is summed, see `pipeline.losses`.
+            loss: what is summed, see `pipeline.training.losses`.
 
         Returns:
             The loss's metrics summed over micro-batches, `loss`, `grad_norm` (before clipping) and

@@ -19,9 +19,9 @@ from benchmarks import critic_gate as gate_bench
 from benchmarks import critic_quality as bench
 from benchmarks import critic_scoring as scoring
 from benchmarks._measuring import judge
-from critics.anchors import StateRef
-from critics.audit import AuditData, AuditRollout
-from critics.quality import measure
+from critics.audit.data import AuditData, AuditRollout
+from critics.audit.measures import measure
+from critics.labels.choose_states import StateRef
 from stages.settings import Drift
 
 
@@ -306,7 +306,7 @@ def test_the_first_fatal_step_is_the_first_that_lowers_what_could_be_reached(mak
 
 @pytest.fixture
 def make_known() -> Any:
-    from critics.audit import AuditRollout
+    from critics.audit.data import AuditRollout
 
     def make(rollouts: dict[str, tuple[list[float], float]]) -> Any:
         return SimpleNamespace(

@@ -13,7 +13,7 @@ from benchmarks import phone_levels as levels
 from benchmarks import phone_policies as policies
 from benchmarks import phone_throughput as throughput
 from benchmarks._measuring import judge
-from env.phone.tasks import SPLITS
+from env.phone.world.tasks import SPLITS
 
 ROOT = Path(__file__).parents[2]
 LEVELS = (1, 2, 3, 4, 5)

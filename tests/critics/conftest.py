@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from critics.audit import AuditData, AuditRollout
+from critics.audit.data import AuditData, AuditRollout
 from pipeline.types import Rollout, Step, Task
 
 POLICY = "policy-0"

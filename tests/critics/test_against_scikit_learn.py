@@ -10,10 +10,10 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, brier_score_loss, log_loss, roc_auc_score
 
-from critics.audit import AuditData
-from critics.calibration import isotonic
-from critics.logistic import binomial_regression
-from critics.quality import measure
+from critics.audit.data import AuditData
+from critics.audit.measures import measure
+from critics.frozen.calibrator import isotonic
+from critics.logit import binomial_regression
 
 
 def one_row_a_sample(audit: AuditData) -> tuple[np.ndarray, np.ndarray]:

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from critics.calibration import MIN_SLOPE, Calibrator, fit_calibrator
-from critics.logistic import binomial_regression, sigmoid
-from critics.splits import parts_of, split_clusters
+from critics.frozen.calibrator import MIN_SLOPE, Calibrator, fit_calibrator
+from critics.labels.splits import parts_of, split_clusters
+from critics.logit import binomial_regression, sigmoid
 from pipeline.errors import ArtifactError
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics.calibration import fit_calibrator
-from critics.convergence import level_shift, task_brier
-from critics.fitting import fit
-from critics.held_out import held_out
-from critics.logistic import logit, sigmoid
-from critics.rows import MAX_CLASS_RATIO, class_factors, critic_rows
+from critics.fit.convergence import level_shift, task_brier
+from critics.fit.held_out import held_out
+from critics.fit.loop import fit
+from critics.fit.rows import MAX_CLASS_RATIO, class_factors, critic_rows
+from critics.frozen.calibrator import fit_calibrator
+from critics.logit import logit, sigmoid
 from pipeline.types import Label
 from tests.critics.test_fitting import NUM_CELLS, Settings, trainer_of, walks
 

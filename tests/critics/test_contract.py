@@ -11,10 +11,18 @@ import numpy as np
 import pytest
 
 import critics
-from critics.calibration import Calibrator
-from critics.contract import CONTRACT, REWARD, SPLITTER, Contract, read_contract, read_value_logits, save
-from critics.model import make_critic
-from critics.rows import critic_rows, error_positions, normalised, value_positions
+from critics.fit.rows import critic_rows, error_positions, normalised, value_positions
+from critics.frozen.calibrator import Calibrator
+from critics.frozen.contract import (
+    CONTRACT,
+    REWARD,
+    SPLITTER,
+    Contract,
+    read_contract,
+    read_value_logits,
+    save,
+)
+from critics.frozen.model import make_critic
 from pipeline.errors import ArtifactError
 from pipeline.schema import write_parquet
 from pipeline.tables import ROLLOUTS, STEPS, rollouts_table, steps_table
@@ -100,7 +108,7 @@ def test_a_saved_critic_loads_with_the_same_values_digest_and_contract(frozen, m
     assert critic.digest == saved_digest
     assert critic.contract == CONTRACT_OF
     rollout = make_rollout("a")
-    from critics.contract import read_value_logits
+    from critics.frozen.contract import read_value_logits
     from pipeline.training import TrainingRow
 
     tokens = np.array((*rollout.prompt_token_ids, *rollout.response_token_ids), dtype=np.int32)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics.drift import (
+from critics.drift.checks import (
     Correction,
     FreeCheck,
     fit_correction,
@@ -16,7 +16,7 @@ from critics.drift import (
     steps_are_clean,
     steps_are_off,
 )
-from critics.logistic import logit, sigmoid
+from critics.logit import logit, sigmoid
 
 LIMITS = {"max_bias": 0.1, "min_slope": 0.7, "max_slope": 1.4}
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from env.catalog import ENVIRONMENTS
-from env.episodes import EpisodeRequest, PlaySettings, play
-from env.phone.environment import PhoneEnv
-from env.phone.exact import MarkovPolicy, policy_value, slipping
-from env.phone.moves import tool_call
+from env.phone.episode.environment import PhoneEnv
+from env.phone.solver.exact import MarkovPolicy, policy_value, slipping
+from env.phone.solver.moves import tool_call
+from env.play.queue import EpisodeRequest, PlaySettings, play
 from pipeline.engines.scripted import ScriptedEngine
-from pipeline.models import train_tokenizer
+from pipeline.models.policy import train_tokenizer
 from pipeline.statistics import clopper_pearson
 from pipeline.types import Rollout, Task
 

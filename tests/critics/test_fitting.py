@@ -7,22 +7,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from critics.anchors import choose_states
-from critics.audit import AuditData, AuditRollout
-from critics.calibration import fit_calibrator
-from critics.convergence import task_brier
-from critics.fitting import base_logit, fit
-from critics.gate import judge
-from critics.held_out import held_out, outcome_states
-from critics.logistic import logit, sigmoid
-from critics.model import make_critic
-from critics.quality import measure
-from critics.rows import critic_rows, num_states, state_weight
-from critics.rules import OUTCOME_TURNS
-from critics.schedule import learning_rate, rows_of_update, schedule
-from critics.targets import continued_labels
+from critics.audit.data import AuditData, AuditRollout
+from critics.audit.measures import measure
+from critics.fit.convergence import task_brier
+from critics.fit.held_out import held_out, outcome_states
+from critics.fit.loop import base_logit, fit
+from critics.fit.rows import critic_rows, num_states, state_weight
+from critics.fit.schedule import learning_rate, rows_of_update, schedule
+from critics.frozen.calibrator import fit_calibrator
+from critics.frozen.model import make_critic
+from critics.labels.choose_states import choose_states
+from critics.labels.named_targets import OUTCOME_TURNS
+from critics.labels.soft_targets import continued_labels
+from critics.logit import logit, sigmoid
+from critics.report.gate import judge
+from pipeline.artifacts.signals import StopRequested
 from pipeline.errors import ArtifactError, ExitCode
-from pipeline.stopping import StopRequested
 from pipeline.training.torch import TorchTrainer
 from pipeline.types import Label, Step
 

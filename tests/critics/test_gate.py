@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics import gate
-from critics.quality import measure
+from critics.audit.measures import measure
+from critics.report import gate
 from pipeline.statistics import Interval
 
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics import gate
-from critics.audit import AuditData, AuditRollout
-from critics.baselines import constant, position_only
-from critics.label_checks import check_labels
-from critics.logistic import logit, sigmoid
-from critics.quality import measure
-from critics.targets import build_labels
+from critics.audit.baselines import constant, position_only
+from critics.audit.data import AuditData, AuditRollout
+from critics.audit.measures import measure
+from critics.labels.checks import check_labels
+from critics.labels.soft_targets import build_labels
+from critics.logit import logit, sigmoid
+from critics.report import gate
 from pipeline.errors import ArtifactError
 
 Critic = Callable[[AuditData, np.ndarray, np.random.Generator], np.ndarray]

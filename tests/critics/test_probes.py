@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics import gate
-from critics.audit import AuditRollout
-from critics.located import first_error, predicted_error
-from critics.probes import KINDS, Probed, holds, length_correlations, probe_changes, probe_table
+from critics.audit.data import AuditRollout
+from critics.audit.first_error import first_error, predicted_error
+from critics.audit.probes import KINDS, Probed, holds, length_correlations, probe_changes, probe_table
+from critics.report import gate
 from pipeline.statistics import Interval
 
 

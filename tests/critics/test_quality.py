@@ -6,12 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics import quality
-from critics.audit import AuditData
-from critics.baselines import PRIORS, constant, position_only, task_rate
-from critics.logistic import binomial_regression, logit, sigmoid
-from critics.reliability import calibration, calibration_error, calibration_excess, equal_mass_bins
-from critics.slices import position_bins, slices
+from critics.audit.baselines import PRIORS, constant, position_only, task_rate
+from critics.audit.calibration_error import (
+    calibration,
+    calibration_error,
+    calibration_excess,
+    equal_mass_bins,
+)
+from critics.audit.data import AuditData
+from critics.audit import measures as quality
+from critics.audit.slices import position_bins, slices
+from critics.logit import binomial_regression, logit, sigmoid
 
 
 def true_measures(p: np.ndarray, V: np.ndarray) -> dict[str, float]:

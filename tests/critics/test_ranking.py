@@ -7,15 +7,15 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from critics.fitting import fit
-from critics.held_out import held_out
-from critics.logistic import sigmoid
-from critics.ranking import RANK_COLUMN, RankedSet, clear_pairs, rank_loss, sets_of_update, with_ranking
-from critics.rows import critic_rows, normalised
-from critics.schedule import schedule
-from pipeline.batches import micro_batches
-from pipeline.losses import critic_loss
+from critics.fit.held_out import held_out
+from critics.fit.loop import fit
+from critics.fit.ranking import RANK_COLUMN, RankedSet, clear_pairs, rank_loss, sets_of_update, with_ranking
+from critics.fit.rows import critic_rows, normalised
+from critics.fit.schedule import schedule
+from critics.logit import sigmoid
 from pipeline.training import TrainingRow
+from pipeline.training.losses import critic_loss
+from pipeline.training.rows import micro_batches
 from pipeline.types import Label
 from tests.critics.test_fitting import Settings, trainer_of
 

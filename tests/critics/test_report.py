@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics.probes import KINDS, Probed
-from critics.report import SOLVER, build_report
-from critics.report_page import parts, report_page
-from critics.siblings import Siblings
+from critics.audit.probes import KINDS, Probed
+from critics.audit.siblings import Siblings
+from critics.report import parts
+from critics.report.build import SOLVER, build_report
+from critics.report.page import report_page
 
 OPTIONS = {"policy_digest": "abcdef012345" * 2, "critic_digest": "c" * 32, "num_resamples": 200}
 EVALUATIONS = [

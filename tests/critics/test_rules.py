@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from critics.bootstrap import Bootstrap, td_targets
-from critics.fitting import fit
-from critics.held_out import held_out
-from critics.label_checks import check_labels
-from critics.rows import critic_rows
-from critics.rules import RULES, retarget
-from critics.targets import build_labels
+from critics.fit.held_out import held_out
+from critics.fit.loop import fit
+from critics.fit.rows import critic_rows
+from critics.fit.td_targets import Bootstrap, td_targets
+from critics.labels.checks import check_labels
+from critics.labels.named_targets import RULES, retarget
+from critics.labels.soft_targets import build_labels
 from pipeline.types import Label, Step
 
 POLICY = "policy-0"
@@ -68,7 +68,7 @@ def test_lam_one_is_the_reward_and_lam_zero_the_next_value() -> None:
     assert td_targets(values, 1.0, 1.0).tolist() == [1.0, 1.0, 1.0]
     assert td_targets(values, 0.0, 0.0).tolist() == [0.5, 0.9, 0.0]
     # y(lam) - V is the advantage with trace decay lam.
-    from pipeline.credit.steps import gae, outcome_rewards
+    from pipeline.credit.step_advantages import gae, outcome_rewards
 
     advantage = gae(outcome_rewards(1.0, 3), values, gamma=1.0, lam=0.7)
     assert td_targets(values, 1.0, 0.7) - values == pytest.approx(advantage)
@@ -119,8 +119,8 @@ def walks(make_rollout, number, seed):
 
 @pytest.mark.parametrize("lam", [0.0, 0.9])
 def test_bootstrapped_targets_find_the_values_of_a_chain(tiny_trunk, make_rollout, lam) -> None:
-    from critics.logistic import sigmoid
-    from critics.model import make_critic
+    from critics.frozen.model import make_critic
+    from critics.logit import sigmoid
     from pipeline.training.torch import TorchTrainer
 
     rollouts, others = walks(make_rollout, 300, 0), walks(make_rollout, 100, 1)

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics import gate
-from critics.quality import measure
-from critics.siblings import (
+from critics.audit.measures import measure
+from critics.audit.siblings import (
     Siblings,
     distinct_steps,
     joined,
@@ -15,6 +14,7 @@ from critics.siblings import (
     sibling_measures,
     top_share,
 )
+from critics.report import gate
 
 
 def sets_of(distort, *, num_sets: int = 100, size: int = 4, K: int = 32, seed: int = 0) -> Siblings:

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics.anchors import START_EVERY, StateRef, candidate_steps, choose_states
-from critics.label_checks import check_labels
-from critics.recovery import StateFeatures, fit_recovery, fold_of
-from critics.rows import state_weight
-from critics.targets import build_labels, label_counts
+from critics.fit.rows import state_weight
+from critics.labels.checks import check_labels
+from critics.labels.choose_states import START_EVERY, StateRef, candidate_steps, choose_states
+from critics.labels.recovery import StateFeatures, fit_recovery, fold_of
+from critics.labels.soft_targets import build_labels, label_counts
 from pipeline.errors import ArtifactError
 from pipeline.types import Label
 

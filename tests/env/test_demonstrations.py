@@ -7,13 +7,13 @@ import json
 import pytest
 
 from env.catalog import ENVIRONMENTS
-from env.chat.compact import STOP_TOKEN, CompactStyle
 from env.chat.full import FullStyle
-from env.demonstrations import demonstrate
-from env.phone.environment import PhoneEnv
-from env.phone.levels import LEVELS
-from env.phone.tasks import practice_tasks
-from env.phone.tools import TOOLS, WAIT, tools_of
+from env.phone.episode.compact import STOP_TOKEN, CompactStyle
+from env.phone.episode.environment import PhoneEnv
+from env.phone.episode.tools import TOOLS, WAIT, tools_of
+from env.phone.world.levels import LEVELS
+from env.phone.world.tasks import practice_tasks
+from env.play.demonstrations import demonstrate
 from env.protocol import replay
 
 STYLE = CompactStyle()

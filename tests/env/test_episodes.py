@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from env.catalog import ENVIRONMENTS
-from env.episodes import EpisodeRequest, PlaySettings, nothing, play, stream
+from env.play.queue import EpisodeRequest, PlaySettings, nothing, play, stream
 from env.protocol import Action, EnvSpec, Observation, StepResult, ToolCall
 from pipeline.engines import Engine, Generation, GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
-from pipeline.models import train_tokenizer
+from pipeline.models.policy import train_tokenizer
 from pipeline.types import Event, Feedback, Message, Rollout, StepVerdict, Task, Verdict
 
 STOP = "<|im_end|>"
@@ -594,7 +594,7 @@ def test_a_real_model_plays_phone_with_its_cache_and_logprobs_of_a_plain_forward
     import torch
 
     from pipeline.engines.transformers import TransformersEngine
-    from pipeline.models import load_policy, make_tiny_model, save_policy
+    from pipeline.models.policy import load_policy, make_tiny_model, save_policy
     from stages.settings import TinyModel
 
     torch.manual_seed(0)

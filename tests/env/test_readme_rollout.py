@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from env.catalog import ENVIRONMENTS
-from env.chat.compact import CompactStyle
-from env.demonstrations import pieces_of
-from env.phone.environment import PhoneEnv
-from env.phone.policies import play_scripted
+from env.phone.episode.compact import CompactStyle
+from env.phone.episode.environment import PhoneEnv
+from env.phone.scripted.policies import play_scripted
+from env.play.demonstrations import pieces_of
 
 README = Path(__file__).parents[2] / "README.md"
 STYLE = CompactStyle()

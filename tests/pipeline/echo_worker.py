@@ -7,8 +7,8 @@ import subprocess
 import sys
 import time
 
-from pipeline.shared_weights import read_shared
-from pipeline.workers import connect_to_parent
+from pipeline.processes.shared_weights import read_shared
+from pipeline.processes.worker import connect_to_parent
 
 
 def main() -> None:

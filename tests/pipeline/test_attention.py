@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from pipeline.attention import ATTENTION_NAME, Packing, check_packable, run_packed
+from pipeline.training.attention import ATTENTION_NAME, Packing, check_packable, run_packed
 
 
 @pytest.mark.parametrize("lengths", [[5], [4, 4, 4], [50, 45, 20, 3, 1], [1, 30, 2], [17] * 3 + [2] * 4])

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.batches import bins_of, micro_batches, on_tokens, policy_rows, sft_rows, with_column
 from pipeline.training import TrainingRow
+from pipeline.training.rows import bins_of, micro_batches, on_tokens, policy_rows, sft_rows, with_column
 from pipeline.types import Rollout, Step
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli import main
+from pipeline.artifacts.disk import sealed, unsealed
+from pipeline.artifacts.runner import Stage, Start, run_stage
+from pipeline.cli.commands import main
 from pipeline.config import Section
-from pipeline.disk import sealed, unsealed
-from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import LABELS, ROLLOUTS, STEPS, labels_table, rollouts_table, steps_table
 from pipeline.types import Event, Label, Rollout, Step
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline import logprobs as module
-from pipeline.logprobs import chosen_logprobs
+from pipeline.training import logprobs as module
+from pipeline.training.logprobs import chosen_logprobs
 
 
 def problem(number: int = 37, width: int = 16, vocabulary: int = 101, seed: int = 0) -> list[torch.Tensor]:

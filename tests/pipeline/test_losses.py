@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.batches import Batch
 from pipeline.credit import LossOptions
-from pipeline.losses import clipped_policy_terms, critic_loss, k3, policy_loss, sft_loss
+from pipeline.training.losses import clipped_policy_terms, critic_loss, k3, policy_loss, sft_loss
+from pipeline.training.rows import Batch
 
 DEFAULTS = LossOptions()
 

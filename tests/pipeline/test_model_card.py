@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.model_card import ModelCard, render, write_card
+from pipeline.report.model_card import ModelCard, render, write_card
 
 CARD = ModelCard(
     title="An actor",

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pipeline.errors import ArtifactError
-from pipeline.models import (
+from pipeline.models.policy import (
     Policy,
     load_policy,
     make_tiny_model,

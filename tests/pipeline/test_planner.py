@@ -10,8 +10,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 
-from pipeline.attention import ATTENTION_NAME, Packing, run_packed
-from pipeline.planner import (
+from pipeline.planner.memory import (
     GIB,
     Generation,
     Training,
@@ -20,6 +19,7 @@ from pipeline.planner import (
     shape_of,
     training_phase,
 )
+from pipeline.training.attention import ATTENTION_NAME, Packing, run_packed
 
 MODELS = Path(__file__).parents[2] / "configs" / "models"
 

@@ -5,16 +5,16 @@ import io
 import pytest
 from rich.console import Console
 
-from pipeline import failpoints
+from pipeline.artifacts import failpoints
+from pipeline.artifacts.failpoints import FailpointError, failpoint
+from pipeline.artifacts.progress import Progress
 from pipeline.errors import ConfigError
-from pipeline.failpoints import FailpointError, failpoint
-from pipeline.progress import Progress
 
 
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr("pipeline.progress.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("pipeline.artifacts.progress.time.monotonic", lambda: self.now)
 
 
 def test_without_a_terminal_a_plain_line_comes_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from pipeline.artifacts import Artifact
-from pipeline.disk import publish_once, sealed, unsealed
+from pipeline.artifacts.artifact import Artifact
+from pipeline.artifacts.disk import publish_once, sealed, unsealed
+from pipeline.artifacts.lock import Lock, holder
+from pipeline.artifacts.manifest import read_manifest
+from pipeline.artifacts.metrics import Metrics, read_metrics
+from pipeline.artifacts.runner import Stage, Start, run_stage
 from pipeline.errors import ArtifactError
-from pipeline.lock import Lock, holder
-from pipeline.manifest import read_manifest
-from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import VALUES, values_table
-from pipeline.tracking import Metrics, read_metrics
 
 HERE = Path(__file__).parent
 

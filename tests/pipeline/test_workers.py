@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from pipeline.errors import ExitCode
-from pipeline.shared_weights import SharedWeights, read_shared
-from pipeline.workers import Worker, WorkerDiedError, WorkerFailedError
+from pipeline.processes.shared_weights import SharedWeights, read_shared
+from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError
 
 HERE = Path(__file__).parent
 ENV = {"PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])])}
@@ -112,7 +112,7 @@ def test_closing_ends_the_worker_and_what_it_started(worker: Worker) -> None:
 def test_a_worker_dies_with_its_parent(tmp_path: Path) -> None:
     code = textwrap.dedent(f"""
         import os
-        from pipeline.workers import Worker
+        from pipeline.processes.worker import Worker
         worker = Worker("echo_worker", "w", env={ENV!r})
         worker.send(("say", "up"))
         worker.receive(60)
@@ -130,7 +130,7 @@ def test_what_a_worker_started_dies_with_it_when_nobody_is_left_to_end_it(tmp_pa
     """Such as the processes of vLLM over several GPUs, when the stage is killed."""
     code = textwrap.dedent(f"""
         import os
-        from pipeline.workers import Worker
+        from pipeline.processes.worker import Worker
         worker = Worker("echo_worker", "w", env={ENV!r})
         worker.send(("child", None))
         print(worker.receive(60), flush=True)

@@ -12,11 +12,11 @@ from typing import Literal
 
 from pydantic import Field
 
+from pipeline.artifacts.runner import Stage, Start, run_stage
 from pipeline.config import Section, runtime
-from pipeline.runner import Stage, Start, run_stage
+from pipeline.processes.worker import Worker
 from pipeline.tables import LABELS, VALUES, labels_table, values_table
 from pipeline.types import Label
-from pipeline.workers import Worker
 
 
 class Run(Section):

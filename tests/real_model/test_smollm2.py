@@ -19,14 +19,14 @@ from pipeline.credit import LossOptions
 from pipeline.engines import Engine, Generation, GenerationRequest
 from pipeline.engines.transformers import TransformersEngine
 from pipeline.engines.vllm import VllmEngine, VllmOptions
-from pipeline.losses import policy_loss
-from pipeline.models import Policy, load_policy, save_for_serving, weights_digest
+from pipeline.models.policy import Policy, load_policy, save_for_serving, weights_digest
 from pipeline.training import Trainer, TrainingRow
 from pipeline.training.deepspeed import DeepSpeedOptions, DeepSpeedTrainer
+from pipeline.training.losses import policy_loss
 from pipeline.training.torch import TorchTrainer
-from stages.backends import read_deepspeed_config
-from stages.learning import probe
-from stages.refusals import MAX_LOGPROB_GAP
+from stages.wiring.build import read_deepspeed_config
+from stages.wiring.iteration import probe
+from stages.wiring.refusals import MAX_LOGPROB_GAP
 from tests.serving import assert_serves, served, vllm_serve
 
 pytestmark = pytest.mark.slow

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.artifacts import Artifact
-from pipeline.cli import MAIN_CHAIN
-from pipeline.runner import run_stage
+from pipeline.artifacts.artifact import Artifact
+from pipeline.artifacts.runner import run_stage
+from pipeline.cli.commands import MAIN_CHAIN
 from pipeline.tables import rollouts_from, tasks_from
 from pipeline.types import Rollout, Task
 from stages.settings import Config

@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 
 import stages.actor
+from pipeline.artifacts.metrics import read_metrics
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError
-from pipeline.tracking import read_metrics
-from stages.actor_report import actor_page, actor_report
-from stages.refusals import (
+from stages.settings import Actor, Chain, Config
+from stages.wiring.actor_page import actor_page, actor_report
+from stages.wiring.refusals import (
     contexts_of,
     gate_allows,
     override_words,
     refuse_failing_environment,
     stamp_of,
 )
-from stages.settings import Actor, Chain, Config
 
 CRITIC = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
 
@@ -295,7 +295,7 @@ def test_the_actor_s_page_tells_what_the_manifests_tell(chain: Any) -> None:
 def test_an_exported_actor_is_sampled_as_it_was_trained(chain: Any) -> None:
     from transformers import AutoTokenizer, GenerationConfig
 
-    from env.chat.compact import CompactStyle
+    from env.phone.episode.compact import CompactStyle
 
     style, messages = CompactStyle(), [{"role": "user", "content": "R1 dispute a bill at Amber Ridge"}]
     folder = chain.artifact("actor").path("actor")

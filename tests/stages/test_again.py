@@ -19,7 +19,7 @@ def test_every_stage_is_up_to_date_without_torch_and_nothing_is_written(chain: A
     before = chain.snapshot()
     code = (
         "import importlib, sys\n"
-        "from pipeline.runner import run_stage\n"
+        "from pipeline.artifacts.runner import run_stage\n"
         "from stages.settings import Config\n"
         "for name in sys.argv[2:]:\n"
         "    stage = importlib.import_module(f'stages.{name}').STAGE\n"

@@ -10,8 +10,8 @@ from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
 from pipeline.training import TrainingRow
 from pipeline.training.torch import TorchTrainer
-from stages.backends import make_trainer
 from stages.settings import Config
+from stages.wiring.build import make_trainer
 
 
 def test_a_critic_that_only_scores_computes_in_fp32() -> None:

@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
-from critics.contract import Contract, read_contract
-from critics.held_out import outcome_states
-from critics.splits import split_clusters
+from critics.fit.held_out import outcome_states
+from critics.frozen.contract import Contract, read_contract
+from critics.labels.splits import split_clusters
 from env.catalog import ENVIRONMENTS, Environment
-from env.demonstrations import Demonstration
-from pipeline.artifacts import Artifact
+from env.play.demonstrations import Demonstration
+from pipeline.artifacts.artifact import Artifact
 from pipeline.errors import ArtifactError, ConfigError
-from pipeline.models import load_tokenizer
+from pipeline.models.policy import load_tokenizer
 from pipeline.tables import labels_from, rollouts_from
 from pipeline.types import Label
-from stages.backends import deepspeed_config, read_deepspeed_config
 from stages.rollouts import tasks_of_split
 from stages.settings import Config
-from stages.sft_data import encode
+from stages.wiring.build import deepspeed_config, read_deepspeed_config
+from stages.wiring.sft_data import encode
 
 PHONE = ENVIRONMENTS["phone"]
 
@@ -80,7 +80,7 @@ def test_a_backend_that_is_not_installed_is_refused_before_anything_is_planned(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("stages.backends.find_spec", lambda name: None)
+    monkeypatch.setattr("stages.wiring.build.find_spec", lambda name: None)
     lab = chain.copy(tmp_path / "lab", "tasks", *(["sft"] if stage == "rollouts" else []))
     assert lab.start(stage, setting) == 2
     assert "is not installed. Next: make setup-engines" in capsys.readouterr().err
@@ -432,11 +432,11 @@ def test_too_few_labels_for_a_critic_are_refused_before_any_work(
         return part_of[owner[label.rollout_id]] == "fit" or not fit_alone
 
     monkeypatch.setattr(
-        "stages.critic_data.labels_from",
+        "stages.wiring.critic_data.labels_from",
         lambda table: [label for label in labels_from(table) if stays(label)],
     )
     if not fit_alone:  # as if another policy had played whatever is not fitted
-        monkeypatch.setattr("stages.critic_data.outcome_states", lambda rollouts: outcome_states([]))
+        monkeypatch.setattr("stages.wiring.critic_data.outcome_states", lambda rollouts: outcome_states([]))
     assert lab.start("critic") == 3
     error = capsys.readouterr().err
     assert said in error
@@ -497,8 +497,8 @@ def test_a_policy_that_never_succeeds_is_told_apart_from_a_broken_artifact(
 def test_tasks_are_made_from_files_and_a_wrong_row_is_named(
     empty: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from env.phone.files import write_files
-    from env.phone.tasks import generate_tasks
+    from env.phone.world.files import write_files
+    from env.phone.world.tasks import generate_tasks
 
     made = generate_tasks(num_companies=8, num_train=8, num_val=2, num_test=2, level_shares={3: 1.0}, seed=1)
     write_files(made, tmp_path)

@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 import torch
 
-from critics.splits import split_clusters
-from pipeline import ledger
+from critics.labels.splits import split_clusters
+from pipeline.artifacts import ledger
+from pipeline.artifacts.metrics import read_metrics
 from pipeline.errors import ArtifactError
 from pipeline.ids import rollout_id
-from pipeline.models import load_policy
+from pipeline.models.policy import load_policy
 from pipeline.tables import labels_from, tasks_from
-from pipeline.tracking import read_metrics
 from pipeline.types import Rollout
-from stages.continuing import continuations, is_whole
 from stages.summary import budget_of, gate_words
+from stages.wiring.continuations import continuations, is_whole
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 SAMPLING = ("rollouts", "labels", "critic_report", "actor", "evaluation")

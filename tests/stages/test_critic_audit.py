@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stages.continuing import is_whole
 from stages.critic_report import play_audit, play_fitted
+from stages.wiring.continuations import is_whole
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic")
 
@@ -59,7 +59,9 @@ def test_a_reference_that_could_not_be_measured_is_left_out_of_a_whole_audit(
     monkeypatch.setattr(
         "stages.critic_report.play_fitted", lambda *given: ungraded_continuations(play_fitted(*given))
     )
-    monkeypatch.setattr("pipeline.start.MAX_FAILED_SHARE", 0.2)  # 1 of 9 tasks; of 250 it is under 2 %
+    monkeypatch.setattr(
+        "pipeline.artifacts.start.MAX_FAILED_SHARE", 0.2
+    )  # 1 of 9 tasks; of 250 it is under 2 %
     lab = chain.copy(tmp_path / "lab", *STAGES)
     assert lab.start("critic_report", "critic_report.fit_tasks=1") == 0
     report, whole = lab.artifact("critic_report").report, chain.artifact("critic_report").report

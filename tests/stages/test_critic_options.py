@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from critics.rows import class_factors, num_states
-from critics.splits import parts_of
+from critics.fit.rows import class_factors, num_states
+from critics.labels.splits import parts_of
 from pipeline.config import load_config
-from stages.critic_data import Data, data_of
 from stages.settings import Config
+from stages.wiring.critic_data import Data, data_of
 
 OUTCOMES_ALONE = "labels.num_continuations=0"
 

@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 
 import stages.actor
-import stages.refreshing
-from critics.drift import fit_correction
-from critics.logistic import logit, sigmoid
-from pipeline.artifacts import Artifact
+import stages.wiring.refresh
+from critics.drift.checks import fit_correction
+from critics.logit import logit, sigmoid
+from pipeline.artifacts.artifact import Artifact
+from pipeline.artifacts.metrics import read_metrics
+from pipeline.artifacts.signals import StopRequested
 from pipeline.credit import VDapo
 from pipeline.ids import rollout_id
-from pipeline.stopping import StopRequested
-from pipeline.tracking import read_metrics
 from pipeline.types import Rollout, Step, Task
-from stages.actor_report import actor_page, actor_report
-from stages.drifting import Watch
-from stages.refreshing import refresh_settings
 from stages.settings import Actor, Config, Drift
+from stages.wiring.actor_page import actor_page, actor_report
+from stages.wiring.refresh import refresh_settings
+from stages.wiring.watch import Watch
 
 CRITIC = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
 NUM_STEPS, K = 4, 16
@@ -329,8 +329,8 @@ def test_what_a_refresh_found_decides_and_nothing_of_the_old_critic_stays(
     before = watch.state = watch.state | {"steps_off": verdict is not None, "wants_refresh": True}
     assert before["recent"]
     assert before["shift"] != 0
-    monkeypatch.setattr("stages.drifting.load_critic", lambda *_: new)
-    monkeypatch.setattr("stages.drifting.check_made_for", lambda *_, **__: None)
+    monkeypatch.setattr("stages.wiring.watch.load_critic", lambda *_: new)
+    monkeypatch.setattr("stages.wiring.watch.check_made_for", lambda *_, **__: None)
     run = tmp_path / "refresh" / "00003-abc"
     if verdict is not None:
         (run / "critic_report").mkdir(parents=True)
@@ -368,13 +368,13 @@ def test_a_refresh_ends_at_the_stage_that_refuses_for_quality(
         ran.append(command[2].removeprefix("stages."))
         return SimpleNamespace(returncode=code if ran[-1] == "labels" else 0)
 
-    monkeypatch.setattr("stages.refreshing.subprocess.run", run)
-    monkeypatch.setattr("stages.refreshing.serve_folder", lambda *_: None)
+    monkeypatch.setattr("stages.wiring.refresh.subprocess.run", run)
+    monkeypatch.setattr("stages.wiring.refresh.serve_folder", lambda *_: None)
     start: Any = SimpleNamespace(run_dir=tmp_path, config=Config(), stop_if_asked=lambda: None)
     engine = SimpleNamespace(policy_digest="0123456789", sleep=lambda: None)
     trainer: Any = SimpleNamespace(export=lambda folder: None, offload=lambda: None)
     player: Any = SimpleNamespace(engine=engine, tokenizer=None)
-    folder = stages.refreshing.refresh(start, trainer, player, 3)
+    folder = stages.wiring.refresh.refresh(start, trainer, player, 3)
     assert folder == tmp_path / "refresh" / "00003-01234567"
     assert ran == list(CRITIC[:stages_run])
 
@@ -415,8 +415,8 @@ def test_a_refresh_makes_a_critic_of_the_present_actor_and_may_be_stopped(
     chain: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever its few states say: the first paid check finds steps off."""
-    monkeypatch.setattr("stages.drifting.is_measured", lambda found: True)
-    monkeypatch.setattr("stages.drifting.steps_are_off", lambda found, **limits: True)
+    monkeypatch.setattr("stages.wiring.watch.is_measured", lambda found: True)
+    monkeypatch.setattr("stages.wiring.watch.steps_are_off", lambda found, **limits: True)
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     drift = ["paid_every=1", "states=6", "num_continuations=2", "sibling_sets=0"]
     settings = ["actor.num_iterations=3", *(f"actor.drift.{setting}" for setting in drift)]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from env.phone.environment import PhoneEnv
-from pipeline.models import load_policy
-from pipeline.tracking import read_metrics
+from env.phone.episode.environment import PhoneEnv
+from pipeline.artifacts.metrics import read_metrics
+from pipeline.models.policy import load_policy
 from tests.serving import api_server, assert_serves, served
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from env.chains import Group
+from env.play.chains import Group
 from stages.evaluation import compare, successes
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from env.catalog import ENVIRONMENTS
 from env.chat.full import START_TOKEN, FullStyle
-from env.phone.tools import TOOLS
-from pipeline.models import load_tokenizer
+from env.phone.episode.tools import TOOLS
+from pipeline.models.policy import load_tokenizer
 
 PHONE = ENVIRONMENTS["phone"]
 STYLE = FullStyle(TOOLS)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from critics.anchors import StateRef
-from stages.label_budget import within_budget
+from critics.labels.choose_states import StateRef
+from stages.wiring.label_budget import within_budget
 
 
 def test_as_many_states_are_chosen_as_the_budget_pays_for() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from critics.siblings import distinct_steps
-from critics.splits import parts_of
+from critics.audit.siblings import distinct_steps
+from critics.labels.splits import parts_of
 from pipeline.errors import ArtifactError
-from stages.continuing import graded, samples_of
-from stages.critic_data import data_of, ranked_of
-from stages.sibling_sets import counted_siblings
+from stages.wiring.continuations import graded, samples_of
+from stages.wiring.critic_data import data_of, ranked_of
+from stages.wiring.sibling_sets import counted_siblings
 
 SETS = ("labels.sibling_sets=12", "labels.sibling_size=4", "labels.sibling_continuations=6")
 

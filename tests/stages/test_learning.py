@@ -7,7 +7,7 @@ import pytest
 from pipeline.credit import Credit, DecoupledClip, Grpo, VDapo
 from pipeline.ids import rollout_id
 from pipeline.types import Rollout, Step
-from stages.learning import Batch
+from stages.wiring.iteration import Batch
 
 REWARDS = {"mixed": (1, 0), "right": (1, 1), "also right": (1, 1), "wrong": (0, 0), "one": (1,)}
 

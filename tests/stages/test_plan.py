@@ -8,11 +8,11 @@ import pytest
 
 from env.catalog import ENVIRONMENTS
 from pipeline.config import load_config
-from pipeline.planner import GIB, Phase
+from pipeline.planner.memory import GIB, Phase
 from stages.command import main
-from stages.plan import work_of
-from stages.plan_memory import Memory, critic_config, memory_of, model_config
 from stages.settings import Config
+from stages.wiring.plan import work_of
+from stages.wiring.plan_memory import Memory, critic_config, memory_of, model_config
 
 ROOT = Path(__file__).parents[2]
 DEMO = str(ROOT / "configs" / "demo.yaml")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from critics.contract import read_contract
+from critics.frozen.contract import read_contract
 from env.catalog import ENVIRONMENTS
 from pipeline.tables import labels_from
 

@@ -6,9 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from env.catalog import ENVIRONMENTS
-from env.phone.levels import LEVELS
+from env.phone.world.levels import LEVELS
 from stages.settings import Config
-from stages.sft_data import rows_of_update
+from stages.wiring.sft_data import rows_of_update
 
 
 def test_the_defaults_name_only_levels_and_demonstrators_that_are_built() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stages.backends import Player
+from stages.wiring.build import Player
 
 SCRIPTED = "engine.kind=scripted"
 
@@ -53,8 +53,8 @@ def test_places_that_fall_free_go_to_the_next_shard(
 def test_a_stop_keeps_the_shards_that_are_whole_and_the_rest_is_made_later(
     chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.start import Start
-    from pipeline.stopping import StopRequested
+    from pipeline.artifacts.signals import StopRequested
+    from pipeline.artifacts.start import Start
 
     whole = chain.copy(tmp_path / "whole", "tasks", "sft")
     assert whole.start("rollouts", SCRIPTED) == 0

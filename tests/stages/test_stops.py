@@ -11,9 +11,9 @@ from pipeline.credit import Grpo, VDapo
 from pipeline.errors import ArtifactError
 from pipeline.ids import rollout_id
 from pipeline.types import Rollout, Step
-from stages.learning import Batch
 from stages.settings import Stops
-from stages.stops import reasons, refuse_unsafe
+from stages.wiring.iteration import Batch
+from stages.wiring.safety_stops import reasons, refuse_unsafe
 
 
 def history(

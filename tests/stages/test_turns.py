@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stages.turns import Turns
+from pipeline.engines.gpu_sharing import Turns
 
 
 class Recorder:

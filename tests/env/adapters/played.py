@@ -9,11 +9,11 @@ from typing import Any
 
 from env.catalog import ENVIRONMENTS
 from env.chat.full import FullStyle
-from env.phone.environment import PhoneEnv
-from env.phone.levels import LEVELS
-from env.phone.tools import TOOLS
+from env.phone.episode.environment import PhoneEnv
+from env.phone.episode.tools import TOOLS
+from env.phone.world.levels import LEVELS
 from env.protocol import Action
-from pipeline.models import train_tokenizer
+from pipeline.models.policy import train_tokenizer
 from pipeline.tables import tasks_table
 from pipeline.types import Event, Task, Verdict
 

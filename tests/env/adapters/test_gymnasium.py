@@ -10,11 +10,11 @@ gymnasium = pytest.importorskip("gymnasium", reason="make setup-adapters install
 pytestmark = pytest.mark.slow
 
 from env.adapters.gymnasium import TextEnv  # noqa: E402
-from env.phone.environment import PhoneEnv  # noqa: E402
-from env.phone.levels import LEVELS  # noqa: E402
-from env.phone.policies import POLICIES, play_scripted  # noqa: E402
-from env.phone.spoken import in_style  # noqa: E402
-from env.phone.tools import tools_of  # noqa: E402
+from env.phone.episode.environment import PhoneEnv  # noqa: E402
+from env.phone.episode.tools import tools_of  # noqa: E402
+from env.phone.scripted.policies import POLICIES, play_scripted  # noqa: E402
+from env.phone.scripted.spoken import in_style  # noqa: E402
+from env.phone.world.levels import LEVELS  # noqa: E402
 from tests.env.adapters.played import STYLE, TASKS, without_adapter  # noqa: E402
 
 

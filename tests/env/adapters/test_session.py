@@ -11,11 +11,11 @@ import pytest
 from env.adapters.session import OVER, Session, text_of, tools_of_row
 from env.adapters.trl import PhoneTools, tools_class
 from env.chat.calls import checked, schemas_of
-from env.phone.environment import PhoneEnv
-from env.phone.levels import LEVELS
-from env.phone.policies import POLICIES, play_scripted
-from env.phone.spoken import in_style
-from env.phone.tools import CALL, TOOLS, WAIT, tools_of
+from env.phone.episode.environment import PhoneEnv
+from env.phone.episode.tools import CALL, TOOLS, WAIT, tools_of
+from env.phone.scripted.policies import POLICIES, play_scripted
+from env.phone.scripted.spoken import in_style
+from env.phone.world.levels import LEVELS
 from pipeline.types import Verdict
 from tests.env.adapters.played import ROWS, STYLE, TASKS, without_adapter
 

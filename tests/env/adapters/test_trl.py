@@ -31,8 +31,8 @@ from trl.chat_template_utils import (  # noqa: E402
 from env.adapters.session import OVER, tools_of_row  # noqa: E402
 from env.adapters.trl import PhoneTools, tools_class  # noqa: E402
 from env.chat.calls import checked, schemas_of  # noqa: E402
-from env.phone.levels import LEVELS  # noqa: E402
-from env.phone.tools import TOOLS  # noqa: E402
+from env.phone.episode.tools import TOOLS  # noqa: E402
+from env.phone.world.levels import LEVELS  # noqa: E402
 from tests.env.adapters.played import (  # noqa: E402
     EASY_ROWS,
     ROWS,

@@ -29,9 +29,9 @@ with warnings.catch_warnings():  # importing verl imports ray, wandb and others,
 
 from env.adapters.session import OVER, text_of  # noqa: E402
 from env.adapters.verl import EnvironmentTool, tool_selection, tools_kwargs  # noqa: E402
-from env.phone.environment import PhoneEnv  # noqa: E402
-from env.phone.levels import LEVELS  # noqa: E402
-from env.phone.tools import FORM, SEARCH, TOOLS, tools_of  # noqa: E402
+from env.phone.episode.environment import PhoneEnv  # noqa: E402
+from env.phone.episode.tools import FORM, SEARCH, TOOLS, tools_of  # noqa: E402
+from env.phone.world.levels import LEVELS  # noqa: E402
 from env.protocol import Action  # noqa: E402
 from tests.env.adapters.played import ROWS, STYLE, TASKS, make_tokenizer, reply, without_adapter  # noqa: E402
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from env.chat.compact import PAD_TOKEN, STOP_TOKEN, CompactStyle
 from env.chat.neutral import MAX_TOOL_CHARACTERS, REPLACEMENTS, neutralise, one_line, tool_text
-from env.phone.lexicon import FIELDS, REFERENCE
-from env.phone.policies import POLICIES, play_scripted
-from env.phone.tasks import generate_tasks
-from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH, WAIT
+from env.phone.episode.compact import PAD_TOKEN, STOP_TOKEN, CompactStyle
+from env.phone.episode.tools import CALL, FORM, FROM_FORM, SEARCH, WAIT
+from env.phone.scripted.policies import POLICIES, play_scripted
+from env.phone.world.lexicon import FIELDS, REFERENCE
+from env.phone.world.tasks import generate_tasks
 from env.protocol import Action, ToolCall
 
 STYLE = CompactStyle()

@@ -15,17 +15,17 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
-from env.chat.compact import CompactStyle
 from env.chat.full import MAX_ANSWER_CHARACTERS, START_TOKEN, STOP_TOKEN, FullStyle
 from env.chat.neutral import added_replacements, added_tokens, neutralise, tool_text
 from env.chat.prefix import check_prefixes
-from env.phone.lexicon import FIELDS, REFERENCE
-from env.phone.policies import play_scripted
-from env.phone.tasks import generate_tasks
-from env.phone.tools import CALL, FORM, FROM_FORM, SEARCH, TOOLS, WAIT
+from env.phone.episode.compact import CompactStyle
+from env.phone.episode.tools import CALL, FORM, FROM_FORM, SEARCH, TOOLS, WAIT
+from env.phone.scripted.policies import play_scripted
+from env.phone.world.lexicon import FIELDS, REFERENCE
+from env.phone.world.tasks import generate_tasks
 from env.protocol import Action, ToolCall
 from pipeline.errors import ConfigError
-from pipeline.models import PAD_TOKEN, train_tokenizer
+from pipeline.models.policy import PAD_TOKEN, train_tokenizer
 
 STYLE = FullStyle(TOOLS)
 TASKS = generate_tasks(

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from env.feedback.rules import MAX_CHARACTERS, rule_feedback
-from env.phone.environment import PhoneEnv
-from env.phone.forms import sufficient_forms
-from env.phone.lexicon import FIELDS
-from env.phone.policies import play_scripted
-from env.phone.tasks import generate_tasks
+from env.phone.episode.environment import PhoneEnv
+from env.phone.episode.feedback import MAX_CHARACTERS, rule_feedback
+from env.phone.scripted.policies import play_scripted
+from env.phone.solver.forms import sufficient_forms
+from env.phone.world.lexicon import FIELDS
+from env.phone.world.tasks import generate_tasks
 from pipeline.types import Event
 
 FORM = Event("form", 1, "auth_info_form", ("account_number",))

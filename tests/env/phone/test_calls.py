@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from env.phone.calls import Sent, State, place_call, submit_form, tick, wait
-from env.phone.lexicon import REFERENCE
-from env.phone.moves import Move, play
-from env.phone.rewards import episode_cost, potential
+from env.phone.episode.calls import Sent, State, place_call, submit_form, tick, wait
+from env.phone.episode.rewards import episode_cost, potential
+from env.phone.solver.moves import Move, play
+from env.phone.world.lexicon import REFERENCE
 from pipeline.types import Event
 from tests.env.phone.worlds import BILLING, FRAUD, SERVICE, TOKEN, small_world
 

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from env.chat.compact import CompactStyle
-from env.phone.environment import PhoneEnv, episode_cost
-from env.phone.lexicon import FIELDS
-from env.phone.policies import POLICIES, play_scripted
-from env.phone.tasks import generate_tasks
-from env.phone.tools import FROM_FORM, TOOLS
-from env.phone.wording import PHRASES
-from env.phone.world import WorldKey, make_world
+from env.phone.episode.compact import CompactStyle
+from env.phone.episode.environment import PhoneEnv, episode_cost
+from env.phone.episode.tools import FROM_FORM, TOOLS
+from env.phone.scripted.policies import POLICIES, play_scripted
+from env.phone.world.lexicon import FIELDS
+from env.phone.world.tasks import generate_tasks
+from env.phone.world.wording import PHRASES
+from env.phone.world.world import WorldKey, make_world
 from env.protocol import Action, ToolCall, replay
 from pipeline.types import Event
 
@@ -83,8 +83,8 @@ def test_replay_is_the_same_in_a_new_process():
     said = [message["content"] for result in results for message in result.messages]
     program = (
         "import json, sys\n"
-        "from env.chat.compact import CompactStyle\n"
-        "from env.phone.environment import PhoneEnv\n"
+        "from env.phone.episode.compact import CompactStyle\n"
+        "from env.phone.episode.environment import PhoneEnv\n"
         "from env.protocol import replay\n"
         "from pipeline.types import Task\n"
         "data = json.load(sys.stdin)\n"
@@ -267,7 +267,7 @@ def test_every_line_has_four_phrasings_and_none_sends_the_agent_astray():
 def test_a_defect_of_the_environment_is_no_failure_of_the_policy(monkeypatch):
     env = PhoneEnv()
     env.reset(TASKS[1][0], 0)
-    monkeypatch.setattr("env.phone.environment.place_call", lambda *a: 1 / 0)
+    monkeypatch.setattr("env.phone.episode.environment.place_call", lambda *a: 1 / 0)
     result = env.step(STYLE.parse("call 555-0000 R1"))
     assert result.infra_error is not None
     assert "ZeroDivisionError" in result.infra_error

@@ -6,15 +6,15 @@ import re
 
 import pytest
 
-from env.chat.compact import CompactStyle
-from env.phone.environment import PhoneEnv
-from env.phone.levels import LEVELS
-from env.phone.moves import tool_call
-from env.phone.policies import play_scripted
-from env.phone.solver import optimal_plan
-from env.phone.tasks import generate_tasks
-from env.phone.tools import TOOLS, WAIT, tools_of
-from env.phone.world import WorldKey, make_world
+from env.phone.episode.compact import CompactStyle
+from env.phone.episode.environment import PhoneEnv
+from env.phone.episode.tools import TOOLS, WAIT, tools_of
+from env.phone.scripted.policies import play_scripted
+from env.phone.solver.moves import tool_call
+from env.phone.solver.solver import optimal_plan
+from env.phone.world.levels import LEVELS
+from env.phone.world.tasks import generate_tasks
+from env.phone.world.world import WorldKey, make_world
 
 STYLE = CompactStyle()
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from env.phone.files import main, read_files, write_files
-from env.phone.tasks import generate_tasks
-from env.phone.world import GENERATOR_VERSION
+from env.phone.world.files import main, read_files, write_files
+from env.phone.world.tasks import generate_tasks
+from env.phone.world.world import GENERATOR_VERSION
 from pipeline.errors import ConfigError
 
 TASKS = generate_tasks(
@@ -160,6 +160,6 @@ def test_a_validation_prompt_that_training_uses_is_refused(folder):
 
 
 def test_a_task_that_cannot_be_solved_is_refused(folder, monkeypatch):
-    monkeypatch.setattr("env.phone.tasks.fewest_turns", lambda world, state: 99)
+    monkeypatch.setattr("env.phone.world.tasks.fewest_turns", lambda world, state: 99)
     with pytest.raises(ConfigError, match=r"tasks\.jsonl: row 1 cannot be solved: a shortest plan has 100"):
         read(folder)

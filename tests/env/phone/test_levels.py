@@ -6,7 +6,7 @@ from dataclasses import asdict, fields
 
 import pytest
 
-from env.phone.levels import COSTS, LEVELS, MAX_PRICE, OVER_COLLECTED_CAP, Level
+from env.phone.world.levels import COSTS, LEVELS, MAX_PRICE, OVER_COLLECTED_CAP, Level
 
 KINDS = ("all", "first", "count", "vague")
 USERS = ("cooperative", "partial", "difficult")

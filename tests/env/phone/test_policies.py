@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from env.phone.advised import read_advice
-from env.phone.environment import PhoneEnv
-from env.phone.levels import MAX_PRICE
-from env.phone.policies import POLICIES, play_scripted
-from env.phone.solver import advice
-from env.phone.tasks import generate_tasks
+from env.phone.episode.environment import PhoneEnv
+from env.phone.scripted.advised import read_advice
+from env.phone.scripted.policies import POLICIES, play_scripted
+from env.phone.solver.solver import advice
+from env.phone.world.levels import MAX_PRICE
+from env.phone.world.tasks import generate_tasks
 from pipeline.types import Feedback, Task
 
 NUM_TASKS = 500
@@ -125,7 +125,9 @@ def test_who_knows_no_trade_goes_by_the_text_of_corrective_feedback(level, monke
         return sum(bool(verdict.success) for verdict in again) / len(again)
 
     corrected, remembered = rate(is_corrected=True), rate()
-    monkeypatch.setattr("env.phone.environment.rule_feedback", lambda *_: Feedback("Try again.", "none"))
+    monkeypatch.setattr(
+        "env.phone.episode.environment.rule_feedback", lambda *_: Feedback("Try again.", "none")
+    )
     assert rate(is_corrected=True) == remembered < corrected
     assert corrected > 0.9
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from env.catalog import ENVIRONMENTS
-from env.episodes import EpisodeRequest, PlaySettings, play
-from env.phone.probes import FILLER, THANKS
-from env.probing import Edit, changed_state
+from env.phone.episode.edits import FILLER, THANKS
+from env.play.edited_steps import Edit, changed_state
+from env.play.queue import EpisodeRequest, PlaySettings, play
 from pipeline.engines.scripted import ScriptedEngine
-from pipeline.models import train_tokenizer
+from pipeline.models.policy import train_tokenizer
 from pipeline.types import Rollout, Task
 
 PHONE = ENVIRONMENTS["phone"]

@@ -11,12 +11,12 @@ from random import Random
 
 import pytest
 
-from env.chat.compact import CompactStyle
-from env.phone.environment import PhoneEnv
-from env.phone.lexicon import FIELDS
-from env.phone.moves import tool_call
-from env.phone.solver import optimal_move
-from env.phone.tasks import generate_tasks
+from env.phone.episode.compact import CompactStyle
+from env.phone.episode.environment import PhoneEnv
+from env.phone.solver.moves import tool_call
+from env.phone.solver.solver import optimal_move
+from env.phone.world.lexicon import FIELDS
+from env.phone.world.tasks import generate_tasks
 from env.protocol import replay
 from pipeline.types import Task
 
@@ -90,8 +90,8 @@ def check_every_prefix(task: Task, texts: list[str], digests: list[str], seed: i
 
 PROGRAM = """
 import json, sys
-from env.chat.compact import CompactStyle
-from env.phone.environment import PhoneEnv
+from env.phone.episode.compact import CompactStyle
+from env.phone.episode.environment import PhoneEnv
 from pipeline.types import Task
 for line in sys.stdin:
     data = json.loads(line)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from env.phone.forms import sufficient_forms
-from env.phone.levels import LEVELS
-from env.phone.lexicon import FIELDS, INDUSTRY_KINDS, PRIORS, REFERENCE
-from env.phone.rules import (
+from env.phone.solver.forms import sufficient_forms
+from env.phone.world.levels import LEVELS
+from env.phone.world.lexicon import FIELDS, INDUSTRY_KINDS, PRIORS, REFERENCE
+from env.phone.world.rules import (
     MAX_MINIMAL_SETS,
     AllOf,
     AnyOf,

@@ -7,10 +7,10 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from env.chat.compact import CompactStyle
-from env.phone.environment import PhoneEnv
-from env.phone.scripted import read, reply_text
-from env.phone.tasks import generate_tasks
+from env.phone.episode.compact import CompactStyle
+from env.phone.episode.environment import PhoneEnv
+from env.phone.scripted.scripted import read, reply_text
+from env.phone.world.tasks import generate_tasks
 from pipeline.types import Task
 
 STYLE = CompactStyle()

@@ -7,15 +7,15 @@ from random import Random
 
 import pytest
 
-from env.chat.compact import CompactStyle
-from env.phone.calls import State
-from env.phone.companies import Company, Department
-from env.phone.environment import PhoneEnv
-from env.phone.policies import play_scripted
-from env.phone.rules import AllOf, AnyOf, KOfN, minimal_sets
-from env.phone.solver import fewest_turns, first_fatal, optimal_value, values_along
-from env.phone.tasks import generate_tasks
-from env.phone.world import Request, World, WorldKey, make_world
+from env.phone.episode.calls import State
+from env.phone.episode.compact import CompactStyle
+from env.phone.episode.environment import PhoneEnv
+from env.phone.scripted.policies import play_scripted
+from env.phone.solver.solver import fewest_turns, first_fatal, optimal_value, values_along
+from env.phone.world.companies import Company, Department
+from env.phone.world.rules import AllOf, AnyOf, KOfN, minimal_sets
+from env.phone.world.tasks import generate_tasks
+from env.phone.world.world import Request, World, WorldKey, make_world
 from tests.env.phone.worlds import exhaustive
 
 STYLE = CompactStyle()

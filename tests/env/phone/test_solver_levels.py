@@ -9,14 +9,13 @@ from random import Random
 
 import pytest
 
-from env.chat.compact import CompactStyle
-from env.phone.calls import State
-from env.phone.environment import PhoneEnv
-from env.phone.exact import policy_value, slipping
-from env.phone.moves import Move, play, tool_call
-from env.phone.policies import POLICIES, play_scripted
-from env.phone.rules import AllOf, AnyOf, KOfN
-from env.phone.solver import (
+from env.phone.episode.calls import State
+from env.phone.episode.compact import CompactStyle
+from env.phone.episode.environment import PhoneEnv
+from env.phone.scripted.policies import POLICIES, play_scripted
+from env.phone.solver.exact import policy_value, slipping
+from env.phone.solver.moves import Move, play, tool_call
+from env.phone.solver.solver import (
     fewest_turns,
     fewest_turns_untold,
     first_fatal,
@@ -24,8 +23,9 @@ from env.phone.solver import (
     untold_plan,
     values_along,
 )
-from env.phone.tasks import generate_tasks
-from env.phone.world import WorldKey, make_world
+from env.phone.world.rules import AllOf, AnyOf, KOfN
+from env.phone.world.tasks import generate_tasks
+from env.phone.world.world import WorldKey, make_world
 from tests.env.phone.worlds import BILLING, FRAUD, SERVICE, TOKEN, exhaustive, small_world
 
 STYLE = CompactStyle()

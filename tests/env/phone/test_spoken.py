@@ -8,15 +8,15 @@ from random import Random
 import pytest
 
 from env.catalog import ENVIRONMENTS
-from env.chat.compact import CompactStyle
 from env.chat.full import ENDING, FullStyle
 from env.chat.translate import to_compact
-from env.phone.environment import PhoneEnv
-from env.phone.levels import LEVELS
-from env.phone.policies import POLICIES, play_scripted
-from env.phone.spoken import UNKNOWN, in_style, thinking, with_values
-from env.phone.tasks import generate_tasks
-from env.phone.tools import CALL, FORM, FROM_FORM, TOOLS
+from env.phone.episode.compact import CompactStyle
+from env.phone.episode.environment import PhoneEnv
+from env.phone.episode.tools import CALL, FORM, FROM_FORM, TOOLS
+from env.phone.scripted.policies import POLICIES, play_scripted
+from env.phone.scripted.spoken import UNKNOWN, in_style, thinking, with_values
+from env.phone.world.levels import LEVELS
+from env.phone.world.tasks import generate_tasks
 from env.protocol import ToolCall, replay
 
 COMPACT, FULL = CompactStyle(), FullStyle(TOOLS)

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from env.catalog import ENVIRONMENTS
-from env.phone.companies import MAX_COMPANIES, company_name
-from env.phone.levels import level_settings
-from env.phone.lexicon import INDUSTRY_KINDS, PRIORS, TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
-from env.phone.policies import play_scripted
-from env.phone.rules import deviation_pool
-from env.phone.solver import optimal_turns
-from env.phone.tasks import SPLITS, generate_tasks, practice_tasks
-from env.phone.world import WorldKey, make_world
+from env.phone.scripted.policies import play_scripted
+from env.phone.solver.solver import optimal_turns
+from env.phone.world.companies import MAX_COMPANIES, company_name
+from env.phone.world.levels import level_settings
+from env.phone.world.lexicon import INDUSTRY_KINDS, PRIORS, TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
+from env.phone.world.rules import deviation_pool
+from env.phone.world.tasks import SPLITS, generate_tasks, practice_tasks
+from env.phone.world.world import WorldKey, make_world
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.ids import digest
 from pipeline.types import Task

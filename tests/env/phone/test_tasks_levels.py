@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from env.phone.calls import State
-from env.phone.forms import sufficient_forms
-from env.phone.levels import LEVELS
-from env.phone.lexicon import PRIORS
-from env.phone.solver import fewest_turns
-from env.phone.tasks import SPLITS, generate_tasks, table_of, unsolvable
-from env.phone.world import WorldKey, make_world
+from env.phone.episode.calls import State
+from env.phone.solver.forms import sufficient_forms
+from env.phone.solver.solver import fewest_turns
+from env.phone.world.levels import LEVELS
+from env.phone.world.lexicon import PRIORS
+from env.phone.world.tasks import SPLITS, generate_tasks, table_of, unsolvable
+from env.phone.world.world import WorldKey, make_world
 from pipeline.ids import digest
 from pipeline.types import Task
 from tests.env.phone.worlds import SERVICE, small_world
@@ -134,7 +134,7 @@ def test_what_is_lacking_leaves_a_form_that_does(many, level):
 
 @pytest.mark.parametrize("level", [3, 4, 5])
 def test_names_numbers_and_sets_that_depart_from_the_prior_are_disjoint(many, level):
-    from env.phone.rules import prior_fields
+    from env.phone.world.rules import prior_fields
 
     groups = {}
     for split in SPLITS:
@@ -163,7 +163,7 @@ def test_names_numbers_and_sets_that_depart_from_the_prior_are_disjoint(many, le
 
 @pytest.mark.parametrize("level", [3, 4, 5])
 def test_a_shifted_prior_never_opens_a_needed_line(many, level):
-    from env.phone.rules import prior_fields
+    from env.phone.world.rules import prior_fields
 
     for task in many[level]:
         if task.split == "test_shifted_prior":
@@ -219,13 +219,13 @@ def test_a_key_whose_first_draws_cannot_be_solved_is_drawn_again_and_counted(mon
         refused.append(world)
         return "no" if len(refused) <= 3 else ""
 
-    monkeypatch.setattr("env.phone.tasks.unsolvable", picky)
+    monkeypatch.setattr("env.phone.world.tasks.unsolvable", picky)
     sizes = {"num_companies": 4, "num_train": 1, "num_val": 1, "num_test": 1, "level_shares": {3: 1.0}}
     tasks = generate_tasks(**sizes)
     assert [task.details["num_redrawn"] for task in tasks] == [3, 0, 0, 0, 0]
     assert sum(row["redrawn"] for row in table_of(tasks)) == 3
     assert world_of(tasks[0]) == refused[3] != refused[0]
-    monkeypatch.setattr("env.phone.tasks.unsolvable", lambda world: "no")
+    monkeypatch.setattr("env.phone.world.tasks.unsolvable", lambda world: "no")
     with pytest.raises(RuntimeError, match="no solvable world in 20 draws"):
         generate_tasks(**sizes)
 

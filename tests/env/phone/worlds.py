@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from itertools import combinations
 
-from env.phone.companies import Company, Department
-from env.phone.lexicon import REFERENCE
-from env.phone.moves import Move, play
-from env.phone.rules import AllOf, Token, minimal_sets
-from env.phone.world import Request, World
+from env.phone.solver.moves import Move, play
+from env.phone.world.companies import Company, Department
+from env.phone.world.lexicon import REFERENCE
+from env.phone.world.rules import AllOf, Token, minimal_sets
+from env.phone.world.world import Request, World
 
 SERVICE, BILLING, FRAUD = "555-0001", "555-0002", "555-0003"
 VOCABULARY = ("email", "full_name", "member_id", "last_payment", "order_number")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.credit.steps import deltas, gae, lambda_returns, outcome_rewards
+from pipeline.credit.step_advantages import deltas, gae, lambda_returns, outcome_rewards
 
 VALUES = np.array([0.4, 0.7, 0.2, 0.9, 0.55])
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipeline.credit import CreditSet, DecoupledClip, VDapo
-from pipeline.credit.steps import gae, outcome_rewards
+from pipeline.credit.step_advantages import gae, outcome_rewards
 from pipeline.credit.v_dapo import shrinkage_baseline, soft_threshold
 
 

@@ -19,7 +19,7 @@ from pipeline.engines import slots as slots_module
 from pipeline.engines.scripted import ScriptedEngine, common_prefix
 from pipeline.engines.transformers import TransformersEngine
 from pipeline.engines.vllm import VllmEngine, VllmOptions
-from pipeline.models import Policy, load_policy
+from pipeline.models.policy import Policy, load_policy
 from tests.pipeline.engines.helpers import STOP, VOCAB, answers, ask, assert_agrees, some_prompts, tiny_model
 
 

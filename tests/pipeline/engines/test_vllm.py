@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.engines.scripted import common_prefix
 from pipeline.engines.vllm import VllmEngine, VllmOptions
-from pipeline.workers import WorkerDiedError
+from pipeline.processes.worker import WorkerDiedError
 from tests.pipeline.engines.helpers import answers, ask, assert_agrees, some_prompts, tiny_model
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ import pipeline.engines.vllm
 from pipeline.config import load_config
 from pipeline.engines.vllm import MAX_RESTARTS, VllmEngine, VllmOptions
 from pipeline.errors import ConfigError, ExitCode
-from pipeline.workers import Worker, WorkerDiedError, WorkerFailedError
+from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError
 from stages.settings import Config
 from tests.pipeline.engines.helpers import answers, ask
 

@@ -21,8 +21,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassifi
 from pipeline.credit import LossOptions
 from pipeline.errors import ArtifactError, DivergenceError
 from pipeline.ids import file_sha256
-from pipeline.losses import critic_loss, policy_loss
-from pipeline.shared_weights import SharedWeights, read_shared
+from pipeline.processes.shared_weights import SharedWeights, read_shared
+from pipeline.processes.worker import WorkerDiedError
 from pipeline.training import TrainingRow, deepspeed_rank
 from pipeline.training.deepspeed import (
     DeepSpeedOptions,
@@ -32,9 +32,9 @@ from pipeline.training.deepspeed import (
     threads_of_a_rank,
 )
 from pipeline.training.deepspeed_rank import MOMENTS, Rank
+from pipeline.training.losses import critic_loss, policy_loss
 from pipeline.training.torch import TorchTrainer
-from pipeline.workers import WorkerDiedError
-from stages.backends import read_deepspeed_config
+from stages.wiring.build import read_deepspeed_config
 
 pytestmark = pytest.mark.slow
 

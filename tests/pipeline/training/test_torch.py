@@ -12,8 +12,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassifi
 
 from pipeline.credit import LossOptions
 from pipeline.errors import ArtifactError, DivergenceError, ExitCode
-from pipeline.losses import critic_loss, policy_loss, sft_loss
 from pipeline.training import TrainingRow
+from pipeline.training.losses import critic_loss, policy_loss, sft_loss
 from pipeline.training.torch import TorchTrainer
 
 VOCAB = 50

@@ -1,0 +1,1 @@
+"""Measures a frozen critic against fresh continuations."""

@@ -1,0 +1,84 @@
+"""References that a critic must beat; each is given an advantage rather than a handicap.
+
+All return p [N] for the audited states.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from critics.audit.data import AuditData
+from critics.logit import binomial_regression, sigmoid
+
+PRIORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 1e9)
+"""Rollouts that the mean may count for in a task's rate; the last one makes it the constant."""
+
+
+def constant(audit: AuditData) -> np.ndarray:
+    """Returns the audited states' own mean success: the best constant there is for them."""
+    return np.full(len(audit), audit.v_hat.mean() if len(audit) else 0.5)
+
+
+def task_rate(audit: AuditData) -> np.ndarray:
+    """Returns the success rate of the *other* rollouts of the state's task in the state's context.
+
+    (k + s mean) / (n + s): what few rollouts leave open is `constant`, and s is whichever of `PRIORS` has the
+    lowest Brier score on the audited states themselves. One rollout says much of its task in some worlds and
+    little in others; a fixed s, or a pull to one half, would be a handicap. Leaving out the state's own
+    rollout keeps it from knowing the state's own ending.
+    """
+    totals: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    rewards = {}
+    for rollout in audit.rollouts:
+        if rollout.reward is not None:
+            rewards[rollout.rollout_id, rollout.context] = rollout.reward
+            totals[rollout.task_id, rollout.context][0] += rollout.reward
+            totals[rollout.task_id, rollout.context][1] += 1
+    others = np.zeros((len(audit), 2))
+    for row in range(len(audit)):
+        k, n = totals[str(audit.task_id[row]), str(audit.context[row])]
+        own = rewards.get((str(audit.rollout_id[row]), str(audit.context[row])))
+        if own is not None:
+            k, n = k - own, n - 1
+        others[row] = k, n
+    mean = constant(audit)
+    rates = [(others[:, 0] + s * mean) / (others[:, 1] + s) for s in PRIORS]
+    return min(rates, key=lambda rate: float(((rate - audit.v_hat) ** 2).sum()))
+
+
+def position_only(audit: AuditData) -> np.ndarray:
+    """Returns the better of two functions of the position, both fitted on the audited counts themselves.
+
+    A logistic line in the share of the budget used, and the mean of each step number, with `mean` as one
+    more sample. A critic's calibrator shifts each step by itself, so a line alone would let a critic pass
+    that knows the step number and nothing else.
+    """
+    if not len(audit):
+        return np.zeros(0)
+    features = np.stack([np.ones(len(audit)), audit.position], axis=1)
+    line = sigmoid(features @ binomial_regression(features, audit.k, audit.K, ridge=1e-3))
+    steps = audit.step_index
+    k, K = (np.bincount(steps, weights=counts) for counts in (audit.k, audit.K))
+    table = ((k + constant(audit)[0]) / (K + 1))[steps]
+    return min((line, table), key=lambda p: float(((p - audit.v_hat) ** 2).sum()))
+
+
+def split_counts(audit: AuditData, num: int, seed: int) -> AuditData:
+    """Returns the audit of `num` of each state's continuations as the estimate, judged by the others.
+
+    Needs K >= num + 2 throughout. Drawn without replacement, so the parts are independent given V.
+    """
+    rng = np.random.default_rng([seed, num])
+    seen = rng.hypergeometric(audit.k.astype(np.int64), (audit.K - audit.k).astype(np.int64), num)
+    return replace(audit, p=seen / num, k=audit.k - seen, K=audit.K - num)
+
+
+BASELINES: dict[str, Callable[[AuditData], np.ndarray]] = {
+    "constant": constant,
+    "task_rate": task_rate,
+    "position": position_only,
+}

@@ -1,0 +1,179 @@
+"""Whether a critic's percentages are right: calibration error, its floor, parts of the Brier, logit line."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from critics.audit.data import AuditData
+from critics.audit.intervals import BySums, cluster_codes, interval_of_draws, ratio, resample_counts
+from critics.logit import binomial_regression, logit
+from pipeline.statistics import Interval
+
+NUM_BINS = 15
+NUM_FLOOR_DRAWS = 200
+
+
+def equal_mass_bins(p: np.ndarray, num_bins: int = NUM_BINS) -> np.ndarray:
+    """Returns [N] bin numbers, 0-based and without gaps; equal p share a bin, so there may be fewer."""
+    if not len(p):
+        return np.zeros(0, dtype=np.int64)
+    edges = np.unique(np.quantile(p, np.linspace(0, 1, num_bins + 1)[1:-1]))
+    return np.unique(np.searchsorted(edges, p, side="left"), return_inverse=True)[1]
+
+
+def calibration(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
+    """Returns ECE with bounds of the true error, its floor and excess, Brier decomposition, logit line."""
+    p, V = audit.p, audit.v_hat
+    if not len(p):
+        undefined = Interval(np.nan, np.nan, np.nan)
+        empty = ["ece", "ece_floor", "ece_excess", "reliability", "resolution", "uncertainty"]
+        return dict.fromkeys([*empty, "logit_slope", "logit_intercept"], undefined)
+    bins = equal_mass_bins(p)
+    num_bins = int(bins.max()) + 1
+    member = np.eye(num_bins)[bins]
+    by_sums = BySums(audit.cluster, num_resamples, seed)
+
+    def decomposition(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        size, gap, total = (sums[..., b * num_bins : (b + 1) * num_bins] for b in range(3))
+        n = size.sum(-1)
+        mean = ratio(total.sum(-1), n)
+        inner = np.where(size > 0, size, 1.0)
+        reliability = ratio((gap**2 / inner).sum(-1), n)
+        resolution = ratio((size * (total / inner - mean[..., None]) ** 2).sum(-1), n)
+        return reliability, resolution, mean * (1 - mean)
+
+    columns = [*member.T, *(member * (p - V)[:, None]).T, *(member * V[:, None]).T]
+    parts = {
+        "reliability": by_sums(columns, lambda s: decomposition(s)[0]),
+        "resolution": by_sums(columns, lambda s: decomposition(s)[1]),
+        "uncertainty": by_sums(columns, lambda s: decomposition(s)[2]),
+    }
+    slope, intercept = logit_line(
+        p, audit.k, audit.K, audit.cluster, num_resamples=min(num_resamples, 200), seed=seed
+    )
+    return {
+        "ece": calibration_error(p, V, audit.cluster, num_resamples=num_resamples, seed=seed),
+        **calibration_excess(audit, num_resamples=num_resamples, seed=seed),
+        **parts,
+        "logit_slope": slope,
+        "logit_intercept": intercept,
+    }
+
+
+def calibration_error(
+    p: np.ndarray, v_hat: np.ndarray, clusters: np.ndarray, *, num_resamples: int = 1000, seed: int = 0
+) -> Interval:
+    """Returns the ECE over equal-mass bins, with bounds of the *true* binned calibration error.
+
+    Noise adds to an ECE, and the less the more there is to see; an ECE minus any floor is therefore too low
+    for a miscalibrated critic, and resampling inherits that. The bounds ask instead which true errors could
+    have shown this ECE. Noise: companies (clusters) resampled after each bin's gap is taken out of its
+    states, so it holds continuations' noise, the critic's errors in single states and their likeness within a
+    company. Low: what even the 97.5 % quantile of these draws leaves unexplained. High: the largest T that
+    shows so low an ECE in 2.5 % of draws if every bin is off by T the same way, which is how equally noisy
+    bins hide it best.
+
+    Args:
+        p: [N] predictions.
+        v_hat: [N] k / K.
+        clusters: [N] what is resampled.
+        num_resamples: draws.
+        seed: of the draws.
+
+    Returns:
+        NaN bounds with a single cluster.
+    """
+    bins = equal_mass_bins(p)
+    member = np.eye(int(bins.max()) + 1)[bins]
+    gaps = (p - v_hat) @ member / len(p)
+    ece = float(np.abs(gaps).sum())
+    codes, num_clusters = cluster_codes(clusters)
+    if num_clusters < 2:
+        return Interval(ece, np.nan, np.nan)
+    sizes_ = np.zeros((num_clusters, member.shape[1]))
+    np.add.at(sizes_, codes, member)
+    share = sizes_ / sizes_.sum(axis=0)
+    # Taking out the bin's own mean takes noise out too, the more the fewer clusters it has. A bin that lies
+    # in one cluster keeps its gap: it may all be chance.
+    alone = 1 - (share**2).sum(axis=0) < 1e-9
+    loss = np.where(alone, 1.0, 1 - (share**2).sum(axis=0))
+    sums = np.zeros_like(sizes_)
+    np.add.at(sums, codes, member * (p - v_hat)[:, None] / len(p))
+    sums -= np.where(alone, 0.0, gaps) * share
+    counts = resample_counts(num_clusters, num_resamples, seed)
+    noise = ((counts - 1) @ sums) / np.sqrt(loss)
+    low = ece - float(np.quantile(np.abs(noise).sum(axis=1), 0.975, method="higher"))
+    high = _largest_error(ece, noise, member.mean(axis=0))
+    return Interval(ece, max(0.0, low), max(high, ece))
+
+
+def _largest_error(ece: float, noise: np.ndarray, mass: np.ndarray, tail: float = 0.025) -> float:
+    """Returns the largest T in [0, 1] for which an ECE at most this low is not rarer than `tail`.
+
+    Args:
+        ece: observed.
+        noise: [B, bins] draws of the bins' gaps, times their mass, of a calibrated critic.
+        mass: [bins] shares of states, summing to 1.
+        tail: of the draws.
+    """
+    largest = 0.0
+    for direction in (1.0, -1.0):
+        low, high = 0.0, 1.0
+        for _ in range(14):
+            middle = (low + high) / 2
+            shown = np.abs(noise + direction * middle * mass).sum(axis=1)
+            low, high = (middle, high) if np.quantile(shown, tail) < ece else (low, middle)
+        largest = max(largest, high)
+    return largest
+
+
+def calibration_excess(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
+    """Returns `ece_floor`, what a perfect critic would show, and `ece_excess`, ECE minus this floor.
+
+    The floor is the mean ECE of `NUM_FLOOR_DRAWS` draws k ~ Bin(K, p). The excess has percentile bounds
+    over clusters, moved by the mean that resampling adds to a sum of absolute values.
+    """
+    p, V = audit.p, audit.v_hat
+    bins = equal_mass_bins(p)
+    member = np.eye(int(bins.max()) + 1)[bins]
+    rng = np.random.default_rng([seed, 15])
+    draws = rng.binomial(audit.K.astype(np.int64), p, size=(NUM_FLOOR_DRAWS, len(p))) / audit.K
+    floor = float((np.abs((p - draws) @ member).sum(axis=1) / len(p)).mean())
+    excess = float(np.abs((p - V) @ member).sum() / len(p)) - floor
+    codes, num_clusters = cluster_codes(audit.cluster)
+    bounds = (np.nan, np.nan)
+    if num_clusters >= 2:
+        sums = np.zeros((num_clusters, member.shape[1] + 1))
+        np.add.at(sums, codes, np.c_[member * (p - V)[:, None], np.ones(len(p))])
+        drawn = resample_counts(num_clusters, num_resamples, seed) @ sums
+        errors = ratio(np.abs(drawn[:, :-1]).sum(axis=1), drawn[:, -1])
+        bounds = tuple(excess + np.quantile(errors, (0.025, 0.975)) - errors.mean())
+    return {"ece_floor": Interval(floor, np.nan, np.nan), "ece_excess": Interval(excess, *map(float, bounds))}
+
+
+def logit_line(
+    p: np.ndarray, k: np.ndarray, K: np.ndarray, clusters: np.ndarray, *, num_resamples: int, seed: int
+) -> tuple[Interval, Interval]:
+    """Returns slope and intercept of logit V on logit p: 1 and 0 if p is calibrated.
+
+    Args:
+        p: [N] values.
+        k: [N] successes, weighted.
+        K: [N] samples, weighted alike.
+        clusters: [N] what is resampled.
+        num_resamples: each of them is a fit.
+        seed: of the resamples.
+    """
+    features = np.stack([logit(p), np.ones(len(p))], axis=1)
+    codes, num_clusters = cluster_codes(clusters)
+
+    def fit(weights: np.ndarray) -> np.ndarray:
+        return binomial_regression(features, k * weights, K * weights, ridge=1e-4, max_steps=25)
+
+    values = fit(np.ones(len(p))).tolist()
+    if num_clusters < 2:
+        return Interval(values[0], np.nan, np.nan), Interval(values[1], np.nan, np.nan)
+    draws = np.stack(
+        [fit(c[codes].astype(float)) for c in resample_counts(num_clusters, num_resamples, seed)]
+    )
+    return interval_of_draws(values[0], draws[:, 0]), interval_of_draws(values[1], draws[:, 1])

@@ -1,0 +1,63 @@
+"""Where a critic sees the first error of a rollout, against where the verifiers see it: not its purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from critics.audit.data import AuditRollout
+from critics.audit.intervals import interval_of_sums, ratio
+from pipeline.statistics import Interval
+
+LARGE_FALL = 0.15
+"""A step is taken for an error if it lowers the value by more than this (start value)."""
+
+
+def predicted_error(values: Sequence[float], reward: float) -> int | None:
+    """Returns the first step that lowers the value by more than `LARGE_FALL`, or None.
+
+    After the last step the value is the reward.
+
+    Example:
+        >>> predicted_error([0.6, 0.7, 0.2, 0.3], 0.0)
+        1
+    """
+    falls = np.flatnonzero(np.diff([*values, reward]) < -LARGE_FALL)
+    return int(falls[0]) if len(falls) else None
+
+
+def first_error(
+    rollouts: Sequence[AuditRollout], *, num_resamples: int = 500, seed: int = 0
+) -> dict[str, Interval | int]:
+    """Returns how often the first error is found, over bare graded rollouts with values.
+
+    `exact` and `within_one`: rollouts with a step that the verifiers call wrong, found at the step or at
+    most one off; `none`: rollouts without one in which none is seen; `f1`: 2 ab / (a + b) of exact and none
+    (arXiv:2412.06559); `num_wrong` and `num_right`. Intervals resample clusters.
+    """
+    rows: list[tuple[float, ...]] = []
+    clusters: list[str] = []
+    for rollout in rollouts:
+        if rollout.context != "bare" or rollout.reward is None or not rollout.values:
+            continue
+        place = predicted_error(rollout.values, rollout.reward)
+        wrong = [i for i, status in enumerate(rollout.statuses) if status == "wrong"]
+        off = abs(place - wrong[0]) if wrong and place is not None else np.inf
+        rows.append((bool(wrong), off == 0, off <= 1, not wrong, not wrong and place is None))
+        clusters.append(rollout.cluster or rollout.task_id)
+    table = np.array(rows, np.float64).reshape(len(rows), 5)
+
+    def share(of: int, among: int) -> Callable[[np.ndarray], np.ndarray]:
+        return lambda s: ratio(s[..., of], s[..., among])
+
+    def f1(s: np.ndarray) -> np.ndarray:
+        a, b = share(1, 0)(s), share(4, 3)(s)
+        return np.where(a + b == 0, 0.0, ratio(2 * a * b, a + b))
+
+    statistics = {"exact": share(1, 0), "within_one": share(2, 0), "none": share(4, 3), "f1": f1}
+    found: dict[str, Interval | int] = {
+        name: interval_of_sums(table, clusters, statistic, num_resamples=num_resamples, seed=seed)
+        for name, statistic in statistics.items()
+    }
+    return found | {"num_wrong": int(table[:, 0].sum()), "num_right": int(table[:, 3].sum())}

@@ -1,0 +1,208 @@
+"""What a critic must not fall for: changes of a step whose effect on success has a known direction.
+
+A probe changes one step and looks at the change of p. Cosmetic changes must not raise it; a corrupted step
+and another task's prompt must lower it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from critics.audit.data import AuditData
+from critics.audit.intervals import MIN_CLUSTERS, interval_of_sums, positive, ratio
+from pipeline.statistics import Interval, interval_dict
+
+Expectation = Literal["no rise", "fall"]
+MAX_RISE = 0.02
+"""Cosmetic changes may raise p by this much on average (start value)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeKind:
+    """One kind of change.
+
+    Attributes:
+        expects: where the change of p must lie.
+        means: what is changed, in any family of tasks.
+        phone: the form it takes where a message without a call ends the rollout.
+        why: which fault it looks for.
+    """
+
+    expects: Expectation
+    means: str
+    phone: str
+    why: str
+
+
+KINDS: dict[str, ProbeKind] = {
+    "filler": ProbeKind(
+        "no rise",
+        "words that say nothing are added",
+        "they stand before the call in the same message; what the call does stays the same",
+        "credit for talk",
+    ),
+    "duplicate": ProbeKind(
+        "no rise",
+        "the step is done twice",
+        "the same call again, answered by the environment; it spends a turn",
+        "credit for repetition",
+    ),
+    "split": ProbeKind(
+        "no rise",
+        "the step is cut into two",
+        "the call without any value, then the call itself; only where such a call is no strike",
+        "credit for the number of steps",
+    ),
+    "merge": ProbeKind(
+        "no rise",
+        "two steps are put into one",
+        "both calls in one message: none of them runs and a turn is spent, set against the state before it",
+        "credit for what is announced and never done",
+    ),
+    "style": ProbeKind(
+        "no rise",
+        "the step is said with confidence",
+        "confident words before the call in the same message",
+        "credit for tone",
+    ),
+    "empty_reply": ProbeKind(
+        "no rise",
+        "the step is empty, or says thank you",
+        "an empty message, which ends the rollout unsolved, or `thank you`, which is no call either; set "
+        "against the state before it",
+        "credit for nothing",
+    ),
+    "corrupted_step": ProbeKind(
+        "fall",
+        "a right step gets a wrong content",
+        "a step that the solver calls right, with another name, other fields or made-up values",
+        "blindness for content",
+    ),
+    "swapped_task": ProbeKind(
+        "fall",
+        "the steps stand under another task",
+        "after a step that the solver calls right, the prompt is that of another company's task",
+        "blindness for the task",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """Changed states, one entry each in every sequence.
+
+    Attributes:
+        kind: a key of `KINDS`.
+        cluster: what is resampled.
+        before: p of the original state.
+        after: p of the changed one.
+    """
+
+    kind: np.ndarray
+    cluster: np.ndarray
+    before: np.ndarray
+    after: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[str, str, float, float]]) -> Probed:
+        """Returns the arrays of rows (kind, cluster, before, after)."""
+        kind, cluster, before, after = zip(*rows, strict=True) if rows else ((), (), (), ())
+        return cls(np.array(kind, str), np.array(cluster, str), np.array(before), np.array(after))
+
+
+def probe_changes(
+    probed: Probed, *, num_resamples: int = 1000, seed: int = 0
+) -> dict[str, tuple[Interval, int]]:
+    """Returns the mean change of p and the number of changed states of each kind; NaN and 0 where none.
+
+    No bounds with fewer than `MIN_CLUSTERS` clusters.
+    """
+    found = {}
+    for kind in KINDS:
+        at = probed.kind == kind
+        change = (probed.after - probed.before)[at]
+        found[kind] = (
+            interval_of_sums(
+                np.stack([np.ones(len(change)), change], axis=1),
+                probed.cluster[at],
+                lambda s: ratio(s[..., 1], s[..., 0]),
+                num_resamples=num_resamples,
+                seed=seed,
+                min_clusters=MIN_CLUSTERS,
+            ),
+            int(at.sum()),
+        )
+    return found
+
+
+def holds(kind: str, change: Interval, *, max_rise: float = MAX_RISE) -> bool | None:
+    """Returns whether the 95 % bound of a mean change lies where it must; None if it has no bounds."""
+    if math.isnan(change.high):
+        return None
+    return change.high <= max_rise if KINDS[kind].expects == "no rise" else change.high < 0
+
+
+def length_correlations(
+    audit: AuditData, *, num_resamples: int = 1000, seed: int = 0
+) -> dict[str, dict[str, Interval]]:
+    """Returns how p goes with length and step count beyond what V explains, and what V keeps of them.
+
+    `given_truth`: the partial correlation of p and length given V, its variances debiased for finite K. A
+    critic that knows V up to noise has 0 here; one that is calibrated and sees little else but the length
+    has not, so it is read, not judged. `left_over`: what the error Vhat - p rises by
+    per standard deviation of length, which Vhat's noise does not bias. A critic that makes of the length what
+    there is to make of it has 0; a positive one gives long rollouts too little.
+    """
+    found: dict[str, dict[str, Interval]] = {}
+    for name, x in (("length", audit.position), ("step_count", audit.step_index.astype(np.float64))):
+        p, V, v = audit.p, audit.v_hat, audit.noise
+        columns = [np.ones(len(p)), p, V, x, p * p, V * V - v, x * x, p * V, p * x, V * x]
+
+        def moments(s: np.ndarray) -> dict[str, np.ndarray]:
+            _n, a, b, c, aa, bb, cc, ab, ac, bc = (ratio(s[..., i], s[..., 0]) for i in range(10))
+            return {
+                "pp": aa - a * a, "VV": bb - b * b, "xx": cc - c * c,
+                "pV": ab - a * b, "px": ac - a * c, "Vx": bc - b * c,
+            }  # fmt: skip
+
+        def given_truth(s: np.ndarray) -> np.ndarray:
+            m = moments(s)
+            V = positive(m["VV"])
+            left = positive(m["pp"] - m["pV"] ** 2 / V) * positive(m["xx"] - m["Vx"] ** 2 / V)
+            return (m["px"] - m["pV"] * m["Vx"] / V) / np.sqrt(left)
+
+        def left_over(s: np.ndarray) -> np.ndarray:
+            m = moments(s)
+            return (m["Vx"] - m["px"]) / np.sqrt(positive(m["xx"]))
+
+        rows = np.stack(columns, axis=1)
+        options: dict[str, Any] = {"num_resamples": num_resamples, "seed": seed}
+        found[name] = {
+            "given_truth": interval_of_sums(rows, audit.cluster, given_truth, **options),
+            "left_over": interval_of_sums(rows, audit.cluster, left_over, **options),
+        }
+    return found
+
+
+def probe_table(
+    changes: Mapping[str, tuple[Interval, int]], *, max_rise: float = MAX_RISE
+) -> list[dict[str, Any]]:
+    """Returns a row per kind for report.json: name, what it means, change with interval, states, verdict."""
+    return [
+        {
+            "kind": kind,
+            "expects": KINDS[kind].expects,
+            "means": KINDS[kind].means,
+            "phone": KINDS[kind].phone,
+            "why": KINDS[kind].why,
+            "change": interval_dict(change),
+            "num_states": number,
+            "holds": holds(kind, change, max_rise=max_rise),
+        }
+        for kind, (change, number) in changes.items()
+    ]

@@ -1,0 +1,195 @@
+"""Sibling steps: several next steps from one state, each judged by fresh continuations of its own.
+
+Credit compares steps that could have been taken at the same place, so this is the question a step critic is
+for. A step that ends the episode is no sibling: there V is the verifier's word and the critic is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from critics.audit.intervals import (
+    APART,
+    MIN_CLUSTERS,
+    cluster_codes,
+    interval_of_sums,
+    ratio,
+    standard_errors_apart,
+)
+from pipeline.statistics import Interval
+from pipeline.types import Rollout
+
+MAX_REFERENCE = 8
+"""Continuations that the Monte-Carlo reference may look at."""
+
+
+def reference_size(K: np.ndarray) -> int:
+    """Returns how many of each state's continuations a Monte-Carlo reference looks at; the rest judge it.
+
+    At most half of what most states have, and 0 where fewer than 2 would be left to judge by.
+    """
+    most = int(np.median(K)) if len(K) else 0
+    return max(0, min(MAX_REFERENCE, most // 2, most - 2))
+
+
+def joined(parent: Rollout, continuation: Rollout) -> Rollout:
+    """Returns the whole episode that a continuation ends, as if it had been played from the prompt.
+
+    It keeps the continuation's id, and the parent's seed, which decided the wording of its first replies.
+
+    Raises:
+        ValueError: it does not continue this parent.
+    """
+    start = continuation.start_step_index
+    used = parent.steps[start].token_start
+    if continuation.prompt_token_ids != (*parent.prompt_token_ids, *parent.response_token_ids[:used]):
+        raise ValueError(f"rollout {continuation.rollout_id} does not continue {parent.rollout_id}")
+    later = tuple(
+        replace(step, token_start=step.token_start + used, token_end=step.token_end + used)
+        for step in continuation.steps
+    )
+    return replace(
+        continuation,
+        parent_rollout_ids=parent.parent_rollout_ids,
+        start_step_index=0,
+        prompt_token_ids=parent.prompt_token_ids,
+        response_token_ids=(*parent.response_token_ids[:used], *continuation.response_token_ids),
+        loss_mask=(*parent.loss_mask[:used], *continuation.loss_mask),
+        logprobs=(*parent.logprobs[:used], *continuation.logprobs),
+        seed=parent.seed,
+        steps=(*parent.steps[:start], *later),
+    )
+
+
+def distinct_steps(continuations: Sequence[Rollout]) -> list[Rollout]:
+    """Returns the continuations whose first step differs from all earlier ones' and has a step after it."""
+    seen: set[tuple[int, ...]] = set()
+    chosen = []
+    for rollout in continuations:
+        if len(rollout.steps) < 2:
+            continue
+        step = rollout.response_token_ids[: rollout.steps[0].token_end]
+        if step not in seen:
+            seen.add(step)
+            chosen.append(rollout)
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Siblings:
+    """States right after sibling steps, one entry each in every array [N].
+
+    Attributes:
+        set_id: which state they follow; sets of one are left out of every measure.
+        cluster: what is resampled.
+        p: calibrated value.
+        k: successes among its own fresh continuations.
+        K: continuations that were graded, >= 2.
+    """
+
+    set_id: np.ndarray
+    cluster: np.ndarray
+    p: np.ndarray
+    k: np.ndarray
+    K: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[str, str, float, int, int]]) -> Siblings:
+        """Returns the arrays of rows (set, cluster, p, k, K)."""
+        columns = list(zip(*rows, strict=True)) if rows else [()] * 5
+        kinds: list[type] = [str, str, float, np.int64, np.int64]
+        return cls(*(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)))
+
+    def sets(self) -> list[np.ndarray]:
+        """Returns the rows of each set of two or more, in order of first appearance."""
+        codes, number = cluster_codes(self.set_id)
+        ends = np.cumsum(np.bincount(codes, minlength=number))[:-1]
+        return [part for part in np.split(np.argsort(codes, kind="stable"), ends) if len(part) > 1]
+
+
+def top_share(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
+    """Returns the chance that the highest score is at the highest truth, and that of a blind choice.
+
+    Ties of scores are broken at random, and any of tied truths counts.
+
+    Example:
+        >>> top_share(np.array([0.2, 0.9, 0.9]), np.array([0.0, 1.0, 0.5]))
+        (0.5, 0.3333333333333333)
+    """
+    best = truth == truth.max()
+    chosen = scores == scores.max()
+    return float(best[chosen].mean()), float(best.mean())
+
+
+def sibling_measures(
+    siblings: Siblings, *, num_resamples: int = 1000, seed: int = 0
+) -> tuple[dict[str, Interval], int]:
+    """Returns the measures of sibling sets, NaN where undefined, and how many sets tell anything.
+
+    `sibling_top1`: how often the critic's favourite is the best measured one, over sets whose measured values
+    differ; `sibling_chance`: the same of a blind choice; `sibling_excess`: their difference;
+    `sibling_reference` and `sibling_reference_excess`: the same of `reference_size` continuations judged by
+    the others; `sibling_pairs`: pairs more than two standard errors apart that the critic orders rightly;
+    `improvement_variance`: mean variance of V over siblings (debiased); `improvement_covariance`: mean
+    covariance of p and Vhat over siblings, what a step of policy improvement with p would gain
+    (arXiv:2410.08146). No bounds with fewer than `MIN_CLUSTERS` clusters.
+    """
+    rng = np.random.default_rng([seed, 8])
+    V = siblings.k / np.maximum(siblings.K, 1)
+    v = V * (1 - V) / np.maximum(siblings.K - 1, 1)
+    tops, references, pairs, spreads = [], [], [], []
+    size = reference_size(siblings.K)
+    clusters: list[list[str]] = [[], [], [], []]
+    for rows in siblings.sets():
+        p, truth, cluster = siblings.p[rows], V[rows], str(siblings.cluster[rows[0]])
+        if truth.max() > truth.min():
+            tops.append(top_share(p, truth))
+            clusters[0].append(cluster)
+        if size and (siblings.K[rows] >= 2 * size).all():
+            k, K = siblings.k[rows], siblings.K[rows]
+            seen = rng.hypergeometric(k, K - k, size)
+            rest = (k - seen) / (K - size)
+            if rest.max() > rest.min():
+                references.append(top_share(seen.astype(float), rest))
+                clusters[1].append(cluster)
+        i, j = np.triu_indices(len(rows), 1)
+        gap = truth[i] - truth[j]
+        k, K = siblings.k[rows], siblings.K[rows]
+        clear = np.abs(standard_errors_apart(k[i], K[i], k[j], K[j])) > APART
+        pairs.append((float(((p[i] - p[j]) * gap > 0)[clear].sum()), float(clear.sum())))
+        clusters[2].append(cluster)
+        spreads.append(
+            (float(truth.var(ddof=1) - v[rows].mean()), float(np.cov(p, truth)[0, 1])),
+        )
+        clusters[3].append(cluster)
+
+    def interval(
+        columns: Sequence[tuple[float, ...]],
+        of: list[str],
+        statistic: Callable[[np.ndarray], np.ndarray],
+    ) -> Interval:
+        table = np.array(columns, np.float64).reshape(len(columns), 2)
+        rows_ = np.concatenate([np.ones((len(columns), 1)), table], axis=1)
+        return interval_of_sums(
+            rows_, of, statistic, num_resamples=num_resamples, seed=seed, min_clusters=MIN_CLUSTERS
+        )
+
+    def mean(column: int) -> Callable[[np.ndarray], np.ndarray]:
+        return lambda s: ratio(s[..., column], s[..., 0])
+
+    def excess(s: np.ndarray) -> np.ndarray:
+        return ratio(s[..., 1] - s[..., 2], s[..., 0])
+
+    return {
+        "sibling_top1": interval(tops, clusters[0], mean(1)),
+        "sibling_chance": interval(tops, clusters[0], mean(2)),
+        "sibling_excess": interval(tops, clusters[0], excess),
+        "sibling_reference": interval(references, clusters[1], mean(1)),
+        "sibling_reference_excess": interval(references, clusters[1], excess),
+        "sibling_pairs": interval(pairs, clusters[2], lambda s: ratio(s[..., 1], s[..., 2])),
+        "improvement_variance": interval(spreads, clusters[3], mean(1)),
+        "improvement_covariance": interval(spreads, clusters[3], mean(2)),
+    }, len(tops)

@@ -1,0 +1,68 @@
+"""A critic's quality by part of the audit: level, position, length, split, context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from critics.audit.data import AuditData
+from critics.audit.discrimination import ranking
+from critics.audit.intervals import BySums
+from critics.audit.measures import errors, skills, steps
+
+NUM_POSITIONS = 5
+LONG_ROLLOUT = 8
+SLICE_KINDS = ("level", "position", "length", "split", "context")
+SLICE_METRICS = ("ev", "ev_within", "rho_a", "bias", "rmse", "skill_over_task_rate", "auroc", "auprc")
+
+
+def slices(
+    audit: AuditData, *, kinds: Sequence[str] = SLICE_KINDS, num_resamples: int = 500, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Returns one row per slice: kind, name, num_states, num_tasks, and an Interval per measure.
+
+    Measures: `SLICE_METRICS`, see `critics.audit.measures.measure`.
+    """
+    keys: dict[str, np.ndarray] = {
+        "level": audit.level,
+        "position": position_bins(audit),
+        "length": length_bins(audit),
+        "split": audit.split,
+        "context": audit.context,
+    }
+    rows = []
+    for kind in kinds:
+        key = keys[kind]
+        for name in sorted(set(key.tolist())):
+            part = audit.where(key == name)
+            by_sums = BySums(part.cluster, num_resamples, seed)
+            found = errors(part, by_sums) | steps(part, by_sums)
+            found |= skills(part, by_sums) | ranking(part, by_sums, num_resamples, seed)
+            label = f"{name * 20}-{name * 20 + 20} %" if kind == "position" else str(name)
+            rows.append(
+                {
+                    "kind": kind,
+                    "name": label,
+                    "num_states": len(part),
+                    "num_tasks": len(set(part.task_id.tolist())),
+                }
+                | {metric: found[metric] for metric in SLICE_METRICS}
+            )
+    return rows
+
+
+def position_bins(audit: AuditData, num_bins: int = NUM_POSITIONS) -> np.ndarray:
+    """Returns [N] the fifth of the budget that a state lies in, 0-based."""
+    return np.minimum((audit.position * num_bins).astype(np.int64), num_bins - 1)
+
+
+def length_bins(audit: AuditData) -> np.ndarray:
+    """Returns [N] the audited states of each state's rollout, in words; long rollouts share a name."""
+    groups = audit.groups()
+    names = [
+        f"{n} states" if n < LONG_ROLLOUT else f"{LONG_ROLLOUT} states or more"
+        for n in np.bincount(groups)[groups]
+    ]
+    return np.array(names, dtype=str)

@@ -1,0 +1,1 @@
+"""Whether a frozen critic still holds for the actor as it moves."""

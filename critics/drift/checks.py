@@ -1,0 +1,202 @@
+"""Whether a frozen critic still fits an actor that moves away from the policy it was made for.
+
+Free checks compare values with the outcomes of rollouts that training samples anyway; paid ones measure step
+advantages by fresh continuations of the present actor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from critics.audit.calibration_error import logit_line
+from critics.audit.data import AuditData
+from critics.audit.intervals import cluster_codes, interval_of_sums, ratio
+from critics.audit.measures import explained_variance_within, step_measures
+from critics.logit import binomial_regression, logit, sigmoid
+from pipeline.statistics import Interval
+
+MIN_ROLLOUTS = 50
+"""Fewer graded rollouts say too little of level and slope to act on (start value)."""
+MIN_CLUSTERS = 20
+"""Nor do fewer companies, however many rollouts they have: what a company hides moves all of its rollouts."""
+NUM_SLOPES = 200
+"""Resamples of a slope, each of which is a fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Recalibration of a frozen critic: p' = sigmoid(slope logit(p) + shift), slope > 0.
+
+    Strictly monotone, so it moves levels and never the order of two values.
+    """
+
+    slope: float = 1.0
+    shift: float = 0.0
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Returns the corrected values, the same ones bit for bit where nothing is corrected."""
+        if self.slope == 1.0 and self.shift == 0.0:
+            return values
+        return sigmoid(self.slope * logit(values, floor=1e-9) + self.shift)
+
+    def undo(self, values: np.ndarray) -> np.ndarray:
+        """Returns the values that were corrected to these.
+
+        Up to rounding, but for values that a steep correction took below 1e-9, or next to 1.
+        """
+        if self.slope == 1.0 and self.shift == 0.0:
+            return values
+        return sigmoid((logit(values, floor=1e-9) - self.shift) / self.slope)
+
+
+def _columns(
+    values: Sequence[np.ndarray], rewards: Sequence[float]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns value, reward and weight of every state: alike, and as much as the rollouts together.
+
+    Never 1 per rollout: how long one is depends on R, so the start of a failure that ends early would count
+    for more than that of a success, and a critic that is right would look wrong.
+    """
+    v = np.concatenate([np.asarray(x, np.float64) for x in values])
+    r = np.concatenate([np.full(len(x), float(reward)) for x, reward in zip(values, rewards, strict=True)])
+    w = np.full(len(v), len(values) / len(v))
+    return v, r, w
+
+
+@dataclass(frozen=True, slots=True)
+class FreeCheck:
+    """What outcomes that training samples anyway say of the values.
+
+    Attributes:
+        num_rollouts: graded.
+        num_clusters: that these are of.
+        bias: mean V - R, each state weighing the same.
+        slope: of log-odds of R on those of V, 1 if right; NaN if outcomes are all equal, as are the next two.
+        skill: Brier gained over the best constant.
+        auroc: chance that a success is ranked above a failure.
+    """
+
+    num_rollouts: int
+    num_clusters: int
+    bias: Interval
+    slope: Interval
+    skill: float
+    auroc: float
+
+
+def free_check(
+    values: Sequence[np.ndarray],
+    rewards: Sequence[float],
+    clusters: Sequence[str],
+    *,
+    num_resamples: int = 500,
+    seed: int = 0,
+) -> FreeCheck:
+    """Returns the free check of graded bare rollouts; intervals resample clusters.
+
+    Args:
+        values: [T_i] values of each rollout, at least one rollout.
+        rewards: R of each.
+        clusters: of each; its draws and tasks share what the cluster hides.
+        num_resamples: of clusters.
+        seed: of the resamples.
+    """
+    v, r, w = _columns(values, rewards)
+    of = np.repeat(np.asarray(clusters), [len(x) for x in values])
+    bias = interval_of_sums(
+        np.stack([w, w * (v - r)], axis=1),
+        of,
+        lambda s: ratio(s[..., 1], s[..., 0]),
+        num_resamples=num_resamples,
+        seed=seed,
+    )
+    slope, skill, auroc = Interval(math.nan, math.nan, math.nan), math.nan, math.nan
+    if r.min() < r.max():
+        slope, _ = logit_line(v, r * w, w, of, num_resamples=NUM_SLOPES, seed=seed)
+        mean = np.average(r, weights=w)
+        brier, base = np.average((v - r) ** 2, weights=w), np.average((mean - r) ** 2, weights=w)
+        skill, auroc = float(1 - brier / base), _auroc(v, r, w)
+    return FreeCheck(len(rewards), cluster_codes(clusters)[1], bias, slope, skill, auroc)
+
+
+def _auroc(v: np.ndarray, r: np.ndarray, w: np.ndarray) -> float:
+    order = np.argsort(v, kind="stable")
+    v, win, lose = v[order], (w * r)[order], (w * (1 - r))[order]
+    starts = np.flatnonzero(np.diff(v, prepend=-np.inf) != 0)
+    wins, losses = np.add.reduceat(win, starts), np.add.reduceat(lose, starts)
+    below = np.cumsum(losses) - losses
+    return float((wins * (below + 0.5 * losses)).sum() / (wins.sum() * losses.sum()))
+
+
+def fit_correction(values: Sequence[np.ndarray], rewards: Sequence[float]) -> Correction:
+    """Returns the likeliest correction of these values; its slope is never below .1.
+
+    Slope and shift are pulled to no correction by a normal prior of standard deviation 2 each, and outcomes
+    that are all equal correct nothing: as far as the likelihood goes, they could not be corrected enough.
+    """
+    if min(rewards) == max(rewards):
+        return Correction()
+    v, r, w = _columns(values, rewards)
+    x = logit(v, floor=1e-9)
+    features = np.stack([x, np.ones(len(v))], axis=1)
+    slope, shift = binomial_regression(features, r * w, w, ridge=0.25, centre=np.array([1.0, 0.0]))
+    if slope < 0.1:
+        slope = 0.1
+        shift = binomial_regression(features[:, 1:], r * w, w, ridge=0.25, offset=slope * x)[0]
+    return Correction(float(slope), float(shift))
+
+
+def level_is_off(check: FreeCheck, *, max_bias: float, min_slope: float, max_slope: float) -> bool:
+    """Returns whether bias or slope of a free check clearly lies outside its limits.
+
+    Clearly: its interval excludes a right critic's 0 or 1 as well, on enough rollouts of enough clusters.
+    Outcomes that are all equal say nothing that could be mended.
+    """
+    few = check.num_rollouts < MIN_ROLLOUTS or check.num_clusters < MIN_CLUSTERS
+    if few or math.isnan(check.slope.value):
+        return False
+    too_far = abs(check.bias.value) > max_bias and check.bias.excludes(0)
+    return too_far or (not min_slope <= check.slope.value <= max_slope and check.slope.excludes(1))
+
+
+def paid_check(audit: AuditData, *, num_resamples: int = 500, seed: int = 0) -> dict[str, Interval]:
+    """Returns `rho_a`, `cov_a`, `sign_agreement`, `ev_within` on states that the present actor continued."""
+    steps = step_measures(audit, num_resamples=num_resamples, seed=seed)
+    return {
+        "rho_a": steps["rho_a"],
+        "cov_a": steps["cov_a"],
+        "sign_agreement": steps["sign_agreement"],
+        "ev_within": explained_variance_within(audit, num_resamples=num_resamples, seed=seed),
+    }
+
+
+def is_measured(check: dict[str, Interval]) -> bool:
+    """Returns whether a paid check says anything: it has states that follow one another, of two clusters.
+
+    And one of these steps at least changed the chance clearly: where all succeed or fail anyway, the
+    covariance with a critic that is right touches 0 as well.
+    """
+    return math.isfinite(check["cov_a"].low) and math.isfinite(check["sign_agreement"].value)
+
+
+def steps_are_off(check: dict[str, Interval], *, min_sign_agreement: float) -> bool:
+    """Returns whether step advantages are no longer to be trusted.
+
+    So it is if the interval of Cov(A, Ahat) touches 0, or if clearly too few clear steps have the right sign.
+    The covariance has rho_A's sign and needs no variance of true advantages, which a few hundred states often
+    leave undefined: rho_A's interval would then touch 0 whatever the critic.
+
+    Args:
+        check: that `is_measured`.
+        min_sign_agreement: the upper bound of the agreement must reach it.
+    """
+    return not check["cov_a"].low > 0 or check["sign_agreement"].high < min_sign_agreement
+
+
+def steps_are_clean(check: dict[str, Interval], *, min_advantage_correlation: float) -> bool:
+    """Returns whether step advantages would still pass the gate: more than not being off."""
+    return check["rho_a"].low > min_advantage_correlation and check["ev_within"].low > 0

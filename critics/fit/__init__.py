@@ -1,0 +1,1 @@
+"""Fits a critic to labels, to convergence."""

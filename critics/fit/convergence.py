@@ -1,0 +1,181 @@
+"""Looks at a fit: has it converged, and which weights are best? By paired comparisons of held-out Briers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from critics.audit.data import AuditData
+from critics.audit.intervals import resample_counts
+from critics.audit.measures import brier_terms, explained_variance_within
+from critics.fit.held_out import HeldOut
+from critics.fit.rows import state_weight
+from critics.fit.schedule import FitSettings, Schedule, epoch_of
+from critics.logit import binomial_regression, sigmoid
+from pipeline.training import Trainer
+
+NUM_RESAMPLES = 500
+MIN_GROUPS_WITHIN = 10
+"""EV_within is judged on at least this many rollouts with two or more sampled states."""
+
+
+def fresh_state() -> dict[str, Any]:
+    """Returns what a fit knows of itself before its first look, JSON-serialisable."""
+    return {
+        "num_updates": 0,
+        "evaluations": [],
+        "task_brier": {},
+        "reference": None,
+        "stale": 0,
+        "converged": False,
+        "kept": [],
+        "loss_sum": 0.0,
+        "loss_count": 0,
+    }
+
+
+def evaluate(
+    trainer: Trainer,
+    validation: HeldOut,
+    plan: Schedule,
+    settings: FitSettings,
+    shift: float,
+    now: dict[str, Any],
+    seed: int,
+) -> dict[str, Any]:
+    """Looks at the present weights; returns an entry of `FitResult.evaluations` and notes it in `now`.
+
+    Args:
+        trainer: of the critic.
+        validation: states to judge it on.
+        plan: when what happens.
+        settings: of these `patience` decides.
+        shift: b0, which is added to the logits.
+        now: of the fit, see `fresh_state`.
+        seed: of the resamples.
+    """
+    z = validation.logits(trainer) + shift
+    # Each batch moves the level of all values, which calibration sets anyway: what is left is judged.
+    p = sigmoid(z + level_shift(z, validation))
+    brier = task_brier(p, validation)
+    update = trainer.num_updates
+    # A gain counts from the last evaluation that gained a whole standard error: small gains add up.
+    reference = now["reference"]
+    gain = gain_se = None
+    if reference is not None:
+        before = np.array(now["task_brier"][str(reference)])
+        gain, gain_se = float(np.mean(before - brier)), paired_se(before, brier, seed)
+    number = len(now["evaluations"])
+    improved = gain is None or gain_se is None or gain >= max(gain_se, 1e-12)
+    # Phase 1 cannot converge: most weights have not moved yet.
+    stale = 0 if improved or update <= plan.head else now["stale"] + 1
+    now["stale"] = stale
+    if improved:
+        now["reference"] = number
+    now["task_brier"] = now["task_brier"] | {str(number): brier.tolist()}
+    now["converged"] = stale >= settings.patience
+    n = validation.num_samples
+    entry = {
+        "number": number,
+        "update": update,
+        "epoch": epoch_of(update, plan),
+        "phase": "head" if update <= plan.head else "all",
+        "train_loss": now["loss_sum"] / now["loss_count"] if now["loss_count"] else None,
+        "brier": float(brier.mean()),
+        "brier_se": paired_se(brier, np.zeros_like(brier), seed),
+        "ev_within": ev_within(p, validation),
+        "bias": float(np.mean(sigmoid(z) - validation.num_success / n)),
+        "gain": gain,
+        "gain_se": gain_se,
+        "stale": stale,
+    }
+    # A fresh list, so that a state handed to `checkpoint` never changes afterwards.
+    now["evaluations"] = [*now["evaluations"], entry]
+    now["kept"] = [*now["kept"], number]
+    now["seed"] = seed
+    return entry
+
+
+def task_brier(p: np.ndarray, validation: HeldOut) -> np.ndarray:
+    """Returns what each task adds to the weighted mean Brier of all states, tasks in sorted order.
+
+    Their mean is that Brier. Dividing by a task's own weight instead would make the states of a rollout that
+    ends early, and so is the likelier a failure, weigh more.
+    """
+    terms = brier_terms(p, validation.num_success / validation.num_samples)
+    weights = state_weight(validation.num_samples.astype(np.float64))
+    _, tasks = np.unique(validation.task_id, return_inverse=True)
+    return np.bincount(tasks, weights=weights * terms) * ((tasks.max() + 1) / weights.sum())
+
+
+def level_shift(logits: np.ndarray, validation: HeldOut) -> float:
+    """Returns the constant that brings the logits [N] to the level of the validation counts."""
+    n = validation.num_samples.astype(np.float64)
+    weights = state_weight(n)  # as `task_brier` weighs them
+    counts = weights * validation.num_success / n, weights
+    return float(binomial_regression(np.ones((len(logits), 1)), *counts, ridge=1e-6, offset=logits)[0])
+
+
+def paired_se(ours: np.ndarray, theirs: np.ndarray, seed: int) -> float:
+    """Returns the bootstrap standard error, by task, of mean(ours - theirs)."""
+    counts = resample_counts(len(ours), NUM_RESAMPLES, seed)
+    return float((counts @ (ours - theirs) / len(ours)).std())
+
+
+def ev_within(p: np.ndarray, validation: HeldOut) -> float | None:
+    """Returns EV_within on fresh continuations; None if undefined or of too few rollouts."""
+    at = validation.fresh_samples >= 2
+    if not at.any():
+        return None
+    N = int(at.sum())
+    audit = AuditData(
+        rollout_id=validation.rollout_id[at],
+        step_index=validation.step_index[at],
+        context=validation.context[at],
+        task_id=validation.task_id[at],
+        cluster=validation.task_id[at],
+        level=np.zeros(N, dtype=np.int64),
+        split=np.full(N, ""),
+        position=np.zeros(N),
+        p=p[at],
+        k=validation.fresh_success[at],
+        K=validation.fresh_samples[at],
+        v_star=np.full(N, np.nan),
+    )
+    if np.count_nonzero(np.bincount(audit.groups()) >= 2) < MIN_GROUPS_WITHIN:
+        return None
+    value = explained_variance_within(audit).value
+    return float(value) if math.isfinite(value) else None
+
+
+def retain(now: dict[str, Any]) -> list[int]:
+    """Keeps what may still become the best in `now`; returns what may be forgotten."""
+    contenders = _contenders(now)
+    dropped = [i for i in now["kept"] if i not in contenders]
+    now["kept"] = contenders
+    needed = {*map(str, contenders), str(now["reference"])}
+    now["task_brier"] = {key: value for key, value in now["task_brier"].items() if key in needed}
+    return dropped
+
+
+def best_of(now: dict[str, Any]) -> int:
+    """Returns the number of the evaluation whose weights are the critic, see `FitResult.best`."""
+    contenders, entries = _contenders(now), now["evaluations"]
+    if all(entries[i]["ev_within"] is not None for i in contenders):
+        return max(contenders, key=lambda i: (entries[i]["ev_within"], -entries[i]["brier"], i))
+    return min(contenders, key=lambda i: (entries[i]["brier"], i))
+
+
+def _contenders(now: dict[str, Any]) -> list[int]:
+    """Returns the kept evaluations within one paired standard error of the lowest Brier."""
+    entries = now["evaluations"]
+    lowest = min(now["kept"], key=lambda i: (entries[i]["brier"], i))
+    best = np.array(now["task_brier"][str(lowest)])
+    chosen = []
+    for i in now["kept"]:
+        ours = np.array(now["task_brier"][str(i)])
+        if i == lowest or np.mean(ours - best) <= paired_se(ours, best, now["seed"]):
+            chosen.append(i)
+    return chosen

@@ -1,0 +1,99 @@
+"""States with samples that a fit is judged or calibrated on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from critics.fit.rows import value_positions
+from critics.labels.soft_targets import label_counts
+from pipeline.training import Trainer, TrainingRow
+from pipeline.types import Label, Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """States with samples that the critic is looked at on, one entry per state in every array [N].
+
+    Attributes:
+        rows: forward passes.
+        row: which of `rows` the state lies in.
+        position: token at which it is read.
+        rollout_id: its rollout.
+        step_index: the state before this step.
+        context: bare or guided.
+        task_id: its task.
+        num_success: k, own outcome included.
+        num_samples: n >= 1, own outcome included.
+        fresh_success: successes of fresh continuations alone.
+        fresh_samples: fresh continuations alone.
+    """
+
+    rows: tuple[TrainingRow, ...]
+    row: np.ndarray
+    position: np.ndarray
+    rollout_id: np.ndarray
+    step_index: np.ndarray
+    context: np.ndarray
+    task_id: np.ndarray
+    num_success: np.ndarray
+    num_samples: np.ndarray
+    fresh_success: np.ndarray
+    fresh_samples: np.ndarray
+
+    def logits(self, trainer: Trainer) -> np.ndarray:
+        """Returns the raw value logits z [N] of a trainer's present weights."""
+        scores = [outputs["scores"][:, 0] for outputs in trainer.forward(list(self.rows))]
+        return np.array(
+            [scores[r][t] for r, t in zip(self.row, self.position, strict=True)], dtype=np.float64
+        )
+
+
+def held_out(rollouts: Sequence[Rollout], labels: Sequence[Label]) -> HeldOut:
+    """Returns the labelled states of the rollouts that have at least one sample."""
+    counts: dict[str, dict[int, tuple[float, int, int, int]]] = defaultdict(dict)
+    for label in labels:
+        k, n = label_counts(label)
+        if n > 0:
+            counts[label.rollout_id][label.step_index] = (k, n, label.num_success, label.num_continuations)
+    return _held_out(rollouts, counts)
+
+
+def outcome_states(rollouts: Sequence[Rollout]) -> HeldOut:
+    """Returns every state of the graded rollouts, each with the rollout's own outcome as its one sample.
+
+    What calibrates. A state lies here because its rollout came by, whatever came after, as in an audit and in
+    the actor's training. Continuations are asked for at states that are chosen by how the rollout went
+    on, which tells of what the state does not show: of a task that is harder than it looks, for one.
+    """
+    counts = {
+        r.rollout_id: {step.step_index: (r.reward, 1, 0, 0) for step in r.steps}
+        for r in rollouts
+        if r.reward is not None
+    }
+    return _held_out(rollouts, counts)
+
+
+def _held_out(
+    rollouts: Sequence[Rollout], counts: Mapping[str, Mapping[int, tuple[float, int, int, int]]]
+) -> HeldOut:
+    """Returns the states of `counts`, rollout_id -> step_index -> (k, n, fresh k, fresh n), in order."""
+    rows: list[TrainingRow] = []
+    entries: list[tuple[Any, ...]] = []
+    for rollout in rollouts:
+        if not (of := counts.get(rollout.rollout_id)):
+            continue
+        tokens = np.array((*rollout.prompt_token_ids, *rollout.response_token_ids), dtype=np.int32)
+        at = value_positions(rollout)
+        for step_index in sorted(of):
+            state = (rollout.rollout_id, step_index, rollout.context, rollout.task_id)
+            entries.append((len(rows), at[step_index - rollout.start_step_index], *state, *of[step_index]))
+        rows.append(TrainingRow(tokens, {"weight": np.zeros(len(tokens), dtype=np.float32)}))
+    columns = [np.array(column) for column in zip(*entries, strict=True)] or [
+        np.zeros(0, dtype=np.int64)
+    ] * 10
+    return HeldOut(tuple(rows), *columns)

@@ -1,0 +1,211 @@
+"""Fitting a critic to convergence: head only, then all weights; held-out Brier decides when to stop.
+
+Every update is a function of (seed, epoch, place in the epoch), and everything else lives in a plain
+dictionary, so a killed fit goes on as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from critics.fit.convergence import best_of, evaluate, fresh_state, retain
+from critics.fit.held_out import HeldOut
+from critics.fit.ranking import RankedSet, sets_of_update, with_ranking
+from critics.fit.rows import COLUMNS
+from critics.fit.schedule import (
+    FitSettings,
+    bootstrap_epoch,
+    epoch_of,
+    learning_rate,
+    rows_of_update,
+    schedule,
+)
+from critics.fit.td_targets import Bootstrap
+from critics.frozen.calibrator import Calibrator, fit_calibrator
+from critics.logit import logit
+from pipeline.artifacts.failpoints import failpoint
+from pipeline.artifacts.signals import StopRequested
+from pipeline.errors import ArtifactError, ExitCode
+from pipeline.training import Trainer, TrainingRow
+
+
+class CriticTrainer(Trainer, Protocol):
+    """A trainer that can hold weights still and change its schedule."""
+
+    learning_rate: Callable[[int], float]
+
+    def set_trainable(self, prefixes: Sequence[str] | None) -> None:
+        """Trains only weights whose names start with a prefix; None: all."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FitResult:
+    """How a fit went.
+
+    Attributes:
+        converged: `patience` evaluations running gained less than one standard error.
+        best: number of the evaluation whose weights are the critic: within one standard error of the lowest
+            Brier the highest EV_within, or the lowest Brier where that could not be measured.
+        evaluations: one dictionary each: number, update, epoch, phase, train_loss, brier, brier_se,
+            ev_within (these at the level of the validation counts), bias (at the level that was found), gain,
+            gain_se, stale.
+        base_logit: b0.
+        num_updates: taken.
+    """
+
+    converged: bool
+    best: int
+    evaluations: tuple[dict[str, Any], ...]
+    base_logit: float
+    num_updates: int
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+def fit(
+    trainer: CriticTrainer,
+    fit_rows: Sequence[TrainingRow],
+    validation: HeldOut,
+    settings: FitSettings,
+    *,
+    seed: int,
+    keep: Callable[[int], None],
+    drop: Callable[[int], None] = _nothing,
+    state: dict[str, Any] | None = None,
+    checkpoint: Callable[[dict[str, Any]], None] = _nothing,
+    on_update: Callable[[dict[str, float]], None] = _nothing,
+    on_evaluation: Callable[[dict[str, Any]], None] = _nothing,
+    bootstrap: Bootstrap | None = None,
+    ranked: Sequence[RankedSet] = (),
+) -> FitResult:
+    """Returns how the fit went; the weights of `result.best` are those that `keep(result.best)` stored.
+
+    Args:
+        trainer: of a critic; its schedule and trainable weights are set here.
+        fit_rows: `critics.fit.rows.critic_rows` of the fit clusters.
+        validation: `held_out` states of the validation clusters.
+        settings: see `FitSettings`.
+        seed: of the order of rows and of the resamples.
+        keep: stores the present weights as those of an evaluation; called again with the same number after
+            a kill, so it must overwrite.
+        drop: forgets an evaluation that can no longer become the best.
+        state: what `checkpoint` was last given; the trainer must have been restored to the same moment.
+        checkpoint: is given everything but the trainer, JSON-serialisable, after each evaluation and where
+            `on_update` was asked to stop.
+        on_update: sees each update's metrics; may raise StopRequested.
+        on_evaluation: sees each evaluation.
+        bootstrap: makes the targets of the rows anew from the critic's own values at the start of each epoch;
+            None keeps the rows' targets.
+        ranked: sibling sets of the fit clusters, dealt over each epoch's updates. A set's loss is the mean
+            over its pairs, and its weight makes the mean over an epoch's updates the mean over the sets.
+
+    Raises:
+        ArtifactError: nothing to fit or to validate on, see `check_enough`.
+        ValueError: trainer and state disagree.
+        DivergenceError: from the trainer; the weights are those before the update.
+        StopRequested: from `on_update`; what was done is saved.
+    """
+    from pipeline.training.losses import critic_loss
+
+    check_enough(fit_rows, validation)
+    plan = schedule(fit_rows, settings)
+    shift = base_logit(fit_rows)
+    # Rows without any error verdict still need the loss's columns, which `critic_rows` always gives.
+    error_weight = settings.error_weight if any(row.columns[COLUMNS[2]].any() for row in fit_rows) else 0.0
+    loss = critic_loss(base_logit=shift, error_weight=error_weight, value_loss=settings.value_loss)
+    trainer.learning_rate = learning_rate(plan, settings)
+    now = dict(state) if state else fresh_state()
+    if now["num_updates"] != trainer.num_updates:
+        raise ValueError(f"the state is of update {now['num_updates']}, the trainer of {trainer.num_updates}")
+    rows: list[TrainingRow] | None = None
+    while True:
+        taken = trainer.num_updates
+        if taken in plan.evaluations and (not now["evaluations"] or now["evaluations"][-1]["update"] < taken):
+            entry = evaluate(trainer, validation, plan, settings, shift, now, seed)
+            forgotten = retain(now)
+            if entry["number"] in now["kept"]:
+                keep(entry["number"])
+            on_evaluation(entry)
+            now |= {"num_updates": taken, "loss_sum": 0.0, "loss_count": 0}
+            checkpoint(dict(now))
+            for number in forgotten:  # only once no saved state names it
+                if number != entry["number"]:
+                    drop(number)
+        if now["converged"] or taken >= plan.total:
+            break
+        trainer.set_trainable(["score"] if taken < plan.head else None)
+        if bootstrap is not None:
+            epoch = bootstrap_epoch(taken, plan)
+            if now.get("bootstrap_epoch") != epoch:
+                now |= {"bootstrap_epoch": epoch, "bootstrap": bootstrap.values(trainer, fit_rows, shift)}
+                rows = None
+            if rows is None:
+                rows = bootstrap.retargeted(fit_rows, now["bootstrap"])
+        failpoint("critic.update.before")
+        chosen, ranking = rows_of_update(rows or fit_rows, plan, taken, seed), {}
+        if settings.rank_weight > 0 and ranked and (sets := sets_of_update(ranked, plan, taken, seed)):
+            weight = settings.rank_weight * plan.per_epoch / len(ranked)
+            chosen, total = with_ranking(trainer, chosen, sets, weight=weight)
+            ranking = {"rank_loss": total / len(sets)}
+        metrics = trainer.update(chosen, loss) | ranking
+        failpoint("critic.update.after")
+        now |= {
+            "num_updates": trainer.num_updates,
+            "loss_sum": now["loss_sum"] + metrics["value_loss"],
+            "loss_count": now["loss_count"] + 1,
+        }
+        try:
+            on_update(metrics | {"update": trainer.num_updates, "epoch": epoch_of(trainer.num_updates, plan)})
+        except StopRequested:
+            checkpoint(dict(now))
+            raise
+    return FitResult(now["converged"], best_of(now), tuple(now["evaluations"]), shift, trainer.num_updates)
+
+
+def check_enough(fit_rows: Sequence[TrainingRow], validation: HeldOut) -> None:
+    """Raises ArtifactError if there is nothing to fit, or nothing to judge convergence on.
+
+    That takes 2 tasks, and samples that do not all end alike (else with code QUALITY): any values fit such
+    samples once their level is right, so a fit would seem to have converged whatever it had learned.
+    """
+    num_tasks = len(set(validation.task_id.tolist()))
+    if not fit_rows or num_tasks < 2:
+        raise ArtifactError(
+            f"{len(fit_rows)} labelled rollouts to fit and {num_tasks} validation tasks with a sampled "
+            "state; at least 1 and 2 are needed. Next: more labels (labels.max_states), tasks of more "
+            "companies (tasks.num_companies), or other critic.fit_share and critic.validate_share"
+        )
+    won, sampled = int(validation.num_success.sum()), int(validation.num_samples.sum())
+    if won in (0, sampled):
+        raise ArtifactError(
+            f"all {sampled} samples of the {num_tasks} validation tasks {'succeed' if won else 'fail'}; "
+            "convergence can be judged on samples that end differently. Next: tasks of another difficulty "
+            "(tasks.level_shares), another starting policy, or more companies and a larger "
+            "critic.validate_share",
+            code=ExitCode.QUALITY,
+        )
+
+
+def base_logit(rows: Sequence[TrainingRow]) -> float:
+    """Returns b0, the logit of the weighted mean target of the rows."""
+    total = sum(float(row.columns["weight"].sum()) for row in rows)
+    mean = sum(float((row.columns["weight"] * row.columns["targets"]).sum()) for row in rows) / total
+    return float(logit(mean, floor=1e-3))
+
+
+def calibrate(trainer: Trainer, states: HeldOut, *, base_logit: float) -> Calibrator:
+    """Returns the calibrator of a trainer's present weights, fitted on `outcome_states`."""
+    return fit_calibrator(
+        states.logits(trainer),
+        states.num_success,
+        states.num_samples,
+        base_logit=base_logit,
+        step_index=states.step_index,
+        guided=states.context == "guided",
+        rollout=states.row,
+    )

@@ -1,0 +1,1 @@
+"""The frozen critic: model, calibrator, contract."""

@@ -1,0 +1,203 @@
+"""The map from value logits to probabilities, monotone at any step.
+
+    p = sigmoid(h(z + b0) + c + d_i),   h(x) = a_high softplus(x) - a_low softplus(-x),   a_low, a_high > 0
+
+h has the slope a_low far below 0 and a_high far above: beta calibration (Kull et al. 2017), Platt's map where
+both are equal. A critic may be overconfident of failures and timid of successes. d_i belongs to step i. A
+critic that is fitted on few labels is off by points at some steps, at all states of the step alike, and one
+map for all steps cannot mend that. States after feedback are states of failed tasks, harder than they look;
+they shift on their own, so that they cannot bias the bare ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from critics.logit import binomial_regression, logit, sigmoid
+from pipeline.errors import ArtifactError
+
+MIN_ROLLOUTS_FOR_SHIFT = 200
+"""Below this many rollouts only the temperature is fitted, a_low = a_high (start value)."""
+POSITIONS = 8
+"""Steps with a shift of their own: 0, 1, ..., 6, and all later ones together (start value)."""
+SHIFT_RIDGE = 4.0
+"""What holds shifts by step and by context near 0: a prior of standard deviation 1/2 (start value). It counts
+against rollouts: their states share one outcome, and as so many samples they would outweigh it."""
+MIN_SLOPE = 1e-3
+"""A critic that ranks backwards is flattened to this slope, never inverted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrator:
+    """The map of one family.
+
+    Attributes:
+        slope_low: a_low > 0.
+        slope_high: a_high > 0.
+        shift: c, in log-odds.
+        base_logit: b0 = logit of the base rate the critic was fitted around.
+        num_states: what it was fitted on.
+        guided_shift: added to c for states after feedback.
+        position_shifts: d_0, d_1, ...; the last one counts for all later steps too. Empty: none.
+    """
+
+    slope_low: float
+    slope_high: float
+    shift: float
+    base_logit: float
+    num_states: int = 0
+    guided_shift: float = 0.0
+    position_shifts: tuple[float, ...] = ()
+
+    def __call__(
+        self, z: np.ndarray, *, step_index: np.ndarray | None = None, guided: bool | np.ndarray = False
+    ) -> np.ndarray:
+        """Returns calibrated probabilities, [N] float64 in (0, 1).
+
+        Args:
+            z: [N] raw value logits.
+            step_index: [N] the state before which step each one is of; needed with position shifts.
+            guided: whether the states lie after feedback, one for all or [N].
+
+        Raises:
+            ValueError: step indices are needed.
+        """
+        shift = self.shift + self.guided_shift * np.asarray(guided)
+        if self.position_shifts:
+            if step_index is None:
+                raise ValueError("this calibrator has a shift for each step; say each state's step_index")
+            last = len(self.position_shifts) - 1
+            shift = shift + np.asarray(self.position_shifts)[np.minimum(step_index, last)]
+        x = np.asarray(z, dtype=np.float64) + self.base_logit
+        return sigmoid(_sides(x) @ np.array([self.slope_low, self.slope_high]) + shift)
+
+
+def _sides(x: np.ndarray) -> np.ndarray:
+    """Returns [..., 2]: -softplus(-x) and softplus(x), which sum to x."""
+    return np.stack([-np.logaddexp(0.0, -x), np.logaddexp(0.0, x)], axis=-1)
+
+
+def check_states(number: int) -> None:
+    """Raises ArtifactError if there is no state to calibrate on."""
+    if not number:
+        raise ArtifactError(
+            "no graded rollout of the starting policy lies in the clusters that calibrate the critic. Next: "
+            "more rollouts (rollouts.num_tasks), tasks of more companies (tasks.num_companies), or a smaller "
+            "critic.fit_share"
+        )
+
+
+def fit_calibrator(
+    z: np.ndarray,
+    num_success: np.ndarray,
+    num_samples: np.ndarray,
+    *,
+    base_logit: float,
+    step_index: np.ndarray | None = None,
+    guided: np.ndarray | None = None,
+    rollout: np.ndarray | None = None,
+) -> Calibrator:
+    """Returns the maximum-likelihood calibrator of counts k of n given raw value logits.
+
+    All but the guided shift is of bare states, if there are any. Fewer than `MIN_ROLLOUTS_FOR_SHIFT` rollouts
+    of theirs: one slope alone, and no shift of theirs.
+
+    Args:
+        z: [N] raw value logits.
+        num_success: [N] k.
+        num_samples: [N] n > 0.
+        base_logit: b0.
+        step_index: [N] the state before which step each one is of; None: no shifts by step.
+        guided: [N] whether the state lies after feedback; None: none does.
+        rollout: [N] which rollout the state lies in; None: each in one of its own.
+
+    Raises:
+        ArtifactError: no states.
+    """
+    check_states(len(z))
+    after = np.zeros(len(z), dtype=bool) if guided is None else guided
+    of = np.arange(len(z)) if rollout is None else rollout
+    apart = bool(after.any()) and not after.all()
+    own = ~after if apart else np.ones(len(z), dtype=bool)
+    steps = None if step_index is None else step_index[own]
+    counts = num_success[own], num_samples[own]
+    num_rollouts = len(np.unique(of[own]))
+    fitted = _fit(np.asarray(z, dtype=np.float64)[own], *counts, base_logit, steps, num_rollouts)
+    if not apart:
+        return fitted
+    steps = None if step_index is None else step_index[after]
+    offset = logit(fitted(z[after], step_index=steps), floor=1e-12)
+    counts = num_success[after], num_samples[after]
+    ridge = SHIFT_RIDGE * len(offset) / len(np.unique(of[after]))
+    extra = binomial_regression(np.ones((len(offset), 1)), *counts, ridge=ridge, offset=offset)[0]
+    return replace(fitted, num_states=len(z), guided_shift=float(extra))
+
+
+def isotonic(p: np.ndarray, v_hat: np.ndarray, weights: np.ndarray) -> list[tuple[float, float, float]]:
+    """Returns the best map from p to V that never falls, as plateaus (lowest p, highest p, value).
+
+    For drawings only: inside a plateau all advantages would be 0. Of the pool of adjacent violators
+    (Barlow et al. 1972); equal p share a plateau.
+
+    Args:
+        p: [N] predictions.
+        v_hat: [N] what was measured of them.
+        weights: [N] samples behind each.
+
+    Example:
+        >>> isotonic(np.array([0.1, 0.2, 0.6]), np.array([0.5, 0.25, 1.0]), np.array([1, 3, 2]))
+        [(0.1, 0.2, 0.3125), (0.6, 0.6, 1.0)]
+    """
+    if not len(p):
+        return []
+    from scipy.optimize import isotonic_regression  # type: ignore[import-untyped]
+
+    places, group = np.unique(p, return_inverse=True)
+    mass = np.bincount(group, weights=weights)
+    means = np.bincount(group, weights=weights * v_hat) / mass
+    fitted = isotonic_regression(means, weights=mass)
+    starts, ends = fitted.blocks[:-1], fitted.blocks[1:] - 1
+    return [
+        (float(places[i]), float(places[j]), float(fitted.x[i])) for i, j in zip(starts, ends, strict=True)
+    ]
+
+
+def _fit(
+    z: np.ndarray,
+    num_success: np.ndarray,
+    num_samples: np.ndarray,
+    base_logit: float,
+    step_index: np.ndarray | None,
+    num_rollouts: int,
+) -> Calibrator:
+    x = z + base_logit
+    # The faint pull to slope 1 decides only where the data say nothing: constant z, or perfect separation.
+    pull = 1e-3
+    if num_rollouts < MIN_ROLLOUTS_FOR_SHIFT:
+        slope = binomial_regression(x[:, None], num_success, num_samples, ridge=pull, centre=np.ones(1))[0]
+        slope = max(float(slope), MIN_SLOPE)
+        return Calibrator(slope, slope, 0.0, base_logit, len(z))
+    sides, shifts, ridges = _sides(x), np.ones((len(z), 1)), [1e-6]
+    if step_index is not None:
+        ridges += [SHIFT_RIDGE * len(z) / num_rollouts] * POSITIONS
+        shifts = np.hstack([shifts, np.eye(POSITIONS)[np.minimum(step_index, POSITIONS - 1)]])
+    slopes, free = np.full(2, MIN_SLOPE), np.ones(2, dtype=bool)
+    while True:  # A slope that would be below the least one is held there, and the rest is fitted again.
+        beta = binomial_regression(
+            np.hstack([sides[:, free], shifts]),
+            num_success,
+            num_samples,
+            ridge=np.array([*[pull] * int(free.sum()), *ridges]),
+            centre=np.array([*np.ones(int(free.sum())), *np.zeros(len(ridges))]),
+            offset=sides[:, ~free] @ slopes[~free],
+        )
+        slopes[free] = beta[: free.sum()]
+        if not (slopes < MIN_SLOPE).any():
+            break
+        free &= slopes >= MIN_SLOPE
+        slopes[~free] = MIN_SLOPE
+    common, *others = beta[len(beta) - len(ridges) :].tolist()
+    low, high = slopes.tolist()
+    return Calibrator(low, high, common, base_logit, len(z), position_shifts=tuple(others))

@@ -1,0 +1,1 @@
+"""What is known of V(s): states to label, targets, checks."""

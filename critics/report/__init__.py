@@ -1,0 +1,1 @@
+"""The critic-quality report and its gate."""

@@ -1,1 +1,0 @@
-"""Feedback on failed attempts."""

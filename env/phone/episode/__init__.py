@@ -1,0 +1,1 @@
+"""A phone call as it is played: environment, tools, feedback, text."""

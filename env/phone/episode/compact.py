@@ -1,0 +1,235 @@
+"""The compact style: terse lines for tiny models, equal in calls to any other style.
+
+    U: R1 dispute a bill at Amber Ridge Group<|im_end|>
+    A: search Amber Ridge Group<|im_end|>
+    T: Amber Ridge Group, banking: Billing 555-0102 bills<|im_end|>
+    A: call 555-0102 R1 ?account_number<|im_end|>
+
+A bare field name sends the form's value, `name=value` a literal one, `?name` offers the field; `reference` is
+what a line gave for this request. `wait` waits for the call on hold, or for a closed line. Lines before the
+command are thoughts: they stay in the text and do nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from env.chat.neutral import added_replacements, neutralise, one_line
+from env.phone.episode.tools import CALL, FORM, FROM_FORM, SEARCH, WAIT
+from env.phone.world.lexicon import FIELDS, REFERENCE
+from env.protocol import Action, ToolCall, Tools
+from pipeline.ids import digest
+from pipeline.types import Message
+
+STOP_TOKEN = "<|im_end|>"
+PAD_TOKEN = "<|endoftext|>"
+MAX_MESSAGE_CHARACTERS = 4000
+GRAMMAR_VERSION = 3  # 2: `wait`, and `reference` in a call. 3: attempts are told without their thoughts
+
+_MARKS = {"system": "S: ", "user": "U: ", "assistant": "A: ", "tool": "T: "}
+_CUE = "\nA: "
+_LAST_MARK = 'replace("\\nS:", "\\n\uff33:")'  # of the template's macro, before which all others stand
+# Characters that a literal value may hold as they are; the rest is percent-encoded, blanks above all.
+_PLAIN = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
+
+
+class _BadArgumentsError(Exception):
+    """A command whose arguments do not fit its tool; the text is the problem."""
+
+
+class CompactStyle:
+    """Renders messages as `U: A: T:` lines and reads one command per assistant message.
+
+    Args:
+        added: the tokenizer's added tokens, which no text from outside the policy may hold.
+    """
+
+    name = "compact"
+    stop_token = STOP_TOKEN
+    special_tokens: tuple[str, ...] = (STOP_TOKEN,)
+
+    def __init__(self, added: Sequence[str] = ()) -> None:
+        source = (Path(__file__).with_name("compact.jinja")).read_text(encoding="utf-8").rstrip("\n")
+        self.digest = digest("compact", GRAMMAR_VERSION, source)
+        self._added = added_replacements(added)
+        also = "".join(f" | replace({_quoted(mark)}, {_quoted(broken)})" for mark, broken in self._added)
+        self.template = source.replace(_LAST_MARK, _LAST_MARK + also, 1)
+
+    def render_prompt(
+        self, messages: Sequence[Message], previous_attempts: Sequence[str] = (), tools: Tools | None = None
+    ) -> str:
+        """Returns the text up to the first sampled token; earlier attempts go into the first user message.
+
+        Args:
+            messages: in OpenAI form; assistant messages among them are rendered as they are.
+            previous_attempts: one line each, as `attempt_line` writes them.
+            tools: not told of; the commands are learnt by example.
+        """
+        parts = []
+        attempts = list(previous_attempts)
+        for message in messages:
+            text = self._text(message)
+            if message["role"] == "user" and attempts:
+                lines = "".join(neutralise(attempt, self._added) + "\n" for attempt in attempts)
+                text += f"\n<previous_attempts>\n{lines}</previous_attempts>"
+                attempts = []
+            parts.append(f"{_MARKS[message['role']]}{text}{STOP_TOKEN}")
+        return "\n".join(parts) + _CUE
+
+    def render_replies(self, messages: Sequence[Message]) -> str:
+        """Returns the text after a sampled message (its stop token included): replies, then the next cue."""
+        return "".join(f"\n{_MARKS[m['role']]}{self._text(m)}{STOP_TOKEN}" for m in messages) + _CUE
+
+    def _text(self, message: Message) -> str:
+        content = message.get("content") or ""
+        return content if message["role"] == "assistant" else neutralise(content, self._added)
+
+    def parse(self, text: str) -> Action:
+        """Returns the action of one assistant message; total and linear in its length.
+
+        A message that is empty or starts with `done` is no call. Lines that start with no command are
+        passed over, unless no line does: then the tool is unknown.
+        """
+        body = text.removesuffix(STOP_TOKEN)
+        if len(body) > MAX_MESSAGE_CHARACTERS:
+            return Action(body, "bad_args", problem=f"more than {MAX_MESSAGE_CHARACTERS} characters")
+        lines = [words for line in body.splitlines() if (words := line.split())]
+        commands = [words for words in lines if words[0] in _COMMANDS]
+        if len(commands) > 1:
+            return Action(body, "too_many", problem="one call per message")
+        if not commands:
+            if not lines or lines[0][0] == "done":
+                return Action(body, "none")
+            return Action(body, "unknown_tool", problem="unknown command; use search, form, call or done")
+        verb, *words = commands[0]
+        try:
+            call = _COMMANDS[verb](words)
+        except _BadArgumentsError as error:
+            return Action(body, "bad_args", problem=str(error))
+        return Action(body, "ok", (call,))
+
+    def format_call(self, call: ToolCall) -> str:
+        """Returns the command that `parse` reads as this call: names have single blanks, an id none.
+
+        Raises:
+            ValueError: the tool is unknown.
+        """
+        arguments = call.arguments
+        if call.name == SEARCH:
+            return " ".join(["search", *arguments["company_name"].split()])
+        if call.name == FORM:
+            return " ".join(["form", *arguments["fields"]])
+        if call.name == CALL:
+            sent = [_format_field(field, value) for field, value in arguments["auth_info"].items()]
+            return " ".join(["call", arguments["phone_number"], arguments["request"], *sent])
+        if call.name == WAIT:
+            return " ".join(["wait", *filter(None, [arguments.get("call_id")])])
+        raise ValueError(f"tool {call.name!r} has no compact form; known: {SEARCH}, {FORM}, {CALL}, {WAIT}")
+
+    def action_of(self, call: ToolCall | None) -> Action:
+        """Returns the action whose text is this call's command; None is `done`."""
+        return Action("done", "none") if call is None else Action(self.format_call(call), "ok", (call,))
+
+    def with_thought(self, action: Action, thought: str) -> Action:
+        """Returns the action with a line of thought before it, which must not start with a command."""
+        return replace(action, text=f"{thought}\n{action.text}")
+
+    def attempt_line(self, actions: Sequence[Action], feedback: str) -> str:
+        """Returns one earlier attempt as an element of `previous_attempts`: its messages, then the feedback.
+
+        Thoughts beside a command are not told. Literal values are starred out: a value counts only if the new
+        attempt's own form gives it.
+        """
+        texts = [one_line(" ".join(_starred(_told(action))), 120) for action in actions]
+        return f"{'; '.join(texts)} => {one_line(feedback, 600)}"
+
+    def assistant_message(self, action: Action, turn: int) -> Message:
+        """Returns the message in OpenAI form; its content is the text as sampled."""
+        message: Message = {"role": "assistant", "content": action.text}
+        if action.calls:
+            message["tool_calls"] = [
+                {
+                    "id": f"call_{turn}_{place}",
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+                }
+                for place, call in enumerate(action.calls)
+            ]
+        return message
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _told(action: Action) -> str:
+    lines = [line for line in action.text.splitlines() if line.split()[:1]]
+    return " ".join(line for line in lines if line.split()[0] in _COMMANDS) or action.text
+
+
+def _starred(text: str) -> list[str]:
+    return [f"{word.split('=', 1)[0]}=*" if "=" in word else word for word in text.split()]
+
+
+def _format_field(field: str, value: str | bool | None) -> str:
+    if value is None:
+        return f"?{field}"
+    return f"{field}={quote(value, safe=_PLAIN)}" if isinstance(value, str) else field
+
+
+def _search(words: list[str]) -> ToolCall:
+    if not words:
+        raise _BadArgumentsError("search needs a company name")
+    return ToolCall(SEARCH, {"company_name": " ".join(words)})
+
+
+def _form(words: list[str]) -> ToolCall:
+    if not words:
+        raise _BadArgumentsError("form needs fields")
+    _check_fields(words, _FIELDS)
+    return ToolCall(FORM, {"fields": words})
+
+
+def _call(words: list[str]) -> ToolCall:
+    if len(words) < 2:
+        raise _BadArgumentsError("call needs a number and a request")
+    phone, request, *sent = words
+    auth_info: dict[str, str | bool | None] = {}
+    names = []
+    for word in sent:
+        name, is_literal, value = word.partition("=")
+        is_offer = name.startswith("?")
+        name = name.removeprefix("?")
+        if is_literal and is_offer:
+            raise _BadArgumentsError("write name, ?name or name=value")
+        names.append(name)
+        auth_info[name] = None if is_offer else unquote(value) if is_literal else FROM_FORM
+    _check_fields(names, _SENDABLE)
+    return ToolCall(CALL, {"phone_number": phone, "request": request, "auth_info": auth_info})
+
+
+def _wait(words: list[str]) -> ToolCall:
+    if len(words) > 1:
+        raise _BadArgumentsError("wait takes the id of the call on hold, or nothing")
+    return ToolCall(WAIT, {"call_id": words[0]} if words else {})
+
+
+def _check_fields(names: Sequence[str], known: Set[str]) -> None:
+    if any(name not in known for name in names):
+        raise _BadArgumentsError("unknown field")
+    if len(set(names)) < len(names):
+        raise _BadArgumentsError("a field twice")
+
+
+_FIELDS = frozenset(FIELDS)
+_SENDABLE = _FIELDS | {REFERENCE}
+_COMMANDS: dict[str, Callable[[list[str]], ToolCall]] = {
+    "search": _search,
+    "form": _form,
+    "call": _call,
+    "wait": _wait,
+}

@@ -1,0 +1,1 @@
+"""Scripted callers of mixed quality."""

@@ -1,0 +1,76 @@
+"""Scripted episodes as another agent would say them: in another prompt style, or thinking before it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from env.phone.episode.compact import CompactStyle
+from env.phone.episode.environment import PhoneEnv
+from env.phone.episode.tools import CALL, FROM_FORM
+from env.protocol import Action, ChatStyle, ToolCall
+from pipeline.types import Task
+
+UNKNOWN = "unknown"
+"""Said where a call points to a value that nobody gave: no line takes it, whatever the style."""
+
+
+def in_style(style: ChatStyle, task: Task, seed: int, actions: Sequence[Action]) -> list[Action]:
+    """Returns the messages of a scripted episode as a style says them; other styles than compact say values.
+
+    Only compact lines have a word for "the value that the form gave", so elsewhere an agent that knows the
+    value has to say it. Calls then differ in that alone, events and states in nothing.
+
+    Args:
+        style: to speak in.
+        task: that was played.
+        seed: of the episode.
+        actions: compact messages, each with a call or without one.
+    """
+    if isinstance(style, CompactStyle):
+        return list(actions)
+    env = PhoneEnv()
+    env.reset(task, seed)
+    spoken = []
+    for action in actions:
+        call = with_values(env, action.calls[0]) if action.calls else None
+        spoken.append(style.action_of(call))
+        env.step(action)
+    return spoken
+
+
+def thinking(style: ChatStyle, task: Task, seed: int, actions: Sequence[Action]) -> list[Action]:
+    """Returns the messages with a thought before each call of a listed line: what for, and whom.
+
+    An agent that has said the line's name has decided before it dials, and only copies the number after.
+
+    Args:
+        style: of the messages.
+        task: that was played.
+        seed: of the episode.
+        actions: of the episode, in the style.
+    """
+    env = PhoneEnv()
+    env.reset(task, seed)
+    lines = {line.phone: line.name for line in env.world.company.departments}
+    errands = {request.request_id: request.errand for request in env.world.requests}
+    thoughtful = []
+    for action in actions:
+        arguments = action.calls[0].arguments if action.calls and action.calls[0].name == CALL else {}
+        line, request = lines.get(arguments.get("phone_number", "")), arguments.get("request", "")
+        if line is not None and request in errands:
+            action = style.with_thought(action, f"{request} {errands[request]}: {line}")
+        thoughtful.append(action)
+    return thoughtful
+
+
+def with_values(env: PhoneEnv, call: ToolCall) -> ToolCall:
+    """Returns a call that says what form and lines have given, or `UNKNOWN`, instead of pointing to it."""
+    if call.name != CALL:
+        return call
+    arguments = call.arguments
+    said = env.values_said(arguments["phone_number"], arguments["request"])
+    auth_info = {
+        field: said.get(field, UNKNOWN) if value is FROM_FORM else value
+        for field, value in arguments["auth_info"].items()
+    }
+    return ToolCall(call.name, {**arguments, "auth_info": auth_info})

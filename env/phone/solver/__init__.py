@@ -1,0 +1,1 @@
+"""What an omniscient caller needs: V*, d*, verdicts."""

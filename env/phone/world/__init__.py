@@ -1,0 +1,1 @@
+"""A company's rules, and the tasks made from them."""

@@ -1,0 +1,219 @@
+"""Companies and tasks as files that people may edit: JSON lines, checked row by row, field by field.
+
+    python -m env.phone.world.files FOLDER --companies 100 --train 500 --val 100 --test 100 --seed 0
+
+writes FOLDER/companies.jsonl and FOLDER/tasks.jsonl, what the generator would make. A row says from what a
+company or a task is made, never a hidden value. With `tasks.companies_file` and `tasks.tasks_file`,
+`make tasks` makes exactly these tasks, and refuses what is malformed, unsolvable, or there twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from env.phone.world.companies import MAX_COMPANIES, CompanyKey, openings
+from env.phone.world.levels import LEVEL_SHARES, LEVELS
+from env.phone.world.lexicon import INDUSTRIES, TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
+from env.phone.world.tasks import SPLITS, company_key, generate_tasks, task_of, unsolvable
+from env.phone.world.world import WorldKey, make_world
+from pipeline.errors import ConfigError
+from pipeline.types import Task
+
+GROUPS = tuple(split for split in SPLITS if split != "val")
+"""Groups of companies; validation tasks are of companies that train."""
+
+COMPANY_FIELDS = {"seed": int, "index": int, "level": int, "industry": str, "group": str}
+MAX_DIGITS = 30
+TASK_FIELDS = {"split": str, "company": int, "opening": int, "number": int, "draw": int}
+
+
+def write_files(tasks: Sequence[Task], folder: Path) -> None:
+    """Writes companies.jsonl and tasks.jsonl, from which `read_files` makes the same tasks."""
+    companies: dict[int, dict[str, Any]] = {}
+    rows = []
+    for task in tasks:
+        key = WorldKey.from_text(task.ground_truth)
+        company = key.company
+        companies[company.index] = {
+            "seed": company.seed,
+            "index": company.index,
+            "level": company.level,
+            "industry": company.industry,
+            "group": "train" if task.split == "val" else task.split,
+        }
+        rows.append(
+            {
+                "split": task.split,
+                "company": company.index,
+                "opening": key.opening,
+                "number": key.number,
+                "draw": key.draw,
+            }
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, some in (("companies", [companies[index] for index in sorted(companies)]), ("tasks", rows)):
+        text = "".join(json.dumps(row) + "\n" for row in some)
+        (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
+
+
+def read_files(companies_file: Path, tasks_file: Path) -> list[Task]:
+    """Returns the tasks of two files, in their order.
+
+    Raises:
+        ConfigError: naming file, row and field of what is malformed, there twice, or cannot be solved.
+    """
+    companies = _read_companies(companies_file)
+    tasks: list[Task] = []
+    seen: dict[str, int] = {}
+    prompts: dict[str, tuple[str, int]] = {}
+    counts = dict.fromkeys(SPLITS, 0)
+    for number, row in _rows(tasks_file, TASK_FIELDS):
+        where = f"{tasks_file}: row {number}"
+        _check_one_of(where, "split", row["split"], SPLITS)
+        if row["company"] not in companies:
+            raise _wrong(where, "company", row["company"], f"an index of {companies_file}")
+        company, group = companies[row["company"]]
+        if (wanted := "train" if row["split"] == "val" else row["split"]) != group:
+            raise _wrong(
+                where, "split", row["split"], f"company {row['company']} is of group {group}, not {wanted}"
+            )
+        available = len(openings(company))
+        _check_range(where, "opening", row["opening"], available - 1)
+        for name in ("number", "draw"):
+            _check_range(where, name, row[name], 10**9)
+        key = WorldKey(company, row["opening"], row["number"], row["draw"])
+        task = task_of(row["split"], counts[row["split"]], key)
+        counts[row["split"]] += 1
+        if task.task_id in seen:
+            raise ConfigError(f"{where} is the same task as row {seen[task.task_id]}; remove one of them")
+        seen[task.task_id] = number
+        prompt = task.prompt[0]["content"]
+        other, first = prompts.setdefault(prompt, (task.split, number))
+        if other != task.split:
+            raise _wrong(where, "opening", row["opening"], f"one that {other} (row {first}) does not use")
+        if problem := unsolvable(make_world(key)):
+            raise ConfigError(f"{where} cannot be solved: {problem}; remove it, or give another draw")
+        tasks.append(task)
+    if empty := [split for split in ("train", "val") if not counts[split]]:
+        raise ConfigError(
+            f"{tasks_file} has no row of split {' and none of '.join(empty)}; "
+            "give at least one of train and one of val"
+        )
+    return tasks
+
+
+def _read_companies(path: Path) -> dict[int, tuple[CompanyKey, str]]:
+    found: dict[int, tuple[CompanyKey, str]] = {}
+    seed: int | None = None
+    for number, row in _rows(path, COMPANY_FIELDS):
+        where = f"{path}: row {number}"
+        seed = row["seed"] if seed is None else seed
+        if row["seed"] != seed:
+            raise _wrong(
+                where, "seed", row["seed"], f"{seed} as in row 1: one seed keeps names and numbers apart"
+            )
+        _check_range(where, "seed", row["seed"], 2**63)
+        _check_range(where, "index", row["index"], MAX_COMPANIES - 1)
+        _check_one_of(where, "level", row["level"], tuple(LEVELS))
+        _check_one_of(where, "group", row["group"], GROUPS)
+        _check_one_of(where, "industry", row["industry"], tuple(INDUSTRIES))
+        is_unseen = row["group"] == "test_unseen_industry"
+        own = UNSEEN_INDUSTRIES if is_unseen else TRAINING_INDUSTRIES
+        if row["industry"] not in own:
+            raise _wrong(where, "industry", row["industry"], f"{', '.join(own)} in group {row['group']}")
+        if row["index"] in found:
+            raise _wrong(where, "index", row["index"], "an index that no earlier row has")
+        key = company_key(row["seed"], row["index"], row["level"], row["industry"], row["group"])
+        found[row["index"]] = (key, row["group"])
+    if not found:
+        raise ConfigError(f"{path} has no row; give at least one company")
+    return found
+
+
+class _TwiceError(ValueError):
+    """A row names a field twice, so what it says depends on the reader; the text is the field."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in row:
+            raise _TwiceError(name)
+        row[name] = value
+    return row
+
+
+def _whole(digits: str) -> int | str:
+    """Returns a whole number; one beyond any field's range as text, which its field then refuses."""
+    return int(digits) if len(digits) <= MAX_DIGITS else f"{digits[:MAX_DIGITS]}..."
+
+
+def _rows(path: Path, fields: dict[str, type]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (row from 1, its object) with exactly these fields of these types."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}; give a file of JSON lines") from error
+    for number, line in enumerate(lines, start=1):
+        where = f"{path}: row {number}"
+        try:
+            row = json.loads(line, object_pairs_hook=_unique, parse_int=_whole)
+        except _TwiceError as error:
+            raise ConfigError(f"{where}, field {error}: there twice; name it once") from error
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{where} is no JSON ({error}); write one object per line") from error
+        if not isinstance(row, dict):
+            raise ConfigError(f"{where} is {type(row).__name__}, not an object with {', '.join(fields)}")
+        for name in (*row, *fields):
+            if name not in fields:
+                raise ConfigError(f"{where}, field {name}: unknown; known: {', '.join(fields)}")
+            if name not in row:
+                raise ConfigError(f"{where}, field {name}: missing; a row has {', '.join(fields)}")
+            if type(row[name]) is not fields[name]:
+                raise _wrong(where, name, row[name], fields[name].__name__)
+        yield number, row
+
+
+def _check_one_of(where: str, field: str, value: object, allowed: Sequence[object]) -> None:
+    if value not in allowed:
+        raise _wrong(where, field, value, ", ".join(map(str, allowed)))
+
+
+def _check_range(where: str, field: str, value: int, most: int) -> None:
+    if not 0 <= value <= most:
+        raise _wrong(where, field, value, f"0 to {most}")
+
+
+def _wrong(where: str, field: str, value: object, allowed: str) -> ConfigError:
+    return ConfigError(f"{where}, field {field}: got {value!r}; allowed: {allowed}. Next: mend this row")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Writes what the generator makes as two files."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    for name, default in (("companies", 100), ("train", 500), ("val", 100), ("test", 100)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--levels", type=int, nargs="+", choices=LEVELS, default=list(LEVELS))
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(argv)
+    tasks = generate_tasks(
+        num_companies=options.companies,
+        num_train=options.train,
+        num_val=options.val,
+        num_test=options.test,
+        level_shares={level: LEVEL_SHARES[level] for level in options.levels},
+        seed=options.seed,
+    )
+    write_files(tasks, options.folder)
+    print(f"wrote {options.folder / 'companies.jsonl'} and tasks.jsonl beside it: {len(tasks)} tasks")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""Makes the phone tasks of all splits: disjoint by construction, each proven solvable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import replace
+from random import Random
+
+from env.phone.episode.calls import State
+from env.phone.solver.solver import fewest_turns, fewest_turns_untold, optimal_turns
+from env.phone.world.companies import MAX_COMPANIES, CompanyKey, company_name, openings
+from env.phone.world.levels import LEVEL_SHARES, level_settings
+from env.phone.world.lexicon import TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
+from env.phone.world.world import World, WorldKey, make_world
+from pipeline.errors import ConfigError
+from pipeline.ids import digest, seed_of
+from pipeline.types import Task
+
+SPLITS = ("train", "val", "test_unseen_company", "test_unseen_industry", "test_shifted_prior")
+COMPANY_SHARES = {
+    "train": 0.50,  # val's tasks are new tasks of these companies
+    "test_unseen_company": 0.20,
+    "test_unseen_industry": 0.15,
+    "test_shifted_prior": 0.15,
+}
+MAX_DRAWS = 20
+SEARCH_TURNS = 1  # a player has to look the numbers up, which the solver knows
+
+
+def generate_tasks(
+    *,
+    num_companies: int = 100,
+    num_train: int = 500,
+    num_val: int = 100,
+    num_test: int = 100,
+    level_shares: dict[int, float] | None = None,
+    seed: int = 0,
+) -> list[Task]:
+    """Returns the tasks of all splits, in the order of `SPLITS`.
+
+    No company, name or number is in two of the company groups, and a rule that departs from the prior is
+    never in both a training and a test company. Validation tasks are new requests to training companies.
+    Every task is proven solvable by the solver, at levels 1 and 2 also without knowledge of the rules.
+
+    Args:
+        num_companies: over all splits, half of them for training; at least 4.
+        num_train: training tasks.
+        num_val: validation tasks.
+        num_test: tasks of each test split.
+        level_shares: level -> share of companies, and so of tasks; `LEVEL_SHARES` by default.
+        seed: decides everything.
+
+    Raises:
+        ConfigError: a level that does not exist, or was asked for and gets no training company; counts that
+            do not fit.
+    """
+    shares = {level: share for level, share in (level_shares or LEVEL_SHARES).items() if share > 0}
+    for level in shares:
+        level_settings(level)
+    if not shares:
+        raise ConfigError("tasks.level_shares gives no level a share; give at least one level more than 0")
+    if not 4 <= num_companies <= MAX_COMPANIES:
+        raise ConfigError(f"tasks.num_companies = {num_companies}; allowed: 4 to {MAX_COMPANIES}")
+    groups = _companies(num_companies, shares, seed)
+    asked = set(shares) if level_shares else set()  # the default's levels need not all be there
+    if missing := sorted(asked - {company.level for company in groups["train"]}):
+        raise ConfigError(
+            f"tasks.num_companies = {num_companies} leaves {len(groups['train'])} to train on, none of level "
+            f"{', '.join(map(str, missing))}. Give more companies, or these levels no share in "
+            "tasks.level_shares"
+        )
+    # Validation takes the front of each company's openings and training the rest, so no prompt is in both.
+    per_company = math.ceil(num_val / len(groups["train"]))
+    tasks = _split_tasks("train", groups["train"], num_train, skip=per_company)
+    tasks += _split_tasks("val", groups["train"], num_val, reserved=per_company)
+    for split in SPLITS[2:]:
+        tasks += _split_tasks(split, groups[split], num_test)
+    return tasks
+
+
+def practice_tasks(
+    num_tasks: int, *, level_shares: dict[int, float], seed: int, held_out: Collection[str]
+) -> list[Task]:
+    """Returns tasks of throwaway companies, to learn the trade on: reading a directory, filling a form.
+
+    Each company has one task and is made from other seeds than any split's, so nothing about it is worth
+    remembering. Only the names of held-out companies are kept out. Names are few and recur with other lines,
+    those of training companies too; so do numbers (four digits, 10,000 of them), those of held-out companies
+    too. Industries are those of training companies, and rules are drawn as theirs are: what follows the prior
+    recurs, while a test company's departure from it is in a half that is never drawn from here.
+
+    Args:
+        num_tasks: how many.
+        level_shares: level -> share of tasks.
+        seed: decides everything; worlds of the run's own tasks are not among them.
+        held_out: names that must not occur: the companies of the unseen splits.
+    """
+    tasks: list[Task] = []
+    block = 0
+    while len(tasks) < num_tasks:
+        companies = _companies(MAX_COMPANIES, level_shares, seed_of(seed, "practice", block))["train"]
+        block += 1
+        fresh = [key for key in companies if company_name(key.seed, key.index) not in held_out]
+        tasks += _split_tasks("practice", fresh, min(len(fresh), num_tasks - len(tasks)))
+    return tasks
+
+
+def _apportion(total: int, shares: dict[str, float] | dict[int, float]) -> list[int]:
+    """Returns whole numbers that add up to `total`, by largest remainder."""
+    scale = total / sum(shares.values())
+    exact = [share * scale for share in shares.values()]
+    counts = [int(part + 1e-9) for part in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda i: (counts[i] - exact[i], i))
+    for i in by_remainder[: total - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
+def company_key(seed: int, index: int, level: int, industry: str, group: str) -> CompanyKey:
+    """Returns the key of a company of a group: a key of `COMPANY_SHARES`."""
+    return CompanyKey(
+        seed=seed,
+        index=index,
+        level=level,
+        industry=industry,
+        half="train" if group == "train" else "test",
+        shifted=group == "test_shifted_prior",
+    )
+
+
+def _companies(num_companies: int, shares: dict[int, float], seed: int) -> dict[str, list[CompanyKey]]:
+    """Returns the company keys of each group; every group has a company."""
+    counts = dict(zip(COMPANY_SHARES, _apportion(num_companies - 4, COMPANY_SHARES), strict=True))
+    groups: dict[str, list[CompanyKey]] = {}
+    index = 0
+    for group, extra in counts.items():
+        count = extra + 1
+        rng = Random(f"{seed}:companies:{group}")
+        levels = [level for level, n in zip(shares, _apportion(count, shares), strict=True) for _ in range(n)]
+        rng.shuffle(levels)
+        industries = UNSEEN_INDUSTRIES if group == "test_unseen_industry" else TRAINING_INDUSTRIES
+        start = rng.randrange(len(industries))
+        # Industries go round within each level, so that level and industry do not confound each other.
+        seen: dict[int, int] = {}
+        keys = []
+        for level in levels:
+            place = seen[level] = seen.get(level, start - 1) + 1
+            keys.append(company_key(seed, index, level, industries[place % len(industries)], group))
+            index += 1
+        groups[group] = keys
+    return groups
+
+
+def _split_tasks(
+    split: str, companies: list[CompanyKey], num_tasks: int, skip: int = 0, reserved: int | None = None
+) -> list[Task]:
+    """Returns a split's tasks, spread evenly over its companies.
+
+    Args:
+        split: its name.
+        companies: their keys.
+        num_tasks: how many.
+        skip: openings at the front of each company's list that belong to another split.
+        reserved: use only this many openings at the front; None for all after `skip`.
+    """
+    tasks = []
+    for index in range(num_tasks):
+        company = companies[index % len(companies)]
+        turn = index // len(companies)
+        available = len(openings(company))
+        front = min(skip if reserved is None else reserved, available // 2)
+        opening = front + turn % (available - front) if reserved is None else turn % max(1, front)
+        number = turn + (1_000_000 if reserved is not None else 0)
+        tasks.append(_task(split, index, WorldKey(company, opening, number)))
+    return tasks
+
+
+def _task(split: str, index: int, key: WorldKey) -> Task:
+    """Returns the first solvable task of a key, and counts the draws that were not.
+
+    Raises:
+        RuntimeError: none of `MAX_DRAWS` is solvable; a defect of the generator.
+    """
+    for draw in range(MAX_DRAWS):
+        drawn = replace(key, draw=draw)
+        if not unsolvable(make_world(drawn)):
+            return task_of(split, index, drawn)
+    raise RuntimeError(f"no solvable world in {MAX_DRAWS} draws of {key}")
+
+
+def task_of(split: str, index: int, key: WorldKey) -> Task:
+    """Returns the task of a key, solvable or not."""
+    world = make_world(key)
+    lines = world.needed_lines()
+    text = key.to_text()
+    details = {
+        "industry": world.company.industry,
+        "kind": world.server_of(world.requests[0]).kind,
+        "deviates": any(line.deviates for line in lines),
+        "user": world.user,
+        "optimal_turns": optimal_turns(world),
+        "num_redrawn": key.draw,
+    }
+    if world.level.edges:
+        details |= {"requests": len(world.requests), "lines": len(lines)}
+    return Task(
+        task_id=digest("phone", text),
+        data_source="phone",
+        split=split,
+        level=world.company.level,
+        prompt=({"role": "user", "content": world.opening},),
+        style="rule",
+        ground_truth=text,
+        ability="tool_use",
+        cluster=world.company.name,
+        index=index,
+        details=details,
+    )
+
+
+def unsolvable(world: World) -> str:
+    """Returns why a world's task cannot be solved, "" for one that can.
+
+    The generator makes no such world: forms, closed hours and turn limits leave room at every level. This
+    guards that, and refuses what files ask for. The player has to look the numbers up first, which the solver
+    knows. Where probes are free and lines name all that they want (levels 1 and 2), no knowledge of the rules
+    may be needed.
+    """
+    most = world.level.max_turns
+    if (turns := fewest_turns(world, State(tick=SEARCH_TURNS)) + SEARCH_TURNS) > most:
+        return f"a shortest plan has {turns} messages, the level allows {most}"
+    if not world.level.has_wait and (turns := fewest_turns_untold(world) + SEARCH_TURNS) > most:
+        return f"asking before the one form takes {turns} messages, the level allows {most}"
+    return ""
+
+
+def table_of(tasks: Collection[Task]) -> list[dict[str, object]]:
+    """Returns what was made, one row per split and level: counts, and means of what makes tasks hard."""
+    groups: dict[tuple[str, int], list[Task]] = {}
+    for task in tasks:
+        groups.setdefault((task.split, task.level), []).append(task)
+
+    def mean(some: list[Task], name: str, default: float = 0.0) -> float:
+        return round(sum(float(task.details.get(name, default)) for task in some) / len(some), 2)
+
+    return [
+        {
+            "split": split,
+            "level": level,
+            "tasks": len(some),
+            "companies": len({task.cluster for task in some}),
+            "requests": mean(some, "requests", 1.0),
+            "lines": mean(some, "lines", 1.0),
+            "deviates": mean(some, "deviates"),
+            "not_cooperative": round(sum(t.details["user"] != "cooperative" for t in some) / len(some), 2),
+            "optimal_turns": mean(some, "optimal_turns"),
+            "redrawn": sum(task.details["num_redrawn"] for task in some),
+        }
+        for (split, level), some in sorted(groups.items())
+    ]

@@ -1,0 +1,242 @@
+"""A task's world, rebuilt from its generator key: a company, requests, a customer, and what happens today."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Set
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from random import Random
+from typing import Any
+
+from env.phone.solver.forms import sufficient_forms
+from env.phone.world import lexicon
+from env.phone.world.companies import (
+    MAX_COMPANIES,
+    Company,
+    CompanyKey,
+    Department,
+    make_company,
+    openings,
+    path_to,
+)
+from env.phone.world.levels import LEVELS, Level, level_settings
+from env.phone.world.rules import FieldSet
+from pipeline.ids import canonical_json
+
+GENERATOR_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One thing the customer wants, and the only kind of department that serves it."""
+
+    request_id: str
+    kind: str
+    errand: str
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything that a task fixes.
+
+    Attributes:
+        company: who is called.
+        requests: what for.
+        profile: field -> value, for every field that the customer can give.
+        user: cooperative, partial or difficult.
+        opening: the customer's words.
+        busy: numbers that put their first caller on hold.
+        closings: (number, tick) of each line that opens only then.
+        slips: (field, wrong value) of each field for which the customer first says a wrong one.
+    """
+
+    company: Company
+    requests: tuple[Request, ...]
+    profile: dict[str, str]
+    user: str
+    opening: str
+    busy: frozenset[str] = frozenset()
+    closings: tuple[tuple[str, int], ...] = ()
+    slips: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def level(self) -> Level:
+        """Settings of the company's level."""
+        return level_settings(self.company.level)
+
+    def department_at(self, phone: str) -> Department | None:
+        """Returns the department with this number, or None."""
+        return next((line for line in self.company.departments if line.phone == phone), None)
+
+    def server_of(self, request: Request) -> Department:
+        """Returns the department that serves a request."""
+        return next(line for line in self.company.departments if line.kind == request.kind)
+
+    def request(self, request_id: str) -> Request | None:
+        """Returns the request with this id, or None."""
+        return next((request for request in self.requests if request.request_id == request_id), None)
+
+    def path(self, request: Request) -> tuple[Department, ...]:
+        """Returns the lines to be called for a request, in order: those that refer it, then its server."""
+        return path_to(self.company.departments, request.kind)
+
+    def needed_lines(self) -> tuple[Department, ...]:
+        """Returns the lines on any request's path, each once."""
+        return tuple(dict.fromkeys(line for request in self.requests for line in self.path(request)))
+
+    def needed_fields(self) -> FieldSet:
+        """Returns every field of the form that some needed line accepts."""
+        fields = {field for line in self.needed_lines() for needed in line.sets for field in needed}
+        return frozenset(fields - {lexicon.REFERENCE})
+
+    def opens_at(self, phone: str) -> int:
+        """Returns the tick at which a line opens, 0 for one that is always open."""
+        return next((opens for number, opens in self.closings if number == phone), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class WorldKey:
+    """What a task's world is made from: all that `Task.ground_truth` holds.
+
+    Attributes:
+        company: the company's key.
+        opening: place in the company's list of openings (request, errand, phrase).
+        number: of the task within its company; decides the customer.
+        draw: 0, or how often an unsolvable world was drawn again.
+    """
+
+    company: CompanyKey
+    opening: int
+    number: int
+    draw: int = 0
+
+    def to_text(self) -> str:
+        """Returns the key as canonical JSON."""
+        c = self.company
+        half = [c.half, int(c.shifted)]
+        return canonical_json(
+            {
+                "version": GENERATOR_VERSION,
+                "company": [c.seed, c.index, c.level, c.industry, *half],
+                "task": [self.opening, self.number, self.draw],
+            }
+        )
+
+    @staticmethod
+    def from_text(text: str) -> WorldKey:
+        """Returns the key that `to_text` wrote.
+
+        Raises:
+            ValueError: the text is no key of this generator, or of a company or task that cannot be.
+        """
+        try:
+            data = json.loads(text)
+            version = data["version"]
+            seed, index, level, industry, half, shifted = data["company"]
+            opening, number, draw = data["task"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(
+                f"ground_truth {text[:80]!r} is no key of a phone world; run: make tasks"
+            ) from error
+        if version != GENERATOR_VERSION:
+            raise ValueError(
+                f"ground_truth: generator version {version}, this is {GENERATOR_VERSION}; run: make tasks"
+            )
+        for name, value in (("seed", seed), ("number", number), ("draw", draw)):
+            _check(name, value, type(value) is int and value >= 0, "0 or more")
+        _check("index", index, type(index) is int and 0 <= index < MAX_COMPANIES, f"0 to {MAX_COMPANIES - 1}")
+        for name, value, known in (
+            ("level", level, tuple(LEVELS)),
+            ("industry", industry, tuple(lexicon.INDUSTRIES)),
+            ("half", half, ("train", "test")),
+            ("shifted", shifted, (0, 1)),
+        ):
+            is_known = type(value) is type(known[0]) and value in known
+            _check(name, value, is_known, ", ".join(map(str, known)))
+        company = CompanyKey(seed, index, level, industry, half, bool(shifted))
+        most = len(openings(company)) - 1
+        _check("opening", opening, type(opening) is int and 0 <= opening <= most, f"0 to {most}")
+        return WorldKey(company, opening, number, draw)
+
+
+def _check(name: str, value: object, is_right: bool, allowed: str) -> None:
+    if not is_right:
+        raise ValueError(f"ground_truth: {name} is {str(value)[:30]!r}; allowed: {allowed}; run: make tasks")
+
+
+@lru_cache(maxsize=16384)
+def make_world(key: WorldKey) -> World:
+    """Returns the world of a key: a pure function; treat it as read-only."""
+    company = make_company(key.company)
+    level = level_settings(company.level)
+    wants, phrase = openings(key.company)[key.opening]
+    requests = tuple(Request(f"R{place}", *want) for place, want in enumerate(wants, start=1))
+    rng = Random(f"{key.company.seed}:world:{key.company.index}:{key.number}:{key.draw}")
+    user = rng.choices(list(level.users), list(level.users.values()))[0]
+    profile = {field: _value(field, rng) for field in company.vocabulary}
+    said = "; ".join(f"{request.request_id} {request.errand}" for request in requests)
+    opening = phrase.format(
+        request=requests[0].request_id, errand=requests[0].errand, requests=said, company=company.name
+    )
+    world = World(company, requests, profile, user, opening)
+    if level.lacking and rng.random() < level.lacking:
+        _forget(world, rng, among=world.needed_fields())
+    if user == "partial":
+        spare = set(profile) - (frozenset() if level.partial_is_needed else world.needed_fields())
+        _forget(world, rng, among=spare)
+    return replace(world, **_today(world, rng)) if level.has_wait else world
+
+
+def _forget(world: World, rng: Random, among: Set[str]) -> None:
+    """Takes one of these fields from the profile; one without which no form would do is kept."""
+    rules = [line.sets for line in world.needed_lines()]
+    known = set(world.profile)
+    spare = [
+        field
+        for field in world.profile
+        if field in among and sufficient_forms(rules, known - {field}, world.level.max_form_fields)
+    ]
+    if spare:
+        del world.profile[rng.choice(spare)]
+
+
+def _today(world: World, rng: Random) -> dict[str, Any]:
+    """Returns who is busy, who opens late, and what the customer says wrong at first."""
+    level = world.level
+    busy, closings = set[str](), []
+    for line in world.needed_lines():
+        if rng.random() < level.on_hold:
+            busy.add(line.phone)
+        # Half of the lines have day hours, so those are closed twice as often as a line is.
+        if rng.random() < 2 * level.closed and line.hours == "day":
+            closings.append((line.phone, rng.randint(*level.opens)))
+    slips: tuple[tuple[str, str], ...] = ()
+    if world.user == "difficult":
+        field = rng.choice([field for field in world.profile if field in world.needed_fields()])
+        wrong = world.profile[field]
+        while wrong in world.profile.values():
+            wrong = _value(field, rng)
+        slips = ((field, wrong),)
+    return {"busy": frozenset(busy), "closings": tuple(closings), "slips": slips}
+
+
+def _value(field: str, rng: Random) -> str:
+    """Returns a short value without spaces: it has to fit a compact call."""
+    match field:
+        case "full_name":
+            return f"{rng.choice(lexicon.FIRST_NAMES)}-{rng.choice(lexicon.LAST_NAMES)}"
+        case "employer_name":
+            return f"{rng.choice(lexicon.LAST_NAMES)}-Inc"
+        case "email":
+            return f"{rng.choice(lexicon.FIRST_NAMES).lower()}{rng.randrange(10, 100)}@mail"
+        case "service_address":
+            return f"{rng.randrange(1, 100)}-{rng.choice(lexicon.STREETS)}"
+        case "security_answer" | "passphrase":
+            return rng.choice(lexicon.SECRET_WORDS) + str(rng.randrange(10, 100))
+        case "date_of_birth" | "contract_date" | "customer_since" | "card_expiry":
+            return f"{rng.choice(lexicon.MONTHS)}-{rng.randrange(10, 100)}"
+        case "last_payment":
+            return f"${rng.randrange(10, 1000)}"
+        case _:
+            return f"{rng.randrange(10_000):04d}"

@@ -1,0 +1,1 @@
+"""Plays episodes: queue, chains, continuations."""

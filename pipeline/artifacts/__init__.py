@@ -1,0 +1,1 @@
+"""The artifact contract: plan, shards, ledger, checkpoints, and a manifest that is written last."""

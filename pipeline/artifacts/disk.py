@@ -1,0 +1,179 @@
+"""Files that survive a power cut: written beside their place, flushed, then renamed or linked into it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import socket
+import time
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pipeline.artifacts.failpoints import failpoint
+from pipeline.errors import ArtifactError
+from pipeline.ids import digest
+
+MAX_JSON_BYTES = 256 * 2**20
+STALE_SECONDS = 120.0  # without a heartbeat for so long, a process on another host counts as dead
+
+
+def process_start(pid: int) -> int | None:
+    """Returns when a process of this host began, in kernel ticks; None if gone, 0 if it cannot be known."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        fields = stat.rpartition(")")[2].split()
+        return None if fields[0] == "Z" else int(fields[19])
+    except FileNotFoundError:
+        if Path("/proc/self").exists():
+            return None
+    except (OSError, IndexError, ValueError):
+        pass
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except OSError:
+        pass
+    return 0
+
+
+def host_name() -> str:
+    """Returns this machine's name without characters that file names or writer names use."""
+    return re.sub(r"[^A-Za-z0-9.]", ".", socket.gethostname())[:60] or "host"
+
+
+def writer_name() -> str:
+    """Returns the name of this process among all that ever wrote here: host, pid, start time."""
+    return f"{host_name()}_{os.getpid()}_{process_start(os.getpid()) or 0}"
+
+
+def fsync_folder(folder: Path) -> None:
+    """Makes a folder's entries durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def fsync_file(path: Path) -> None:
+    """Makes a file's content durable."""
+    fsync_folder(path)  # the same calls
+
+
+def temporary(path: Path) -> Path:
+    """Returns where this process writes `path` before it is published; `remove_dead_temporaries` knows it."""
+    return path.with_name(f".{path.name}-{writer_name()}.tmp")
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replaces a file atomically and durably."""
+    name = temporary(path)
+    with name.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(name, path)
+    fsync_folder(path.parent)
+
+
+def publish_once(path: Path, data: bytes, point: str) -> bool:
+    """Creates a file atomically and durably; returns False, changing nothing, if it is there already.
+
+    Args:
+        path: where it appears.
+        data: its content.
+        point: failpoints `<point>.temporary` and `<point>.published` surround the moment of truth.
+    """
+    name = temporary(path)
+    with name.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    failpoint(f"{point}.temporary")
+    try:
+        os.link(name, path)
+    except FileExistsError:
+        name.unlink()
+        return False
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise
+        if path.exists():  # a file system without links
+            name.unlink()
+            return False
+        os.rename(name, path)
+    with contextlib.suppress(FileNotFoundError):
+        name.unlink()
+    fsync_folder(path.parent)
+    failpoint(f"{point}.published")
+    return True
+
+
+def remove_dead_temporaries(folder: Path) -> list[Path]:
+    """Removes the temporary files in a folder whose writer is gone; returns them."""
+    gone = []
+    for path in sorted(folder.glob(".*.tmp")):
+        match = re.search(r"-([^-/]+)_(\d+)_(\d+)\.tmp$", path.name)
+        if match is None:
+            continue
+        host, pid, start = match[1], int(match[2]), int(match[3])
+        if host == host_name():
+            alive = process_start(pid) in (start, 0) and pid != os.getpid()
+        else:
+            alive = time.time() - path.stat().st_mtime < STALE_SECONDS
+        if not alive:
+            path.unlink(missing_ok=True)
+            gone.append(path)
+    return gone
+
+
+def sealed(record: dict[str, Any]) -> bytes:
+    """Returns a record as JSON with the digest of its own content: a single flipped bit is noticed."""
+    plain = json.loads(json.dumps(record, allow_nan=False))
+    text = json.dumps(
+        {**plain, "digest": digest("record", plain)}, indent=1, ensure_ascii=False, allow_nan=False
+    )
+    return text.encode() + b"\n"
+
+
+def unsealed(path: Path) -> dict[str, Any]:
+    """Returns what `sealed` wrote.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ArtifactError: it is damaged.
+    """
+    if path.stat().st_size > MAX_JSON_BYTES:
+        raise ArtifactError(f"{path}: larger than {MAX_JSON_BYTES} bytes, which no stage writes")
+    whole = path.read_bytes()
+    try:
+        record = json.loads(whole)
+        del record["digest"]
+        again = sealed(record)
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{path}: damaged ({type(error).__name__}: {str(error)[:100]})") from None
+    # Byte for byte: two spellings of one number would have the same digest.
+    if whole != again:
+        raise ArtifactError(f"{path}: damaged or edited by hand (its digest does not match its content)")
+    return record
+
+
+def inside(folder: Path, relative: str) -> Path:
+    """Returns `folder / relative`, which must stay inside the folder and pass no link.
+
+    Raises:
+        ArtifactError: absolute, with `..`, or through a symbolic link.
+    """
+    pure = PurePosixPath(relative)
+    if not relative or pure.is_absolute() or ".." in pure.parts or "\\" in relative or "\0" in relative:
+        raise ArtifactError(f"{folder}: path {relative!r} must be relative and stay inside this folder")
+    path = folder
+    for part in pure.parts:
+        path = path / part
+        if path.is_symlink():
+            raise ArtifactError(f"{path}: a symbolic link; a stage's folder holds plain files only")
+    return path

@@ -1,0 +1,139 @@
+"""Which shards of a stage are committed: one line each, one file per writer, readers take the union."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts.disk import fsync_folder, writer_name
+from pipeline.ids import digest
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A committed shard. One line covers all of its tables: they are all there, or none is.
+
+    Attributes:
+        index: place in the plan.
+        generation: 0; higher where a line supersedes an earlier one.
+        files: table -> {path, rows, bytes, sha256}; path is relative to the stage's folder.
+        done: items that came out well.
+        failed: items that did not, by kind.
+        skipped: items that were not tried, by kind.
+        struck: the shard counts as not committed after all.
+    """
+
+    index: int
+    generation: int
+    files: dict[str, dict[str, Any]]
+    done: int
+    failed: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    struck: bool = False
+
+
+def append(folder: Path, entry: Entry) -> None:
+    """Adds a durable line to this writer's file under `<folder>/_ledger/`."""
+    ledger = folder / "_ledger"
+    ledger.mkdir(exist_ok=True)
+    path = ledger / f"{writer_name()}.jsonl"
+    new = not path.exists()
+    record = dataclasses.asdict(entry)
+    line = json.dumps({**record, "check": digest("line", record)}, sort_keys=True) + "\n"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(fd, line.encode())
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    if new:
+        fsync_folder(ledger)
+        fsync_folder(folder)
+
+
+def read(folder: Path) -> tuple[dict[int, Entry], list[str]]:
+    """Returns the committed shards by index, and a warning for each line that is torn or damaged.
+
+    Of several lines for one shard the highest generation wins, then the smaller digest: every reader
+    chooses the same.
+    """
+    lines: list[tuple[Entry, str]] = []
+    warnings = []
+    for path in sorted((folder / "_ledger").glob("*.jsonl")):
+        for number, text in enumerate(path.read_bytes().split(b"\n"), 1):
+            if not text:
+                continue
+            try:
+                record = json.loads(text)
+                check = record.pop("check")
+                if check != digest("line", record):
+                    raise ValueError("digest differs")
+                lines.append((Entry(**record), check))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                warnings.append(f"{path}: line {number} is torn or damaged; its shard will be made again")
+    chosen: dict[int, Entry] = {}
+    for entry, _ in sorted(lines, key=lambda pair: (-pair[0].generation, pair[1])):
+        chosen.setdefault(entry.index, entry)
+    return {index: chosen[index] for index in sorted(chosen) if not chosen[index].struck}, warnings
+
+
+def next_generation(folder: Path, index: int) -> int:
+    """Returns a generation above every line of this shard, struck ones included."""
+    highest = -1
+    for path in (folder / "_ledger").glob("*.jsonl"):
+        for text in path.read_bytes().split(b"\n"):
+            try:
+                record = json.loads(text)
+            except ValueError:
+                continue
+            if isinstance(record, dict) and record.get("index") == index:
+                highest = max(highest, int(record.get("generation", 0)))
+    return highest + 1
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Accounting: planned = done + failed (by kind) + skipped (by kind)."""
+
+    planned: int
+    done: int
+    failed: dict[str, int]
+    skipped: dict[str, int]
+
+    @classmethod
+    def of(cls, planned: int, parts: Iterable[tuple[int, Mapping[str, int], Mapping[str, int]]]) -> Counts:
+        """Returns the sum of (done, failed, skipped) parts beside what was planned."""
+        done, failed, skipped = 0, Counter[str](), Counter[str]()
+        for one, two, three in parts:
+            done += one
+            failed.update(two)
+            skipped.update(three)
+        return cls(
+            planned, done, {k: failed[k] for k in sorted(failed)}, {k: skipped[k] for k in sorted(skipped)}
+        )
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every planned item ended as one of the three."""
+        return self.planned == self.done + sum(self.failed.values()) + sum(self.skipped.values())
+
+    @property
+    def failed_share(self) -> float:
+        """Failed over planned, 0 when nothing was planned."""
+        return sum(self.failed.values()) / max(1, self.planned)
+
+    def __str__(self) -> str:
+        def kinds(counts: dict[str, int]) -> str:
+            inner = ", ".join(f"{kind} {number}" for kind, number in counts.items() if number)
+            return f"{sum(counts.values())}{f' ({inner})' if inner else ''}"
+
+        return (
+            f"planned {self.planned} {'=' if self.balanced else '!='} done {self.done} "
+            f"+ failed {kinds(self.failed)} + skipped {kinds(self.skipped)}"
+        )

@@ -1,0 +1,106 @@
+"""One process per stage: a kernel lock, and a lease for file systems that ignore it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts.disk import STALE_SECONDS, host_name, process_start
+from pipeline.errors import ArtifactError, ExitCode
+
+HEARTBEAT_SECONDS = 30.0
+
+
+class Lock:
+    """Holds `<folder>/_lock` from construction to `release`.
+
+    The kernel frees the lock with its owner, so a killed process leaves nothing to clean up. It is opened
+    close-on-exec: an inherited descriptor would keep it alive. Where a network file system ignores it the
+    lease written into the file decides: on this host by pid and start time, on others by a heartbeat.
+
+    Raises:
+        ArtifactError: code LOCKED, naming host, pid and age of the other process.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "_lock"
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._fd)
+            raise self._refusal() from None
+        except OSError:
+            pass  # no kernel locks here: the lease alone decides
+        if holder(folder):
+            os.close(self._fd)
+            raise self._refusal()
+        lease = {
+            "host": host_name(),
+            "pid": os.getpid(),
+            "process_start": process_start(os.getpid()),
+            "boot_id": _boot_id(),
+            "job_id": os.environ.get("SLURM_JOB_ID"),
+            "since": time.time(),
+        }
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, json.dumps(lease).encode(), 0)
+        self._released = threading.Event()
+        threading.Thread(target=self._beat, name="lock heartbeat", daemon=True).start()
+
+    def _beat(self) -> None:
+        while not self._released.wait(HEARTBEAT_SECONDS):
+            with contextlib.suppress(OSError):
+                os.utime(self._fd)
+
+    def _refusal(self) -> ArtifactError:
+        lease = _lease(self.path) or {}
+        age = f"{time.time() - lease['since']:.0f} s" if "since" in lease else "unknown"
+        return ArtifactError(
+            f"{self.path.parent} is held by another process: host {lease.get('host', 'unknown')}, "
+            f"pid {lease.get('pid', 'unknown')}, since {age}. Next: let it finish, or stop it and run this "
+            f"again (a dead process on another host counts as gone after {STALE_SECONDS:.0f} s)",
+            code=ExitCode.LOCKED,
+        )
+
+    def release(self) -> None:
+        """Gives the lock back; idempotent."""
+        if not self._released.is_set():
+            self._released.set()
+            os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+
+
+def holder(folder: Path) -> dict[str, Any] | None:
+    """Returns the lease of the other live process that holds a stage's folder, or None."""
+    path = folder / "_lock"
+    lease = _lease(path)
+    if lease is None:
+        return None
+    if lease.get("host") != host_name():
+        return lease if time.time() - path.stat().st_mtime < STALE_SECONDS else None
+    if lease.get("pid") == os.getpid() or lease.get("boot_id") != _boot_id():
+        return None
+    start = process_start(int(lease.get("pid", 0)))
+    return lease if start is not None and start in (0, lease.get("process_start")) else None
+
+
+def _lease(path: Path) -> dict[str, Any] | None:
+    try:
+        lease = json.loads(path.read_bytes()[:10_000])
+    except (OSError, ValueError):
+        return None
+    return lease if isinstance(lease, dict) else None
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

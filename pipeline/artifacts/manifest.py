@@ -1,0 +1,208 @@
+"""What a complete stage says of itself, and whether that still holds."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts.disk import inside, unsealed
+from pipeline.config import differences, flatten
+from pipeline.errors import ArtifactError
+from pipeline.ids import digest
+
+SCHEMA_VERSION = 1
+NAME = "manifest.json"
+LIBRARIES = (
+    "numpy",
+    "pyarrow",
+    "pydantic",
+    "safetensors",
+    "scipy",
+    "tokenizers",
+    "torch",
+    "transformers",
+)
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """Returns a stage folder's manifest, or None if the stage is not complete.
+
+    Raises:
+        ArtifactError: damaged, or of another schema version.
+    """
+    return _read(folder / NAME)
+
+
+def read_plan(folder: Path) -> dict[str, Any] | None:
+    """Returns a stage folder's plan, or None. Raises ArtifactError as `read_manifest` does."""
+    return _read(folder / "plan.json")
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        record = unsealed(path)
+    except FileNotFoundError:
+        return None
+    except ArtifactError as error:
+        raise ArtifactError(f"{error}. {repair_hint(path.parent.name)}") from None
+    except NotADirectoryError:
+        raise ArtifactError(f"{path.parent} is no folder; a stage's folder belongs there") from None
+    if record.get("schema_version") != SCHEMA_VERSION:
+        raise ArtifactError(
+            f"{path}: schema version {record.get('schema_version')}; this program reads {SCHEMA_VERSION}. "
+            "Next: use the version that wrote it, or another run"
+        )
+    return record
+
+
+def check_sizes(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Checks that each file of a manifest is there with its size; else raises ArtifactError naming it."""
+    for facts in manifest["files"]:
+        path = inside(folder, facts["path"])
+        if not path.is_file():
+            raise ArtifactError(
+                f"{path}: missing, though the manifest lists it. {repair_hint(manifest['stage'])}"
+            )
+        size = path.stat().st_size
+        if size != facts["bytes"]:
+            raise ArtifactError(
+                f"{path}: {size} bytes, the manifest says {facts['bytes']}. {repair_hint(manifest['stage'])}"
+            )
+
+
+def repair_hint(stage: str) -> str:
+    """Returns the next move for a damaged stage."""
+    return f"Next: make {stage} SET=--repair, which makes again what is damaged"
+
+
+def content_of(tables: Mapping[str, str], outputs: Mapping[str, str], verdict: Any) -> str:
+    """Returns a stage's content digest: of its rows, its non-volatile files and its verdict alone."""
+    return digest("content", dict(tables), dict(outputs), verdict)
+
+
+def key_of(record: Mapping[str, Any]) -> str:
+    """Returns the stage key of a plan, a manifest or what they are made from."""
+    return digest("stage", record["stage"], record["code_version"], record["settings"], record["inputs"])
+
+
+def refuse_if_changed(
+    folder: Path, recorded: Mapping[str, Any], wanted: Mapping[str, Any], *, complete: bool
+) -> None:
+    """Checks that a stage's folder was made (or begun) with the settings and inputs that are wanted now.
+
+    Raises:
+        ArtifactError: naming each setting and each input that differs.
+    """
+    if recorded["stage_key"] == wanted["stage_key"]:
+        return
+    stage = wanted["stage"]
+    lines = []
+    before = {"code_version": recorded["code_version"], **recorded["settings"]}
+    changed = differences(before, {"code_version": wanted["code_version"], **wanted["settings"]})
+    if changed:
+        state = "complete" if complete else "half done"
+        lines.append(f"{folder} is {state} with other settings:")
+        lines += [f"  {line}" for line in changed]
+    for name in sorted({*recorded["inputs"], *wanted["inputs"]}):
+        old, new = recorded["inputs"].get(name), wanted["inputs"].get(name)
+        if old != new:
+            lines.append(input_changed(stage, name, old, new))
+    lines.append(
+        f"Next: undo the change, or use another run (RUN=name), or make {stage} SET=--fresh to begin again "
+        "(the old folder is kept under _old/)"
+    )
+    raise ArtifactError("\n".join(lines))
+
+
+def refuse_if_inputs_disagree(
+    stage: str, settings: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Checks that what a stage shares with its inputs, the seed first, is as they were made with.
+
+    How to sample and how to train (`engine`, `training`) is each stage's own choice.
+
+    Args:
+        stage: that is to be made.
+        settings: of the stage, nested.
+        inputs: name -> settings that the input was made with, nested.
+
+    Raises:
+        ArtifactError: naming each setting that differs, and the input.
+    """
+    own = flatten(settings)
+    lines = []
+    for name, settings_of_input in inputs.items():
+        theirs = flatten(settings_of_input)
+        for key in sorted(own.keys() & theirs.keys()):
+            if key.split(".")[0] not in ("engine", "training") and own[key] != theirs[key]:
+                lines.append(f"  {key} = {own[key]!r}, but {name} was made with {theirs[key]!r}")
+    if lines:
+        raise ArtifactError(
+            f"{stage} would read inputs of other settings:\n"
+            + "\n".join(lines)
+            + "\nNext: give the settings that the inputs were made with, or another run (RUN=name)"
+        )
+
+
+def input_changed(stage: str, name: str, old: str | None, new: str | None) -> str:
+    """Returns the sentence that says which input of a stage is not the one it was made from."""
+    if old is None or new is None:
+        return f"{stage} {'now reads' if old is None else 'no longer reads'} {name}."
+    return (
+        f"{stage} was made from {name} {old[:8]}, the folder now holds {new[:8]}. "
+        f"Run: make {stage} SET=--fresh, or use another run (RUN=name)"
+    )
+
+
+def check_lineage(run_dir: Path, names: Sequence[str]) -> None:
+    """Checks that each stage below was made from what its own inputs hold now, all the way up.
+
+    Raises:
+        ArtifactError: naming the stale stage and its changed input.
+    """
+    seen: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        manifest = None if name in seen else read_manifest(run_dir / name)
+        seen.add(name)
+        if manifest is None:
+            continue
+        for upstream, old in manifest["inputs"].items():
+            source = read_manifest(run_dir / upstream)
+            if source is not None and source["content_digest"] != old:
+                raise ArtifactError(input_changed(name, upstream, old, source["content_digest"]))
+            waiting.append(upstream)
+
+
+def provenance() -> dict[str, Any]:
+    """Returns git commit, dirty flag and library versions: recorded, no part of any digest."""
+    here = Path(__file__).resolve().parents[2]
+
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        answer = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10, check=True)
+        commit = answer.stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        commit = None  # not a checkout, or no git
+    versions = {"python": sys.version.split()[0]}
+    for name in LIBRARIES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "git_commit": commit and commit.removesuffix("-dirty"),
+        "git_dirty": commit and commit.endswith("-dirty"),
+        "libraries": versions,
+    }
+
+
+def plain_json(value: Any) -> Any:
+    """Returns JSON data equal to `value`; raises TypeError or ValueError for what JSON cannot hold."""
+    return json.loads(json.dumps(value, allow_nan=False))

@@ -1,0 +1,351 @@
+"""Runs a stage: command line, settings, lock, inputs, signals, exit code; its file says what it makes.
+
+The promise: after any stop, the same command again is the right next move, without clean-up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import json
+import os
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+from rich.console import Console
+
+from pipeline.artifacts.artifact import Artifact
+from pipeline.artifacts.disk import fsync_folder, remove_dead_temporaries, write_durably
+from pipeline.artifacts.failpoints import failpoint
+from pipeline.artifacts.ledger import Counts
+from pipeline.artifacts.lock import Lock
+from pipeline.artifacts.manifest import (
+    check_lineage,
+    check_sizes,
+    key_of,
+    read_manifest,
+    read_plan,
+    refuse_if_changed,
+    refuse_if_inputs_disagree,
+)
+from pipeline.artifacts.retries import IN_VAIN, MAX_STARTS_IN_VAIN, committed, repeats_in_vain
+from pipeline.artifacts.signals import StopFlag, StopRequested
+from pipeline.artifacts.start import DryRun, Shard, Start, remove_merged
+from pipeline.config import load_config, split_settings
+from pipeline.errors import ArtifactError, ConfigError, ExitCode
+from pipeline.processes.worker import WorkerDiedError
+from pipeline.text import visible
+
+__all__ = ["Shard", "Stage", "Start", "run_stage"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a stage file declares.
+
+    Attributes:
+        name: of the stage, its make target, its folder and its section.
+        code_version: raised when the output changes its meaning.
+        inputs: config -> names of the stages that it reads.
+        sections: settings that decide what it makes, as `section`, `section.key` and so on; `run.seed` always
+            does. Those that an input was made with too must be the same.
+        make: makes it.
+    """
+
+    name: str
+    code_version: int
+    inputs: Callable[[Any], tuple[str, ...]]
+    sections: tuple[str, ...]
+    make: Callable[[Start], None]
+
+
+def run_stage(stage: Stage, config_model: type[BaseModel], argv: Sequence[str] | None = None) -> int:
+    """Returns the exit code of one start of a stage, after printing what came of it.
+
+    Args:
+        stage: what to make.
+        config_model: the settings; must have `run.name`, `run.seed` and `run.data_dir`.
+        argv: command line, by default the process's own.
+    """
+    stop = StopFlag()
+    console = Console(stderr=True)
+    code, message = ExitCode.DEFECT, ""
+    run = _Run(stage, config_model, console, stop)
+    with stop.installed():
+        try:
+            code, message = run.go(sys.argv[1:] if argv is None else argv)
+        except SystemExit as leaving:  # argparse: its own message is printed already
+            return leaving.code if isinstance(leaving.code, int) else ExitCode.CONFIG
+        except (StopRequested, DryRun, Exception) as error:
+            code, message = _judge(error, stage.name, run)
+        finally:
+            run.leave(code, message)
+    if message:
+        print(visible(message), file=sys.stdout if code == ExitCode.COMPLETE else sys.stderr, flush=True)
+    return int(code)
+
+
+def _judge(error: BaseException, name: str, run: _Run) -> tuple[ExitCode, str]:
+    if isinstance(error, DryRun):
+        return ExitCode.COMPLETE, ""
+    if isinstance(error, StopRequested):
+        return ExitCode.STOPPED, f"{name}: stopped early by {error}. Next: the same command goes on from here"
+    if isinstance(error, WorkerDiedError):
+        return run.judge_death(error)
+    if isinstance(error, ConfigError | ArtifactError):
+        return ExitCode(error.code), f"{name}: {error}"
+    run.keep_traceback(error)
+    # Missing files and dead connections are defects of a stage; the rest of OSError is the machine's.
+    if isinstance(error, OSError) and not isinstance(
+        error, FileNotFoundError | ConnectionError | TimeoutError
+    ):
+        return ExitCode.DISK, f"{name}: {error}{run.way_out(error)}, then the same command goes on"
+    traceback.print_exception(error)
+    return ExitCode.DEFECT, f"{name}: a defect: {type(error).__name__}: {error}. What was committed stays"
+
+
+class _Run:
+    """One call of `run_stage`."""
+
+    def __init__(self, stage: Stage, config_model: type[BaseModel], console: Console, stop: StopFlag) -> None:
+        self.stage = stage
+        self.config_model = config_model
+        self.console = console
+        self.stop = stop
+        self.folder: Path | None = None
+        self.lock: Lock | None = None
+        self.start: Start | None = None
+        self.began = time.monotonic()
+        self.committed: list[tuple[str, int]] = []  # when it started
+        self.in_vain = False
+
+    def go(self, argv: Sequence[str]) -> tuple[ExitCode, str]:
+        options = _parser(self.stage.name).parse_intermixed_args(argv)
+        overrides = [*options.overrides, *([f"run.name={json.dumps(options.run)}"] if options.run else [])]
+        config: Any = load_config(self.config_model, Path(options.config), overrides)
+        run_dir = Path(config.run.data_dir) / config.run.name
+        self.folder = run_dir / self.stage.name
+        names = self.stage.inputs(config)
+        inputs = {name: Artifact.open(run_dir, name) for name in names}
+        identity, runtime_settings = _identity(self.stage, config, inputs)
+        failpoint(f"{self.stage.name}.start")
+
+        if not options.fresh and not options.repair and (message := self._up_to_date(identity)):
+            return ExitCode.COMPLETE, message
+        check_lineage(run_dir, names)
+        if not options.dry_run:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.lock = Lock(self.folder)
+            failpoint(f"{self.stage.name}.lock_taken")
+            if options.fresh:
+                self._set_aside()
+            else:  # looked at again under the lock: another process may have been faster
+                message = self._repaired(identity) if options.repair else self._up_to_date(identity)
+                if message:
+                    return ExitCode.COMPLETE, message
+        plan = read_plan(self.folder) if not (options.fresh and options.dry_run) else None
+        if plan is not None:
+            refuse_if_changed(self.folder, plan, identity, complete=False)
+        refuse_if_inputs_disagree(
+            self.stage.name,
+            identity["settings"],
+            {name: artifact.manifest["settings"] for name, artifact in inputs.items()},
+        )
+        start = Start(
+            config=config,
+            run_dir=run_dir,
+            identity=identity,
+            inputs=inputs,
+            number=_next_start(self.folder),
+            stop=self.stop,
+            console=self.console,
+            runtime_settings=runtime_settings,
+            dry_run=options.dry_run,
+            repair=options.repair,
+        )
+        if not options.dry_run:
+            start.log_folder.mkdir(parents=True)
+            text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+            (start.log_folder / "config.yaml").write_text(text, encoding="utf-8")
+            self.start = start
+            start.log(f"start {start.number}, stage key {start.stage_key}, arguments: {' '.join(argv)}")
+        self.committed = committed(self.folder)
+        self.stage.make(start)
+        if start.counts is None:
+            raise RuntimeError(f"stage {self.stage.name} returned without finish()")
+        self._unlock()
+        failpoint(f"{self.stage.name}.exit")
+        return ExitCode.COMPLETE, f"{self.stage.name}: complete in {self.folder}\n{start.counts}"
+
+    def _up_to_date(self, identity: dict[str, Any]) -> str | None:
+        """Returns what to say if the stage is complete as wanted; refuses other settings and inputs."""
+        assert self.folder is not None
+        manifest = read_manifest(self.folder)
+        if manifest is None:
+            return None
+        refuse_if_changed(self.folder, manifest, identity, complete=True)
+        check_sizes(self.folder, manifest)
+        if not any(facts["path"].startswith("shards/") for facts in manifest["files"]):
+            remove_merged(self.folder)  # killed between the manifest and this
+        remove_dead_temporaries(self.folder)
+        counts = manifest["counts"]
+        total = Counts(counts["planned"], counts["done"], counts["failed"], counts["skipped"])
+        return f"{self.stage.name}: up to date ({self.folder}, {manifest['content_digest'][:8]})\n{total}"
+
+    def _repaired(self, identity: dict[str, Any]) -> str | None:
+        """Returns what to say if a complete stage is sound; a damaged one is set aside, to be made again."""
+        assert self.folder is not None
+        try:
+            manifest, plan = read_manifest(self.folder), read_plan(self.folder)
+        except ArtifactError as error:
+            self._tell(f"repair: {error}")
+            self._set_aside()
+            return None
+        if manifest is None or plan is None:
+            return None
+        refuse_if_changed(self.folder, manifest, identity, complete=True)
+        try:
+            Artifact.open(self.folder.parent, self.stage.name).verify()
+        except ArtifactError as error:
+            self._tell(f"repair: {error}")
+            self._set_aside()
+            return None
+        return f"{self.stage.name}: nothing to repair, every digest is right ({self.folder})"
+
+    def _tell(self, text: str) -> None:
+        self.console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
+
+    def _set_aside(self) -> None:
+        """Renames the folder to `<run>/_old/<stage>-NNN` and begins a new one, locked; nothing is deleted."""
+        assert self.folder is not None
+        assert self.lock is not None
+        if any(path.name != "_lock" for path in self.folder.iterdir()):
+            old = self.folder.parent / "_old"
+            old.mkdir(exist_ok=True)
+            number = sum(1 for path in old.iterdir() if path.name.startswith(f"{self.stage.name}-"))
+            while (target := old / f"{self.stage.name}-{number:03d}").exists():
+                number += 1
+            os.rename(self.folder, target)
+            fsync_folder(old)
+            self.folder.mkdir()
+            fsync_folder(self.folder.parent)
+            former, self.lock = self.lock, Lock(self.folder)
+            former.release()
+            self._tell(f"the old folder is now {target}")
+
+    def _unlock(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
+            self.lock = None
+
+    def keep_traceback(self, error: BaseException) -> None:
+        """Adds a traceback to stage.log; a full disk must not hide the error."""
+        if self.start is not None:
+            with (
+                contextlib.suppress(OSError),
+                (self.start.log_folder / "stage.log").open("a", encoding="utf-8") as file,
+            ):
+                file.write("".join(traceback.format_exception(error)))
+
+    def judge_death(self, error: WorkerDiedError) -> tuple[ExitCode, str]:
+        """Returns code and message for a worker's end: 75 for one that was killed, but not for ever."""
+        name = self.stage.name
+        if self.stop.signal is not None:  # a scheduler tells all processes, workers among them
+            return ExitCode.STOPPED, f"{name}: stopped early by {self.stop.signal.name}. {error}"
+        if error.code != ExitCode.STOPPED or self.folder is None or self.start is None:
+            return ExitCode(error.code), f"{name}: {error}"
+        self.in_vain = committed(self.folder) == self.committed
+        if self.in_vain and repeats_in_vain(self.start.log_folder):
+            return (
+                ExitCode.FAILED_ITEMS,
+                f"{name}: {MAX_STARTS_IN_VAIN} starts running lost a worker before anything was committed; "
+                f"another would too. The last: {error}",
+            )
+        return ExitCode.STOPPED, f"{name}: {error}"
+
+    def way_out(self, error: OSError) -> str:
+        """Returns what to do about an error of the disk; of a full one, how much is free as well."""
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return ". Next: make that path readable and writable, or choose another run.data_dir"
+        free = ""
+        with contextlib.suppress(OSError):
+            if self.folder is not None:
+                free = f" ({self.folder}: {shutil.disk_usage(self.folder).free / 1e6:.0f} MB free)"
+        return f"{free}. Next: make room"
+
+    def leave(self, code: ExitCode, message: str) -> None:
+        """Writes exit.json and gives the lock back, whatever happened."""
+        if self.start is not None:
+            record = {
+                "code": int(code),
+                "meaning": code.name.lower(),
+                "message": message,
+                "wall_seconds": round(time.monotonic() - self.began, 3),
+                IN_VAIN: self.in_vain,
+            }
+            self.start.log(f"exit {int(code)} ({code.name.lower()}): {message}")
+            with contextlib.suppress(OSError):
+                write_durably(self.start.log_folder / "exit.json", json.dumps(record, indent=1).encode())
+        with contextlib.suppress(OSError):
+            self._unlock()
+
+
+def _parser(name: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=name, description=f"Makes data/<run>/{name}/; run it again after any stop."
+    )
+    parser.add_argument("config", metavar="CONFIG.yaml", help="the experiment")
+    parser.add_argument(
+        "overrides",
+        metavar="section.key=value",
+        nargs="*",
+        default=[],  # else argparse asks for at least one
+        help="settings that replace the file's",
+    )
+    parser.add_argument("--run", metavar="NAME", help="folder under data_dir (run.name)")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and make nothing")
+    again = parser.add_mutually_exclusive_group()
+    again.add_argument(
+        "--fresh", action="store_true", help="rename the old folder (to _old/) and begin again"
+    )
+    again.add_argument(
+        "--repair", action="store_true", help="make again what is damaged, or failed too often"
+    )
+    return parser
+
+
+def _identity(
+    stage: Stage, config: Any, inputs: dict[str, Artifact]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns what decides the stage's content, its key included, and the runtime settings beside it."""
+    semantic: dict[str, Any] = {"run": {"seed": config.run.seed}}
+    runtime_settings: dict[str, Any] = {"run": split_settings(config.run)[1]}
+    for name in stage.sections:
+        section, _, key = name.rpartition(".")
+        owner = attrgetter(section)(config) if section else config
+        if isinstance(getattr(owner, key), BaseModel):
+            semantic[name], runtime_settings[name] = split_settings(getattr(owner, key))
+        else:
+            semantic[name] = owner.model_dump(mode="json", include={key})[key]
+    identity = {
+        "stage": stage.name,
+        "code_version": stage.code_version,
+        "settings": semantic,
+        "inputs": {name: artifact.content_digest for name, artifact in inputs.items()},
+    }
+    return {**identity, "stage_key": key_of(identity)}, runtime_settings
+
+
+def _next_start(folder: Path) -> int:
+    numbers = [int(path.name[6:]) for path in (folder / "logs").glob("start_*") if path.name[6:].isdigit()]
+    return max(numbers, default=-1) + 1

@@ -1,0 +1,1 @@
+"""`vdapo`: the commands that look at runs."""

@@ -1,0 +1,1 @@
+"""Worker processes, and weights in memory that they share."""

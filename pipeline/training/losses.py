@@ -1,0 +1,192 @@
+"""Losses as plain sums over tokens or states; each returns a `Loss` for `Trainer.update`.
+
+Whoever builds the rows has divided the `weight` column by the whole update's total, so a loss never
+normalises: the result cannot depend on micro-batches, packing or ranks. All metrics add up likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from pipeline.credit.options import LossOptions
+from pipeline.training.rows import Batch
+
+if TYPE_CHECKING:
+    from pipeline.training import Loss
+
+_MAX_LOG_RATIO = 20.0
+
+
+def clipped_policy_terms(
+    logprobs: torch.Tensor, old_logprobs: torch.Tensor, advantages: torch.Tensor, options: LossOptions
+) -> torch.Tensor:
+    """Returns each token's loss L = max(-A r, -A clip(r, 1 - low, 1 + high)), at most -dual_clip A if A < 0.
+
+    r = exp(clamp(logprob - old_logprob, -20, 20)).
+
+    Args:
+        logprobs: any shape, of the actor, with gradient.
+        old_logprobs: same shape, of the policy before this iteration's updates.
+        advantages: same shape.
+        options: clip_low, clip_high, dual_clip.
+
+    Returns:
+        Same shape, in the units of the advantage.
+
+    Source:
+        Yu et al., arXiv:2503.14476, eq. 8-10; dual clip: Ye et al., arXiv:1912.09729, eq. 5.
+
+    Example:
+        On policy the ratio is 1 and the loss is -A; a doubled probability is clipped at 1.28.
+
+        >>> same, doubled = torch.zeros(1), torch.full((1,), 0.6931)
+        >>> clipped_policy_terms(same, same, torch.ones(1), LossOptions())
+        tensor([-1.])
+        >>> clipped_policy_terms(doubled, same, torch.ones(1), LossOptions())
+        tensor([-1.2800])
+    """
+    ratio = torch.exp((logprobs - old_logprobs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO))
+    clipped = ratio.clamp(1.0 - options.clip_low, 1.0 + options.clip_high)
+    terms = torch.maximum(-advantages * ratio, -advantages * clipped)
+    if options.dual_clip is None:
+        return terms
+    return torch.where(advantages < 0, torch.minimum(terms, -options.dual_clip * advantages), terms)
+
+
+def k3(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
+    """Returns each token's estimate of KL(actor || reference): exp(d) - d - 1 >= 0, d = ref - actor.
+
+    Source:
+        Schulman, "Approximating KL divergence" (2020), k3; Shao et al., arXiv:2402.03300, eq. 4.
+
+    Example:
+        >>> k3(torch.tensor([-1.0, -1.0]), torch.tensor([-1.0, -2.0]))
+        tensor([0.0000, 0.3679])
+    """
+    difference = (ref_logprobs - logprobs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    return torch.exp(difference) - difference - 1.0
+
+
+def policy_loss(options: LossOptions) -> Loss:
+    """Returns the clipped policy loss: sum of weight * min(pi_old/pi_engine, cap) * L_t [+ kl * k3].
+
+    Reads outputs `logprobs`; columns `weight`, `advantages`, `old_logprobs`; `engine_logprobs` if the
+    engine's weight is on; `ref_logprobs` if `options.kl` > 0. Metrics are means by weight: `policy_loss`,
+    `clip_high_share` and `clip_low_share` (tokens whose gradient the clip cut off), `dual_clip_share`,
+    `old_kl` (k3 to the old policy), `ref_kl`, `sampled_entropy` (-old_logprob: at temperature 1 an
+    unbiased estimate of the entropy) and `engine_gap` (mean |old - engine|).
+    """
+    return partial(_policy_loss, options)  # ranks in other processes must be able to unpickle it
+
+
+def _policy_loss(
+    options: LossOptions, outputs: Mapping[str, torch.Tensor], batch: Batch
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    at = batch.columns["weight"] != 0
+    weight, advantages, old = (batch.columns[n][at] for n in ("weight", "advantages", "old_logprobs"))
+    logprobs = outputs["logprobs"][at]
+    terms = clipped_policy_terms(logprobs, old, advantages, options)
+    policy_weight = weight
+    metrics = {}
+    if options.engine_weight_cap is not None:
+        engine = batch.columns["engine_logprobs"][at]
+        gap = (old - engine).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+        policy_weight = weight * torch.exp(gap).clamp(max=options.engine_weight_cap)
+        metrics["engine_gap"] = (weight * gap.abs()).sum()
+    total = policy_sum = (policy_weight * terms).sum()
+    if options.kl > 0:
+        kl = (weight * k3(logprobs, batch.columns["ref_logprobs"][at])).sum()
+        total = total + options.kl * kl
+        metrics["ref_kl"] = kl.detach()
+    with torch.no_grad():
+        ratio = torch.exp((logprobs - old).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO))
+        high = (advantages > 0) & (ratio > 1 + options.clip_high)
+        low = (advantages < 0) & (ratio < 1 - options.clip_low)
+        dual = (advantages < 0) & (ratio > (options.dual_clip or float("inf")))
+        metrics |= {
+            "policy_loss": policy_sum.detach(),
+            "clip_high_share": (weight * high).sum(),
+            "clip_low_share": (weight * low).sum(),
+            "dual_clip_share": (weight * dual).sum(),
+            "old_kl": (weight * k3(logprobs, old)).sum(),
+            "sampled_entropy": -(weight * old).sum(),
+        }
+    return total, metrics
+
+
+def sft_loss(
+    outputs: Mapping[str, torch.Tensor], batch: Batch
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Returns the cross-entropy, sum of -weight * logprob, in nats per token for weights that sum to 1."""
+    loss = -(batch.columns["weight"] * outputs["logprobs"]).sum()
+    return loss, {"cross_entropy": loss.detach()}
+
+
+def critic_loss(*, base_logit: float = 0.0, error_weight: float = 0.5, value_loss: str = "bce") -> Loss:
+    """Returns the critic's loss: sum of weight * BCE(z + b0, target) + error_weight * BCE of the error head.
+
+    Reads outputs `scores` [N, 2] (value logit z, error logit); columns `weight` and `targets` at value
+    read-outs, and `error_weights` and `error_targets` (0 ok, 1 wrong) at its own if it has an error head.
+    Targets are soft, in [0, 1]: on counts, cross-entropy is minimised at the true value (arXiv:2412.18279).
+    A column `rank_weights` holds the gradient of a loss of several rows by z (`critics.fit.ranking`): the
+    sum of rank_weights * z is added, whose value means nothing.
+
+    Args:
+        base_logit: b0, the logit of the base rate, so that a zero head predicts it.
+        error_weight: of the error head's loss.
+        value_loss: `bce`, or `mse`: (sigmoid(z + b0) - target)^2 in its place.
+    """
+    return partial(
+        _critic_loss, base_logit, error_weight, {"bce": weighted_bce, "mse": weighted_mse}[value_loss]
+    )
+
+
+def _critic_loss(
+    base_logit: float,
+    error_weight: float,
+    value_loss: Callable[..., torch.Tensor],
+    outputs: Mapping[str, torch.Tensor],
+    batch: Batch,
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    scores = outputs["scores"]
+    value = value_loss(scores[..., 0] + base_logit, batch.columns["targets"], batch.columns["weight"])
+    metrics = {"value_loss": value.detach()}
+    total = value
+    if "error_weights" in batch.columns and error_weight > 0:
+        columns = batch.columns["error_targets"], batch.columns["error_weights"]
+        error = weighted_bce(scores[..., 1], *columns)
+        metrics["error_loss"] = error.detach()
+        total = value + error_weight * error
+    if "rank_weights" in batch.columns:
+        total = total + (batch.columns["rank_weights"] * scores[..., 0]).sum()
+    return total, metrics
+
+
+def weighted_bce(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Returns the sum of weight * BCE(sigmoid(logit), target) where the weight is not 0, as a scalar.
+
+    Example:
+        >>> weighted_bce(torch.zeros(2), torch.tensor([0.3, 1.0]), torch.tensor([1.0, 0.0]))
+        tensor(0.6931)
+    """
+    at = weights != 0
+    bce = F.binary_cross_entropy_with_logits(logits[at], targets[at], reduction="none")
+    return (weights[at] * bce).sum()
+
+
+def weighted_mse(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Returns the sum of weight * (sigmoid(logit) - target)^2 where the weight is not 0, as a scalar.
+
+    Like cross-entropy it is lowest at the mean of the targets; its gradient vanishes near 0 and 1.
+
+    Example:
+        >>> weighted_mse(torch.zeros(2), torch.tensor([0.3, 1.0]), torch.tensor([1.0, 0.0]))
+        tensor(0.0400)
+    """
+    at = weights != 0
+    return (weights[at] * (torch.sigmoid(logits[at]) - targets[at]) ** 2).sum()

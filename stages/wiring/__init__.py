@@ -1,0 +1,1 @@
+"""What joins env, critics and pipeline for the stages: no entry, no `STAGE`."""

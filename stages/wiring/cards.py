@@ -1,0 +1,173 @@
+"""What goes beside exported weights: what servers need, and a page of facts.
+
+The facts are those of the stage's plan and of the manifests of the stages before it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from env.catalog import ENVIRONMENTS
+from pipeline.artifacts.manifest import read_plan
+from pipeline.artifacts.start import Start
+from pipeline.credit import Credit, VDapo
+from pipeline.models.policy import save_for_serving
+from pipeline.report.model_card import ModelCard, write_card
+
+METHOD = {
+    "v_dapo": "group-relative advantages and the step advantages of a frozen critic",
+    "decoupled_clip": "decoupled clip and dynamic sampling, arXiv:2503.14476",
+    "grpo": "group-relative advantages, arXiv:2402.03300",
+}
+
+
+def write_beside(start: Start, folder: Path, tokenizer: Any, card: ModelCard) -> None:
+    """Writes tokenizer, chat template, generation config and page beside exported weights."""
+    serve_folder(start, folder, tokenizer)
+    write_card(card, folder)
+
+
+def serve_folder(start: Start, folder: Path, tokenizer: Any) -> None:
+    """Writes tokenizer, chat template and generation config beside exported weights."""
+    style = ENVIRONMENTS[start.config.tasks.environment].style(start.config.rollouts.style, tokenizer)
+    save_for_serving(tokenizer, folder, stop_token=style.stop_token, chat_template=style.template)
+
+
+def actor_card(start: Start, folder: Path, *, credit: Credit, num_updates: int) -> ModelCard:
+    """Returns the page of a trained actor.
+
+    Args:
+        start: of the actor stage.
+        folder: that the actor was exported to.
+        credit: who gave how much advantage.
+        num_updates: optimizer steps taken.
+    """
+    plan = _plan(start)
+    settings = plan["settings"]
+    actor, environment = settings["actor"], settings["tasks.environment"]
+    tasks = start.inputs["tasks"].manifest["settings"]["tasks"]
+    chain = actor["chain"]
+    sections: dict[str, dict[str, object]] = {
+        "Model": {"starting policy": _origin(_sft_settings(start)), **_model_facts(folder)},
+        "Data": {
+            "environment": environment,
+            "training tasks": tasks["num_train"],
+            "levels": _shares(tasks["level_shares"]),
+            "rollouts": "its own, graded by the environment; all are in `rollouts.parquet` of the stage",
+            "attempts of a group": f"{chain['num_attempts']}, {chain['draws']} rollouts each",
+            "groups that are one bare set": (
+                f"{chain['feedback_free_share']:g}, of {chain['feedback_free_draws']} rollouts"
+            ),
+            "feedback between attempts": settings["rollouts.verbosity"],
+            "prompt style": settings["rollouts.style"],
+            "tokens of an episode": f"{actor['sampling']['max_response_tokens']} at most",
+        },
+        "Training": {
+            "credit": f"{actor['credit']}: {METHOD[actor['credit']]}",
+            **(
+                {"weight of the critic (alpha)": credit.alpha, "lam": credit.lam}
+                if isinstance(credit, VDapo)
+                else {}
+            ),
+            "updates": f"{num_updates} in {actor['num_iterations']} iterations of fresh rollouts",
+            "tasks per update": actor["tasks_per_update"],
+            "learning rate": f"{actor['learning_rate']:g} after {actor['warmup_updates']} updates of warm-up",
+            "weight decay": actor["weight_decay"],
+            "KL to the starting policy": credit.loss.kl,
+            "sampling": f"temperature {actor['sampling']['temperature']:g}, no token left out",
+            "trainer": _trainer(settings["training"]),
+            "engine": f"{settings['engine']['kind']}, {settings['engine']['dtype']}",
+            "seed": settings["run"]["seed"],
+        },
+    }
+    limits = [
+        f"It was trained for tasks of the environment `{environment}`, in its prompt style, and tested for "
+        "nothing else.",
+        "The reward is the environment's verdict at the end of an episode. What the verdict does not look at "
+        "was not trained.",
+        "This page is written before the evaluation: success on held-out tasks is in the evaluation stage.",
+    ]
+    if "critic_report" in start.inputs:
+        gate = json.loads(start.inputs["critic_report"].path("gate.json").read_text("utf-8"))
+        sections["Critic"] = _critic_facts(gate)
+        limits.append(
+            "The critic's verdict holds for the starting policy, its sampling and this environment only."
+        )
+    sections["Made from"] = _origins(plan)
+    return ModelCard(
+        title=f"V-DAPO actor: {environment}",
+        opening=(
+            f"A language model trained by reinforcement learning in the environment `{environment}` with "
+            f"V-DAPO, credit mode {actor['credit']}."
+        ),
+        tags=("v-dapo", "reinforcement-learning", environment),
+        sections=sections,
+        limits=tuple(limits),
+        stop_token=ENVIRONMENTS[environment].style(settings["rollouts.style"]).stop_token,
+    )
+
+
+def _plan(start: Start) -> dict[str, Any]:
+    plan = read_plan(start.folder)
+    if plan is None:
+        raise ValueError(f"{start.stage}: a card is written after the plan")
+    return plan
+
+
+def _sft_settings(start: Start) -> dict[str, Any]:
+    settings: dict[str, Any] = start.inputs["sft"].manifest["settings"]["sft"]
+    return settings
+
+
+def _origin(sft: dict[str, Any]) -> str:
+    """Returns where a starting policy came from; of a base's path only the last part says something."""
+    if sft["base"] is None:
+        return f"A tiny Qwen3 made from scratch, {sft['num_updates']} updates on scripted demonstrations."
+    base = Path(sft["base"]).name
+    if sft["num_updates"] == 0:
+        return f"The base model `{base}` as it is."
+    return f"The base model `{base}` after {sft['num_updates']} updates on scripted demonstrations."
+
+
+def _model_facts(folder: Path) -> dict[str, object]:
+    from safetensors import safe_open
+
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    parameters = 0
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, "numpy") as tensors:
+            shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
+            parameters += sum(math.prod(shape) for shape in shapes)
+    return {
+        "architecture": config["architectures"][0],
+        "parameters": f"{parameters:,}",
+        "longest sequence": f"{config['max_position_embeddings']:,} tokens",
+    }
+
+
+def _critic_facts(gate: dict[str, Any]) -> dict[str, object]:
+    facts: dict[str, object] = {
+        "gate": gate["verdict"],
+        "judged": ", ".join(f"{context} states" for context in gate["contexts"]),
+    }
+    words = {True: "passed", False: "FAILED"}
+    for condition in gate["conditions"]:
+        word = words.get(condition["passed"], condition["passed"])
+        facts[condition["name"]] = f"{word}: {condition['reason']}"
+    return facts
+
+
+def _origins(plan: dict[str, Any]) -> dict[str, object]:
+    return {f"content of {name}": f"`{digest}`" for name, digest in plan["inputs"].items()}
+
+
+def _trainer(training: dict[str, Any]) -> str:
+    adapters = f", adapters of rank {training['lora_rank']}" if training["lora_rank"] else ""
+    return f"{training['backend']}, products in {training['dtype']}{adapters}"
+
+
+def _shares(shares: dict[str, float]) -> str:
+    return ", ".join(f"{name}: {share:g}" for name, share in shares.items())

@@ -1,0 +1,55 @@
+"""Rollouts that the critic was fitted on, continued afresh: does it know them better than unseen tasks?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from critics.labels.splits import parts_of
+from pipeline.tables import rollouts_from, tasks_from
+from stages.settings import Critic
+from stages.wiring.continuations import continuations, one_bare_per_task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pipeline.artifacts.runner import Start
+    from pipeline.types import Rollout, Task
+    from stages.wiring.build import Player
+
+
+def fitted_rollouts(start: Start, number: int) -> list[Rollout]:
+    """Returns a bare rollout of each of `number` tasks that moved the critic's weights, chosen by hash.
+
+    Args:
+        start: of a stage whose inputs are tasks, rollouts and critic.
+        number: of tasks, at most.
+    """
+    if not number:
+        return []
+    tasks = {task.task_id: task for task in tasks_from(start.inputs["tasks"].table("tasks"))}
+    source = start.inputs["rollouts"]
+    rollouts = rollouts_from(source.table("rollouts"), source.table("steps"))
+    shares = Critic(**start.inputs["critic"].manifest["settings"]["critic"])
+    part_of = parts_of(rollouts, tasks, shares, seed=start.seed)
+    fitted = [r for r in rollouts if part_of.get(r.rollout_id) == "fit"]
+    return one_bare_per_task(fitted, number, purpose="fitted", seed=start.seed)
+
+
+def play_fitted(
+    start: Start, player: Player, rollouts: Sequence[Rollout], tasks: Mapping[str, Task]
+) -> list[Rollout]:
+    """Returns fresh continuations of all states of some rollouts, in a fixed order."""
+    requests = [
+        request
+        for rollout in rollouts
+        for step in rollout.steps
+        for request in continuations(
+            start,
+            rollout,
+            step.step_index,
+            tasks[rollout.task_id],
+            start.config.critic_report.num_continuations,
+            purpose="fitted",
+        )
+    ]
+    return player.play(requests, on_finish=lambda _: start.stop_if_asked())

@@ -1,0 +1,141 @@
+"""What the actor will not train with: a critic that failed its gate, an environment that keeps failing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pipeline.artifacts.start import MAX_FAILED_SHARE
+from pipeline.credit import VDapo, make_credit
+from pipeline.errors import ArtifactError, ExitCode
+from pipeline.types import Rollout
+from stages.settings import Actor, Config
+
+if TYPE_CHECKING:
+    from critics.frozen.contract import FrozenCritic
+
+MAX_LOGPROB_GAP = {False: 1e-4, True: 0.05}
+"""Nats per token that engine and trainer may differ by on the same weights, in fp32 and where either computes
+in bf16: far above rounding (fp32 here: 4e-7; healthy bf16: .01 to .02), below a stale engine."""
+
+
+def contexts_of(settings: Actor) -> tuple[str, ...]:
+    """Returns the contexts that the actor trains in, as critics name them."""
+    guided = settings.chain.num_attempts > 1 and settings.chain.feedback_free_share < 1
+    return ("bare", "guided") if guided else ("bare",)
+
+
+def check_made_for(
+    critic: FrozenCritic, settings: Actor, *, family: str, tokenizer_digest: str, label_policy_digest: str
+) -> None:
+    """Raises ArtifactError unless a critic was made for this policy and for how the actor trains it."""
+    from critics.frozen.contract import REWARD, SPLITTER
+
+    credit = make_credit(settings.credit, kl=settings.kl_coefficient)
+    critic.check_matches(
+        tokenizer_digest=tokenizer_digest,
+        label_policy_digest=label_policy_digest,
+        temperature=settings.sampling.temperature,
+        top_p=1.0,  # the actor samples from the whole distribution
+        top_k=-1,
+        max_response_tokens=settings.sampling.max_response_tokens,
+        gamma=credit.gamma if isinstance(credit, VDapo) else None,
+        splitter=SPLITTER,
+        reward=REWARD,
+        families=(family,),
+        contexts=contexts_of(settings),
+    )
+
+
+def weaknesses(gate: dict[str, Any], settings: Actor) -> list[str]:
+    """Returns what speaks against credit from this critic: its gate's reasons, contexts not judged."""
+    reasons = list(gate["reasons"])
+    if set(contexts_of(settings)) - set(gate["contexts"]):
+        reasons.append(
+            "states after feedback were not judged (set critic_report.guided to true, or "
+            "actor.chain.num_attempts to 1)"
+        )
+    return reasons
+
+
+def stamp_of(gate: dict[str, Any], settings: Actor) -> dict[str, Any]:
+    """Returns what the actor's report says of its critic's gate.
+
+    Returns:
+        `verdict` of the gate, `reasons` against the critic for this actor, and `override`: the setting that
+        let training go on all the same, None if nothing had to.
+    """
+    reasons = weaknesses(gate, settings)
+    return {
+        "verdict": gate["verdict"],
+        "reasons": reasons,
+        "override": settings.on_weak_critic if reasons else None,
+    }
+
+
+def override_words(stamp: dict[str, Any]) -> str:
+    """Returns the sentence that an actor with a weak critic carries; nothing without an override."""
+    if stamp["override"] is None:
+        return ""
+    does = {
+        "allow": "trained with its credit all the same",
+        "group_only": "trained without its step advantages (alpha 0); its values are still in the baseline",
+    }
+    return (
+        f"WEAK CRITIC (gate: {stamp['verdict']}), {does[stamp['override']]}: actor.on_weak_critic is "
+        f"{stamp['override']}. Against it: {'; '.join(stamp['reasons'])}."
+    )
+
+
+def gate_allows(gate: dict[str, Any], settings: Actor) -> bool:
+    """Returns whether the critic may give credit; False means alpha 0 (`group_only`).
+
+    Raises:
+        ArtifactError: code QUALITY when the gate failed, or never judged a context that the actor trains in,
+            and a weak critic is to be refused.
+    """
+    reasons = weaknesses(gate, settings)
+    if not reasons or settings.on_weak_critic == "allow":
+        return True
+    if settings.on_weak_critic == "group_only":
+        return False
+    raise ArtifactError(
+        f"the critic's gate failed: {'; '.join(reasons)}. The actor refuses credit that needs this critic. "
+        "Next: make a better critic, or set actor.on_weak_critic to group_only (alpha 0) or allow",
+        code=ExitCode.QUALITY,
+    )
+
+
+def refuse_failing_environment(rollouts: Sequence[Rollout], iteration: int) -> None:
+    """Raises ArtifactError, code FAILED_ITEMS, if too many of an iteration's rollouts could not be graded."""
+    ungraded = sum(rollout.reward is None for rollout in rollouts)
+    if ungraded > MAX_FAILED_SHARE * len(rollouts):
+        raise ArtifactError(
+            f"iteration {iteration}: {ungraded} of {len(rollouts)} rollouts could not be graded; at most "
+            f"{MAX_FAILED_SHARE:.0%} may fail. Nothing was kept of them. Next: remove the cause, then the "
+            "same command goes on",
+            code=ExitCode.FAILED_ITEMS,
+        )
+
+
+def computes_roughly(config: Config) -> bool:
+    """Returns whether engine or trainer computes in bf16, so that their log-probabilities differ visibly."""
+    return "bfloat16" in (config.engine.dtype, config.training.dtype)
+
+
+def refuse_disagreement(gap: float, config: Config, iteration: int) -> None:
+    """Raises ArtifactError, code QUALITY, if engine and trainer disagree on the same weights.
+
+    Args:
+        gap: mean absolute difference of log-probabilities, nats per token.
+        config: of the run; says what is rounding.
+        iteration: in the message.
+    """
+    limit = MAX_LOGPROB_GAP[computes_roughly(config)]
+    if not gap <= limit:
+        raise ArtifactError(
+            f"iteration {iteration}: engine and trainer differ by {gap:.2g} nats a token on the same "
+            f"weights; at most {limit} is rounding. Nothing was trained on these rollouts. Next: check "
+            "the hand-off of weights",
+            code=ExitCode.QUALITY,
+        )

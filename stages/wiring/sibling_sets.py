@@ -1,0 +1,247 @@
+"""Plays sibling sets: several next steps from one state, then fresh continuations after each of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from critics.audit.siblings import Siblings, distinct_steps, joined
+from critics.fit.ranking import RankedSet, clear_pairs
+from critics.labels.choose_states import state_tokens
+from pipeline.artifacts.runner import Start
+from pipeline.ids import continuation_id, seed_of
+from pipeline.types import Rollout, Task
+from stages.wiring.continuations import continuations
+
+if TYPE_CHECKING:
+    from env.play.queue import EpisodeRequest
+    from stages.wiring.build import Player
+
+
+def sibling_state(start: Start, rollout: Rollout) -> int:
+    """Returns the step before whose state a rollout's sibling set is played."""
+    return rollout.steps[seed_of(start.seed, "sibling state", rollout.seed) % len(rollout.steps)].step_index
+
+
+def sibling_requests(
+    start: Start,
+    rollouts: Sequence[Rollout],
+    tasks: Mapping[str, Task],
+    *,
+    size: int,
+    first_draw: int,
+    purpose: str,
+) -> list[EpisodeRequest]:
+    """Returns `size` fresh continuations from one state of each rollout; which one follows from its seed.
+
+    Args:
+        start: the stage's.
+        rollouts: one set each.
+        tasks: by id.
+        size: next steps to draw; equal ones are one sibling.
+        first_draw: number of the first of them, past those that audit the state itself.
+        purpose: of their seeds.
+    """
+    return [
+        request
+        for rollout in rollouts
+        for request in continuations(
+            start,
+            rollout,
+            sibling_state(start, rollout),
+            tasks[rollout.task_id],
+            size,
+            first_draw=first_draw,
+            purpose=f"{purpose} siblings",
+        )
+    ]
+
+
+def play_siblings(
+    start: Start,
+    player: Player,
+    rollouts: Sequence[Rollout],
+    tasks: dict[str, Task],
+    *,
+    size: int,
+    num_continuations: int,
+    first_draw: int,
+    purpose: str,
+) -> list[Rollout]:
+    """Returns the siblings as continuations of their rollouts, then the continuations after each of them."""
+    requests = sibling_requests(start, rollouts, tasks, size=size, first_draw=first_draw, purpose=purpose)
+    played = player.play(requests, on_finish=lambda _: start.stop_if_asked())
+    by_id = {rollout.rollout_id: rollout for rollout in rollouts}
+    after = requests_after(start, by_id, played, tasks, num_continuations=num_continuations, purpose=purpose)
+    return played + player.play(after, on_finish=lambda _: start.stop_if_asked())
+
+
+def requests_after(
+    start: Start,
+    parents: Mapping[str, Rollout],
+    siblings: Sequence[Rollout],
+    tasks: Mapping[str, Task],
+    *,
+    num_continuations: int,
+    purpose: str,
+) -> list[EpisodeRequest]:
+    """Returns the continuations after each distinct sibling of whole sets."""
+    return [
+        request
+        for sibling in distinct_in_sets(siblings)
+        for request in continuations(
+            start,
+            joined(parents[sibling.parent_rollout_ids[0]], sibling),
+            sibling.start_step_index + 1,
+            tasks[sibling.task_id],
+            num_continuations,
+            # The whole episode has its parent's seed, so the draw tells siblings apart.
+            purpose=f"{purpose} sibling {sibling.draw}",
+        )
+    ]
+
+
+class SetsInPlay:
+    """Sibling sets as a queue plays them: a set's continuations follow when its last sibling has ended."""
+
+    def __init__(
+        self,
+        start: Start,
+        rollouts: Sequence[Rollout],
+        tasks: Mapping[str, Task],
+        *,
+        size: int,
+        num_continuations: int,
+        first_draw: int,
+        purpose: str,
+    ) -> None:
+        """Takes the arguments of `play_siblings`."""
+        self._start, self._tasks, self._purpose = start, tasks, purpose
+        self._size, self._num = size, num_continuations
+        self._parents = {rollout.rollout_id: rollout for rollout in rollouts}
+        self._ended: dict[str, list[Rollout]] = defaultdict(list)
+        self.first = sibling_requests(
+            start, rollouts, tasks, size=size, first_draw=first_draw, purpose=purpose
+        )
+
+    def item_ids(self) -> list[str]:
+        """Returns the ids of everything that may be played: siblings, then what would follow each of them."""
+        return [request.rollout_id for request in self.first] + [
+            continuation_id(
+                self._start.stage_key,
+                request.rollout_id,
+                request.start_step_index + 1,
+                self._parents[request.parent_rollout_ids[0]].context,
+                draw,
+            )
+            for request in self.first
+            for draw in range(self._num)
+        ]
+
+    def after(self, rollout: Rollout) -> list[EpisodeRequest]:
+        """Returns what follows a finished rollout."""
+        parent = rollout.parent_rollout_ids[0]
+        if parent not in self._parents:
+            return []
+        self._ended[parent].append(rollout)
+        if len(self._ended[parent]) < self._size:
+            return []
+        return requests_after(
+            self._start,
+            self._parents,
+            self._ended.pop(parent),
+            self._tasks,
+            num_continuations=self._num,
+            purpose=self._purpose,
+        )
+
+
+def distinct_in_sets(siblings: Sequence[Rollout]) -> list[Rollout]:
+    """Returns the siblings with a next step of their own, of sets that keep at least two."""
+    sets: dict[str, list[Rollout]] = defaultdict(list)
+    for sibling in siblings:
+        sets[sibling.parent_rollout_ids[0]].append(sibling)
+    kept = [distinct_steps(sorted(members, key=lambda r: r.draw)) for members in sets.values()]
+    return [sibling for members in kept if len(members) > 1 for sibling in members]
+
+
+def measured_siblings(
+    rollouts: Sequence[Rollout],
+    parents: dict[str, Rollout],
+    values_of: Callable[[Sequence[Rollout]], list[np.ndarray]],
+    clusters: dict[str, str],
+    *,
+    first_draw: int,
+) -> Siblings:
+    """Returns the states after the siblings: the critic's value, and counts of their continuations.
+
+    Args:
+        rollouts: everything that was sampled.
+        parents: whole rollouts by id; a sibling continues one of them with a draw from `first_draw` on.
+        values_of: rollouts -> [T] calibrated values of each.
+        clusters: task_id -> cluster.
+        first_draw: see `play_siblings`.
+    """
+    counted = counted_siblings(rollouts, parents, first_draw=first_draw)
+    return Siblings.of(
+        [
+            (s.parent_rollout_ids[0], clusters[s.task_id], float(values[s.start_step_index + 1]), k, n)
+            for (s, _, k, n), values in zip(counted, values_of([w for _, w, _, _ in counted]), strict=True)
+        ]
+    )
+
+
+def counted_siblings(
+    rollouts: Sequence[Rollout], parents: Mapping[str, Rollout], *, first_draw: int
+) -> list[tuple[Rollout, Rollout, int, int]]:
+    """Returns each sibling with at least two graded continuations, its whole episode, successes and number.
+
+    Args:
+        rollouts: everything that was sampled.
+        parents: see `measured_siblings`.
+        first_draw: see `play_siblings`.
+    """
+    siblings = distinct_in_sets(
+        [
+            r
+            for r in rollouts
+            if r.rollout_id not in parents
+            and r.draw >= first_draw
+            and r.parent_rollout_ids
+            and r.parent_rollout_ids[0] in parents
+        ]
+    )
+    rewards: dict[str, list[float]] = {sibling.rollout_id: [] for sibling in siblings}
+    for r in rollouts:
+        if r.parent_rollout_ids and r.parent_rollout_ids[0] in rewards and r.reward is not None:
+            rewards[r.parent_rollout_ids[0]].append(r.reward)
+    return [
+        (
+            s,
+            joined(parents[s.parent_rollout_ids[0]], s),
+            round(sum(rewards[s.rollout_id])),
+            len(rewards[s.rollout_id]),
+        )
+        for s in siblings
+        if len(rewards[s.rollout_id]) >= 2
+    ]
+
+
+def ranked_sets(
+    rollouts: Sequence[Rollout], parents: Mapping[str, Rollout], *, first_draw: int
+) -> list[RankedSet]:
+    """Returns the sets that have a clear pair, as what the critic's ranking loss reads."""
+    members: dict[str, list[tuple[np.ndarray, int, int]]] = defaultdict(list)
+    for sibling, whole, k, n in counted_siblings(rollouts, parents, first_draw=first_draw):
+        state = state_tokens(whole, sibling.start_step_index + 1)
+        members[sibling.parent_rollout_ids[0]].append((np.array(state, np.int32), k, n))
+    sets = []
+    for of_set in members.values():
+        states, k, n = zip(*of_set, strict=True)
+        pairs = clear_pairs(np.array(k), np.array(n))
+        if len(pairs):
+            sets.append(RankedSet(states, pairs))
+    return sets
