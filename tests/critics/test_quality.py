@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from critics.audit import measures as quality
 from critics.audit.baselines import PRIORS, constant, position_only, task_rate
 from critics.audit.calibration_error import (
     calibration,
@@ -14,7 +15,6 @@ from critics.audit.calibration_error import (
     equal_mass_bins,
 )
 from critics.audit.data import AuditData
-from critics.audit import measures as quality
 from critics.audit.slices import position_bins, slices
 from critics.logit import binomial_regression, logit, sigmoid
 

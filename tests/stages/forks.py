@@ -24,7 +24,13 @@ from stages.settings import Config
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 for _name in STAGES:
     importlib.import_module(f"stages.{_name}")
-for _name in ("training.losses", "models.policy", "training.torch", "engines.transformers", "engines.scripted"):
+for _name in (
+    "training.losses",
+    "models.policy",
+    "training.torch",
+    "engines.transformers",
+    "engines.scripted",
+):
     importlib.import_module(f"pipeline.{_name}")
 assert transformers.Qwen3ForCausalLM is not None  # transformers imports lazily: this loads it
 
