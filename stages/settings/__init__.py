@@ -1,0 +1,83 @@
+"""The configuration: one strict section per stage. Class defaults are the method; a YAML says what differs.
+
+Semantic settings decide what is made: changing one on a half-done stage is refused. Runtime settings
+(marked with `runtime`) only decide how: they are recorded and may change between starts.
+"""
+
+from __future__ import annotations
+
+from pydantic import model_validator
+
+from pipeline.config import Section
+from stages.settings.actor import Actor
+from stages.settings.critic import Critic
+from stages.settings.critic_report import CriticReport
+from stages.settings.cross_checks import check_sections
+from stages.settings.drift import Drift, Stops
+from stages.settings.engine import Engine
+from stages.settings.evaluation import Evaluation
+from stages.settings.hardware import Hardware
+from stages.settings.labels import Labels
+from stages.settings.rollouts import Rollouts
+from stages.settings.run import Run
+from stages.settings.sampling import Chain, EvaluationSampling, Sampling
+from stages.settings.sft import Sft, TinyModel
+from stages.settings.tasks import Tasks
+from stages.settings.training import Training
+
+__all__ = [
+    "Actor",
+    "Chain",
+    "Config",
+    "Critic",
+    "CriticReport",
+    "Drift",
+    "Engine",
+    "Evaluation",
+    "EvaluationSampling",
+    "Hardware",
+    "Labels",
+    "Rollouts",
+    "Run",
+    "Sampling",
+    "Sft",
+    "Stops",
+    "Tasks",
+    "TinyModel",
+    "Training",
+]
+
+PROMPT_TOKENS = 1024
+"""Room for a task's own prompt where `engine.max_length` is not set; those of phone take a few hundred."""
+
+
+class Config(Section):
+    """Everything a run needs, and nothing it does not."""
+
+    run: Run = Run()
+    engine: Engine = Engine()
+    training: Training = Training()
+    hardware: Hardware = Hardware()
+    tasks: Tasks = Tasks()
+    sft: Sft = Sft()
+    rollouts: Rollouts = Rollouts()
+    labels: Labels = Labels()
+    critic: Critic = Critic()
+    critic_report: CriticReport = CriticReport()
+    actor: Actor = Actor()
+    evaluation: Evaluation = Evaluation()
+
+    @property
+    def row_tokens(self) -> int:
+        """Longest row, prompt and response, that an engine with a cache of its own makes room for."""
+        if self.engine.max_length is not None:
+            return self.engine.max_length
+        sampling = (self.rollouts.sampling, self.actor.sampling, self.evaluation.sampling)
+        chains = (self.rollouts.chain, self.actor.chain)
+        response = max(how.max_response_tokens for how in sampling)
+        return PROMPT_TOKENS + max(chain.max_feedback_tokens for chain in chains) + response
+
+    @model_validator(mode="after")
+    def _sections_fit_each_other(self) -> Config:
+        check_sections(self)
+        return self

@@ -1,0 +1,82 @@
+"""Settings of different sections that must fit each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stages.settings import Config
+
+
+def check_sections(config: Config) -> None:
+    """Raises ValueError for the first settings that do not fit each other, with what would."""
+    for name, shares in (
+        ("tasks.level_shares", config.tasks.level_shares),
+        ("sft.shares", config.sft.shares),
+    ):
+        if any(share < 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-6:
+            raise ValueError(f"{name} = {shares}; shares are >= 0 and add up to 1")
+    if config.rollouts.sampling.temperature == 0:
+        raise ValueError(
+            "rollouts.sampling.temperature = 0: greedy rollouts of a task are all the same and teach "
+            "nothing; it is > 0 here"
+        )
+    if config.critic.fit_share + config.critic.validate_share >= 1:
+        raise ValueError("critic.fit_share + critic.validate_share must leave clusters to calibrate on")
+    if config.critic.rank_weight > 0 and not config.labels.sibling_sets:
+        raise ValueError(
+            f"critic.rank_weight = {config.critic.rank_weight} needs steps to rank: set "
+            "labels.sibling_sets above 0, or critic.rank_weight to 0"
+        )
+    if config.critic.fit_continuations and not config.labels.num_continuations:
+        raise ValueError(
+            "critic.fit_continuations with labels.num_continuations = 0: there are none to fit. Set "
+            "labels.num_continuations above 0, or critic.fit_continuations to false"
+        )
+    if config.critic.fit_continuations and config.labels.target != "soft":
+        raise ValueError(
+            f"critic.fit_continuations with labels.target = {config.labels.target}: a named target is "
+            "fitted on what it names alone. Use labels.target = soft, or critic.fit_continuations = false"
+        )
+    if config.critic.class_balance == "label" and config.labels.target in ("td", "td_lambda"):
+        raise ValueError(
+            f"critic.class_balance = label with labels.target = {config.labels.target}: such targets "
+            "change with every epoch, and their classes with them. Use critic.class_balance = task"
+        )
+    if config.sft.base is None and config.sft.num_updates == 0:
+        raise ValueError("sft.num_updates = 0 takes a model as it is: name one in sft.base")
+    if config.engine.kind != "vllm" and config.engine.replicas * config.engine.tensor_parallel > 1:
+        raise ValueError(
+            f"engine.replicas = {config.engine.replicas} and engine.tensor_parallel = "
+            f"{config.engine.tensor_parallel} need engine.kind = vllm, not {config.engine.kind}"
+        )
+    if config.training.backend != "deepspeed" and config.training.num_ranks > 1:
+        raise ValueError(
+            f"training.num_ranks = {config.training.num_ranks} needs training.backend = deepspeed, not "
+            f"{config.training.backend}"
+        )
+    if config.training.lora_rank and config.training.backend != "torch":
+        raise ValueError(
+            f"training.lora_rank = {config.training.lora_rank} needs training.backend = torch, not "
+            f"{config.training.backend}"
+        )
+    if config.training.lora_rank and config.sft.base is None:
+        raise ValueError(
+            f"training.lora_rank = {config.training.lora_rank} needs a trained model to adapt: name one in "
+            "sft.base. A model from scratch has nothing to keep"
+        )
+    for name, wanted in (
+        ("engine.replicas x engine.tensor_parallel", config.engine.replicas * config.engine.tensor_parallel),
+        ("training.num_ranks", config.training.num_ranks),
+    ):
+        if config.hardware.num_gpus and wanted > config.hardware.num_gpus:
+            raise ValueError(f"{name} = {wanted}; hardware.num_gpus has {config.hardware.num_gpus}")
+    if config.actor.sampling.temperature != 1:
+        raise ValueError(
+            f"actor.sampling.temperature = {config.actor.sampling.temperature}; only 1 is allowed: the "
+            "actor trains on rollouts of its own distribution"
+        )
+    if config.evaluation.sampling.temperature == 0:
+        raise ValueError(
+            "evaluation.sampling.temperature = 0; give a positive one, a greedy try is measured beside it"
+        )

@@ -1,0 +1,15 @@
+"""Which run this is."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from pipeline.config import Section, runtime
+
+
+class Run(Section):
+    """Which run this is."""
+
+    name: str = Field("demo", description="folder under data_dir", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    seed: int = Field(0, ge=0, description="every random number of the run follows from it")
+    data_dir: str = runtime("data", description="where runs are kept")
