@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from env.play.queue import EpisodeRequest
+from env.play.requests import EpisodeRequest
 from pipeline.ids import group_id, rollout_id, seed_of
 from pipeline.types import Rollout, Task
 

@@ -1,92 +1,24 @@
 """Plays episodes: many environments and one engine, as one continuous queue without rounds or barriers.
 
 A rollout's next turn starts as soon as its last one is answered, and a finished rollout may add others
-(`then`), such as the next attempt of its chain. Token ids are kept as the engine gave and got them: the
-next prompt is always the last one plus the sampled ids plus the ids of the environment's reply.
+(`then`), such as the next attempt of its chain.
 """
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
-from env.protocol import Action, ChatStyle, Env, StepResult
-from pipeline.engines import Engine, Generation, GenerationRequest
-from pipeline.ids import seed_of
-from pipeline.types import Event, Feedback, FinishReason, Message, Rollout, Step, Task, Verdict
-
-T = TypeVar("T")
-
-Outcome = GenerationRequest | Rollout
-"""What an episode wants next: text, or to be over."""
-
-
-@dataclass(frozen=True)
-class EpisodeRequest:
-    """One rollout to be played.
-
-    Attributes:
-        rollout_id: unique within a `play` and its follow-ups.
-        task: what is to be solved.
-        group_id: the rollouts of one task in one iteration.
-        iteration: pass of sampling, from 0.
-        attempt: 0-based place in the group's feedback chain.
-        draw: place among the rollouts of that attempt.
-        seed: seeds sampling, and the environment's wording of a new episode.
-        previous_attempts: what the prompt says of earlier attempts, oldest first; none is a bare prompt.
-        parent_rollout_ids: rollouts whose feedback is in the prompt; for a continuation its parent, which
-            is filled in if left empty.
-        feedback_in_context: `previous_attempts` as one text, kept in the rollout.
-        parent: set for a continuation: the rollout whose first steps are replayed exactly.
-        start_step_index: the step a continuation starts from: the state before it is where it begins.
-    """
-
-    rollout_id: str
-    task: Task
-    group_id: str
-    iteration: int
-    attempt: int
-    draw: int
-    seed: int
-    previous_attempts: tuple[str, ...] = ()
-    parent_rollout_ids: tuple[str, ...] = ()
-    feedback_in_context: str = ""
-    parent: Rollout | None = None
-    start_step_index: int = 0
-
-
-@dataclass(frozen=True)
-class PlaySettings:
-    """How episodes are sampled, and the digests that every rollout carries.
-
-    Attributes:
-        temperature: > 0, or 0 for greedy.
-        max_response_tokens: budget of an episode's sampled tokens and replies; a continuation's budget
-            counts its parent's part too.
-        max_live: episodes in flight at once.
-        policy_digest: weights that sample.
-        tokenizer_digest: tokenizer that encodes.
-        template_digest: prompt style that renders.
-        top_p: 1 keeps every token, as anything that is trained on must.
-        top_k: -1 keeps every token, likewise.
-    """
-
-    temperature: float
-    max_response_tokens: int
-    max_live: int
-    policy_digest: str
-    tokenizer_digest: str
-    template_digest: str
-    top_p: float = 1.0
-    top_k: int = -1
-
+from env.play.coder import Coder
+from env.play.episode import Episode, Outcome
+from env.play.requests import EpisodeRequest, PlaySettings
+from env.protocol import ChatStyle, Env
+from pipeline.engines import Engine, GenerationRequest
+from pipeline.types import Rollout, Task
 
 A_MOMENT = 0.001
 """Seconds that a queue with work elsewhere waits for an environment before it looks at the engine again."""
@@ -169,10 +101,10 @@ def stream(
             f"the engine holds policy {engine.policy_digest}, the settings say {settings.policy_digest}; "
             "load the weights first"
         )
-    coder = _Coder(tokenizer, style.stop_token)
+    coder = Coder(tokenizer, style.stop_token)
     waiting = iter(requests)
     ahead: deque[EpisodeRequest] = deque()
-    live: dict[str, _Episode] = {}
+    live: dict[str, Episode] = {}
     started: set[str] = set()
     desk = _Desk(env_workers)
     exhausted = False
@@ -186,7 +118,7 @@ def stream(
                 if request.rollout_id in started:
                     raise ValueError(f"rollout {request.rollout_id} is asked for twice; ids are unique")
                 started.add(request.rollout_id)
-                episode = _Episode(request, make_env, style, coder, settings, engine.max_length)
+                episode = Episode(request, make_env, style, coder, settings, engine.max_length)
                 live[request.rollout_id] = episode
                 desk.give(request.rollout_id, episode.start)
             to_submit, finished = [], []
@@ -259,304 +191,3 @@ class _Desk:
         """Lets running work end and drops the rest."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-
-
-class _Coder:
-    """Text to ids and back; equal texts, such as the prompts of a group, are encoded once."""
-
-    def __init__(self, tokenizer: Any, stop_token: str) -> None:
-        self._tokenizer = tokenizer
-        self._lock = Lock()  # a fast tokenizer is not for two threads at once
-        self._known: dict[str, tuple[int, ...]] = {}
-        stop = tokenizer.convert_tokens_to_ids(stop_token)
-        if not isinstance(stop, int) or stop == getattr(tokenizer, "unk_token_id", None):
-            raise ValueError(f"the tokenizer has no token {stop_token!r}, which ends the style's messages")
-        self.stop_id: int = stop
-
-    def encode(self, text: str) -> tuple[int, ...]:
-        ids = self._known.get(text)
-        if ids is None:
-            with self._lock:
-                ids = self._known[text] = tuple(self._tokenizer.encode(text, add_special_tokens=False))
-        return ids
-
-    def message_text(self, token_ids: Sequence[int]) -> str:
-        """Returns a sampled message as text, without the stop token that ends it."""
-        ids = token_ids[:-1] if token_ids and token_ids[-1] == self.stop_id else token_ids
-        if not ids:
-            return ""
-        with self._lock:
-            return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
-
-
-class _FailureError(Exception):
-    """An episode cannot go on or be graded; `kind` is the rollout's env_status."""
-
-    def __init__(self, kind: str, detail: str) -> None:
-        super().__init__(detail)
-        # Kinds are counted, so a whole sentence goes to the event, not into the status.
-        self.kind = kind if kind.isidentifier() else "infra_error"
-        self.detail = detail if kind.isidentifier() else f"{detail}: {kind}"
-
-
-@dataclass
-class _Episode:
-    """One rollout while it is played."""
-
-    request: EpisodeRequest
-    make_env: Callable[[Task], Env]
-    style: ChatStyle
-    coder: _Coder
-    settings: PlaySettings
-    max_length: int
-    env: Env | None = None
-    prompt: tuple[int, ...] = ()
-    used: int = 0  # tokens of the budget that lie in a continuation's prompt
-    response: list[int] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    spans: list[tuple[int, int, str]] = field(default_factory=list)  # token_start, token_end, text
-    end: FinishReason | None = None
-    failure: _FailureError | None = None
-
-    @property
-    def turn(self) -> int:
-        """The step that comes next, counted over the whole episode."""
-        return self.request.start_step_index + len(self.spans)
-
-    def start(self) -> Outcome:
-        """Returns the first request for text, or the graded rollout if the episode is over before it."""
-        return self._start() or self._rollout()
-
-    def advance(self, generation: Generation) -> Outcome:
-        """Plays one sampled message; returns the next request, or the graded rollout."""
-        return self._advance(generation) or self._rollout()
-
-    def _start(self) -> GenerationRequest | None:
-        parent = self.request.parent
-        if parent is not None:
-            _check_continuation(self.request, parent, self.settings.tokenizer_digest)
-        elif self.request.start_step_index != 0:
-            raise ValueError(f"start_step_index = {self.request.start_step_index} needs a parent to replay")
-        try:
-            env = _guarded("make_env", lambda: self.make_env(self.request.task))
-            self.env = env
-            seed = self.request.seed if parent is None else parent.seed  # replay needs the parent's wording
-            observation = _guarded("reset", lambda: env.reset(self.request.task, seed))
-            self.messages.extend(observation.messages)
-            if parent is None:
-                text = self.style.render_prompt(
-                    observation.messages, self.request.previous_attempts, env.spec.tools
-                )
-                self.prompt = self.coder.encode(text)
-            else:
-                self._replay(env, parent)
-            if len(self.prompt) >= self.max_length:
-                raise _FailureError(
-                    "prompt_too_long", f"{len(self.prompt)} tokens, the engine has {self.max_length}"
-                )
-        except _FailureError as failure:
-            self._fail(failure)
-            return None
-        return self._next_request()
-
-    def _advance(self, generation: Generation) -> GenerationRequest | None:
-        start = len(self.response)
-        if not all(map(math.isfinite, generation.logprobs)):
-            for tokens in (self.response, self.mask, self.logprobs):
-                del tokens[self.spans[-1][1] if self.spans else 0 :]  # nothing that counts follows the reply
-            self._fail(_FailureError("bad_logprob", "a sampled token's log-probability is not finite"))
-            return None
-        self.response.extend(generation.token_ids)
-        self.logprobs.extend(generation.logprobs)
-        self.mask.extend([1] * len(generation.token_ids))
-        text = self.coder.message_text(generation.token_ids)
-        turn = self.turn
-        self.spans.append((start, len(self.response), text))
-        if generation.finish_reason == "length":
-            # Cut off in the middle: what it would have said is unknown, so nothing of it is executed.
-            self.messages.append({"role": "assistant", "content": text})
-            self.end = "max_tokens"
-            return None
-        action = self.style.parse(text)
-        try:
-            result = self._step(action, turn)
-        except _FailureError as failure:
-            self._fail(failure)
-            return None
-        if result.terminated:
-            self.end = "ended"
-        elif result.truncated:
-            self.end = "max_turns"
-        else:
-            reply = self.coder.encode(self.style.render_replies(result.messages))
-            size = len(self.response) + len(reply)
-            if (
-                self.used + size >= self.settings.max_response_tokens
-                or len(self.prompt) + size >= self.max_length
-            ):
-                self.end = (
-                    "max_tokens"  # a reply that nothing can follow is left out: a response ends sampled
-                )
-                return None
-            self.response.extend(reply)
-            self.logprobs.extend([0.0] * len(reply))
-            self.mask.extend([0] * len(reply))
-            return self._next_request()
-        return None
-
-    def _rollout(self) -> Rollout:
-        request, parent = self.request, self.request.parent
-        verdict = Verdict(reward=None, success=None)
-        feedback: Feedback | None = None
-        if self.failure is None and self.env is not None:
-            try:
-                verdict = _guarded("verdict", self.env.verdict)
-                if verdict.infra_error is not None:
-                    raise _FailureError(verdict.infra_error, "verdict")
-                if not verdict.success:
-                    feedback = _guarded("feedback", self.env.feedback)
-            except _FailureError as failure:
-                self._fail(failure)
-        if self.failure is not None:
-            verdict, feedback = Verdict(reward=None, success=None), None
-        end: FinishReason = "success" if verdict.success else self.end or "failed"
-        by_index = {step.index: step for step in verdict.steps}
-        steps = []
-        for offset, (token_start, token_end, text) in enumerate(self.spans):
-            index = request.start_step_index + offset
-            word = by_index.get(index)
-            steps.append(
-                Step(
-                    step_index=index,
-                    token_start=token_start,
-                    token_end=token_end,
-                    text=text,
-                    verifier_status=word.status if word else "unknown",
-                    verifier_code=word.code if word else "",
-                    verifier_message=word.message if word else "",
-                )
-            )
-        parents = request.parent_rollout_ids
-        if parent is not None and not parents:
-            parents = (parent.rollout_id,)
-        return Rollout(
-            rollout_id=request.rollout_id,
-            task_id=request.task.task_id,
-            group_id=request.group_id,
-            iteration=request.iteration,
-            attempt=request.attempt,
-            draw=request.draw,
-            parent_rollout_ids=parents,
-            start_step_index=request.start_step_index,
-            guided=bool(request.previous_attempts) if parent is None else parent.guided,
-            feedback_in_context=request.feedback_in_context if parent is None else parent.feedback_in_context,
-            messages=tuple(self.messages),
-            prompt_token_ids=self.prompt,
-            response_token_ids=tuple(self.response),
-            loss_mask=tuple(self.mask),
-            logprobs=tuple(self.logprobs),
-            temperature=self.settings.temperature,
-            top_p=self.settings.top_p,
-            top_k=self.settings.top_k,
-            max_response_tokens=self.settings.max_response_tokens,
-            seed=request.seed,
-            policy_digest=self.settings.policy_digest,
-            tokenizer_digest=self.settings.tokenizer_digest,
-            template_digest=self.settings.template_digest,
-            finish_reason=end,
-            reward=verdict.reward,
-            cost=verdict.cost,
-            env_status="ok" if self.failure is None else self.failure.kind,
-            events=tuple(self.events),
-            feedback_text=feedback.text if feedback else "",
-            feedback_source=feedback.source if feedback else "",
-            steps=tuple(steps),
-        )
-
-    def close(self) -> None:
-        """Closes the environment; a failure to close changes no result."""
-        if self.env is not None:
-            env, self.env = self.env, None
-            try:
-                env.close()
-            except Exception as error:  # the rollout is already graded
-                self.events.append(Event("infra_error", self.turn, "close", detail=type(error).__name__))
-
-    def _next_request(self) -> GenerationRequest | None:
-        budget = self.settings.max_response_tokens - self.used - len(self.response)
-        budget = min(budget, self.max_length - len(self.prompt) - len(self.response))
-        if budget < 1:
-            self.end = "max_tokens"
-            return None
-        return GenerationRequest(
-            request_id=f"{self.request.rollout_id}:{self.turn}",
-            prompt_token_ids=(*self.prompt, *self.response),
-            seed=seed_of(self.request.seed, "turn", self.turn),
-            max_new_tokens=budget,
-            stop_token_ids=(self.coder.stop_id,),
-            temperature=self.settings.temperature,
-            top_p=self.settings.top_p,
-            top_k=self.settings.top_k,
-            cache_key=self.request.rollout_id,
-        )
-
-    def _step(self, action: Action, turn: int) -> StepResult:
-        env = self.env
-        if env is None:
-            raise RuntimeError("a step of an episode that has not started or is closed")
-        result = _guarded("step", lambda: env.step(action))
-        self.messages.append(self.style.assistant_message(action, turn))
-        self.messages.extend(result.messages)
-        self.events.extend(result.events)
-        if result.infra_error is not None:
-            raise _FailureError(result.infra_error, "step")
-        return result
-
-    def _replay(self, env: Env, parent: Rollout) -> None:
-        """Plays the parent's first steps again and checks that the world answered as it did then."""
-        start = self.request.start_step_index
-        for index, step in enumerate(parent.steps[:start]):
-            result = self._step(self.style.parse(step.text), index)
-            if result.terminated or result.truncated:
-                raise _FailureError("replay_mismatch", f"the episode ended at step {index}")
-        told = [(message["role"], message.get("content")) for message in self.messages]
-        then = [(message["role"], message.get("content")) for message in parent.messages[: len(told)]]
-        if told != then:
-            raise _FailureError("replay_mismatch", "other messages than the parent's")
-        self.used = parent.steps[start].token_start
-        self.prompt = (*parent.prompt_token_ids, *parent.response_token_ids[: self.used])
-
-    def _fail(self, failure: _FailureError) -> None:
-        self.failure = failure
-        self.end = "failed"
-        self.events.append(Event("infra_error", self.turn, failure.kind, detail=failure.detail))
-
-
-def _guarded(name: str, call: Callable[[], T]) -> T:
-    """Returns the call's result; an exception inside an environment becomes a counted failure."""
-    try:
-        return call()
-    except Exception as error:
-        raise _FailureError("infra_error", f"{name}: {type(error).__name__}") from error
-
-
-def _check_continuation(request: EpisodeRequest, parent: Rollout, tokenizer_digest: str) -> None:
-    if parent.tokenizer_digest != tokenizer_digest:
-        raise ValueError(
-            f"rollout {parent.rollout_id} is written with tokenizer {parent.tokenizer_digest[:12]}, the "
-            f"policy that is to continue it reads {tokenizer_digest[:12]}: its ids would mean something else"
-        )
-    if parent.start_step_index != 0:
-        raise ValueError(
-            f"parent {parent.rollout_id} is itself a continuation; continue its own parent instead"
-        )
-    if not 0 <= request.start_step_index < len(parent.steps):
-        raise ValueError(
-            f"start_step_index = {request.start_step_index}; rollout {parent.rollout_id} has steps 0 to "
-            f"{len(parent.steps) - 1}"
-        )
-    if parent.task_id != request.task.task_id:
-        raise ValueError(f"task {request.task.task_id} is not task {parent.task_id} of the parent rollout")

@@ -19,7 +19,7 @@ from stages.settings import Config, Hardware, Sampling
 
 if TYPE_CHECKING:
     from critics.frozen.contract import FrozenCritic
-    from env.play.queue import EpisodeRequest, PlaySettings
+    from env.play.requests import EpisodeRequest, PlaySettings
     from env.protocol import ChatStyle, Env
     from pipeline.engines import Engine, GenerationRequest
     from pipeline.models.policy import Policy
@@ -378,7 +378,7 @@ def make_player(
     config: Config, policy: Policy, sampling: Sampling, *, engine: Engine | None = None
 ) -> Player:
     """Returns a player of `policy`, on `engine` if one is given."""
-    from env.play.queue import PlaySettings
+    from env.play.requests import PlaySettings
 
     environment = ENVIRONMENTS[config.tasks.environment]
     style = environment.style(config.rollouts.style, policy.tokenizer)

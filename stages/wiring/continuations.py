@@ -10,7 +10,7 @@ from critics.labels.choose_states import StateRef
 from pipeline.ids import continuation_id, rollout_id, seed_of
 
 if TYPE_CHECKING:
-    from env.play.queue import EpisodeRequest
+    from env.play.requests import EpisodeRequest
     from pipeline.artifacts.runner import Start
     from pipeline.types import Rollout, Task
 
@@ -32,7 +32,7 @@ def continuations(
         purpose: tells the random numbers of stages apart.
         first_draw: number of the first one.
     """
-    from env.play.queue import EpisodeRequest
+    from env.play.requests import EpisodeRequest
 
     return [
         EpisodeRequest(

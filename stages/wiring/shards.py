@@ -12,7 +12,7 @@ from pipeline.types import Rollout
 from stages.wiring.build import Player
 
 if TYPE_CHECKING:
-    from env.play.queue import EpisodeRequest
+    from env.play.requests import EpisodeRequest
     from stages.wiring.build import FollowUps
 
     Work = tuple[Sequence[EpisodeRequest], FollowUps]

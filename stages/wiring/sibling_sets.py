@@ -17,7 +17,7 @@ from pipeline.types import Rollout, Task
 from stages.wiring.continuations import continuations
 
 if TYPE_CHECKING:
-    from env.play.queue import EpisodeRequest
+    from env.play.requests import EpisodeRequest
     from stages.wiring.build import Player
 
 

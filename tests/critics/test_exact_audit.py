@@ -11,7 +11,8 @@ from env.catalog import ENVIRONMENTS
 from env.phone.episode.environment import PhoneEnv
 from env.phone.solver.exact import MarkovPolicy, policy_value, slipping
 from env.phone.solver.moves import tool_call
-from env.play.queue import EpisodeRequest, PlaySettings, play
+from env.play.queue import play
+from env.play.requests import EpisodeRequest, PlaySettings
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.models.policy import train_tokenizer
 from pipeline.statistics import clopper_pearson

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from env.play.chains import Chains, plan_groups
-from env.play.queue import EpisodeRequest
+from env.play.requests import EpisodeRequest
 from pipeline.types import Task
 
 TASK = Task("t", "e", "train", 1, ({"role": "user", "content": "count"},), "rule", "5", "count", "c", 0)

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from env.catalog import ENVIRONMENTS
-from env.play.queue import EpisodeRequest, PlaySettings, nothing, play, stream
+from env.play.queue import nothing, play, stream
+from env.play.requests import EpisodeRequest, PlaySettings
 from env.protocol import Action, EnvSpec, Observation, StepResult, ToolCall
 from pipeline.engines import Engine, Generation, GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine

@@ -11,7 +11,8 @@ import pytest
 from env.catalog import ENVIRONMENTS
 from env.phone.episode.edits import FILLER, THANKS
 from env.play.edited_steps import Edit, changed_state
-from env.play.queue import EpisodeRequest, PlaySettings, play
+from env.play.queue import play
+from env.play.requests import EpisodeRequest, PlaySettings
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.models.policy import train_tokenizer
 from pipeline.types import Rollout, Task

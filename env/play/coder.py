@@ -1,0 +1,36 @@
+"""Text to token ids and back, as every episode of a queue needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+
+class Coder:
+    """Text to ids and back; equal texts, such as the prompts of a group, are encoded once."""
+
+    def __init__(self, tokenizer: Any, stop_token: str) -> None:
+        self._tokenizer = tokenizer
+        self._lock = Lock()  # a fast tokenizer is not for two threads at once
+        self._known: dict[str, tuple[int, ...]] = {}
+        stop = tokenizer.convert_tokens_to_ids(stop_token)
+        if not isinstance(stop, int) or stop == getattr(tokenizer, "unk_token_id", None):
+            raise ValueError(f"the tokenizer has no token {stop_token!r}, which ends the style's messages")
+        self.stop_id: int = stop
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Returns the text's ids, without special tokens of the tokenizer's own."""
+        ids = self._known.get(text)
+        if ids is None:
+            with self._lock:
+                ids = self._known[text] = tuple(self._tokenizer.encode(text, add_special_tokens=False))
+        return ids
+
+    def message_text(self, token_ids: Sequence[int]) -> str:
+        """Returns a sampled message as text, without the stop token that ends it."""
+        ids = token_ids[:-1] if token_ids and token_ids[-1] == self.stop_id else token_ids
+        if not ids:
+            return ""
+        with self._lock:
+            return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))

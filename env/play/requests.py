@@ -1,0 +1,67 @@
+"""What the queue is asked to play: one episode's request, and the settings that all episodes share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.types import Rollout, Task
+
+
+@dataclass(frozen=True)
+class EpisodeRequest:
+    """One rollout to be played.
+
+    Attributes:
+        rollout_id: unique within a `play` and its follow-ups.
+        task: what is to be solved.
+        group_id: the rollouts of one task in one iteration.
+        iteration: pass of sampling, from 0.
+        attempt: 0-based place in the group's feedback chain.
+        draw: place among the rollouts of that attempt.
+        seed: seeds sampling, and the environment's wording of a new episode.
+        previous_attempts: what the prompt says of earlier attempts, oldest first; none is a bare prompt.
+        parent_rollout_ids: rollouts whose feedback is in the prompt; for a continuation its parent, which
+            is filled in if left empty.
+        feedback_in_context: `previous_attempts` as one text, kept in the rollout.
+        parent: set for a continuation: the rollout whose first steps are replayed exactly.
+        start_step_index: the step a continuation starts from: the state before it is where it begins.
+    """
+
+    rollout_id: str
+    task: Task
+    group_id: str
+    iteration: int
+    attempt: int
+    draw: int
+    seed: int
+    previous_attempts: tuple[str, ...] = ()
+    parent_rollout_ids: tuple[str, ...] = ()
+    feedback_in_context: str = ""
+    parent: Rollout | None = None
+    start_step_index: int = 0
+
+
+@dataclass(frozen=True)
+class PlaySettings:
+    """How episodes are sampled, and the digests that every rollout carries.
+
+    Attributes:
+        temperature: > 0, or 0 for greedy.
+        max_response_tokens: budget of an episode's sampled tokens and replies; a continuation's budget
+            counts its parent's part too.
+        max_live: episodes in flight at once.
+        policy_digest: weights that sample.
+        tokenizer_digest: tokenizer that encodes.
+        template_digest: prompt style that renders.
+        top_p: 1 keeps every token, as anything that is trained on must.
+        top_k: -1 keeps every token, likewise.
+    """
+
+    temperature: float
+    max_response_tokens: int
+    max_live: int
+    policy_digest: str
+    tokenizer_digest: str
+    template_digest: str
+    top_p: float = 1.0
+    top_k: int = -1
