@@ -29,7 +29,7 @@ NEEDED := $(if $(filter vllm deepspeed,$(ENGINE) $(TRAINER)),$(BASE) $(ENGINES),
 RUN_STAGE = $(BIN)/python -m stages.$@ $(CONFIG) $(if $(RUN),--run $(RUN)) $(SET)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-engines setup-real-model setup-adapters demo all $(STAGES) summary test test-all check format clean
+.PHONY: help setup setup-dev setup-engines setup-real-model setup-adapters demo all $(STAGES) summary test test-all test-adapters soak check format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## /  \1|/' | column -t -s '|'
@@ -94,12 +94,23 @@ $(STAGES): $(NEEDED)
 summary: $(BASE) ## print and write data/<run>/summary.json
 	@$(RUN_STAGE)
 
-test: $(DEV) ## the fast tests, under 15 minutes on two cores, no network
-	$(BIN)/python -m pytest
+# A worker a core, each with one thread of its own (tests/conftest.py); the tests of a file share a worker.
+PYTEST = $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
 
-test-all: $(REAL) $(ADAPTERS) ## the slow tests: README to the letter, kill sweep, a real model; with `make test`, all of them
-	$(VENV)-adapters/bin/python -m pytest -m slow tests/env/adapters
-	$(BIN)/python -m pytest -m slow
+test: $(DEV) ## the tests of every change: at most 8 minutes on two cores, no network
+	$(PYTEST)
+
+test-all: $(REAL) ## vLLM, DeepSpeed, a kill sweep of two stages, bf16: with `make test` at most 45 minutes
+	$(PYTEST) -m slow
+
+test-adapters: $(ADAPTERS) ## TRL, verl and Gymnasium, in an environment of their own
+	$(VENV)-adapters/bin/python -m pytest -m adapters tests/env/adapters
+
+soak: $(REAL) ## hours: README to the letter, a kill sweep of all stages, a real model, benchmarks at tiny sizes
+	$(BIN)/python -m pytest -m soak
+	$(BIN)/python benchmarks/critic_quality.py --quick
+	$(BIN)/python benchmarks/critic_gate.py --quick
+	$(BIN)/python benchmarks/critic_drift.py --quick
 
 check: $(DEV) ## lint, format, docstrings, types
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Every command of README.md, run: shrunk in the fast suite, to the letter in the slow one.
+"""Every command of README.md, run: shrunk in `make test`, to the letter in `make soak`.
 
 Each test works in a copy of the project whose `.venv` lends the packages of the running interpreter, so the
 commands stay as they are written and nothing is installed.
@@ -100,7 +100,7 @@ def copy_of_the_project(folder: Path) -> dict[str, str]:
         for name, value in os.environ.items()
         # A make above this one must not lend its variables.
         if not name.startswith(("MAKE", "MFLAGS", "VDAPO_", "PYTHONPATH", "VIRTUAL_ENV"))
-        and name not in ("VENV", "RUN", "SET", "CONFIG", "PYTHON")
+        and name not in ("VENV", "RUN", "SET", "CONFIG", "PYTHON", "OMP_NUM_THREADS")
     }
     return environment | {
         "HF_HUB_OFFLINE": "1",
@@ -197,7 +197,7 @@ def test_every_command_works_on_a_tiny_run(page: str, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_every_command_works_to_the_letter(page: str, tmp_path: Path) -> None:
     environment = copy_of_the_project(tmp_path / "project")

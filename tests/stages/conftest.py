@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,10 +109,17 @@ def make_lab(folder: Path) -> Lab:
 
 @pytest.fixture(scope="session")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    """The whole chain, complete; read only. Copy what a test changes."""
-    lab = make_lab(tmp_path_factory.mktemp("chain"))
-    for stage in (*MAIN_CHAIN, "summary"):
-        assert lab.start(stage) == 0, stage
+    """The whole chain, complete; read only. Copy what a test changes. All workers share it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with open(shared / "chain.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lab = Lab(shared / "chain")
+        if not (shared / "chain.made").exists():
+            make_lab(lab.folder)
+            for stage in (*MAIN_CHAIN, "summary"):
+                assert lab.start(stage) == 0, stage
+            (shared / "chain.made").touch()
     return lab
 
 

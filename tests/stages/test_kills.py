@@ -213,9 +213,15 @@ SMALLER = {
 """Settings under which a stage still passes each of its points at least twice."""
 
 
-@pytest.mark.slow
+SWEPT = ("rollouts", "actor")
+"""Stages that `make test-all` sweeps: one of shards, one of checkpoints; `make soak` sweeps all."""
+
+
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    "stage",
+    [pytest.param(s, marks=pytest.mark.slow if s in SWEPT else pytest.mark.soak) for s in STAGES],
+)
 def test_a_kill_at_every_point_of_every_stage_changes_nothing(
     chain: Any, forks: Forks, tmp_path: Path, stage: str
 ) -> None:
@@ -240,7 +246,7 @@ def test_a_kill_at_every_point_of_every_stage_changes_nothing(
         assert facts(labs[index].run_dir / stage) == expected, point
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("stage", ["rollouts", "labels", "evaluation"])
 def test_many_random_kills_of_model_stages_change_nothing(

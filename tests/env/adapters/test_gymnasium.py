@@ -7,7 +7,7 @@ import math
 import pytest
 
 gymnasium = pytest.importorskip("gymnasium", reason="make setup-adapters installs it")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.adapters
 
 from env.adapters.gymnasium import TextEnv  # noqa: E402
 from env.phone.episode.environment import PhoneEnv  # noqa: E402

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("trl", reason="make setup-adapters installs it")
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.adapters,
     pytest.mark.filterwarnings("default"),  # of other libraries
 ]
 

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("verl", reason="make setup-adapters installs it")
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.adapters,
     pytest.mark.filterwarnings("default"),  # of other libraries
 ]
 

@@ -106,7 +106,7 @@ def smollm2_subject(policy: Policy, make: Callable[[], Engine]) -> Subject:
 
 
 TINY = ("scripted", "transformers", pytest.param("vllm", marks=pytest.mark.slow))
-SMOLLM2 = tuple(pytest.param(f"smollm2 {kind}", marks=pytest.mark.slow) for kind in ("transformers", "vllm"))
+SMOLLM2 = tuple(pytest.param(f"smollm2 {kind}", marks=pytest.mark.soak) for kind in ("transformers", "vllm"))
 
 
 @pytest.fixture(params=[*TINY, *SMOLLM2])
