@@ -1,42 +1,21 @@
-"""One YAML table -> one frozen pydantic model, strictly: an unknown key or a wrong type ends the run early.
-
-Every setting is semantic (it decides what is made, and enters the stage key) or runtime (it decides only
-how, is recorded, and may change between two starts of one stage). `runtime(...)` marks the second kind.
-"""
+"""One YAML table -> one frozen pydantic model, strictly: an unknown key or wrong type ends the run early."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
-import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
+from pipeline.config_errors import explain
 from pipeline.errors import ConfigError
+from pipeline.settings import mark_of, section_of
 
 M = TypeVar("M", bound=BaseModel)
-
-
-class Section(BaseModel):
-    """A part of the configuration: frozen, and without unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-def runtime(default: Any, *, description: str, **constraints: Any) -> Any:
-    """Returns a pydantic field for a runtime setting: recorded, but no part of what a stage makes.
-
-    Args:
-        default: value when the YAML does not say.
-        description: what it does, with its unit.
-        constraints: pydantic's own, such as `ge=1`.
-    """
-    return Field(default, description=description, json_schema_extra={"runtime": True}, **constraints)
 
 
 def load_config(model: type[M], path: Path, overrides: Sequence[str] = ()) -> M:
@@ -81,7 +60,8 @@ def validate(
         return model.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
         lines = [
-            _explain(model, problem, source, origins or {}) for problem in error.errors(include_url=False)
+            explain(model, problem, source, origins or {}, data)
+            for problem in error.errors(include_url=False)
         ]
         raise ConfigError("\n".join(dict.fromkeys(lines))) from None
 
@@ -90,6 +70,7 @@ def split_settings(section: BaseModel) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns (semantic, runtime) settings as nested plain JSON data; empty sub-tables are left out.
 
     Example:
+        >>> from pipeline.settings import Section, runtime
         >>> class Inner(Section):
         ...     lr: float = 0.1
         ...     threads: int = runtime(2, description="CPU threads")
@@ -101,8 +82,7 @@ def split_settings(section: BaseModel) -> tuple[dict[str, Any], dict[str, Any]]:
     plain = section.model_dump(mode="json")
     for name, info in type(section).model_fields.items():
         value = getattr(section, name)
-        extra = info.json_schema_extra
-        if isinstance(extra, dict) and extra.get("runtime"):
+        if mark_of(info, "runtime"):
             other[name] = plain[name]
         elif isinstance(value, BaseModel):
             inner_semantic, inner_runtime = split_settings(value)
@@ -195,7 +175,7 @@ def _set(model: type[BaseModel], data: dict[str, Any], key: str, value: Any) -> 
         if not isinstance(here, dict):
             break
         info = section.model_fields.get(name) if section else None
-        section = _section_of(info.annotation) if info else None
+        section = section_of(info, here.get(name)) if info else None
         if here.get(name) is None:
             default = info.get_default(call_default_factory=True) if info and section is None else None
             here[name] = dict(default) if isinstance(default, dict) else {}
@@ -206,80 +186,3 @@ def _set(model: type[BaseModel], data: dict[str, Any], key: str, value: Any) -> 
         raise ConfigError(f"override {key}: {'.'.join(parents)} is a single value, not a section")
     # A table may have been keyed by numbers; an override's key is text.
     here[next((existing for existing in here if str(existing) == last), last)] = value
-
-
-def _section_of(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if get_origin(annotation) in (Union, types.UnionType):
-        return next((found for arg in get_args(annotation) if (found := _section_of(arg))), None)
-    return None
-
-
-def known_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yields the dotted name of every section and setting."""
-    for name, info in model.model_fields.items():
-        yield prefix + name
-        section = _section_of(info.annotation)
-        if section:
-            yield from known_keys(section, f"{prefix}{name}.")
-
-
-def _explain(model: type[BaseModel], problem: Any, source: str, origins: Mapping[str, str]) -> str:
-    key = ".".join(str(part) for part in problem["loc"])
-    where = _where(key, source, origins)
-    if problem["type"] == "extra_forbidden":
-        return f"{where}: {key} is not a setting; {_suggestion(model, key)}"
-    if problem["type"] == "missing":
-        return f"{where}: {key} is required and not given"
-    message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("String ")
-    if not key:
-        return f"{where}: {message}"
-    got = json.dumps(problem.get("input"), ensure_ascii=False, default=str)
-    got = got if len(got) <= 120 else got[:117] + "..."
-    info = _field(model, problem["loc"])
-    meaning = f" ({info})" if info else ""
-    # pydantic's own messages say what the value should be; those of our validators are sentences.
-    joint = ", but it " if message.startswith("should ") else ": "
-    return f"{where}: {key} = {got}{joint}{message}{meaning}"
-
-
-def _where(key: str, source: str, origins: Mapping[str, str]) -> str:
-    """Returns the override that set a key, or else the source with the overrides of settings within it."""
-    for name, text in origins.items():
-        if key == name or key.startswith(name + "."):
-            return text
-    within = [text for name, text in origins.items() if not key or name.startswith(key + ".")]
-    return f"{source} with {', '.join(within)}" if within else source
-
-
-def _field(model: type[BaseModel], loc: Sequence[Any]) -> str | None:
-    section: type[BaseModel] | None = model
-    description = None
-    for part in loc:
-        info = section.model_fields.get(str(part)) if section else None
-        if info is None:
-            break
-        description = info.description
-        section = _section_of(info.annotation)
-    return description
-
-
-def _suggestion(model: type[BaseModel], key: str) -> str:
-    known = list(known_keys(model))
-    leaf = key.rpartition(".")[2]
-    head = key.partition(".")[0]
-    level = [name for name in known if name.count(".") == key.count(".")]
-    nearest = difflib.get_close_matches(key, level, n=1, cutoff=0.8)
-    if not nearest:  # the right name at another level, preferably of the same section
-        same = difflib.get_close_matches(leaf, {name.rpartition(".")[2] for name in known}, n=1, cutoff=0.8)
-        places = [name for name in known if same and name.rpartition(".")[2] == same[0]]
-        nearest = [name for name in places if name.partition(".")[0] == head][:1] or places[:1]
-    parent = key.rpartition(".")[0]
-    allowed = [name for name in known if name.rpartition(".")[0] == parent]
-    allowed = allowed or [name for name in known if "." not in name]
-    nearest = nearest or difflib.get_close_matches(leaf, [name.rpartition(".")[2] for name in allowed], n=1)
-    if nearest:
-        place = next((name for name in allowed if name.rpartition(".")[2] == nearest[0]), nearest[0])
-        return f"did you mean {place}?"
-    return f"allowed: {', '.join(allowed)}"

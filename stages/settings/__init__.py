@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pydantic import model_validator
 
-from pipeline.config import Section
+from pipeline.settings import Section
 from stages.settings.actor import Actor
 from stages.settings.critic import Critic
 from stages.settings.critic_report import CriticReport

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from pipeline.config import Section, runtime
+from pipeline.settings import Section, runtime
 
 
 class Drift(Section):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pipeline.config import Section, runtime
+from pipeline.settings import Section, runtime
 
 
 class Engine(Section):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from pipeline.config import Section
+from pipeline.settings import Section
 from stages.settings.sampling import EvaluationSampling
 from stages.settings.splits import HeldOutSplits
 

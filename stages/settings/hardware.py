@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.config import Section, runtime
+from pipeline.settings import Section, runtime
 
 
 class Hardware(Section):

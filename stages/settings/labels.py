@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipeline.config import Section
+from pipeline.settings import Section
 
 
 class Labels(Section):

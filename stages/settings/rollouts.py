@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pipeline.config import Section
+from pipeline.settings import Section
 from stages.settings.sampling import Chain, Sampling
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from pipeline.config import Section
+from pipeline.settings import Section
 
 
 class Sampling(Section):

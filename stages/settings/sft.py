@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from pipeline.config import Section, runtime
+from pipeline.settings import Section, runtime
 
 
 class TinyModel(Section):

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from env.phone.world.levels import LEVEL_SHARES
-from pipeline.config import Section
+from pipeline.settings import Section
 
 
 class Tasks(Section):

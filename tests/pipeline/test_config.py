@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
 import pytest
-from pydantic import Field
+from pydantic import Field, Tag
 
-from pipeline.config import Section, differences, known_keys, load_config, runtime, split_settings
+from pipeline.config import differences, load_config, split_settings
 from pipeline.errors import ConfigError
+from pipeline.settings import Section, by_kind, known_keys, runtime
 
 
 class Chain(Section):
@@ -160,3 +162,69 @@ def test_every_key_is_known_by_its_dotted_name() -> None:
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Config().rollouts.rate = 0.5  # type: ignore[misc]
+
+
+class Torch(Section):
+    backend: Literal["torch"] = "torch"
+    threads: int = runtime(0, ge=0, description="CPU threads")
+    rank: int = Field(0, ge=0, description="width of adapters")
+
+
+class Deepspeed(Section):
+    backend: Literal["deepspeed"] = "deepspeed"
+    threads: int = runtime(0, ge=0, description="CPU threads")
+    num_ranks: int = runtime(1, ge=1, description="processes")
+
+
+Training = Annotated[
+    Annotated[Torch, Tag("torch")] | Annotated[Deepspeed, Tag("deepspeed")], by_kind("backend", "torch")
+]
+
+
+class WithUnion(Section):
+    moved: ClassVar[dict[str, str]] = {"trainer.rank": "training.rank", "trainer.cpu": "training.threads"}
+    training: Training = Torch()
+    rollouts: Rollouts = Rollouts()
+
+
+def of_union(tmp_path: Path, text: str, *overrides: str) -> WithUnion:
+    path = tmp_path / "laptop.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_config(WithUnion, path, overrides)
+
+
+def test_a_section_is_of_the_kind_that_it_names_or_of_the_default_one(tmp_path: Path) -> None:
+    assert of_union(tmp_path, "training: {rank: 4}").training == Torch(rank=4)
+    two = Deepspeed(num_ranks=2)
+    assert of_union(tmp_path, "training: {backend: deepspeed, num_ranks: 2}").training == two
+    assert of_union(tmp_path, "", "training.num_ranks=2", "training.backend=deepspeed").training == two
+    assert split_settings(WithUnion(training=two))[0]["training"] == {"backend": "deepspeed"}
+    assert len(list(known_keys(WithUnion))) == len(set(known_keys(WithUnion)))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "training: {num_ranks: 2}",
+            "training.num_ranks is not a setting of training.backend = torch, but of deepspeed. Remove it, "
+            "or set training.backend=deepspeed",
+        ),
+        ("training: {backend: deepspeed, rank: 2}", "not a setting of training.backend = deepspeed"),
+        ("training: {backend: deepspeed, num_rnks: 2}", "did you mean training.num_ranks?"),
+        ("training: {xyz: 2}", "allowed: training.backend, training.threads, training.rank"),
+        ("training: {rank: -1}", "training.rank = -1, but it should be greater than or equal to 0 (width of"),
+        ("training: {backend: jax}", 'training.backend = "jax"; allowed: torch, deepspeed'),
+        ("training: deepspeed", "did you mean training.backend = deepspeed?"),
+        ("training: 3", "but it is a section; did you mean training.backend?"),
+        ("trainer: {rank: 3}", "trainer is not a setting any more: trainer.rank is training.rank"),
+        ("trainer: {rate: 3}", "trainer is not a setting; did you mean training?"),
+    ],
+)
+def test_a_setting_of_another_kind_is_refused_with_the_right_one(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        of_union(tmp_path, text)
+    assert words in str(caught.value)
+    assert "training.cpu" not in str(caught.value)
