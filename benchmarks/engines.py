@@ -37,12 +37,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks._measuring import RESULTS, ROOT, conclude, ratios, spread
 from benchmarks.demo_seeds import machine_facts
 from env.play.chains import Chains, plan_groups
+from env.play.player import Player
 from pipeline.config import load_config
 from pipeline.engines import Generation, GenerationRequest
 from pipeline.engines.vllm_replica import CPU_BATCH_TOKENS
 from pipeline.types import Rollout, Task
 from stages.settings import Chain, Config
-from stages.wiring.build import Player, make_player
+from stages.wiring.build import make_player
 
 REPEATS = 5
 CONFIG = "configs/demo.yaml"

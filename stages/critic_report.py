@@ -24,6 +24,7 @@ from critics.report.build import build_report
 from critics.report.page import report_page
 from env.catalog import ENVIRONMENTS
 from env.play.chains import Chains, plan_groups
+from env.play.player import Player
 from pipeline.artifacts.runner import Stage, Start, run_stage
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.ids import seed_of
@@ -31,7 +32,7 @@ from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_tab
 from pipeline.types import Rollout, Task
 from stages.rollouts import tasks_of_split
 from stages.settings import Config, CriticReport
-from stages.wiring.build import Player, check_installed, load_critic, make_player, policy_of
+from stages.wiring.build import check_installed, load_critic, make_player, policy_of
 from stages.wiring.continuations import continuations, is_whole
 from stages.wiring.fitted import fitted_rollouts, play_fitted
 from stages.wiring.probes import probe

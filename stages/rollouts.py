@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from env.catalog import ENVIRONMENTS
 from env.play.chains import Chains, Group, plan_groups
+from env.play.player import Player
 from pipeline.artifacts.runner import Stage, Start, run_stage
 from pipeline.tables import ROLLOUTS, STEPS, rollouts_table, steps_table, tasks_from
 from pipeline.types import Rollout, Task
 from stages.settings import Chain, Config
-from stages.wiring.build import Player, check_installed, make_player, policy_of
+from stages.wiring.build import check_installed, make_player, policy_of
 from stages.wiring.shards import play_shards
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any
 
 from env.play.coder import Coder
 from env.play.episode import Episode, Outcome
-from env.play.requests import EpisodeRequest, PlaySettings
+from env.play.requests import EpisodeRequest, FollowUps, PlaySettings
 from env.protocol import ChatStyle, Env
 from pipeline.engines import Engine, GenerationRequest
 from pipeline.types import Rollout, Task
@@ -32,7 +32,7 @@ def nothing(rollout: Rollout) -> tuple[EpisodeRequest, ...]:
 def play(
     requests: Sequence[EpisodeRequest],
     *,
-    then: Callable[[Rollout], Sequence[EpisodeRequest]] = nothing,
+    then: FollowUps = nothing,
     on_finish: Callable[[Rollout], None] | None = None,
     **options: Any,
 ) -> list[Rollout]:
@@ -71,7 +71,7 @@ def stream(
     tokenizer: Any,
     engine: Engine,
     settings: PlaySettings,
-    then: Callable[[Rollout], Sequence[EpisodeRequest]] = nothing,
+    then: FollowUps = nothing,
     env_workers: int = 0,
 ) -> Generator[Rollout, None, None]:
     """Yields each rollout when it is finished and graded.

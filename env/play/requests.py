@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pipeline.types import Rollout, Task
@@ -65,3 +66,7 @@ class PlaySettings:
     template_digest: str
     top_p: float = 1.0
     top_k: int = -1
+
+
+FollowUps = Callable[[Rollout], Sequence[EpisodeRequest]]
+"""A finished rollout -> the episodes that it asks for."""

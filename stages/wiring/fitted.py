@@ -12,9 +12,9 @@ from stages.wiring.continuations import continuations, one_bare_per_task
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from env.play.player import Player
     from pipeline.artifacts.runner import Start
     from pipeline.types import Rollout, Task
-    from stages.wiring.build import Player
 
 
 def fitted_rollouts(start: Start, number: int) -> list[Rollout]:

@@ -15,7 +15,7 @@ from pipeline.types import Rollout, Task
 
 if TYPE_CHECKING:
     from critics.frozen.contract import FrozenCritic
-    from stages.wiring.build import Player
+    from env.play.player import Player
 
 
 def probe(

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from env.play.player import Player
 from pipeline.errors import ArtifactError, ExitCode
-from stages.wiring.build import Player
 from stages.wiring.cards import serve_folder
 
 if TYPE_CHECKING:

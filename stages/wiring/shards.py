@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from env.play.player import Player
 from pipeline.artifacts.runner import Start
 from pipeline.types import Rollout
-from stages.wiring.build import Player
 
 if TYPE_CHECKING:
-    from env.play.requests import EpisodeRequest
-    from stages.wiring.build import FollowUps
+    from env.play.requests import EpisodeRequest, FollowUps
 
     Work = tuple[Sequence[EpisodeRequest], FollowUps]
 

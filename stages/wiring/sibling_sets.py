@@ -17,8 +17,8 @@ from pipeline.types import Rollout, Task
 from stages.wiring.continuations import continuations
 
 if TYPE_CHECKING:
+    from env.play.player import Player
     from env.play.requests import EpisodeRequest
-    from stages.wiring.build import Player
 
 
 def sibling_state(start: Start, rollout: Rollout) -> int:

@@ -39,10 +39,10 @@ from stages.wiring.sibling_sets import measured_siblings, play_siblings
 
 if TYPE_CHECKING:
     from critics.frozen.contract import FrozenCritic
+    from env.play.player import Player
     from pipeline.artifacts.runner import Start
     from pipeline.credit import Credit
     from stages.settings import Actor, Drift
-    from stages.wiring.build import Player
 
 NUM_RESAMPLES = 500
 REFIT_ITERATIONS = 3

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stages.wiring.build import Player
+from env.play.player import Player
 
 SCRIPTED = "engine.kind=scripted"
 
