@@ -341,7 +341,7 @@ def test_an_unknown_trunk_is_asked_for() -> None:
 
 def test_design_has_the_gate_s_committed_table() -> None:
     results = json.loads((bench.ROOT / "benchmarks" / "results" / "critic_gate.json").read_text("utf-8"))
-    assert gate_bench.as_markdown(results["rows"]) in (bench.ROOT / "DESIGN.md").read_text("utf-8")
+    assert gate_bench.as_markdown(results["rows"]) in (bench.ROOT / "docs" / "results.md").read_text("utf-8")
     assert judge(results, gate_bench.CRITERIA) == results["criteria"]
     assert all(results["criteria"].values())  # DESIGN says that each fails for its reason
 
@@ -355,7 +355,7 @@ def test_design_tells_of_the_run_that_changed_a_reason() -> None:
         assert set(bad.reasons) <= set(gate_bench.row_of(results, name)["failed"])
     row, told = (
         gate_bench.row_of(results, "label-shuffled"),
-        " ".join((bench.ROOT / "DESIGN.md").read_text("utf-8").split()),
+        " ".join((bench.ROOT / "docs" / "results.md").read_text("utf-8").split()),
     )
     for name, words in (
         ("rho_a", "rho_A ({:.2f} [{:.2f}, {:.2f}])"),
@@ -373,7 +373,7 @@ def test_design_tells_of_the_run_in_which_the_method_s_own_critic_was_refused() 
     row = gate_bench.row_of(results, gate_bench.METHOD)
     assert set(row["failed"]) == {"ece_excess"}
     excess = [row["ece_excess"][x] for x in ("value", "low", "high")]
-    told = " ".join((bench.ROOT / "DESIGN.md").read_text("utf-8").split())
+    told = " ".join((bench.ROOT / "docs" / "results.md").read_text("utf-8").split())
     assert "its calibration alone ({:.3f} [{:.3f}, {:.3f}] above the floor".format(*excess) in told
 
 
@@ -381,7 +381,7 @@ def test_design_has_the_quality_s_committed_tables() -> None:
     """All three tables, and by name each criterion that fails."""
     root = Path(__file__).parents[2]
     results = json.loads((root / "benchmarks" / "results" / "critic_quality.json").read_text())
-    design = (root / "DESIGN.md").read_text()
+    design = (root / "docs" / "results.md").read_text()
     committed = (root / "benchmarks" / "results" / "critic_quality.md").read_text()
     assert committed == tables.as_markdown(results["rows"])
     assert committed in design
@@ -400,12 +400,12 @@ def test_design_has_the_committed_speed_of_scoring() -> None:
     speedup = [f"{row['speedup'][name]:.1f}" for name in ("median", "min", "max")]
     said = "at 16 steps {} times [{}, {}] as fast as prefix by prefix, and equal to {:.0e}"
     text = said.format(*speedup, row["difference"]).replace("e-06", "e-6")
-    assert text in " ".join((bench.ROOT / "DESIGN.md").read_text("utf-8").split())
+    assert text in " ".join((bench.ROOT / "docs" / "results.md").read_text("utf-8").split())
 
 
 def test_design_has_the_drift_s_committed_figures() -> None:
     results = json.loads((bench.ROOT / "benchmarks" / "results" / "critic_drift.json").read_text("utf-8"))
-    design = (bench.ROOT / "DESIGN.md").read_text("utf-8")
+    design = (bench.ROOT / "docs" / "results.md").read_text("utf-8")
     assert critic_drift.as_markdown(results["held"]) in design
     assert judge(results, critic_drift.CRITERIA) == results["criteria"]
     failed = [name for name, met in results["criteria"].items() if not met]

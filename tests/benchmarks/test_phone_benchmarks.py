@@ -31,7 +31,7 @@ def rows(all_rows) -> list[dict[str, Any]]:
 
 
 def test_the_table_in_the_docs_is_the_committed_result(rows):
-    assert policies.as_markdown(rows, "train") in (ROOT / "DESIGN.md").read_text()
+    assert policies.as_markdown(rows, "train") in (ROOT / "docs" / "results.md").read_text()
 
 
 def test_the_committed_table_holds_what_must_hold(rows):
@@ -86,7 +86,7 @@ def test_asking_for_everything_pays_less_than_asking_for_what_is_needed_but_wher
 def test_levels_one_to_three_all_gain_and_the_docs_show_the_committed_figures():
     results = json.loads((ROOT / "benchmarks" / "results" / "phone_levels.json").read_text())
     assert all(judge(results, levels.CRITERIA).values())
-    by_slice, design = results["summary"]["by_slice"], (ROOT / "DESIGN.md").read_text()
+    by_slice, design = results["summary"]["by_slice"], (ROOT / "docs" / "results.md").read_text()
     shown = [f"level {level}" for level in levels.LEVELS] + ["test_unseen_company"]
     assert f"| {' | '.join(levels.change(by_slice[name]) for name in shown)} |" in design
     hardest = by_slice["level 3"]
@@ -105,7 +105,7 @@ def test_the_committed_rates_are_above_what_rollouts_need():
     played = results["rollouts"]
     assert played["groups"] >= 200
     assert played["environment_share"] < 0.1
-    design = (ROOT / "DESIGN.md").read_text()
+    design = (ROOT / "docs" / "results.md").read_text()
     assert throughput.as_markdown(results["rows"]) in design
     assert f"{played['environment_share']:.1%}".replace("%", " %") in design
 
