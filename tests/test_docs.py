@@ -35,7 +35,8 @@ def test_a_link_into_a_page_finds_its_heading(page: Path) -> None:
     for name, anchor in re.findall(r"\]\(([^)#\s]*)#([\w-]+)\)", page.read_text(encoding="utf-8")):
         if "://" in name:
             continue
-        headings = re.findall(r"^#+ (.*)$", (page.parent / name if name else page).read_text("utf-8"), re.MULTILINE)
+        text = (page.parent / name if name else page).read_text(encoding="utf-8")
+        headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
         slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
         assert anchor in slugs, f"{page.name}: {name}#{anchor}"
 
