@@ -26,22 +26,21 @@ from pipeline.errors import ArtifactError, ExitCode
 from pipeline.ids import seed_of
 from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_table, steps_table, values_table
 from pipeline.types import Rollout, Task
-from stages.rollouts import play_chains, tasks_of_split
+from stages.rollouts import play_chains
 from stages.settings import Actor, Config
 from stages.wiring.actor_page import actor_page, actor_report
 from stages.wiring.build import (
     Player,
-    check_installed,
-    check_plays_weights,
     load_critic,
     make_engine,
     make_player,
     make_trainer,
-    policy_of,
 )
 from stages.wiring.cards import actor_card, write_beside
 from stages.wiring.continuations import is_whole
+from stages.wiring.inputs import policy_of, tasks_of_split
 from stages.wiring.iteration import Batch, ValuesOf, logprob_gap, own_logprobs, probe, train_on
+from stages.wiring.preflight import check_installed, check_plays_weights
 from stages.wiring.refresh import refresh
 from stages.wiring.refusals import (
     check_made_for,

@@ -21,8 +21,9 @@ from pipeline.artifacts.disk import fsync_file, fsync_folder
 from pipeline.artifacts.runner import Stage, Start, run_stage
 from pipeline.errors import ArtifactError
 from stages.settings import Config, Critic
-from stages.wiring.build import check_installed, make_trainer
+from stages.wiring.build import make_trainer
 from stages.wiring.critic_data import data_of, trunk_of
+from stages.wiring.preflight import check_installed
 
 
 def make(start: Start) -> None:

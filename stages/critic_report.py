@@ -30,11 +30,12 @@ from pipeline.errors import ArtifactError, ExitCode
 from pipeline.ids import seed_of
 from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_table, steps_table, values_table
 from pipeline.types import Rollout, Task
-from stages.rollouts import tasks_of_split
 from stages.settings import Config, CriticReport
-from stages.wiring.build import check_installed, load_critic, make_player, policy_of
+from stages.wiring.build import load_critic, make_player
 from stages.wiring.continuations import continuations, is_whole
 from stages.wiring.fitted import fitted_rollouts, play_fitted
+from stages.wiring.inputs import policy_of, tasks_of_split
+from stages.wiring.preflight import check_installed
 from stages.wiring.probes import probe
 from stages.wiring.sibling_sets import measured_siblings, play_siblings
 

@@ -21,9 +21,11 @@ from pipeline.ids import digest
 from pipeline.statistics import clustered_mean, interval_dict, paired_difference
 from pipeline.tables import ROLLOUTS, STEPS, rollouts_from, rollouts_table, steps_table
 from pipeline.types import Rollout, Task
-from stages.rollouts import counts_of, play_chains, tasks_of_split
+from stages.rollouts import counts_of, play_chains
 from stages.settings import Chain, Config, Evaluation
-from stages.wiring.build import check_installed, check_plays_weights, make_engine, make_player, policy_of
+from stages.wiring.build import make_engine, make_player
+from stages.wiring.inputs import policy_of, tasks_of_split
+from stages.wiring.preflight import check_installed, check_plays_weights
 
 POLICIES = {"start": ("sft", "policy"), "actor": ("actor", "actor")}
 MEASURES = ("first_try", "greedy", "with_feedback")

@@ -35,9 +35,11 @@ from pipeline.tables import (
 from pipeline.types import Rollout
 from stages.rollouts import counts_of, in_plan_order
 from stages.settings import Config
-from stages.wiring.build import check_installed, make_player, policy_of
+from stages.wiring.build import make_player
 from stages.wiring.continuations import continuations, one_bare_per_task, samples_of
+from stages.wiring.inputs import policy_of
 from stages.wiring.label_budget import check_budget, tokens_at_most, within_budget
+from stages.wiring.preflight import check_installed
 from stages.wiring.shards import play_shards
 from stages.wiring.sibling_sets import SetsInPlay, sibling_state
 

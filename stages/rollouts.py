@@ -12,38 +12,19 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from env.catalog import ENVIRONMENTS
 from env.play.chains import Chains, Group, plan_groups
 from env.play.player import Player
 from pipeline.artifacts.runner import Stage, Start, run_stage
-from pipeline.tables import ROLLOUTS, STEPS, rollouts_table, steps_table, tasks_from
-from pipeline.types import Rollout, Task
+from pipeline.tables import ROLLOUTS, STEPS, rollouts_table, steps_table
+from pipeline.types import Rollout
 from stages.settings import Chain, Config
-from stages.wiring.build import check_installed, make_player, policy_of
+from stages.wiring.build import make_player
+from stages.wiring.inputs import policy_of, tasks_of_split
+from stages.wiring.preflight import check_installed
 from stages.wiring.shards import play_shards
 
 if TYPE_CHECKING:
     from stages.wiring.shards import Work
-
-
-def tasks_of_split(start: Start, split: str) -> list[Task]:
-    """Returns the tasks of one split, in file order.
-
-    Raises:
-        ConfigError: the split is empty.
-        ArtifactError: a task of it has no grader.
-    """
-    from pipeline.errors import ConfigError
-
-    tasks = tasks_from(start.inputs["tasks"].table("tasks"))
-    chosen = [task for task in tasks if task.split == split]
-    if not chosen:
-        splits = ", ".join(sorted({task.split for task in tasks})) or "none"
-        raise ConfigError(
-            f"split {split!r} has no tasks; the tasks stage made: {splits}. Choose one of these"
-        )
-    ENVIRONMENTS[start.config.tasks.environment].check_gradable(chosen)
-    return chosen
 
 
 def chains_of(

@@ -27,9 +27,10 @@ from pipeline.artifacts.signals import StopRequested
 from pipeline.errors import ArtifactError
 from pipeline.ids import seed_of
 from pipeline.models.policy import check_policy_folder, load_tokenizer
-from stages.rollouts import tasks_of_split
 from stages.settings import Config, Sft
-from stages.wiring.build import check_installed, limit_threads, make_trainer
+from stages.wiring.build import limit_threads, make_trainer
+from stages.wiring.inputs import tasks_of_split
+from stages.wiring.preflight import check_installed
 from stages.wiring.sft_data import encode, play_demonstrations, rows_of_update, success_by_policy
 
 

@@ -103,7 +103,7 @@ def _described(folder: str, description: str | None, setting: str, description_s
 
 def training_of(config: Config, model: Any, row_tokens: int) -> Training:
     """Returns how the configuration trains a model, as the planner sees it."""
-    from stages.wiring.build import deepspeed_config, is_half
+    from pipeline.training.deepspeed_config import deepspeed_config, is_half
 
     settings = config.training
     how = Training(
@@ -115,7 +115,7 @@ def training_of(config: Config, model: Any, row_tokens: int) -> Training:
     )
     if settings.backend == "torch":
         return replace(how, trained=adapter_parameters(model, rank)) if (rank := settings.lora_rank) else how
-    file = deepspeed_config(config)
+    file = deepspeed_config(Path(settings.deepspeed), settings.dtype)
     zero = file["zero_optimization"]
     half = is_half(file)
     return replace(

@@ -22,10 +22,9 @@ from pipeline.artifacts.artifact import Artifact
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.models.policy import load_tokenizer
 from pipeline.tables import labels_from, rollouts_from
+from pipeline.training.deepspeed_config import deepspeed_config, read_deepspeed_config
 from pipeline.types import Label
-from stages.rollouts import tasks_of_split
-from stages.settings import Config
-from stages.wiring.build import deepspeed_config, read_deepspeed_config
+from stages.wiring.inputs import tasks_of_split
 from stages.wiring.sft_data import encode
 
 PHONE = ENVIRONMENTS["phone"]
@@ -80,7 +79,7 @@ def test_a_backend_that_is_not_installed_is_refused_before_anything_is_planned(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("stages.wiring.build.find_spec", lambda name: None)
+    monkeypatch.setattr("stages.wiring.preflight.find_spec", lambda name: None)
     lab = chain.copy(tmp_path / "lab", "tasks", *(["sft"] if stage == "rollouts" else []))
     assert lab.start(stage, setting) == 2
     assert "is not installed. Next: make setup-engines" in capsys.readouterr().err
@@ -183,12 +182,9 @@ def test_a_wrong_deepspeed_configuration_is_refused(tmp_path: Path, content: str
 def test_deepspeeds_precision_is_the_settings(dtype: str, file: str, other: str) -> None:
     """The file is a runtime setting; what is computed in must not change with it."""
     path = Path(__file__).parents[2] / "configs" / "deepspeed" / file
-    training = {"backend": "deepspeed", "deepspeed": str(path)}
-    config = Config.model_validate({"training": training | {"dtype": dtype}})
     with pytest.raises(ConfigError, match=rf"training\.dtype = {dtype}.*training\.deepspeed = .*={other},"):
-        deepspeed_config(config)
-    agreeing = Config.model_validate({"training": training | {"dtype": other}})
-    assert deepspeed_config(agreeing) == read_deepspeed_config(path)
+        deepspeed_config(path, dtype)
+    assert deepspeed_config(path, other) == read_deepspeed_config(path)
 
 
 @pytest.mark.parametrize("level", [0, 9])

@@ -7,19 +7,18 @@ from typing import Any
 
 import pytest
 
-import stages.wiring.build
+import pipeline.hardware
 from pipeline.errors import ConfigError
-from stages.settings import Config, Hardware
-from stages.wiring.build import check_gpus, check_shares_gpus, free_gpu_memory
-
-EIGHT = Hardware(num_gpus=8, gpu_memory_gib=22)
+from pipeline.hardware import check_enough_gpus, check_gpus, free_gpu_memory
+from stages.settings import Config
+from stages.wiring.preflight import gpus_wanted
 
 
 def test_gpus_as_configured_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        stages.wiring.build, "free_gpu_memory", lambda: [22.0] * 8 + [1.0]
+        pipeline.hardware, "free_gpu_memory", lambda: [22.0] * 8 + [1.0]
     )  # a ninth is not used
-    check_gpus(EIGHT)
+    check_gpus(8, 22.0)
 
 
 @pytest.mark.parametrize(
@@ -33,15 +32,15 @@ def test_gpus_as_configured_are_accepted(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_missing_gpus_and_memory_are_refused(
     free: list[float], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages.wiring.build, "free_gpu_memory", lambda: free)
+    monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: free)
     with pytest.raises(ConfigError, match=expected):
-        check_gpus(EIGHT)
+        check_gpus(8, 22.0)
 
 
 def test_a_stage_is_refused_before_it_has_a_plan(
     chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(stages.wiring.build, "free_gpu_memory", lambda: [3.5])
+    monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: [3.5])
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels")
     wanted = ["hardware.num_gpus=1", "hardware.gpu_memory_gib=22"]
     assert lab.start("critic", *wanted) == 2
@@ -50,8 +49,8 @@ def test_a_stage_is_refused_before_it_has_a_plan(
 
 
 def test_without_gpus_in_the_configuration_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages.wiring.build, "free_gpu_memory", lambda: pytest.fail("looked"))
-    check_gpus(Hardware())
+    monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: pytest.fail("looked"))
+    check_gpus(0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -68,12 +67,13 @@ def test_more_workers_than_gpus_are_refused_where_the_configuration_names_no_gpu
     settings: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = Config.model_validate(settings)
-    monkeypatch.setattr(stages.wiring.build, "free_gpu_memory", lambda: [20.0, 20.0])
+    wanted = gpus_wanted(config, engine=True, training=True)
+    monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: [20.0, 20.0])
     with pytest.raises(ConfigError, match=expected):
-        check_shares_gpus(config, engine=True, training=True)
-    check_shares_gpus(config, engine=False, training=False)  # a stage that starts neither
-    monkeypatch.setattr(stages.wiring.build, "free_gpu_memory", list)  # they share the CPU
-    check_shares_gpus(config, engine=True, training=True)
+        check_enough_gpus(wanted)
+    check_enough_gpus(gpus_wanted(config, engine=False, training=False))  # a stage that starts neither
+    monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", list)  # they share the CPU
+    check_enough_gpus(wanted)
 
 
 def test_the_machine_can_be_asked() -> None:

@@ -31,10 +31,10 @@ from pipeline.training.deepspeed import (
     extensions_folder,
     threads_of_a_rank,
 )
+from pipeline.training.deepspeed_config import read_deepspeed_config
 from pipeline.training.deepspeed_rank import MOMENTS, Rank
 from pipeline.training.losses import critic_loss, policy_loss
 from pipeline.training.torch import TorchTrainer
-from stages.wiring.build import read_deepspeed_config
 
 pytestmark = pytest.mark.slow
 

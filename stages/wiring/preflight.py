@@ -1,0 +1,60 @@
+"""What a stage refuses before its plan fixes its settings: a missing package, GPUs that are not there."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.errors import ConfigError
+from pipeline.hardware import check_enough_gpus, check_gpus
+from pipeline.training.deepspeed_config import deepspeed_config
+
+if TYPE_CHECKING:
+    from stages.settings import Config
+
+
+def check_installed(config: Config, *, engine: bool = False, training: bool = False) -> None:
+    """Raises ConfigError if a stage will miss a package: before the plan fixes its settings."""
+    for needed, setting, kind in (
+        (engine, "engine.kind", config.engine.kind),
+        (training, "training.backend", config.training.backend),
+    ):
+        if needed and kind in ("vllm", "deepspeed") and find_spec(kind) is None:
+            raise ConfigError(
+                f"{setting} = {kind}, but the package {kind} is not installed. Next: make setup-engines on "
+                f"a CPU, pip install -e '.[{kind}]' on a machine with GPUs, or another {setting}"
+            )
+    if training and config.training.lora_rank and find_spec("peft") is None:
+        raise ConfigError(
+            f"training.lora_rank = {config.training.lora_rank}, but the package peft is not installed. Next: "
+            "pip install -e '.[lora]', or training.lora_rank = 0"
+        )
+    if training and config.training.backend == "deepspeed":
+        deepspeed_config(Path(config.training.deepspeed), config.training.dtype)
+    if training or (engine and config.engine.kind == "vllm"):
+        check_gpus(config.hardware.num_gpus, config.hardware.gpu_memory_gib)
+        if not config.hardware.num_gpus:  # else the configuration itself says how many there are
+            check_enough_gpus(gpus_wanted(config, engine=engine, training=training))
+
+
+def gpus_wanted(config: Config, *, engine: bool, training: bool) -> dict[str, int]:
+    """Returns setting -> number of GPUs that a stage with an engine, with training, would use."""
+    wanted = {}
+    if engine and config.engine.kind == "vllm":
+        wanted["engine.replicas x engine.tensor_parallel"] = (
+            config.engine.replicas * config.engine.tensor_parallel
+        )
+    if training and config.training.backend == "deepspeed":
+        wanted["training.num_ranks"] = config.training.num_ranks
+    return wanted
+
+
+def check_plays_weights(config: Config, stage: str) -> None:
+    """Raises ConfigError if the engine does not sample the weights it is given, which `stage` is about."""
+    if config.engine.kind == "scripted":
+        raise ConfigError(
+            f"engine.kind = scripted plays a fixed agent whatever the weights, so {stage} would say nothing "
+            "of it. Allowed here: transformers, vllm. The scripted engine serves rollouts, labels and "
+            "critic_report"
+        )
