@@ -1,6 +1,8 @@
-"""Intervals for numbers from clustered data: bootstrap by cluster, and exact ones for counts.
+"""Intervals for numbers from clustered data: the cluster bootstrap, and Wilson's interval for plain counts.
 
-Rows of one cluster (a task, a company) are not independent, so whole clusters are resampled.
+Rows of one cluster (rollouts of a task, tasks that share hidden rules) are not independent, so whole clusters
+are drawn with replacement (Davison and Hinkley, Bootstrap Methods and their Application, section 3.8). Most
+measures are functions of sums over rows: each cluster is summed once, and a resample only adds sums up.
 """
 
 from __future__ import annotations
@@ -11,6 +13,13 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
+
+APART = 2.0
+"""Standard errors by which two measured values are clearly apart (start value)."""
+MIN_CLUSTERS = 10
+"""With fewer clusters, bounds of rare things such as sibling sets and probes are too narrow (start value)."""
+Statistic = Callable[..., np.ndarray]
+"""The sums of M columns, an argument each, of any one shape -> numbers of that shape; NaN where undefined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +33,9 @@ class Interval:
     def excludes(self, number: float) -> bool:
         """Returns whether the number lies outside; False without bounds."""
         return number < self.low or number > self.high
+
+
+UNDEFINED = Interval(math.nan, math.nan, math.nan)
 
 
 def interval_dict(interval: Interval) -> dict[str, float | None]:
@@ -41,90 +53,100 @@ def interval_words(interval: Interval, digits: int) -> str:
     return f"{interval.value:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
 
 
-def cluster_bootstrap(
-    statistic: Callable[[np.ndarray], float],
-    clusters: Sequence[object] | np.ndarray,
-    *,
-    num_resamples: int = 2000,
-    seed: int = 0,
-    level: float = 0.95,
-) -> Interval:
-    """Returns any statistic of N rows with its percentile interval over resampled clusters.
+@dataclass(frozen=True, slots=True)
+class ClusterBootstrap:
+    """N rows, the clusters that they belong to, and how to draw these.
 
-    Args:
-        statistic: row indices [n] (a resample repeats rows) -> the number; NaN where it is undefined.
-        clusters: [N] the cluster of each row, of any hashable kind.
+    Attributes:
+        clusters: [N] of any hashable kind.
         num_resamples: draws of as many clusters as there are.
         seed: of the draws.
-        level: coverage, in (0, 1).
-
-    Returns:
-        The statistic of all rows; bounds NaN with a single cluster, as one cluster says nothing about spread.
-        An undefined resample counts as -inf for the lower and +inf for the upper bound: never narrower.
-
-    Raises:
-        ValueError: there are no rows.
-
-    Source:
-        Davison and Hinkley, Bootstrap Methods and their Application, section 3.8 and eq. 5.6.
+        min_clusters: with fewer there are no bounds; at least 2, as one cluster says nothing about spread.
     """
-    codes, num_clusters = _codes(clusters)
-    value = float(statistic(np.arange(len(codes))))
-    if num_clusters < 2 or math.isnan(value):
-        return Interval(value, math.nan, math.nan)
-    order = np.argsort(codes, kind="stable")
-    members = np.split(order, np.cumsum(np.bincount(codes))[:-1])
+
+    clusters: Sequence[object] | np.ndarray
+    num_resamples: int = 1000
+    seed: int = 0
+    min_clusters: int = 2
+
+    def interval(
+        self, columns: Sequence[np.ndarray], statistic: Statistic, at: np.ndarray | None = None
+    ) -> Interval:
+        """Returns the statistic of the sums of some columns, each [N] or of the rows `at`.
+
+        The value is NaN without rows; bounds are NaN with too few clusters or an undefined value. Undefined
+        resamples count as the worst on either side: never narrower.
+        """
+        rows = np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
+        if len(rows) == 0:
+            return UNDEFINED
+        codes, num_clusters = cluster_codes(self.clusters if at is None else np.asarray(self.clusters)[at])
+        if len(codes) != len(rows):
+            raise ValueError(f"{len(rows)} rows but {len(codes)} clusters")
+        sums = np.zeros((num_clusters, rows.shape[1]))
+        np.add.at(sums, codes, rows)
+        value = float(statistic(*sums.sum(axis=0)))
+        if num_clusters < self.min_clusters or not math.isfinite(value):
+            return Interval(value, math.nan, math.nan)
+        drawn = resample_counts(num_clusters, self.num_resamples, self.seed) @ sums
+        return interval_of_draws(value, statistic(*drawn.T))
+
+    def ratio(
+        self, numerators: np.ndarray, denominators: np.ndarray, at: np.ndarray | None = None
+    ) -> Interval:
+        """Returns sum of numerators / sum of denominators; NaN where the latter is 0."""
+        return self.interval([numerators, denominators], ratio, at)
+
+    def mean(self, column: np.ndarray, at: np.ndarray | None = None) -> Interval:
+        """Returns the mean of a column, [N] or of the rows `at`."""
+        return self.ratio(column, np.ones(len(column)), at)
+
+    def weighted(self, statistics: Callable[[np.ndarray], np.ndarray]) -> list[Interval]:
+        """Returns intervals of M statistics that are no functions of sums.
+
+        Args:
+            statistics: how often each row is drawn [B, N] -> numbers [B, M].
+        """
+        codes, num_clusters = cluster_codes(self.clusters)
+        values = statistics(np.ones((1, len(codes))))[0].tolist()
+        if num_clusters < self.min_clusters:
+            return [Interval(value, math.nan, math.nan) for value in values]
+        counts = resample_counts(num_clusters, self.num_resamples, self.seed)
+        draws = statistics(counts[:, codes].astype(np.float64))
+        return [interval_of_draws(value, draws[:, m]) for m, value in enumerate(values)]
+
+
+def cluster_codes(clusters: Sequence[object] | np.ndarray) -> tuple[np.ndarray, int]:
+    """Returns [N] cluster numbers in order of first appearance, and how many there are."""
+    numbers: dict[object, int] = {}
+    codes = np.array([numbers.setdefault(cluster, len(numbers)) for cluster in clusters], dtype=np.int64)
+    return codes, len(numbers)
+
+
+def resample_counts(num_clusters: int, num_resamples: int, seed: int) -> np.ndarray:
+    """Returns [num_resamples, num_clusters] how often each cluster is drawn; rows sum to num_clusters."""
     rng = np.random.default_rng(seed)
-    draws = [
-        float(statistic(np.concatenate([members[c] for c in rng.integers(num_clusters, size=num_clusters)])))
-        for _ in range(num_resamples)
-    ]
-    return _percentiles(value, np.array(draws), level)
+    return rng.multinomial(num_clusters, np.full(num_clusters, 1.0 / num_clusters), size=num_resamples)
+
+
+def interval_of_draws(value: float, draws: np.ndarray, *, level: float = 0.95) -> Interval:
+    """Returns the percentile interval of a value's resamples [B], NaN draws being the worst on both sides."""
+    tail = (1 - level) / 2
+    low = np.quantile(np.where(np.isnan(draws), -np.inf, draws), tail, method="lower")
+    high = np.quantile(np.where(np.isnan(draws), np.inf, draws), 1 - tail, method="higher")
+    return Interval(value, float(low), float(high))
 
 
 def clustered_mean(
-    numbers: np.ndarray,
-    clusters: Sequence[object] | np.ndarray,
-    *,
-    num_resamples: int = 2000,
-    seed: int = 0,
-    level: float = 0.95,
+    numbers: np.ndarray, clusters: Sequence[object] | np.ndarray, *, num_resamples: int = 1000, seed: int = 0
 ) -> Interval:
-    """Returns the mean of [N] numbers with its interval by cluster; as `cluster_bootstrap`, but vectorised.
+    """Returns the mean of [N] numbers with its interval by cluster.
 
     Example:
         >>> clustered_mean(np.array([1.0, 1.0, 0.0, 0.0]), ["a", "a", "b", "b"])
         Interval(value=0.5, low=0.0, high=1.0)
     """
-    ones = np.ones(len(numbers))
-    return clustered_ratio(numbers, ones, clusters, num_resamples=num_resamples, seed=seed, level=level)
-
-
-def clustered_ratio(
-    numerators: np.ndarray,
-    denominators: np.ndarray,
-    clusters: Sequence[object] | np.ndarray,
-    *,
-    num_resamples: int = 2000,
-    seed: int = 0,
-    level: float = 0.95,
-) -> Interval:
-    """Returns sum of numerators / sum of denominators over [N] rows with its interval by cluster.
-
-    A sum of denominators of 0 is undefined (NaN), as in `cluster_bootstrap`.
-    """
-    codes, num_clusters = _codes(clusters)
-    numerators, denominators = np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)
-    if not len(numerators) == len(denominators) == len(codes):
-        raise ValueError(
-            f"{len(numerators)} numerators, {len(denominators)} denominators, {len(codes)} clusters"
-        )
-    sums = np.stack([np.bincount(codes, weights=w) for w in (numerators, denominators)])
-    value = float(_ratio(*sums.sum(axis=1)))
-    if num_clusters < 2 or math.isnan(value):
-        return Interval(value, math.nan, math.nan)
-    drawn = np.random.default_rng(seed).integers(num_clusters, size=(num_resamples, num_clusters))
-    return _percentiles(value, _ratio(*sums[:, drawn].sum(axis=2)), level)
+    return ClusterBootstrap(clusters, num_resamples, seed).mean(np.asarray(numbers))
 
 
 def paired_difference(
@@ -132,9 +154,8 @@ def paired_difference(
     theirs: np.ndarray,
     clusters: Sequence[object] | np.ndarray,
     *,
-    num_resamples: int = 2000,
+    num_resamples: int = 1000,
     seed: int = 0,
-    level: float = 0.95,
 ) -> Interval:
     """Returns mean(ours - theirs) over [N] pairs (same task, two policies) with its interval by cluster.
 
@@ -143,11 +164,39 @@ def paired_difference(
         Interval(value=0.5, low=0.0, high=1.0)
     """
     difference = np.asarray(ours, np.float64) - np.asarray(theirs, np.float64)
-    return clustered_mean(difference, clusters, num_resamples=num_resamples, seed=seed, level=level)
+    return clustered_mean(difference, clusters, num_resamples=num_resamples, seed=seed)
 
 
-def wilson(num_successes: int, num_trials: int, *, level: float = 0.95) -> Interval:
-    """Returns a success rate with Wilson's score interval; for independent trials.
+def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """Returns numerator / denominator; NaN where the denominator is 0."""
+    safe = np.where(denominator == 0, 1.0, denominator)
+    return np.where(denominator == 0, np.nan, numerator / safe)
+
+
+def positive(x: np.ndarray) -> np.ndarray:
+    """Returns x where it is clearly positive, else NaN: a debiased variance that says nothing."""
+    return np.where(x > 1e-12, x, np.nan)
+
+
+def standard_errors_apart(
+    k: np.ndarray, n: np.ndarray, other_k: np.ndarray, other_n: np.ndarray
+) -> np.ndarray:
+    """Returns by how many standard errors k of n successes are more than the others, elementwise.
+
+    One success and one failure are added to each (Agresti and Caffo 2000): the plain standard error of 2 of 2
+    is 0, and would call it better than 0 of 2 for certain.
+
+    Example:
+        >>> n = np.array([2, 8])
+        >>> standard_errors_apart(np.array([2, 8]), n, np.array([0, 1]), n).round(1)
+        array([1.6, 4.4])
+    """
+    p, other = (k + 1) / (n + 2), (other_k + 1) / (other_n + 2)
+    return (p - other) / np.sqrt(p * (1 - p) / (n + 2) + other * (1 - other) / (other_n + 2))
+
+
+def wilson(num_successes: float, num_trials: int) -> Interval:
+    """Returns a success rate with Wilson's 95 % score interval; for independent trials.
 
     Source:
         Wilson (1927), JASA 22:209.
@@ -156,61 +205,14 @@ def wilson(num_successes: int, num_trials: int, *, level: float = 0.95) -> Inter
         >>> wilson(8, 10)
         Interval(value=0.8, low=0.49016..., high=0.94331...)
     """
-    _check_counts(num_successes, num_trials)
-    z = NormalDist().inv_cdf((1 + level) / 2)
+    if not 0 <= num_successes <= num_trials or num_trials < 1:
+        raise ValueError(
+            f"{num_successes} successes of {num_trials} trials; want 0 <= successes <= trials >= 1"
+        )
+    z = NormalDist().inv_cdf(0.975)
     rate, n = num_successes / num_trials, num_trials
     centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
     low = 0.0 if num_successes == 0 else centre - half
     high = 1.0 if num_successes == n else centre + half
     return Interval(rate, low, high)
-
-
-def clopper_pearson(num_successes: int, num_trials: int, *, level: float = 0.95) -> Interval:
-    """Returns a success rate with the exact interval, which covers at least `level`; for independent trials.
-
-    Source:
-        Clopper and Pearson (1934), Biometrika 26:404, through the beta distribution.
-
-    Example:
-        >>> clopper_pearson(8, 10)
-        Interval(value=0.8, low=0.44390..., high=0.97478...)
-    """
-    from scipy.special import betaincinv  # type: ignore[import-untyped]
-
-    _check_counts(num_successes, num_trials)
-    k, n, tail = num_successes, num_trials, (1 - level) / 2
-    low = 0.0 if k == 0 else float(betaincinv(k, n - k + 1, tail))
-    high = 1.0 if k == n else float(betaincinv(k + 1, n - k, 1 - tail))
-    return Interval(k / n, low, high)
-
-
-def _codes(clusters: Sequence[object] | np.ndarray) -> tuple[np.ndarray, int]:
-    """Returns [N] cluster numbers in order of first appearance, and how many there are."""
-    if len(clusters) == 0:
-        raise ValueError("no rows; an interval needs at least one")
-    numbers: dict[object, int] = {}
-    codes = np.array([numbers.setdefault(cluster, len(numbers)) for cluster in clusters])
-    return codes, len(numbers)
-
-
-def _ratio(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:
-    safe = np.where(denominators == 0, 1.0, denominators)
-    return np.where(denominators == 0, np.nan, numerators / safe)
-
-
-def _percentiles(value: float, draws: np.ndarray, level: float) -> Interval:
-    """Returns the percentile interval, undefined draws being the worst on both sides."""
-    if not 0 < level < 1:
-        raise ValueError(f"level = {level}; must be in (0, 1)")
-    tail = (1 - level) / 2
-    low = np.quantile(np.where(np.isnan(draws), -np.inf, draws), tail, method="lower")
-    high = np.quantile(np.where(np.isnan(draws), np.inf, draws), 1 - tail, method="higher")
-    return Interval(value, float(low), float(high))
-
-
-def _check_counts(num_successes: int, num_trials: int) -> None:
-    if not 0 <= num_successes <= num_trials or num_trials < 1:
-        raise ValueError(
-            f"{num_successes} successes of {num_trials} trials; want 0 <= successes <= trials >= 1"
-        )

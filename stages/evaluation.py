@@ -172,7 +172,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="evaluation",
-    code_version=3,
+    code_version=4,
     inputs=lambda config: ("tasks", "sft", "actor"),
     sections=(
         "evaluation",

@@ -193,7 +193,7 @@ def tokens_after(rollout: Rollout, step_index: int) -> int:
 
 STAGE = Stage(
     name="labels",
-    code_version=7,
+    code_version=8,
     inputs=lambda config: ("tasks", "sft", "rollouts"),
     sections=(
         "labels",

@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from critics.audit.data import AuditData
-from critics.audit.intervals import BySums, cluster_codes, interval_of_draws, ratio, resample_counts
 from critics.logit import binomial_regression, logit
-from pipeline.statistics import Interval
+from pipeline.statistics import (
+    UNDEFINED,
+    ClusterBootstrap,
+    Interval,
+    cluster_codes,
+    ratio,
+    resample_counts,
+)
 
 NUM_BINS = 15
 NUM_FLOOR_DRAWS = 200
@@ -25,16 +31,14 @@ def calibration(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -
     """Returns ECE with bounds of the true error, its floor and excess, Brier decomposition, logit line."""
     p, V = audit.p, audit.v_hat
     if not len(p):
-        undefined = Interval(np.nan, np.nan, np.nan)
         empty = ["ece", "ece_floor", "ece_excess", "reliability", "resolution", "uncertainty"]
-        return dict.fromkeys([*empty, "logit_slope", "logit_intercept"], undefined)
+        return dict.fromkeys([*empty, "logit_slope", "logit_intercept"], UNDEFINED)
     bins = equal_mass_bins(p)
-    num_bins = int(bins.max()) + 1
-    member = np.eye(num_bins)[bins]
-    by_sums = BySums(audit.cluster, num_resamples, seed)
+    member = np.eye(int(bins.max()) + 1)[bins]
+    boot = ClusterBootstrap(audit.cluster, num_resamples, seed)
 
-    def decomposition(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        size, gap, total = (sums[..., b * num_bins : (b + 1) * num_bins] for b in range(3))
+    def decomposition(*sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        size, gap, total = np.split(np.stack(sums, axis=-1), 3, axis=-1)
         n = size.sum(-1)
         mean = ratio(total.sum(-1), n)
         inner = np.where(size > 0, size, 1.0)
@@ -44,9 +48,9 @@ def calibration(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -
 
     columns = [*member.T, *(member * (p - V)[:, None]).T, *(member * V[:, None]).T]
     parts = {
-        "reliability": by_sums(columns, lambda s: decomposition(s)[0]),
-        "resolution": by_sums(columns, lambda s: decomposition(s)[1]),
-        "uncertainty": by_sums(columns, lambda s: decomposition(s)[2]),
+        "reliability": boot.interval(columns, lambda *s: decomposition(*s)[0]),
+        "resolution": boot.interval(columns, lambda *s: decomposition(*s)[1]),
+        "uncertainty": boot.interval(columns, lambda *s: decomposition(*s)[2]),
     }
     slope, intercept = logit_line(
         p, audit.k, audit.K, audit.cluster, num_resamples=min(num_resamples, 200), seed=seed
@@ -165,15 +169,11 @@ def logit_line(
         seed: of the resamples.
     """
     features = np.stack([logit(p), np.ones(len(p))], axis=1)
-    codes, num_clusters = cluster_codes(clusters)
 
-    def fit(weights: np.ndarray) -> np.ndarray:
-        return binomial_regression(features, k * weights, K * weights, ridge=1e-4, max_steps=25)
+    def fits(weights: np.ndarray) -> np.ndarray:
+        """Weights [B, N] -> slope and intercept, [B, 2]."""
+        fitted = [binomial_regression(features, k * w, K * w, ridge=1e-4, max_steps=25) for w in weights]
+        return np.stack(fitted)
 
-    values = fit(np.ones(len(p))).tolist()
-    if num_clusters < 2:
-        return Interval(values[0], np.nan, np.nan), Interval(values[1], np.nan, np.nan)
-    draws = np.stack(
-        [fit(c[codes].astype(float)) for c in resample_counts(num_clusters, num_resamples, seed)]
-    )
-    return interval_of_draws(values[0], draws[:, 0]), interval_of_draws(values[1], draws[:, 1])
+    slope, intercept = ClusterBootstrap(clusters, num_resamples, seed).weighted(fits)
+    return slope, intercept

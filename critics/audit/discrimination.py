@@ -5,24 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from critics.audit.data import AuditData
-from critics.audit.intervals import BySums, cluster_codes, interval_of_draws, ratio, resample_counts
-from pipeline.statistics import Interval
+from pipeline.statistics import UNDEFINED, ClusterBootstrap, Interval, ratio
 
 CURVES = ("auroc", "auprc")
-RANKINGS = (*CURVES, "auroc_within_task", "auprc_within_task")
+WITHIN = ("auroc_within_task", "auprc_within_task")
 
 
-def ranking(audit: AuditData, by_sums: BySums, num_resamples: int, seed: int) -> dict[str, Interval]:
-    """Returns an interval for each of `RANKINGS`; the curves are made anew for each resample."""
+def discrimination(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interval]:
+    """Returns an interval for each of `CURVES` and `WITHIN`; the curves are drawn again for each resample."""
     if not len(audit):
-        return dict.fromkeys(RANKINGS, Interval(np.nan, np.nan, np.nan))
-    codes, num_clusters = cluster_codes(audit.cluster)
+        return dict.fromkeys((*CURVES, *WITHIN), UNDEFINED)
     # Descending p; equal p are one threshold.
     order = np.argsort(-audit.p, kind="stable")
     starts = np.flatnonzero(np.diff(audit.p[order], prepend=np.inf) != 0)
 
-    def curves(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Weights [B, N] -> AUROC [B], AUPRC [B] over samples."""
+    def curves(weights: np.ndarray) -> np.ndarray:
+        """Weights [B, N] -> AUROC and AUPRC over samples, [B, 2]."""
         wins = np.add.reduceat((weights * audit.k)[:, order], starts, axis=1)
         losses = np.add.reduceat((weights * (audit.K - audit.k))[:, order], starts, axis=1)
         P, N = wins.sum(axis=1), losses.sum(axis=1)
@@ -30,21 +28,11 @@ def ranking(audit: AuditData, by_sums: BySums, num_resamples: int, seed: int) ->
         auroc = ratio((wins * (below + 0.5 * losses)).sum(axis=1), P * N)
         precision = ratio(np.cumsum(wins, axis=1), np.cumsum(wins + losses, axis=1))
         auprc = ratio((wins * np.nan_to_num(precision)).sum(axis=1), P)
-        return auroc, auprc
+        return np.stack([auroc, auprc], axis=1)
 
-    values = curves(np.ones((1, len(audit))))
-    if num_clusters < 2:
-        measures = {n: Interval(float(v[0]), np.nan, np.nan) for n, v in zip(CURVES, values, strict=True)}
-    else:
-        draws = curves(resample_counts(num_clusters, num_resamples, seed)[:, codes].astype(float))
-        measures = {
-            name: interval_of_draws(float(value[0]), draw)
-            for name, value, draw in zip(CURVES, values, draws, strict=True)
-        }
     won, pairs, precision = _within_tasks(audit)
-    measures["auroc_within_task"] = by_sums([won, pairs], lambda s: ratio(s[..., 0], s[..., 1]))
-    measures["auprc_within_task"] = by_sums([precision, audit.k], lambda s: ratio(s[..., 0], s[..., 1]))
-    return measures
+    within = boot.ratio(won, pairs), boot.ratio(precision, audit.k)
+    return dict(zip((*CURVES, *WITHIN), (*boot.weighted(curves), *within), strict=True))
 
 
 def _within_tasks(audit: AuditData) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from critics.audit.data import AuditRollout
-from critics.audit.intervals import interval_of_sums, ratio
-from pipeline.statistics import Interval
+from pipeline.statistics import ClusterBootstrap, Interval, ratio
 
 LARGE_FALL = 0.15
 """A step is taken for an error if it lowers the value by more than this (start value)."""
@@ -46,18 +45,18 @@ def first_error(
         off = abs(place - wrong[0]) if wrong and place is not None else np.inf
         rows.append((bool(wrong), off == 0, off <= 1, not wrong, not wrong and place is None))
         clusters.append(rollout.cluster or rollout.task_id)
-    table = np.array(rows, np.float64).reshape(len(rows), 5)
+    wrong_, exact, near, right, none = np.array(rows, np.float64).reshape(len(rows), 5).T
+    boot = ClusterBootstrap(clusters, num_resamples, seed)
 
-    def share(of: int, among: int) -> Callable[[np.ndarray], np.ndarray]:
-        return lambda s: ratio(s[..., of], s[..., among])
-
-    def f1(s: np.ndarray) -> np.ndarray:
-        a, b = share(1, 0)(s), share(4, 3)(s)
+    def f1(wrong: np.ndarray, exact: np.ndarray, right: np.ndarray, none: np.ndarray) -> np.ndarray:
+        a, b = ratio(exact, wrong), ratio(none, right)
         return np.where(a + b == 0, 0.0, ratio(2 * a * b, a + b))
 
-    statistics = {"exact": share(1, 0), "within_one": share(2, 0), "none": share(4, 3), "f1": f1}
-    found: dict[str, Interval | int] = {
-        name: interval_of_sums(table, clusters, statistic, num_resamples=num_resamples, seed=seed)
-        for name, statistic in statistics.items()
+    return {
+        "exact": boot.ratio(exact, wrong_),
+        "within_one": boot.ratio(near, wrong_),
+        "none": boot.ratio(none, right),
+        "f1": boot.interval([wrong_, exact, right, none], f1),
+        "num_wrong": int(wrong_.sum()),
+        "num_right": int(right.sum()),
     }
-    return found | {"num_wrong": int(table[:, 0].sum()), "num_right": int(table[:, 3].sum())}

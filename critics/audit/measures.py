@@ -14,21 +14,23 @@ resample clusters. Without the debiasing a finite K makes critics look worse tha
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from critics.audit.baselines import BASELINES
 from critics.audit.calibration_error import calibration
 from critics.audit.data import AuditData
-from critics.audit.discrimination import ranking
-from critics.audit.intervals import (
+from critics.audit.discrimination import discrimination
+from pipeline.statistics import (
     APART,
-    BySums,
-    columns_of,
+    UNDEFINED,
+    ClusterBootstrap,
+    Interval,
     positive,
     ratio,
     standard_errors_apart,
 )
-from pipeline.statistics import Interval
 
 SOLVER_TOLERANCE = 0.05
 """p counts as above V* by more than this: a probability is never exactly 0 (start value)."""
@@ -45,11 +47,10 @@ def measure(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> di
     `auroc_within_task`, `auprc_within_task`. Solver: `p_where_lost` (mean p where V* = 0),
     `share_above_solver` (p > V* + `SOLVER_TOLERANCE`). Counts come from `sizes`.
     """
-    by_sums = BySums(audit.cluster, num_resamples, seed)
-    measures = errors(audit, by_sums) | steps(audit, by_sums) | skills(audit, by_sums)
+    boot = ClusterBootstrap(audit.cluster, num_resamples, seed)
+    measures = errors(audit, boot) | steps(audit, boot) | skills(audit, boot)
     measures |= calibration(audit, num_resamples=num_resamples, seed=seed)
-    measures |= ranking(audit, by_sums, num_resamples, seed) | _solver(audit, by_sums)
-    return measures
+    return measures | discrimination(audit, boot) | _solver(audit, boot)
 
 
 def sizes(audit: AuditData) -> dict[str, int]:
@@ -65,48 +66,46 @@ def sizes(audit: AuditData) -> dict[str, int]:
     }
 
 
-def errors(audit: AuditData, by_sums: BySums) -> dict[str, Interval]:
+def errors(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interval]:
     """Returns how far values are from the truth, and what share of its differences they explain."""
-    p, V, v = audit.p, audit.v_hat, audit.noise
-
-    def rmse(s: np.ndarray) -> np.ndarray:
-        return np.sqrt(np.maximum(ratio(s[..., 1], s[..., 0]), 0.0))
-
-    error = p - V
+    error = audit.p - audit.v_hat
     return {
-        "rmse": by_sums([np.ones(len(p)), error**2 - v], rmse),
-        "mae": by_sums.mean(np.abs(error)),
-        "bias": by_sums.mean(error),
-        "ev": explained_variance(audit, **by_sums.draws),
-        "ev_within": explained_variance_within(audit, **by_sums.draws),
+        "rmse": boot.interval([error**2 - audit.noise, np.ones(len(error))], _root_mean),
+        "mae": boot.mean(np.abs(error)),
+        "bias": boot.mean(error),
+        "ev": explained_variance(audit, boot),
+        "ev_within": explained_variance_within(audit, boot),
     }
 
 
-def explained_variance(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> Interval:
+def _root_mean(total: np.ndarray, n: np.ndarray) -> np.ndarray:
+    return np.sqrt(np.maximum(ratio(total, n), 0.0))
+
+
+def explained_variance(audit: AuditData, boot: ClusterBootstrap) -> Interval:
     """Returns EV, the share of the differences between states that the critic explains."""
-    by_sums = BySums(audit.cluster, num_resamples, seed)
     p, V, v = audit.p, audit.v_hat, audit.noise
 
-    def statistic(sums: np.ndarray) -> np.ndarray:
-        n, error, total, square, noise = columns_of(sums)
+    def statistic(
+        n: np.ndarray, error: np.ndarray, total: np.ndarray, square: np.ndarray, noise: np.ndarray
+    ) -> np.ndarray:
         variance = ratio(square, n) - ratio(total, n) ** 2 - ratio(noise, n)
         return 1 - ratio(error, n) / positive(variance)
 
-    return by_sums([np.ones(len(p)), (p - V) ** 2 - v, V, V**2, v], statistic)
+    return boot.interval([np.ones(len(p)), (p - V) ** 2 - v, V, V**2, v], statistic)
 
 
-def explained_variance_within(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> Interval:
+def explained_variance_within(audit: AuditData, boot: ClusterBootstrap) -> Interval:
     """Returns EV_within: the same inside single rollouts; at most 0 is useless for steps."""
-    by_sums = BySums(audit.cluster, num_resamples, seed)
     if not len(audit):
-        return Interval(np.nan, np.nan, np.nan)
+        return UNDEFINED
     groups = audit.groups()
     n = np.bincount(groups)[groups]
     noise = (1 - 1 / n) * audit.noise
     p, V = _centred(audit.p, groups), _centred(audit.v_hat, groups)
-    rows = [(p - V) ** 2 - noise, V**2 - noise]
     # A rollout with one audited state contributes exact zeros.
-    return by_sums(rows, lambda s: 1 - s[..., 0] / positive(s[..., 1]))
+    columns = [(p - V) ** 2 - noise, V**2 - noise]
+    return boot.interval(columns, lambda error, variance: 1 - error / positive(variance))
 
 
 def _centred(x: np.ndarray, groups: np.ndarray) -> np.ndarray:
@@ -114,50 +113,33 @@ def _centred(x: np.ndarray, groups: np.ndarray) -> np.ndarray:
     return x - (np.bincount(groups, weights=x) / np.maximum(sizes_, 1))[groups]
 
 
-def steps(audit: AuditData, by_sums: BySums) -> dict[str, Interval]:
+def steps(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interval]:
     """Returns what the critic's step advantages have to do with the true ones."""
     i, j = audit.pairs()
     A, A_hat = audit.p[j] - audit.p[i], audit.v_hat[j] - audit.v_hat[i]
     noise = audit.noise[i] + audit.noise[j]
-    columns = [np.ones(len(i)), A, A_hat, A**2, A_hat**2, A * A_hat, noise, (A - A_hat) ** 2 - noise]
+    columns = [np.ones(len(i)), A, A_hat, A**2, A_hat**2, A * A_hat, noise]
 
-    def moments(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        n, a, b, aa, bb, ab, e, _ = columns_of(sums)
-        covariance = ratio(ab, n) - ratio(a, n) * ratio(b, n)
-        return (
-            positive(ratio(aa, n) - ratio(a, n) ** 2),
-            positive(ratio(bb, n) - ratio(b, n) ** 2 - ratio(e, n)),
-            covariance,
-        )
+    def of_moments(statistic: Callable[..., np.ndarray]) -> Interval:
+        """Puts an interval on a function of Var A, Var Ahat (debiased) and their covariance."""
 
-    def rho(sums: np.ndarray) -> np.ndarray:
-        var_a, var_b, covariance = moments(sums)
-        return covariance / np.sqrt(var_a * var_b)
+        def of_sums(n: np.ndarray, *sums: np.ndarray) -> np.ndarray:
+            a, b, aa, bb, ab, e = (ratio(total, n) for total in sums)
+            return statistic(aa - a**2, positive(bb - b**2 - e), ab - a * b)
 
-    def flattening(sums: np.ndarray) -> np.ndarray:
-        n, a, _, aa, *_ = columns_of(sums)
-        return np.sqrt(np.maximum(ratio(aa, n) - ratio(a, n) ** 2, 0.0) / moments(sums)[1])
-
-    def slope(sums: np.ndarray) -> np.ndarray:
-        _, var_b, covariance = moments(sums)
-        return covariance / var_b
+        return boot.interval(columns, of_sums, i)
 
     clear = np.abs(standard_errors_apart(audit.k[j], audit.K[j], audit.k[i], audit.K[i])) > APART
     agree = (np.sign(A) == np.sign(A_hat)) & clear
     return {
-        "rho_a": by_sums(columns, rho, i),
-        "cov_a": by_sums(columns, lambda s: moments(s)[2], i),
-        "spearman_a": _spearman(A, A_hat, by_sums, i),
-        "adv_rmse": by_sums(columns, lambda s: np.sqrt(np.maximum(ratio(s[..., 7], s[..., 0]), 0.0)), i),
-        "sign_agreement": by_sums([agree, clear], lambda s: ratio(s[..., 0], s[..., 1]), i),
-        "flattening": by_sums(columns, flattening, i),
-        "slope_a": by_sums(columns, slope, i),
+        "rho_a": of_moments(lambda ours, true, both: both / np.sqrt(positive(ours) * true)),
+        "cov_a": of_moments(lambda ours, true, both: both),
+        "spearman_a": _spearman(A, A_hat, boot, i),
+        "adv_rmse": boot.interval([(A - A_hat) ** 2 - noise, np.ones(len(i))], _root_mean, i),
+        "sign_agreement": boot.ratio(agree, clear, i),
+        "flattening": of_moments(lambda ours, true, both: np.sqrt(np.maximum(ours, 0.0) / true)),
+        "slope_a": of_moments(lambda ours, true, both: both / true),
     }
-
-
-def step_measures(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
-    """Returns the measures of step advantages alone, as in `measure`."""
-    return steps(audit, BySums(audit.cluster, num_resamples, seed))
 
 
 def _ranks(x: np.ndarray) -> np.ndarray:
@@ -166,33 +148,30 @@ def _ranks(x: np.ndarray) -> np.ndarray:
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
-def _spearman(A: np.ndarray, A_hat: np.ndarray, by_sums: BySums, at: np.ndarray) -> Interval:
+def _spearman(A: np.ndarray, A_hat: np.ndarray, boot: ClusterBootstrap, at: np.ndarray) -> Interval:
     """Returns the rank correlation; resamples keep the ranks of all pairs. Not debiased."""
     a, b = _ranks(A), _ranks(A_hat)
 
-    def statistic(sums: np.ndarray) -> np.ndarray:
-        n, x, y, xx, yy, xy = columns_of(sums)
-        var_x, var_y = ratio(xx, n) - ratio(x, n) ** 2, ratio(yy, n) - ratio(y, n) ** 2
-        return (ratio(xy, n) - ratio(x, n) * ratio(y, n)) / np.sqrt(positive(var_x) * positive(var_y))
+    def statistic(n: np.ndarray, *sums: np.ndarray) -> np.ndarray:
+        x, y, xx, yy, xy = (ratio(total, n) for total in sums)
+        return (xy - x * y) / np.sqrt(positive(xx - x**2) * positive(yy - y**2))
 
-    return by_sums([np.ones(len(a)), a, b, a**2, b**2, a * b], statistic, at)
+    return boot.interval([np.ones(len(a)), a, b, a**2, b**2, a * b], statistic, at)
 
 
-def skills(audit: AuditData, by_sums: BySums) -> dict[str, Interval]:
+def skills(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interval]:
     """Returns Brier, log-likelihood, and the share of the Brier of each of `BASELINES` that is gained."""
     V = audit.v_hat
     ours = brier_terms(audit.p, V)
     inside = np.clip(audit.p, 1e-12, 1 - 1e-12)
     measures = {
-        "brier": by_sums.mean(ours),
-        "nll": by_sums.mean(-(V * np.log(inside) + (1 - V) * np.log1p(-inside))),
+        "brier": boot.mean(ours),
+        "nll": boot.mean(-(V * np.log(inside) + (1 - V) * np.log1p(-inside))),
     }
     for name, baseline in BASELINES.items():
         theirs = brier_terms(baseline(audit), V)
         # Where the reference makes no error (few states, all alike), no share of it can be gained.
-        measures[f"skill_over_{name}"] = by_sums(
-            [ours, theirs], lambda s: 1 - s[..., 0] / positive(s[..., 1])
-        )
+        measures[f"skill_over_{name}"] = boot.interval([ours, theirs], lambda a, b: 1 - a / positive(b))
     return measures
 
 
@@ -201,12 +180,10 @@ def brier_terms(p: np.ndarray, v_hat: np.ndarray) -> np.ndarray:
     return (p - v_hat) ** 2 + v_hat * (1 - v_hat)
 
 
-def _solver(audit: AuditData, by_sums: BySums) -> dict[str, Interval]:
+def _solver(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interval]:
     known = np.flatnonzero(np.isfinite(audit.v_star))
     dead = np.flatnonzero(audit.v_star == 0)
     return {
-        "p_where_lost": by_sums.mean(audit.p[dead], dead),
-        "share_above_solver": by_sums.mean(
-            (audit.p[known] > audit.v_star[known] + SOLVER_TOLERANCE).astype(float), known
-        ),
+        "p_where_lost": boot.mean(audit.p[dead], dead),
+        "share_above_solver": boot.mean(audit.p[known] > audit.v_star[known] + SOLVER_TOLERANCE, known),
     }

@@ -14,8 +14,14 @@ from typing import Any, Literal
 import numpy as np
 
 from critics.audit.data import AuditData
-from critics.audit.intervals import MIN_CLUSTERS, interval_of_sums, positive, ratio
-from pipeline.statistics import Interval, interval_dict
+from pipeline.statistics import (
+    MIN_CLUSTERS,
+    ClusterBootstrap,
+    Interval,
+    interval_dict,
+    positive,
+    ratio,
+)
 
 Expectation = Literal["no rise", "fall"]
 MAX_RISE = 0.02
@@ -126,17 +132,8 @@ def probe_changes(
     for kind in KINDS:
         at = probed.kind == kind
         change = (probed.after - probed.before)[at]
-        found[kind] = (
-            interval_of_sums(
-                np.stack([np.ones(len(change)), change], axis=1),
-                probed.cluster[at],
-                lambda s: ratio(s[..., 1], s[..., 0]),
-                num_resamples=num_resamples,
-                seed=seed,
-                min_clusters=MIN_CLUSTERS,
-            ),
-            int(at.sum()),
-        )
+        boot = ClusterBootstrap(probed.cluster[at], num_resamples, seed, MIN_CLUSTERS)
+        found[kind] = boot.mean(change), int(at.sum())
     return found
 
 
@@ -158,33 +155,29 @@ def length_correlations(
     per standard deviation of length, which Vhat's noise does not bias. A critic that makes of the length what
     there is to make of it has 0; a positive one gives long rollouts too little.
     """
-    found: dict[str, dict[str, Interval]] = {}
+    boot = ClusterBootstrap(audit.cluster, num_resamples, seed)
+    p, V, v = audit.p, audit.v_hat, audit.noise
+
+    def moments(n: np.ndarray, *sums: np.ndarray) -> tuple[np.ndarray, ...]:
+        a, b, c, aa, bb, cc, ab, ac, bc = (ratio(total, n) for total in sums)
+        return aa - a * a, bb - b * b, cc - c * c, ab - a * b, ac - a * c, bc - b * c
+
+    def given_truth(*sums: np.ndarray) -> np.ndarray:
+        pp, VV, xx, pV, px, Vx = moments(*sums)
+        VV = positive(VV)
+        left = positive(pp - pV**2 / VV) * positive(xx - Vx**2 / VV)
+        return (px - pV * Vx / VV) / np.sqrt(left)
+
+    def left_over(*sums: np.ndarray) -> np.ndarray:
+        _, _, xx, _, px, Vx = moments(*sums)
+        return (Vx - px) / np.sqrt(positive(xx))
+
+    found = {}
     for name, x in (("length", audit.position), ("step_count", audit.step_index.astype(np.float64))):
-        p, V, v = audit.p, audit.v_hat, audit.noise
         columns = [np.ones(len(p)), p, V, x, p * p, V * V - v, x * x, p * V, p * x, V * x]
-
-        def moments(s: np.ndarray) -> dict[str, np.ndarray]:
-            _n, a, b, c, aa, bb, cc, ab, ac, bc = (ratio(s[..., i], s[..., 0]) for i in range(10))
-            return {
-                "pp": aa - a * a, "VV": bb - b * b, "xx": cc - c * c,
-                "pV": ab - a * b, "px": ac - a * c, "Vx": bc - b * c,
-            }  # fmt: skip
-
-        def given_truth(s: np.ndarray) -> np.ndarray:
-            m = moments(s)
-            V = positive(m["VV"])
-            left = positive(m["pp"] - m["pV"] ** 2 / V) * positive(m["xx"] - m["Vx"] ** 2 / V)
-            return (m["px"] - m["pV"] * m["Vx"] / V) / np.sqrt(left)
-
-        def left_over(s: np.ndarray) -> np.ndarray:
-            m = moments(s)
-            return (m["Vx"] - m["px"]) / np.sqrt(positive(m["xx"]))
-
-        rows = np.stack(columns, axis=1)
-        options: dict[str, Any] = {"num_resamples": num_resamples, "seed": seed}
         found[name] = {
-            "given_truth": interval_of_sums(rows, audit.cluster, given_truth, **options),
-            "left_over": interval_of_sums(rows, audit.cluster, left_over, **options),
+            "given_truth": boot.interval(columns, given_truth),
+            "left_over": boot.interval(columns, left_over),
         }
     return found
 

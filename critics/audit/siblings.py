@@ -6,20 +6,19 @@ for. A step that ends the episode is no sibling: there V is the verifier's word 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from critics.audit.intervals import (
+from pipeline.statistics import (
     APART,
     MIN_CLUSTERS,
+    ClusterBootstrap,
+    Interval,
     cluster_codes,
-    interval_of_sums,
-    ratio,
     standard_errors_apart,
 )
-from pipeline.statistics import Interval
 from pipeline.types import Rollout
 
 MAX_REFERENCE = 8
@@ -166,30 +165,21 @@ def sibling_measures(
         )
         clusters[3].append(cluster)
 
-    def interval(
-        columns: Sequence[tuple[float, ...]],
-        of: list[str],
-        statistic: Callable[[np.ndarray], np.ndarray],
-    ) -> Interval:
-        table = np.array(columns, np.float64).reshape(len(columns), 2)
-        rows_ = np.concatenate([np.ones((len(columns), 1)), table], axis=1)
-        return interval_of_sums(
-            rows_, of, statistic, num_resamples=num_resamples, seed=seed, min_clusters=MIN_CLUSTERS
-        )
+    def boot(of: list[str]) -> ClusterBootstrap:
+        return ClusterBootstrap(of, num_resamples, seed, MIN_CLUSTERS)
 
-    def mean(column: int) -> Callable[[np.ndarray], np.ndarray]:
-        return lambda s: ratio(s[..., column], s[..., 0])
-
-    def excess(s: np.ndarray) -> np.ndarray:
-        return ratio(s[..., 1] - s[..., 2], s[..., 0])
-
+    named, sampled, paired, spread = (boot(of) for of in clusters)
+    ours, blind = np.array(tops, np.float64).reshape(-1, 2).T
+    theirs, by_chance = np.array(references, np.float64).reshape(-1, 2).T
+    ordered, clear_pairs = np.array(pairs, np.float64).reshape(-1, 2).T
+    variance, covariance = np.array(spreads, np.float64).reshape(-1, 2).T
     return {
-        "sibling_top1": interval(tops, clusters[0], mean(1)),
-        "sibling_chance": interval(tops, clusters[0], mean(2)),
-        "sibling_excess": interval(tops, clusters[0], excess),
-        "sibling_reference": interval(references, clusters[1], mean(1)),
-        "sibling_reference_excess": interval(references, clusters[1], excess),
-        "sibling_pairs": interval(pairs, clusters[2], lambda s: ratio(s[..., 1], s[..., 2])),
-        "improvement_variance": interval(spreads, clusters[3], mean(1)),
-        "improvement_covariance": interval(spreads, clusters[3], mean(2)),
+        "sibling_top1": named.mean(ours),
+        "sibling_chance": named.mean(blind),
+        "sibling_excess": named.mean(ours - blind),
+        "sibling_reference": sampled.mean(theirs),
+        "sibling_reference_excess": sampled.mean(theirs - by_chance),
+        "sibling_pairs": paired.ratio(ordered, clear_pairs),
+        "improvement_variance": spread.mean(variance),
+        "improvement_covariance": spread.mean(covariance),
     }, len(tops)

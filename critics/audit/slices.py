@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from critics.audit.data import AuditData
-from critics.audit.discrimination import ranking
-from critics.audit.intervals import BySums
+from critics.audit.discrimination import discrimination
 from critics.audit.measures import errors, skills, steps
+from pipeline.statistics import ClusterBootstrap
 
 NUM_POSITIONS = 5
 LONG_ROLLOUT = 8
@@ -37,9 +37,8 @@ def slices(
         key = keys[kind]
         for name in sorted(set(key.tolist())):
             part = audit.where(key == name)
-            by_sums = BySums(part.cluster, num_resamples, seed)
-            found = errors(part, by_sums) | steps(part, by_sums)
-            found |= skills(part, by_sums) | ranking(part, by_sums, num_resamples, seed)
+            boot = ClusterBootstrap(part.cluster, num_resamples, seed)
+            found = errors(part, boot) | steps(part, boot) | skills(part, boot) | discrimination(part, boot)
             label = f"{name * 20}-{name * 20 + 20} %" if kind == "position" else str(name)
             rows.append(
                 {

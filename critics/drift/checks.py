@@ -14,10 +14,9 @@ import numpy as np
 
 from critics.audit.calibration_error import logit_line
 from critics.audit.data import AuditData
-from critics.audit.intervals import cluster_codes, interval_of_sums, ratio
-from critics.audit.measures import explained_variance_within, step_measures
+from critics.audit.measures import explained_variance_within, steps
 from critics.logit import binomial_regression, logit, sigmoid
-from pipeline.statistics import Interval
+from pipeline.statistics import UNDEFINED, ClusterBootstrap, Interval, cluster_codes
 
 MIN_ROLLOUTS = 50
 """Fewer graded rollouts say too little of level and slope to act on (start value)."""
@@ -107,14 +106,8 @@ def free_check(
     """
     v, r, w = _columns(values, rewards)
     of = np.repeat(np.asarray(clusters), [len(x) for x in values])
-    bias = interval_of_sums(
-        np.stack([w, w * (v - r)], axis=1),
-        of,
-        lambda s: ratio(s[..., 1], s[..., 0]),
-        num_resamples=num_resamples,
-        seed=seed,
-    )
-    slope, skill, auroc = Interval(math.nan, math.nan, math.nan), math.nan, math.nan
+    bias = ClusterBootstrap(of, num_resamples, seed).ratio(w * (v - r), w)
+    slope, skill, auroc = UNDEFINED, math.nan, math.nan
     if r.min() < r.max():
         slope, _ = logit_line(v, r * w, w, of, num_resamples=NUM_SLOPES, seed=seed)
         mean = np.average(r, weights=w)
@@ -165,12 +158,13 @@ def level_is_off(check: FreeCheck, *, max_bias: float, min_slope: float, max_slo
 
 def paid_check(audit: AuditData, *, num_resamples: int = 500, seed: int = 0) -> dict[str, Interval]:
     """Returns `rho_a`, `cov_a`, `sign_agreement`, `ev_within` on states that the present actor continued."""
-    steps = step_measures(audit, num_resamples=num_resamples, seed=seed)
+    boot = ClusterBootstrap(audit.cluster, num_resamples, seed)
+    found = steps(audit, boot)
     return {
-        "rho_a": steps["rho_a"],
-        "cov_a": steps["cov_a"],
-        "sign_agreement": steps["sign_agreement"],
-        "ev_within": explained_variance_within(audit, num_resamples=num_resamples, seed=seed),
+        "rho_a": found["rho_a"],
+        "cov_a": found["cov_a"],
+        "sign_agreement": found["sign_agreement"],
+        "ev_within": explained_variance_within(audit, boot),
     }
 
 

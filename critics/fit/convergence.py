@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from critics.audit.data import AuditData
-from critics.audit.intervals import resample_counts
 from critics.audit.measures import brier_terms, explained_variance_within
 from critics.fit.held_out import HeldOut
 from critics.fit.rows import state_weight
 from critics.fit.schedule import FitSettings, Schedule, epoch_of
 from critics.logit import binomial_regression, sigmoid
+from pipeline.statistics import ClusterBootstrap, resample_counts
 from pipeline.training import Trainer
 
 NUM_RESAMPLES = 500
@@ -146,7 +146,7 @@ def ev_within(p: np.ndarray, validation: HeldOut) -> float | None:
     )
     if np.count_nonzero(np.bincount(audit.groups()) >= 2) < MIN_GROUPS_WITHIN:
         return None
-    value = explained_variance_within(audit).value
+    value = explained_variance_within(audit, ClusterBootstrap(audit.cluster)).value
     return float(value) if math.isfinite(value) else None
 
 

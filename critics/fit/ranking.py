@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from critics.audit.intervals import APART, standard_errors_apart
 from critics.fit.rows import COLUMNS
 from critics.fit.schedule import Schedule
 from critics.logit import sigmoid
 from pipeline.ids import seed_of
+from pipeline.statistics import APART, standard_errors_apart
 from pipeline.training import Trainer, TrainingRow
 
 RANK_COLUMN = "rank_weights"

@@ -18,7 +18,7 @@ import numpy as np
 
 from critics.logit import binomial_regression, logit, sigmoid
 from pipeline.ids import seed_of
-from pipeline.statistics import clustered_ratio
+from pipeline.statistics import ClusterBootstrap, Interval, interval_dict
 
 NUM_FOLDS = 5
 MIN_CONTINUATIONS, MIN_TASKS = 50, 20
@@ -131,61 +131,39 @@ def event_report(
     for place, state in enumerate(states):
         places[state.code].append(place)
     k, n = np.asarray(num_success, np.float64), np.asarray(num_samples, np.float64)
-    tasks = [state.task_id for state in states]
+    tasks = np.array([state.task_id for state in states])
+    boot = ClusterBootstrap(tasks, num_resamples=500, seed=seed)
     report = {}
     for code in sorted(places):
         at = np.array(places[code])
-        rate = clustered_ratio(k[at], n[at], [tasks[i] for i in at], num_resamples=500, seed=seed)
-        num_tasks = len({tasks[i] for i in at})
+        rate = interval_dict(boot.ratio(k[at], n[at], at))
+        num_tasks = len(set(tasks[at].tolist()))
         entry: dict[str, Any] = {
             "num_continuations": int(n[at].sum()),
             "num_tasks": num_tasks,
-            "recovery_rate": rate.value,
-            "low": _number(rate.low),
-            "high": _number(rate.high),
+            "recovery_rate": rate["value"],
+            "low": rate["low"],
+            "high": rate["high"],
+            "counted": False,
         }
         if code:
-            low, value, high = _correlation(np.isin(np.arange(len(states)), at), k, n, tasks, seed)
+            found = _correlation(np.isin(np.arange(len(states)), at), k, n, boot)
             enough = n[at].sum() >= MIN_CONTINUATIONS and num_tasks >= MIN_TASKS
-            entry |= {"correlation": _number(value), "correlation_low": _number(low)}
-            entry |= {"correlation_high": _number(high), "counted": bool(enough and (low > 0 or high < 0))}
-        else:
-            entry["counted"] = False
+            for name, number in interval_dict(found).items():
+                entry["correlation" if name == "value" else f"correlation_{name}"] = number
+            entry["counted"] = bool(enough and found.excludes(0))
         report[code or "none"] = entry
     return report
 
 
-def _number(x: float) -> float | None:
-    return float(x) if np.isfinite(x) else None
+def _correlation(has_event: np.ndarray, k: np.ndarray, n: np.ndarray, boot: ClusterBootstrap) -> Interval:
+    """Returns corr(event, success) over samples."""
 
-
-def _correlation(
-    has_event: np.ndarray,
-    k: np.ndarray,
-    n: np.ndarray,
-    tasks: Sequence[str],
-    seed: int,
-    num_resamples: int = 500,
-) -> tuple[float, float, float]:
-    """Returns low, value, high of corr(event, success) over samples, resampling tasks."""
-    _, codes = np.unique(np.asarray(tasks), return_inverse=True)
-    columns = [n, k, n * has_event, k * has_event]
-    sums = np.stack([np.bincount(codes, weights=column) for column in columns])
-
-    def phi(totals: np.ndarray) -> np.ndarray:
-        N, K, Ne, Ke = totals
+    def phi(N: np.ndarray, K: np.ndarray, Ne: np.ndarray, Ke: np.ndarray) -> np.ndarray:
         spread = K * (N - K) * Ne * (N - Ne)
         return np.where(spread > 0, (N * Ke - K * Ne) / np.sqrt(np.where(spread > 0, spread, 1.0)), np.nan)
 
-    value = float(phi(sums.sum(axis=1)))
-    num_tasks = sums.shape[1]
-    if num_tasks < 2 or not np.isfinite(value):
-        return float("nan"), value, float("nan")
-    drawn = np.random.default_rng(seed).integers(num_tasks, size=(num_resamples, num_tasks))
-    draws = phi(sums[:, drawn].sum(axis=2))
-    low = float(np.quantile(np.where(np.isnan(draws), -np.inf, draws), 0.025, method="lower"))
-    high = float(np.quantile(np.where(np.isnan(draws), np.inf, draws), 0.975, method="higher"))
-    return low, value, high
+    return boot.interval([n, k, n * has_event, k * has_event], phi)
 
 
 def _features(states: Sequence[StateFeatures], codes: Mapping[str, int] | Sequence[str]) -> np.ndarray:

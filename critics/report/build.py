@@ -13,7 +13,6 @@ from critics.audit.baselines import BASELINES, split_counts
 from critics.audit.calibration_error import equal_mass_bins
 from critics.audit.data import AuditData, AuditRollout
 from critics.audit.first_error import first_error
-from critics.audit.intervals import interval_of_sums, ratio
 from critics.audit.measures import measure, sizes
 from critics.audit.probes import MAX_RISE, Probed, length_correlations, probe_changes, probe_table
 from critics.audit.siblings import Siblings, reference_size, sibling_measures
@@ -21,7 +20,7 @@ from critics.audit.slices import NUM_POSITIONS, position_bins, slices
 from critics.frozen.calibrator import isotonic
 from critics.report import gate
 from pipeline.ids import digest
-from pipeline.statistics import Interval, interval_dict, wilson
+from pipeline.statistics import Interval, clustered_mean, interval_dict, wilson
 
 MAX_POINTS = 1500
 """Scatter plots show at most so many states; every measure uses all."""
@@ -229,10 +228,7 @@ def _reference(audit: AuditData, num_resamples: int, seed: int) -> dict[str, Any
 
 
 def _mean(column: np.ndarray, clusters: np.ndarray, num_resamples: int, seed: int) -> Interval:
-    columns = np.stack([column, np.ones(len(column))], axis=1)
-    return interval_of_sums(
-        columns, clusters, lambda s: ratio(s[..., 0], s[..., 1]), num_resamples=num_resamples, seed=seed
-    )
+    return clustered_mean(column, clusters, num_resamples=num_resamples, seed=seed)
 
 
 def _bias_grid(audit: AuditData, num_resamples: int, seed: int) -> list[dict[str, Any]]:

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from critics.audit.intervals import MIN_CLUSTERS
 from critics.audit.probes import KINDS, MAX_RISE, holds
-from pipeline.statistics import Interval, interval_dict, interval_words
+from pipeline.statistics import MIN_CLUSTERS, Interval, interval_dict, interval_words
 
 NOT_MEASURED: Literal["not measured"] = "not measured"
 NOT_JUDGED: Literal["not judged"] = "not judged"

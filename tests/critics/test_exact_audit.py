@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from scipy.stats import binomtest
 
 from env.catalog import ENVIRONMENTS
 from env.phone.episode.environment import PhoneEnv
@@ -15,7 +16,6 @@ from env.play.queue import play
 from env.play.requests import EpisodeRequest, PlaySettings
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.models.policy import train_tokenizer
-from pipeline.statistics import clopper_pearson
 from pipeline.types import Rollout, Task
 
 PHONE = ENVIRONMENTS["phone"]
@@ -108,7 +108,7 @@ def test_the_audit_agrees_with_enumerated_values_and_the_solver_bounds_them(tmp_
         ]
         rewards = [float(rollout.reward or 0) for rollout in play_policy(tokenizer, policy, requests)]
         for i, (_, _, exact) in enumerate(chosen):
-            bounds = clopper_pearson(round(sum(rewards[i * K : (i + 1) * K])), K)
+            bounds = binomtest(round(sum(rewards[i * K : (i + 1) * K])), K).proportion_ci()  # exact
             inside += bounds.low <= exact <= bounds.high
         total += len(chosen)
     assert total == NUM_STATES

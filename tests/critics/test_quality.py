@@ -17,6 +17,7 @@ from critics.audit.calibration_error import (
 from critics.audit.data import AuditData
 from critics.audit.slices import position_bins, slices
 from critics.logit import binomial_regression, logit, sigmoid
+from pipeline.statistics import ClusterBootstrap
 
 
 def true_measures(p: np.ndarray, V: np.ndarray) -> dict[str, float]:
@@ -92,19 +93,23 @@ def test_without_debiasing_a_few_continuations_would_look_much_worse(make_audit)
     audit, _V = make_audit(lambda V, rng: V, K=4, num_rollouts=6000)
     raw = 1 - np.mean((audit.p - audit.v_hat) ** 2) / np.var(audit.v_hat)
     assert raw < 0.8
-    assert quality.explained_variance(audit).value == pytest.approx(1.0, abs=0.02)
-    assert quality.explained_variance_within(audit).value == pytest.approx(1.0, abs=0.05)
+    assert quality.explained_variance(audit, ClusterBootstrap(audit.cluster)).value == pytest.approx(
+        1.0, abs=0.02
+    )
+    assert quality.explained_variance_within(audit, ClusterBootstrap(audit.cluster)).value == pytest.approx(
+        1.0, abs=0.05
+    )
 
 
 def test_intervals_cover_at_their_level(make_audit) -> None:
     covered = {"ev": 0, "ev_within": 0, "rho_a": 0}
-    options = {"num_resamples": 200}
     for seed in range(200):
         audit, _V = make_audit(lambda V, rng: V + rng.normal(0, 0.15, V.shape), num_rollouts=640, seed=seed)
+        boot = ClusterBootstrap(audit.cluster, num_resamples=200)
         found = {
-            "ev": quality.explained_variance(audit, **options),
-            "ev_within": quality.explained_variance_within(audit, **options),
-            "rho_a": quality.step_measures(audit, **options)["rho_a"],
+            "ev": quality.explained_variance(audit, boot),
+            "ev_within": quality.explained_variance_within(audit, boot),
+            "rho_a": quality.steps(audit, boot)["rho_a"],
         }
         # One huge draw of the same world is the truth that intervals are about.
         for name in covered:
@@ -262,7 +267,7 @@ def test_a_constant_critic_explains_nothing_and_has_undefined_step_correlation(m
 
 def test_states_without_spread_leave_explained_variance_undefined(make_audit) -> None:
     audit, _ = make_audit(lambda V, rng: V, spread=0.0, within=0.0, seed=3)
-    assert not quality.explained_variance(audit).low > 0
+    assert not quality.explained_variance(audit, ClusterBootstrap(audit.cluster)).low > 0
 
 
 def test_auroc_agrees_with_a_direct_count_of_pairs(make_audit) -> None:
@@ -322,9 +327,11 @@ def test_a_constant_has_no_skill_over_the_task_rate_where_success_is_rare(
 
 @pytest.mark.parametrize(("K", "least"), [(8, 0.88), (32, 0.95)])
 def test_a_perfect_critic_sees_the_direction_of_clear_steps(make_audit, K, least) -> None:
-    found = quality.step_measures(make_audit(lambda V, rng: V, K=K)[0], num_resamples=100)
+    audit, _ = make_audit(lambda V, rng: V, K=K)
+    found = quality.steps(audit, ClusterBootstrap(audit.cluster, 100))
     assert found["sign_agreement"].value > least
-    few = quality.step_measures(make_audit(lambda V, rng: V, K=2)[0], num_resamples=100)
+    audit, _ = make_audit(lambda V, rng: V, K=2)
+    few = quality.steps(audit, ClusterBootstrap(audit.cluster, 100))
     assert math.isnan(few["sign_agreement"].value)  # two samples each make no step clear
 
 

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from pipeline.statistics import (
-    clopper_pearson,
-    cluster_bootstrap,
+    ClusterBootstrap,
     clustered_mean,
-    clustered_ratio,
     paired_difference,
     wilson,
 )
@@ -40,13 +38,14 @@ def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     assert 0.88 <= covered / 300 <= 0.98
 
 
-def test_vectorised_and_general_bootstrap_agree() -> None:
+def test_sums_of_clusters_and_weights_of_rows_give_the_same_interval() -> None:
     rng = np.random.default_rng(2)
     x, y = rng.random(60), rng.random(60) + 0.5
-    clusters = [f"company {i % 12}" for i in range(60)]
-    general = cluster_bootstrap(lambda i: x[i].sum() / y[i].sum(), clusters, num_resamples=500, seed=3)
-    fast = clustered_ratio(x, y, clusters, num_resamples=500, seed=3)
-    assert (general.value, general.low, general.high) == pytest.approx((fast.value, fast.low, fast.high))
+    boot = ClusterBootstrap([f"cluster {i % 12}" for i in range(60)], num_resamples=500, seed=3)
+    sums = boot.ratio(x, y)
+    [weights] = boot.weighted(lambda w: (w @ x / (w @ y))[:, None])
+    assert (sums.value, sums.low, sums.high) == pytest.approx((weights.value, weights.low, weights.high))
+    assert boot.ratio(x[:30], y[:30], np.arange(30)).value == pytest.approx(x[:30].sum() / y[:30].sum())
 
 
 def test_pairing_removes_what_both_share() -> None:
@@ -68,12 +67,10 @@ def test_one_cluster_gives_no_bounds() -> None:
 
 
 def test_undefined_resamples_widen_the_interval() -> None:
-    # The statistic is defined only if cluster 0 is drawn: 1/e of the resamples are undefined.
-    clusters = np.arange(20)
-    interval = cluster_bootstrap(lambda i: 1.0 if 0 in i else math.nan, clusters, num_resamples=200)
-    assert interval.value == 1.0
-    assert interval.low == -math.inf
-    assert interval.high == math.inf
+    # The ratio is defined only if cluster 0 is drawn: 1/e of the resamples are undefined.
+    only_first = (np.arange(20) == 0).astype(float)
+    interval = ClusterBootstrap(np.arange(20), num_resamples=200).ratio(only_first, only_first)
+    assert (interval.value, interval.low, interval.high) == (1.0, -math.inf, math.inf)
 
 
 def test_equal_seeds_give_equal_intervals() -> None:
@@ -82,29 +79,15 @@ def test_equal_seeds_give_equal_intervals() -> None:
     assert clustered_mean(numbers, clusters, seed=1) != clustered_mean(numbers, clusters, seed=2)
 
 
-@pytest.mark.parametrize("interval", [wilson, clopper_pearson])
-def test_count_intervals_stay_inside_and_reach_the_ends(interval) -> None:  # type: ignore[no-untyped-def]
-    none, all_ = interval(0, 20), interval(20, 20)
+def test_count_intervals_stay_inside_and_reach_the_ends() -> None:
+    none, all_ = wilson(0, 20), wilson(20, 20)
     assert none.low == 0.0 < none.high < 0.25
     assert all_.high == 1.0 > all_.low > 0.75
     with pytest.raises(ValueError, match="3 successes of 2 trials"):
-        interval(3, 2)
+        wilson(3, 2)
 
 
-def test_clopper_pearson_covers_at_every_rate() -> None:
-    n = 12
-    intervals = [clopper_pearson(k, n) for k in range(n + 1)]
-    for p in np.linspace(0.01, 0.99, 50):
-        coverage = sum(
-            math.comb(n, k) * p**k * (1 - p) ** (n - k)
-            for k, i in enumerate(intervals)
-            if i.low <= p <= i.high
-        )
-        assert coverage >= 0.95
-
-
-def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="no rows"):
-        clustered_mean(np.array([]), [])
-    with pytest.raises(ValueError, match="2 numerators"):
-        clustered_ratio(np.ones(2), np.ones(3), ["a", "b", "c"])
+def test_nothing_is_undefined_and_what_does_not_fit_is_refused() -> None:
+    assert math.isnan(clustered_mean(np.array([]), []).value)
+    with pytest.raises(ValueError, match="2 rows but 3 clusters"):
+        clustered_mean(np.ones(2), ["a", "b", "c"])
