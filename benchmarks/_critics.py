@@ -47,9 +47,7 @@ QUICK = (
     "intermediate_size: 96, vocab_size: 512, initializer_range: 0.12}, num_demonstrations: 192, "
     "shares: {oracle: 0.3, over_collector: 0.5, noisy_adaptive: 0.2}, num_updates: 100, warmup_updates: 5, "
     "batch_rows: 16, learning_rate: 0.01}",
-    "rollouts.sampling.max_response_tokens=256",
-    "actor.sampling.max_response_tokens=256",
-    "evaluation.sampling.max_response_tokens=256",
+    "sampling.max_response_tokens=256",
     "labels={max_states: 48, num_continuations: 2}",
     "critic={fit_share: 0.5, validate_share: 0.25, fit_continuations: true, head_updates: 2, "
     "head_learning_rate: 0.001, learning_rate: 0.0005, max_epochs: 2, batch_states: 64, "

@@ -245,7 +245,7 @@ def held_beside(options: argparse.Namespace, data_dir: Path, folder: Path) -> di
     critic = load_critic(config, data_dir / options.run / "critic" / "critic")
     watch = Watch(start, critic, tasks)
     policy = load_policy(folder)
-    player = make_player(config, policy, config.actor.sampling)
+    player = make_player(config, policy)
     groups = plan_groups(
         tasks[: options.tasks],
         stage_key="critic_drift",

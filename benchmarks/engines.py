@@ -54,7 +54,8 @@ SETTINGS = (
     "tasks.num_train=400",
 )
 """A policy that plays whole episodes, after a minute instead of four."""
-CHAIN = Chain(num_attempts=4, draws=2, feedback_free_share=0.0, max_feedback_tokens=400)
+CHAIN = Chain(num_attempts=4, draws=2, feedback_free_share=0.0)
+MAX_FEEDBACK_TOKENS = 400
 SINGLE_TURNS, NEW_TOKENS = 512, 32
 TIE = 1e-4
 """Nats between two tokens that rounding may put in either order; the limit of the log-probabilities too."""
@@ -241,7 +242,7 @@ class Bench:
             purpose="benchmark",
             attempt_line=player.attempt_line,
             num_tokens=player.num_tokens,
-            max_feedback_tokens=CHAIN.max_feedback_tokens,
+            max_feedback_tokens=MAX_FEEDBACK_TOKENS,
             stop_at_success=True,
         )
         return player.play(chains.first(), then=chains.after)
@@ -627,7 +628,7 @@ def measure_all(folder: Path, num_tasks: int, repeats: int) -> dict[str, Any]:
     try:
         for kind in ("scripted", "transformers", "vllm"):
             policy = policy_in(policy_folder)
-            players[kind] = make_player(configured(config, kind), policy, config.rollouts.sampling)
+            players[kind] = make_player(configured(config, kind), policy)
         bench = Bench(config, policy_folder, tasks[:num_tasks], players)
         recorders = {
             "transformers": Recorder(players["transformers"].engine),

@@ -153,7 +153,8 @@ def share_of_rollouts(run: Path, num_groups: int) -> dict[str, Any]:
     from stages.wiring.build import make_player
 
     made = Artifact.open(run, "rollouts").manifest
-    sections = {name: {**made["settings"][name], **made["runtime"][name]} for name in ("rollouts", "engine")}
+    names = ("rollouts", "sampling", "prompt", "engine")
+    sections = {name: {**made["settings"][name], **made["runtime"].get(name, {})} for name in names}
     config = Config.model_validate({**sections, "training": {"threads": 1}})
     if config.engine.kind == "vllm":
         raise SystemExit(
@@ -161,7 +162,7 @@ def share_of_rollouts(run: Path, num_groups: int) -> dict[str, Any]:
         )
     tasks = [t for t in tasks_from(Artifact.open(run, "tasks").table("tasks")) if t.split == "train"]
     policy = load_policy(Path(Artifact.open(run, "sft").path("policy")))
-    player = make_player(config, policy, config.rollouts.sampling)
+    player = make_player(config, policy)
     chain = config.rollouts.chain
     groups = plan_groups(
         tasks[:num_groups],

@@ -89,7 +89,7 @@ def collect(
         rollouts += play_chains(
             player,
             groups,
-            settings.chain,
+            start.config.prompt.max_feedback_tokens,
             seed=start.seed,
             purpose="actor",
             stop_at_success=False,
@@ -116,7 +116,7 @@ def look_at_val(start: Start, player: Player, tasks: list[Task], iteration: int)
     rollouts, _ = play_chains(
         player,
         groups,
-        start.config.actor.chain,
+        start.config.prompt.max_feedback_tokens,
         seed=start.seed,
         purpose="look",
         stop_at_success=True,
@@ -214,6 +214,7 @@ def make(start: Start) -> None:
         check_made_for(
             critic,
             settings,
+            max_response_tokens=start.config.sampling.max_response_tokens,
             family=start.config.tasks.environment,
             tokenizer_digest=policy.tokenizer_digest,
             label_policy_digest=policy.policy_digest,
@@ -262,7 +263,7 @@ def make(start: Start) -> None:
             weights = trainer.weights()
             engine.load_weights(weights, weights_digest(weights))
             del weights  # on a GPU they would hold what `offload` is to free
-            player = make_player(start.config, engine_policy, settings.sampling, engine=engine)
+            player = make_player(start.config, engine_policy, engine=engine)
             rollouts = recorded(start, iteration, engine.policy_digest)
             now, began = credit, trainer.num_updates
             checked: list[Rollout] = []
@@ -362,7 +363,7 @@ STAGE = Stage(
     inputs=lambda config: (
         ("tasks", "sft") + (("critic", "critic_report") if config.actor.credit == "v_dapo" else ())
     ),
-    sections=("actor", "engine", "training", "rollouts.style", "rollouts.verbosity", "tasks.environment"),
+    sections=("actor", "engine", "training", "sampling", "prompt", "tasks.environment"),
     make=make,
 )
 

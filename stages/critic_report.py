@@ -76,7 +76,7 @@ def play_audit(start: Start, player: Player, tasks: Sequence[Task], with_sibling
         purpose="critic_report",
         attempt_line=player.attempt_line,
         num_tokens=player.num_tokens,
-        max_feedback_tokens=start.config.rollouts.chain.max_feedback_tokens,
+        max_feedback_tokens=start.config.prompt.max_feedback_tokens,
         stop_at_success=False,
     )
 
@@ -114,7 +114,7 @@ def audit_data(
 ) -> AuditData:
     """Returns the audited states as arrays: prediction, counts, the solver's V*; maybe none at all."""
     environment = ENVIRONMENTS[start.config.tasks.environment]
-    style = environment.style(start.config.rollouts.style)
+    style = environment.style(start.config.prompt.style)
     by_id = {task.task_id: task for task in tasks}
     samples: dict[tuple[str, int], list[float]] = defaultdict(list)
     whole = []
@@ -194,7 +194,7 @@ def check_audited(audit: AuditData, rollouts: Sequence[Rollout]) -> None:
         f"{len(whole)} bare rollouts {len(graded)} could be graded and {with_step} have a step; of "
         f"{len(fresh)} continuations {told} could be graded. "
         + (
-            "Next: a starting policy that acts (make sft), or more rollouts.sampling.max_response_tokens"
+            "Next: a starting policy that acts (make sft), or more sampling.max_response_tokens"
             if idle
             else "Next: remove what the environment fails at (env_status in critic_report/shards/rollouts), "
             "then make critic_report SET=--repair, which tries those tasks again"
@@ -235,12 +235,12 @@ def make(start: Start) -> None:
     )
     policy = policy_of(start)
     critic = load_critic(start.config, start.inputs["critic"].path("critic"))
-    player = make_player(start.config, policy, start.config.rollouts.sampling)
+    player = make_player(start.config, policy)
     critic.check_matches(
         tokenizer_digest=policy.tokenizer_digest,
         label_policy_digest=player.settings.policy_digest,
-        temperature=start.config.rollouts.sampling.temperature,
-        max_response_tokens=start.config.rollouts.sampling.max_response_tokens,
+        temperature=player.settings.temperature,
+        max_response_tokens=player.settings.max_response_tokens,
     )
     with_siblings = sibling_tasks(start, tasks)
     fit_tasks = {task.task_id: task for task in tasks_of_split(start, "train")} if fitted else {}
@@ -327,10 +327,8 @@ STAGE = Stage(
     sections=(
         "critic_report",
         "engine",
-        "rollouts.sampling",
-        "rollouts.style",
-        "rollouts.verbosity",
-        "rollouts.chain.max_feedback_tokens",
+        "sampling",
+        "prompt",
         "tasks.environment",
     ),
     make=make,

@@ -22,7 +22,7 @@ from pipeline.statistics import clustered_mean, interval_dict, paired_difference
 from pipeline.tables import ROLLOUTS, STEPS, rollouts_from, rollouts_table, steps_table
 from pipeline.types import Rollout, Task
 from stages.rollouts import counts_of, play_chains
-from stages.settings import Chain, Config, Evaluation
+from stages.settings import Config, Evaluation
 from stages.wiring.build import make_engine, make_player
 from stages.wiring.inputs import policy_of, tasks_of_split
 from stages.wiring.preflight import check_installed, check_plays_weights
@@ -145,12 +145,7 @@ def make(start: Start) -> None:
         estimate={"tasks": len(tasks), "policies": len(POLICIES)},
     )
     policies = {name: policy_of(start, *place) for name, place in POLICIES.items()}
-    cap = start.config.rollouts.chain.max_feedback_tokens
-    chain = Chain(num_attempts=settings.num_attempts, draws=1, max_feedback_tokens=cap)
-    samplings = {
-        "sampled": settings.sampling,
-        "greedy": settings.sampling.model_copy(update={"temperature": 0.0}),
-    }
+    temperatures = {"sampled": 1.0, "greedy": 0.0}
     engine, engine_of = None, ""
     for shard in start.to_do():
         name, kind, groups = shards[shard.index]
@@ -158,9 +153,15 @@ def make(start: Start) -> None:
             if engine is not None:
                 engine.close()
             engine, engine_of = make_engine(start.config, policies[name]), name
-        player = make_player(start.config, policies[name], samplings[kind], engine=engine)
+        player = make_player(start.config, policies[name], temperature=temperatures[kind], engine=engine)
         rollouts, skipped = play_chains(
-            player, groups, chain, seed=start.seed, purpose="evaluation", stop_at_success=True, start=start
+            player,
+            groups,
+            start.config.prompt.max_feedback_tokens,
+            seed=start.seed,
+            purpose="evaluation",
+            stop_at_success=True,
+            start=start,
         )
         done, failed = counts_of(rollouts)
         tables = {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)}
@@ -177,9 +178,8 @@ STAGE = Stage(
     sections=(
         "evaluation",
         "engine",
-        "rollouts.style",
-        "rollouts.verbosity",
-        "rollouts.chain.max_feedback_tokens",
+        "sampling",
+        "prompt",
         "tasks.environment",
     ),
     make=make,

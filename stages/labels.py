@@ -121,7 +121,6 @@ def make(start: Start) -> None:
             "no fit uses them"
         )
     planned = sum(map(len, ids))
-    sampling = start.config.rollouts.sampling
     check_installed(start.config, engine=True)
     start.plan(
         ids,
@@ -135,7 +134,7 @@ def make(start: Start) -> None:
             "tokens_at_most": tokens_at_most(start.config, planned),
         },
     )
-    player = make_player(start.config, policy_of(start), sampling)
+    player = make_player(start.config, policy_of(start))
     spent = sum(map(sum, start.shard_table("rollouts").column("loss_mask").to_pylist()))
 
     def work_of(index: int) -> Work:
@@ -200,9 +199,9 @@ STAGE = Stage(
         "critic.fit_share",  # whom it calibrates on is not continued
         "critic.validate_share",
         "engine",
-        "rollouts.sampling",
-        "rollouts.style",
-        "rollouts.verbosity",
+        "sampling",
+        "prompt.style",
+        "prompt.verbosity",
         "tasks.environment",
     ),
     make=make,

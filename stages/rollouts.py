@@ -17,7 +17,7 @@ from env.play.player import Player
 from pipeline.artifacts.runner import Stage, Start, run_stage
 from pipeline.tables import ROLLOUTS, STEPS, rollouts_table, steps_table
 from pipeline.types import Rollout
-from stages.settings import Chain, Config
+from stages.settings import Config
 from stages.wiring.build import make_player
 from stages.wiring.inputs import policy_of, tasks_of_split
 from stages.wiring.preflight import check_installed
@@ -28,7 +28,13 @@ if TYPE_CHECKING:
 
 
 def chains_of(
-    player: Player, groups: Sequence[Group], chain: Chain, *, seed: int, purpose: str, stop_at_success: bool
+    player: Player,
+    groups: Sequence[Group],
+    max_feedback_tokens: int,
+    *,
+    seed: int,
+    purpose: str,
+    stop_at_success: bool,
 ) -> Chains:
     """Returns the attempt chains of some groups, in the player's words."""
     return Chains(
@@ -37,7 +43,7 @@ def chains_of(
         purpose=purpose,
         attempt_line=player.attempt_line,
         num_tokens=player.num_tokens,
-        max_feedback_tokens=chain.max_feedback_tokens,
+        max_feedback_tokens=max_feedback_tokens,
         stop_at_success=stop_at_success,
     )
 
@@ -51,7 +57,7 @@ def in_plan_order(rollouts: Sequence[Rollout], planned: Iterable[str]) -> list[R
 def play_chains(
     player: Player,
     groups: list[Group],
-    chain: Chain,
+    max_feedback_tokens: int,
     *,
     seed: int,
     purpose: str,
@@ -59,7 +65,9 @@ def play_chains(
     start: Start,
 ) -> tuple[list[Rollout], dict[str, int]]:
     """Returns the rollouts of whole groups, sorted by plan, and how many were skipped by kind."""
-    chains = chains_of(player, groups, chain, seed=seed, purpose=purpose, stop_at_success=stop_at_success)
+    chains = chains_of(
+        player, groups, max_feedback_tokens, seed=seed, purpose=purpose, stop_at_success=stop_at_success
+    )
     rollouts = player.play(chains.first(), then=chains.after, on_finish=lambda _: start.item_done())
     return in_plan_order(rollouts, (r for group in groups for r in group.rollout_ids)), chains.skipped
 
@@ -95,16 +103,16 @@ def make(start: Start) -> None:
         [[rollout_id for group in shard for rollout_id in group.rollout_ids] for shard in shards],
         tables=(ROLLOUTS, STEPS),
         unit="rollouts",
-        estimate={"rollouts": planned, "tokens_at_most": planned * settings.sampling.max_response_tokens},
+        estimate={"rollouts": planned, "tokens_at_most": planned * start.config.sampling.max_response_tokens},
     )
-    player = make_player(start.config, policy_of(start), settings.sampling)
+    player = make_player(start.config, policy_of(start))
     chains: dict[int, Chains] = {}
 
     def work_of(index: int) -> Work:
         chains[index] = chains_of(
             player,
             shards[index],
-            settings.chain,
+            start.config.prompt.max_feedback_tokens,
             seed=start.seed,
             purpose="rollouts",
             stop_at_success=True,
@@ -128,7 +136,7 @@ STAGE = Stage(
     name="rollouts",
     code_version=3,
     inputs=lambda config: ("tasks", "sft"),
-    sections=("rollouts", "engine", "tasks.environment"),
+    sections=("rollouts", "sampling", "prompt", "engine", "tasks.environment"),
     make=make,
 )
 

@@ -80,7 +80,7 @@ def untrained(start: Start, demonstrations: Sequence[Demonstration], folder: Pat
     from pipeline.models.policy import load_policy, make_tiny_model, train_tokenizer
 
     settings: Sft = start.config.sft
-    environment, name = ENVIRONMENTS[start.config.tasks.environment], start.config.rollouts.style
+    environment, name = ENVIRONMENTS[start.config.tasks.environment], start.config.prompt.style
     if settings.base is not None:
         policy = load_policy(Path(settings.base))
         policy.tokenizer.save_pretrained(folder)
@@ -101,7 +101,7 @@ def make(start: Start) -> None:
     train = tasks_of_split(start, "train")
     environment.check_policies(settings.shares, "sft.shares")
     if settings.base is not None:
-        check_base(Path(settings.base), environment.style(start.config.rollouts.style).special_tokens)
+        check_base(Path(settings.base), environment.style(start.config.prompt.style).special_tokens)
         if settings.num_updates == 0:
             adopt(start, Path(settings.base))
             return
@@ -166,7 +166,7 @@ def make(start: Start) -> None:
             "demonstrations": success_by_policy(demonstrations),
             "tokens_mean": float(np.mean(lengths)),
             "tokens_max": max(lengths),
-            "template_digest": environment.style(start.config.rollouts.style).digest,
+            "template_digest": environment.style(start.config.prompt.style).digest,
         },
     )
 
@@ -180,8 +180,8 @@ STAGE = Stage(
         "training",
         "tasks.environment",
         "tasks.level_shares",
-        "rollouts.style",
-        "rollouts.verbosity",
+        "prompt.style",
+        "prompt.verbosity",
     ),
     make=make,
 )

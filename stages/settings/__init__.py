@@ -6,6 +6,8 @@ Semantic settings decide what is made: changing one on a half-done stage is refu
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import model_validator
 
 from pipeline.settings import Section
@@ -18,9 +20,10 @@ from stages.settings.engine import Engine
 from stages.settings.evaluation import Evaluation
 from stages.settings.hardware import Hardware
 from stages.settings.labels import Labels
+from stages.settings.moved import MOVED
 from stages.settings.rollouts import Rollouts
 from stages.settings.run import Run
-from stages.settings.sampling import Chain, EvaluationSampling, Sampling
+from stages.settings.sampling import Chain, Prompt, Sampling
 from stages.settings.sft import Sft, TinyModel
 from stages.settings.tasks import Tasks
 from stages.settings.training import Training
@@ -34,9 +37,9 @@ __all__ = [
     "Drift",
     "Engine",
     "Evaluation",
-    "EvaluationSampling",
     "Hardware",
     "Labels",
+    "Prompt",
     "Rollouts",
     "Run",
     "Sampling",
@@ -54,12 +57,16 @@ PROMPT_TOKENS = 1024
 class Config(Section):
     """Everything a run needs, and nothing it does not."""
 
+    moved: ClassVar[dict[str, str]] = MOVED
+
     run: Run = Run()
     engine: Engine = Engine()
     training: Training = Training()
     hardware: Hardware = Hardware()
     tasks: Tasks = Tasks()
     sft: Sft = Sft()
+    sampling: Sampling = Sampling()
+    prompt: Prompt = Prompt()
     rollouts: Rollouts = Rollouts()
     labels: Labels = Labels()
     critic: Critic = Critic()
@@ -72,10 +79,7 @@ class Config(Section):
         """Longest row, prompt and response, that an engine with a cache of its own makes room for."""
         if self.engine.max_length is not None:
             return self.engine.max_length
-        sampling = (self.rollouts.sampling, self.actor.sampling, self.evaluation.sampling)
-        chains = (self.rollouts.chain, self.actor.chain)
-        response = max(how.max_response_tokens for how in sampling)
-        return PROMPT_TOKENS + max(chain.max_feedback_tokens for chain in chains) + response
+        return PROMPT_TOKENS + self.prompt.max_feedback_tokens + self.sampling.max_response_tokens
 
     @model_validator(mode="after")
     def _sections_fit_each_other(self) -> Config:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from pipeline.settings import Section, runtime
 from stages.settings.drift import Drift, Stops
-from stages.settings.sampling import Chain, Sampling
+from stages.settings.sampling import Chain
 
 
 class Actor(Section):
@@ -36,7 +36,6 @@ class Actor(Section):
     weight_decay: float = Field(0.0, ge=0, description="AdamW")
     kl_coefficient: float | None = Field(None, ge=0, description="k3 KL to pi_0; null: the credit mode's own")
     chain: Chain = Chain()
-    sampling: Sampling = Sampling()
     checkpoint_every: int = runtime(10, ge=1, description="iterations between checkpoints")
     evaluate_every: int = Field(5, ge=1, description="iterations between looks at val, for the curve only")
     evaluate_tasks: int = Field(100, ge=1, description="val tasks of such a look")

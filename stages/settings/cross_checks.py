@@ -16,11 +16,6 @@ def check_sections(config: Config) -> None:
     ):
         if any(share < 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-6:
             raise ValueError(f"{name} = {shares}; shares are >= 0 and add up to 1")
-    if config.rollouts.sampling.temperature == 0:
-        raise ValueError(
-            "rollouts.sampling.temperature = 0: greedy rollouts of a task are all the same and teach "
-            "nothing; it is > 0 here"
-        )
     if config.critic.fit_share + config.critic.validate_share >= 1:
         raise ValueError("critic.fit_share + critic.validate_share must leave clusters to calibrate on")
     if config.critic.rank_weight > 0 and not config.labels.sibling_sets:
@@ -71,12 +66,3 @@ def check_sections(config: Config) -> None:
     ):
         if config.hardware.num_gpus and wanted > config.hardware.num_gpus:
             raise ValueError(f"{name} = {wanted}; hardware.num_gpus has {config.hardware.num_gpus}")
-    if config.actor.sampling.temperature != 1:
-        raise ValueError(
-            f"actor.sampling.temperature = {config.actor.sampling.temperature}; only 1 is allowed: the "
-            "actor trains on rollouts of its own distribution"
-        )
-    if config.evaluation.sampling.temperature == 0:
-        raise ValueError(
-            "evaluation.sampling.temperature = 0; give a positive one, a greedy try is measured beside it"
-        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pydantic import Field
 
 from pipeline.settings import Section
-from stages.settings.sampling import EvaluationSampling
 from stages.settings.splits import HeldOutSplits
 
 
@@ -19,4 +18,3 @@ class Evaluation(Section):
     num_attempts: int = Field(2, ge=1, description="attempts of the with-feedback measure")
     groups_per_shard: int = Field(100, ge=1, description="tasks that are committed together")
     bootstrap: int = Field(2000, ge=100, description="resamples of clusters behind each interval")
-    sampling: EvaluationSampling = EvaluationSampling()

@@ -1,48 +1,38 @@
-"""How a policy is sampled, and how attempts follow each other."""
+"""How the policy is sampled, and what it is prompted with: the same in every stage."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
-from pydantic import Field, model_validator
-
-from pipeline.settings import Section
+from pipeline.settings import Section, setting
 
 
 class Sampling(Section):
-    """How a policy is sampled where something is trained on it: from the whole distribution."""
+    """How a policy is sampled: from its whole distribution at temperature 1, since ratios are taken of it."""
 
-    temperature: float = Field(1.0, ge=0, description="0 is greedy, in evaluation only")
-    max_response_tokens: int = Field(512, ge=1, description="budget of an episode, replies included")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _is_not_truncated(cls, given: Any) -> Any:
-        truncated = sorted({"top_p", "top_k"}.difference(cls.model_fields).intersection(given))
-        if truncated:
-            raise ValueError(
-                f"{', '.join(truncated)}: what is trained on is sampled from the whole distribution, since "
-                "its log-probabilities enter importance ratios. Remove it here; evaluation.sampling knows it"
-            )
-        return given
+    max_response_tokens: int = setting(512, ge=1, description="budget of an episode, replies included")
 
 
-class EvaluationSampling(Sampling):
-    """How a policy is sampled where it is only measured."""
+class Prompt(Section):
+    """What a policy is prompted with."""
 
-    top_p: float = Field(1.0, gt=0, le=1, description="nucleus; 1 keeps every token")
-    top_k: int = Field(-1, ge=-1, description="likeliest tokens kept; -1 keeps all")
+    style: Literal["compact", "full"] = setting(
+        "compact", description="compact lines for tiny models, full for chat models (Qwen3's tool calls)"
+    )
+    verbosity: Literal["binary", "observed", "corrective"] = setting(
+        "observed", description="what feedback on a failed attempt tells", advanced=True
+    )
+    max_feedback_tokens: int = setting(
+        1024, ge=1, description="cap on feedback in a prompt; the oldest goes first"
+    )
 
 
 class Chain(Section):
     """How the attempts of a group follow each other."""
 
-    num_attempts: int = Field(
+    num_attempts: int = setting(
         4, ge=1, description="rounds: attempt k sees feedback on failed attempts 0..k-1"
     )
-    draws: int = Field(2, ge=1, description="rollouts of each attempt")
-    feedback_free_share: float = Field(0.3, ge=0, le=1, description="share of groups that are one bare set")
-    feedback_free_draws: int = Field(8, ge=1, description="rollouts of a bare set")
-    max_feedback_tokens: int = Field(
-        1024, ge=1, description="cap on feedback in a prompt; the oldest goes first"
-    )
+    draws: int = setting(2, ge=1, description="rollouts of each attempt")
+    feedback_free_share: float = setting(0.3, ge=0, le=1, description="share of groups that are one bare set")
+    feedback_free_draws: int = setting(8, ge=1, description="rollouts of a bare set")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pipeline.engines import Engine, GenerationRequest
     from pipeline.models.policy import Policy
     from pipeline.training import Trainer
-    from stages.settings import Config, Sampling
+    from stages.settings import Config
 
 
 def limit_threads(config: Config) -> None:
@@ -32,7 +32,7 @@ def make_engine(config: Config, policy: Policy) -> Engine:
     """Returns the configured engine: `policy`'s weights, or the scripted agent under its own digest."""
     limit_threads(config)
     if config.engine.kind == "scripted":
-        return _scripted_engine(ENVIRONMENTS[config.tasks.environment], config.rollouts.style, policy)
+        return _scripted_engine(ENVIRONMENTS[config.tasks.environment], config.prompt.style, policy)
     if config.engine.kind == "vllm":
         return _vllm_engine(config, policy)
     from pipeline.engines.transformers import TransformersEngine
@@ -121,25 +121,24 @@ def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:
 
 
 def make_player(
-    config: Config, policy: Policy, sampling: Sampling, *, engine: Engine | None = None
+    config: Config, policy: Policy, *, temperature: float = 1.0, engine: Engine | None = None
 ) -> Player:
     """Returns a player of `policy`, on `engine` if one is given."""
     environment = ENVIRONMENTS[config.tasks.environment]
-    style = environment.style(config.rollouts.style, policy.tokenizer)
+    style = environment.style(config.prompt.style, policy.tokenizer)
     engine = engine or make_engine(config, policy)
     return Player(
         engine=engine,
         tokenizer=policy.tokenizer,
         style=style,
         settings=PlaySettings(
-            temperature=sampling.temperature,
-            max_response_tokens=sampling.max_response_tokens,
-            **sampling.model_dump(include={"top_p", "top_k"}),
+            temperature=temperature,
+            max_response_tokens=config.sampling.max_response_tokens,
             max_live=config.engine.max_live,
             policy_digest=engine.policy_digest,
             tokenizer_digest=policy.tokenizer_digest,
             template_digest=style.digest,
         ),
-        make_env=lambda task: environment.make_env(config.rollouts.verbosity),
+        make_env=lambda task: environment.make_env(config.prompt.verbosity),
         env_workers=config.engine.env_workers,
     )

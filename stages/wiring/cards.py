@@ -32,7 +32,7 @@ def write_beside(start: Start, folder: Path, tokenizer: Any, card: ModelCard) ->
 
 def serve_folder(start: Start, folder: Path, tokenizer: Any) -> None:
     """Writes tokenizer, chat template and generation config beside exported weights."""
-    style = ENVIRONMENTS[start.config.tasks.environment].style(start.config.rollouts.style, tokenizer)
+    style = ENVIRONMENTS[start.config.tasks.environment].style(start.config.prompt.style, tokenizer)
     save_for_serving(tokenizer, folder, stop_token=style.stop_token, chat_template=style.template)
 
 
@@ -61,9 +61,9 @@ def actor_card(start: Start, folder: Path, *, credit: Credit, num_updates: int) 
             "groups that are one bare set": (
                 f"{chain['feedback_free_share']:g}, of {chain['feedback_free_draws']} rollouts"
             ),
-            "feedback between attempts": settings["rollouts.verbosity"],
-            "prompt style": settings["rollouts.style"],
-            "tokens of an episode": f"{actor['sampling']['max_response_tokens']} at most",
+            "feedback between attempts": settings["prompt"]["verbosity"],
+            "prompt style": settings["prompt"]["style"],
+            "tokens of an episode": f"{settings['sampling']['max_response_tokens']} at most",
         },
         "Training": {
             "credit": f"{actor['credit']}: {METHOD[actor['credit']]}",
@@ -77,7 +77,7 @@ def actor_card(start: Start, folder: Path, *, credit: Credit, num_updates: int) 
             "learning rate": f"{actor['learning_rate']:g} after {actor['warmup_updates']} updates of warm-up",
             "weight decay": actor["weight_decay"],
             "KL to the starting policy": credit.loss.kl,
-            "sampling": f"temperature {actor['sampling']['temperature']:g}, no token left out",
+            "sampling": "temperature 1, no token left out",
             "trainer": _trainer(settings["training"]),
             "engine": f"{settings['engine']['kind']}, {settings['engine']['dtype']}",
             "seed": settings["run"]["seed"],
@@ -106,7 +106,7 @@ def actor_card(start: Start, folder: Path, *, credit: Credit, num_updates: int) 
         tags=("v-dapo", "reinforcement-learning", environment),
         sections=sections,
         limits=tuple(limits),
-        stop_token=ENVIRONMENTS[environment].style(settings["rollouts.style"]).stop_token,
+        stop_token=ENVIRONMENTS[environment].style(settings["prompt"]["style"]).stop_token,
     )
 
 

@@ -17,7 +17,7 @@ def tokens_at_most(config: Config, continuations: int) -> int:
 
     A budget cuts off after the shard that spends it; where shards overlap nothing is cut off.
     """
-    labels, response = config.labels, config.rollouts.sampling.max_response_tokens
+    labels, response = config.labels, config.sampling.max_response_tokens
     if labels.max_tokens is None or config.engine.overlap_shards:
         return continuations * response
     of_states = labels.states_per_shard * labels.num_continuations

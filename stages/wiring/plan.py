@@ -78,7 +78,7 @@ def work_of(config: Config) -> list[Work]:
     levels = [level for level, share in config.tasks.level_shares.items() if share > 0]
     turns = ENVIRONMENTS[config.tasks.environment].max_turns(levels)
     rollouts = rollouts_of_chain(config.rollouts.chain, config.rollouts.num_tasks or config.tasks.num_train)
-    response = config.rollouts.sampling.max_response_tokens
+    response = config.sampling.max_response_tokens
     of_a_rollout = turns if config.labels.around_errors else min(turns, 1 + len(config.labels.anchors))
     states = config.labels.max_states or rollouts * of_a_rollout
     siblings = config.labels.sibling_sets * config.labels.sibling_size
@@ -111,13 +111,13 @@ def work_of(config: Config) -> list[Work]:
         Work(
             "actor",
             sampled,
-            sampled * actor.sampling.max_response_tokens,
-            trained * actor.sampling.max_response_tokens,
+            sampled * response,
+            trained * response,
         ),
         Work(
             "evaluation",
             evaluated * per_task,
-            evaluated * per_task * evaluation.sampling.max_response_tokens,
+            evaluated * per_task * response,
         ),
     ]
     if refreshes := num_refreshes(config):
@@ -195,7 +195,7 @@ def main(argv: Sequence[str]) -> int:
     policy = model_config(config)
     critic = critic_config(config, policy)
     context = min(
-        config.actor.sampling.max_response_tokens + config.actor.chain.max_feedback_tokens,
+        config.sampling.max_response_tokens + config.prompt.max_feedback_tokens,
         int(policy.max_position_embeddings),
     )
     shapes = {"policy": shape_of(policy), "critic": shape_of(critic)}

@@ -26,7 +26,13 @@ def contexts_of(settings: Actor) -> tuple[str, ...]:
 
 
 def check_made_for(
-    critic: FrozenCritic, settings: Actor, *, family: str, tokenizer_digest: str, label_policy_digest: str
+    critic: FrozenCritic,
+    settings: Actor,
+    *,
+    max_response_tokens: int,
+    family: str,
+    tokenizer_digest: str,
+    label_policy_digest: str,
 ) -> None:
     """Raises ArtifactError unless a critic was made for this policy and for how the actor trains it."""
     from critics.frozen.contract import REWARD, SPLITTER
@@ -35,10 +41,10 @@ def check_made_for(
     critic.check_matches(
         tokenizer_digest=tokenizer_digest,
         label_policy_digest=label_policy_digest,
-        temperature=settings.sampling.temperature,
-        top_p=1.0,  # the actor samples from the whole distribution
+        temperature=1.0,  # the actor samples from the whole distribution
+        top_p=1.0,
         top_k=-1,
-        max_response_tokens=settings.sampling.max_response_tokens,
+        max_response_tokens=max_response_tokens,
         gamma=credit.gamma if isinstance(credit, VDapo) else None,
         splitter=SPLITTER,
         reward=REWARD,

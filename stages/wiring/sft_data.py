@@ -46,7 +46,7 @@ def play_demonstrations(start: Start, train: list[Task], tokenizer: Any = None) 
     settings: Sft = start.config.sft
     environment = ENVIRONMENTS[start.config.tasks.environment]
     tasks = tasks_to_demonstrate(start, train)
-    style = environment.style(start.config.rollouts.style, tokenizer)
+    style = environment.style(start.config.prompt.style, tokenizer)
     demonstrations = []
     with start.progress(settings.num_demonstrations, "demonstrations") as advance:
         for i in range(settings.num_demonstrations):
@@ -59,7 +59,7 @@ def play_demonstrations(start: Start, train: list[Task], tokenizer: Any = None) 
                     shares=settings.shares,
                     guided_share=settings.guided_share,
                     noise=settings.noise,
-                    verbosity=start.config.rollouts.verbosity,
+                    verbosity=start.config.prompt.verbosity,
                     seed=seed_of(start.seed, "sft", i),
                     thoughts=settings.thoughts,
                 )

@@ -320,6 +320,7 @@ class Watch:
         check_made_for(
             critic,
             self._actor,
+            max_response_tokens=self._start.config.sampling.max_response_tokens,
             family=self._start.config.tasks.environment,
             tokenizer_digest=tokenizer_digest,
             label_policy_digest=policy_digest,

@@ -33,10 +33,10 @@ sft:
   batch_rows: 16
   learning_rate: 1.0e-2
   checkpoint_every: 32
+sampling: {max_response_tokens: 256}
+prompt: {max_feedback_tokens: 200}
 rollouts:
-  chain: {num_attempts: 2, draws: 1, feedback_free_share: 0.25, feedback_free_draws: 4,
-          max_feedback_tokens: 200}
-  sampling: &sampling {max_response_tokens: 256}
+  chain: {num_attempts: 2, draws: 1, feedback_free_share: 0.25, feedback_free_draws: 4}
   groups_per_shard: 6
 labels: {max_states: 24, num_continuations: 2, states_per_shard: 8}
 critic: {fit_share: 0.5, validate_share: 0.25, head_updates: 2, head_learning_rate: 1.0e-3,
@@ -44,11 +44,10 @@ critic: {fit_share: 0.5, validate_share: 0.25, head_updates: 2, head_learning_ra
 critic_report: {tasks_per_split: 4, draws: 2, num_continuations: 2, tasks_per_shard: 4, bootstrap: 100,
                 fit_tasks: 4, num_sample_rollouts: 2, sibling_sets: 4, sibling_size: 4, probe_rollouts: 8}
 actor: {num_iterations: 2, tasks_per_update: 4, updates_per_iteration: 2, max_refills: 1,
-        learning_rate: 3.0e-4, warmup_updates: 1, on_weak_critic: allow, sampling: *sampling,
-        chain: {num_attempts: 2, draws: 2, feedback_free_share: 0.5, feedback_free_draws: 4,
-                max_feedback_tokens: 200},
+        learning_rate: 3.0e-4, warmup_updates: 1, on_weak_critic: allow,
+        chain: {num_attempts: 2, draws: 2, feedback_free_share: 0.5, feedback_free_draws: 4},
         checkpoint_every: 1, evaluate_every: 1, evaluate_tasks: 4}
-evaluation: {draws: 1, num_attempts: 2, groups_per_shard: 16, bootstrap: 100, sampling: *sampling}
+evaluation: {draws: 1, num_attempts: 2, groups_per_shard: 16, bootstrap: 100}
 """
 
 

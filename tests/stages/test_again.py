@@ -121,9 +121,9 @@ def test_a_setting_that_an_input_was_made_with_must_be_the_same(
     chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
-    assert lab.start("labels", "rollouts.sampling.max_response_tokens=128") == 3
+    assert lab.start("labels", "sampling.max_response_tokens=128") == 3
     error = capsys.readouterr().err
-    assert "rollouts.sampling.max_response_tokens = 128, but rollouts was made with 256" in error
+    assert "sampling.max_response_tokens = 128, but rollouts was made with 256" in error
     assert lab.start("labels", "run.seed=1") == 3
     assert "run.seed = 1, but tasks was made with 0" in capsys.readouterr().err
     assert not (lab.run_dir / "labels" / "plan.json").exists()

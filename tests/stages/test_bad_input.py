@@ -49,13 +49,11 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(
         ("run.name=../elsewhere", "run.name"),
         ("labels.anchors=[0.5, 1.5]", "labels.anchors"),
         ("training.num_ranks=2", "needs training.backend = deepspeed"),
-        ("rollouts.sampling.top_p=0.9", "evaluation.sampling knows it"),
-        ("actor.sampling.top_k=50", "evaluation.sampling knows it"),
-        ("rollouts.sampling.temperature=0", "it is > 0 here"),
-        ("actor.sampling.temperature=0", "only 1 is allowed"),
+        ("rollouts.sampling.top_p=0.9", "sampled from its whole distribution at temperature 1"),
+        ("actor.sampling.max_response_tokens=9", "is sampling.max_response_tokens, for all stages"),
+        ("rollouts.style=full", "rollouts.style is prompt.style"),
         ("training.lora_rank=8", "needs a trained model to adapt"),
         ("training={lora_rank: 8, backend: deepspeed}", "needs training.backend = torch"),
-        ("evaluation.sampling.top_p=0", "evaluation.sampling.top_p"),
         ("engine.replicas=2", "need engine.kind = vllm"),
         ("sft.model.num_kv_heads=3", "num_heads = 2; must be a multiple of num_kv_heads = 3"),
     ],
@@ -480,7 +478,7 @@ def test_a_policy_that_never_succeeds_is_told_apart_from_a_broken_artifact(
     empty: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weak = ("sft.num_updates=1", "sft.num_demonstrations=4", "sft.batch_rows=4")
-    few = ("rollouts.num_tasks=4", "labels.max_states=4", "rollouts.sampling.max_response_tokens=32")
+    few = ("rollouts.num_tasks=4", "labels.max_states=4", "sampling.max_response_tokens=32")
     for stage, settings in {"tasks": (), "sft": weak, "rollouts": few}.items():
         assert empty.start(stage, *settings) == 0
     assert empty.start("labels", *few) == 4

@@ -16,13 +16,13 @@ from pipeline.models.policy import load_tokenizer
 PHONE = ENVIRONMENTS["phone"]
 STYLE = FullStyle(TOOLS)
 FULL = [
-    "rollouts.style=full",
+    "prompt.style=full",
     "sft.model.max_position=4096",
     "sft.num_demonstrations=32",
     "sft.num_updates=2",
     "sft.batch_rows=4",
-    "rollouts.sampling.max_response_tokens=1500",
-    "rollouts.chain.max_feedback_tokens=800",  # calls as JSON, in the tokens of a tiny tokenizer
+    "sampling.max_response_tokens=1500",
+    "prompt.max_feedback_tokens=800",  # calls as JSON, in the tokens of a tiny tokenizer
     "labels.max_states=12",
 ]
 SCRIPTED = [*FULL, "engine.kind=scripted"]
@@ -69,15 +69,15 @@ def test_another_style_than_the_policy_s_is_refused(
     full: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lab = full.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
-    assert lab.start("rollouts", *SCRIPTED, "rollouts.style=compact") == 3
-    assert "rollouts.style" in capsys.readouterr().err
+    assert lab.start("rollouts", *SCRIPTED, "prompt.style=compact") == 3
+    assert "prompt.style" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_a_chat_model_learns_the_full_style_and_plays_in_it(empty: Any, smollm2: Path) -> None:
     """SmolLM2-135M-Instruct with its own tokenizer, in bf16: from demonstrations to graded rollouts."""
     settings = [
-        "rollouts.style=full",
+        "prompt.style=full",
         f"sft.base={smollm2}",
         "sft.num_demonstrations=2",
         "sft.num_updates=4",
@@ -88,7 +88,7 @@ def test_a_chat_model_learns_the_full_style_and_plays_in_it(empty: Any, smollm2:
         "engine.max_live=4",
         "rollouts.num_tasks=2",
         "rollouts.chain.feedback_free_draws=2",
-        "rollouts.sampling.max_response_tokens=240",
+        "sampling.max_response_tokens=240",
     ]
     lab = empty
     for stage in ("tasks", "sft", "rollouts"):
@@ -119,7 +119,7 @@ def test_an_actor_is_exported_with_the_template_it_was_trained_in(full: Any, tmp
     from transformers import AutoTokenizer
 
     lab = full.copy(tmp_path / "lab", "tasks", "sft")
-    settings = ["actor.credit=grpo", "actor.num_iterations=1", "actor.sampling.max_response_tokens=48"]
+    settings = ["actor.credit=grpo", "actor.num_iterations=1", "sampling.max_response_tokens=48"]
     assert lab.start("actor", *FULL, *settings) == 0
     folder = lab.artifact("actor").path("actor")
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)

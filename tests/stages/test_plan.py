@@ -233,7 +233,7 @@ def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
 
 def test_a_budget_of_label_tokens_bounds_what_labels_sample() -> None:
     def tokens(*overrides: str) -> int:
-        config = load_config(Config, Path(DEMO), ["rollouts.sampling.max_response_tokens=100", *overrides])
+        config = load_config(Config, Path(DEMO), ["sampling.max_response_tokens=100", *overrides])
         found = {entry.stage: entry for entry in work_of(config)}
         return found["labels"].sampled_tokens
 

@@ -64,7 +64,7 @@ def test_a_row_that_the_replicas_have_no_room_for_is_refused_with_the_setting_th
 def test_the_longest_row_follows_from_the_budgets_unless_it_is_set() -> None:
     path = ROOT / "configs" / "phone-qwen3-0.6b-1gpu.yaml"
     assert load_config(Config, path, []).row_tokens == 1024 + 1024 + 1600
-    longer = ["evaluation.sampling.max_response_tokens=2000", "rollouts.chain.max_feedback_tokens=3000"]
+    longer = ["sampling.max_response_tokens=2000", "prompt.max_feedback_tokens=3000"]
     assert load_config(Config, path, longer).row_tokens == 1024 + 3000 + 2000
     assert load_config(Config, path, [*longer, "engine.max_length=9000"]).row_tokens == 9000
 
