@@ -21,10 +21,12 @@ from pipeline.artifacts.metrics import read_metrics
 from pipeline.artifacts.runner import Stage, Start, run_stage
 from pipeline.artifacts.signals import StopRequested
 from pipeline.credit import Credit, make_credit
+from pipeline.credit.batch import Batch, ValuesOf
 from pipeline.engines.gpu_sharing import Turns
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.ids import seed_of
 from pipeline.tables import ROLLOUTS, STEPS, VALUES, rollouts_from, rollouts_table, steps_table, values_table
+from pipeline.training.policy_update import engine_trainer_gap, logprob_gap, logprobs_of, update_rows
 from pipeline.types import Rollout, Task
 from stages.rollouts import play_chains
 from stages.settings import Actor, Config
@@ -39,7 +41,6 @@ from stages.wiring.build import (
 from stages.wiring.cards import actor_card, write_beside
 from stages.wiring.continuations import is_whole
 from stages.wiring.inputs import policy_of, tasks_of_split
-from stages.wiring.iteration import Batch, ValuesOf, logprob_gap, own_logprobs, probe, train_on
 from stages.wiring.preflight import check_installed, check_plays_weights
 from stages.wiring.refresh import refresh
 from stages.wiring.refusals import (
@@ -172,17 +173,17 @@ def credit_of(start: Start) -> tuple[Credit, dict[str, Any] | None]:
         Credit, and for v_dapo the stamp of its gate.
     """
     settings: Actor = start.config.actor
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {} if settings.kl_coefficient is None else {"kl": settings.kl_coefficient}
     stamp = None
     if settings.credit == "v_dapo":
         gate = json.loads(start.inputs["critic_report"].path("gate.json").read_text())
-        options = {
+        options |= {
             "alpha": settings.alpha if gate_allows(gate, settings) else 0.0,
             "lam": settings.lam,
             "adv_rmse": gate["adv_rmse"] or 0.0,
         }
         stamp = stamp_of(gate, settings)
-    return make_credit(settings.credit, kl=settings.kl_coefficient, **options), stamp
+    return make_credit(settings.credit, **options), stamp
 
 
 def make(start: Start) -> None:
@@ -205,6 +206,7 @@ def make(start: Start) -> None:
     if stamp is not None and (words := override_words(stamp)):
         start.say(words)
     from pipeline.models.policy import weights_digest
+    from pipeline.training.losses import policy_loss
 
     policy = policy_of(start)
     critic = None
@@ -279,7 +281,9 @@ def make(start: Start) -> None:
                     now = watch.credit(credit)
                 prompts = [player.prompt_of(task) for task in val[:NUM_PROBES]]
                 refuse_disagreement(
-                    probe(engine, trainer, prompts, player.stop_token_id), start.config, iteration
+                    engine_trainer_gap(engine, trainer, prompts, player.stop_token_id),
+                    start.config,
+                    iteration,
                 )
                 if rollouts is not None:
                     checked = [rollout for rollout in rollouts if not is_whole(rollout)]
@@ -300,9 +304,13 @@ def make(start: Start) -> None:
                 raise
             gap = logprob_gap(trainer, batch.rollouts[:16])
             refuse_disagreement(gap, start.config, iteration)
-            old_logprobs = own_logprobs(trainer, batch.trained_on) if computes_roughly(start.config) else None
-            for part in batch.parts(settings.updates_per_iteration, start.seed):
-                empty_running = 0 if part else empty_running + 1
+            updates = batch.updates(
+                settings.updates_per_iteration, max_uniform_share=now.max_uniform_share, seed=start.seed
+            )
+            trained_on = [r for update in updates for r in update.rollouts]
+            old_logprobs = logprobs_of(trainer, trained_on) if computes_roughly(start.config) else None
+            for update in updates:
+                empty_running = 0 if update.sets else empty_running + 1
                 if empty_running == MAX_EMPTY_UPDATES:
                     raise ArtifactError(
                         f"iteration {iteration}: {empty_running} updates running had nothing to train on: no "
@@ -310,16 +318,16 @@ def make(start: Start) -> None:
                         "tasks of another difficulty, a better starting policy, or more draws (actor.chain)",
                         code=ExitCode.QUALITY,
                     )
-                if part:
+                if update.sets:
                     failpoint("actor.update.before")
-                    metrics, credit_state = train_on(
-                        part,
+                    rows, metrics, credit_state = update_rows(
+                        update,
                         credit=now,
                         state=credit_state,
-                        trainer=trainer,
-                        reference=reference,
                         old_logprobs=old_logprobs,
+                        ref_logprobs=logprobs_of(reference, update.rollouts) if reference else None,
                     )
+                    metrics |= trainer.update(rows, policy_loss(now.loss))
                     failpoint("actor.update.after")
                     start.metrics({"iteration": iteration, "update": trainer.num_updates, **metrics})
                     if watch is not None:
@@ -359,7 +367,7 @@ def make(start: Start) -> None:
 
 STAGE = Stage(
     name="actor",
-    code_version=9,
+    code_version=10,
     inputs=lambda config: (
         ("tasks", "sft") + (("critic", "critic_report") if config.actor.credit == "v_dapo" else ())
     ),

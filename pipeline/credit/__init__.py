@@ -1,28 +1,30 @@
 """Who gets how much advantage: numpy on one rollout or one baseline set, no padding, no mask, no torch.
 
-A credit mode is a frozen dataclass whose defaults are the method. `CREDITS[name](**settings)` makes one.
+A credit mode is a frozen dataclass; `MODES` holds each as published, `make_credit` changes what a
+configuration says differently.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-
-from pipeline.credit.group import DecoupledClip, Grpo
+from pipeline.credit.group import DECOUPLED_CLIP, GRPO, GroupRelative
 from pipeline.credit.options import LossOptions
+from pipeline.credit.protocol import Credit
 from pipeline.credit.sets import CreditSet, SetKind, baseline_sets, credit_set
+from pipeline.credit.shaping import Overlong
 from pipeline.credit.v_dapo import VDapo
 
 __all__ = [
-    "CREDITS",
+    "DECOUPLED_CLIP",
+    "GRPO",
+    "MODES",
     "Credit",
     "CreditSet",
-    "DecoupledClip",
-    "Grpo",
+    "GroupRelative",
     "LossOptions",
+    "Overlong",
     "SetKind",
     "VDapo",
     "baseline_sets",
@@ -30,69 +32,40 @@ __all__ = [
     "make_credit",
 ]
 
-
-class Credit(Protocol):
-    """One way to assign credit; everything that tells algorithms apart is here."""
-
-    @property
-    def loss(self) -> LossOptions:
-        """What it asks of the loss."""
-        ...
-
-    @property
-    def needs_critic(self) -> bool:
-        """Whether sets must carry critic values."""
-        ...
-
-    @property
-    def dynamic_sampling(self) -> bool:
-        """Whether to sample on until enough sets are kept."""
-        ...
-
-    def initial_state(self) -> dict[str, float]:
-        """Returns what runs from update to update, before the first; JSON numbers, kept in checkpoints."""
-        ...
-
-    def keep(self, sets: Sequence[CreditSet]) -> list[bool]:
-        """Returns for each candidate set of an update whether it is trained on."""
-        ...
-
-    def credit(
-        self, sets: Sequence[CreditSet], state: dict[str, float]
-    ) -> tuple[list[np.ndarray], dict[str, float], dict[str, float]]:
-        """Returns [T_i] advantages of every rollout in order of the sets, metrics, and the next state."""
-        ...
-
-
-CREDITS: dict[str, type[Grpo] | type[DecoupledClip] | type[VDapo]] = {
-    "grpo": Grpo,
-    "decoupled_clip": DecoupledClip,
-    "v_dapo": VDapo,
+MODES: dict[str, GroupRelative | VDapo] = {
+    "grpo": GRPO,
+    "decoupled_clip": DECOUPLED_CLIP,
+    "v_dapo": VDapo(),
 }
 
 
-def make_credit(name: str, *, kl: float | None = None, **settings: Any) -> Credit:
-    """Returns the credit mode of that name; its defaults are the method, the arguments say what differs.
+def make_credit(mode: str, **options: Any) -> Credit:
+    """Returns a credit mode with plain values in place of some of its defaults.
 
     Args:
-        name: a key of `CREDITS`.
-        kl: coefficient of the KL to the reference policy; None keeps the mode's own.
-        settings: attributes of the mode. One that only other modes have (alpha for grpo) is not used, so
-            one configuration section serves all.
+        mode: a key of `MODES`.
+        options: attributes of the mode; those of `LossOptions` (clip_low, clip_high, dual_clip, kl,
+            aggregation, engine_weight_cap); overlong_factor (0 is off) and overlong_buffer_tokens.
 
     Raises:
-        ValueError: no mode has that name, or no mode has such a setting.
+        ValueError: no such mode, or one of the options is none of its own.
 
     Example:
-        >>> make_credit("decoupled_clip", kl=0.01, alpha=0.5).loss.kl
+        >>> make_credit("decoupled_clip", kl=0.01, overlong_factor=0).loss.kl
         0.01
     """
-    if name not in CREDITS:
-        raise ValueError(f"credit = {name!r}; modes are {', '.join(CREDITS)}")
-    known = {field.name for mode in CREDITS.values() for field in fields(mode)}
-    if unknown := settings.keys() - known:
-        raise ValueError(f"no credit mode has {sorted(unknown)}; settings are {', '.join(sorted(known))}")
-    mode = CREDITS[name]
-    own = {field.name for field in fields(mode)}
-    credit = mode(**{key: value for key, value in settings.items() if key in own})
-    return credit if kl is None else replace(credit, loss=replace(credit.loss, kl=kl))
+    if mode not in MODES:
+        raise ValueError(f"credit mode {mode!r}; modes are {', '.join(MODES)}")
+    credit = MODES[mode]
+    of_loss = {field.name for field in fields(LossOptions)}
+    of_overlong = {f"overlong_{field.name}": field.name for field in fields(Overlong)}
+    own = {field.name for field in fields(credit)} - {"loss", "overlong"}
+    known = own | of_loss | of_overlong.keys()
+    if unknown := options.keys() - known:
+        raise ValueError(f"{mode} has no {sorted(unknown)}; its options are {', '.join(sorted(known))}")
+    loss = replace(credit.loss, **{k: v for k, v in options.items() if k in of_loss})
+    shape = {of_overlong[k]: v for k, v in options.items() if k in of_overlong}
+    overlong = credit.overlong if not shape else replace(credit.overlong or Overlong(factor=0.0), **shape)
+    if overlong is not None and overlong.factor == 0:
+        overlong = None
+    return replace(credit, loss=loss, overlong=overlong, **{k: v for k, v in options.items() if k in own})

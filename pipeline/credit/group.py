@@ -1,4 +1,4 @@
-"""Credit between rollouts of one baseline set: grpo and decoupled_clip, and dynamic sampling's keep rule."""
+"""Credit between the rollouts of one baseline set: grpo and decoupled_clip."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 from pipeline.credit.options import LossOptions
 from pipeline.credit.sets import CreditSet
+from pipeline.credit.shaping import Overlong
 
 _EPSILON = 1e-6
-_GRPO_LOSS = LossOptions(clip_high=0.2, dual_clip=None, kl=1e-3, aggregation="rollout")
-_DECOUPLED_CLIP_LOSS = LossOptions()
+_LOSS, _OVERLONG = LossOptions(), Overlong()
 
 
 def group_advantages(rewards: np.ndarray) -> np.ndarray:
@@ -58,18 +58,6 @@ def leave_one_out_mean(numbers: np.ndarray) -> np.ndarray:
     return np.array([np.delete(numbers, i).mean() for i in range(others + 1)])
 
 
-def reward_varies(rewards: np.ndarray) -> bool:
-    """Returns dynamic sampling's keep rule: whether the *raw* rewards of a set differ at all.
-
-    Raw, because shaping makes every set vary and would keep sets without a signal (arXiv:2503.14476, eq. 11).
-
-    Example:
-        >>> reward_varies(np.array([1.0, 0.0, 0.0, 0.0])), reward_varies(np.array([1.0, 1.0]))
-        (True, False)
-    """
-    return bool(np.max(rewards) > np.min(rewards))
-
-
 def broadcast(advantages: np.ndarray, credit_set: CreditSet) -> list[np.ndarray]:
     """Returns G arrays [T_i]: every step carries its rollout's advantage."""
     return [np.full(steps, a) for a, steps in zip(advantages, credit_set.num_steps, strict=True)]
@@ -96,17 +84,24 @@ def rms(numbers: np.ndarray) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Grpo:
-    """Group-relative credit as published: no dynamic sampling, symmetric clip, mean per rollout, KL.
+class GroupRelative:
+    """Group-relative credit; the defaults are decoupled clip's, `GRPO` has its own.
 
     Attributes:
         loss: what it asks of the loss.
+        overlong: penalty of long rollouts, added to their rewards; None is none.
+        dynamic_sampling: trains on sets whose *raw* rewards differ and samples on until there are enough.
+            Raw, because shaping makes every set vary (eq. 11). Without it only sets of one are left out, and
+            those of equal rewards get advantage 0.
 
     Source:
-        Shao et al., arXiv:2402.03300, eq. 3 and section 4.1.2. KL 1e-3 is our start value.
+        Yu et al., arXiv:2503.14476 (Decoupled Clip and Dynamic sAmpling), eq. 8-13. Dual clip:
+        arXiv:1912.09729.
     """
 
-    loss: LossOptions = _GRPO_LOSS
+    loss: LossOptions = _LOSS
+    overlong: Overlong | None = _OVERLONG
+    dynamic_sampling: bool = True
 
     @property
     def needs_critic(self) -> bool:
@@ -114,17 +109,17 @@ class Grpo:
         return False
 
     @property
-    def dynamic_sampling(self) -> bool:
-        """False: uniform sets are trained on, with advantage 0."""
-        return False
+    def max_uniform_share(self) -> float:
+        """1: nothing is thinned."""
+        return 1.0
+
+    def trains_on(self, credit_set: CreditSet) -> bool:
+        """Returns whether the rewards differ; without dynamic sampling, whether there are two to compare."""
+        return credit_set.kind == "mixed" if self.dynamic_sampling else credit_set.kind != "single"
 
     def initial_state(self) -> dict[str, float]:
         """Returns an empty state: nothing runs from update to update."""
         return {}
-
-    def keep(self, sets: Sequence[CreditSet]) -> list[bool]:
-        """Returns which sets are trained on: all but sets of one."""
-        return [s.kind != "single" for s in sets]
 
     def credit(
         self, sets: Sequence[CreditSet], state: dict[str, float]
@@ -137,40 +132,11 @@ class Grpo:
         return steps, metrics, state
 
 
-@dataclass(frozen=True, slots=True)
-class DecoupledClip:
-    """Group-relative credit with clip-higher, token mean, dual clip and dynamic sampling.
-
-    Attributes:
-        loss: what it asks of the loss.
-
-    Source:
-        Yu et al., arXiv:2503.14476 (Decoupled Clip and Dynamic sAmpling), eq. 8-11. Dual clip:
-        arXiv:1912.09729.
-    """
-
-    loss: LossOptions = _DECOUPLED_CLIP_LOSS
-
-    @property
-    def needs_critic(self) -> bool:
-        """False."""
-        return False
-
-    @property
-    def dynamic_sampling(self) -> bool:
-        """True: sample on until enough sets are kept."""
-        return True
-
-    def initial_state(self) -> dict[str, float]:
-        """Returns an empty state: nothing runs from update to update."""
-        return {}
-
-    def keep(self, sets: Sequence[CreditSet]) -> list[bool]:
-        """Returns which sets are trained on: whole sets whose raw reward varies."""
-        return [reward_varies(s.rewards) for s in sets]
-
-    def credit(
-        self, sets: Sequence[CreditSet], state: dict[str, float]
-    ) -> tuple[list[np.ndarray], dict[str, float], dict[str, float]]:
-        """Returns [T_i] advantages of every rollout in order of the sets, metrics, and the next state."""
-        return Grpo().credit(sets, state)
+DECOUPLED_CLIP = GroupRelative()
+GRPO = GroupRelative(
+    loss=LossOptions(clip_high=0.2, dual_clip=None, kl=1e-3, aggregation="rollout"),
+    overlong=None,
+    dynamic_sampling=False,
+)
+"""Shao et al., arXiv:2402.03300, eq. 3 and section 4.1.2: symmetric clip, mean per rollout; KL 1e-3 is our
+start value."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,6 +12,7 @@ import numpy as np
 from pipeline.types import Rollout, VerifierStatus
 
 SetKind = Literal["mixed", "all_right", "all_wrong", "single"]
+UNIFORM: tuple[SetKind, ...] = ("all_right", "all_wrong")
 
 _SIGNS: dict[VerifierStatus, int] = {"ok": 1, "wrong": -1, "unknown": 0}
 
@@ -57,7 +59,7 @@ class CreditSet:
 
     @property
     def kind(self) -> SetKind:
-        """What the raw rewards look like; a graded set of equal rewards is right from .5 on."""
+        """What the raw rewards look like: mixed if any two differ; equal ones are right from .5 on."""
         if len(self.rewards) == 1:
             return "single"
         if self.rewards.max() > self.rewards.min():
@@ -68,6 +70,39 @@ class CreditSet:
     def shaping_or_zero(self) -> np.ndarray:
         """[G] P, zeros without shaping."""
         return np.zeros(len(self.rewards)) if self.shaping is None else np.asarray(self.shaping, np.float64)
+
+
+def thinned(kinds: Sequence[SetKind], order: Sequence[int], *, max_uniform_share: float) -> np.ndarray:
+    """Returns [S] how many sets each stands for: 0 where it is dropped, 1 or more where it is kept.
+
+    Of U sets of equal rewards the n first in a random order are kept and stand for U/n each, so that every
+    set counts 1 in expectation. Dropping by kind instead, failures for example, selects on outcomes, which
+    biases the gradient wherever such sets have an advantage.
+
+    Args:
+        kinds: [S] of an update's candidates.
+        order: [S] a random number of each, drawn without looking at the sets.
+        max_uniform_share: share of the kept sets that uniform ones may make up, in [0, 1]; one is always
+            kept, and all are if there is nothing else.
+
+    Source:
+        Horvitz and Thompson (1952).
+
+    Example:
+        >>> kinds = ["mixed", "all_wrong", "all_wrong", "mixed", "all_right", "all_wrong"]
+        >>> thinned(kinds, [8, 1, 5, 2, 3, 9], max_uniform_share=0.5)
+        array([1., 2., 0., 1., 2., 0.])
+    """
+    uniform = np.flatnonzero(np.isin(kinds, UNIFORM))
+    others = len(kinds) - len(uniform)
+    weights = np.ones(len(kinds))
+    if others and max_uniform_share < 1.0:
+        room = max(1, math.floor(max_uniform_share / (1.0 - max_uniform_share) * others + 1e-9))
+        if room < len(uniform):
+            weights[uniform] = 0.0
+            first = sorted(uniform, key=lambda i: order[i])[:room]
+            weights[first] = len(uniform) / room
+    return weights
 
 
 def baseline_sets(rollouts: Sequence[Rollout]) -> list[list[Rollout]]:

@@ -71,6 +71,40 @@ def gae(rewards: np.ndarray, values: np.ndarray, *, gamma: float, lam: float) ->
     return advantages
 
 
+def soft_threshold(numbers: np.ndarray, threshold: float) -> np.ndarray:
+    """Returns sign(a) * max(|a| - threshold, 0): a dead zone for differences the critic cannot tell apart.
+
+    Example:
+        >>> soft_threshold(np.array([-0.3, 0.05, 0.2]), 0.1)
+        array([-0.2,  0. ,  0.1])
+    """
+    numbers = np.asarray(numbers, np.float64)
+    return np.sign(numbers) * np.maximum(np.abs(numbers) - threshold, 0.0)
+
+
+def step_part(reward: float, values: np.ndarray, *, gamma: float, lam: float, adv_rmse: float) -> np.ndarray:
+    """Returns [T] A_i(lam) of one rollout; at lam = 0 with a dead zone, adv_rmse / 2, but for the last step.
+
+    adv_rmse is the critic's error on differences of two of its values. Sums of differences (lam > 0) carry
+    the outcome's noise, and the last difference has one end without error, so neither is thresholded.
+
+    Args:
+        reward: R.
+        values: [T] calibrated V(s_i), in the units of the reward.
+        gamma: per-step discount.
+        lam: trace decay per step.
+        adv_rmse: root mean square error of V(s_{i+1}) - V(s_i), from the gate.
+
+    Example:
+        >>> step_part(1.0, np.array([0.5, 0.6, 0.9]), gamma=1.0, lam=0.0, adv_rmse=0.3).round(2)
+        array([0.  , 0.15, 0.1 ])
+    """
+    advantages = gae(outcome_rewards(reward, len(values)), values, gamma=gamma, lam=lam)
+    if lam == 0:
+        advantages[:-1] = soft_threshold(advantages[:-1], adv_rmse / 2)
+    return advantages
+
+
 def lambda_returns(rewards: np.ndarray, values: np.ndarray, *, gamma: float, lam: float) -> np.ndarray:
     """Returns what V(s_i) should have been: y_i = r_i + gamma * ((1 - lam) V(s_{i+1}) + lam * y_{i+1}).
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from pipeline.credit.group import broadcast, group_advantages, leave_one_out_mean, rms, set_metrics
 from pipeline.credit.options import LossOptions
-from pipeline.credit.sets import CreditSet
-from pipeline.credit.step_advantages import gae, outcome_rewards
+from pipeline.credit.sets import UNIFORM, CreditSet
+from pipeline.credit.shaping import Overlong
+from pipeline.credit.step_advantages import step_part
 
 _LOSS = LossOptions(kl=1e-3)
 
@@ -53,17 +54,6 @@ def shrinkage_baseline(rewards: np.ndarray, start_values: np.ndarray) -> np.ndar
     return mean + weight * (start_values - mean)
 
 
-def soft_threshold(numbers: np.ndarray, threshold: float) -> np.ndarray:
-    """Returns sign(a) * max(|a| - threshold, 0): a dead zone for differences the critic cannot tell apart.
-
-    Example:
-        >>> soft_threshold(np.array([-0.3, 0.05, 0.2]), 0.1)
-        array([-0.2,  0. ,  0.1])
-    """
-    numbers = np.asarray(numbers, np.float64)
-    return np.sign(numbers) * np.maximum(np.abs(numbers) - threshold, 0.0)
-
-
 def all_wrong_gate(step_advantages: np.ndarray, signs: np.ndarray, *, gate: float) -> np.ndarray:
     """Returns [T] g of one rollout of an all-wrong set: `gate`, but 0 where the verifier disagrees.
 
@@ -97,22 +87,25 @@ def group_part(credit_set: CreditSet) -> np.ndarray:
 class VDapo:
     """Group advantage plus alpha times step advantage, each divided by its own running scale.
 
-    A_i = A_grp / max(sigma_grp, .05) + alpha * g * clip(soft(A_i(lam), tau) / max(sigma_step, .05), -3, 3).
-    The sigmas are root mean squares over *earlier* updates (EMA of the squares, decay .9; 1 at the first
-    update), so no advantage is scaled by itself. With exact values the step part leaves the expected
-    gradient's direction unchanged and lowers its variance; dead zone, clips, gates and critic error add bias.
+    A_i = A_grp / max(sigma_grp, .05) + alpha * g * clip(step_i / max(sigma_step, .05), -3, 3).
+    step_i is `step_part` at lam, in all-wrong sets at lam = 0: there A_i(lam) is the same failure at every
+    step, while V_{i+1} - V_i can tell the good steps from the error. The sigmas are root mean squares over
+    *earlier* updates (EMA of the squares, decay .9; 1 at the first update), so no advantage is scaled by
+    itself. With exact values the step part leaves the expected gradient's direction unchanged and lowers its
+    variance; dead zone, clips, gate and critic error add bias.
 
     Attributes:
         loss: what it asks of the loss; the KL keeps the actor where the critic was judged.
+        overlong: penalty of long rollouts in the group part; None is none.
         alpha: weight of the step part; 0 leaves the group part alone.
         lam: trace decay per step. At 1 both parts are one signal: use less, or `step_only`.
         gamma: per-step discount.
-        adv_rmse: the critic's error on advantages, from its gate; the dead zone tau is half of it.
+        adv_rmse: the critic's error on advantages, from its gate.
         step_clip: bound on a scaled step advantage.
         min_scale: floor of the sigmas.
         scale_decay: of the running scales, per update.
         wrong_gate: g in all-wrong sets; elsewhere g = 1.
-        max_wrong_share: of an update's sets, all-wrong ones may make up this share; later ones get g = 0.
+        max_uniform_share: see `sets.thinned`; 0 leaves out all sets of equal rewards, as decoupled clip does.
         baseline: "shrinkage"; "group_mean" is the set's own mean (decoupled clip's; sees its own outcome).
         scale: "running"; "group_std" divides by the set's standard deviation (decoupled clip's).
         step_only: drops the group part (ablation).
@@ -123,6 +116,7 @@ class VDapo:
     """
 
     loss: LossOptions = _LOSS
+    overlong: Overlong | None = None
     alpha: float = 0.5
     lam: float = 0.95
     gamma: float = 1.0
@@ -131,7 +125,7 @@ class VDapo:
     min_scale: float = 0.05
     scale_decay: float = 0.9
     wrong_gate: float = 0.5
-    max_wrong_share: float = 0.25
+    max_uniform_share: float = 0.5
     baseline: Literal["shrinkage", "group_mean"] = "shrinkage"
     scale: Literal["running", "group_std"] = "running"
     step_only: bool = False
@@ -141,8 +135,8 @@ class VDapo:
             raise ValueError(
                 f"alpha = {self.alpha}, adv_rmse = {self.adv_rmse}; both must be finite and >= 0"
             )
-        if not 0 <= self.max_wrong_share < 1:
-            raise ValueError(f"max_wrong_share = {self.max_wrong_share}; must be in [0, 1)")
+        if not 0 <= self.max_uniform_share <= 1:
+            raise ValueError(f"max_uniform_share = {self.max_uniform_share}; must be in [0, 1]")
 
     @property
     def needs_critic(self) -> bool:
@@ -151,31 +145,20 @@ class VDapo:
 
     @property
     def dynamic_sampling(self) -> bool:
-        """True: sample on until enough sets are kept."""
+        """True: sample on until enough tasks have a set whose rewards differ."""
+        return True
+
+    def trains_on(self, credit_set: CreditSet) -> bool:
+        """Returns whether a set has an advantage: not one of equal rewards without a critic's say in it."""
+        if credit_set.kind == "single":
+            return self.baseline == "shrinkage"
+        if credit_set.kind in UNIFORM:
+            return self.max_uniform_share > 0 and self.needs_critic
         return True
 
     def initial_state(self) -> dict[str, float]:
         """Returns the running scales before the first update; JSON numbers, kept in checkpoints."""
         return {"group_square": 0.0, "step_square": 0.0, "weight": 0.0}
-
-    def keep(self, sets: Sequence[CreditSet]) -> list[bool]:
-        """Returns which sets are trained on: mixed, all-right, single, and all-wrong up to their share.
-
-        Judged on raw rewards. Without a step part uniform sets say nothing, and only mixed ones are kept.
-        Call it on all of an update's candidates: the share is of the kept sets.
-        """
-        if self.alpha == 0:
-            return [s.kind == "mixed" or (s.kind == "single" and self.baseline == "shrinkage") for s in sets]
-        others = sum(s.kind != "all_wrong" for s in sets)
-        if self.baseline == "group_mean":
-            others -= sum(s.kind == "single" for s in sets)
-        room = math.floor(self.max_wrong_share * others / (1.0 - self.max_wrong_share) + 1e-9)
-        kept = []
-        for s in sets:
-            wrong = s.kind == "all_wrong"
-            kept.append(room > 0 if wrong else not (s.kind == "single" and self.baseline == "group_mean"))
-            room -= wrong
-        return kept
 
     def credit(
         self, sets: Sequence[CreditSet], state: dict[str, float]
@@ -190,53 +173,52 @@ class VDapo:
             ValueError: values are needed and missing, or the baseline is the mean of a set of one.
         """
         sigma_group, sigma_step = (self._sigma(state, part) for part in ("group", "step"))
-        groups = [self._group(s) for s in sets]
-        steps = [self._steps(s) for s in sets]
-        room = math.floor(self.max_wrong_share * len(sets) + 1e-9)
-
-        advantages: list[np.ndarray] = []
-        scaled_groups: list[np.ndarray] = []
-        scaled_steps: list[np.ndarray] = []
-        for s, group, soft in zip(sets, groups, steps, strict=True):
-            gate = 1.0
-            if s.kind == "all_wrong":
-                gate = self.wrong_gate if room > 0 else 0.0
-                room -= 1
-            scaled = group if self.scale == "group_std" else group / max(sigma_group, self.min_scale)
-            for part, step, signs in zip(broadcast(scaled, s), soft, s.signs, strict=True):
-                step = np.clip(step / max(sigma_step, self.min_scale), -self.step_clip, self.step_clip)
-                g = all_wrong_gate(step, signs, gate=gate) if s.kind == "all_wrong" else gate
-                scaled_groups.append(np.zeros_like(part) if self.step_only else part)
-                scaled_steps.append(self.alpha * g * step)
-                # The group part alone, bit for bit, when there is no step part.
-                advantages.append(scaled_groups[-1] + scaled_steps[-1] if self.alpha else scaled_groups[-1])
-
-        metrics = set_metrics(sets) | self._metrics(sets, groups, steps, scaled_groups, scaled_steps)
-        metrics |= {"alpha": self.alpha, "sigma/group": sigma_group, "sigma/step": sigma_step}
+        groups, steps = [self._group(s) for s in sets], [self._steps(s) for s in sets]
+        parts: list[tuple[list[np.ndarray], list[np.ndarray]]] = []
+        for s, group, of_set in zip(sets, groups, steps, strict=True):
+            scaled = broadcast(self._scaled(s, group, sigma_group), s)
+            weighed = [
+                self.alpha * self._bounded(s, step, signs, sigma_step)
+                for step, signs in zip(of_set, s.signs, strict=True)
+            ]
+            parts.append(([np.zeros_like(a) for a in scaled] if self.step_only else scaled, weighed))
+        # The group part alone, bit for bit, when there is no step part.
+        advantages = [a + b if self.alpha else a for part in parts for a, b in zip(*part, strict=True)]
+        metrics = set_metrics(sets) | self._metrics(sets, groups, steps, parts)
+        metrics |= {"alpha": self.alpha, "adv_rmse": self.adv_rmse}
+        metrics |= {"sigma/group": sigma_group, "sigma/step": sigma_step}
         return advantages, metrics, self._next_state(state, groups, steps)
 
     def _group(self, s: CreditSet) -> np.ndarray:
-        """Returns [G] group advantages, not yet divided by a running scale."""
+        """Returns [G] group advantages before they are scaled."""
+        if self.baseline == "shrinkage":
+            return group_part(s)
         total = s.rewards + s.shaping_or_zero
-        if self.baseline == "group_mean":
-            if len(total) < 2:
-                raise ValueError(
-                    "baseline group_mean needs at least 2 rollouts in a set; leave sets of one out"
-                )
-            return group_advantages(total) if self.scale == "group_std" else total - total.mean()
-        group = group_part(s)
-        if self.scale == "group_std" and len(total) > 1:
+        if len(total) < 2:
+            raise ValueError("baseline group_mean needs at least 2 rollouts in a set; leave sets of one out")
+        return total - total.mean()
+
+    def _scaled(self, s: CreditSet, group: np.ndarray, sigma: float) -> np.ndarray:
+        """Returns [G] group advantages, scaled; equal rewards have no standard deviation, so by sigma."""
+        total = s.rewards + s.shaping_or_zero
+        if self.scale == "group_std" and self.baseline == "group_mean":
+            return group_advantages(total)
+        if self.scale == "group_std" and s.kind == "mixed":
             return group / (total.std(ddof=1) + 1e-6)
-        return group
+        return group / max(sigma, self.min_scale)
+
+    def _bounded(self, s: CreditSet, step: np.ndarray, signs: np.ndarray, sigma: float) -> np.ndarray:
+        """Returns [T_i] step advantages, scaled, clipped and gated."""
+        step = np.clip(step / max(sigma, self.min_scale), -self.step_clip, self.step_clip)
+        return step * all_wrong_gate(step, signs, gate=self.wrong_gate) if s.kind == "all_wrong" else step
 
     def _steps(self, s: CreditSet) -> list[np.ndarray]:
-        """Returns G arrays [T_i]: soft-thresholded step advantages, zeros where no critic is needed."""
+        """Returns G arrays [T_i]: step advantages, zeros where no critic is needed."""
         if self.alpha == 0 and s.values is None:
             return [np.zeros(steps) for steps in s.num_steps]
+        lam = 0.0 if s.kind == "all_wrong" else self.lam
         return [
-            soft_threshold(
-                gae(outcome_rewards(reward, len(v)), v, gamma=self.gamma, lam=self.lam), self.adv_rmse / 2
-            )
+            step_part(reward, v, gamma=self.gamma, lam=lam, adv_rmse=self.adv_rmse)
             for reward, v in zip(s.rewards, _values(s), strict=True)
         ]
 
@@ -262,36 +244,30 @@ class VDapo:
         sets: Sequence[CreditSet],
         groups: list[np.ndarray],
         steps: list[list[np.ndarray]],
-        scaled_groups: list[np.ndarray],
-        scaled_steps: list[np.ndarray],
+        parts: list[tuple[list[np.ndarray], list[np.ndarray]]],
     ) -> dict[str, float]:
         """Returns size, zero share and clipped share of each part, by kind of set, and their correlation."""
-        if not sets:
-            return {}
         metrics: dict[str, float] = {}
-        ends = np.cumsum([len(s.rewards) for s in sets])
         for kind in sorted({s.kind for s in sets}):
             chosen = [k for k, s in enumerate(sets) if s.kind == kind]
             group = np.concatenate([groups[k] for k in chosen])
-            soft = np.concatenate([a for k in chosen for a in steps[k]])
-            used = np.concatenate(
-                [a for k in chosen for a in scaled_steps[ends[k] - len(groups[k]) : ends[k]]]
-            )
+            step = np.concatenate([a for k in chosen for a in steps[k]])
+            used = np.concatenate([a for k in chosen for a in parts[k][1]])
+            clipped, gated = np.abs(used) >= self.alpha * self.step_clip, (used == 0) & (step != 0)
             metrics |= {
                 f"group/{kind}/mean": float(group.mean()),
                 f"group/{kind}/rms": rms(group),
-                f"step/{kind}/mean": float(soft.mean()),
-                f"step/{kind}/rms": rms(soft),
-                f"step/{kind}/zero_share": float(np.mean(soft == 0)),
-                f"step/{kind}/clipped_share": float(np.mean(np.abs(used) >= self.alpha * self.step_clip))
-                if self.alpha
-                else 0.0,
-                f"step/{kind}/gated_share": float(np.mean((used == 0) & (soft != 0))) if self.alpha else 0.0,
+                f"step/{kind}/mean": float(step.mean()),
+                f"step/{kind}/rms": rms(step),
+                f"step/{kind}/zero_share": float(np.mean(step == 0)),
+                f"step/{kind}/clipped_share": float(np.mean(clipped)) if self.alpha else 0.0,
+                f"step/{kind}/gated_share": float(np.mean(gated)) if self.alpha else 0.0,
             }
-        group, step = np.concatenate(scaled_groups), np.concatenate(scaled_steps)
-        metrics["parts/step_to_group"] = rms(step) / rms(group) if rms(group) else 0.0
-        if group.std() > 0 and step.std() > 0:
-            metrics["parts/correlation"] = float(np.corrcoef(group, step)[0, 1])
+        if sets:
+            group, step = (np.concatenate([a for part in parts for a in part[i]]) for i in (0, 1))
+            metrics["parts/step_to_group"] = rms(step) / rms(group) if rms(group) else 0.0
+            if group.std() > 0 and step.std() > 0:
+                metrics["parts/correlation"] = float(np.corrcoef(group, step)[0, 1])
         return metrics
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pipeline.training import Loss
 
 _MAX_LOG_RATIO = 20.0
+_MAX_K3 = 10.0
 
 
 def clipped_policy_terms(
@@ -59,17 +60,22 @@ def clipped_policy_terms(
 
 
 def k3(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
-    """Returns each token's estimate of KL(actor || reference): exp(d) - d - 1 >= 0, d = ref - actor.
+    """Returns each token's estimate of KL(actor || reference), min(exp(d) - d - 1, 10), d = ref - actor.
+
+    Its mean over the actor's tokens is the divergence, but its gradient is that of KL(reference || actor).
+    The bound stops the gradient of tokens beyond it (d above 2.6 nats), whose gradient 1 - exp(d) would
+    outweigh the rest of an update: -22,025 at d = 10.
 
     Source:
-        Schulman, "Approximating KL divergence" (2020), k3; Shao et al., arXiv:2402.03300, eq. 4.
+        Schulman, "Approximating KL divergence" (2020), k3; Shao et al., arXiv:2402.03300, eq. 4. The bound is
+        verl's (`kl_penalty`, low_var_kl).
 
     Example:
-        >>> k3(torch.tensor([-1.0, -1.0]), torch.tensor([-1.0, -2.0]))
-        tensor([0.0000, 0.3679])
+        >>> k3(torch.tensor([-1.0, -1.0, -9.0]), torch.tensor([-1.0, -2.0, -1.0]))
+        tensor([ 0.0000,  0.3679, 10.0000])
     """
     difference = (ref_logprobs - logprobs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
-    return torch.exp(difference) - difference - 1.0
+    return (torch.exp(difference) - difference - 1.0).clamp(max=_MAX_K3)
 
 
 def policy_loss(options: LossOptions) -> Loss:

@@ -6,14 +6,13 @@ keeps a row's tokens from seeing another's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.credit.options import Aggregation
 from pipeline.training import TrainingRow
 from pipeline.types import Rollout
 
@@ -95,39 +94,38 @@ def micro_batches(rows: Sequence[TrainingRow], max_tokens: int) -> Iterator[Batc
 def policy_rows(
     rollouts: Sequence[Rollout],
     step_advantages: Sequence[np.ndarray],
-    *,
-    aggregation: Aggregation = "token",
+    token_weights: Sequence[float] | None = None,
+    columns: Mapping[str, Sequence[np.ndarray]] | None = None,
 ) -> list[TrainingRow]:
     """Returns the rows of one whole policy update: every trainable token carries its step's advantage.
 
-    Columns: `weight`, `advantages`, `engine_logprobs` (the behaviour policy's, as sampled) and
-    `old_logprobs`, at first the same; replace the latter by the trainer's own forward pass with
-    `with_column`, and add `ref_logprobs` so too.
+    Columns: `weight`, `advantages`, `engine_logprobs` (the behaviour policy's, as sampled), `old_logprobs`
+    (the same unless given), and those given.
 
     Args:
         rollouts: of the whole update, all ranks and micro-batches.
         step_advantages: [T_i] of each rollout, entry j for `rollout.steps[j]`.
-        aggregation: "token": weight = 1/(trainable tokens of the update); "rollout": 1/(trainable tokens of
-            the rollout)/(number of rollouts). Either way the weights sum to 1.
+        token_weights: of each trainable token of each rollout; None is 1 / trainable tokens of all.
+        columns: name -> [len(response)] numbers of each rollout.
 
     Raises:
         ValueError: lengths differ, or a rollout's steps do not tile its trainable tokens.
     """
     if len(rollouts) != len(step_advantages):
         raise ValueError(f"{len(rollouts)} rollouts but {len(step_advantages)} arrays of advantages")
-    total = sum(rollout.num_trainable_tokens for rollout in rollouts)
+    if token_weights is None:
+        token_weights = [1 / max(1, sum(r.num_trainable_tokens for r in rollouts))] * len(rollouts)
     rows = []
-    for rollout, advantages in zip(rollouts, step_advantages, strict=True):
-        mask = np.asarray(rollout.loss_mask, np.float64)
-        scale = total if aggregation == "token" else rollout.num_trainable_tokens * len(rollouts)
+    for i, rollout in enumerate(rollouts):
         logprobs = _on_response(rollout, rollout.logprobs)
-        columns = {
-            "weight": _on_response(rollout, mask / scale if scale else mask),
-            "advantages": _on_response(rollout, on_tokens(rollout, advantages)),
+        made = {
+            "weight": _on_response(rollout, np.asarray(rollout.loss_mask, np.float64) * token_weights[i]),
+            "advantages": _on_response(rollout, on_tokens(rollout, step_advantages[i])),
             "old_logprobs": logprobs,
             "engine_logprobs": logprobs,
         }
-        rows.append(TrainingRow(token_ids=_token_ids(rollout), columns=columns))
+        made |= {name: _on_response(rollout, arrays[i]) for name, arrays in (columns or {}).items()}
+        rows.append(TrainingRow(token_ids=_token_ids(rollout), columns=made))
     return rows
 
 
@@ -180,14 +178,6 @@ def sft_rows(
     return [
         TrainingRow(np.asarray(ids, np.int32), {"weight": (mask / total).astype(np.float32)})
         for ids, mask in zip(token_ids, masks, strict=True)
-    ]
-
-
-def with_column(rows: Sequence[TrainingRow], name: str, arrays: Sequence[np.ndarray]) -> list[TrainingRow]:
-    """Returns the rows with a column [T] each added or replaced."""
-    return [
-        replace(row, columns=row.columns | {name: np.asarray(array, np.float32)})
-        for row, array in zip(rows, arrays, strict=True)
     ]
 
 

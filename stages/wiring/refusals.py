@@ -37,7 +37,7 @@ def check_made_for(
     """Raises ArtifactError unless a critic was made for this policy and for how the actor trains it."""
     from critics.frozen.contract import REWARD, SPLITTER
 
-    credit = make_credit(settings.credit, kl=settings.kl_coefficient)
+    credit = make_credit(settings.credit)
     critic.check_matches(
         tokenizer_digest=tokenizer_digest,
         label_policy_digest=label_policy_digest,

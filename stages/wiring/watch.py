@@ -68,7 +68,8 @@ class Watch:
         self._clusters = {task.task_id: task.cluster for task in tasks}
         self.critic = critic
         # Without a KL term no update measures it, and the start's 0 would pass for the distance of all.
-        has_kl = make_credit(self._actor.credit, kl=self._actor.kl_coefficient).loss.kl > 0
+        kl = self._actor.kl_coefficient
+        has_kl = (make_credit(self._actor.credit).loss.kl if kl is None else kl) > 0
         self.state: dict[str, Any] = {
             "slope": 1.0,
             "shift": 0.0,

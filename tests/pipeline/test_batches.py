@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.training import TrainingRow
-from pipeline.training.rows import bins_of, micro_batches, on_tokens, policy_rows, sft_rows, with_column
+from pipeline.training.rows import bins_of, micro_batches, on_tokens, policy_rows, sft_rows
 from pipeline.types import Rollout, Step
 
 
@@ -36,6 +36,16 @@ def test_every_trainable_token_of_every_step_carries_that_steps_advantage() -> N
     assert row.columns.keys() == {"weight", "advantages", "old_logprobs", "engine_logprobs"}
 
 
+def test_given_columns_lie_on_the_response_and_replace_the_engine_s() -> None:
+    own = np.array([-0.5, -0.75, 0.0, -1.0])
+    [row] = policy_rows(
+        [rollout((1, 1, 0, 1), [(0, 2), (3, 4)])], [np.ones(2)], [0.25], {"old_logprobs": [own]}
+    )
+    np.testing.assert_array_equal(row.columns["old_logprobs"], [0, 0, *own])
+    np.testing.assert_array_equal(row.columns["engine_logprobs"], [0, 0, -0.25, -0.25, 0, -0.25])
+    np.testing.assert_array_equal(row.columns["weight"], [0, 0, 0.25, 0.25, 0, 0.25])
+
+
 def test_inserted_reply_tokens_change_no_trained_number() -> None:
     short = rollout((1, 1, 0, 1), [(0, 2), (3, 4)])
     long = rollout((1, 1, 0, 0, 0, 1, 0), [(0, 2), (5, 6)])
@@ -45,17 +55,6 @@ def test_inserted_reply_tokens_change_no_trained_number() -> None:
         at = row.columns["weight"] != 0
         trained.append({name: column[at].tolist() for name, column in row.columns.items()})
     assert trained[0] == trained[1]
-
-
-def test_token_weights_count_tokens_and_rollout_weights_count_rollouts() -> None:
-    rollouts = [rollout((1,), [(0, 1)]), rollout((1, 1, 1), [(0, 3)])]
-    advantages = [np.ones(1), np.ones(1)]
-    token, per_rollout = (
-        [row.columns["weight"].sum() for row in policy_rows(rollouts, advantages, aggregation=how)]
-        for how in ("token", "rollout")
-    )
-    np.testing.assert_allclose(token, [0.25, 0.75])
-    np.testing.assert_allclose(per_rollout, [0.5, 0.5])
 
 
 def test_steps_that_do_not_tile_the_trainable_tokens_are_refused() -> None:
@@ -121,10 +120,3 @@ def test_malformed_rows_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             list(micro_batches([good, bad], 100))
-
-
-def test_with_column_leaves_the_given_rows_alone() -> None:
-    [row] = rows_of([2])
-    [longer] = with_column([row], "old_logprobs", [np.array([0.0, -1.0])])
-    assert "old_logprobs" not in row.columns
-    assert longer.columns["old_logprobs"].dtype == np.float32

@@ -66,6 +66,23 @@ def test_k3_is_zero_at_equality_and_its_mean_is_the_divergence() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("difference", "value", "gradient"),
+    [
+        (1.0, math.e - 2.0, 1.0 - math.e),
+        (-3.0, math.exp(-3.0) + 2.0, 1.0 - math.exp(-3.0)),
+        # Without the bound: -19, -147, -2,980, -22,025, -442,412, against about 1 for a token with A = 1.
+        *((d, 10.0, 0.0) for d in (3.0, 5.0, 8.0, 10.0, 13.0, -12.0)),
+    ],
+)
+def test_k3_and_its_gradient_end_at_a_value_of_ten(difference: float, value: float, gradient: float) -> None:
+    logprob = torch.tensor([-20.0], dtype=torch.float64, requires_grad=True)
+    estimate = k3(logprob, logprob.detach() + difference)
+    estimate.sum().backward()
+    assert logprob.grad is not None
+    assert (estimate.item(), logprob.grad.item()) == pytest.approx((value, gradient))
+
+
 def test_policy_loss_weighs_tokens_kl_and_engine_gap() -> None:
     columns = batch(
         weight=[0.0, 0.5, 0.5],

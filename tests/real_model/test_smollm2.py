@@ -24,8 +24,8 @@ from pipeline.training import Trainer, TrainingRow
 from pipeline.training.deepspeed import DeepSpeedOptions, DeepSpeedTrainer
 from pipeline.training.deepspeed_config import read_deepspeed_config
 from pipeline.training.losses import policy_loss
+from pipeline.training.policy_update import engine_trainer_gap
 from pipeline.training.torch import TorchTrainer
-from stages.wiring.iteration import probe
 from stages.wiring.refusals import MAX_LOGPROB_GAP
 from tests.serving import assert_serves, served, vllm_serve
 
@@ -267,12 +267,12 @@ def test_new_weights_reach_the_engine_and_stale_ones_are_caught(
     prompts = [prompt_of(policy.tokenizer, few_shot(company)) for company, _, _ in TO_SOLVE]
     stop = policy.tokenizer.convert_tokens_to_ids(STOP)
     engine.load_weights(policy.model.state_dict(), policy.policy_digest)
-    assert probe(engine, trainer, prompts, stop) > MAX_LOGPROB_GAP[True]
+    assert engine_trainer_gap(engine, trainer, prompts, stop) > MAX_LOGPROB_GAP[True]
     weights = trainer.weights()
     digest = weights_digest(weights)
     engine.load_weights(weights, digest)
     assert engine.policy_digest == digest
-    assert probe(engine, trainer, prompts, stop) <= MAX_LOGPROB_GAP[True]
+    assert engine_trainer_gap(engine, trainer, prompts, stop) <= MAX_LOGPROB_GAP[True]
 
 
 @pytest.fixture(scope="module")

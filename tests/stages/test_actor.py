@@ -17,6 +17,7 @@ import pytest
 import stages.actor
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.config import load_config
+from pipeline.credit.batch import Batch, Update
 from pipeline.errors import ArtifactError
 from stages.settings import Actor, Chain, Config
 from stages.wiring.actor_page import actor_page, actor_report
@@ -219,7 +220,7 @@ def test_a_stop_keeps_every_finished_iteration(
 def test_updates_that_find_nothing_to_train_on_end_the_run(
     chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(stages.actor.Batch, "parts", lambda batch, num, seed: [[] for _ in range(num)])
+    monkeypatch.setattr(Batch, "updates", lambda batch, num, **_: [Update([], [], 0, 0)] * num)
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     assert lab.start("actor") == 4
     assert "3 updates running had nothing to train on" in capsys.readouterr().err
@@ -228,7 +229,7 @@ def test_updates_that_find_nothing_to_train_on_end_the_run(
 def test_updates_without_anything_to_train_on_are_counted_across_a_stop(
     chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(stages.actor.Batch, "parts", lambda batch, num, seed: [[] for _ in range(num)])
+    monkeypatch.setattr(Batch, "updates", lambda batch, num, **_: [Update([], [], 0, 0)] * num)
     collect = stages.actor.collect
 
     def asked_to_stop(start: Any, *arguments: Any) -> Any:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.credit import Grpo, VDapo
+from pipeline.credit import GRPO, VDapo
+from pipeline.credit.batch import Batch
 from pipeline.errors import ArtifactError
 from pipeline.ids import rollout_id
 from pipeline.types import Rollout, Step
 from stages.settings import Stops
-from stages.wiring.iteration import Batch
 from stages.wiring.safety_stops import reasons, refuse_unsafe
 
 
@@ -91,7 +91,7 @@ def iteration_of(i: int, success: float, pleased: float) -> tuple[dict[str, floa
     ]  # fmt: skip
     credit = VDapo()
     batch = Batch.of(rollouts, lambda rs: [np.linspace(0.5, 0.5 + pleased, T) for _ in rs], credit)
-    _, update, _ = credit.credit([s for _, s in batch.kept], credit.initial_state())
+    _, update, _ = credit.credit([s for _, s in batch.candidates], credit.initial_state())
     return {"iteration": i, **batch.metrics(), "val/first_try": success}, {"iteration": i, **update}
 
 
@@ -109,7 +109,7 @@ def test_a_critic_that_is_ever_more_pleased_while_success_falls_is_seen_to_rise(
 
 
 def test_without_a_critic_nothing_rises() -> None:
-    assert "critic/rise" not in Batch.of([], None, Grpo()).metrics()
+    assert "critic/rise" not in Batch.of([], None, GRPO).metrics()
 
 
 def test_limits_may_change_between_starts_of_one_actor() -> None:

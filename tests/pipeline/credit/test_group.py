@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.credit import CREDITS, CreditSet, DecoupledClip, Grpo, VDapo, make_credit
+from pipeline.credit import DECOUPLED_CLIP, GRPO, MODES, CreditSet, LossOptions, Overlong, VDapo, make_credit
 from pipeline.credit.group import group_advantages, leave_one_out_mean
-from pipeline.credit.shaping import overlong_soft
 from pipeline.credit.v_dapo import shrinkage_baseline
 
 
@@ -41,34 +40,35 @@ def test_own_number_never_enters_the_leave_one_out_mean(numbers: list[float], i:
     assert leave_one_out_mean(np.array(numbers))[i] == leave_one_out_mean(np.array(changed))[i]
 
 
-def test_group_with_one_success_in_four_is_kept_whole() -> None:
-    sets = [plain_set([1, 0, 0, 0]), plain_set([1, 1, 1]), plain_set([0, 0]), plain_set([1])]
-    assert DecoupledClip().keep(sets) == [True, False, False, False]
-    advantages, _, _ = DecoupledClip().credit(sets[:1], {})
+def test_a_set_with_one_success_is_trained_on_whole_and_graded_rewards_that_differ_are_mixed() -> None:
+    sets = [plain_set(r) for r in ([1, 0, 0, 0], [1, 1, 1], [0, 0], [1], [0.2, 0.3], [0.4, 0.4])]
+    assert [DECOUPLED_CLIP.trains_on(s) for s in sets] == [True, False, False, False, True, False]
+    assert [GRPO.trains_on(s) for s in sets] == [True, True, True, False, True, True]
+    advantages, _, _ = DECOUPLED_CLIP.credit(sets[:1], {})
     assert [len(a) for a in advantages] == [1, 2, 3, 1]
+    graded, _, _ = DECOUPLED_CLIP.credit([sets[4]], {})
+    np.testing.assert_allclose([a[0] for a in graded], [-(0.5**0.5), 0.5**0.5], rtol=1e-4)
 
 
 def test_dynamic_sampling_ignores_shaping() -> None:
     """Shaping makes every set vary: judged on it, sets without a signal would be kept."""
     sets = [plain_set([0, 0], [-0.5, 0.0]), plain_set([1, 0], [-1.0, 0.0])]  # the second is uniform after P
-    assert DecoupledClip().keep(sets) == [False, True]
-
-
-def test_grpo_leaves_out_sets_of_one_and_keeps_uniform_ones() -> None:
-    assert Grpo().keep([plain_set([1]), plain_set([0, 0]), plain_set([0, 1])]) == [False, True, True]
-    assert not Grpo().dynamic_sampling
-    assert Grpo().loss.aggregation == "rollout"
+    assert [DECOUPLED_CLIP.trains_on(s) for s in sets] == [False, True]
 
 
 def test_shaping_enters_the_group_advantage() -> None:
-    steps, _, _ = Grpo().credit([plain_set([1, 1], [0.0, -0.5])], {})
+    steps, _, _ = GRPO.credit([plain_set([1, 1], [0.0, -0.5])], {})
     assert steps[0][0] > 0 > steps[1][0]
 
 
 def test_overlong_penalty_is_zero_before_the_buffer_and_whole_at_the_budget() -> None:
     lengths = np.array([1, 16384, 18432, 20480, 30000])
-    penalty = overlong_soft(lengths, max_tokens=20480, buffer_tokens=4096)
-    np.testing.assert_allclose(penalty, [0, 0, -0.25, -0.5, -0.5])
+    for overlong in (Overlong(), Overlong(buffer_tokens=4096)):  # a fifth of the budget, as published
+        np.testing.assert_allclose(overlong(lengths, np.full(5, 20480)), [0, 0, -0.25, -0.5, -0.5])
+    # Published with rewards of +-1 and factor 1: twice ours, so group advantages are the same.
+    np.testing.assert_allclose(Overlong(factor=1.0)(lengths, np.full(5, 20480)), [0, 0, -0.5, -1, -1])
+    with pytest.raises(ValueError, match="more than a budget of 100"):
+        Overlong(buffer_tokens=200)(np.array([1]), np.array([100]))
 
 
 def test_baseline_shared_across_contexts_punishes_useful_failures() -> None:
@@ -107,14 +107,13 @@ def test_baseline_shared_with_a_later_round_of_the_same_context_biases_the_gradi
     assert apart == pytest.approx(0.21)
 
 
-def test_every_mode_is_made_by_name_with_the_method_as_default() -> None:
-    assert {name: make_credit(name) for name in CREDITS} == {
-        "grpo": Grpo(),
-        "decoupled_clip": DecoupledClip(),
-        "v_dapo": VDapo(),
-    }
-    assert make_credit("grpo", alpha=0.3, kl=0.0).loss.kl == 0.0
+def test_options_are_plain_values_and_those_of_another_mode_are_refused() -> None:
+    assert {name: make_credit(name) for name in MODES} == MODES
+    assert make_credit("grpo", kl=0.0, overlong_factor=0.5).overlong == Overlong()
+    assert make_credit("decoupled_clip", overlong_factor=0.0).overlong is None
+    made = make_credit("v_dapo", dual_clip=None, aggregation="rollout", lam=0.0, overlong_buffer_tokens=9)
+    assert made == VDapo(loss=LossOptions(dual_clip=None, kl=1e-3, aggregation="rollout"), lam=0.0)
     with pytest.raises(ValueError, match="modes are grpo, decoupled_clip, v_dapo"):
         make_credit("dapo")
-    with pytest.raises(ValueError, match="alhpa"):
-        make_credit("v_dapo", alhpa=1.0)
+    with pytest.raises(ValueError, match=r"grpo has no \['alpha'\]"):
+        make_credit("grpo", alpha=1.0)

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.credit import CreditSet, DecoupledClip, VDapo
-from pipeline.credit.step_advantages import gae, outcome_rewards
-from pipeline.credit.v_dapo import shrinkage_baseline, soft_threshold
+from pipeline.credit import DECOUPLED_CLIP, CreditSet, VDapo
+from pipeline.credit.step_advantages import gae, outcome_rewards, step_part
+from pipeline.credit.v_dapo import shrinkage_baseline
 
 
 def make_set(
@@ -39,7 +39,7 @@ def test_alpha_zero_over_group_mean_and_std_is_decoupled_clip_bit_for_bit() -> N
     ]
     shaped = [make_set([1, 0, 0.5], shaping=[-0.1, 0.0, -0.4]), make_set([1, 1], shaping=[0.0, -0.3])]
     reduced = run(VDapo(alpha=0.0, baseline="group_mean", scale="group_std"), *sets, *shaped)
-    plain, _, _ = DecoupledClip().credit([*sets, *shaped], {})
+    plain, _, _ = DECOUPLED_CLIP.credit([*sets, *shaped], {})
     assert [a.tobytes() for a in reduced] == [b.tobytes() for b in plain]
 
 
@@ -58,11 +58,38 @@ def test_changing_a_reward_leaves_the_rollouts_own_baseline_unchanged() -> None:
     assert not np.array_equal(ours[1:], other[1:])
 
 
-def test_soft_threshold_is_a_dead_zone_of_half_the_critics_error() -> None:
-    np.testing.assert_allclose(soft_threshold(np.array([-0.3, -0.1, 0.05, 0.4]), 0.1), [-0.2, 0, 0, 0.3])
-    mode = VDapo(adv_rmse=0.3, lam=0.0, step_only=True, alpha=1.0)
-    steps = run(mode, make_set([1.0], [[0.5, 0.6, 0.9]]))[0]
-    np.testing.assert_allclose(steps, [0.0, 0.15, 0.0], atol=1e-12)  # deltas .1, .3, .1; tau .15; sigma 1
+def test_the_dead_zone_is_for_differences_of_two_values_alone() -> None:
+    """Half the critic's error on these; a sum of them, or one that ends in R, has another error."""
+    values = [[0.5, 0.6, 0.9]]  # differences .1, .3, .1
+    at = {"adv_rmse": 0.3, "step_only": True, "alpha": 1.0}
+    np.testing.assert_allclose(run(VDapo(lam=0.0, **at), make_set([1.0], values))[0], [0.0, 0.15, 0.1])
+    np.testing.assert_allclose(run(VDapo(lam=0.5, **at), make_set([1.0], values))[0], [0.275, 0.35, 0.1])
+
+
+EXACT = [0.22 ** (1 - i / 4) for i in range(4)]
+"""V of an exact critic along 4 steps of equal risk that succeed together with .22."""
+
+
+@pytest.mark.parametrize(
+    ("lam", "advantages"), [(0.95, [-0.151, -0.265, -0.435, -0.685]), (0.0, [0.101, 0.148, 0.216, -0.685])]
+)
+def test_traces_blame_the_good_steps_of_a_failure_and_differences_credit_them(
+    lam: float, advantages: list[float]
+) -> None:
+    np.testing.assert_allclose(
+        step_part(0.0, np.array(EXACT), gamma=1, lam=lam, adv_rmse=0.0), advantages, atol=6e-4
+    )
+
+
+def test_in_all_wrong_sets_verified_steps_gain_and_the_located_error_loses_whatever_lam() -> None:
+    failed = make_set([0, 0], [EXACT, EXACT], [[1, 1, 1, -1], [0, -1, 1, -1]])
+    at = {"alpha": 1.0, "wrong_gate": 0.5, "step_only": True}
+    for lam in (0.95, 0.0):
+        first, second = run(VDapo(lam=lam, **at), failed)
+        np.testing.assert_allclose(first, np.array([0.101, 0.148, 0.216, -0.685]) / 2, atol=6e-4)
+        assert second[1] == 0  # the verifier objects
+    mixed = make_set([1, 0], [EXACT, EXACT])
+    assert run(VDapo(**at), mixed)[1][0] < 0  # elsewhere lam holds
 
 
 def test_both_parts_add_up_by_hand() -> None:
@@ -92,31 +119,34 @@ def test_scales_come_from_earlier_updates_and_survive_json() -> None:
     assert mode.credit([], later)[2] == later
 
 
-def test_a_wrong_set_moves_only_where_the_verifier_does_not_object() -> None:
-    values = [[0.5, 0.8, 0.4], [0.5, 0.8, 0.4]]  # deltas +.3, -.4, -.4
-    wrong = make_set([0, 0], values, [[1, 1, -1], [-1, 0, 0]])
-    mixed = make_set([1, 0])
-    mode = VDapo(alpha=1.0, lam=0.0, step_only=True)
-    steps = run(mode, wrong, mixed, mixed, mixed)
-    np.testing.assert_allclose(steps[0], [0.15, 0.0, -0.2])
-    np.testing.assert_allclose(steps[1], [0.0, -0.2, -0.2])
+def test_sets_of_equal_rewards_are_trained_on_wherever_they_have_an_advantage() -> None:
+    sets = [make_set(r) for r in ([0, 0], [1, 1], [1, 0], [1])]
+
+    def of(**options: Any) -> list[bool]:
+        return [VDapo(**options).trains_on(s) for s in sets]
+
+    assert of() == of(alpha=0.0) == [True] * 4  # A_grp = R - b is not 0 where the critic has a say in b
+    assert of(baseline="group_mean") == [True, True, True, False]
+    assert of(alpha=0.0, baseline="group_mean") == [False, False, True, False]
+    assert of(max_uniform_share=0.0) == [False, False, True, True]  # decoupled clip's rule
 
 
-def test_wrong_sets_are_at_most_a_quarter() -> None:
-    wrong, mixed, right, single = make_set([0, 0]), make_set([1, 0]), make_set([1, 1]), make_set([0])
-    sets = [wrong, wrong, mixed, wrong, right, single]
-    assert VDapo().keep(sets) == [True, False, True, False, True, True]
-    assert VDapo().keep([wrong] * 5) == [False] * 5
-    # Were a caller to train on more, those beyond the share get no step credit.
-    steps = run(VDapo(step_only=True, lam=0.0), wrong, wrong, mixed, mixed)
-    assert np.any(steps[0] != 0)
-    assert not np.any(np.concatenate(steps[2:4]))
+def test_equal_rewards_have_no_standard_deviation_to_be_divided_by() -> None:
+    state = {"group_square": 0.04, "step_square": 1.0, "weight": 1.0}
+    mode = VDapo(alpha=0.0, scale="group_std")
+    [wrong, _, right, _], _, _ = mode.credit([make_set([0, 0]), make_set([1, 0])], state)
+    b = shrinkage_baseline(np.zeros(2), np.full(2, 0.5))[0]
+    np.testing.assert_allclose(wrong, -b / 0.2)
+    c = shrinkage_baseline(np.array([1.0, 0.0]), np.full(2, 0.5))[0]
+    np.testing.assert_allclose(right, (1 - c) / 0.5**0.5, rtol=1e-5)
 
 
-def test_without_a_step_part_uniform_sets_are_not_kept() -> None:
-    sets = [make_set([0, 0]), make_set([1, 1]), make_set([1, 0]), make_set([1])]
-    assert VDapo(alpha=0.0).keep(sets) == [False, False, True, True]
-    assert VDapo(alpha=0.0, baseline="group_mean").keep(sets) == [False, False, True, False]
+def test_graded_rewards_are_compared_and_differenced_as_they_are() -> None:
+    graded = make_set([0.25, 0.75], [[0.5, 0.5], [0.5, 0.6]])
+    # Others' mean .75 and .25; pt = 7/12 and 5/12, s2 = 35/144 > 1/16, so b = V_0.
+    np.testing.assert_allclose(run(VDapo(alpha=0.0), graded)[0], -0.25)
+    steps = run(VDapo(alpha=1.0, lam=0.0, step_only=True), graded)
+    np.testing.assert_allclose(np.concatenate(steps), [0.0, -0.25, 0.1, 0.15])
 
 
 def test_the_critic_never_sees_shaping() -> None:
@@ -131,7 +161,9 @@ def test_the_critic_never_sees_shaping() -> None:
     )
 
 
-@pytest.mark.parametrize("settings", [{"alpha": -1.0}, {"adv_rmse": float("nan")}, {"max_wrong_share": 1.0}])
+@pytest.mark.parametrize(
+    "settings", [{"alpha": -1.0}, {"adv_rmse": float("nan")}, {"max_uniform_share": 1.5}]
+)
 def test_wrong_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         VDapo(**settings)

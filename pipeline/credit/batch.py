@@ -1,0 +1,158 @@
+"""An iteration's rollouts as baseline sets, and what each optimizer step trains on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+
+from pipeline.credit.options import Aggregation
+from pipeline.credit.protocol import Credit
+from pipeline.credit.sets import UNIFORM, CreditSet, SetKind, baseline_sets, credit_set, thinned
+from pipeline.ids import seed_of
+from pipeline.types import Rollout
+
+ScoredSet = tuple[list[Rollout], CreditSet]
+"""A baseline set, as rollouts and as credit sees it."""
+ValuesOf = Callable[[Sequence[Rollout]], list[np.ndarray]]
+"""Rollouts -> [T_i] calibrated critic values of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one optimizer step trains on.
+
+    Attributes:
+        sets: the kept ones.
+        set_weights: how many candidate sets each of them stands for, see `sets.thinned`.
+        num_tokens: trainable tokens of all candidates, dropped ones included: the loss is a mean over them.
+        num_rollouts: of all candidates.
+    """
+
+    sets: list[ScoredSet]
+    set_weights: list[float]
+    num_tokens: int
+    num_rollouts: int
+
+    @property
+    def rollouts(self) -> list[Rollout]:
+        """The rollouts of the kept sets, in their order."""
+        return [rollout for members, _ in self.sets for rollout in members]
+
+    def token_weights(self, aggregation: Aggregation) -> list[float]:
+        """Returns for each rollout the weight of each of its trainable tokens in the update's loss.
+
+        Without thinning they sum to 1 over the update's tokens; with it they do so in expectation.
+
+        Args:
+            aggregation: "token": set weight / tokens of all candidates; "rollout": set weight / (tokens of
+                the rollout * rollouts of all candidates).
+        """
+        return [
+            weight
+            / (self.num_tokens if aggregation == "token" else r.num_trainable_tokens * self.num_rollouts)
+            for (members, _), weight in zip(self.sets, self.set_weights, strict=True)
+            for r in members
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """An iteration's rollouts as baseline sets.
+
+    Attributes:
+        rollouts: everything that was sampled, surplus included.
+        values: rollout_id -> [T] calibrated critic values; None without a critic.
+        candidates: the sets that the credit mode can learn from.
+        left_out: kind -> number of the others.
+    """
+
+    rollouts: list[Rollout]
+    values: dict[str, np.ndarray] | None
+    candidates: list[ScoredSet]
+    left_out: Counter[SetKind]
+
+    @classmethod
+    def of(cls, rollouts: Iterable[Rollout], values_of: ValuesOf | None, credit: Credit) -> Batch:
+        """Returns these rollouts as `credit` sees them."""
+        rollouts = list(rollouts)
+        sets = baseline_sets(rollouts)
+        scored = [rollout for members in sets for rollout in members]
+        values = None
+        if values_of is not None:
+            values = {r.rollout_id: v for r, v in zip(scored, values_of(scored), strict=True)}
+        shaping = None
+        if credit.overlong is not None:
+            lengths = np.array([len(r.response_token_ids) for r in scored])  # as the budget counts them
+            penalties = credit.overlong(lengths, np.array([r.max_response_tokens for r in scored]))
+            shaping = {r.rollout_id: float(p) for r, p in zip(scored, penalties, strict=True)}
+        pairs = [(members, credit_set(members, values=values, shaping=shaping)) for members in sets]
+        candidates = [pair for pair in pairs if credit.trains_on(pair[1])]
+        left_out = Counter(s.kind for _, s in pairs if not credit.trains_on(s))
+        return cls(rollouts, values, candidates, left_out)
+
+    @property
+    def num_kept_tasks(self) -> int:
+        """Tasks that dynamic sampling counts: with a set whose rewards differ, or a usable set of one."""
+        return len({members[0].task_id for members, s in self.candidates if s.kind not in UNIFORM})
+
+    def updates(self, num: int, *, max_uniform_share: float, seed: int) -> list[Update]:
+        """Returns `num` updates of whole tasks, each thinned; tasks that count are spread evenly.
+
+        Args:
+            num: optimizer steps.
+            max_uniform_share: see `sets.thinned`.
+            seed: the order of tasks and sets follows from it.
+        """
+        counted = {members[0].task_id for members, s in self.candidates if s.kind not in UNIFORM}
+        tasks = {members[0].task_id for members, _ in self.candidates}
+        order = sorted(tasks, key=lambda task: (task not in counted, seed_of(seed, "part", task)))
+        place = {task: i % num for i, task in enumerate(order)}
+        found = []
+        for part in range(num):
+            sets = [pair for pair in self.candidates if place[pair[0][0].task_id] == part]
+            weights = thinned(
+                [s.kind for _, s in sets],
+                [seed_of(seed, "thinning", members[0].seed) for members, _ in sets],
+                max_uniform_share=max_uniform_share,
+            )
+            found.append(
+                Update(
+                    [pair for pair, weight in zip(sets, weights, strict=True) if weight],
+                    [float(weight) for weight in weights if weight],
+                    sum(r.num_trainable_tokens for members, _ in sets for r in members),
+                    sum(len(members) for members, _ in sets),
+                )
+            )
+        return found
+
+    def metrics(self) -> dict[str, float]:
+        """Returns what the iteration looks like, under the names that verl and TRL users know.
+
+        `critic/rise`, where there is a critic: mean of V_{T-1} - V_0 over graded rollouts, how much better it
+        thinks of them before their last step than at their start. No outcome is in it.
+        """
+        graded = [r for r in self.rollouts if r.reward is not None]
+        means: dict[str, list[float]] = {
+            "critic/rewards/mean": [float(r.reward or 0) for r in graded],
+            "rollouts/first_try": [float(r.reward or 0) for r in graded if not r.guided],
+            "rollouts/with_feedback": [float(r.reward or 0) for r in graded if r.guided],
+            "response_length/mean": [float(r.num_trainable_tokens) for r in graded] or [0.0],
+            "response_length/clip_ratio": [float(r.finish_reason == "max_tokens") for r in graded] or [0.0],
+            "steps/mean": [float(len(r.steps)) for r in graded] or [0.0],
+            "critic/rise": [float(V[-1] - V[0]) for V in (self.values or {}).values()],
+        }
+        kinds = Counter(s.kind for _, s in self.candidates)
+        return {
+            **{name: float(np.mean(numbers)) for name, numbers in means.items() if numbers},
+            "rollouts/ungraded": float(len(self.rollouts) - len(graded)),
+            "rollouts/count": float(len(self.rollouts)),
+            "rollouts/sampled_tokens": float(sum(r.num_trainable_tokens for r in self.rollouts)),
+            "sets/kept": float(len(self.candidates)),
+            "sets/kept_mixed": float(kinds["mixed"]),
+            "sets/kept_tasks": float(self.num_kept_tasks),
+            **{f"sets/left_out/{kind}": float(self.left_out[kind]) for kind in get_args(SetKind)},
+        }

@@ -1,0 +1,136 @@
+"""From rollouts to what an update trains on: what is left out, thinned, weighed and penalised."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pipeline.credit import DECOUPLED_CLIP, GRPO, Credit, Overlong, VDapo
+from pipeline.credit.batch import Batch, Update
+from pipeline.credit.sets import thinned
+from pipeline.ids import rollout_id
+from pipeline.types import Rollout, Step
+
+REWARDS = {"mixed": (1, 0), "right": (1, 1), "also right": (1, 1), "wrong": (0, 0), "one": (1,)}
+
+
+def rollouts_of(rewards: dict[str, tuple[int, ...]] = REWARDS, length: int = 1) -> list[Rollout]:
+    """One baseline set of each name, which is also its task."""
+    return [
+        Rollout(
+            rollout_id(name, 0, draw), name, name, 0, 0, draw, (), 0, False, "", (), (1,), (2,) * length,
+            (1,) * length, (0.0,) * length, 1.0, 1.0, -1, 64, 10 * i + draw, "p", "tok", "tpl", "ended",
+            float(reward), 0.0, "ok", (), "", "", (Step(0, 0, length, ""),),
+        )
+        for i, (name, of_set) in enumerate(rewards.items())
+        for draw, reward in enumerate(of_set)
+    ]  # fmt: skip
+
+
+def half(rollouts: object) -> list[np.ndarray]:
+    return [np.array([0.5])] * len(list(rollouts))  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("credit", "kept", "left_out"),
+    [
+        (GRPO, 4, {"single": 1}),
+        (DECOUPLED_CLIP, 1, {"single": 1, "all_right": 2, "all_wrong": 1}),
+        (VDapo(alpha=0.0, baseline="group_mean"), 1, {"single": 1, "all_right": 2, "all_wrong": 1}),
+        (VDapo(), 5, {}),
+    ],
+)
+def test_the_sets_that_a_mode_leaves_out_are_counted_by_kind(
+    credit: Credit, kept: int, left_out: dict[str, int]
+) -> None:
+    metrics = Batch.of(rollouts_of(), half if credit.needs_critic else None, credit).metrics()
+    counted = {n.removeprefix("sets/left_out/"): v for n, v in metrics.items() if "left_out" in n}
+    nothing = dict.fromkeys(("mixed", "all_right", "all_wrong", "single"), 0)
+    assert counted == nothing | left_out
+    assert metrics["sets/kept"] == kept == len(REWARDS) - sum(left_out.values())
+
+
+def test_refills_count_tasks_whose_rewards_differ_in_every_mode() -> None:
+    """Sets of equal rewards are trained on by the way; counted, they would end the sampling earlier."""
+    mixed = rollouts_of({k: v for k, v in REWARDS.items() if k != "one"})
+    assert Batch.of(mixed, half, VDapo()).num_kept_tasks == 1
+    assert Batch.of(mixed, None, DECOUPLED_CLIP).num_kept_tasks == 1
+
+
+def test_thinning_leaves_the_expected_weight_of_every_set_as_it_was() -> None:
+    kinds = ["mixed", "all_wrong", "all_right", "all_wrong", "single", "all_wrong", "all_wrong"]
+    every = [
+        thinned(kinds, order, max_uniform_share=0.5)  # type: ignore[arg-type]
+        for order in itertools.permutations(range(len(kinds)))
+    ]
+    np.testing.assert_allclose(np.mean(every, axis=0), 1.0, rtol=1e-12)
+    assert {(np.count_nonzero(w), w.sum()) for w in every} == {(4, 7.0)}  # 2 others, so 2 of 5
+    alone = thinned(["all_wrong"] * 3, range(3), max_uniform_share=0.1)
+    np.testing.assert_array_equal(alone, 1.0)  # there is nothing else to train on
+
+
+def test_the_expected_gradient_weight_of_every_token_is_that_of_the_whole_update() -> None:
+    """Over the draws, token weights average to 1 / tokens of all candidates, kept or dropped."""
+    rewards = {"a": (1, 0), "b": (0, 0, 0), "c": (1, 1), "d": (0, 0)}
+    summed: dict[str, float] = defaultdict(float)
+    num = 500
+    for seed in range(num):
+        [update] = Batch.of(rollouts_of(rewards, 3), half, VDapo()).updates(
+            1, max_uniform_share=0.5, seed=seed
+        )
+        weights = update.token_weights("token")
+        assert update.num_tokens == 27
+        assert len(update.sets) == 2
+        for r, weight in zip(update.rollouts, weights, strict=True):
+            summed[r.rollout_id] += weight / num
+    assert len(summed) == 9
+    np.testing.assert_allclose(list(summed.values()), 1 / 27, rtol=0.2)
+
+
+def test_token_weights_count_tokens_and_rollout_weights_count_rollouts() -> None:
+    short, long = rollouts_of({"a": (1, 0)}, 1)[0], rollouts_of({"a": (1, 0)}, 3)[1]
+    batch = Batch.of([short, long], None, DECOUPLED_CLIP)
+    [update] = batch.updates(1, max_uniform_share=1.0, seed=0)
+    assert update.token_weights("token") == [1 / 4, 1 / 4]
+    assert update.token_weights("rollout") == [1 / 2, 1 / 6]
+
+
+def test_tasks_whose_rewards_differ_are_spread_evenly_over_the_updates() -> None:
+    rewards = {f"m{i}": (1, 0) for i in range(6)} | {f"w{i}": (0, 0) for i in range(20)}
+    batch = Batch.of(rollouts_of(rewards), half, VDapo())
+
+    def mixed(update: Update) -> int:
+        return sum(s.kind == "mixed" for _, s in update.sets)
+
+    for seed in range(5):
+        updates = batch.updates(3, max_uniform_share=0.5, seed=seed)
+        assert [mixed(update) for update in updates] == [2, 2, 2]
+        assert [len(update.sets) for update in updates] == [4, 4, 4]
+        assert sum(update.num_rollouts for update in updates) == 52
+
+
+def test_long_rollouts_are_penalised_by_the_published_formula_where_the_mode_asks_for_it() -> None:
+    """L_max 64, a buffer of 12: P is -.5 at 64 tokens, -.25 at 58; rewards 1, 1, 0 become .5, .75, 0."""
+    made = rollouts_of({"a": (1, 1, 0)}, 1)
+    lengths = (64, 58, 10)
+    rollouts = [
+        replace(r, response_token_ids=(2,) * n, loss_mask=(1,) * n, logprobs=(0.0,) * n,
+                steps=(Step(0, 0, n, ""),))
+        for r, n in zip(made, lengths, strict=True)
+    ]  # fmt: skip
+    [update] = Batch.of(rollouts, None, DECOUPLED_CLIP).updates(1, max_uniform_share=1.0, seed=0)
+    advantages, metrics, _ = DECOUPLED_CLIP.credit([s for _, s in update.sets], {})
+    shaped = np.array([0.5, 0.75, 0.0])
+    expected = (shaped - shaped.mean()) / (shaped.std(ddof=1) + 1e-6)
+    np.testing.assert_allclose([a[0] for a in advantages], expected, rtol=1e-12)
+    assert metrics["shaping/mean"] == pytest.approx(-0.25)
+    plain = replace(DECOUPLED_CLIP, overlong=None)
+    [(_, unshaped)] = Batch.of(rollouts, None, plain).candidates
+    assert unshaped.shaping is None
+    wide = replace(DECOUPLED_CLIP, overlong=Overlong(factor=1.0, buffer_tokens=64))
+    [(_, s)] = Batch.of(rollouts, None, wide).candidates
+    np.testing.assert_allclose(s.shaping_or_zero, [-1.0, -58 / 64, -10 / 64])
