@@ -111,6 +111,7 @@ INSIDE = {
     *BACKENDS,
     "env.adapters.gymnasium",
     "env.adapters.verl",
+    "pipeline.planner.activations",
     "pipeline.training.attention",
     "pipeline.engines.sampling",
     "pipeline.training.logprobs",

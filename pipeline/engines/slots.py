@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from pipeline.ragged import padding
+
 ATTENTION_NAME = "vdapo_slots"
 _ROUND = 32  # lengths are rounded up to this, so that shapes repeat and memory is reused
 _CHUNK_SLACK = 1.3  # a prefill group's longest chunk is at most this times its shortest, plus _CHUNK_EXTRA
@@ -250,11 +252,8 @@ def _make_group(
         inside = torch.from_numpy(slots) if len(slots) < prefix else None
     else:
         seen = cached[:, None] + np.minimum(np.arange(longest)[None], chunk[:, None] - 1)
-        if int(chunk.min()) < longest:
-            place = np.arange(longest)[None]
-            firsts = (np.cumsum(chunk) - chunk)[:, None]
-            pad = torch.from_numpy((firsts + np.minimum(place, chunk[:, None] - 1)).reshape(-1))
-            unpad = torch.from_numpy(np.flatnonzero((place < chunk[:, None]).reshape(-1)))
+        if (padded := padding(chunk)) is not None:
+            pad, unpad = (torch.from_numpy(places) for places in padded)
     sees = torch.arange(length)[None, None] <= torch.from_numpy(seen)[:, :, None]
     bias = torch.zeros(sees.shape).masked_fill_(~sees, float("-inf"))
     return _Group(

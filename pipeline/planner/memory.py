@@ -1,15 +1,12 @@
-"""Memory, disk and least time of a job on given hardware, before any of it is taken.
+"""Memory of a job on given hardware, before any of it is taken.
 
-What a forward pass keeps for the backward pass is not modelled but counted: one and two layers of the real
-model run on fake tensors, which have shapes and no memory. The rest is arithmetic on parameters.
+What a forward pass holds is counted on fake tensors (`activations.py`). The rest is arithmetic.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal
 
 GIB = 2**30
@@ -52,28 +49,11 @@ class Shape:
 
 def shape_of(config: Any) -> Shape:
     """Returns the sizes of the model that a transformers configuration describes; takes no memory."""
-    return _shape_of(_as_json(config))
-
-
-def _as_json(config: Any) -> str:
-    return json.dumps(config.to_dict(), sort_keys=True, default=str)
-
-
-def _from_json(config_json: str) -> Any:
-    from transformers import AutoConfig
-
-    content = json.loads(config_json)
-    return AutoConfig.for_model(content.pop("model_type"), **content)
-
-
-@cache
-def _shape_of(config_json: str) -> Shape:
     import torch
-    from transformers import AutoModelForCausalLM
 
-    config = _from_json(config_json)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+    from pipeline.planner.activations import on_meta
+
+    model = on_meta(config)
     linear = [module.weight.numel() for module in model.modules() if isinstance(module, torch.nn.Linear)]
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return Shape(
@@ -89,6 +69,26 @@ def _shape_of(config_json: str) -> Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Forward:
+    """One forward pass of a decoder.
+
+    Attributes:
+        tokens: of the pass.
+        row_tokens: of each row in it, at most `tokens`.
+        half_weights: bf16 weights.
+        half_products: bf16 products of fp32 weights, under autocast.
+        on_gpu: with a GPU's attention kernels: none pads in half precision, the one for fp32 wants keys and
+            values for every query head.
+    """
+
+    tokens: int
+    row_tokens: int
+    half_weights: bool = False
+    half_products: bool = False
+    on_gpu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Training:
     """How a model is trained.
 
@@ -98,6 +98,7 @@ class Training:
         num_ranks: processes, one GPU each.
         half_weights: bf16 weights with an fp32 master copy (DeepSpeed's bf16), not fp32 weights.
         half_products: bf16 products under autocast.
+        on_gpu: whether it runs there, with other attention kernels.
         offload: whether master copy and moments lie in host memory.
         micro_batch_tokens: of one forward pass.
         row_tokens: of one row in it.
@@ -112,6 +113,7 @@ class Training:
     num_ranks: int = 1
     half_weights: bool = False
     half_products: bool = False
+    on_gpu: bool = False
     offload: bool = False
     micro_batch_tokens: int = 16384
     row_tokens: int = 2048
@@ -119,6 +121,14 @@ class Training:
     recompute: bool = False
     buffer_bytes: int = 0
     trained: int | None = None
+
+    @property
+    def forward(self) -> Forward:
+        """One of its forward passes."""
+        row_tokens = min(self.row_tokens, self.micro_batch_tokens)
+        return Forward(
+            self.micro_batch_tokens, row_tokens, self.half_weights, self.half_products, self.on_gpu
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +162,7 @@ def training_phase(
         how: backend, sharding, batch.
         head: a critic has no vocabulary to project on.
     """
+    from pipeline.planner.activations import kept_bytes
     from pipeline.training.logprobs import TILE_ENTRIES
 
     shape = shape_of(config)
@@ -171,7 +182,7 @@ def training_phase(
         parts["optimizer"] = optimizer
     if how.buffer_bytes:
         parts["communication"] = how.buffer_bytes
-    per_layer, rest = saved_bytes(config, how)
+    per_layer, rest = kept_bytes(config, how.forward)
     element = 2 if how.half_weights or how.half_products else 4
     if how.recompute:
         parts["activations"] = (
@@ -193,14 +204,10 @@ def training_phase(
 
 def adapter_parameters(config: Any, rank: int) -> int:
     """Returns how many parameters LoRA adapters of a rank have."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
+    from pipeline.planner.activations import on_meta
     from pipeline.training.lora import TARGETS
 
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    adapted = [m for name, m in model.named_modules() if name.rpartition(".")[2] in TARGETS]
+    adapted = [m for name, m in on_meta(config).named_modules() if name.rpartition(".")[2] in TARGETS]
     return sum(rank * (layer.in_features + layer.out_features) for layer in adapted)
 
 
@@ -215,80 +222,10 @@ def standing_bytes(update: Phase) -> int:
 
 def scoring_phase(name: str, config: Any, how: Training) -> Phase:
     """Returns what a pass without gradient takes: whole weights, and one layer at work."""
-    shape = shape_of(config)
-    element = 2 if how.half_weights else 4
-    per_layer, _ = saved_bytes(config, how)
-    return Phase(
-        name,
-        {
-            "weights": element * shape.parameters,
-            "activations": per_layer + 2 * how.micro_batch_tokens * shape.width * element,
-        },
-        {},
-    )
+    from pipeline.planner.activations import scoring_bytes
 
-
-def saved_bytes(config: Any, how: Training) -> tuple[int, int]:
-    """Returns the bytes that a forward pass keeps for each layer, and besides them.
-
-    One and two layers of the model run on fake tensors; the difference is a layer's.
-    """
-    batch = (how.micro_batch_tokens, how.row_tokens, how.half_weights, how.half_products)
-    return _saved_bytes(_as_json(config), *batch)
-
-
-@cache
-def _saved_bytes(
-    config_json: str, tokens: int, row_tokens: int, half_weights: bool, half_products: bool
-) -> tuple[int, int]:
-    config = _from_json(config_json)
-    how = Training(
-        micro_batch_tokens=tokens,
-        row_tokens=row_tokens,
-        half_weights=half_weights,
-        half_products=half_products,
-    )
-    one, two = (_saved_by(config, how, layers) for layers in (1, 2))
-    return two - one, 2 * one - two
-
-
-def _saved_by(config: Any, how: Training, layers: int) -> int:
-    import copy
-
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from transformers import AutoModelForCausalLM
-
-    from pipeline.training.attention import ATTENTION_NAME, Packing, run_packed
-
-    config = copy.deepcopy(config)
-    config.num_hidden_layers = layers
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[:layers]
-    rows = max(1, how.micro_batch_tokens // how.row_tokens)
-    lengths = (min(how.row_tokens, how.micro_batch_tokens),) * rows
-    saved: dict[int, tuple[Any, int]] = {}
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        dtype = torch.bfloat16 if how.half_weights else torch.float32
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-        model.set_attn_implementation(ATTENTION_NAME)
-        own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
-
-        def keep(tensor: torch.Tensor) -> torch.Tensor:
-            storage = tensor.untyped_storage()
-            if storage._cdata not in own:
-                saved[storage._cdata] = (storage, storage.nbytes())  # held, so that no address comes twice
-            return tensor
-
-        with (
-            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-            torch.autocast("cpu", torch.bfloat16, enabled=how.half_products),
-        ):
-            hidden = run_packed(
-                model.base_model, torch.zeros(sum(lengths), dtype=torch.long), Packing(lengths)
-            )
-        final = hidden.untyped_storage()
-        return sum(size for _, size in saved.values()) + (final.nbytes() if final._cdata not in saved else 0)
+    weights = (2 if how.half_weights else 4) * shape_of(config).parameters
+    return Phase(name, {"weights": weights, "activations": scoring_bytes(config, how.forward)}, {})
 
 
 @dataclass(frozen=True, slots=True)

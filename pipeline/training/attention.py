@@ -2,7 +2,8 @@
 
 A packed model sees a flat list of N tokens of many rows, with positions that restart at each row. Only
 attention has to know where rows end. On a GPU in half precision that is torch's variable-length kernel;
-elsewhere rows of similar lengths attend in groups, padded to the longest of their group.
+elsewhere rows of similar lengths attend in groups, padded to the longest of their group. No kernel used
+holds a row's T x T scores.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from transformers import AttentionInterface, AttentionMaskInterface
+
+from pipeline.ragged import padding
 
 ATTENTION_NAME = "vdapo_packed"
 _SLACK = 1.25  # a group's longest row is at most this times its shortest, plus _EXTRA
@@ -41,18 +45,17 @@ class _Group:
     unpad: torch.Tensor | None
 
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float, repeat_heads: bool
     ) -> torch.Tensor:
         """Returns [stop - start, heads, head_dim] for flat [N, heads, head_dim]."""
+        heads = query.shape[1]
+        query, key, value = (self._padded(tensor) for tensor in (query, key, value))
+        if repeat_heads:
+            key, value = (tensor.repeat_interleave(heads // tensor.shape[1], 1) for tensor in (key, value))
         mixed = F.scaled_dot_product_attention(
-            self._padded(query),
-            self._padded(key),
-            self._padded(value),
-            is_causal=True,
-            scale=scaling,
-            enable_gqa=True,
+            query, key, value, is_causal=True, scale=scaling, enable_gqa=key.shape[1] < heads
         )
-        flat = mixed.transpose(1, 2).reshape(self.rows * self.longest, *query.shape[1:])
+        flat = mixed.transpose(1, 2).reshape(self.rows * self.longest, heads, query.shape[-1])
         return flat if self.unpad is None else take_rows(flat, self.unpad)
 
     def _padded(self, flat: torch.Tensor) -> torch.Tensor:
@@ -101,21 +104,37 @@ class Packing:
     Attributes:
         lengths: tokens of each row; groups are fewest when they are sorted.
         positions: [N] place of each token in its row.
+
+    Args:
+        lengths: tokens of each row, >= 1.
+        device: of the tokens.
+        repeat_heads: copy keys and values for every query head; None does so off the CPU. A GPU's
+            memory-efficient kernel, its only one for fp32, needs that: torch would take whole T x T matrices.
     """
 
-    def __init__(self, lengths: Sequence[int], device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        device: torch.device | str = "cpu",
+        *,
+        repeat_heads: bool | None = None,
+    ) -> None:
         if not lengths or min(lengths) < 1:
             raise ValueError(f"lengths = {list(lengths)[:8]}; rows have at least one token, and there is one")
         self.lengths = tuple(lengths)
         self.positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
         self._ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
         self._groups: list[_Group] | None = None  # made when first needed: a GPU kernel needs none
+        self._repeat_heads = torch.device(device).type != "cpu" if repeat_heads is None else repeat_heads
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
     ) -> torch.Tensor:
         """Returns [1, N, heads, head_dim] for [1, heads, N, head_dim]; keys may have fewer heads."""
         query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+        if torch.is_autocast_enabled(query.device.type):  # Qwen3's norms of queries and keys give fp32 there
+            dtype = torch.get_autocast_dtype(query.device.type)
+            query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
         if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
             from torch.nn.attention.varlen import varlen_attn
 
@@ -135,7 +154,7 @@ class Packing:
             return mixed[None]
         if self._groups is None:
             self._groups = _groups(self.lengths, query.device)
-        parts = [group.attend(query, key, value, scaling) for group in self._groups]
+        parts = [group.attend(query, key, value, scaling, self._repeat_heads) for group in self._groups]
         return (parts[0] if len(parts) == 1 else torch.cat(parts))[None]
 
 
@@ -154,15 +173,9 @@ def _groups(lengths: Sequence[int], device: torch.device) -> list[_Group]:
 
 
 def _group(start: int, lengths: Sequence[int], device: torch.device) -> _Group:
-    longest = max(lengths)
-    pad = unpad = None
-    if min(lengths) < longest:
-        sizes = torch.tensor(lengths)[:, None]
-        place = torch.arange(longest)[None]
-        firsts = sizes.cumsum(0) - sizes
-        pad = (firsts + torch.minimum(place, sizes - 1)).reshape(-1).to(device)
-        unpad = (place < sizes).reshape(-1).nonzero()[:, 0].to(device)
-    return _Group(start, start + sum(lengths), len(lengths), longest, pad, unpad)
+    padded = padding(np.array(lengths))
+    pad, unpad = (None, None) if padded is None else (torch.from_numpy(a).to(device) for a in padded)
+    return _Group(start, start + sum(lengths), len(lengths), max(lengths), pad, unpad)
 
 
 def packed_attention(

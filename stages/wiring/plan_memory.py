@@ -112,6 +112,7 @@ def training_of(config: Config, model: Any, row_tokens: int) -> Training:
         piece_tokens=settings.piece_tokens,
         recompute=settings.recompute,
         half_products=settings.dtype == "bfloat16",
+        on_gpu=config.hardware.num_gpus > 0,
     )
     if settings.backend == "torch":
         return replace(how, trained=adapter_parameters(model, rank)) if (rank := settings.lora_rank) else how

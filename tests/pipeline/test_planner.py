@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,14 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 
+from pipeline.planner.activations import kept_bytes, scoring_bytes
 from pipeline.planner.memory import (
     GIB,
+    Forward,
     Generation,
     Training,
     generation_phase,
-    saved_bytes,
+    scoring_phase,
     shape_of,
     training_phase,
 )
@@ -47,24 +51,44 @@ def test_qwen3_8b_has_its_published_sizes() -> None:
     assert shape.training_flops(32768, recompute=False) / 1e9 == pytest.approx(74.4, abs=0.05)
 
 
-def test_what_a_forward_pass_keeps_is_what_the_real_model_keeps() -> None:
-    config, lengths = small(), (32, 32, 32)
+def allocations(call: Callable[[], Any]) -> tuple[int, int]:
+    """Returns the bytes that torch's allocator holds after a call, its result included, and at its peak."""
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        result = call()
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = list(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
+    del result
+    return held[-1], max(held)
+
+
+@pytest.mark.parametrize("lengths", [[96], [32, 31, 32]])
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_what_a_forward_pass_holds_is_what_the_real_model_allocates(lengths: list[int], on_gpu: bool) -> None:
+    config = small()
     model = AutoModelForCausalLM.from_config(config)
     model.set_attn_implementation(ATTENTION_NAME)
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    saved: dict[int, torch.UntypedStorage] = {}
+    token_ids = torch.zeros(sum(lengths), dtype=torch.long)
 
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            saved[storage.data_ptr()] = storage
-        return tensor
+    def run() -> torch.Tensor:
+        return run_packed(model.base_model, token_ids, Packing(lengths, repeat_heads=on_gpu))
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        hidden = run_packed(model.base_model, torch.zeros(96, dtype=torch.long), Packing(lengths))
-    saved[hidden.untyped_storage().data_ptr()] = hidden.untyped_storage()
-    per_layer, rest = saved_bytes(config, Training(micro_batch_tokens=96, row_tokens=32))
-    assert 3 * per_layer + rest == pytest.approx(sum(s.nbytes() for s in saved.values()), rel=0.01)
+    how = Forward(tokens=96, row_tokens=max(lengths), on_gpu=on_gpu)
+    per_layer, rest = kept_bytes(config, how)
+    assert 3 * per_layer + rest == pytest.approx(allocations(run)[0], rel=0.01)
+    with torch.no_grad():
+        assert scoring_bytes(config, how) == pytest.approx(allocations(run)[1], rel=0.02)
+
+
+def test_scoring_in_fp32_takes_no_more_for_longer_rows() -> None:
+    """Scores of 4 heads, 4,096 x 4,096 in fp32, would take 268 MB."""
+    phases = [
+        scoring_phase("", small(), Training(micro_batch_tokens=4096, row_tokens=row, on_gpu=True))
+        for row in (512, 4096)
+    ]
+    short, long = (phase.device["activations"] for phase in phases)
+    assert long <= short < 20e6
 
 
 def test_activations_grow_with_tokens_and_shrink_with_recompute_and_bf16() -> None:

@@ -1,0 +1,27 @@
+"""Rows of unequal lengths, one after another, as a rectangle and back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def padding(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Returns where tokens of R rows go when each row is padded to T, the longest; None if all are equal.
+
+    First [R * T]: the token that fills each place; padding repeats a row's last token. Second [N]: the place
+    of each token.
+
+    Args:
+        lengths: [R] tokens of each row, >= 1.
+
+    Example:
+        >>> padding(np.array([2, 1]))
+        (array([0, 1, 2, 2]), array([0, 1, 2]))
+    """
+    longest = int(lengths.max())
+    if int(lengths.min()) == longest:
+        return None
+    place, sizes = np.arange(longest)[None], lengths[:, None]
+    firsts = (np.cumsum(lengths) - lengths)[:, None]
+    tokens = (firsts + np.minimum(place, sizes - 1)).reshape(-1)
+    return tokens, np.flatnonzero((place < sizes).reshape(-1))
