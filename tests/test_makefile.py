@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from pipeline.cli.commands import MAIN_CHAIN
 
@@ -41,7 +44,35 @@ def test_vllm_for_cpus_is_never_put_over_vllm(gpus: bool, installed: str, extra:
     (venv / "bin" / "python").chmod(0o755)
     environment = {**os.environ, "SEEN": str(seen), "OUT": str(tmp_path / "out")}
     subprocess.run(["make", "setup-engines", f"VENV={venv}"], cwd=ROOT, env=environment, check=True)
-    assert f".[{extra},deepspeed]" in (tmp_path / "out").read_text()
+    installs = [line for line in (tmp_path / "out").read_text().splitlines() if " install " in line]
+    assert f".[{extra},deepspeed]" in installs[-1]
+    assert all("-c constraints.txt" in line for line in installs)
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
+def test_every_requirement_is_pinned_to_a_version_that_it_allows() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    groups = project["optional-dependencies"].values()
+    for text in (*project["dependencies"], *(text for group in groups for text in group)):
+        wanted = Requirement(text)
+        if wanted.name != project["name"]:
+            assert wanted.specifier.contains(pins()[wanted.name.lower()]), text
+
+
+def test_what_is_installed_is_what_the_constraints_name() -> None:
+    """`make setup-dev`, `setup-engines` and `setup-real-model` install it so."""
+    installed = {
+        re.sub(r"[-_.]+", "-", found.metadata["Name"]).lower(): found.version.partition("+")[0]
+        for found in importlib.metadata.distributions()
+    }
+    assert {"torch", "transformers", "numpy", "pytest"} <= installed.keys() & pins().keys()
+    assert {
+        name: version for name, version in installed.items() if pins().get(name, version) != version
+    } == {}
 
 
 def test_make_and_slurm_run_the_main_chain() -> None:

@@ -23,12 +23,13 @@ def check_installed(config: Config, *, engine: bool = False, training: bool = Fa
         if needed and kind in ("vllm", "deepspeed") and find_spec(kind) is None:
             raise ConfigError(
                 f"{setting} = {kind}, but the package {kind} is not installed. Next: make setup-engines on "
-                f"a CPU, pip install -e '.[{kind}]' on a machine with GPUs, or another {setting}"
+                f"a CPU, pip install -c constraints.txt -e '.[{kind}]' on a machine with GPUs, or another "
+                f"{setting}"
             )
     if training and config.training.lora_rank and find_spec("peft") is None:
         raise ConfigError(
             f"training.lora_rank = {config.training.lora_rank}, but the package peft is not installed. Next: "
-            "pip install -e '.[lora]', or training.lora_rank = 0"
+            "pip install -c constraints.txt -e '.[lora]', or training.lora_rank = 0"
         )
     if training and config.training.backend == "deepspeed":
         deepspeed_config(Path(config.training.deepspeed), config.training.dtype)
