@@ -21,6 +21,7 @@ ATTENTION_NAME = "vdapo_slots"
 _ROUND = 32  # lengths are rounded up to this, so that shapes repeat and memory is reused
 _CHUNK_SLACK = 1.3  # a prefill group's longest chunk is at most this times its shortest, plus _CHUNK_EXTRA
 _CHUNK_EXTRA = 4
+_ALIGNMENT = 64  # bytes; where a matrix begins must not decide how its products are rounded
 _GATHER_COST = 1.8  # reading gathered rows, copy included, against reading them in place
 
 
@@ -54,8 +55,10 @@ class SlotCache:
         if length == 0:
             return torch.zeros(shape, dtype=self._dtype)
         # numpy's zeros take memory page by page when it is written, torch's take all of it at once.
-        raw = np.zeros(math.prod(shape) * self._dtype.itemsize, dtype=np.uint8)
-        return torch.from_numpy(raw).view(self._dtype).view(shape)
+        size = math.prod(shape) * self._dtype.itemsize
+        raw = np.zeros(size + _ALIGNMENT, dtype=np.uint8)
+        first = -raw.ctypes.data % _ALIGNMENT
+        return torch.from_numpy(raw[first : first + size]).view(self._dtype).view(shape)
 
     def keys(self, layer: int) -> torch.Tensor:
         """Returns [slots, kv_heads, length, head_dim] of one layer."""

@@ -403,6 +403,26 @@ def test_equal_prompts_are_computed_once() -> None:
     assert engine.counters.cached_tokens == 6 * (len(prompt) - 1)
 
 
+def test_an_engine_that_has_released_everything_is_as_new_to_the_bit() -> None:
+    """So what is played from an empty queue depends on nothing that was played before it."""
+
+    def after(engine: TransformersEngine) -> tuple[list[tuple[list[int], list[float]]], int]:
+        before = engine.counters.cached_tokens
+        asked = [ask(name, prompt, seed=7, cache_key=name) for name, prompt in later.items()]
+        found = answers(engine, asked)
+        return [(found[name].token_ids, found[name].logprobs) for name in later], (
+            engine.counters.cached_tokens - before
+        )
+
+    short, *longer = some_prompts(9, seed=5)
+    later = {"a": longer[0], "b": [*short[:-1], 17, 18], "c": short}  # b begins as c does, but for its end
+    engine = TransformersEngine(tiny_model(), "p", 8)
+    earlier = {"x": longer[1] * 4, "y": short} | {f"z{i}": prompt for i, prompt in enumerate(longer[2:])}
+    answers(engine, [ask(name, prompt, cache_key=name) for name, prompt in earlier.items()])
+    engine.release(list(earlier))
+    assert after(engine) == after(TransformersEngine(tiny_model(), "p", 8))
+
+
 def test_random_traffic_with_shared_prefixes_evictions_and_releases_agrees() -> None:
     model = tiny_model()
     engine = TransformersEngine(copy.deepcopy(model), "p", 5, finish_share=0.3, max_pass_tokens=40)
