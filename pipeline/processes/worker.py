@@ -17,6 +17,7 @@ import time
 import weakref
 from collections.abc import Mapping
 from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
 from typing import IO, Any
 
 from pipeline.errors import ArtifactError, ExitCode
@@ -51,17 +52,21 @@ class Worker:
         connection: to `multiprocessing.connection.wait` on; use `send` and `receive` for the rest.
     """
 
-    def __init__(self, module: str, name: str, *, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, module: str, name: str, *, env: Mapping[str, str] | None = None, log: Path | None = None
+    ) -> None:
         """Starts the process; returns at once.
 
         Args:
             module: run with the pipe's descriptor as its argument; it calls `connect_to_parent` first.
             name: in messages.
             env: set over this process's environment.
+            log: file for its output, kept; None keeps the output as long as the process lives.
         """
         self.name = name
         self.connection, theirs = Pipe()
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self._log_path = log
+        self._log = tempfile.TemporaryFile() if log is None else log.open("w+b")  # noqa: SIM115 - lives as long
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
@@ -157,17 +162,18 @@ class Worker:
         self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, self._log.tell() - 16384))
         lines = self._log.read().decode("utf-8", "replace").splitlines()
-        return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:]) or "  (nothing)"
+        words = "\n".join(f"  {line}" for line in lines[-_LOG_LINES:]) or "  (nothing)"
+        return words if self._log_path is None else f"{words}\n  (all of them: {self._log_path})"
 
-    def close(self) -> None:
-        """Ends the process and everything it started; idempotent."""
-        self._stop()
+    def close(self, grace: float = 5.0) -> None:
+        """Ends the process and everything it started, after `grace` seconds at most; idempotent."""
+        self._stop(grace)
         self._finalizer()
 
-    def _stop(self) -> None:
+    def _stop(self, grace: float = 5.0) -> None:
         self.connection.close()  # the worker's next read ends it, with time to end what it started
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5)
+            self._process.wait(timeout=grace)
         _kill(self._process)
 
 

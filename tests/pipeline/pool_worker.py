@@ -1,0 +1,41 @@
+"""A pool's worker for tests: squares numbers, and does what else it is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import ArtifactError, ExitCode
+from pipeline.processes.pool import serve
+from pipeline.processes.worker import connect_to_parent
+
+
+def do(job: tuple[str, Any], one_more: Callable[[], None]) -> Any:
+    kind, content = job
+    if kind == "square":
+        for _ in range(content):
+            one_more()
+        return content**2
+    if kind == "die once" and not Path(content).exists():
+        Path(content).write_text("")
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "die":
+        print("about to die", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "refuse":
+        raise ArtifactError(content, code=ExitCode.QUALITY)
+    if kind == "fail":
+        raise ZeroDivisionError(content)
+    if kind == "hang":
+        time.sleep(3600)
+    if kind == "pid":
+        return os.getpid()
+    return content
+
+
+if __name__ == "__main__":
+    serve(connect_to_parent(), do)

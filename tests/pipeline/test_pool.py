@@ -1,0 +1,102 @@
+"""A pool's results are those of its jobs, in order, whoever does them and whoever dies on the way."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import ArtifactError, ExitCode
+from pipeline.processes.pool import AHEAD, Pool
+from pipeline.processes.worker import WorkerDiedError, WorkerFailedError
+from tests.pipeline.test_workers import eventually, is_running
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def pool(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pool]:
+    made = Pool(
+        "tests.pipeline.pool_worker",
+        getattr(request, "param", 2),
+        "worker",
+        log_folder=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    yield made
+    made.close()
+
+
+def results(pool: Pool, *jobs: tuple[str, Any]) -> list[Any]:
+    return list(pool.do(jobs, lambda _: None))
+
+
+@pytest.mark.parametrize("pool", [1, 3], indirect=True)
+def test_results_come_in_the_order_of_the_jobs_and_every_item_is_counted(pool: Pool) -> None:
+    items: list[int] = []
+    jobs = [("square", n) for n in range(20)]
+    for _ in range(2):  # the same workers do what comes later
+        assert list(pool.do(jobs, items.append)) == [n**2 for n in range(20)]
+    assert sum(items) == 2 * sum(range(20))
+
+
+def test_a_job_of_a_dead_worker_is_done_by_another(pool: Pool, tmp_path: Path) -> None:
+    jobs = [("square", 1), ("die once", str(tmp_path / "died")), ("square", 3)]
+    assert results(pool, *jobs) == [1, str(tmp_path / "died"), 9]
+
+
+def test_an_idle_worker_that_was_killed_is_missed_by_nobody(pool: Pool) -> None:
+    [pid] = results(pool, ("pid", None))
+    os.kill(pid, signal.SIGKILL)
+    assert eventually(lambda: not is_running(pid))
+    assert results(pool, ("square", 2), ("square", 3)) == [4, 9]
+
+
+def test_a_job_that_kills_every_worker_ends_with_its_last_words_and_the_log(
+    pool: Pool, tmp_path: Path
+) -> None:
+    with pytest.raises(WorkerDiedError, match=r"(?s)about to die.*all of them: ") as raised:
+        results(pool, ("die", None))
+    assert str(tmp_path / "worker-") in str(raised.value)
+    assert raised.value.code == ExitCode.STOPPED
+
+
+def test_an_error_that_says_what_to_do_passes_as_it_is_any_other_is_a_defect(pool: Pool) -> None:
+    with pytest.raises(ArtifactError, match="of no use") as raised:
+        results(pool, ("refuse", "of no use"))
+    assert raised.value.code == ExitCode.QUALITY
+    with pytest.raises(WorkerFailedError, match="ZeroDivisionError: by nothing") as failed:
+        results(pool, ("fail", "by nothing"))
+    assert failed.value.code == ExitCode.DEFECT
+    assert results(pool, ("square", 2)) == [4]
+
+
+def test_what_a_tick_raises_ends_the_jobs_that_are_being_done(pool: Pool) -> None:
+    pids = set(results(pool, *[("pid", None)] * 8))
+
+    def stop(items: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(pool.do([("hang", None), ("hang", None)], stop))
+    assert eventually(lambda: not any(map(is_running, pids)))
+    assert results(pool, ("square", 2)) == [4]
+
+
+def test_jobs_are_drawn_as_they_are_needed(pool: Pool) -> None:
+    drawn: list[int] = []
+
+    def without_end() -> Iterator[tuple[str, int]]:
+        for n in itertools.count():
+            drawn.append(n)
+            yield "square", n
+
+    with closing(pool.do(without_end(), lambda _: None)) as squares:
+        assert [next(squares) for _ in range(10)] == [n**2 for n in range(10)]
+    assert len(drawn) <= 10 + AHEAD * 2
