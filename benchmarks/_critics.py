@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 from benchmarks._measuring import ROOT
 from critics.audit.data import AuditData
 from critics.fit.loop import calibrate, fit
+from critics.fit.schedule import PATIENCE, WEIGHT_DECAY
 from critics.labels.checks import check_labels
 from critics.labels.choose_states import StateRef
 from critics.labels.named_targets import RULES, retarget
@@ -34,7 +36,7 @@ from stages.settings import Config
 from stages.sft import STAGE as SFT_STAGE
 from stages.tasks import STAGE as TASKS_STAGE
 from stages.wiring.continuations import is_whole, samples_of
-from stages.wiring.critic_data import data_from
+from stages.wiring.critic_data import data_from, fit_settings
 
 CODE_VERSION = 2
 """Of critics' benchmarks and measures: raised with every change of what a kept row says."""
@@ -198,7 +200,7 @@ def fitted(
         labels: of all parts.
         rule: of the labels.
         trunk: model folder to start from.
-        changes: settings of the critic section that are other ones.
+        changes: settings of the critic section, `patience` or `weight_decay` that are other ones.
         by_heart: keep the last weights in place of the best, and calibrate on the rollouts that were fitted.
     """
     import torch
@@ -207,16 +209,18 @@ def fitted(
     from stages.wiring.build import make_trainer
 
     config = material.config
-    settings = config.critic.model_copy(update=dict(changes or {}))
+    changes = dict(changes or {})
+    weight_decay = changes.pop("weight_decay", WEIGHT_DECAY)
+    patience = changes.pop("patience", PATIENCE)
+    settings = config.critic.model_copy(update=changes)
     if rule != "soft":
         settings = settings.model_copy(update={"fit_continuations": False})  # as the configuration demands
     # A share of the budget bought no other continuations than those that its labels count.
     bought = {StateRef(x.rollout_id, x.step_index, x.context) for x in labels if x.num_continuations}
-    siblings = config.labels.num_continuations
     sampled = [
         r
         for r in material.sampled
-        if r.draw >= siblings or StateRef(r.parent_rollout_ids[0], r.start_step_index, r.context) in bought
+        if StateRef(r.parent_rollout_ids[0], r.start_step_index, r.context) in bought
     ]
     data = data_from(
         labels,
@@ -230,7 +234,7 @@ def fitted(
     )
     model = make_critic(trunk)
     trainer: Any = make_trainer(
-        config, model, head="critic", learning_rate=lambda _: 0.0, weight_decay=settings.weight_decay
+        config, model, head="critic", learning_rate=lambda _: 0.0, weight_decay=weight_decay
     )
     stored: dict[int, dict[str, Any]] = {}
 
@@ -241,12 +245,11 @@ def fitted(
         trainer,
         data.fit,
         data.validation,
-        settings,
+        replace(fit_settings(settings), patience=patience),
         seed=config.run.seed,
         keep=keep,
         drop=lambda number: stored.pop(number, None),
         bootstrap=data.bootstrap,
-        ranked=data.ranked,
     )
     if not by_heart:
         with torch.no_grad():

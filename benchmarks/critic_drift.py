@@ -65,8 +65,6 @@ QUICK_ACTOR = (
     "actor.evaluate_tasks=2",
     "actor.drift.states=4",
     "actor.drift.num_continuations=2",
-    "actor.drift.sibling_sets=1",
-    "actor.drift.sibling_size=2",
 )
 """With the settings of `critic_quality.py --quick`: shows nothing but that all of this works."""
 ARMS = {
@@ -93,7 +91,7 @@ REFITS = (0, 1, 3, 5)
 """What the far actor's values are refitted to afterwards, in iterations; 0: as they were."""
 Seen = tuple[np.ndarray, float, str]
 """Values of a rollout's states, its reward and its cluster."""
-SHOWN = ("bias", "slope", "skill", "rho_a", "ev_within", "sign_agreement", "sibling_excess")
+SHOWN = ("bias", "slope", "skill", "rho_a", "ev_within", "sign_agreement")
 
 
 def far_enough(entries: Sequence[dict[str, Any]]) -> bool:

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from critics.fit.loop import calibrate, fit
-from critics.fit.schedule import schedule
+from critics.fit.schedule import WEIGHT_DECAY, schedule
 from pipeline.artifacts.disk import fsync_file, fsync_folder
 from pipeline.artifacts.runner import Stage, Start, run_stage
 from pipeline.errors import ArtifactError
 from stages.settings import Config, Critic
 from stages.wiring.build import make_trainer
-from stages.wiring.critic_data import data_of, trunk_of
+from stages.wiring.critic_data import data_of, fit_settings, trunk_of
 from stages.wiring.preflight import check_installed
 
 
@@ -30,7 +30,7 @@ def make(start: Start) -> None:
     """Splits the labelled rollouts by company, fits, calibrates, freezes."""
     settings: Critic = start.config.critic
     # Before the plan, so that what is refused here leaves nothing half done under wrong settings.
-    data, trunk = data_of(start), trunk_of(start)
+    data, trunk, how = data_of(start), trunk_of(start), fit_settings(settings)
     check_installed(start.config, training=True)
     start.plan([["critic"]], unit="critics", estimate={"epochs_at_most": settings.max_epochs})
     from transformers import AutoModelForSequenceClassification
@@ -45,7 +45,7 @@ def make(start: Start) -> None:
         model,
         head="critic",
         learning_rate=lambda done: settings.learning_rate,  # `fit` sets its own schedule
-        weight_decay=settings.weight_decay,
+        weight_decay=WEIGHT_DECAY,
     )
     kept = start.folder / "_evaluations"  # weights that may still become the best; gone at the end
     state: dict[str, Any] | None = None
@@ -60,7 +60,7 @@ def make(start: Start) -> None:
             shutil.rmtree(kept / str(number))
         trainer.export(kept / str(number))
 
-    most = schedule(data.fit, settings).total
+    most = schedule(data.fit, how).total
     with start.progress(most, "updates at most", initial=trainer.num_updates) as advance:
 
         def checkpoint(now: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ def make(start: Start) -> None:
             trainer,
             data.fit,
             data.validation,
-            settings,
+            how,
             seed=start.seed,
             keep=keep,
             drop=lambda number: shutil.rmtree(kept / str(number), ignore_errors=True),
@@ -93,7 +93,6 @@ def make(start: Start) -> None:
             on_update=on_update,
             on_evaluation=on_evaluation,
             bootstrap=data.bootstrap,
-            ranked=data.ranked,
         )
 
     if not result.converged:
@@ -143,7 +142,6 @@ def make(start: Start) -> None:
             "clusters": data.clusters,
             "labelled_rollouts": data.num_rollouts,
             **({"continuations": data.num_continued} if settings.fit_continuations else {}),
-            **({"ranked_sets": len(data.ranked)} if data.ranked else {}),
             "calibrator": {
                 "slope_low": calibrator.slope_low,
                 "slope_high": calibrator.slope_high,
@@ -196,8 +194,7 @@ STAGE = Stage(
     name="critic",
     code_version=12,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels"),
-    # Labels of td_lambda are the same for every decay; the targets that are made from them are not.
-    sections=("critic", "training", "tasks.environment", "labels.td_lam"),
+    sections=("critic", "training", "tasks.environment"),
     make=make,
 )
 

@@ -101,7 +101,6 @@ def play_audit(start: Start, player: Player, tasks: Sequence[Task], with_sibling
         player,
         [r for r in audited if not r.guided and r.task_id in with_siblings and r.steps],
         by_id,
-        size=settings.sibling_size,
         num_continuations=settings.num_continuations,
         first_draw=settings.num_continuations,
         purpose="critic_report",

@@ -3,8 +3,7 @@
 A state gets n continuations, replayed exactly up to it and sampled on. It is chosen without looking at the
 samples that label it, among the companies that fit and validate the critic. Guided states are labelled inside
 their own context only. `labels.target` names what the critic is fitted to, `labels.max_tokens` what the
-continuations may cost. With `labels.sibling_sets` several next steps of one state are continued too, for the
-critic's ranking loss alone.
+continuations may cost.
 
     make labels CONFIG=configs/demo.yaml
 """
@@ -36,12 +35,11 @@ from pipeline.types import Rollout
 from stages.rollouts import counts_of, in_plan_order
 from stages.settings import Config
 from stages.wiring.build import make_player
-from stages.wiring.continuations import continuations, one_bare_per_task, samples_of
+from stages.wiring.continuations import continuations, samples_of
 from stages.wiring.inputs import policy_of
 from stages.wiring.label_budget import check_budget, tokens_at_most, within_budget
 from stages.wiring.preflight import check_installed
 from stages.wiring.shards import play_shards
-from stages.wiring.sibling_sets import SetsInPlay, sibling_state
 
 if TYPE_CHECKING:
     from stages.wiring.shards import Work
@@ -62,8 +60,6 @@ def make(start: Start) -> None:
     def choose(cap: int | None) -> list[StateRef]:
         return choose_states(
             continued,
-            anchors=settings.anchors,
-            around_errors=settings.around_errors,
             max_states=cap,
             guided_share=settings.guided_share,
             seed=start.seed,
@@ -73,18 +69,10 @@ def make(start: Start) -> None:
         own = sum(tokens_after(by_id[state.rollout_id], state.step_index) for state in states)
         return settings.num_continuations * own
 
-    ranked = [r for r in rollouts if part_of.get(r.rollout_id) == "fit"]
-    of_train = [r for r in ranked if tasks[r.task_id].split == "train"]  # audits use other tasks
-    parents = one_bare_per_task(of_train, settings.sibling_sets, purpose="sibling", seed=start.seed)
-    for_sets = (
-        settings.sibling_size
-        * (1 + settings.sibling_continuations)
-        * sum(tokens_after(parent, sibling_state(start, parent)) for parent in parents)
-    )
     states = choose(settings.max_states)
     if settings.max_tokens is not None:
-        check_budget(settings.max_tokens, for_sets, tokens_of(choose(1)))
-        states = within_budget(choose, tokens_of, settings.max_tokens - for_sets, len(states))
+        check_budget(settings.max_tokens, tokens_of(choose(1)))
+        states = within_budget(choose, tokens_of, settings.max_tokens, len(states))
     size = settings.states_per_shard
     shards = [
         [
@@ -101,25 +89,7 @@ def make(start: Start) -> None:
         ]
         for i in range(0, len(states), size)
     ]
-    per_shard = max(1, size // settings.sibling_size)
-    sets = [
-        SetsInPlay(
-            start,
-            parents[i : i + per_shard],
-            tasks,
-            size=settings.sibling_size,
-            num_continuations=settings.sibling_continuations,
-            first_draw=settings.num_continuations,
-            purpose="labels",
-        )
-        for i in range(0, len(parents), per_shard)
-    ]
-    ids = [[request.rollout_id for request in shard] for shard in shards] + [s.item_ids() for s in sets]
-    if parents and not start.config.critic.rank_weight:
-        start.say(
-            f"labels.sibling_sets = {len(parents)}: they are for critic.rank_weight, which is 0, so as it is "
-            "no fit uses them"
-        )
+    ids = [[request.rollout_id for request in shard] for shard in shards]
     planned = sum(map(len, ids))
     check_installed(start.config, engine=True)
     start.plan(
@@ -128,9 +98,8 @@ def make(start: Start) -> None:
         unit="continuations",
         estimate={
             "states": len(states),
-            **({"sibling_sets": len(parents)} if parents else {}),
             "continuations": planned,
-            "tokens_expected": tokens_of(states) + for_sets,
+            "tokens_expected": tokens_of(states),
             "tokens_at_most": tokens_at_most(start.config, planned),
         },
     )
@@ -141,25 +110,19 @@ def make(start: Start) -> None:
         # Shards that run beside each other end out of order, so nothing is cut off there: the choice of
         # states is all that keeps to the budget.
         over = settings.max_tokens is not None and spent >= settings.max_tokens
-        if over and not start.config.engine.overlap_shards:
-            return [], nothing
-        if index < len(shards):
-            return shards[index], nothing
-        return sets[index - len(shards)].first, sets[index - len(shards)].after
+        return [] if over and not start.config.engine.overlap_shards else shards[index], nothing
 
     for index, played in play_shards(start, player, work_of):
         played = in_plan_order(played, start.shards()[index].item_ids)
         spent += sum(rollout.num_trainable_tokens for rollout in played)
         done, failed = counts_of(played)
         missing = len(ids[index]) - len(played)
-        # Siblings that are equal, or that end the episode, are not continued.
-        why = "no_sibling" if index >= len(shards) and played else "token_budget"
         start.commit(
             index,
             {"rollouts": rollouts_table(played), "steps": steps_table(played)},
             done=done,
             failed=failed,
-            skipped={why: missing} if missing else {},
+            skipped={"token_budget": missing} if missing else {},
         )
 
     sampled = rollouts_from(start.shard_table("rollouts"), start.shard_table("steps"))

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 from critics.fit.convergence import best_of, evaluate, fresh_state, retain
 from critics.fit.held_out import HeldOut
-from critics.fit.ranking import RankedSet, sets_of_update, with_ranking
 from critics.fit.rows import COLUMNS
 from critics.fit.schedule import (
     FitSettings,
@@ -81,7 +80,6 @@ def fit(
     on_update: Callable[[dict[str, float]], None] = _nothing,
     on_evaluation: Callable[[dict[str, Any]], None] = _nothing,
     bootstrap: Bootstrap | None = None,
-    ranked: Sequence[RankedSet] = (),
 ) -> FitResult:
     """Returns how the fit went; the weights of `result.best` are those that `keep(result.best)` stored.
 
@@ -101,8 +99,6 @@ def fit(
         on_evaluation: sees each evaluation.
         bootstrap: makes the targets of the rows anew from the critic's own values at the start of each epoch;
             None keeps the rows' targets.
-        ranked: sibling sets of the fit clusters, dealt over each epoch's updates. A set's loss is the mean
-            over its pairs, and its weight makes the mean over an epoch's updates the mean over the sets.
 
     Raises:
         ArtifactError: nothing to fit or to validate on, see `check_enough`.
@@ -117,7 +113,7 @@ def fit(
     shift = base_logit(fit_rows)
     # Rows without any error verdict still need the loss's columns, which `critic_rows` always gives.
     error_weight = settings.error_weight if any(row.columns[COLUMNS[2]].any() for row in fit_rows) else 0.0
-    loss = critic_loss(base_logit=shift, error_weight=error_weight, value_loss=settings.value_loss)
+    loss = critic_loss(base_logit=shift, error_weight=error_weight)
     trainer.learning_rate = learning_rate(plan, settings)
     now = dict(state) if state else fresh_state()
     if now["num_updates"] != trainer.num_updates:
@@ -147,12 +143,7 @@ def fit(
             if rows is None:
                 rows = bootstrap.retargeted(fit_rows, now["bootstrap"])
         failpoint("critic.update.before")
-        chosen, ranking = rows_of_update(rows or fit_rows, plan, taken, seed), {}
-        if settings.rank_weight > 0 and ranked and (sets := sets_of_update(ranked, plan, taken, seed)):
-            weight = settings.rank_weight * plan.per_epoch / len(ranked)
-            chosen, total = with_ranking(trainer, chosen, sets, weight=weight)
-            ranking = {"rank_loss": total / len(sets)}
-        metrics = trainer.update(chosen, loss) | ranking
+        metrics = trainer.update(rows_of_update(rows or fit_rows, plan, taken, seed), loss)
         failpoint("critic.update.after")
         now |= {
             "num_updates": trainer.num_updates,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from pipeline.types import Label, Rollout
 
 Number = TypeVar("Number", float, np.ndarray)
 COLUMNS = ("weight", "targets", "error_weights", "error_targets")
-ClassBalance = Literal["task", "label"]
-MAX_CLASS_RATIO = 4.0
-"""What a state of the rarer class may weigh at most, in states of the other (start value)."""
 
 
 def value_positions(rollout: Rollout) -> np.ndarray:
@@ -35,32 +32,11 @@ def state_weight(num_effective: Number) -> Number:
     return num_effective / (num_effective + 2.0)
 
 
-def class_factors(targets: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """Returns what weights are multiplied by where y < .5 and where y >= .5: both classes then weigh alike.
-
-    No factor is more than `MAX_CLASS_RATIO` times the other, the total weight stays, and one class alone is
-    left as it is. States with one sample each get their logits shifted by log(f1 / f0), which calibration
-    takes back (arXiv:2410.08146 weighs so).
-
-    Example:
-        >>> class_factors(np.array([1.0, 0.0, 0.2, 0.0]), np.ones(4))
-        (0.6666666666666666, 2.0)
-    """
-    high = targets >= 0.5
-    low_weight, high_weight = float(weights[~high].sum()), float(weights[high].sum())
-    if not low_weight or not high_weight:
-        return 1.0, 1.0
-    ratio = min(max(low_weight / high_weight, 1 / MAX_CLASS_RATIO), MAX_CLASS_RATIO)
-    scale = (low_weight + high_weight) / (low_weight + ratio * high_weight)
-    return scale, ratio * scale
-
-
 def critic_rows(
     rollouts: Sequence[Rollout],
     labels: Sequence[Label],
     *,
     continuations: Sequence[Rollout] = (),
-    class_balance: ClassBalance = "task",
 ) -> list[TrainingRow]:
     """Returns one row per labelled rollout, in the order of the rollouts, then of the continuations.
 
@@ -79,7 +55,6 @@ def critic_rows(
         rollouts: the labels' and maybe more.
         labels: of states of these rollouts and of the continuations.
         continuations: all graded ones; those that came to another state have labels of their own.
-        class_balance: with `label`, `class_factors` of all rows multiply the weights on top.
 
     Raises:
         ValueError: a label of no rollout, step or context.
@@ -121,26 +96,7 @@ def critic_rows(
                 columns["error_targets"][position] = status == "wrong"
         tokens = np.array((*rollout.prompt_token_ids, *rollout.response_token_ids), dtype=np.int32)
         rows.append(TrainingRow(tokens, columns))
-    return _balanced(rows) if class_balance == "label" else rows
-
-
-def _balanced(rows: Sequence[TrainingRow]) -> list[TrainingRow]:
-    if not rows:
-        return []
-    targets, weights = (np.concatenate([row.columns[name] for row in rows]) for name in ("targets", "weight"))
-    low, high = class_factors(targets, weights)
-    return [
-        TrainingRow(
-            row.token_ids,
-            row.columns
-            | {
-                "weight": (row.columns["weight"] * np.where(row.columns["targets"] >= 0.5, high, low)).astype(
-                    np.float32
-                )
-            },
-        )
-        for row in rows
-    ]
+    return rows
 
 
 def num_states(row: TrainingRow) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -13,33 +12,37 @@ from critics.fit.rows import normalised, num_states
 from pipeline.ids import seed_of
 from pipeline.training import TrainingRow
 
+WEIGHT_DECAY = 0.01
+"""AdamW's, of a critic's matrices (start value)."""
+PATIENCE = 3
+"""Evaluations running without a gain of one standard error, after which a fit has converged (start value)."""
 FINAL_RATE = 0.1
 """The cosine ends at this share of its peak."""
 
 
-class FitSettings(Protocol):
-    """How to fit; `stages.settings.Critic` is one."""
+@dataclass(frozen=True, slots=True)
+class FitSettings:
+    """How to fit.
 
-    @property
-    def head_updates(self) -> int: ...  # noqa: D102
-    @property
-    def head_learning_rate(self) -> float: ...  # noqa: D102
-    @property
-    def learning_rate(self) -> float: ...  # noqa: D102
-    @property
-    def max_epochs(self) -> float: ...  # noqa: D102
-    @property
-    def batch_states(self) -> int: ...  # noqa: D102
-    @property
-    def evaluations_per_epoch(self) -> int: ...  # noqa: D102
-    @property
-    def patience(self) -> int: ...  # noqa: D102
-    @property
-    def error_weight(self) -> float: ...  # noqa: D102
-    @property
-    def value_loss(self) -> str: ...  # noqa: D102
-    @property
-    def rank_weight(self) -> float: ...  # noqa: D102
+    Attributes:
+        head_updates: of phase 1, the head alone.
+        head_learning_rate: of phase 1.
+        learning_rate: peak of phase 2, all weights.
+        max_epochs: of phase 2 at most.
+        batch_states: states of an update.
+        evaluations_per_epoch: looks at the validation states.
+        patience: evaluations running without a gain of one standard error.
+        error_weight: of the error head's loss (start value).
+    """
+
+    head_updates: int
+    head_learning_rate: float
+    learning_rate: float
+    max_epochs: float
+    batch_states: int
+    evaluations_per_epoch: int
+    patience: int = PATIENCE
+    error_weight: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pipeline.ids import digest
 from pipeline.types import Context, Rollout
 
+ANCHORS = (0.3, 0.6, 0.9)
+"""Chosen states, as shares of the response (start values)."""
 START_EVERY = 4
 """One task in this many has the start of its episode as its first choice. The others have it after all else:
 every rollout's own outcome tells of the start, and whether it is taken must not depend on how many other
@@ -65,11 +67,11 @@ def candidate_steps(rollout: Rollout, *, anchors: Sequence[float], around_errors
 def choose_states(
     rollouts: Sequence[Rollout],
     *,
-    anchors: Sequence[float],
-    around_errors: bool,
     max_states: int | None,
     guided_share: float,
     seed: int,
+    anchors: Sequence[float] = ANCHORS,
+    around_errors: bool = True,
 ) -> list[StateRef]:
     """Returns the states to continue from; a pure function of the set of rollouts and the seed.
 
@@ -81,12 +83,12 @@ def choose_states(
 
     Args:
         rollouts: candidates, of any order.
-        anchors: shares of the response, in [0, 1].
-        around_errors: whether located errors choose states too.
         max_states: cap; reached by going round the tasks, so that every task gets its turn.
         guided_share: share of states in a guided context, at most; bare states fill what guided lack, and
             under a cap guided states fill what bare ones lack.
         seed: of the order in which states are taken.
+        anchors: shares of the response, in [0, 1].
+        around_errors: whether located errors choose states too.
 
     Raises:
         ValueError: an anchor or share outside [0, 1].

@@ -25,6 +25,8 @@ RULES: tuple[str, ...] = get_args(Rule)
 BOOTSTRAPPED = ("td", "td_lambda")
 OUTCOME_TURNS = (0, 1, 2, 4, 8)
 """States that a rollout's own outcome may label: fixed turns, chosen without looking at the rollout."""
+TD_LAM = 0.95
+"""Trace decay of `td_lambda`, per step (start value)."""
 START, DECAY = 0.5, 0.9
 """Of `rule_decay` (start values)."""
 

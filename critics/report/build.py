@@ -24,7 +24,7 @@ from pipeline.statistics import Interval, clustered_mean, interval_dict, wilson
 
 MAX_POINTS = 1500
 """Scatter plots show at most so many states; every measure uses all."""
-FITTED_ON = ("labelled_rollouts", "continuations", "ranked_sets")
+FITTED_ON = ("labelled_rollouts", "continuations")
 """What of the fit's report says how much the critic was fitted on: rollouts by part, and more rows if any."""
 MIN_SLICE_STATES = 30
 """Smaller slices are not called the weakest, and get no curve of their own."""

@@ -72,8 +72,6 @@ def labels_section(report: Mapping[str, Any]) -> Section:
         words = f"Fitted on {count(fit['labelled_rollouts']['fit'])} rollouts with labels"
         if number := fit.get("continuations"):
             words += f" and {count(number)} continuations of theirs, each with its own outcome at its states"
-        if number := fit.get("ranked_sets"):
-            words += f", and {count(number)} sets of sibling steps in order"
         blocks.append(Text(words + "."))
     by_source = labels.get("num_by_source") or {}
     if by_source:

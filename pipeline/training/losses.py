@@ -6,7 +6,7 @@ normalises: the result cannot depend on micro-batches, packing or ranks. All met
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -133,34 +133,28 @@ def sft_loss(
     return loss, {"cross_entropy": loss.detach()}
 
 
-def critic_loss(*, base_logit: float = 0.0, error_weight: float = 0.5, value_loss: str = "bce") -> Loss:
+def critic_loss(*, base_logit: float = 0.0, error_weight: float = 0.5) -> Loss:
     """Returns the critic's loss: sum of weight * BCE(z + b0, target) + error_weight * BCE of the error head.
 
     Reads outputs `scores` [N, 2] (value logit z, error logit); columns `weight` and `targets` at value
     read-outs, and `error_weights` and `error_targets` (0 ok, 1 wrong) at its own if it has an error head.
     Targets are soft, in [0, 1]: on counts, cross-entropy is minimised at the true value (arXiv:2412.18279).
-    A column `rank_weights` holds the gradient of a loss of several rows by z (`critics.fit.ranking`): the
-    sum of rank_weights * z is added, whose value means nothing.
 
     Args:
         base_logit: b0, the logit of the base rate, so that a zero head predicts it.
         error_weight: of the error head's loss.
-        value_loss: `bce`, or `mse`: (sigmoid(z + b0) - target)^2 in its place.
     """
-    return partial(
-        _critic_loss, base_logit, error_weight, {"bce": weighted_bce, "mse": weighted_mse}[value_loss]
-    )
+    return partial(_critic_loss, base_logit, error_weight)
 
 
 def _critic_loss(
     base_logit: float,
     error_weight: float,
-    value_loss: Callable[..., torch.Tensor],
     outputs: Mapping[str, torch.Tensor],
     batch: Batch,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     scores = outputs["scores"]
-    value = value_loss(scores[..., 0] + base_logit, batch.columns["targets"], batch.columns["weight"])
+    value = weighted_bce(scores[..., 0] + base_logit, batch.columns["targets"], batch.columns["weight"])
     metrics = {"value_loss": value.detach()}
     total = value
     if "error_weights" in batch.columns and error_weight > 0:
@@ -168,8 +162,6 @@ def _critic_loss(
         error = weighted_bce(scores[..., 1], *columns)
         metrics["error_loss"] = error.detach()
         total = value + error_weight * error
-    if "rank_weights" in batch.columns:
-        total = total + (batch.columns["rank_weights"] * scores[..., 0]).sum()
     return total, metrics
 
 
@@ -183,16 +175,3 @@ def weighted_bce(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Ten
     at = weights != 0
     bce = F.binary_cross_entropy_with_logits(logits[at], targets[at], reduction="none")
     return (weights[at] * bce).sum()
-
-
-def weighted_mse(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Returns the sum of weight * (sigmoid(logit) - target)^2 where the weight is not 0, as a scalar.
-
-    Like cross-entropy it is lowest at the mean of the targets; its gradient vanishes near 0 and 1.
-
-    Example:
-        >>> weighted_mse(torch.zeros(2), torch.tensor([0.3, 1.0]), torch.tensor([1.0, 0.0]))
-        tensor(0.0400)
-    """
-    at = weights != 0
-    return (weights[at] * (torch.sigmoid(logits[at]) - targets[at]) ** 2).sum()

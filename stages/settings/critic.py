@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from pipeline.settings import Section
@@ -32,20 +30,3 @@ class Critic(Section):
     max_epochs: float = Field(3, gt=0, description="phase 2 at most")
     batch_states: int = Field(512, ge=1, description="states per update")
     evaluations_per_epoch: int = Field(4, ge=1, description="looks at the validation clusters")
-    patience: int = Field(3, ge=1, description="evaluations running without a gain of one standard error")
-    error_weight: float = Field(0.5, ge=0, description="of the error head's loss")
-    value_loss: Literal["bce", "mse"] = Field(
-        "bce", description="cross-entropy of the targets, or squared error as an ablation"
-    )
-    rank_weight: float = Field(
-        0.0,
-        ge=0,
-        description="of the loss that ranks sibling steps of the fitting companies (.2 is a start value); "
-        "0 is off, else labels.sibling_sets must be above 0",
-    )
-    class_balance: Literal["task", "label"] = Field(
-        "task",
-        description="task: every task weighs the same; label: and states of y >= .5 as much as the others, "
-        "at most 4:1",
-    )
-    weight_decay: float = Field(0.01, ge=0, description="AdamW")

@@ -39,7 +39,6 @@ class CriticReport(Section):
     sibling_sets: int = Field(
         100, ge=0, description="tasks on which several next steps of one state are compared; 0 measures none"
     )
-    sibling_size: int = Field(5, ge=2, description="next steps drawn from such a state; equal ones are one")
     probe_rollouts: int = Field(400, ge=0, description="audited rollouts that are probed; 0 measures none")
     max_probe_rise: float = Field(
         0.02, ge=0, description="gate: a cosmetic change may raise the value by this on average"

@@ -18,11 +18,6 @@ def check_sections(config: Config) -> None:
             raise ValueError(f"{name} = {shares}; shares are >= 0 and add up to 1")
     if config.critic.fit_share + config.critic.validate_share >= 1:
         raise ValueError("critic.fit_share + critic.validate_share must leave clusters to calibrate on")
-    if config.critic.rank_weight > 0 and not config.labels.sibling_sets:
-        raise ValueError(
-            f"critic.rank_weight = {config.critic.rank_weight} needs steps to rank: set "
-            "labels.sibling_sets above 0, or critic.rank_weight to 0"
-        )
     if config.critic.fit_continuations and not config.labels.num_continuations:
         raise ValueError(
             "critic.fit_continuations with labels.num_continuations = 0: there are none to fit. Set "
@@ -32,11 +27,6 @@ def check_sections(config: Config) -> None:
         raise ValueError(
             f"critic.fit_continuations with labels.target = {config.labels.target}: a named target is "
             "fitted on what it names alone. Use labels.target = soft, or critic.fit_continuations = false"
-        )
-    if config.critic.class_balance == "label" and config.labels.target in ("td", "td_lambda"):
-        raise ValueError(
-            f"critic.class_balance = label with labels.target = {config.labels.target}: such targets "
-            "change with every epoch, and their classes with them. Use critic.class_balance = task"
         )
     if config.sft.base is None and config.sft.num_updates == 0:
         raise ValueError("sft.num_updates = 0 takes a model as it is: name one in sft.base")

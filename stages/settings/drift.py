@@ -21,8 +21,6 @@ class Drift(Section):
     paid_every: int = Field(20, ge=0, description="updates between checks by fresh continuations; 0 is never")
     states: int = Field(256, ge=2, description="states of a paid check, at least; whole rollouts")
     num_continuations: int = Field(16, ge=2, description="of each of them, by the present actor")
-    sibling_sets: int = Field(32, ge=0, description="sets of next steps of a paid check")
-    sibling_size: int = Field(5, ge=2, description="next steps drawn for a set")
     min_sign_agreement: float = Field(
         0.6, ge=0, le=1, description="of clear steps; with an upper bound below it steps are off"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -13,10 +13,6 @@ class Labels(Section):
     """What is known of step values."""
 
     num_continuations: int = Field(8, ge=0, description="n fresh continuations of a chosen state")
-    anchors: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(
-        (0.3, 0.6, 0.9), description="chosen states, as shares of the response"
-    )
-    around_errors: bool = Field(True, description="also just before and just after each located error")
     max_states: int | None = Field(
         None, ge=1, description="cap on states that get continuations; null is none"
     )
@@ -36,16 +32,7 @@ class Labels(Section):
         description="what the critic is fitted to: counts with pseudo-counts, or a rule without counts: of "
         "R, with the critic's own values (td, td_lambda) or located errors (rule_decay)",
     )
-    td_lam: float = Field(0.95, ge=0, le=1, description="trace decay of td_lambda, per step")
     granularity: Literal["binary", "step", "detailed"] = Field(
         "detailed", description="what pseudo-counts know of located errors: nothing, that one was, which"
     )
     states_per_shard: int = Field(128, ge=1, description="states that are committed together")
-    sibling_sets: int = Field(
-        0,
-        ge=0,
-        description="tasks, of companies that fit the critic, on which several next steps of one state are "
-        "continued, for critic.rank_weight",
-    )
-    sibling_size: int = Field(5, ge=2, description="next steps drawn from such a state; equal ones are one")
-    sibling_continuations: int = Field(8, ge=2, description="fresh continuations after each of them")

@@ -12,7 +12,7 @@ from stages.wiring.refusals import override_words
 DRIFT = "critic_drift/"
 NOT_MEASURED = "not measured"
 FREE = ("bias", "slope", "skill", "auroc", "correction_slope", "correction_shift", "alpha")
-PAID = ("cov_a", "rho_a", "sign_agreement", "ev_within", "sibling_excess", "sibling_pairs")
+PAID = ("cov_a", "rho_a", "sign_agreement", "ev_within")
 STEPS_CAPTION = (
     "Step advantages of the critic against the present actor's. Bands or bars are 95 % intervals; a point "
     "without one has no bounds, so it is no exact figure."
@@ -33,8 +33,6 @@ READINGS = {
     "rho_a": "the correlation of the same",
     "sign_agreement": "share of clear steps whose direction it sees",
     "ev_within": "explained variance within a rollout",
-    "sibling_excess": "how much more often than chance it names the best next step",
-    "sibling_pairs": "of two clearly different next steps it prefers the better",
 }
 
 

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from critics.fit.held_out import HeldOut, held_out, outcome_states
 from critics.fit.loop import check_enough
-from critics.fit.ranking import RankedSet
 from critics.fit.rows import critic_rows
+from critics.fit.schedule import FitSettings
 from critics.fit.td_targets import Bootstrap
 from critics.frozen.calibrator import check_states
 from critics.labels.checks import check_continuations, check_labels
-from critics.labels.named_targets import BOOTSTRAPPED, RULES
+from critics.labels.named_targets import BOOTSTRAPPED, RULES, TD_LAM
 from critics.labels.soft_targets import continued_labels
 from critics.labels.splits import parts_of
 from pipeline.artifacts.runner import Start
-from pipeline.errors import ArtifactError, ExitCode
+from pipeline.errors import ArtifactError
 from pipeline.tables import labels_from, rollouts_from, tasks_from
 from pipeline.training import TrainingRow
 from pipeline.types import Label, Rollout, Task
 from stages.settings import Critic
 from stages.wiring.continuations import graded, samples_of
-from stages.wiring.sibling_sets import ranked_sets
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,6 @@ class Data:
         validation: states of `validate` that decide convergence.
         calibration: states that calibrate, of both parts that move no weight.
         bootstrap: makes the fit rows' targets from the critic itself; None for targets that are labels.
-        ranked: sibling sets of the companies that fit; empty without `critic.rank_weight`.
     """
 
     labels: list[Label]
@@ -55,7 +53,6 @@ class Data:
     validation: HeldOut
     calibration: HeldOut
     bootstrap: Bootstrap | None = None
-    ranked: tuple[RankedSet, ...] = ()
 
 
 def trunk_of(start: Start) -> Path:
@@ -100,7 +97,7 @@ def data_of(start: Start) -> Data:
     return data_from(
         labels,
         everything,
-        sampled_of(start) if settings.fit_continuations or settings.rank_weight else [],
+        sampled_of(start) if settings.fit_continuations else [],
         tasks,
         settings,
         made=made.manifest["settings"]["labels"],
@@ -124,7 +121,7 @@ def data_from(
     Args:
         labels: that passed `check_labels`; those of one target policy.
         everything: of the rollouts stage.
-        sampled: what the labels stage sampled; needed to fit continuations or to rank sibling steps.
+        sampled: what the labels stage sampled; needed to fit continuations.
         tasks: by id.
         settings: how to split and what to fit.
         made: the labels stage's settings.
@@ -167,68 +164,40 @@ def data_from(
             members["fit"],
             [*fitted, *later],
             continuations=continued,
-            class_balance=settings.class_balance,
         ),
         validation=held_out(members["validate"], label_lists["validate"]),
         calibration=outcome_states(
             [r for part in calibrating for r in members[part] if r.policy_digest == policy]
         ),
-        bootstrap=bootstrap_of(members["fit"], fitted, rule, made),
-        ranked=ranked_of(
-            sampled, [r for r in everything if part_of.get(r.rollout_id) == "fit"], settings, made
-        ),
+        bootstrap=bootstrap_of(members["fit"], fitted, rule),
     )
     check_enough(data.fit, data.validation)
     check_states(len(data.calibration.row))
     return data
 
 
-def bootstrap_of(
-    rollouts: Sequence[Rollout], labels: Sequence[Label], rule: str, made: Mapping[str, Any]
-) -> Bootstrap | None:
+def bootstrap_of(rollouts: Sequence[Rollout], labels: Sequence[Label], rule: str) -> Bootstrap | None:
     """Returns what makes the targets of `critic_rows(rollouts, labels)`; None if the labels hold them.
 
     Args:
         rollouts: that are fitted on.
         labels: of the rule.
         rule: of the labels.
-        made: the labels stage's settings.
     """
     if rule not in BOOTSTRAPPED:
         return None
     labelled = {label.rollout_id for label in labels}
     rows = [rollout for rollout in rollouts if rollout.rollout_id in labelled]
-    return Bootstrap.of(rows, 0.0 if rule == "td" else made["td_lam"])
+    return Bootstrap.of(rows, 0.0 if rule == "td" else TD_LAM)
+
+
+def fit_settings(settings: Critic) -> FitSettings:
+    """Returns how the critic is fitted."""
+    names = [field.name for field in fields(FitSettings) if field.name in Critic.model_fields]
+    return FitSettings(**{name: getattr(settings, name) for name in names})
 
 
 def sampled_of(start: Start) -> list[Rollout]:
     """Returns everything that the labels stage sampled."""
     source = start.inputs["labels"]
     return rollouts_from(source.table("rollouts"), source.table("steps"))
-
-
-def ranked_of(
-    sampled: Sequence[Rollout], parents: Sequence[Rollout], settings: Critic, made: Mapping[str, Any]
-) -> tuple[RankedSet, ...]:
-    """Returns the labels stage's sibling sets of these rollouts, those with a clear pair; none if unused.
-
-    Args:
-        sampled: everything that the labels stage sampled.
-        parents: rollouts of the companies that fit.
-        settings: of the critic.
-        made: the labels stage's settings.
-
-    Raises:
-        ArtifactError: code QUALITY, they are to be ranked and there are none.
-    """
-    if not (weight := settings.rank_weight):
-        return ()
-    sets = ranked_sets(sampled, {r.rollout_id: r for r in parents}, first_draw=made["num_continuations"])
-    if not sets:
-        raise ArtifactError(
-            f"critic.rank_weight = {weight}, and no sibling set of the fitting companies has two steps that "
-            "are clearly apart. Next: more labels.sibling_sets or labels.sibling_continuations, or "
-            "critic.rank_weight 0",
-            code=ExitCode.QUALITY,
-        )
-    return tuple(sets)

@@ -20,27 +20,22 @@ def tokens_at_most(config: Config, continuations: int) -> int:
     labels, response = config.labels, config.sampling.max_response_tokens
     if labels.max_tokens is None or config.engine.overlap_shards:
         return continuations * response
-    of_states = labels.states_per_shard * labels.num_continuations
-    of_sets = max(labels.states_per_shard, labels.sibling_size) * (1 + labels.sibling_continuations)
-    shard = max(of_states, of_sets if labels.sibling_sets else 0)
+    shard = labels.states_per_shard * labels.num_continuations
     return min(continuations * response, labels.max_tokens + shard * response)
 
 
-def check_budget(max_tokens: int, for_sets: int, for_a_state: int) -> None:
-    """Raises ConfigError unless something is left of the budget for states, and pays for one.
+def check_budget(max_tokens: int, for_a_state: int) -> None:
+    """Raises ConfigError unless the budget pays for the continuations of one state.
 
     Args:
         max_tokens: the budget.
-        for_sets: tokens that the sibling sets are expected to take.
         for_a_state: tokens that the continuations of the first state are expected to take.
     """
-    left = max_tokens - for_sets
-    if left <= 0 or for_a_state > left:
-        lower = "labels.sibling_sets" if for_sets else "labels.num_continuations"
+    if for_a_state > max_tokens:
         raise ConfigError(
-            f"labels.max_tokens = {max_tokens}: sibling sets are expected to take {for_sets} tokens and the "
-            f"continuations of one state {for_a_state}, so no state would be continued. Next: raise "
-            f"labels.max_tokens or lower {lower}"
+            f"labels.max_tokens = {max_tokens}: the continuations of one state are expected to take "
+            f"{for_a_state} tokens, so no state would be continued. Next: raise labels.max_tokens or lower "
+            "labels.num_continuations"
         )
 
 

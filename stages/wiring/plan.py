@@ -17,6 +17,7 @@ from pipeline.planner.memory import GIB, Shape, shape_of
 from stages.settings import Chain, Config
 from stages.wiring.label_budget import tokens_at_most
 from stages.wiring.plan_memory import Memory, advice, critic_config, memory_of, model_config, unused_gpus
+from stages.wiring.sibling_sets import SIBLING_SIZE
 
 STORED_BYTES = 4.2  # of one token in Parquet: id 0.9, log-probability 3.3
 CHECKPOINT_BYTES, EXPORT_BYTES = 12, 4  # of a parameter: fp32 weight and two moments; fp32 weight
@@ -67,8 +68,7 @@ def checks_of_drift(config: Config, turns: int) -> int:
     """Returns the continuations of all paid checks of the critic, at most."""
     drift = config.actor.drift
     states = drift.states + turns - 1  # whole rollouts
-    siblings = drift.sibling_sets * drift.sibling_size * (1 + drift.num_continuations)
-    return num_checks(config) * (states * drift.num_continuations + siblings)
+    return num_checks(config) * states * drift.num_continuations
 
 
 def work_of(config: Config) -> list[Work]:
@@ -79,16 +79,14 @@ def work_of(config: Config) -> list[Work]:
     turns = ENVIRONMENTS[config.tasks.environment].max_turns(levels)
     rollouts = rollouts_of_chain(config.rollouts.chain, config.rollouts.num_tasks or config.tasks.num_train)
     response = config.sampling.max_response_tokens
-    of_a_rollout = turns if config.labels.around_errors else min(turns, 1 + len(config.labels.anchors))
-    states = config.labels.max_states or rollouts * of_a_rollout
-    siblings = config.labels.sibling_sets * config.labels.sibling_size
-    labels = states * config.labels.num_continuations + siblings * (1 + config.labels.sibling_continuations)
+    states = config.labels.max_states or rollouts * turns  # every step may be wrong
+    labels = states * config.labels.num_continuations
     label_tokens = tokens_at_most(config, labels)
     report = config.critic_report
     audited = len(report.splits) * report.tasks_per_split * (1 + report.guided)
     heard = report.draws + turns * report.num_continuations  # of an audited task and context
     sets = min(report.sibling_sets, len(report.splits) * report.tasks_per_split)
-    siblings = sets * report.sibling_size * (1 + report.num_continuations)
+    siblings = sets * SIBLING_SIZE * (1 + report.num_continuations)
     fitted = report.fit_tasks * turns * report.num_continuations
     heard_in_all = audited * heard + siblings + fitted
     fitted_rollouts = rollouts + labels * config.critic.fit_continuations

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from critics.audit.siblings import Siblings, distinct_steps, joined
-from critics.fit.ranking import RankedSet, clear_pairs
-from critics.labels.choose_states import state_tokens
 from pipeline.artifacts.runner import Start
-from pipeline.ids import continuation_id, seed_of
+from pipeline.ids import seed_of
 from pipeline.types import Rollout, Task
 from stages.wiring.continuations import continuations
 
 if TYPE_CHECKING:
     from env.play.player import Player
     from env.play.requests import EpisodeRequest
+
+
+SIBLING_SIZE = 5
+"""Next steps drawn from a state; equal ones are one sibling (start value)."""
 
 
 def sibling_state(start: Start, rollout: Rollout) -> int:
@@ -31,17 +33,15 @@ def sibling_requests(
     rollouts: Sequence[Rollout],
     tasks: Mapping[str, Task],
     *,
-    size: int,
     first_draw: int,
     purpose: str,
 ) -> list[EpisodeRequest]:
-    """Returns `size` fresh continuations from one state of each rollout; which one follows from its seed.
+    """Returns fresh continuations from one state of each rollout; which state follows from its seed.
 
     Args:
         start: the stage's.
         rollouts: one set each.
         tasks: by id.
-        size: next steps to draw; equal ones are one sibling.
         first_draw: number of the first of them, past those that audit the state itself.
         purpose: of their seeds.
     """
@@ -53,7 +53,7 @@ def sibling_requests(
             rollout,
             sibling_state(start, rollout),
             tasks[rollout.task_id],
-            size,
+            SIBLING_SIZE,
             first_draw=first_draw,
             purpose=f"{purpose} siblings",
         )
@@ -66,13 +66,12 @@ def play_siblings(
     rollouts: Sequence[Rollout],
     tasks: dict[str, Task],
     *,
-    size: int,
     num_continuations: int,
     first_draw: int,
     purpose: str,
 ) -> list[Rollout]:
     """Returns the siblings as continuations of their rollouts, then the continuations after each of them."""
-    requests = sibling_requests(start, rollouts, tasks, size=size, first_draw=first_draw, purpose=purpose)
+    requests = sibling_requests(start, rollouts, tasks, first_draw=first_draw, purpose=purpose)
     played = player.play(requests, on_finish=lambda _: start.stop_if_asked())
     by_id = {rollout.rollout_id: rollout for rollout in rollouts}
     after = requests_after(start, by_id, played, tasks, num_continuations=num_continuations, purpose=purpose)
@@ -102,61 +101,6 @@ def requests_after(
             purpose=f"{purpose} sibling {sibling.draw}",
         )
     ]
-
-
-class SetsInPlay:
-    """Sibling sets as a queue plays them: a set's continuations follow when its last sibling has ended."""
-
-    def __init__(
-        self,
-        start: Start,
-        rollouts: Sequence[Rollout],
-        tasks: Mapping[str, Task],
-        *,
-        size: int,
-        num_continuations: int,
-        first_draw: int,
-        purpose: str,
-    ) -> None:
-        """Takes the arguments of `play_siblings`."""
-        self._start, self._tasks, self._purpose = start, tasks, purpose
-        self._size, self._num = size, num_continuations
-        self._parents = {rollout.rollout_id: rollout for rollout in rollouts}
-        self._ended: dict[str, list[Rollout]] = defaultdict(list)
-        self.first = sibling_requests(
-            start, rollouts, tasks, size=size, first_draw=first_draw, purpose=purpose
-        )
-
-    def item_ids(self) -> list[str]:
-        """Returns the ids of everything that may be played: siblings, then what would follow each of them."""
-        return [request.rollout_id for request in self.first] + [
-            continuation_id(
-                self._start.stage_key,
-                request.rollout_id,
-                request.start_step_index + 1,
-                self._parents[request.parent_rollout_ids[0]].context,
-                draw,
-            )
-            for request in self.first
-            for draw in range(self._num)
-        ]
-
-    def after(self, rollout: Rollout) -> list[EpisodeRequest]:
-        """Returns what follows a finished rollout."""
-        parent = rollout.parent_rollout_ids[0]
-        if parent not in self._parents:
-            return []
-        self._ended[parent].append(rollout)
-        if len(self._ended[parent]) < self._size:
-            return []
-        return requests_after(
-            self._start,
-            self._parents,
-            self._ended.pop(parent),
-            self._tasks,
-            num_continuations=self._num,
-            purpose=self._purpose,
-        )
 
 
 def distinct_in_sets(siblings: Sequence[Rollout]) -> list[Rollout]:
@@ -228,20 +172,3 @@ def counted_siblings(
         for s in siblings
         if len(rewards[s.rollout_id]) >= 2
     ]
-
-
-def ranked_sets(
-    rollouts: Sequence[Rollout], parents: Mapping[str, Rollout], *, first_draw: int
-) -> list[RankedSet]:
-    """Returns the sets that have a clear pair, as what the critic's ranking loss reads."""
-    members: dict[str, list[tuple[np.ndarray, int, int]]] = defaultdict(list)
-    for sibling, whole, k, n in counted_siblings(rollouts, parents, first_draw=first_draw):
-        state = state_tokens(whole, sibling.start_step_index + 1)
-        members[sibling.parent_rollout_ids[0]].append((np.array(state, np.int32), k, n))
-    sets = []
-    for of_set in members.values():
-        states, k, n = zip(*of_set, strict=True)
-        pairs = clear_pairs(np.array(k), np.array(n))
-        if len(pairs):
-            sets.append(RankedSet(states, pairs))
-    return sets

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from critics.audit.data import AuditData
-from critics.audit.siblings import sibling_measures
 from critics.drift.checks import (
     Correction,
     FreeCheck,
@@ -35,7 +34,6 @@ from stages.wiring.continuations import continuations, is_whole
 from stages.wiring.refresh import gate_of
 from stages.wiring.refusals import check_made_for, gate_allows
 from stages.wiring.safety_stops import KL_UPDATES, recent_kl
-from stages.wiring.sibling_sets import measured_siblings, play_siblings
 
 if TYPE_CHECKING:
     from critics.frozen.contract import FrozenCritic
@@ -131,7 +129,7 @@ class Watch:
         return bool(self._settings.paid_every and weighs and num_updates >= self.state["next_check"])
 
     def play(self, player: Player, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """Returns fresh continuations by the present actor, of states and siblings of some bare rollouts.
+        """Returns fresh continuations by the present actor, of the states of some bare rollouts.
 
         The rollouts are chosen by their seeds, whole, until there are enough states.
         """
@@ -153,17 +151,7 @@ class Watch:
                 purpose="drift",
             )
         ]
-        played = player.play(requests, on_finish=lambda _: self._start.stop_if_asked())
-        return played + play_siblings(
-            self._start,
-            player,
-            (ordered or chosen)[: self._settings.sibling_sets],
-            self._tasks,
-            size=self._settings.sibling_size,
-            num_continuations=self._settings.num_continuations,
-            first_draw=self._settings.num_continuations,
-            purpose="drift",
-        )
+        return player.play(requests, on_finish=lambda _: self._start.stop_if_asked())
 
     # -- what is found and done ------------------------------------------------------------------------
 
@@ -255,12 +243,6 @@ class Watch:
         """Returns the paid check of what `play` sampled, and takes the step weight away if steps are off."""
         audit = self._audit(rollouts)
         found = paid_check(audit, num_resamples=NUM_RESAMPLES, seed=self._start.seed)
-        parents = {r.rollout_id: r for r in rollouts if is_whole(r)}
-        siblings = measured_siblings(
-            rollouts, parents, self.values, self._clusters, first_draw=self._settings.num_continuations
-        )
-        told, _ = sibling_measures(siblings, num_resamples=NUM_RESAMPLES, seed=self._start.seed)
-        found |= {name: told[name] for name in ("sibling_excess", "sibling_pairs")}
         metrics = {"critic_drift/states": float(len(audit))} | _metrics(found)
         self.state = self.state | {"next_check": num_updates + self._settings.paid_every}
         if not is_measured(found):

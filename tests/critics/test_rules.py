@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 
 from critics.fit.held_out import held_out
 from critics.fit.loop import fit
 from critics.fit.rows import critic_rows
+from critics.fit.schedule import FitSettings
 from critics.fit.td_targets import Bootstrap, td_targets
 from critics.labels.checks import check_labels
 from critics.labels.named_targets import RULES, retarget
@@ -74,18 +73,16 @@ def test_lam_one_is_the_reward_and_lam_zero_the_next_value() -> None:
     assert td_targets(values, 1.0, 0.7) - values == pytest.approx(advantage)
 
 
-@dataclass(frozen=True)
-class Settings:
-    head_updates: int = 4
-    head_learning_rate: float = 1e-2
-    learning_rate: float = 3e-3
-    max_epochs: float = 8
-    batch_states: int = 64
-    evaluations_per_epoch: int = 1
-    patience: int = 8
-    error_weight: float = 0.0
-    value_loss: str = "bce"
-    rank_weight: float = 0.0
+SETTINGS = FitSettings(
+    head_updates=4,
+    head_learning_rate=1e-2,
+    learning_rate=3e-3,
+    max_epochs=8,
+    batch_states=64,
+    evaluations_per_epoch=1,
+    patience=8,
+    error_weight=0.0,
+)
 
 
 NUM_CELLS = 4
@@ -140,7 +137,7 @@ def test_bootstrapped_targets_find_the_values_of_a_chain(tiny_trunk, make_rollou
         trainer,
         critic_rows(rollouts, labels),
         validation,
-        Settings(),
+        SETTINGS,
         seed=0,
         keep=lambda i: None,
         bootstrap=Bootstrap.of(rollouts, lam),

@@ -147,32 +147,3 @@ def test_impossible_options_are_refused() -> None:
     for options in ({"clip_low": 1.0}, {"kl": -1.0}, {"dual_clip": 1.1}):
         with pytest.raises(ValueError, match=next(iter(options))):
             LossOptions(**options)  # type: ignore[arg-type]
-
-
-def test_squared_error_is_lowest_at_the_mean_of_the_targets_and_its_slope_is_known() -> None:
-    z = torch.tensor([0.4, -1.0], requires_grad=True)
-    columns = batch(weight=[0.5, 2.0], targets=[0.9, 0.2])
-    loss, metrics = critic_loss(base_logit=0.3, value_loss="mse")({"scores": torch.stack([z, z], 1)}, columns)
-    loss.backward()
-    p = torch.sigmoid(z.detach() + 0.3)
-    expected = [0.5, 2.0] * (p.numpy() - [0.9, 0.2])
-    assert metrics["value_loss"].item() == pytest.approx(float((expected * (p.numpy() - [0.9, 0.2])).sum()))
-    np.testing.assert_allclose(z.grad, 2 * expected * (p * (1 - p)).numpy(), rtol=1e-5)
-    # Eight of ten outcomes succeed: both losses have their lowest point at .8.
-    outcomes = [1.0] * 8 + [0.0] * 2
-    grid = torch.linspace(-3, 3, 601)
-    for name in ("bce", "mse"):
-        losses = [
-            critic_loss(value_loss=name)(
-                {"scores": torch.full((10, 2), float(at))}, batch(weight=[0.1] * 10, targets=outcomes)
-            )[0].item()
-            for at in grid
-        ]
-        assert torch.sigmoid(grid[int(np.argmin(losses))]).item() == pytest.approx(0.8, abs=2e-3)
-
-
-def test_rank_weights_are_the_gradient_by_the_value_logit() -> None:
-    scores = torch.zeros(3, 2, requires_grad=True)
-    columns = batch(weight=[0.0] * 3, targets=[0.0] * 3, rank_weights=[0.0, -0.4, 0.4])
-    critic_loss()({"scores": scores}, columns)[0].backward()
-    np.testing.assert_allclose(scores.grad, [[0, 0], [-0.4, 0], [0.4, 0]], atol=1e-7)

@@ -48,7 +48,7 @@ def test_every_stage_is_up_to_date_without_torch_and_nothing_is_written(chain: A
         ("rollouts", "rollouts.chain.draws=3", "rollouts.chain.draws: 1 -> 3"),
         ("rollouts", "engine.kind=scripted", 'engine.kind: "transformers" -> "scripted"'),
         ("labels", "labels.kappa=3.0", "labels.kappa: 2.0 -> 3.0"),
-        ("critic", "critic.error_weight=0.25", "critic.error_weight: 0.5 -> 0.25"),
+        ("critic", "critic.batch_states=32", "critic.batch_states: 64 -> 32"),
         ("critic_report", "critic_report.draws=3", "critic_report.draws: 2 -> 3"),
         ("actor", "actor.alpha=0.25", "actor.alpha: 0.5 -> 0.25"),
         ("evaluation", "run.seed=1", "run.seed: 0 -> 1"),

@@ -47,7 +47,6 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(
         ("engine.kind=vlm", "'transformers'"),
         ("tasks.level_shares={1: 0.5}", "add up to 1"),
         ("run.name=../elsewhere", "run.name"),
-        ("labels.anchors=[0.5, 1.5]", "labels.anchors"),
         ("training.num_ranks=2", "needs training.backend = deepspeed"),
         ("rollouts.sampling.top_p=0.9", "sampled from its whole distribution at temperature 1"),
         ("actor.sampling.max_response_tokens=9", "is sampling.max_response_tokens, for all stages"),

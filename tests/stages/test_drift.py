@@ -89,7 +89,7 @@ class FakePlayer:
 
 
 def watch_of(critic: FakeCritic, kl: float | None = None, **drift: Any) -> Watch:
-    settings = Drift(**{"sibling_sets": 0} | drift)
+    settings = Drift(**drift)
     config = Config(actor=Actor(drift=settings, kl_coefficient=kl))
     said: list[str] = []
     start: Any = SimpleNamespace(
@@ -302,7 +302,7 @@ def test_an_actor_is_watched_and_its_checks_are_kept_with_its_rollouts(
 ) -> None:
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     monkeypatch.setattr(Watch, "whose_values", "critic slope=2.0 shift=0.5")
-    drift = ["paid_every=1", "states=6", "num_continuations=2", "sibling_sets=2", "refresh=never"]
+    drift = ["paid_every=1", "states=6", "num_continuations=2", "refresh=never"]
     assert lab.start("actor", *(f"actor.drift.{setting}" for setting in drift)) == 0
     looks = [m for m in read_metrics(lab.run_dir / "actor" / "metrics.jsonl") if "rollouts/count" in m]
     assert "critic_drift/steps_off" not in looks[0]
@@ -418,7 +418,7 @@ def test_a_refresh_makes_a_critic_of_the_present_actor_and_may_be_stopped(
     monkeypatch.setattr("stages.wiring.watch.is_measured", lambda found: True)
     monkeypatch.setattr("stages.wiring.watch.steps_are_off", lambda found, **limits: True)
     lab = chain.copy(tmp_path / "lab", *CRITIC)
-    drift = ["paid_every=1", "states=6", "num_continuations=2", "sibling_sets=0"]
+    drift = ["paid_every=1", "states=6", "num_continuations=2"]
     settings = ["actor.num_iterations=3", *(f"actor.drift.{setting}" for setting in drift)]
     with monkeypatch.context() as patch:
         patch.setattr(stages.actor, "refresh", asked_to_stop)
