@@ -280,7 +280,7 @@ def values_of(material: Material, trainer: Any, calibrator: Any) -> dict[str, np
 
 def audit_of(material: Material, values: dict[str, np.ndarray]) -> AuditData:
     """Returns the seed's audit of a critic, bare states."""
-    from stages.critic_report import audit_data
+    from stages.bodies.critic_report import audit_data
 
     bare = [r for r in material.audited if not r.guided]
     start: Any = SimpleNamespace(config=material.config)

@@ -10,21 +10,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from env.play.chains import Chains, Group, plan_groups
 from env.play.player import Player
-from pipeline.artifacts.runner import Stage, Start, run_stage
-from pipeline.tables import ROLLOUTS, STEPS, rollouts_table, steps_table
+from pipeline.artifacts.plan import in_shards
+from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
+from pipeline.tables import ROLLOUTS, STEPS
 from pipeline.types import Rollout
 from stages.settings import Config
-from stages.wiring.build import make_player
-from stages.wiring.inputs import policy_of, tasks_of_split
+from stages.wiring.inputs import tasks_of_split
 from stages.wiring.preflight import check_installed
-from stages.wiring.shards import play_shards
-
-if TYPE_CHECKING:
-    from stages.wiring.shards import Work
 
 
 def chains_of(
@@ -56,7 +51,7 @@ def in_plan_order(rollouts: Sequence[Rollout], planned: Iterable[str]) -> list[R
 
 def play_chains(
     player: Player,
-    groups: list[Group],
+    groups: Sequence[Group],
     max_feedback_tokens: int,
     *,
     seed: int,
@@ -68,7 +63,7 @@ def play_chains(
     chains = chains_of(
         player, groups, max_feedback_tokens, seed=seed, purpose=purpose, stop_at_success=stop_at_success
     )
-    rollouts = player.play(chains.first(), then=chains.after, on_finish=lambda _: start.item_done())
+    rollouts = player.play(chains.first(), then=chains.after, on_finish=lambda _: start.shards.item_done())
     return in_plan_order(rollouts, (r for group in groups for r in group.rollout_ids)), chains.skipped
 
 
@@ -81,8 +76,8 @@ def counts_of(rollouts: list[Rollout]) -> tuple[int, dict[str, int]]:
     return len(rollouts) - sum(failed.values()), failed
 
 
-def make(start: Start) -> None:
-    """Plays the planned groups, a shard at a time."""
+def plan(start: Start[Config]) -> Plan[list[Sequence[Group]]]:
+    """Chooses the groups of the training split's tasks."""
     settings = start.config.rollouts
     tasks = tasks_of_split(start, "train")[: settings.num_tasks]
     groups = plan_groups(
@@ -95,41 +90,16 @@ def make(start: Start) -> None:
         feedback_free_share=settings.chain.feedback_free_share,
         feedback_free_draws=settings.chain.feedback_free_draws,
     )
-    size = settings.groups_per_shard
-    shards = [groups[i : i + size] for i in range(0, len(groups), size)]
+    shards = in_shards(groups, settings.groups_per_shard)
     planned = sum(len(group.rollout_ids) for group in groups)
     check_installed(start.config, engine=True)
-    start.plan(
-        [[rollout_id for group in shard for rollout_id in group.rollout_ids] for shard in shards],
+    return Plan(
+        items=[[rollout_id for group in shard for rollout_id in group.rollout_ids] for shard in shards],
         tables=(ROLLOUTS, STEPS),
         unit="rollouts",
         estimate={"rollouts": planned, "tokens_at_most": planned * start.config.sampling.max_response_tokens},
+        work=shards,
     )
-    player = make_player(start.config, policy_of(start))
-    chains: dict[int, Chains] = {}
-
-    def work_of(index: int) -> Work:
-        chains[index] = chains_of(
-            player,
-            shards[index],
-            start.config.prompt.max_feedback_tokens,
-            seed=start.seed,
-            purpose="rollouts",
-            stop_at_success=True,
-        )
-        return chains[index].first(), chains[index].after
-
-    for index, played in play_shards(start, player, work_of):
-        rollouts = in_plan_order(played, start.shards()[index].item_ids)
-        done, failed = counts_of(rollouts)
-        start.commit(
-            index,
-            {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)},
-            done=done,
-            failed=failed,
-            skipped=chains.pop(index).skipped,
-        )
-    start.finish()
 
 
 STAGE = Stage(
@@ -137,7 +107,8 @@ STAGE = Stage(
     code_version=3,
     inputs=lambda config: ("tasks", "sft"),
     sections=("rollouts", "sampling", "prompt", "engine", "tasks.environment"),
-    make=make,
+    plan=plan,
+    make="stages.bodies.rollouts:make",
 )
 
 if __name__ == "__main__":

@@ -10,16 +10,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from env.catalog import ENVIRONMENTS
-from pipeline.artifacts.runner import Stage, Start, run_stage
+from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.tables import TASKS, tasks_table
+from pipeline.types import Task
 from stages.settings import Config
 
 
-def make(start: Start) -> None:
-    """Generates the tasks, or reads what they are made from, and commits them as one shard."""
+def plan(start: Start[Config]) -> Plan[list[Task]]:
+    """Generates the tasks, or reads what they are made from: one shard."""
     settings = start.config.tasks
     environment = ENVIRONMENTS[settings.environment]
-    if settings.tasks_file is not None:
+    if settings.tasks_file and settings.companies_file:  # both or none
         tasks = environment.read_tasks(Path(settings.companies_file), Path(settings.tasks_file))
     else:
         tasks = environment.generate_tasks(
@@ -30,12 +31,20 @@ def make(start: Start) -> None:
             level_shares=settings.level_shares,
             seed=start.seed,
         )
-    start.plan(
-        [[task.task_id for task in tasks]], tables=(TASKS,), unit="tasks", estimate={"tasks": len(tasks)}
+    return Plan(
+        items=[[task.task_id for task in tasks]],
+        tables=(TASKS,),
+        unit="tasks",
+        estimate={"tasks": len(tasks)},
+        work=tasks,
     )
-    for shard in start.to_do():
-        start.commit(shard.index, {"tasks": tasks_table(tasks)}, done=len(tasks))
-    rows = environment.table_of(tasks)
+
+
+def make(start: Start[Config], tasks: list[Task]) -> None:
+    """Commits the tasks and prints how many there are of each split."""
+    for shard in start.shards.to_do():
+        start.shards.commit(shard.index, {"tasks": tasks_table(tasks)}, done=len(tasks))
+    rows = ENVIRONMENTS[start.config.tasks.environment].table_of(tasks)
     start.finish(report={"splits": rows})
     print(as_text(rows))
 
@@ -53,7 +62,9 @@ def as_text(rows: Sequence[Mapping[str, object]]) -> str:
     )
 
 
-STAGE = Stage(name="tasks", code_version=2, inputs=lambda config: (), sections=("tasks",), make=make)
+STAGE = Stage(
+    name="tasks", code_version=2, inputs=lambda config: (), sections=("tasks",), plan=plan, make=make
+)
 
 if __name__ == "__main__":
     sys.exit(run_stage(STAGE, Config))

@@ -124,7 +124,7 @@ INSIDE = {
 
 @pytest.mark.parametrize("package", MAY_IMPORT)
 def test_importing_a_package_loads_nothing_heavy(package: str) -> None:
-    names = [name for name in modules(package) if name not in INSIDE]
+    names = [name for name in modules(package) if name not in INSIDE and not name.startswith("stages.bodies")]
     code = (
         "import importlib, sys\n"
         f"for name in {names!r}:\n"

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import socket
 import time
 from pathlib import Path, PurePosixPath
@@ -177,3 +178,13 @@ def inside(folder: Path, relative: str) -> Path:
         if path.is_symlink():
             raise ArtifactError(f"{path}: a symbolic link; a stage's folder holds plain files only")
     return path
+
+
+def way_out(error: OSError, folder: Path) -> str:
+    """Returns what to do about an error of the disk; of a full one, how much is free for `folder` as well."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return ". Next: make that path readable and writable, or choose another run.data_dir"
+    free = ""
+    with contextlib.suppress(OSError):
+        free = f" ({folder}: {shutil.disk_usage(folder).free / 1e6:.0f} MB free)"
+    return f"{free}. Next: make room"

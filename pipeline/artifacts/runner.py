@@ -7,25 +7,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
+import importlib
 import json
 import os
-import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import yaml
 from pydantic import BaseModel
 from rich.console import Console
 
 from pipeline.artifacts.artifact import Artifact
-from pipeline.artifacts.disk import fsync_folder, remove_dead_temporaries, write_durably
+from pipeline.artifacts.disk import fsync_folder, remove_dead_temporaries, way_out, write_durably
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.ledger import Counts
 from pipeline.artifacts.lock import Lock
@@ -38,19 +37,23 @@ from pipeline.artifacts.manifest import (
     refuse_if_changed,
     refuse_if_inputs_disagree,
 )
+from pipeline.artifacts.plan import Plan
+from pipeline.artifacts.publish import remove_merged
 from pipeline.artifacts.retries import IN_VAIN, MAX_STARTS_IN_VAIN, committed, repeats_in_vain
 from pipeline.artifacts.signals import StopFlag, StopRequested
-from pipeline.artifacts.start import DryRun, Shard, Start, remove_merged
+from pipeline.artifacts.start import C, Start
 from pipeline.config import load_config, split_settings
 from pipeline.errors import ArtifactError, ConfigError, ExitCode
 from pipeline.processes.worker import WorkerDiedError
 from pipeline.text import visible
 
-__all__ = ["Shard", "Stage", "Start", "run_stage"]
+__all__ = ["Plan", "Stage", "Start", "run_stage"]
+
+W = TypeVar("W")
 
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(Generic[C, W]):
     """What a stage file declares.
 
     Attributes:
@@ -59,17 +62,31 @@ class Stage:
         inputs: config -> names of the stages that it reads.
         sections: settings that decide what it makes, as `section`, `section.key` and so on; `run.seed` always
             does. Those that an input was made with too must be the same.
-        make: makes it.
+        plan: says what it will make, after cheap checks; --dry-run ends there.
+        make: makes it, given the plan's `work`: a function, or "module:function". A module that is named is
+            loaded only now, so that a stage that is up to date, or only planned, answers without torch.
     """
 
     name: str
     code_version: int
-    inputs: Callable[[Any], tuple[str, ...]]
+    inputs: Callable[[C], tuple[str, ...]]
     sections: tuple[str, ...]
-    make: Callable[[Start], None]
+    plan: Callable[[Start[C]], Plan[W]]
+    make: Callable[[Start[C], W], None] | str
+
+    @property
+    def body(self) -> Callable[[Start[C], W], None]:
+        """`make` itself."""
+        if not isinstance(self.make, str):
+            return self.make
+        module, _, function = self.make.partition(":")
+        body: Callable[[Start[C], W], None] = getattr(importlib.import_module(module), function)
+        return body
 
 
-def run_stage(stage: Stage, config_model: type[BaseModel], argv: Sequence[str] | None = None) -> int:
+def run_stage(
+    stage: Stage[Any, Any], config_model: type[BaseModel], argv: Sequence[str] | None = None
+) -> int:
     """Returns the exit code of one start of a stage, after printing what came of it.
 
     Args:
@@ -77,17 +94,15 @@ def run_stage(stage: Stage, config_model: type[BaseModel], argv: Sequence[str] |
         config_model: the settings; must have `run.name`, `run.seed` and `run.data_dir`.
         argv: command line, by default the process's own.
     """
-    stop = StopFlag()
-    console = Console(stderr=True)
+    run = _Run(stage, config_model)
     code, message = ExitCode.DEFECT, ""
-    run = _Run(stage, config_model, console, stop)
-    with stop.installed():
+    with run.stop.installed():
         try:
             code, message = run.go(sys.argv[1:] if argv is None else argv)
         except SystemExit as leaving:  # argparse: its own message is printed already
             return leaving.code if isinstance(leaving.code, int) else ExitCode.CONFIG
-        except (StopRequested, DryRun, Exception) as error:
-            code, message = _judge(error, stage.name, run)
+        except (StopRequested, Exception) as error:
+            code, message = run.judge(error)
         finally:
             run.leave(code, message)
     if message:
@@ -95,36 +110,17 @@ def run_stage(stage: Stage, config_model: type[BaseModel], argv: Sequence[str] |
     return int(code)
 
 
-def _judge(error: BaseException, name: str, run: _Run) -> tuple[ExitCode, str]:
-    if isinstance(error, DryRun):
-        return ExitCode.COMPLETE, ""
-    if isinstance(error, StopRequested):
-        return ExitCode.STOPPED, f"{name}: stopped early by {error}. Next: the same command goes on from here"
-    if isinstance(error, WorkerDiedError):
-        return run.judge_death(error)
-    if isinstance(error, ConfigError | ArtifactError):
-        return ExitCode(error.code), f"{name}: {error}"
-    run.keep_traceback(error)
-    # Missing files and dead connections are defects of a stage; the rest of OSError is the machine's.
-    if isinstance(error, OSError) and not isinstance(
-        error, FileNotFoundError | ConnectionError | TimeoutError
-    ):
-        return ExitCode.DISK, f"{name}: {error}{run.way_out(error)}, then the same command goes on"
-    traceback.print_exception(error)
-    return ExitCode.DEFECT, f"{name}: a defect: {type(error).__name__}: {error}. What was committed stays"
-
-
 class _Run:
     """One call of `run_stage`."""
 
-    def __init__(self, stage: Stage, config_model: type[BaseModel], console: Console, stop: StopFlag) -> None:
+    def __init__(self, stage: Stage[Any, Any], config_model: type[BaseModel]) -> None:
         self.stage = stage
         self.config_model = config_model
-        self.console = console
-        self.stop = stop
-        self.folder: Path | None = None
+        self.console = Console(stderr=True)
+        self.stop = StopFlag()
+        self.folder = Path()  # known once the configuration is read
         self.lock: Lock | None = None
-        self.start: Start | None = None
+        self.start: Start[Any] | None = None
         self.began = time.monotonic()
         self.committed: list[tuple[str, int]] = []  # when it started
         self.in_vain = False
@@ -153,9 +149,9 @@ class _Run:
                 message = self._repaired(identity) if options.repair else self._up_to_date(identity)
                 if message:
                     return ExitCode.COMPLETE, message
-        plan = read_plan(self.folder) if not (options.fresh and options.dry_run) else None
-        if plan is not None:
-            refuse_if_changed(self.folder, plan, identity, complete=False)
+        recorded = read_plan(self.folder) if not (options.fresh and options.dry_run) else None
+        if recorded is not None:
+            refuse_if_changed(self.folder, recorded, identity, complete=False)
         refuse_if_inputs_disagree(
             self.stage.name,
             identity["settings"],
@@ -163,63 +159,56 @@ class _Run:
         )
         start = Start(
             config=config,
-            run_dir=run_dir,
             identity=identity,
             inputs=inputs,
             number=_next_start(self.folder),
             stop=self.stop,
             console=self.console,
             runtime_settings=runtime_settings,
-            dry_run=options.dry_run,
-            repair=options.repair,
         )
-        if not options.dry_run:
-            start.log_folder.mkdir(parents=True)
-            text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-            (start.log_folder / "config.yaml").write_text(text, encoding="utf-8")
-            self.start = start
-            start.log(f"start {start.number}, stage key {start.stage_key}, arguments: {' '.join(argv)}")
+        if options.dry_run:
+            plan = self.stage.plan(start)
+            return ExitCode.COMPLETE, plan.outlook(self.folder, self.stage.name, identity["inputs"])
+        start.log_folder.mkdir(parents=True)
+        text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        (start.log_folder / "config.yaml").write_text(text, encoding="utf-8")
+        self.start = start
+        start.log(f"start {start.number}, stage key {start.stage_key}, arguments: {' '.join(argv)}")
         self.committed = committed(self.folder)
-        self.stage.make(start)
+        plan = self.stage.plan(start)
+        start.begin(plan, repair=options.repair)
+        self.stage.body(start, plan.work)
         if start.counts is None:
             raise RuntimeError(f"stage {self.stage.name} returned without finish()")
         self._unlock()
         failpoint(f"{self.stage.name}.exit")
         return ExitCode.COMPLETE, f"{self.stage.name}: complete in {self.folder}\n{start.counts}"
 
-    def _up_to_date(self, identity: dict[str, Any]) -> str | None:
+    def _up_to_date(self, identity: Mapping[str, Any]) -> str | None:
         """Returns what to say if the stage is complete as wanted; refuses other settings and inputs."""
-        assert self.folder is not None
         manifest = read_manifest(self.folder)
         if manifest is None:
             return None
         refuse_if_changed(self.folder, manifest, identity, complete=True)
         check_sizes(self.folder, manifest)
-        if not any(facts["path"].startswith("shards/") for facts in manifest["files"]):
-            remove_merged(self.folder)  # killed between the manifest and this
+        remove_merged(self.folder)  # killed between the manifest and this
         remove_dead_temporaries(self.folder)
-        counts = manifest["counts"]
-        total = Counts(counts["planned"], counts["done"], counts["failed"], counts["skipped"])
+        total = Counts(**manifest["counts"])
         return f"{self.stage.name}: up to date ({self.folder}, {manifest['content_digest'][:8]})\n{total}"
 
-    def _repaired(self, identity: dict[str, Any]) -> str | None:
+    def _repaired(self, identity: Mapping[str, Any]) -> str | None:
         """Returns what to say if a complete stage is sound; a damaged one is set aside, to be made again."""
-        assert self.folder is not None
         try:
-            manifest, plan = read_manifest(self.folder), read_plan(self.folder)
+            manifest = read_manifest(self.folder)
+            if manifest is None or read_plan(self.folder) is None:
+                return None
+            if manifest["stage_key"] == identity["stage_key"]:
+                Artifact.open(self.folder.parent, self.stage.name).verify()
         except ArtifactError as error:
             self._tell(f"repair: {error}")
             self._set_aside()
-            return None
-        if manifest is None or plan is None:
             return None
         refuse_if_changed(self.folder, manifest, identity, complete=True)
-        try:
-            Artifact.open(self.folder.parent, self.stage.name).verify()
-        except ArtifactError as error:
-            self._tell(f"repair: {error}")
-            self._set_aside()
-            return None
         return f"{self.stage.name}: nothing to repair, every digest is right ({self.folder})"
 
     def _tell(self, text: str) -> None:
@@ -227,7 +216,6 @@ class _Run:
 
     def _set_aside(self) -> None:
         """Renames the folder to `<run>/_old/<stage>-NNN` and begins a new one, locked; nothing is deleted."""
-        assert self.folder is not None
         assert self.lock is not None
         if any(path.name != "_lock" for path in self.folder.iterdir()):
             old = self.folder.parent / "_old"
@@ -248,21 +236,37 @@ class _Run:
             self.lock.release()
             self.lock = None
 
-    def keep_traceback(self, error: BaseException) -> None:
-        """Adds a traceback to stage.log; a full disk must not hide the error."""
+    def judge(self, error: BaseException) -> tuple[ExitCode, str]:
+        """Returns exit code and message for what ended the stage."""
+        name = self.stage.name
+        if isinstance(error, StopRequested):
+            return (
+                ExitCode.STOPPED,
+                f"{name}: stopped early by {error}. Next: the same command goes on from here",
+            )
+        if isinstance(error, WorkerDiedError):
+            return self._judge_death(error)
+        if isinstance(error, ConfigError | ArtifactError):
+            return ExitCode(error.code), f"{name}: {error}"
         if self.start is not None:
-            with (
-                contextlib.suppress(OSError),
-                (self.start.log_folder / "stage.log").open("a", encoding="utf-8") as file,
-            ):
-                file.write("".join(traceback.format_exception(error)))
+            self.start.log("".join(traceback.format_exception(error)))
+        # Missing files and dead connections are defects of a stage; the rest of OSError is the machine's.
+        if isinstance(error, OSError) and not isinstance(
+            error, FileNotFoundError | ConnectionError | TimeoutError
+        ):
+            return (
+                ExitCode.DISK,
+                f"{name}: {error}{way_out(error, self.folder)}, then the same command goes on",
+            )
+        traceback.print_exception(error)
+        return ExitCode.DEFECT, f"{name}: a defect: {type(error).__name__}: {error}. What was committed stays"
 
-    def judge_death(self, error: WorkerDiedError) -> tuple[ExitCode, str]:
+    def _judge_death(self, error: WorkerDiedError) -> tuple[ExitCode, str]:
         """Returns code and message for a worker's end: 75 for one that was killed, but not for ever."""
         name = self.stage.name
         if self.stop.signal is not None:  # a scheduler tells all processes, workers among them
             return ExitCode.STOPPED, f"{name}: stopped early by {self.stop.signal.name}. {error}"
-        if error.code != ExitCode.STOPPED or self.folder is None or self.start is None:
+        if error.code != ExitCode.STOPPED or self.start is None:
             return ExitCode(error.code), f"{name}: {error}"
         self.in_vain = committed(self.folder) == self.committed
         if self.in_vain and repeats_in_vain(self.start.log_folder):
@@ -272,16 +276,6 @@ class _Run:
                 f"another would too. The last: {error}",
             )
         return ExitCode.STOPPED, f"{name}: {error}"
-
-    def way_out(self, error: OSError) -> str:
-        """Returns what to do about an error of the disk; of a full one, how much is free as well."""
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            return ". Next: make that path readable and writable, or choose another run.data_dir"
-        free = ""
-        with contextlib.suppress(OSError):
-            if self.folder is not None:
-                free = f" ({self.folder}: {shutil.disk_usage(self.folder).free / 1e6:.0f} MB free)"
-        return f"{free}. Next: make room"
 
     def leave(self, code: ExitCode, message: str) -> None:
         """Writes exit.json and gives the lock back, whatever happened."""
@@ -325,7 +319,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
 
 
 def _identity(
-    stage: Stage, config: Any, inputs: dict[str, Artifact]
+    stage: Stage[Any, Any], config: Any, inputs: Mapping[str, Artifact]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns what decides the stage's content, its key included, and the runtime settings beside it."""
     semantic: dict[str, Any] = {"run": {"seed": config.run.seed}}

@@ -58,19 +58,21 @@ class Data:
 def trunk_of(start: Start) -> Path:
     """Returns the folder of the critic's trunk, from which no weights have been read yet.
 
+    The policy itself is looked at when it is loaded; a trunk that a setting names is looked at here, before
+    the plan fixes that setting.
+
     Raises:
         ArtifactError: no model there, or one that reads other token ids than the policy writes.
     """
+    policy = Path(start.inputs["sft"].path("policy"))
+    if start.config.critic.trunk == "policy":
+        return policy
     from critics.frozen.model import trunk_config
     from pipeline.models.policy import load_tokenizer, tokenizer_digest
 
-    named = start.config.critic.trunk
-    policy = Path(start.inputs["sft"].path("policy"))
-    trunk = policy if named == "policy" else Path(named)
+    trunk = Path(start.config.critic.trunk)
     trunk_config(trunk)
-    if trunk != policy and tokenizer_digest(load_tokenizer(trunk)) != tokenizer_digest(
-        load_tokenizer(policy)
-    ):
+    if tokenizer_digest(load_tokenizer(trunk)) != tokenizer_digest(load_tokenizer(policy)):
         raise ArtifactError(
             f"critic.trunk = {trunk} has another tokenizer than the policy, so it would read other words "
             "than were said. Allowed: 'policy', or a model with the policy's tokenizer. Name such a folder"

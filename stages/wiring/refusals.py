@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.artifacts.start import MAX_FAILED_SHARE
+from pipeline.artifacts.commit import MAX_FAILED_SHARE
 from pipeline.credit import VDapo, make_credit
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.types import Rollout

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 from env.play.player import Player
+from env.play.requests import EpisodeRequest, FollowUps
 from pipeline.artifacts.runner import Start
 from pipeline.types import Rollout
 
-if TYPE_CHECKING:
-    from env.play.requests import EpisodeRequest, FollowUps
-
-    Work = tuple[Sequence[EpisodeRequest], FollowUps]
+Work = tuple[Sequence[EpisodeRequest], FollowUps]
 
 
 def play_shards(
@@ -33,9 +30,9 @@ def play_shards(
     if start.config.engine.overlap_shards:
         yield from _overlapping(start, player, work_of)
         return
-    for shard in start.to_do():
+    for shard in start.shards.to_do():
         requests, then = work_of(shard.index)
-        yield shard.index, player.play(requests, then=then, on_finish=lambda _: start.item_done())
+        yield shard.index, player.play(requests, then=then, on_finish=lambda _: start.shards.item_done())
 
 
 def _overlapping(
@@ -45,9 +42,9 @@ def _overlapping(
     then_of: dict[int, FollowUps] = {}
     due: dict[int, int] = {}  # rollouts that a shard still lacks, as far as it has asked for them
     finished: dict[int, list[Rollout]] = defaultdict(list)
-    open_shards = sum(not start.is_committed(shard.index) for shard in start.shards())
+    open_shards = len(start.shards.missing)
 
-    with closing(start.to_do()) as shards:
+    with closing(start.shards.to_do()) as shards:
 
         def first() -> Iterator[EpisodeRequest]:
             for _ in range(open_shards):  # so that the bar, which ends with the shards, lives to the end
@@ -66,7 +63,7 @@ def _overlapping(
 
         with closing(player.stream(first(), then=then)) as rollouts:
             for rollout in rollouts:
-                start.item_done()
+                start.shards.item_done()
                 index = shard_of.pop(rollout.rollout_id)
                 finished[index].append(rollout)
                 due[index] -= 1

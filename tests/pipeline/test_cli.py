@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 
 from pipeline.artifacts.disk import sealed, unsealed
-from pipeline.artifacts.runner import Stage, Start, run_stage
+from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.cli.commands import main
-from pipeline.config import Section
+from pipeline.schema import TableSpec
+from pipeline.settings import Section
 from pipeline.tables import LABELS, ROLLOUTS, STEPS, labels_table, rollouts_table, steps_table
 from pipeline.types import Event, Label, Rollout, Step
 
@@ -26,6 +28,28 @@ class Run(Section):
 
 class Config(Section):
     run: Run = Run()
+
+
+def run(
+    name: str,
+    items: list[list[str]],
+    make: Callable[[Start[Any]], None],
+    argv: list[str],
+    *,
+    unit: str = "items",
+    tables: tuple[TableSpec, ...] = (),
+    inputs: tuple[str, ...] = (),
+) -> int:
+    """Runs one start of a stage of fixed items."""
+    stage: Stage[Any, None] = Stage(
+        name,
+        1,
+        lambda config: inputs,
+        (),
+        lambda start: Plan(items=items, tables=tables, unit=unit, work=None),
+        lambda start, _: make(start),
+    )
+    return run_stage(stage, Config, argv)
 
 
 ROLLOUT = Rollout(
@@ -69,27 +93,24 @@ def run_dir(tmp_path: Path) -> Path:
     (tmp_path / "c.yaml").write_text(f"run: {{data_dir: {tmp_path}}}\n")
     argv = [str(tmp_path / "c.yaml")]
 
-    def rollouts(start: Start) -> None:
-        start.plan([["r0", "r1"]], tables=(ROLLOUTS, STEPS), unit="rollouts")
+    def rollouts(start: Start[Any]) -> None:
         both = [ROLLOUT, replace(ROLLOUT, rollout_id="r1", reward=None, guided=False)]
-        start.commit(0, {"rollouts": rollouts_table(both), "steps": steps_table(both)}, done=2)
+        start.shards.commit(0, {"rollouts": rollouts_table(both), "steps": steps_table(both)}, done=2)
         start.finish()
 
-    def critic(start: Start) -> None:
-        start.plan([["u"]], unit="updates")
+    def critic(start: Start[Any]) -> None:
         start.output("critic/weights.txt").write_text("w")
         start.finish(report={"opening": ["The gate passed: [bold]yes[/bold]."]}, done=1)
 
-    def labels(start: Start) -> None:
-        start.plan([["r0"], ["r1"]], tables=(LABELS,), unit="states")
+    def labels(start: Start[Any]) -> None:
         label = Label("r0", 0, "bare", 1, 1, None, 0.5, 1.0, "continuation", "p")
-        start.commit(0, {"labels": labels_table([label])}, done=1)
+        start.shards.commit(0, {"labels": labels_table([label])}, done=1)
         raise KeyboardInterrupt
 
-    assert run_stage(Stage("rollouts", 1, lambda c: (), (), rollouts), Config, argv) == 0
-    assert run_stage(Stage("critic", 1, lambda c: ("rollouts",), (), critic), Config, argv) == 0
+    assert run("rollouts", [["r0", "r1"]], rollouts, argv, unit="rollouts", tables=(ROLLOUTS, STEPS)) == 0
+    assert run("critic", [["u"]], critic, argv, inputs=("rollouts",)) == 0
     with pytest.raises(KeyboardInterrupt):
-        run_stage(Stage("labels", 1, lambda c: ("rollouts",), (), labels), Config, argv)
+        run("labels", [["r0"], ["r1"]], labels, argv, unit="states", tables=(LABELS,), inputs=("rollouts",))
     return tmp_path / "r"
 
 
@@ -191,12 +212,11 @@ def test_show_prints_the_opening_of_a_report(out: Any, run_dir: Path) -> None:
 def judge(run_dir: Path, opening: str, *argv: str) -> int:
     """Makes a critic_report of the run's critic; returns the exit code."""
 
-    def make(start: Start) -> None:
-        start.plan([["u"]], unit="tasks")
+    def make(start: Start[Any]) -> None:
         start.finish(report={"opening": opening}, done=1)
 
-    stage = Stage("critic_report", 1, lambda c: ("critic",), (), make)
-    return run_stage(stage, Config, [str(run_dir.parent / "c.yaml"), *argv])
+    config = str(run_dir.parent / "c.yaml")
+    return run("critic_report", [["u"]], make, [config, *argv], inputs=("critic",))
 
 
 def test_show_prints_the_first_lines_of_the_report_on_a_critic(
@@ -243,13 +263,12 @@ def test_status_and_verify_look_at_refreshes_too(out: Any, run_dir: Path) -> Non
 
 
 def test_show_prints_the_report_of_a_stage_without_tables_or_opening(out: Any, run_dir: Path) -> None:
-    def sft(start: Start) -> None:
-        start.plan([["u"]], unit="updates")
+    def sft(start: Start[Any]) -> None:
         assert "sft has no tables; and no report.json yet" in out("show", run_dir / "sft")[1]
         start.finish(report={"updates": 7, "name": EVIL}, done=1)
 
     argv = [str(run_dir.parent / "c.yaml")]
-    assert run_stage(Stage("sft", 1, lambda c: (), (), sft), Config, argv) == 0
+    assert run("sft", [["u"]], sft, argv) == 0
     out("status", run_dir)  # takes what the stage printed
     code, text = out("show", run_dir / "sft")
     assert code == 0
@@ -306,12 +325,11 @@ def test_verify_finds_counts_that_do_not_balance_even_under_a_right_digest(out: 
 def test_verify_finds_steps_that_do_not_tile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "c.yaml").write_text(json.dumps({"run": {"data_dir": str(tmp_path)}}))
 
-    def make(start: Start) -> None:
-        start.plan([["r0"]], tables=(ROLLOUTS, STEPS), unit="rollouts")
+    def make(start: Start[Any]) -> None:
         wrong = replace(ROLLOUT, steps=(Step(0, 0, 1, "x"),))
-        start.commit(0, {"rollouts": rollouts_table([wrong]), "steps": steps_table([wrong])}, done=1)
+        start.shards.commit(0, {"rollouts": rollouts_table([wrong]), "steps": steps_table([wrong])}, done=1)
         start.finish()
 
-    assert run_stage(Stage("rollouts", 1, lambda c: (), (), make), Config, [str(tmp_path / "c.yaml")]) == 0
+    assert run("rollouts", [["r0"]], make, [str(tmp_path / "c.yaml")], tables=(ROLLOUTS, STEPS)) == 0
     assert main(["verify", str(tmp_path / "r")]) == 3
     assert "steps do not tile" in capsys.readouterr().out

@@ -21,7 +21,7 @@ from pipeline.artifacts.disk import publish_once, sealed, unsealed
 from pipeline.artifacts.lock import Lock, holder
 from pipeline.artifacts.manifest import read_manifest
 from pipeline.artifacts.metrics import Metrics, read_metrics
-from pipeline.artifacts.runner import Stage, Start, run_stage
+from pipeline.artifacts.runner import Start, run_stage
 from pipeline.errors import ArtifactError
 from pipeline.tables import VALUES, values_table
 
@@ -171,7 +171,7 @@ def test_an_input_made_again_with_equal_content_keeps_later_stages(made: Path) -
 
 
 def test_a_stage_behind_a_stale_stage_is_refused(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    last = Stage("last", 1, lambda config: ("toy",), (), lambda start: pytest.fail("must not run"))
+    last = toy.stage_of("last", [], lambda start: pytest.fail("must not run"), inputs=("toy",))
     assert run(made, "source", "source.value=0.75", "--fresh") == 0
     assert run_stage(last, toy.ToyConfig, [str(made / "c.yaml")]) == 3
     assert "toy was made from source" in capsys.readouterr().err
@@ -273,16 +273,15 @@ def test_a_torn_ledger_line_means_that_shard_again(data: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_stops_with_75_and_the_next_run_goes_on(data: Path, number: signal.Signals) -> None:
-    def make(start: Start) -> None:
-        start.plan([["a"], ["b"]], tables=(VALUES,), unit="items")
-        for shard in start.to_do():
-            start.commit(
+    def make(start: Start[Any]) -> None:
+        for shard in start.shards.to_do():
+            start.shards.commit(
                 shard.index, {"values": values_table([(shard.item_ids[0], 0, "bare", "c", 0.0)])}, done=1
             )
             os.kill(os.getpid(), number)
         start.finish()
 
-    stage = Stage("s", 1, lambda config: (), (), make)
+    stage = toy.stage_of("s", [["a"], ["b"]], make, (VALUES,))
     former = signal.getsignal(number)
     codes = [run_stage(stage, toy.ToyConfig, [str(data / "c.yaml")]) for _ in range(2)]
     assert codes == [75, 0]
@@ -364,28 +363,22 @@ def test_where_the_kernel_lock_is_ignored_the_lease_decides(
 
 def test_counts_that_do_not_balance_are_a_defect(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def make_with(done: int) -> Any:
-        def make(start: Start) -> None:
-            start.plan([["a", "b"]], tables=(), unit="items")
-            start.commit(0, {}, done=done)
+        def make(start: Start[Any]) -> None:
+            start.shards.commit(0, {}, done=done)
             start.finish()
 
         return make
 
-    def forgets(start: Start) -> None:
-        start.plan([["a"], ["b"]], tables=(), unit="items")
-        start.commit(0, {}, done=1)
-        start.finish()
-
     argv = [str(data / "c.yaml")]
-    for number, (make, words) in enumerate(
+    for number, (items, make, words) in enumerate(
         [
-            (make_with(1), "planned 2 != done 1"),
-            (make_with(3), "planned 2 != done 3"),
-            (forgets, "shards without a commit: [1]"),
-            (lambda start: None, "without finish"),
+            ([["a", "b"]], make_with(1), "planned 2 != done 1"),
+            ([["a", "b"]], make_with(3), "planned 2 != done 3"),
+            ([["a"], ["b"]], make_with(1), "shards without a commit: [1]"),
+            ([["a"]], lambda start: None, "without finish"),
         ]
     ):
-        assert run_stage(Stage(f"s{number}", 1, lambda config: (), (), make), toy.ToyConfig, argv) == 1
+        assert run_stage(toy.stage_of(f"s{number}", items, make), toy.ToyConfig, argv) == 1
         assert words in capfd.readouterr().err
         assert not (data / "r" / f"s{number}" / "manifest.json").exists()
 
@@ -428,10 +421,10 @@ def test_a_dry_run_prints_the_plan_and_makes_nothing(data: Path, capsys: pytest.
 def test_an_error_of_the_disk_exits_74_and_says_what_helps(
     data: Path, number: int, way_out: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def make(start: Start) -> None:
+    def make(start: Start[Any]) -> None:
         raise OSError(number, os.strerror(number), "/there")
 
-    stage = Stage("s", 1, lambda config: (), (), make)
+    stage = toy.stage_of("s", [], make)
     assert run_stage(stage, toy.ToyConfig, [str(data / "c.yaml")]) == 74
     assert way_out in capsys.readouterr().err
 
@@ -454,24 +447,22 @@ def test_options_and_overrides_may_come_in_any_order(data: Path) -> None:
 
 
 def test_a_superseding_commit_replaces_a_shard(data: Path) -> None:
-    def make(start: Start) -> None:
-        start.plan([["a"]], tables=(VALUES,), unit="items")
+    def make(start: Start[Any]) -> None:
         for value in (0.1, 0.2):
             table = values_table([("a", 0, "bare", "c", value)])
-            start.commit(0, {"values": table}, done=1, supersede=start.is_committed(0))
+            start.shards.commit(0, {"values": table}, done=1, supersede=start.shards.is_committed(0))
             with pytest.raises(ValueError, match="committed already"):
-                start.commit(0, {"values": table}, done=1)
+                start.shards.commit(0, {"values": table}, done=1)
         start.finish()
 
-    assert run_stage(Stage("s", 1, lambda config: (), (), make), toy.ToyConfig, [str(data / "c.yaml")]) == 0
+    assert run_stage(toy.stage_of("s", [["a"]], make, (VALUES,)), toy.ToyConfig, [str(data / "c.yaml")]) == 0
     assert Artifact.open(data / "r", "s").table("values")["value"].to_pylist() == [0.2]
 
 
 def test_a_damaged_checkpoint_is_skipped_with_a_log_line(data: Path) -> None:
     seen: list[Any] = []
 
-    def make(start: Start) -> None:
-        start.plan([["a"]], unit="items")
+    def make(start: Start[Any]) -> None:
         checkpoints = start.checkpoints
         assert checkpoints.latest() is None
         for update in (1, 2, 3):
@@ -488,7 +479,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_log_line(data: Path) -> None:
         assert not folders[1].exists()
         start.finish(done=1)
 
-    assert run_stage(Stage("s", 1, lambda config: (), (), make), toy.ToyConfig, [str(data / "c.yaml")]) == 0
+    assert run_stage(toy.stage_of("s", [["a"]], make), toy.ToyConfig, [str(data / "c.yaml")]) == 0
     assert seen[0][1] == {"update": 2}
     log = (data / "r" / "s" / "logs" / "start_000" / "stage.log").read_text()
     assert "checkpoint skipped" in log
@@ -498,8 +489,7 @@ def test_of_two_checkpoints_of_one_update_the_later_is_the_newest(data: Path) ->
     """As after an iteration without an update: its state differs, its weights do not."""
     seen: list[Any] = []
 
-    def make(start: Start) -> None:
-        start.plan([["a"]], unit="items")
+    def make(start: Start[Any]) -> None:
         for number in range(12):
             saved = start.checkpoints.save(7, lambda f: (f / "w").write_text("weights"), {"number": number})
             if number == 0:
@@ -509,13 +499,12 @@ def test_of_two_checkpoints_of_one_update_the_later_is_the_newest(data: Path) ->
             seen.append(latest[1]["number"])
         start.finish(done=1)
 
-    assert run_stage(Stage("s", 1, lambda config: (), (), make), toy.ToyConfig, [str(data / "c.yaml")]) == 0
+    assert run_stage(toy.stage_of("s", [["a"]], make), toy.ToyConfig, [str(data / "c.yaml")]) == 0
     assert seen == list(range(12))
 
 
 def test_output_names_of_the_runner_are_refused_and_unwritten_ones_noticed(data: Path) -> None:
-    def make(start: Start) -> None:
-        start.plan([["a"]], unit="items")
+    def make(start: Start[Any]) -> None:
         for name in ("manifest.json", "shards/x", "_lock", ".hidden"):
             with pytest.raises(ValueError, match="belong to the runner"):
                 start.output(name)
@@ -524,7 +513,7 @@ def test_output_names_of_the_runner_are_refused_and_unwritten_ones_noticed(data:
         start.output("policy")
         start.finish(done=1)
 
-    assert run_stage(Stage("s", 1, lambda config: (), (), make), toy.ToyConfig, [str(data / "c.yaml")]) == 1
+    assert run_stage(toy.stage_of("s", [["a"]], make), toy.ToyConfig, [str(data / "c.yaml")]) == 1
 
 
 def test_a_file_is_published_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

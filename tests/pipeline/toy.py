@@ -7,14 +7,17 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from pipeline.artifacts.runner import Stage, Start, run_stage
-from pipeline.config import Section, runtime
+from pipeline.artifacts.plan import in_shards
+from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.processes.worker import Worker
+from pipeline.schema import TableSpec
+from pipeline.settings import Section, runtime
 from pipeline.tables import LABELS, VALUES, labels_table, values_table
 from pipeline.types import Label
 
@@ -50,25 +53,45 @@ class ToyConfig(Section):
     toy: Toy = Toy()
 
 
-def make_source(start: Start) -> None:
-    start.plan([["only"]], tables=(VALUES,), unit="values")
-    for shard in start.to_do():
-        start.commit(
-            shard.index, {"values": values_table([("r", 0, "bare", "c", start.config.source.value)])}, done=1
-        )
+def stage_of(
+    name: str,
+    items: Sequence[Sequence[str]],
+    make: Callable[[Start[Any]], None],
+    tables: Sequence[TableSpec] = (),
+    inputs: tuple[str, ...] = (),
+) -> Stage[Any, None]:
+    """Returns a stage of fixed items without settings."""
+    return Stage(
+        name,
+        1,
+        lambda config: inputs,
+        (),
+        lambda start: Plan(items=items, tables=tables, unit="items", work=None),
+        lambda start, _: make(start),
+    )
+
+
+def make_source(start: Start[ToyConfig], value: float) -> None:
+    for shard in start.shards.to_do():
+        rows = [("r", 0, "bare", "c", value)]
+        start.shards.commit(shard.index, {"values": values_table(rows)}, done=1)
     start.finish()
 
 
-def make_toy(start: Start) -> None:
+def plan_toy(start: Start[ToyConfig]) -> Plan[list[str]]:
     settings = start.config.toy
     ids = [f"item-{i}" for i in range(settings.num_items)]
-    start.plan(
-        ids,
-        shard_size=settings.shard_size,
+    return Plan(
+        items=in_shards(ids, settings.shard_size),
         tables=(VALUES, LABELS),
         unit="items",
         estimate={"rows": len(ids)},
+        work=ids,
     )
+
+
+def make_toy(start: Start[ToyConfig], ids: list[str]) -> None:
+    settings = start.config.toy
     value = start.inputs["source"].table("values")["value"][0].as_py()
     checkpoint = start.checkpoints.latest()
     total = float(checkpoint[1]["total"]) if checkpoint else 0.0
@@ -76,14 +99,14 @@ def make_toy(start: Start) -> None:
     if checkpoint:
         assert (checkpoint[0] / "weights.txt").read_text() == str(total)
     signals = os.environ.get("TOY_SIGNALS", "")
-    for shard in start.to_do():
+    for shard in start.shards.to_do():
         for item in shard.item_ids:
             for _ in range(int(signals or 0) if item == "item-4" else 0):
                 os.kill(os.getpid(), signal.SIGTERM)
             if os.environ.get("TOY_HANG") == item:
                 Path(os.environ["TOY_HANG_FILE"]).write_text("here")
                 time.sleep(60)
-            start.item_done()
+            start.shards.item_done()
             if os.environ.get("TOY_WORKER_AT") == item:
                 lose_a_worker(os.environ["TOY_WORKER"])
         labels = [Label(i, 0, "bare", 1, 1, None, value, 1.0, "continuation", "p") for i in shard.item_ids]
@@ -92,9 +115,11 @@ def make_toy(start: Start) -> None:
             "labels": labels_table(labels),
         }
         failed = int(os.environ.get("TOY_FAILED", "0")) if shard.index == 0 else 0
-        start.commit(shard.index, tables, done=len(shard.item_ids) - failed, failed={"infra_error": failed})
-    for shard in start.shards()[seen:]:
-        total += sum(start.read_shard(shard.index, "values")["value"].to_pylist())
+        start.shards.commit(
+            shard.index, tables, done=len(shard.item_ids) - failed, failed={"infra_error": failed}
+        )
+    for shard in list(start.shards)[seen:]:
+        total += sum(start.shards.read(shard.index, "values")["value"].to_pylist())
         start.metrics({"update": shard.index, "total": total})
         text = str(total)
         start.checkpoints.save(
@@ -128,9 +153,16 @@ def lose_a_worker(how: str) -> None:
 
 
 VALUES_OF_ALL = type(VALUES)("summary", VALUES.description, VALUES.columns, VALUES.id_columns)
-SOURCE = Stage("source", 1, lambda config: (), ("source",), make_source)
-TOY = Stage("toy", 1, lambda config: ("source",), ("toy",), make_toy)
-STAGES = {"source": SOURCE, "toy": TOY}
+SOURCE: Stage[ToyConfig, float] = Stage(
+    "source",
+    1,
+    lambda config: (),
+    ("source",),
+    lambda start: Plan(items=[["only"]], tables=(VALUES,), unit="values", work=start.config.source.value),
+    make_source,
+)
+TOY = Stage("toy", 1, lambda config: ("source",), ("toy",), plan_toy, make_toy)
+STAGES: dict[str, Stage[Any, Any]] = {"source": SOURCE, "toy": TOY}
 
 
 def run(name: str, *argv: str) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-import stages.actor
+import stages.bodies.actor
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.config import load_config
 from pipeline.credit.batch import Batch, Update
@@ -173,14 +173,14 @@ def test_allow_does_not_let_a_critic_in_that_says_nothing_of_what_is_trained_on(
     changes: dict[str, Any],
     words: str,
 ) -> None:
-    load = stages.actor.load_critic
+    load = stages.bodies.actor.load_critic
 
     def other_critic(config: Any, folder: Path) -> Any:
         critic = load(config, folder)
         critic.contract = replace(critic.contract, **changes)
         return critic
 
-    monkeypatch.setattr(stages.actor, "load_critic", other_critic)
+    monkeypatch.setattr(stages.bodies.actor, "load_critic", other_critic)
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     assert lab.start("actor", "actor.on_weak_critic=allow") == 3
     assert words in capsys.readouterr().err
@@ -201,7 +201,7 @@ def test_a_stop_keeps_every_finished_iteration(
 ) -> None:
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     seldom = ("actor.checkpoint_every=100", "actor.evaluate_every=1")
-    work = getattr(stages.actor, during)
+    work = getattr(stages.bodies.actor, during)
 
     def asked_to_stop(start: Any, *arguments: Any) -> Any:
         if arguments[-1] == 1:  # the iteration
@@ -209,7 +209,7 @@ def test_a_stop_keeps_every_finished_iteration(
         return work(start, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(stages.actor, during, asked_to_stop)
+        patch.setattr(stages.bodies.actor, during, asked_to_stop)
         assert lab.start("actor", *seldom) == 75
     [commit] = (lab.run_dir / "actor" / "checkpoints").glob("*/commit.json")
     assert json.loads(commit.read_text())["state"]["iterations"] == 1
@@ -230,7 +230,7 @@ def test_updates_without_anything_to_train_on_are_counted_across_a_stop(
     chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Batch, "updates", lambda batch, num, **_: [Update([], [], 0, 0)] * num)
-    collect = stages.actor.collect
+    collect = stages.bodies.actor.collect
 
     def asked_to_stop(start: Any, *arguments: Any) -> Any:
         if arguments[-1] == 1:  # the iteration; there are two, of two updates each
@@ -240,7 +240,7 @@ def test_updates_without_anything_to_train_on_are_counted_across_a_stop(
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     two = "actor.updates_per_iteration=2"
     with monkeypatch.context() as patch:
-        patch.setattr(stages.actor, "collect", asked_to_stop)
+        patch.setattr(stages.bodies.actor, "collect", asked_to_stop)
         assert lab.start("actor", two) == 75
     assert lab.start("actor", two) == 4
     assert "iteration 1: 3 updates running had nothing to train on" in capsys.readouterr().err
@@ -259,10 +259,10 @@ def test_an_outage_while_looking_at_val_is_no_failure_of_the_actor(
     chain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ungraded = [replace(rollout, reward=None) for rollout in chain.rollouts("rollouts")]
-    monkeypatch.setattr(stages.actor, "play_chains", lambda *_, **__: (ungraded, {}))
+    monkeypatch.setattr(stages.bodies.actor, "play_chains", lambda *_, **__: (ungraded, {}))
     start: Any = SimpleNamespace(config=load_config(Config, chain.config, []), seed=0)
     with pytest.raises(ArtifactError, match="could not be graded"):
-        stages.actor.look_at_val(start, None, list(chain.tasks().values()), 0)  # type: ignore[arg-type]
+        stages.bodies.actor.look_at_val(start, None, list(chain.tasks().values()), 0)  # type: ignore[arg-type]
 
 
 def test_a_run_without_a_critic_has_a_summary(chain: Any, tmp_path: Path) -> None:

@@ -40,6 +40,31 @@ def test_every_stage_is_up_to_date_without_torch_and_nothing_is_written(chain: A
     assert chain.snapshot() == before
 
 
+def test_a_dry_run_plans_every_stage_without_torch_and_writes_nothing(chain: Any) -> None:
+    before = chain.snapshot()
+    code = (
+        "import importlib, sys\n"
+        "from pipeline.artifacts.runner import run_stage\n"
+        "from stages.settings import Config\n"
+        "for name in sys.argv[2:]:\n"
+        "    stage = importlib.import_module(f'stages.{name}').STAGE\n"
+        "    assert run_stage(stage, Config, [sys.argv[1], '--dry-run', '--fresh']) == 0, name\n"
+        "    heavy = {'torch', 'transformers', 'matplotlib', 'sklearn'} & set(sys.modules)\n"
+        "    assert not heavy, (name, heavy)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, chain.config, *STAGES],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    for name in STAGES:
+        assert f"{name}: would make" in done.stdout
+    assert chain.snapshot() == before
+
+
 @pytest.mark.parametrize(
     ("stage", "override", "difference"),
     [

@@ -124,7 +124,7 @@ def test_demonstrations_hold_no_added_token_of_a_base(
         played.append(demonstration)
         return encode(tokenizer, demonstration, context_weight)
 
-    monkeypatch.setattr("stages.sft.encode", keep)
+    monkeypatch.setattr("stages.bodies.sft.encode", keep)
     lab = chain.copy(tmp_path / "lab", "tasks")
     few = ("sft.num_demonstrations=16", "sft.num_updates=1")
     assert lab.start("sft", f"sft.base={base}", *few) == 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stages.critic_report import play_audit, play_fitted
+from stages.bodies.critic_report import play_audit, play_fitted
 from stages.wiring.continuations import is_whole
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic")
@@ -43,7 +43,7 @@ def test_an_audit_without_a_usable_state_names_the_cause(
     says: str,
     following: str,
 ) -> None:
-    monkeypatch.setattr("stages.critic_report.play_audit", lambda *given: damage(play_audit(*given)))
+    monkeypatch.setattr("stages.bodies.critic_report.play_audit", lambda *given: damage(play_audit(*given)))
     lab = chain.copy(tmp_path / "lab", *STAGES)
     options = ["critic_report.splits=[val]", "critic_report.guided=false", "critic_report.sibling_sets=0"]
     assert lab.start("critic_report", *options, "critic_report.fit_tasks=0") == code
@@ -57,10 +57,10 @@ def test_a_reference_that_could_not_be_measured_is_left_out_of_a_whole_audit(
     chain: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "stages.critic_report.play_fitted", lambda *given: ungraded_continuations(play_fitted(*given))
+        "stages.bodies.critic_report.play_fitted", lambda *given: ungraded_continuations(play_fitted(*given))
     )
     monkeypatch.setattr(
-        "pipeline.artifacts.start.MAX_FAILED_SHARE", 0.2
+        "pipeline.artifacts.publish.MAX_FAILED_SHARE", 0.2
     )  # 1 of 9 tasks; of 250 it is under 2 %
     lab = chain.copy(tmp_path / "lab", *STAGES)
     assert lab.start("critic_report", "critic_report.fit_tasks=1") == 0

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import stages.actor
+import stages.bodies.actor
 import stages.wiring.refresh
 from critics.drift.checks import fit_correction
 from critics.logit import logit, sigmoid
@@ -421,7 +421,7 @@ def test_a_refresh_makes_a_critic_of_the_present_actor_and_may_be_stopped(
     drift = ["paid_every=1", "states=6", "num_continuations=2"]
     settings = ["actor.num_iterations=3", *(f"actor.drift.{setting}" for setting in drift)]
     with monkeypatch.context() as patch:
-        patch.setattr(stages.actor, "refresh", asked_to_stop)
+        patch.setattr(stages.bodies.actor, "refresh", asked_to_stop)
         assert lab.start("actor", *settings) == 75
     commits = (lab.run_dir / "actor" / "checkpoints").glob("*/commit.json")
     states = [json.loads(commit.read_text())["state"] for commit in commits]

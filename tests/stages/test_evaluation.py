@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from env.play.chains import Group
-from stages.evaluation import compare, successes
+from stages.bodies.evaluation import compare, successes
 
 
 def groups_of(rollouts: list[Any], tasks: dict[str, Any]) -> dict[str, list[Group]]:

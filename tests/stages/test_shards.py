@@ -53,23 +53,23 @@ def test_places_that_fall_free_go_to_the_next_shard(
 def test_a_stop_keeps_the_shards_that_are_whole_and_the_rest_is_made_later(
     chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from pipeline.artifacts.commit import Shards
     from pipeline.artifacts.signals import StopRequested
-    from pipeline.artifacts.start import Start
 
     whole = chain.copy(tmp_path / "whole", "tasks", "sft")
     assert whole.start("rollouts", SCRIPTED) == 0
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")
     done = 0
-    item_done = Start.item_done
+    item_done = Shards.item_done
 
-    def stopping(self: Start, number: int = 1) -> None:
+    def stopping(self: Shards, number: int = 1) -> None:
         nonlocal done
         done += 1
         item_done(self, number)
         if done == 30:
             raise StopRequested
 
-    monkeypatch.setattr(Start, "item_done", stopping)
+    monkeypatch.setattr(Shards, "item_done", stopping)
     settings = (SCRIPTED, "engine.overlap_shards=true", "engine.max_live=3")
     assert lab.start("rollouts", *settings) == 75
     files = (lab.run_dir / "rollouts" / "_ledger").glob("*.jsonl")

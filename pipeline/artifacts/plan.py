@@ -1,0 +1,109 @@
+"""What a stage will make, as a value: a stage file computes it, nothing heavy is loaded before it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pipeline.artifacts import ledger
+from pipeline.artifacts.disk import sealed, write_durably
+from pipeline.artifacts.manifest import SCHEMA_VERSION, read_manifest, read_plan
+from pipeline.errors import ArtifactError
+from pipeline.ids import digest
+from pipeline.schema import TableSpec
+
+T = TypeVar("T")
+W = TypeVar("W")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Generic[W]):
+    """The items of a stage, in shards that are committed one by one.
+
+    Attributes:
+        items: item ids, a list for each shard.
+        unit: what an item is, in the plural.
+        tables: that each commit brings.
+        estimate: figures for --dry-run, e.g. rows, tokens, memory.
+        work: what `make` needs besides, such as the episodes that the ids stand for.
+
+    Raises:
+        ValueError: an id is planned twice, or two tables share a name.
+    """
+
+    items: Sequence[Sequence[str]]
+    unit: str
+    tables: Sequence[TableSpec] = ()
+    estimate: Mapping[str, Any] = field(default_factory=dict)
+    work: W
+
+    def __post_init__(self) -> None:
+        flat = [item for shard in self.items for item in shard]
+        if len(set(flat)) != len(flat):
+            raise ValueError("the plan names an item twice; item ids must be unique")
+        if len({spec.name for spec in self.tables}) != len(self.tables):
+            raise ValueError("two tables of the plan share a name")
+
+    @property
+    def num_items(self) -> int:
+        """How many items are planned."""
+        return sum(map(len, self.items))
+
+    def fix(self, folder: Path, identity: Mapping[str, Any]) -> None:
+        """Writes plan.json, or compares with what an earlier start wrote.
+
+        Raises:
+            ArtifactError: an earlier start planned other items.
+        """
+        wanted = {
+            **identity,
+            "unit": self.unit,
+            "planned": self.num_items,
+            "shards": len(self.items),
+            "items_digest": digest("items", [list(shard) for shard in self.items]),
+            "tables": sorted(spec.name for spec in self.tables),
+        }
+        recorded = read_plan(folder)
+        if recorded is None:
+            write_durably(folder / "plan.json", sealed({"schema_version": SCHEMA_VERSION, **wanted}))
+            return
+        different = [
+            key for key in ("planned", "shards", "items_digest", "tables") if recorded[key] != wanted[key]
+        ]
+        if different:
+            raise ArtifactError(
+                f"{folder}: an earlier start with the same settings planned other work: "
+                + ", ".join(f"{key} {recorded[key]} -> {wanted[key]}" for key in different)
+                + ". The code has changed its meaning. "
+                f"Next: raise code_version, or make {identity['stage']} SET=--fresh"
+            )
+
+    def outlook(self, folder: Path, stage: str, inputs: Mapping[str, str]) -> str:
+        """Returns what --dry-run prints.
+
+        Args:
+            folder: the stage's.
+            stage: its name.
+            inputs: stage that is read -> its content digest.
+        """
+        begun = "begun" if read_plan(folder) else "absent"
+        state = "complete" if read_manifest(folder) else begun
+        what = f"{self.num_items} {self.unit} in {len(self.items)} shards"
+        lines = [f"{stage}: would make {what} in {folder} ({state})"]
+        if committed := len(ledger.read(folder)[0]):
+            lines.append(f"  committed by earlier starts: {committed} shards")
+        lines += [f"  reads {name} {content[:8]}" for name, content in inputs.items()]
+        lines += [f"  {key}: {value}" for key, value in self.estimate.items()]
+        return "\n".join(lines)
+
+
+def in_shards(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    """Returns consecutive pieces of at most `size` items.
+
+    Example:
+        >>> in_shards("abcde", 2)
+        ['ab', 'cd', 'e']
+    """
+    return [items[i : i + size] for i in range(0, len(items), size)]

@@ -1,0 +1,155 @@
+"""Plays both policies on the held-out tasks and compares them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from env.play.chains import Group
+from pipeline.artifacts.runner import Start
+from pipeline.statistics import clustered_mean, interval_dict, paired_difference
+from pipeline.tables import rollouts_from, rollouts_table, steps_table
+from pipeline.types import Rollout, Task
+from stages.rollouts import counts_of, play_chains
+from stages.settings import Config
+from stages.wiring.build import make_engine, make_player
+from stages.wiring.inputs import policy_of, tasks_of_split
+
+POLICIES = {"start": ("sft", "policy"), "actor": ("actor", "actor")}
+MEASURES = ("first_try", "greedy", "with_feedback")
+
+
+def successes(
+    rollouts: Sequence[Rollout], groups: Mapping[str, Sequence[Group]]
+) -> dict[str, dict[str, list[float]]]:
+    """Returns measure -> task_id -> rewards in [0, 1] of one policy, whose groups are given.
+
+    An ungraded rollout counts nowhere, nor does a chain that it leaves without an answer.
+    """
+    found: dict[str, dict[str, list[float]]] = {measure: defaultdict(list) for measure in MEASURES}
+    chains: dict[str, list[Rollout]] = defaultdict(list)
+    for rollout in rollouts:
+        chains[rollout.group_id].append(rollout)
+    for group in groups["greedy"]:
+        found["greedy"][group.task.task_id] += [
+            rollout.reward for rollout in chains[group.group_id] if rollout.reward is not None
+        ]
+    for group in groups["sampled"]:
+        task_id, chain = group.task.task_id, chains[group.group_id]
+        found["first_try"][task_id] += [
+            rollout.reward for rollout in chain if rollout.attempt == 0 and rollout.reward is not None
+        ]
+        rewards = [rollout.reward for rollout in chain]
+        if 1.0 in rewards or (rewards and None not in rewards):
+            found["with_feedback"][task_id].append(max(reward or 0.0 for reward in rewards))
+    return {
+        measure: {task_id: rewards for task_id, rewards in by_task.items() if rewards}
+        for measure, by_task in found.items()
+    }
+
+
+def compare(
+    start_success: dict[str, list[float]],
+    actor_success: dict[str, list[float]],
+    tasks: Sequence[Task],
+    *,
+    num_resamples: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Returns both policies' mean success and the gain, with intervals by company, over tasks both played."""
+    both = [task for task in tasks if task.task_id in start_success and task.task_id in actor_success]
+    if not both:
+        undefined = {"value": None, "low": None, "high": None}
+        return {"tasks": 0, "rollouts": 0, "start": undefined, "actor": undefined, "gain": undefined}
+    clusters = [task.cluster for task in both]
+    start_means = np.array([np.mean(start_success[task.task_id]) for task in both])
+    actor_means = np.array([np.mean(actor_success[task.task_id]) for task in both])
+    return {
+        "tasks": len(both),
+        "rollouts": sum(len(start_success[task.task_id]) for task in both),
+        "start": interval_dict(clustered_mean(start_means, clusters, num_resamples=num_resamples, seed=seed)),
+        "actor": interval_dict(clustered_mean(actor_means, clusters, num_resamples=num_resamples, seed=seed)),
+        "gain": interval_dict(
+            paired_difference(actor_means, start_means, clusters, num_resamples=num_resamples, seed=seed)
+        ),
+    }
+
+
+def report_of(
+    rollouts: Sequence[Rollout],
+    groups: Mapping[str, Mapping[str, Sequence[Group]]],
+    tasks: Sequence[Task],
+    splits: Sequence[str],
+    *,
+    num_resamples: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Returns measure -> slice -> comparison: over all held-out tasks, by split, by level.
+
+    Args:
+        rollouts: of both policies.
+        groups: policy -> "sampled" or "greedy" -> what it played.
+        tasks: that both played.
+        splits: of the tasks.
+        num_resamples: of the bootstrap over companies.
+        seed: of the bootstrap.
+    """
+    # By group, not by weights: an actor that learned nothing has the weights of its start.
+    found = {name: successes(rollouts, groups[name]) for name in POLICIES}
+    slices: dict[str, Callable[[Task], bool]] = {"all": lambda task: True}
+    slices |= {split: lambda task, split=split: task.split == split for split in splits}  # type: ignore[misc]
+    for level in sorted({task.level for task in tasks}):
+        slices[f"level {level}"] = lambda task, level=level: task.level == level  # type: ignore[misc]
+    return {
+        measure: {
+            name: compare(
+                found["start"][measure],
+                found["actor"][measure],
+                [task for task in tasks if belongs(task)],
+                num_resamples=num_resamples,
+                seed=seed,
+            )
+            for name, belongs in slices.items()
+        }
+        for measure in MEASURES
+    }
+
+
+def make(start: Start[Config], work: list[tuple[str, str, Sequence[Group]]]) -> None:
+    """Plays every policy on every split, then compares."""
+    settings = start.config.evaluation
+    tasks = [task for split in settings.splits for task in tasks_of_split(start, split)]
+    policies = {name: policy_of(start, *place) for name, place in POLICIES.items()}
+    temperatures = {"sampled": 1.0, "greedy": 0.0}
+    engine, engine_of = None, ""
+    for shard in start.shards.to_do():
+        name, kind, groups = work[shard.index]
+        if engine is None or name != engine_of:
+            if engine is not None:
+                engine.close()
+            engine, engine_of = make_engine(start.config, policies[name]), name
+        player = make_player(start.config, policies[name], temperature=temperatures[kind], engine=engine)
+        rollouts, skipped = play_chains(
+            player,
+            groups,
+            start.config.prompt.max_feedback_tokens,
+            seed=start.seed,
+            purpose="evaluation",
+            stop_at_success=True,
+            start=start,
+        )
+        done, failed = counts_of(rollouts)
+        tables = {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)}
+        start.shards.commit(shard.index, tables, done=done, failed=failed, skipped=skipped)
+    rollouts = rollouts_from(start.shards.table("rollouts"), start.shards.table("steps"))
+    digests = {name: policy.policy_digest for name, policy in policies.items()}
+    played: dict[str, dict[str, list[Group]]] = {name: defaultdict(list) for name in POLICIES}
+    for name, kind, groups in work:
+        played[name][kind] += groups
+    measures = report_of(
+        rollouts, played, tasks, settings.splits, num_resamples=settings.bootstrap, seed=start.seed
+    )
+    start.finish(report={"policies": digests, "measures": measures})

@@ -1,0 +1,126 @@
+"""Trains the starting policy on demonstrations, or takes over a base as it is."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from env.catalog import ENVIRONMENTS
+from env.play.demonstrations import Demonstration
+from pipeline.artifacts.failpoints import failpoint
+from pipeline.artifacts.runner import Start
+from pipeline.artifacts.signals import StopRequested
+from pipeline.ids import seed_of
+from pipeline.models.policy import (
+    load_policy,
+    load_tokenizer,
+    make_tiny_model,
+    train_tokenizer,
+)
+from pipeline.training.losses import sft_loss
+from pipeline.training.rows import sft_rows
+from pipeline.types import Task
+from stages.settings import Config, Sft
+from stages.wiring.build import limit_threads, make_trainer
+from stages.wiring.sft_data import encode, play_demonstrations, rows_of_update, success_by_policy
+
+
+def learning_rate(done: int, settings: Sft) -> float:
+    """Returns the rate of the next update: linear warm-up, then cosine to a tenth of the peak."""
+    if done < settings.warmup_updates:
+        return settings.learning_rate * (done + 1) / settings.warmup_updates
+    left = (done - settings.warmup_updates) / max(1, settings.num_updates - settings.warmup_updates)
+    return settings.learning_rate * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * min(1.0, left))))
+
+
+def adopt(start: Start, base: Path) -> None:
+    """Takes a base as it is: the policy is a copy, so nothing that happens to the base can change it."""
+    folder = start.output("policy")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(base.iterdir()):
+        if path.suffix in (".json", ".safetensors", ".jinja", ".model", ".txt"):
+            shutil.copy(path, folder / path.name)
+    start.finish(done=1, report={"base": str(base)})
+
+
+def untrained(start: Start, demonstrations: Sequence[Demonstration], folder: Path) -> tuple[Any, Any]:
+    """Returns model and tokenizer to train: the base's, or tiny ones; the folder gets the tokenizer."""
+    settings: Sft = start.config.sft
+    environment, name = ENVIRONMENTS[start.config.tasks.environment], start.config.prompt.style
+    if settings.base is not None:
+        policy = load_policy(Path(settings.base))
+        policy.tokenizer.save_pretrained(folder)
+        return policy.model, policy.tokenizer
+    style = environment.style(name)
+    texts = ["".join(text for text, _ in demonstration.pieces) for demonstration in demonstrations]
+    tokenizer = train_tokenizer(
+        texts, settings.model.vocab_size, folder, style.template, style.special_tokens
+    )
+    torch.manual_seed(seed_of(start.seed, "sft weights") % 2**32)
+    return make_tiny_model(settings.model, tokenizer), tokenizer
+
+
+def make(start: Start[Config], train: list[Task]) -> None:
+    """Plays the demonstrations, trains tokenizer and model on them, writes the policy."""
+    settings = start.config.sft
+    if settings.base is not None and settings.num_updates == 0:
+        adopt(start, Path(settings.base))
+        return
+    limit_threads(start.config)
+    base = None if settings.base is None else load_tokenizer(Path(settings.base))
+    demonstrations = play_demonstrations(start, train, base)
+    folder = start.output("policy")
+    model, tokenizer = untrained(start, demonstrations, folder)
+    encoded = [encode(tokenizer, demonstration, settings.context_weight) for demonstration in demonstrations]
+    trainer = make_trainer(
+        start.config,
+        model,
+        head="policy",
+        learning_rate=lambda done: learning_rate(done, settings),
+        weight_decay=settings.weight_decay,
+    )
+    if found := start.checkpoints.latest():
+        trainer.load_checkpoint(found[0])
+
+    def save() -> None:
+        start.checkpoints.save(trainer.num_updates, trainer.save_checkpoint, {})
+
+    with start.progress(settings.num_updates, "updates", initial=trainer.num_updates) as advance:
+        while trainer.num_updates < settings.num_updates:
+            try:
+                start.stop_if_asked()
+            except StopRequested:
+                save()
+                raise
+            chosen = rows_of_update(len(encoded), settings.batch_rows, trainer.num_updates, start.seed)
+            rows = sft_rows([encoded[i][0] for i in chosen], [encoded[i][1] for i in chosen])
+            failpoint("sft.update.before")
+            metrics = trainer.update(rows, sft_loss)
+            failpoint("sft.update.after")
+            start.metrics({"update": trainer.num_updates, **metrics})
+            if (
+                trainer.num_updates % settings.checkpoint_every == 0
+                or trainer.num_updates == settings.num_updates
+            ):
+                save()
+            advance(1)
+    trainer.export(folder)
+    trainer.close()
+    lengths = [len(ids) for ids, _ in encoded]
+    style = ENVIRONMENTS[start.config.tasks.environment].style(start.config.prompt.style)
+    start.finish(
+        done=trainer.num_updates,
+        report={
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "demonstrations": success_by_policy(demonstrations),
+            "tokens_mean": float(np.mean(lengths)),
+            "tokens_max": max(lengths),
+            "template_digest": style.digest,
+        },
+    )
