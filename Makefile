@@ -31,7 +31,7 @@ NEEDED := $(if $(filter vllm deepspeed,$(ENGINE) $(TRAINER)),$(BASE) $(ENGINES),
 RUN_STAGE = $(BIN)/python -m stages.$@ $(CONFIG) $(if $(RUN),--run $(RUN)) $(SET)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-engines setup-real-model setup-adapters demo all $(STAGES) summary test test-all test-adapters soak check format clean
+.PHONY: help setup setup-dev setup-engines setup-real-model setup-adapters demo all $(STAGES) summary test test-all test-adapters soak results figures check format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## /  \1|/' | column -t -s '|'
@@ -109,9 +109,12 @@ test-adapters: $(ADAPTERS) ## TRL, verl and Gymnasium, in an environment of thei
 
 soak: $(REAL) ## hours: README to the letter, a kill sweep of all stages, a real model, benchmarks at tiny sizes
 	$(BIN)/python -m pytest -m soak
-	$(BIN)/python benchmarks/critic_quality.py --quick
-	$(BIN)/python benchmarks/critic_gate.py --quick
-	$(BIN)/python benchmarks/critic_drift.py --quick
+
+results: $(DEV) ## render docs/results.md and the README's table from benchmarks/results/
+	$(BIN)/python -m benchmarks.render
+
+figures: $(DEV) ## draw docs/figures/ from benchmarks/results/
+	$(BIN)/python -m benchmarks.figures
 
 check: $(DEV) ## lint, format, docstrings, types
 	$(BIN)/ruff check .

@@ -1,12 +1,8 @@
-"""What the benchmarks of critics share: a run whose stages are made once, critics fitted on its samples."""
+"""Critics that are fitted on a seed's samples in this process, and judged on its audit."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,172 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._measuring import ROOT
+from benchmarks._material import Material
 from critics.audit.data import AuditData
 from critics.fit.loop import calibrate, fit
 from critics.fit.schedule import PATIENCE, WEIGHT_DECAY
-from critics.labels.checks import check_labels
 from critics.labels.choose_states import StateRef
-from critics.labels.named_targets import RULES, retarget
-from critics.labels.soft_targets import build_labels
-from critics.labels.splits import parts_of
-from pipeline.artifacts.artifact import Artifact
-from pipeline.artifacts.disk import write_durably
-from pipeline.config import split_settings
-from pipeline.ids import digest
-from pipeline.tables import rollouts_from, tasks_from
-from pipeline.types import Label, Rollout, Task
-from stages.critic import STAGE as CRITIC_STAGE
-from stages.labels import STAGE as LABELS_STAGE
-from stages.rollouts import STAGE as ROLLOUTS_STAGE
-from stages.settings import Config
-from stages.sft import STAGE as SFT_STAGE
-from stages.tasks import STAGE as TASKS_STAGE
-from stages.wiring.continuations import is_whole, samples_of
+from pipeline.types import Label
+from stages.wiring.continuations import is_whole
 from stages.wiring.critic_data import data_from, fit_settings
-
-CODE_VERSION = 2
-"""Of critics' benchmarks and measures: raised with every change of what a kept row says."""
-STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
-QUICK = (
-    "engine.max_live=64",
-    "training={threads: 1, micro_batch_tokens: 4096}",
-    "tasks={num_companies: 16, num_train: 32, num_val: 8, num_test: 8, level_shares: {1: 1.0}}",
-    "sft={model: {hidden_size: 48, num_layers: 2, num_heads: 2, num_kv_heads: 1, head_dim: 24, "
-    "intermediate_size: 96, vocab_size: 512, initializer_range: 0.12}, num_demonstrations: 192, "
-    "shares: {oracle: 0.3, over_collector: 0.5, noisy_adaptive: 0.2}, num_updates: 100, warmup_updates: 5, "
-    "batch_rows: 16, learning_rate: 0.01}",
-    "sampling.max_response_tokens=256",
-    "labels={max_states: 48, num_continuations: 2}",
-    "critic={fit_share: 0.5, validate_share: 0.25, fit_continuations: true, head_updates: 2, "
-    "head_learning_rate: 0.001, learning_rate: 0.0005, max_epochs: 2, batch_states: 64, "
-    "evaluations_per_epoch: 1}",
-    "critic_report={tasks_per_split: 8, draws: 2, num_continuations: 2, bootstrap: 100, guided: false, "
-    "sibling_sets: 0, probe_rollouts: 0}",
-)
-"""Settings of --quick: a 60-thousand-parameter policy that shows nothing but that all of this works."""
-
-
-def make_stages(
-    config: str, run: str, stages: Sequence[str], settings: Sequence[str], data_dir: Path
-) -> None:
-    """Makes or finishes stages of a run by their commands.
-
-    Raises:
-        SystemExit: one failed; what it made stays.
-    """
-    for stage in stages:
-        command = [sys.executable, "-m", f"stages.{stage}", config, "--run", run, *settings]
-        command.append(f"run.data_dir={json.dumps(str(data_dir))}")
-        if code := subprocess.run(command, cwd=ROOT, check=False).returncode:
-            raise SystemExit(f"{run}: {stage} ended with {code}; what to do, it says above")
-
-
-def recipe_of(config: Config) -> str:
-    """Returns what rows of several seeds must have in common: code, and settings of what is made."""
-    sections = {
-        name: split_settings(getattr(config, name))[0]
-        for name in ("engine", "training", "tasks", "sft", "rollouts", "labels", "critic", "critic_report")
-    }
-    stages = (TASKS_STAGE, SFT_STAGE, ROLLOUTS_STAGE, LABELS_STAGE, CRITIC_STAGE)  # a report may get pages
-    return digest(sections, CODE_VERSION, [stage.code_version for stage in stages])
-
-
-class Material:
-    """What all variants of a seed share: rollouts, their continuations, the audit.
-
-    Attributes:
-        config: of the run.
-        folder: of the run.
-        tasks: by id.
-        rollouts: of the rollouts stage.
-        sampled: everything that the labels stage sampled.
-        samples: continuations by state.
-        audited: everything that the audit sampled.
-        values: the audit's values of the critic stage's critic, by rollout.
-        made: how that critic was made.
-        gate: what the gate says of it.
-        policy_digest: of the starting policy.
-        digests: of all of these.
-    """
-
-    def __init__(self, config: Config, folder: Path) -> None:
-        self.config, self.folder = config, folder
-        opened = {name: Artifact.open(folder, name) for name in STAGES}
-        self.tasks: dict[str, Task] = {t.task_id: t for t in tasks_from(opened["tasks"].table("tasks"))}
-
-        def rollouts_of(stage: str) -> list[Rollout]:
-            return rollouts_from(opened[stage].table("rollouts"), opened[stage].table("steps"))
-
-        self.rollouts = rollouts_of("rollouts")
-        self.sampled = rollouts_of("labels")
-        ids = {r.rollout_id for r in self.rollouts}
-        self.samples = samples_of(self.sampled, ids, config.labels.num_continuations)
-        self.values: dict[str, list[float]] = defaultdict(list)
-        for row in opened["critic_report"].table("values").to_pylist():  # by rollout, steps in order
-            self.values[row["rollout_id"]].append(row["value"])
-        self.made = opened["critic"].report
-        self.audited = rollouts_of("critic_report")
-        # Not the report's own digest: another page about the same audit costs nobody a fit.
-        audited = [
-            (r.seed, r.draw, r.start_step_index, len(r.response_token_ids), r.reward) for r in self.audited
-        ]
-        self.digests = [opened[name].content_digest for name in STAGES[:-1]] + [
-            digest("audit", sorted(audited, key=repr))
-        ]
-        report, self.gate = (
-            json.loads((folder / "critic_report" / f"{name}.json").read_text("utf-8"))
-            for name in ("report", "gate")
-        )
-        self.policy_digest: str = report["policy_digest"]
-
-    def key(self, *asked: Any) -> str:
-        """Returns what a figure follows from: what is asked, settings, all that was sampled, and code."""
-        code = [CODE_VERSION, LABELS_STAGE.code_version, CRITIC_STAGE.code_version]
-        settings = [getattr(self.config, name).model_dump(mode="json") for name in ("labels", "critic")]
-        settings.append({"bootstrap": self.config.critic_report.bootstrap})
-        return digest(*asked, settings, self.digests, code)
-
-    def share(self, share: float) -> dict[StateRef, list[Rollout]]:
-        """Returns the continuations of states, in hash order, until a share of all their tokens is used."""
-        seed = {r.rollout_id: r.seed for r in self.rollouts}
-        order = sorted(self.samples, key=lambda s: digest("share", seed[s.rollout_id], s.step_index))
-        cost = {s: sum(r.num_trainable_tokens for r in self.samples[s]) for s in order}
-        left, kept = share * sum(cost.values()), {}
-        for state in order:
-            left -= cost[state]
-            if left < 0 and share < 1:
-                break
-            kept[state] = self.samples[state]
-        return kept
-
-    def labels(self, variant: str) -> tuple[list[Label], str, int]:
-        """Returns a variant's labels, checked, their rule, and tokens of the continuations that its fit uses.
-
-        Those of validating companies decide when any fit ends; a rule uses no others.
-        """
-        name, _, percent = variant.partition("@")
-        samples = self.share(int(percent or 100) / 100)
-        settings = self.config.labels
-        labels, _ = build_labels(
-            self.rollouts,
-            samples,
-            kappa=float(name.removeprefix("kappa")) if name.startswith("kappa") else settings.kappa,
-            label_policy_digest=self.policy_digest,
-            seed=self.config.run.seed,
-            granularity=settings.granularity,
-        )
-        rule = name if name in RULES else "soft"
-        if rule != "soft":
-            labels = retarget(labels, self.rollouts, rule, policy=self.policy_digest)
-        check_labels(labels, self.rollouts, list(self.tasks.values()), label_policy_digest=self.policy_digest)
-        part_of = parts_of(self.rollouts, self.tasks, self.config.critic, seed=self.config.run.seed)
-        used = [
-            members
-            for state, members in samples.items()
-            if rule == "soft" or part_of[state.rollout_id] == "validate"
-        ]
-        return labels, rule, sum(r.num_trainable_tokens for members in used for r in members)
 
 
 def fitted(
@@ -238,6 +76,9 @@ def fitted(
     )
     stored: dict[int, dict[str, Any]] = {}
 
+    def drop(number: int) -> None:
+        stored.pop(number, None)
+
     def keep(number: int) -> None:
         stored[number] = {name: weight.clone() for name, weight in trainer.weights().items()}
 
@@ -248,7 +89,7 @@ def fitted(
         replace(fit_settings(settings), patience=patience),
         seed=config.run.seed,
         keep=keep,
-        drop=lambda number: stored.pop(number, None),
+        drop=drop,
         bootstrap=data.bootstrap,
     )
     if not by_heart:
@@ -287,11 +128,26 @@ def audit_of(material: Material, values: dict[str, np.ndarray]) -> AuditData:
     return audit_data(start, bare, values, list(material.tasks.values()))
 
 
-def remembered(path: Path, key: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Returns the row that a file keeps under this key, or makes and keeps it: a killed call goes on."""
-    if path.is_file() and (row := json.loads(path.read_text("utf-8")))["key"] == key:
-        return dict(row)
-    row = {"key": key} | make()
-    path.parent.mkdir(exist_ok=True)
-    write_durably(path, (json.dumps(row) + "\n").encode())
-    return row
+def with_layers(policy: Path, num_layers: int, folder: Path) -> Path:
+    """Returns a folder with the first layers of a policy."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from pipeline.models.policy import load_tokenizer
+
+    model: Any = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32, local_files_only=True)
+    model.model.layers = model.model.layers[:num_layers]
+    model.config.num_hidden_layers = num_layers
+    model.config.layer_types = model.config.layer_types[:num_layers]
+    model.save_pretrained(folder / f"layers{num_layers}")
+    load_tokenizer(policy).save_pretrained(folder / f"layers{num_layers}")
+    return folder / f"layers{num_layers}"
+
+
+def parameters_of(folder: Path) -> int:
+    """Returns the parameters of a model folder, by the planner."""
+    from transformers import AutoConfig
+
+    from pipeline.planner.memory import shape_of
+
+    return shape_of(AutoConfig.from_pretrained(folder, local_files_only=True)).parameters

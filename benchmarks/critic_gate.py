@@ -1,52 +1,34 @@
 """The gate before critics that must not pass: some know no steps, others are fitted wrongly on real labels.
 
-    python benchmarks/critic_gate.py            # the run of critic_quality.py's seed 0, or makes it first
-    python benchmarks/critic_gate.py --quick    # minutes: tiny sizes, results beside its run
+    python -m benchmarks.critic_gate            # seeds 0, 1, 2, on the runs of critic_quality
+    python -m benchmarks.critic_gate --quick    # minutes: tiny sizes, results beside its run
 
-All are judged on the bare states of the seed's audit by the bounds of the configuration, the method's own
-critic among them; sibling sets and probes, which need a critic to be played against, are judged in the run's
-own gate.json, which must pass as well. A row is kept as soon as it is made: the same command goes on.
-Results: benchmarks/results/critic_gate.json; of another run or with other settings, critic_gate.json beside
-it. Exits 1 if the gate lets one pass, refuses one for another reason than stated, or refuses the method's.
+All are judged on the bare states of the seed's audit, the method's own critic among them. Sibling sets
+and probes, which need a critic to be played against, are judged in the run's own gate.json, which must
+pass as well. What is fitted is kept, so the same command goes on.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks._critics import (
-    QUICK,
-    STAGES,
-    Material,
-    audit_of,
-    fitted,
-    make_stages,
-    remembered,
-    values_of,
-)
-from benchmarks._measuring import RESULTS, ROOT, conclude
-from benchmarks.demo_seeds import machine_facts
+from benchmarks._critics import audit_of, fitted, values_of
+from benchmarks._material import QUICK, Material, material_of
+from benchmarks._results import Row, Table, measured, remembered
+from benchmarks._run import Asked, Benchmark, main
 from critics.audit.baselines import constant, task_rate
 from critics.audit.data import AuditData
-from critics.audit.measures import measure
+from critics.audit.measures import measure as measures_of
 from critics.report import gate
-from pipeline.config import load_config
 from pipeline.errors import ArtifactError
 from pipeline.ids import digest
-from pipeline.statistics import interval_dict
 from pipeline.types import Label
-from stages.settings import Config, CriticReport
 
 SHOWN = ("ev", "ev_within", "rho_a", "skill_over_task_rate", "skill_over_position", "ece_excess")
 METHOD = "soft"
@@ -146,147 +128,71 @@ FITTED = {
 }
 
 
-def stood_before(settings: CriticReport, audit: AuditData, *, converged: bool, seed: int) -> dict[str, Any]:
-    """Returns what the gate says of an audited critic: the verdict, failed conditions in words, figures."""
-    measures = measure(audit, num_resamples=settings.bootstrap, seed=seed)
+def stood(material: Material, name: str, audit: AuditData, *, converged: bool) -> list[Row]:
+    """Returns what the gate says of an audited critic: the verdict, each condition, the figures."""
+    settings = material.config.critic_report
+    measures = measures_of(audit, num_resamples=settings.bootstrap, seed=material.config.run.seed)
     conditions = gate.judge(
         {"bare": measures},
         converged=converged,
         min_advantage_correlation=settings.min_advantage_correlation,
         max_calibration_excess=settings.max_calibration_excess,
     )
-    return {
-        "passed": gate.passed(conditions),
-        "failed": {c.name: c.reason for c in conditions if c.passed is False},
-        **{name: interval_dict(measures[name]) for name in SHOWN},
-    }
+    verdicts = {f"meets {c.name}": bool(c.passed) for c in conditions if isinstance(c.passed, bool)}
+    figures = {shown: measures[shown] for shown in SHOWN}
+    return measured(name, {"passed": gate.passed(conditions), **verdicts, **figures}, len(audit))
 
 
-def rows_of(material: Material) -> list[dict[str, Any]]:
-    """Returns a row per critic: the method's, those that are none, those that are fitted wrongly."""
-    settings, seed = material.config.critic_report, material.config.run.seed
+def rows_of_fitted(material: Material, name: str, bad: Bad, labels: list[Label], rule: str) -> list[Row]:
+    """Returns the rows of a critic that is fitted as it must not be."""
+    given = bad.labels(labels, material.config.run.seed)
+    policy = material.folder / "sft" / "policy"
+    trainer, calibrator, facts = fitted(
+        material, given, rule, policy, changes=dict(bad.changes), by_heart=bad.by_heart
+    )
+    audit = audit_of(material, values_of(material, trainer, calibrator))
+    # By heart there was no stop to wait for: only what it does on unseen tasks is judged.
+    return stood(material, name, audit, converged=facts["converged"] or bad.by_heart)
 
-    def stood(name: str, reasons: Sequence[str], audit: AuditData, converged: bool) -> dict[str, Any]:
-        found = stood_before(settings, audit, converged=converged, seed=seed)
-        return {"critic": name, "must_fail": list(reasons)} | found
 
+def measure(asked: Asked) -> list[Row]:
+    """Returns the rows of the method's critic, of those that know no steps, and of those fitted wrongly."""
+    material = material_of(asked)
     own = audit_of(material, {name: np.array(of) for name, of in material.values.items()})
-    rows = [stood(METHOD, (), own, material.made["converged"])]
-    for name, (values, reasons) in NO_CRITICS.items():
-        rows.append(stood(name, reasons, replace(own, p=values(material, own)), converged=True))
-    for row in rows:
-        print_row(row)
+    rows = measured("whole run", {"passed": material.gate["passed"]})
+    rows += stood(material, METHOD, own, converged=material.made["converged"])
+    for name, (values, _) in NO_CRITICS.items():
+        rows += stood(material, name, replace(own, p=values(material, own)), converged=True)
     labels, rule, _ = material.labels(METHOD)
     for name, bad in FITTED.items():
-
-        def make(name: str = name, bad: Bad = bad) -> dict[str, Any]:
-            given = bad.labels(labels, seed)
-            policy, changes = material.folder / "sft" / "policy", dict(bad.changes)
-            trainer, calibrator, facts = fitted(
-                material, given, rule, policy, changes=changes, by_heart=bad.by_heart
-            )
-            audit = audit_of(material, values_of(material, trainer, calibrator))
-            # By heart there was no stop to wait for: only what it does on unseen tasks is judged.
-            converged = facts.pop("converged") or bad.by_heart
-            return stood(name, bad.reasons, audit, converged) | {"labels": len(given)} | facts
-
-        said = (settings.model_dump(mode="json"), bad.reasons, bad.changes, bad.by_heart)
+        key = material.key(name, bad.reasons, bad.changes, bad.by_heart)
+        path = material.folder / "gate" / f"{name}.json"
         try:
-            row = remembered(material.folder / "gate" / f"{name}.json", material.key(name, *said), make)
+            rows += remembered(
+                path,
+                key,
+                lambda n=name, b=bad: rows_of_fitted(material, n, b, labels, rule),  # type: ignore[misc]
+            )
         except ArtifactError as error:  # too few such labels: its criterion then stays unmet
             print(f"{name:<24} could not be fitted: {error}", flush=True)
-            continue
-        rows.append(row)
-        print_row(row)
     return rows
 
 
-def print_row(row: dict[str, Any]) -> None:
-    """Prints what the gate says of a critic."""
-    failed = "; ".join(f"{name}: {reason}" for name, reason in row["failed"].items())
-    print(f"{row['critic']:<24} {'PASS' if row['passed'] else 'FAIL'}  {failed}", flush=True)
+def refused(name: str, reasons: Sequence[str]) -> Callable[[Table], bool]:
+    """Returns the criterion that the gate refused a critic for each of the reasons."""
+    return lambda t: t(name, "passed") == 0 and all(t(name, f"meets {reason}") == 0 for reason in reasons)
 
 
-def as_markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Returns the table: a line per critic."""
-    lines = ["| critic | gate | fails | " + " | ".join(SHOWN) + " |", "|---|---|---|" + "---|" * len(SHOWN)]
-    for row in rows:
-        cells = ["-" if row[n]["value"] is None else f"{row[n]['value']:.2f}" for n in SHOWN]
-        verdict = "PASS" if row["passed"] else "FAIL"
-        lines.append(f"| {row['critic']} | {verdict} | {', '.join(row['failed'])} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def row_of(results: Any, name: str) -> dict[str, Any]:
-    """Returns the row of a critic; StopIteration if it could not be fitted."""
-    found: dict[str, Any] = next(row for row in results["rows"] if row["critic"] == name)
-    return found
-
-
-def refused(results: Any, name: str) -> bool:
-    """Returns whether the gate refused a critic for each of the reasons that it had to."""
-    row = row_of(results, name)
-    return not row["passed"] and set(row["must_fail"]) <= set(row["failed"])
-
-
-CRITERIA: dict[str, Any] = {
-    "the method's critic passes here": lambda r: row_of(r, METHOD)["passed"],
-    "and in its run, where it is whole": lambda r: r["run_gate"]["passed"],
-    "under-trained: explains less than the method's": lambda r: (
-        row_of(r, "under-trained")["ev"]["value"] < row_of(r, METHOD)["ev"]["value"]
-    ),
-    **{
-        f"{name}: refused for {' and '.join(reasons)}": lambda r, n=name: refused(r, n)
-        for name, reasons in (
-            *((name, reasons) for name, (_, reasons) in NO_CRITICS.items()),
-            *((name, bad.reasons) for name, bad in FITTED.items()),
-        )
-    },
+MUST_FAIL = {name: reasons for name, (_, reasons) in NO_CRITICS.items()} | {
+    name: bad.reasons for name, bad in FITTED.items()
 }
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Makes or finishes the run, fits the critics, prints and writes the table; 1 if a criterion fails."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--config", default="configs/phone-l3-tiny.yaml")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--quick", action="store_true", help="tiny sizes, to see that all works; judges nothing"
-    )
-    parser.add_argument("--set", nargs="+", default=[], metavar="section.key=value", dest="settings")
-    parser.add_argument("--data-dir", type=Path, default=ROOT / "data")
-    parser.add_argument(
-        "--run", help="folder of the run under the data directory; default quality-seed<seed>"
-    )
-    parser.add_argument("--results", type=Path, help="default: benchmarks/results/critic_gate.json")
-    options = parser.parse_args(argv)
-    settings = [*options.settings, f"run.seed={options.seed}"]
-    if options.quick:
-        options.data_dir = options.data_dir / "quick"  # no figure of it may pass for a result
-        settings = [*QUICK, *settings]
-    data_dir = options.data_dir.resolve()
-    run = options.run or f"quality-seed{options.seed}"
-    make_stages(options.config, run, STAGES, settings, data_dir)
-    overrides = [*settings, f"run.data_dir={json.dumps(str(data_dir))}"]
-    material = Material(load_config(Config, ROOT / options.config, overrides), data_dir / run)
-    rows = rows_of(material)
-    print(as_markdown(rows))
-    results = {
-        "machine": machine_facts(),
-        "config": options.config,
-        "run": run,
-        "settings": settings,
-        "run_gate": {name: material.gate[name] for name in ("passed", "not_measured", "not_judged")},
-        "rows": rows,
-    }
-    as_committed = not (options.settings or options.run or options.quick) and options.seed == 0
-    as_committed &= options.config == parser.get_default("config")
-    path = options.results or (RESULTS if as_committed else data_dir) / "critic_gate.json"
-    code = conclude(path, results, CRITERIA)
-    return 0 if options.quick else code
-
+CRITERIA: dict[str, Callable[[Table], bool]] = {
+    "the method's critic passes here": lambda t: t(METHOD, "passed") == 1,
+    "and in its run, where it is whole": lambda t: t("whole run", "passed") == 1,
+    "under-trained: explains less than the method's": lambda t: t("under-trained", "ev") < t(METHOD, "ev"),
+    **{f"{name}: refused for {' and '.join(why)}": refused(name, why) for name, why in MUST_FAIL.items()},
+}
+BENCHMARK = Benchmark("critic_gate", __doc__, measure, CRITERIA, seeds=(0, 1, 2), quick=QUICK)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(BENCHMARK))

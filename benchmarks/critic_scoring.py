@@ -1,47 +1,36 @@
 """All steps of a rollout scored in one causal pass against prefix by prefix: equality and time.
 
-    python benchmarks/critic_scoring.py                                        # the demo's critic size
-    python benchmarks/critic_scoring.py --layers 28 --width 1024 --rollouts 4  # near Qwen3-0.6B
+    python -m benchmarks.critic_scoring                                         # the demo's critic size
+    python -m benchmarks.critic_scoring --layers 28 --width 1024 --rollouts 4   # near Qwen3-0.6B
 
-Random weights, on a CPU or a GPU. Rollouts of 4, 8, 16 and 32 steps of equal length behind one prompt. Both
-ways use the same packed forward pass and the same read-out; the prefixes of a rollout share their
-micro-batches. The ways take turns; ratios are between runs of one turn. The read-outs of one rollout are also
-compared with Hugging Face's sequence classifier.
-Results: benchmarks/results/critic_scoring.json. Exits 1 if a criterion fails.
+Random weights, on a CPU or a GPU. Rollouts of 4, 8, 16 and 32 steps of equal length behind one prompt.
+Both ways use the same packed forward pass and read-out; prefixes of a rollout share their micro-batches.
+The ways take turns; ratios are between runs of one turn. One rollout is also compared with Hugging Face's
+sequence classifier.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks._measuring import RESULTS, ROOT, conclude, ratios, spread
-from benchmarks.demo_seeds import machine_facts
+from benchmarks._results import Figure, Row, Table, measured, ratios, spread
+from benchmarks._run import Asked, Benchmark, main
 
 STEPS = (4, 8, 16, 32)
 PROMPT, STEP_TOKENS = 120, 40
-REPEATS = 5
-
-
-def row_of(results: Any, num_steps: int) -> dict[str, Any]:
-    """Returns the row of a number of steps."""
-    return next(row for row in results["rows"] if row["steps"] == num_steps)
-
-
-CRITERIA = {
-    "values equal to 1e-5 at every number of steps": lambda r: all(
-        row["difference"] <= 1e-5 for row in r["rows"]
+CRITERIA: dict[str, Callable[[Table], bool]] = {
+    "values equal to 1e-5 at every number of steps": lambda t: all(
+        t(f"{steps} steps", "difference") <= 1e-5 for steps in STEPS
     ),
-    "equal to Hugging Face's classifier to 1e-5": lambda r: r["classifier_difference"] <= 1e-5,
-    "16 steps at least 7 times faster in one pass": lambda r: row_of(r, 16)["speedup"]["median"] >= 7,
+    "equal to Hugging Face's classifier to 1e-5": lambda t: t("classifier", "difference") <= 1e-5,
+    "16 steps at least 7 times faster in one pass": lambda t: t("16 steps", "speedup") >= 7,
 }
 
 
@@ -122,73 +111,46 @@ def classifier_difference(model: Any, folder: Path, row: np.ndarray, at: np.ndar
     return float(np.abs(ours - theirs).max())
 
 
-def main() -> int:
-    """Measures, prints the table, writes the results; returns 1 if a criterion fails."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--vocabulary", type=int, default=768)
-    parser.add_argument("--rollouts", type=int, default=16)
-    parser.add_argument("--micro-batch-tokens", type=int, default=16384)
-    parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument(
-        "--results",
-        type=Path,
-        help="default: benchmarks/results/critic_scoring.json, with other options data/critic_scoring.json",
-    )
-    options = parser.parse_args()
-    as_committed = all(x == parser.get_default(name) for name, x in vars(options).items())
+def measure(asked: Asked) -> list[Row]:
+    """Returns seconds of both ways, speedup and difference for each number of steps."""
     import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    budget = options.micro_batch_tokens
+    options = asked.options
+    device, budget = "cuda" if torch.cuda.is_available() else "cpu", options.micro_batch_tokens
     with tempfile.TemporaryDirectory() as folder:
         model = make_model(options.width, options.layers, options.vocabulary, Path(folder) / "trunk")
         row, at = rows_and_places(16, 1, options.vocabulary)
         gap = classifier_difference(model, Path(folder) / "critic", row[0], at, budget)
     model = model.to(device)
-    table = []
+    found = measured("classifier", {"difference": gap})
     for num_steps in STEPS:
         rows, at = rows_and_places(num_steps, options.rollouts, options.vocabulary)
-        seconds: dict[str, list[float]] = {"one_pass": [], "by_prefix": []}
-        found: dict[str, np.ndarray] = {}
+        seconds: dict[str, list[float]] = {"one pass": [], "by prefix": []}
+        values: dict[str, np.ndarray] = {}
         for turn in range(options.repeats + 1):
-            for name, score in (("one_pass", one_pass), ("by_prefix", by_prefix)):
+            for name, score in (("one pass", one_pass), ("by prefix", by_prefix)):
                 began = time.perf_counter()
-                found[name] = score(model, rows, at, budget)
+                values[name] = score(model, rows, at, budget)
                 if turn:  # the first turn warms up
                     seconds[name].append(time.perf_counter() - began)
-        table.append(
-            {
-                "steps": num_steps,
-                "tokens_of_a_rollout": PROMPT + num_steps * STEP_TOKENS,
-                "seconds": {name: spread(numbers) for name, numbers in seconds.items()},
-                "speedup": ratios(seconds["by_prefix"], seconds["one_pass"]),
-                "difference": float(np.abs(found["one_pass"] - found["by_prefix"]).max()),
-            }
-        )
-        last = table[-1]
-        print(
-            f"{num_steps:>3} steps: one pass {last['seconds']['one_pass']['median']:.3f} s, by prefix "
-            f"{last['seconds']['by_prefix']['median']:.3f} s, {last['speedup']['median']:.1f} times "
-            f"[{last['speedup']['min']:.1f}, {last['speedup']['max']:.1f}], difference "
-            f"{last['difference']:.1e}"
-        )
-    results = {
-        "machine": machine_facts() | {"device": torch.cuda.get_device_name() if device == "cuda" else "cpu"},
-        "width": options.width,
-        "layers": options.layers,
-        "prompt_tokens": PROMPT,
-        "step_tokens": STEP_TOKENS,
-        "rollouts": options.rollouts,
-        "classifier_difference": gap,
-        "rows": table,
-    }
-    path = options.results or (RESULTS if as_committed else ROOT / "data") / "critic_scoring.json"
-    return conclude(path, results, CRITERIA)
+        figures: dict[str, Figure] = {
+            **{f"seconds {name}": spread(numbers) for name, numbers in seconds.items()},
+            "speedup": ratios(seconds["by prefix"], seconds["one pass"]),
+            "difference": float(np.abs(values["one pass"] - values["by prefix"]).max()),
+        }
+        found += measured(f"{num_steps} steps", figures, options.repeats)
+    return found
 
+
+OPTIONS = {
+    "width": 128,
+    "layers": 4,
+    "vocabulary": 768,
+    "rollouts": 16,
+    "micro_batch_tokens": 16384,
+    "repeats": 5,
+}
+BENCHMARK = Benchmark("critic_scoring", __doc__, measure, CRITERIA, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(BENCHMARK))

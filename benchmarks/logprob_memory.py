@@ -1,55 +1,46 @@
 """Log-probabilities in tiles against the whole matrix of logits: memory, time, equality; packing fill.
 
-    python benchmarks/logprob_memory.py            # 4,096 tokens on a CPU, 16,384 on a GPU
+    python -m benchmarks.logprob_memory      # 4,096 tokens on a CPU; --tokens 16384 for a GPU
 
 Vocabulary 151,936 and width 1,024, as Qwen3-0.6B has. Each measurement is a process of its own: loss and
-gradient, and the peak of memory above what the inputs take. Counted are all intermediates and both
-gradients, of which that of the weight alone takes 0.58 GiB in fp32 in every version. The versions take
-turns; medians of all repeats are shown, ratios are between runs of one turn. Both gradients are also
+gradient, and the peak of memory above what the inputs take, both gradients included (that of the weight
+alone: 0.58 GiB in fp32). The versions take turns; ratios are between runs of one turn. Gradients are
 compared entry by entry, in fp32.
-Results: benchmarks/results/logprob_memory.json. Exits 1 if a criterion fails.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks._measuring import RESULTS, conclude, ratios, spread, status_bytes
-from benchmarks.demo_seeds import machine_facts
+from benchmarks._results import Figure, Row, Table, measured, ratios, spread
+from benchmarks._run import Asked, Benchmark, in_process, main, status_bytes
 from stages.settings import Training
 
 VOCABULARY, WIDTH = 151_936, 1_024
 DEFAULT = Training().piece_tokens
 PIECES = (256, 1024, 4096)
-REPEATS = 5
 BIN_TOKENS = 16_384
 
 
-def default_row(results: Any) -> dict[str, Any]:
-    """Returns the row of the tiles that a run uses unless told otherwise."""
-    return next(row for row in results["rows"] if row["piece_tokens"] == DEFAULT)
+def version(piece: int) -> str:
+    """Returns the name of a version: tiles of so many tokens, or the whole matrix (0)."""
+    return f"{piece} tokens" if piece else "whole matrix"
 
 
-CRITERIA = {
-    "extra memory at most 1/8 of the whole matrix's": lambda r: (
-        default_row(r)["memory_ratio"]["median"] <= 1 / 8
+CRITERIA: dict[str, Callable[[Table], bool]] = {
+    "extra memory at most 1/8 of the whole matrix's": lambda t: t(version(DEFAULT), "memory ratio") <= 1 / 8,
+    "time at most 1.3 times the whole matrix's": lambda t: t(version(DEFAULT), "time ratio") <= 1.3,
+    "loss and gradients equal to 1e-5": lambda t: all(
+        t(version(DEFAULT), f"difference of {name}") <= 1e-5 for name in ("loss", "hidden", "weight")
     ),
-    "time at most 1.3 times the whole matrix's": lambda r: default_row(r)["time_ratio"]["median"] <= 1.3,
-    "loss and gradients equal to 1e-5": lambda r: all(
-        number <= 1e-5 for number in default_row(r)["difference"].values()
-    ),
-    "packed batches at least 99 % full": lambda r: r["packing_fill"] >= 0.99,
+    "packed batches at least 99 % full": lambda t: t("packing", "fill") >= 0.99,
 }
-"""What must be shown, of the default tile."""
+"""Of the tile that a run uses by default."""
 
 
 def problem(tokens: int, dtype: Any) -> tuple[Any, Any, Any]:
@@ -75,7 +66,7 @@ def loss_of(piece_tokens: int, hidden: Any, weight: Any, targets: Any) -> Any:
     return -logprobs.mean()
 
 
-def measure(piece_tokens: int, tokens: int) -> dict[str, float]:
+def measure_one(piece_tokens: int, tokens: int) -> dict[str, float]:
     """Returns seconds and extra bytes of loss and gradient of one version."""
     import torch
 
@@ -138,90 +129,45 @@ def fill(seed: int = 0) -> float:
     return sum(lengths) / (BIN_TOKENS * len(bins_of(lengths, BIN_TOKENS)))
 
 
-def in_process(tokens: int, *argv: str) -> Any:
-    """Returns what this file prints when it runs as a process of its own."""
-    command = [sys.executable, __file__, "--tokens", str(tokens), *argv]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def table_rows(
-    runs: dict[int, list[dict[str, float]]], differences: dict[str, dict[str, float]]
-) -> list[dict[str, Any]]:
-    """Returns a row for each version: medians, ratios to the whole matrix (piece 0), differences from it."""
+def rows_of(
+    runs: Mapping[int, Sequence[Mapping[str, float]]],
+    differences: Mapping[str, Mapping[str, float]],
+) -> list[Row]:
+    """Returns each version's medians, ratios to the whole matrix (piece 0), and differences from it."""
     columns = {
         piece: {key: [run[key] for run in found] for key in ("seconds", "extra_bytes")}
         for piece, found in runs.items()
     }
-    return [
-        {
-            "piece_tokens": piece or None,
-            "extra_gib": spread([size / 2**30 for size in mine["extra_bytes"]]),
+    rows = []
+    for piece, mine in columns.items():
+        figures: dict[str, Figure] = {
+            "extra GiB": spread([size / 2**30 for size in mine["extra_bytes"]]),
             "seconds": spread(mine["seconds"]),
-            "memory_ratio": ratios(mine["extra_bytes"], columns[0]["extra_bytes"]),
-            "time_ratio": ratios(mine["seconds"], columns[0]["seconds"]),
-            "difference": differences.get(str(piece), {}),
+            "memory ratio": ratios(mine["extra_bytes"], columns[0]["extra_bytes"]),
+            "time ratio": ratios(mine["seconds"], columns[0]["seconds"]),
+            **{f"difference of {name}": gap for name, gap in differences.get(str(piece), {}).items()},
         }
-        for piece, mine in columns.items()
-    ]
+        rows += measured(version(piece), figures, len(runs[piece]))
+    return rows
 
 
-def print_table(rows: Sequence[dict[str, Any]]) -> None:
-    """Prints a line for each version."""
-    head = f"{'version':<18}{'extra memory':>14}{'of whole':>10}{'seconds':>9}{'of whole (spread)':>22}"
-    print(f"{head}{'difference':>12}")
-    for row in rows:
-        name = "whole matrix" if row["piece_tokens"] is None else f"{row['piece_tokens']} tokens a tile"
-        time_ratio = row["time_ratio"]
-        print(
-            f"{name:<18}{row['extra_gib']['median']:>10.2f} GiB{row['memory_ratio']['median']:>10.3f}"
-            f"{row['seconds']['median']:>9.2f}{time_ratio['median']:>8.2f} "
-            f"[{time_ratio['min']:.2f}, {time_ratio['max']:.2f}]"
-            f"{max(row['difference'].values(), default=0.0):>12.1e}"
-        )
-
-
-def main() -> int:
-    """Runs every version in turn, prints the table, writes the results; returns 1 if a criterion fails."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--tokens", type=int, help="tokens of the batch")
-    parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument("--results", type=Path, default=RESULTS / "logprob_memory.json")
-    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--compare", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    import torch
-
-    from pipeline.training.logprobs import TILE_ENTRIES
-
-    on_gpu = torch.cuda.is_available()
-    tokens = options.tokens or (16_384 if on_gpu else 4_096)
-    if options.one is not None or options.compare:
-        print(json.dumps(compare(tokens) if options.compare else measure(options.one, tokens)))
-        return 0
+def measure(asked: Asked) -> list[Row]:
+    """Returns the rows of all versions, which run in turns, and the fill of packed batches."""
+    tokens = asked.options.tokens
     runs: dict[int, list[dict[str, float]]] = {piece: [] for piece in (0, *PIECES)}
-    for _ in range(options.repeats):
+    for _ in range(asked.options.repeats):
         for piece, found in runs.items():
-            found.append(in_process(tokens, "--one", str(piece)))
-    results = {
-        "machine": machine_facts() | {"device": torch.cuda.get_device_name() if on_gpu else "cpu"},
-        "tokens": tokens,
-        "vocabulary": VOCABULARY,
-        "width": WIDTH,
-        "dtype": "bfloat16" if on_gpu else "float32",
-        "entries_of_a_tile": TILE_ENTRIES,
-        "default_piece_tokens": DEFAULT,
-        "repeats": options.repeats,
-        "rows": table_rows(runs, in_process(tokens, "--compare")),
-        "packing_fill": fill(),
-    }
-    print(f"{tokens:,} tokens, vocabulary {VOCABULARY:,}, width {WIDTH:,}, torch {torch.__version__}")
-    print_table(results["rows"])
-    print(f"packed batches of 2,000 skewed rows: {results['packing_fill']:.2%} full")
-    return conclude(options.results, results, CRITERIA)
+            found.append(in_process("benchmarks.logprob_memory", f"{piece} {tokens}"))
+    differences = in_process("benchmarks.logprob_memory", f"compare {tokens}")
+    return rows_of(runs, differences) + measured("packing", {"fill": fill()})
 
+
+BENCHMARK = Benchmark("logprob_memory", __doc__, measure, CRITERIA, options={"tokens": 4096, "repeats": 5})
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == ["--one"]:  # in a process of its own
+        asked_for, size = sys.argv[2].split()
+        made = compare(int(size)) if asked_for == "compare" else measure_one(int(asked_for), int(size))
+        print(json.dumps(made))
+    else:
+        sys.exit(main(BENCHMARK))

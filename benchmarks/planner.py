@@ -1,28 +1,21 @@
 """Planned memory of an update against the measured one, on a model that fits here.
 
-    python benchmarks/planner.py
+    python -m benchmarks.planner
 
-A Qwen3 of 113 million parameters, random weights, one process, torch's trainer, fp32. Each measurement is a
+A Qwen3 of 113 million random parameters, one process, torch's trainer, fp32. Each measurement is a
 process of its own: peak resident memory over two updates of two micro-batches, above what the process had
-when it had only imported its modules. The allocator is told to give freed memory back
-(MALLOC_MMAP_THRESHOLD_), else what it hoards would be measured.
-Results: benchmarks/results/planner.json. Exits 1 if a criterion fails.
+when it had only imported its modules. The allocator gives freed memory back (MALLOC_MMAP_THRESHOLD_),
+else its hoard is measured.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import subprocess
 import sys
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks._measuring import RESULTS, conclude, spread, status_bytes
-from benchmarks.demo_seeds import machine_facts
+from benchmarks._results import Figure, Row, Table, measured, spread
+from benchmarks._run import Asked, Benchmark, in_process, main, status_bytes
 from pipeline.planner.memory import GIB, Training, shape_of, training_phase
 
 VOCABULARY = 32_000
@@ -36,20 +29,6 @@ CASES = {
         micro_batch_tokens=8192, row_tokens=1024, piece_tokens=512, recompute=True
     ),
 }
-
-
-def within(case: str) -> Any:
-    """Returns the criterion that the plan of a case is within 10 % of what was measured."""
-    return lambda results: (
-        abs(next(row["ratio"] for row in results["rows"] if row["case"] == case) - 1) <= 0.1
-    )
-
-
-CRITERIA = {
-    "at least 100M parameters": lambda results: results["parameters"] >= 100_000_000,
-    **{f"{case}: within 10 %": within(case) for case in CASES},
-}
-"""What must be shown."""
 
 
 def config() -> Any:
@@ -69,7 +48,7 @@ def config() -> Any:
     )
 
 
-def measure(how: Training) -> int:
+def peak_of(how: Training) -> int:
     """Returns the peak in bytes above an import-only process, over two updates of two micro-batches each."""
     import numpy as np
     import torch
@@ -103,55 +82,37 @@ def measure(how: Training) -> int:
     return status_bytes("VmHWM") - imported
 
 
-def in_process(case: str) -> int:
-    """Returns `measure` of a case in a process of its own."""
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "262144"}
-    command = [sys.executable, __file__, "--one", case]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    return int(done.stdout.splitlines()[-1])
+def within(case: str) -> Callable[[Table], bool]:
+    """Returns the criterion that the plan of a case is within 10 % of what was measured."""
+    return lambda t: abs(t(case, "planned / measured") - 1) <= 0.1
 
 
-def main() -> int:
-    """Measures every case, prints the table, writes the results; returns 1 if a criterion fails."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=RESULTS / "planner.json")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one is not None:
-        print(measure(CASES[options.one]))
-        return 0
-    shape = shape_of(config())
-    machine = machine_facts()
-    print(f"{shape.parameters:,} parameters, torch {machine['torch']}, fp32, AdamW")
-    print(f"{'update':<26}{'planned GiB':>12}{'measured':>10}{'planned/measured':>18}")
-    rows = []
+CRITERIA: dict[str, Callable[[Table], bool]] = {
+    "at least 100M parameters": lambda t: t("model", "parameters") >= 100_000_000,
+    **{f"{case}: within 10 %": within(case) for case in CASES},
+}
+
+
+def measure(asked: Asked) -> list[Row]:
+    """Returns planned and measured memory of every case."""
+    rows = measured("model", {"parameters": shape_of(config()).parameters})
+    environment = {"MALLOC_MMAP_THRESHOLD_": "262144"}
     for case, how in CASES.items():
-        phase = training_phase(case, config(), how)
-        planned = phase.device_bytes
-        measured = spread([in_process(case) for _ in range(options.repeats)])
-        ratio = planned / measured["median"]
-        print(f"{case:<26}{planned / GIB:>12.2f}{measured['median'] / GIB:>10.2f}{ratio:>18.3f}", flush=True)
-        rows.append(
-            {
-                "case": case,
-                "settings": asdict(how),
-                "planned_bytes": dict(phase.device),
-                "planned": planned,
-                "measured": measured,
-                "ratio": ratio,
-            }
-        )
-    results = {
-        "machine": machine,
-        "parameters": shape.parameters,
-        "repeats": options.repeats,
-        "rows": rows,
-    }
-    return conclude(options.results, results, CRITERIA)
+        planned = training_phase(case, config(), how).device_bytes
+        peaks = [in_process("benchmarks.planner", case, environment) for _ in range(asked.options.repeats)]
+        figures: dict[str, Figure] = {
+            "planned GiB": planned / GIB,
+            "measured GiB": spread([peak / GIB for peak in peaks]),
+            "planned / measured": planned / spread(peaks)[0],
+        }
+        rows += measured(case, figures, len(peaks))
+    return rows
 
+
+BENCHMARK = Benchmark("planner", __doc__, measure, CRITERIA, options={"repeats": 1})
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == ["--one"]:  # in a process of its own
+        print(peak_of(CASES[sys.argv[2]]))
+    else:
+        sys.exit(main(BENCHMARK))

@@ -1,0 +1,1 @@
+"""Scripts behind every figure in the docs; each is run as `python -m benchmarks.NAME`."""

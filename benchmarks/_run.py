@@ -1,0 +1,172 @@
+"""What every benchmark shares: options, seeds, criteria, and one flat file of results for each seed.
+
+A script names its figures and criteria in a `Benchmark` and calls `main`:
+
+    python -m benchmarks.NAME [--seeds 0 1 2] [--set section.key=value ...] [--data-dir DIR] [--results DIR]
+
+Results are `benchmarks/results/NAME.json`, or `NAME-seed0.json` of a benchmark with seeds: command,
+commit, machine, criteria, and rows of seed, variant, metric, value, low, high, n. What --quick, --set or
+another option than the default made lies in the data directory instead, unless --results names a folder.
+`make results` renders the pages. Every script exits with 1 if a criterion is not met.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from benchmarks._results import Row, Table, judge, write_results, written
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one call asks of a benchmark for one seed."""
+
+    seed: int
+    settings: list[str]
+    data_dir: Path
+    is_quick: bool
+    options: Any
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A script's figures and what they must show.
+
+    Attributes:
+        name: of the script and of its results.
+        doc: shown by --help.
+        measure: what is asked -> rows.
+        criteria: name -> whether the rows show it; a row that is missing shows nothing.
+        seeds: made when no --seeds are given; empty for a benchmark that has none.
+        quick: settings of --quick, which judges nothing; empty: there is no such option.
+        options: further options, `--name VALUE`, by default.
+    """
+
+    name: str
+    doc: str
+    measure: Callable[[Asked], Iterable[Row]]
+    criteria: Mapping[str, Callable[[Table], bool]] = field(default_factory=dict)
+    seeds: tuple[int, ...] = ()
+    quick: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def main(benchmark: Benchmark, argv: Sequence[str] | None = None) -> int:
+    """Measures every seed, prints and writes its rows and criteria; returns 1 if a criterion is not met."""
+    argv = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(
+        description=benchmark.doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(benchmark.seeds) or [0])
+    parser.add_argument("--set", nargs="+", default=[], metavar="section.key=value", dest="settings")
+    parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="where runs go")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="where the results go")
+    if benchmark.quick:
+        parser.add_argument("--quick", action="store_true", help="tiny sizes: all works, nothing is judged")
+    for name, default in benchmark.options.items():
+        kind = str if default is None else type(default)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default)
+    asked = parser.parse_args(argv)
+    is_quick = benchmark.quick != () and asked.quick
+    data_dir = asked.data_dir.resolve() / ("quick" if is_quick else "")
+    options = {name: getattr(asked, name) for name in benchmark.options}
+    is_standard = not (is_quick or asked.settings or options != dict(benchmark.options))
+    folder = asked.results or (RESULTS if is_standard else data_dir)
+    met = True
+    for seed in asked.seeds:
+        settings = [*(benchmark.quick if is_quick else ()), *asked.settings, f"run.seed={seed}"]
+        rows = list(benchmark.measure(Asked(seed, settings, data_dir, is_quick, SimpleNamespace(**options))))
+        criteria = judge(rows, benchmark.criteria)
+        for row in rows:
+            numbers = [written(x) for x in (row.value, row.low, row.high)]
+            print(f"{row.variant:<50} {row.metric:<32} {numbers[0]} {numbers[1:]}")
+        for name, is_met in criteria.items():
+            print(f"{'PASS' if is_met else 'FAIL'}  {name}")
+        path = folder / f"{benchmark.name}{f'-seed{seed}' if benchmark.seeds else ''}.json"
+        head = {"command": command_of(benchmark.name, argv), "commit": commit(), "machine": machine_facts()}
+        write_results(path, head | {"criteria": criteria}, rows, seed)
+        print(f"wrote {path}", file=sys.stderr)
+        met &= all(criteria.values())
+    return 0 if met or is_quick else 1
+
+
+def make_stages(
+    config: str, run: str, stages: Sequence[str], settings: Sequence[str], data_dir: Path
+) -> None:
+    """Makes or finishes stages of a run by their commands.
+
+    Raises:
+        SystemExit: one failed; what it made stays, and the same command goes on from there.
+    """
+    for stage in stages:
+        command = [sys.executable, "-m", f"stages.{stage}", config, "--run", run, *settings]
+        command.append(f"run.data_dir={json.dumps(str(data_dir))}")
+        if code := subprocess.run(command, cwd=ROOT, check=False).returncode:
+            raise SystemExit(f"{run}: {stage} ended with {code}. The same command goes on")
+
+
+def in_process(module: str, argument: str, environment: Mapping[str, str] | None = None) -> Any:
+    """Returns what a module prints as JSON when it runs as a process of its own with `--one ARGUMENT`."""
+    command = [sys.executable, "-m", module, "--one", argument]
+    environment = {**os.environ, **(environment or {})}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def command_of(name: str, argv: Sequence[str]) -> str:
+    """Returns the command that made a result, without folders of the machine."""
+    kept, skip = [], False
+    for word in argv:
+        if word in ("--data-dir", "--results"):
+            skip = True
+        elif not skip:
+            kept.append(word)
+        else:
+            skip = False
+    return shlex.join(["python", "-m", f"benchmarks.{name}", *kept])
+
+
+def commit() -> str:
+    """Returns the commit of the code, with a mark if files differ from it."""
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--exclude=*"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def machine_facts() -> dict[str, Any]:
+    """Returns what the seconds depend on; nothing that names the machine."""
+    return {
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "architecture": platform.machine(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "transformers")},
+    }
+
+
+def status_bytes(field: str) -> int:
+    """Returns a field of /proc/self/status in bytes, such as VmRSS (resident) or VmHWM (its peak)."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError(f"/proc/self/status has no {field}")

@@ -1,0 +1,195 @@
+"""Results as text: numbers with their bounds, and one Markdown table for each section of docs/results.md."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from benchmarks._results import Row, Table, read_rows
+from benchmarks._run import RESULTS
+from benchmarks.demo_seeds import PARTS
+from benchmarks.phone_policies import named
+from pipeline.statistics import wilson
+
+
+def rows_of(name: str) -> dict[int, Table]:
+    """Returns seed -> rows of a benchmark's results."""
+    files = sorted(RESULTS.glob(f"{name}.json")) or sorted(RESULTS.glob(f"{name}-seed*.json"))
+    if not files:
+        raise FileNotFoundError(f"no results of {name} in {RESULTS}; run python -m benchmarks.{name}")
+    return {int(path.stem.partition("-seed")[2] or 0): Table(read_rows(path)) for path in files}
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """Returns a number as text; large ones with thousands, an unknown one as a dash."""
+    if value is None or math.isnan(value):
+        return "-"
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}f}"
+
+
+def with_bounds(row: Row, digits: int = 2) -> str:
+    """Returns `value [low, high]`, or the value alone if it has no bounds."""
+    if row.low is None and row.high is None:
+        return number(row.value, digits)
+    return f"{number(row.value, digits)} [{number(row.low, digits)}, {number(row.high, digits)}]"
+
+
+def over_seeds(tables: Iterable[Table], variant: str, metric: str) -> Row:
+    """Returns the mean of a figure over seeds, with its outermost bounds; none where one seed has none."""
+    rows = [table.row(variant, metric) for table in tables]
+    values, lows, highs = ([getattr(row, name) for row in rows] for name in ("value", "low", "high"))
+    mean = None if None in values else sum(values) / len(values)
+    counts = [row.n for row in rows if row.n is not None]
+    return Row(
+        variant,
+        metric,
+        mean,
+        None if None in lows else min(lows),
+        None if None in highs else max(highs),
+        sum(counts),
+    )
+
+
+def grid(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Returns a Markdown table."""
+    rows = [list(head), ["---"] * len(head), *([*line] for line in lines)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def figures(
+    name: str, variants: Sequence[str] | None, metrics: dict[str, str], digits: int = 2, first: str = ""
+) -> str:
+    """Returns a table of a benchmark: a line for each variant, a column for each metric, means over seeds."""
+    tables = list(rows_of(name).values())
+    shown = variants or tables[0].variants(next(iter(metrics)))
+    return grid(
+        [first, *metrics.values()],
+        ([v, *(with_bounds(over_seeds(tables, v, metric), digits) for metric in metrics)] for v in shown),
+    )
+
+
+def cell(
+    name: str, variant: str, metric: str, digits: int = 2, seed: int | None = None, *, bare: bool = False
+) -> str:
+    """Returns one figure as text: of one seed, or the mean of all; `bare` leaves its bounds out."""
+    tables = rows_of(name)
+    row = over_seeds(tables.values() if seed is None else [tables[seed]], variant, metric)
+    return number(row.value, digits) if bare else with_bounds(row, digits)
+
+
+def by_seed(name: str, variant: str, metric: str, digits: int = 2) -> str:
+    """Returns a figure at every seed: `0.68, 0.71, 0.66`."""
+    return ", ".join(number(table(variant, metric), digits) for table in rows_of(name).values())
+
+
+def total(name: str, metric: str) -> str:
+    """Returns the sum of a metric over all variants, as a whole number."""
+    return number(
+        sum(row.value or 0 for table in rows_of(name).values() for row in table.rows if row.metric == metric),
+        0,
+    )
+
+
+def percent(value: float) -> str:
+    """Returns a share in percent, without the sign."""
+    return f"{100 * value:.1f}"
+
+
+def change(table: Table, variant: str) -> str:
+    """Returns `start -> actor (gain [low, high])`, in percent and points."""
+    gain = table.row(variant, "gain")
+    low, high = (f"{100 * x:+.1f}" if x is not None else "-" for x in (gain.low, gain.high))
+    start, actor = (percent(table(variant, who)) for who in ("start", "actor"))
+    return f"{start} -> {actor} ({100 * (gain.value or 0):+.1f} [{low}, {high}])"
+
+
+def demo() -> str:
+    """Returns the demo's table: a column for each seed."""
+    tables = rows_of("demo_seeds")
+    lines: dict[str, Callable[[Table], str]] = {
+        **{part: lambda t, part=part: change(t, part) for part in PARTS.values()},  # type: ignore[misc]
+        "critic's gate": lambda t: "PASS" if t("critic", "gate passed") else "FAIL",
+        **{
+            f"critic's {name}": lambda t, name=name: with_bounds(t.row("critic", name))  # type: ignore[misc]
+            for name in ("skill against constant", "skill against task rate", "skill against position")
+        },
+        "minutes": lambda t: number(t("run", "minutes"), 1),
+        "rollouts sampled": lambda t: number(t("run", "rollouts sampled")),
+        "tokens sampled": lambda t: number(t("run", "tokens sampled")),
+    }
+    head = ["", *(f"seed {seed}" for seed in tables)]
+    return grid(head, ([name, *(show(table) for table in tables.values())] for name, show in lines.items()))
+
+
+def levels() -> str:
+    """Returns what the actor gains at each level and on unseen companies."""
+    [table] = rows_of("phone_levels").values()
+    shown = {**{f"level {i}": f"level {i}" for i in (1, 2, 3)}, "unseen companies": "test_unseen_company"}
+    return grid(list(shown), [[change(table, slice_) for slice_ in shown.values()]])
+
+
+def policies() -> str:
+    """Returns success of each policy by level with half of its Wilson interval, priced reward in brackets."""
+    [table] = rows_of("phone_policies").values()
+    names = [v.removeprefix("train L1 ") for v in table.variants("priced") if v.startswith("train L1 ")]
+
+    def shown(policy: str, level: int) -> str:
+        row = table.row(named("train", level, policy), "success")
+        interval = wilson(round((row.value or 0) * (row.n or 1)), row.n or 1)
+        half = (interval.high - interval.low) / 2
+        return f"{row.value:.2f} ± {half:.2f} ({table(row.variant, 'priced'):.2f})"
+
+    return grid(
+        ["policy", *(f"L{i}" for i in range(1, 6))], ([p, *(shown(p, i) for i in range(1, 6))] for p in names)
+    )
+
+
+def splits(names: dict[str, str], policies: Sequence[str]) -> str:
+    """Returns success at levels 1 to 5 of some policies, a line for each split."""
+    [table] = rows_of("phone_policies").values()
+    return grid(
+        ["split", *policies],
+        (
+            [
+                label,
+                *(
+                    " ".join(f"{table(named(split, i, p), 'success'):.2f}" for i in range(1, 6))
+                    for p in policies
+                ),
+            ]
+            for split, label in names.items()
+        ),
+    )
+
+
+def gate(seed: int) -> str:
+    """Returns what the gate said of each critic at a seed."""
+    table = rows_of("critic_gate")[seed]
+    shown = ("ev", "ev_within", "rho_a", "skill_over_task_rate", "skill_over_position", "ece_excess")
+    lines = []
+    for critic in table.variants("ev"):
+        failed = [
+            r.metric.removeprefix("meets ")
+            for r in table.rows
+            if r.variant == critic and r.metric.startswith("meets ") and not r.value
+        ]
+        verdict = "PASS" if table(critic, "passed") else "FAIL"
+        lines.append([critic, verdict, ", ".join(failed), *(number(table(critic, name)) for name in shown)])
+    return grid(["critic", "gate", "fails", *shown], lines)
+
+
+def made(name: str) -> str:
+    """Returns the commands and commits of a benchmark's results, and the criteria that were not met."""
+    lines = []
+    for seed in rows_of(name):
+        path = next(p for p in (RESULTS / f"{name}-seed{seed}.json", RESULTS / f"{name}.json") if p.is_file())
+        found = json.loads(path.read_text("utf-8"))
+        failed = [criterion for criterion, met in found["criteria"].items() if not met]
+        lines.append(
+            f"`{found['command']}` at {found['commit']}"
+            + (f"; not met: {', '.join(failed)}" if failed else "")
+        )
+    return "Made by " + ";\n".join(dict.fromkeys(lines)) + "."

@@ -1,0 +1,43 @@
+"""Renders docs/results.md and the README's table from benchmarks/results/.
+
+    python -m benchmarks.render             # make results
+
+The words are in benchmarks/results.md.jinja; every number comes from a results file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+
+from benchmarks import _tables
+from benchmarks._run import ROOT
+
+TEMPLATE = ROOT / "benchmarks" / "results.md.jinja"
+PAGE, README = ROOT / "docs" / "results.md", ROOT / "README.md"
+BEGIN, END = "<!-- demo table -->", "<!-- end of demo table -->"
+WORDS = ("figures", "cell", "by_seed", "demo", "levels", "policies", "splits", "gate", "made", "total")
+"""Functions of `_tables` that the template calls."""
+
+
+def page() -> str:
+    """Returns docs/results.md."""
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
+    environment.globals |= {name: getattr(_tables, name) for name in WORDS}
+    return environment.from_string(TEMPLATE.read_text("utf-8")).render()
+
+
+def readme() -> str:
+    """Returns README.md with the demo's table between its marks."""
+    before, rest = README.read_text("utf-8").split(BEGIN)
+    return f"{before}{BEGIN}\n{_tables.demo()}\n{END}{rest.split(END)[1]}"
+
+
+PAGES: dict[Path, Callable[[], str]] = {PAGE: page, README: readme}
+
+if __name__ == "__main__":
+    for path, make in PAGES.items():
+        path.write_text(make(), encoding="utf-8")
+        print(f"wrote {path.relative_to(ROOT)}")

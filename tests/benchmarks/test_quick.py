@@ -1,0 +1,49 @@
+"""The critics' benchmarks at tiny sizes, on one run: they work, share what was sampled, and go on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import critic_drift, critic_gate, critic_quality
+from benchmarks._critics import fitted, values_of
+from benchmarks._material import CONFIG, QUICK, Material
+from benchmarks._results import Table, read_rows
+from benchmarks._run import ROOT, main
+from pipeline.config import load_config
+from stages.settings import Config
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_quick_runs_share_what_they_sampled_and_go_on(tmp_path: Path) -> None:
+    command, folder = ["--quick", "--seeds", "0", "--data-dir", str(tmp_path)], tmp_path / "quick"
+    assert main(critic_quality.BENCHMARK, [*command, "--variants", "soft soft@50"]) == 0
+    sampled = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("rollouts*.parquet")}
+    assert main(critic_quality.BENCHMARK, command) == 0
+    table = Table(read_rows(folder / "critic_quality-seed0.json"))
+    assert tuple(table.variants("converged")) == critic_quality.QUICK_VARIANTS
+    assert table("soft@50", "label tokens") <= table("soft", "label tokens") / 2
+    assert table("trunk:layers1", "trunk") < table("soft", "trunk")
+
+    # The stage's critic and a fit in this process are the same critic: variants differ in what they vary.
+    overrides = [*QUICK, "run.seed=0", f"run.data_dir={json.dumps(str(folder))}"]
+    material = Material(load_config(Config, ROOT / CONFIG, overrides), folder / "quality-seed0")
+    labels, rule, _ = material.labels("soft")
+    trainer, calibrator, _ = fitted(material, labels, rule, material.folder / "sft" / "policy")
+    values = values_of(material, trainer, calibrator)
+    assert values.keys() == material.values.keys()
+    for name, found in values.items():
+        np.testing.assert_allclose(found, material.values[name], atol=1e-5)
+
+    assert main(critic_gate.BENCHMARK, command) == 0
+    judged = Table(read_rows(folder / "critic_gate-seed0.json"))
+    for name in (*critic_gate.NO_CRITICS, "under-trained"):
+        assert critic_gate.refused(name, critic_gate.MUST_FAIL[name])(judged)
+
+    assert main(critic_drift.BENCHMARK, command) == 0
+    assert {"far", "watched"} <= set(Table(read_rows(folder / "critic_drift-seed0.json")).variants("last KL"))
+    assert sampled.items() <= {p: p.stat().st_mtime_ns for p in tmp_path.rglob("rollouts*.parquet")}.items()

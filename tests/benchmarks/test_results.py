@@ -1,0 +1,55 @@
+"""Committed results: one small schema, criteria that follow from the rows, pages that show them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks._results import Row, judge, read_rows
+from benchmarks._run import RESULTS, ROOT, Benchmark
+from benchmarks.render import PAGES
+
+FILES = sorted(RESULTS.glob("*.json"))
+SCRIPTS = sorted(
+    path.stem for path in (ROOT / "benchmarks").glob("*.py") if "BENCHMARK = " in path.read_text()
+)
+
+
+def benchmark_of(path: Path) -> Benchmark:
+    return importlib.import_module(f"benchmarks.{path.stem.partition('-seed')[0]}").BENCHMARK  # type: ignore[no-any-return]
+
+
+def test_every_script_has_results_and_every_file_a_script() -> None:
+    assert {path.stem.partition("-seed")[0] for path in FILES} == set(SCRIPTS)
+    assert {path.suffix for path in RESULTS.iterdir()} == {".json"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_is_small_and_flat(path: Path) -> None:
+    assert path.stat().st_size <= 20_000
+    found = json.loads(path.read_text("utf-8"))
+    assert list(found) == ["command", "commit", "machine", "criteria", "rows"]
+    assert str(Path.home()) not in path.read_text("utf-8")
+    names = {"seed", *Row.__dataclass_fields__}
+    assert all({"seed", "variant", "metric", "value"} <= row.keys() <= names for row in found["rows"])
+    figures = [(row["variant"], row["metric"]) for row in found["rows"]]
+    assert len(set(figures)) == len(figures)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_criteria_follow_from_the_rows(path: Path) -> None:
+    assert (
+        judge(read_rows(path), benchmark_of(path).criteria) == json.loads(path.read_text("utf-8"))["criteria"]
+    )
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_rendered_pages_are_current(path: Path) -> None:
+    assert path.read_text("utf-8") == PAGES[path](), "run make results"
+
+
+def test_committed_drawings_are_small() -> None:
+    assert (ROOT / "docs" / "figures" / "demo_curves.svg").stat().st_size <= 20_000
