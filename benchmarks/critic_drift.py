@@ -38,11 +38,11 @@ from pipeline.tables import tasks_from
 from stages.settings import Config
 
 FAR = {
-    "actor.alpha": "0.5",
-    "actor.kl_coefficient": "1e-6",  # holds nothing; at 0 the KL would not be measured
-    "actor.drift.refresh": "never",
-    "actor.on_weak_critic": "allow",
-    "actor.stops": "{max_kl: null, max_length_change: null, falling_evaluations: 0}",
+    "actor.credit.alpha": "0.5",
+    "actor.credit.kl": "1e-6",  # holds nothing; at 0 the KL would not be measured
+    "actor.credit.drift.refresh": "never",
+    "actor.credit.on_weak_critic": "allow",
+    "actor.stops": "{max_kl: null, max_length_change: null}",
 }
 QUICK_ACTOR = (
     "actor.tasks_per_update=4",
@@ -52,21 +52,13 @@ QUICK_ACTOR = (
     "actor.chain={num_attempts: 1, draws: 4}",
     "actor.evaluate_every=9",
     "actor.evaluate_tasks=2",
-    "actor.drift.states=4",
-    "actor.drift.num_continuations=2",
+    "actor.credit.drift.states=4",
+    "actor.credit.drift.num_continuations=2",
 )
 """Beside the settings of `critic_quality --quick`."""
 ARMS = {
-    "far": {
-        "actor.drift.recalibrate": "false",
-        "actor.drift.step_weight_to_zero": "false",
-        "actor.alpha_after_clean": "0.5",  # as before
-    },
-    "watched": {
-        "actor.drift.recalibrate": "true",
-        "actor.drift.step_weight_to_zero": "true",
-        "actor.alpha_after_clean": "1.0",
-    },
+    "far": {"actor.credit.drift.react": "false"},
+    "watched": {"actor.credit.drift.react": "true"},
 }
 
 HELD = ("bias", "slope", "skill", "rho_a", "ev_within", "sign_agreement")
@@ -152,7 +144,7 @@ def run_arm(asked: Asked, run: str, arm: str) -> list[dict[str, Any]]:
     settings = FAR | ARMS[arm] | {
         "actor.learning_rate": str(options.learning_rate),
         "actor.num_iterations": str(options.iterations),
-        "actor.drift.paid_every": str(options.paid_every),
+        "actor.credit.drift.paid_every": str(options.paid_every),
     }  # fmt: skip
     overrides = [f"{name}={value}" for name, value in settings.items()]
     make_stages(CONFIG, folder.name, ("actor",), [*overrides, *asked.settings], asked.data_dir)

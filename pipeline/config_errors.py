@@ -123,7 +123,7 @@ def _instead(model: type[BaseModel], place: _Place, given: Any) -> str:
         if others:
             return (
                 f" of {name}.{kinds.name} = {kind}, but of {' and '.join(others)}. Remove it, or set "
-                f"{name}.{kinds.name}={others[0]}"
+                f"{name}.{kinds.name}={others[0]}; {name}={{{kinds.name}: {kind}}} replaces a whole section"
             )
     return f"; {_suggestion(model, place)}"
 

@@ -17,13 +17,11 @@ from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.credit import Credit, make_credit
 from pipeline.tables import ROLLOUTS, STEPS, VALUES
 from pipeline.types import Task
-from stages.settings import Actor, Config
+from stages.settings import Config
+from stages.settings.credit import credit_options
 from stages.wiring.inputs import tasks_of_split
 from stages.wiring.preflight import check_installed, check_plays_weights
-from stages.wiring.refusals import (
-    gate_allows,
-    stamp_of,
-)
+from stages.wiring.refusals import contexts_of, gate_allows, stamp_of
 
 
 def credit_of(start: Start) -> tuple[Credit, dict[str, Any] | None]:
@@ -32,18 +30,15 @@ def credit_of(start: Start) -> tuple[Credit, dict[str, Any] | None]:
     Returns:
         Credit, and for v_dapo the stamp of its gate.
     """
-    settings: Actor = start.config.actor
-    options: dict[str, Any] = {} if settings.kl_coefficient is None else {"kl": settings.kl_coefficient}
-    stamp = None
-    if settings.credit == "v_dapo":
+    settings, contexts = start.config.actor.credit, contexts_of(start.config.actor.chain)
+    options, stamp = credit_options(settings), None
+    if settings.mode == "v_dapo":
         gate = json.loads(start.inputs["critic_report"].path("gate.json").read_text())
-        options |= {
-            "alpha": settings.alpha if gate_allows(gate, settings) else 0.0,
-            "lam": settings.lam,
-            "adv_rmse": gate["adv_rmse"] or 0.0,
-        }
-        stamp = stamp_of(gate, settings)
-    return make_credit(settings.credit, **options), stamp
+        options["adv_rmse"] = gate["adv_rmse"] or 0.0
+        if not gate_allows(gate, contexts, settings.on_weak_critic):
+            options["alpha"] = 0.0
+        stamp = stamp_of(gate, contexts, settings.on_weak_critic)
+    return make_credit(**options), stamp
 
 
 def plan(start: Start[Config]) -> Plan[tuple[Credit, dict[str, Any] | None, list[Task], list[Task]]]:
@@ -70,7 +65,7 @@ STAGE = Stage(
     name="actor",
     code_version=10,
     inputs=lambda config: (
-        ("tasks", "sft") + (("critic", "critic_report") if config.actor.credit == "v_dapo" else ())
+        ("tasks", "sft") + (("critic", "critic_report") if config.actor.credit.mode == "v_dapo" else ())
     ),
     sections=("actor", "engine", "training", "sampling", "prompt", "tasks.environment"),
     plan=plan,

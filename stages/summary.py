@@ -292,7 +292,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         named = [f"run.name={json.dumps(options.run)}"] if options.run else []
         config = load_config(Config, Path(options.config), [*options.overrides, *named])
         run_dir = Path(config.run.data_dir) / config.run.name
-        summary = summarise(run_dir, with_critic=config.actor.credit == "v_dapo")
+        summary = summarise(run_dir, with_critic=config.actor.credit.mode == "v_dapo")
     except (ConfigError, ArtifactError) as error:
         print(f"summary: {error}", file=sys.stderr)
         return int(error.code)

@@ -22,6 +22,10 @@ MIN_ROLLOUTS = 50
 """Fewer graded rollouts say too little of level and slope to act on (start value)."""
 MIN_CLUSTERS = 20
 """Nor do fewer companies, however many rollouts they have: what a company hides moves all of its rollouts."""
+MAX_BIAS, MIN_SLOPE, MAX_SLOPE = 0.1, 0.7, 1.4
+"""Mean V - R and slope of log-odds beyond which the level is off, unless by chance (start values)."""
+MIN_SIGN_AGREEMENT = 0.6
+"""Of clear steps; with an upper bound below it steps are off (start value)."""
 NUM_SLOPES = 200
 """Resamples of a slope, each of which is a fit."""
 
@@ -143,7 +147,13 @@ def fit_correction(values: Sequence[np.ndarray], rewards: Sequence[float]) -> Co
     return Correction(float(slope), float(shift))
 
 
-def level_is_off(check: FreeCheck, *, max_bias: float, min_slope: float, max_slope: float) -> bool:
+def level_is_off(
+    check: FreeCheck,
+    *,
+    max_bias: float = MAX_BIAS,
+    min_slope: float = MIN_SLOPE,
+    max_slope: float = MAX_SLOPE,
+) -> bool:
     """Returns whether bias or slope of a free check clearly lies outside its limits.
 
     Clearly: its interval excludes a right critic's 0 or 1 as well, on enough rollouts of enough clusters.
@@ -177,7 +187,7 @@ def is_measured(check: dict[str, Interval]) -> bool:
     return math.isfinite(check["cov_a"].low) and math.isfinite(check["sign_agreement"].value)
 
 
-def steps_are_off(check: dict[str, Interval], *, min_sign_agreement: float) -> bool:
+def steps_are_off(check: dict[str, Interval], *, min_sign_agreement: float = MIN_SIGN_AGREEMENT) -> bool:
     """Returns whether step advantages are no longer to be trusted.
 
     So it is if the interval of Cov(A, Ahat) touches 0, or if clearly too few clear steps have the right sign.
@@ -189,8 +199,3 @@ def steps_are_off(check: dict[str, Interval], *, min_sign_agreement: float) -> b
         min_sign_agreement: the upper bound of the agreement must reach it.
     """
     return not check["cov_a"].low > 0 or check["sign_agreement"].high < min_sign_agreement
-
-
-def steps_are_clean(check: dict[str, Interval], *, min_advantage_correlation: float) -> bool:
-    """Returns whether step advantages would still pass the gate: more than not being off."""
-    return check["rho_a"].low > min_advantage_correlation and check["ev_within"].low > 0

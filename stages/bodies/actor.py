@@ -38,6 +38,7 @@ from stages.wiring.refresh import refresh
 from stages.wiring.refusals import (
     check_made_for,
     computes_roughly,
+    contexts_of,
     override_words,
     refuse_disagreement,
     refuse_failing_environment,
@@ -171,7 +172,7 @@ def make(start: Start[Config], work: tuple[Credit, dict[str, Any] | None, list[T
     if critic is not None:
         check_made_for(
             critic,
-            settings,
+            contexts=contexts_of(settings.chain),
             max_response_tokens=start.config.sampling.max_response_tokens,
             family=start.config.tasks.environment,
             tokenizer_digest=policy.tokenizer_digest,
@@ -186,7 +187,6 @@ def make(start: Start[Config], work: tuple[Credit, dict[str, Any] | None, list[T
             learning_rate=lambda done: (
                 settings.learning_rate * min(1.0, (done + 1) / max(1, settings.warmup_updates))
             ),
-            weight_decay=settings.weight_decay,
         )
     )
     reference = None

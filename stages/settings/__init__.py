@@ -12,10 +12,10 @@ from pydantic import model_validator
 
 from pipeline.settings import Section
 from stages.settings.actor import Actor
+from stages.settings.credit import DecoupledClip, Drift, Grpo, Stops, VDapo
 from stages.settings.critic import Critic
 from stages.settings.critic_report import CriticReport
 from stages.settings.cross_checks import check_sections
-from stages.settings.drift import Drift, Stops
 from stages.settings.engine import Engine
 from stages.settings.evaluation import Evaluation
 from stages.settings.hardware import Hardware
@@ -34,9 +34,11 @@ __all__ = [
     "Config",
     "Critic",
     "CriticReport",
+    "DecoupledClip",
     "Drift",
     "Engine",
     "Evaluation",
+    "Grpo",
     "Hardware",
     "Labels",
     "Prompt",
@@ -48,6 +50,7 @@ __all__ = [
     "Tasks",
     "TinyModel",
     "Training",
+    "VDapo",
 ]
 
 PROMPT_TOKENS = 1024

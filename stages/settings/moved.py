@@ -17,6 +17,18 @@ MOVED = {
             ("top_k", _WHOLE),
         )
     },
+    "actor.alpha": "actor.credit.alpha",
+    "actor.lam": "actor.credit.lam",
+    "actor.alpha_after_clean": _GONE,
+    "actor.weight_decay": f"{_FIXED}: 0",
+    "actor.on_weak_critic": "actor.credit.on_weak_critic",
+    "actor.kl_coefficient": "actor.credit.kl",
+    **{
+        f"actor.drift.{key}": f"actor.credit.drift.{key}"
+        for key in ("paid_every", "states", "num_continuations", "refresh")
+    },
+    "actor.drift.recalibrate": "actor.credit.drift.react",
+    "actor.drift.step_weight_to_zero": "actor.credit.drift.react",
     **dict.fromkeys(
         (
             *("labels.sibling_sets", "labels.sibling_size", "labels.sibling_continuations"),
@@ -29,6 +41,8 @@ MOVED = {
         (
             *("labels.anchors", "labels.around_errors", "labels.td_lam", "critic_report.sibling_size"),
             *("critic.patience", "critic.error_weight", "critic.weight_decay"),
+            *("actor.drift.max_bias", "actor.drift.min_slope", "actor.drift.max_slope"),
+            *("actor.drift.min_sign_agreement", "actor.stops.falling_evaluations"),
         ),
         _FIXED,
     ),

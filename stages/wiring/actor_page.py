@@ -152,13 +152,13 @@ def actor_page(report: Mapping[str, Any]) -> str:
         if off
         else "No check found step advantages off."
         if any("steps_off" in entry for entry in drift)
-        else "No check by fresh continuations was made (actor.drift.paid_every)."
+        else "No check by fresh continuations was made (actor.credit.drift.paid_every)."
     )
     kl = (
         f" KL to the starting policy before the last iteration: {last['kl']:.4f} nats a token (median of "
         "three updates)."
         if "kl" in last
-        else " KL to the starting policy: not measured, since the loss has no KL term (actor.kl_coefficient)."
+        else " KL to the starting policy: not measured, since the loss has no KL term (actor.credit.kl)."
     )
     if isinstance(report["clean_up_to_kl"], float):
         kl += f" No check found its steps off up to a KL of {report['clean_up_to_kl']:.4f}."

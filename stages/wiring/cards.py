@@ -49,7 +49,7 @@ def actor_card(start: Start, folder: Path, *, credit: Credit, num_updates: int) 
     settings = plan["settings"]
     actor, environment = settings["actor"], settings["tasks.environment"]
     tasks = start.inputs["tasks"].manifest["settings"]["tasks"]
-    chain = actor["chain"]
+    chain, mode = actor["chain"], actor["credit"]["mode"]
     sections: dict[str, dict[str, object]] = {
         "Model": {"starting policy": _origin(_sft_settings(start)), **_model_facts(folder)},
         "Data": {
@@ -66,7 +66,7 @@ def actor_card(start: Start, folder: Path, *, credit: Credit, num_updates: int) 
             "tokens of an episode": f"{settings['sampling']['max_response_tokens']} at most",
         },
         "Training": {
-            "credit": f"{actor['credit']}: {METHOD[actor['credit']]}",
+            "credit": f"{mode}: {METHOD[mode]}",
             **(
                 {"weight of the critic (alpha)": credit.alpha, "lam": credit.lam}
                 if isinstance(credit, VDapo)
@@ -75,7 +75,6 @@ def actor_card(start: Start, folder: Path, *, credit: Credit, num_updates: int) 
             "updates": f"{num_updates} in {actor['num_iterations']} iterations of fresh rollouts",
             "tasks per update": actor["tasks_per_update"],
             "learning rate": f"{actor['learning_rate']:g} after {actor['warmup_updates']} updates of warm-up",
-            "weight decay": actor["weight_decay"],
             "KL to the starting policy": credit.loss.kl,
             "sampling": "temperature 1, no token left out",
             "trainer": _trainer(settings["training"]),
@@ -101,7 +100,7 @@ def actor_card(start: Start, folder: Path, *, credit: Credit, num_updates: int) 
         title=f"V-DAPO actor: {environment}",
         opening=(
             f"A language model trained by reinforcement learning in the environment `{environment}` with "
-            f"V-DAPO, credit mode {actor['credit']}."
+            f"V-DAPO, credit mode {mode}."
         ),
         tags=("v-dapo", "reinforcement-learning", environment),
         sections=sections,

@@ -50,23 +50,27 @@ def rollouts_of_chain(chain: Chain, num_tasks: int) -> int:
 
 def num_checks(config: Config) -> int:
     """Returns the paid checks of the critic, at most."""
-    actor, drift = config.actor, config.actor.drift
-    if actor.credit != "v_dapo" or not drift.paid_every:
+    actor, credit = config.actor, config.actor.credit
+    if credit.mode != "v_dapo" or not credit.drift.paid_every:
         return 0
-    return min(
-        actor.num_iterations - 1, actor.num_iterations * actor.updates_per_iteration // drift.paid_every
-    )
+    updates = actor.num_iterations * actor.updates_per_iteration
+    return min(actor.num_iterations - 1, updates // credit.drift.paid_every)
 
 
 def num_refreshes(config: Config) -> int:
     """Returns how often the critic is made anew for the actor, at most."""
-    most = {"never": 0, "once": 1, "on_drift": config.actor.num_iterations}[config.actor.drift.refresh]
+    credit = config.actor.credit
+    if credit.mode != "v_dapo":
+        return 0
+    most = {"never": 0, "once": 1, "on_drift": config.actor.num_iterations}[credit.drift.refresh]
     return min(most, num_checks(config))
 
 
 def checks_of_drift(config: Config, turns: int) -> int:
     """Returns the continuations of all paid checks of the critic, at most."""
-    drift = config.actor.drift
+    if config.actor.credit.mode != "v_dapo":
+        return 0
+    drift = config.actor.credit.drift
     states = drift.states + turns - 1  # whole rollouts
     return num_checks(config) * states * drift.num_continuations
 

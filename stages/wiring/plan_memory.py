@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts.checkpoints import PART_BYTES
-from pipeline.credit import make_credit
 from pipeline.errors import ConfigError
 from pipeline.planner.memory import (
     GIB,
@@ -155,7 +154,7 @@ def memory_of(config: Config, policy: Any, critic: Any, context: int) -> Memory:
     engine, hardware = config.engine, config.hardware
     shape = shape_of(policy)
     how = training_of(config, policy, context)
-    kl = make_credit(config.actor.credit, kl=config.actor.kl_coefficient).loss.kl > 0
+    kl = config.actor.credit.kl > 0
     update = training_phase("actor update", policy, how)
     reference = scoring_phase("reference pass", policy, how) if kl else None
     generation, live = _generation(config, shape, context)
@@ -165,7 +164,7 @@ def memory_of(config: Config, policy: Any, critic: Any, context: int) -> Memory:
     parked = 0 if shared else standing_bytes(update)
     aside = 0 if shared or reference is None else reference.device["weights"]
     values = 0
-    if config.actor.credit == "v_dapo":  # in fp32, and it stays
+    if config.actor.credit.mode == "v_dapo":  # in fp32, and it stays
         frozen = replace(how, half_weights=False, half_products=False)
         values = scoring_phase("", critic, frozen).device_bytes
     gathered = {"a gathered weight": 4 * shape.vocabulary * shape.width} if how.num_ranks > 1 else {}

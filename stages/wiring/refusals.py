@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.artifacts.commit import MAX_FAILED_SHARE
-from pipeline.credit import VDapo, make_credit
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.types import Rollout
-from stages.settings import Actor, Config
+from stages.settings import Chain, Config
 
 if TYPE_CHECKING:
     from critics.frozen.contract import FrozenCritic
@@ -19,16 +18,16 @@ MAX_LOGPROB_GAP = {False: 1e-4, True: 0.05}
 in bf16: far above rounding (fp32 here: 4e-7; healthy bf16: .01 to .02), below a stale engine."""
 
 
-def contexts_of(settings: Actor) -> tuple[str, ...]:
-    """Returns the contexts that the actor trains in, as critics name them."""
-    guided = settings.chain.num_attempts > 1 and settings.chain.feedback_free_share < 1
+def contexts_of(chain: Chain) -> tuple[str, ...]:
+    """Returns the contexts that an actor with such chains trains in, as critics name them."""
+    guided = chain.num_attempts > 1 and chain.feedback_free_share < 1
     return ("bare", "guided") if guided else ("bare",)
 
 
 def check_made_for(
     critic: FrozenCritic,
-    settings: Actor,
     *,
+    contexts: tuple[str, ...],
     max_response_tokens: int,
     family: str,
     tokenizer_digest: str,
@@ -37,7 +36,6 @@ def check_made_for(
     """Raises ArtifactError unless a critic was made for this policy and for how the actor trains it."""
     from critics.frozen.contract import REWARD, SPLITTER
 
-    credit = make_credit(settings.credit)
     critic.check_matches(
         tokenizer_digest=tokenizer_digest,
         label_policy_digest=label_policy_digest,
@@ -45,18 +43,18 @@ def check_made_for(
         top_p=1.0,
         top_k=-1,
         max_response_tokens=max_response_tokens,
-        gamma=credit.gamma if isinstance(credit, VDapo) else None,
+        gamma=1.0,  # values are chances of success, whatever credit discounts
         splitter=SPLITTER,
         reward=REWARD,
         families=(family,),
-        contexts=contexts_of(settings),
+        contexts=contexts,
     )
 
 
-def weaknesses(gate: dict[str, Any], settings: Actor) -> list[str]:
+def weaknesses(gate: dict[str, Any], contexts: tuple[str, ...]) -> list[str]:
     """Returns what speaks against credit from this critic: its gate's reasons, contexts not judged."""
     reasons = list(gate["reasons"])
-    if set(contexts_of(settings)) - set(gate["contexts"]):
+    if set(contexts) - set(gate["contexts"]):
         reasons.append(
             "states after feedback were not judged (set critic_report.guided to true, or "
             "actor.chain.num_attempts to 1)"
@@ -64,18 +62,18 @@ def weaknesses(gate: dict[str, Any], settings: Actor) -> list[str]:
     return reasons
 
 
-def stamp_of(gate: dict[str, Any], settings: Actor) -> dict[str, Any]:
+def stamp_of(gate: dict[str, Any], contexts: tuple[str, ...], on_weak_critic: str) -> dict[str, Any]:
     """Returns what the actor's report says of its critic's gate.
 
     Returns:
         `verdict` of the gate, `reasons` against the critic for this actor, and `override`: the setting that
         let training go on all the same, None if nothing had to.
     """
-    reasons = weaknesses(gate, settings)
+    reasons = weaknesses(gate, contexts)
     return {
         "verdict": gate["verdict"],
         "reasons": reasons,
-        "override": settings.on_weak_critic if reasons else None,
+        "override": on_weak_critic if reasons else None,
     }
 
 
@@ -88,26 +86,26 @@ def override_words(stamp: dict[str, Any]) -> str:
         "group_only": "trained without its step advantages (alpha 0); its values are still in the baseline",
     }
     return (
-        f"WEAK CRITIC (gate: {stamp['verdict']}), {does[stamp['override']]}: actor.on_weak_critic is "
+        f"WEAK CRITIC (gate: {stamp['verdict']}), {does[stamp['override']]}: actor.credit.on_weak_critic is "
         f"{stamp['override']}. Against it: {'; '.join(stamp['reasons'])}."
     )
 
 
-def gate_allows(gate: dict[str, Any], settings: Actor) -> bool:
+def gate_allows(gate: dict[str, Any], contexts: tuple[str, ...], on_weak_critic: str) -> bool:
     """Returns whether the critic may give credit; False means alpha 0 (`group_only`).
 
     Raises:
         ArtifactError: code QUALITY when the gate failed, or never judged a context that the actor trains in,
             and a weak critic is to be refused.
     """
-    reasons = weaknesses(gate, settings)
-    if not reasons or settings.on_weak_critic == "allow":
+    reasons = weaknesses(gate, contexts)
+    if not reasons or on_weak_critic == "allow":
         return True
-    if settings.on_weak_critic == "group_only":
+    if on_weak_critic == "group_only":
         return False
     raise ArtifactError(
         f"the critic's gate failed: {'; '.join(reasons)}. The actor refuses credit that needs this critic. "
-        "Next: make a better critic, or set actor.on_weak_critic to group_only (alpha 0) or allow",
+        "Next: make a better critic, or set actor.credit.on_weak_critic to group_only (alpha 0) or allow",
         code=ExitCode.QUALITY,
     )
 

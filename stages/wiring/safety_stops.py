@@ -16,6 +16,8 @@ CRITIC_RISE = "critic/rise"
 """Mean V_{T-1} - V_0. Not the mean of A_i(lam): that ends in R - V_{T-1}, so a critic that is pleased with
 failures lowers it."""
 KL_UPDATES = 3
+FALLING_EVALUATIONS = 3
+"""Looks at val running with less success and a more pleased critic, after which it stops (start value)."""
 LENGTHS = {"response_length/mean": "tokens of a response", "steps/mean": "steps of a rollout"}
 
 
@@ -68,7 +70,7 @@ def reasons(history: Sequence[Mapping[str, Any]], stops: Stops) -> list[str]:
                 f"{words}: {lengths[-1]:.1f}, {change:+.0%} since the first iteration "
                 f"(actor.stops.max_length_change {stops.max_length_change:g})"
             )
-    if stops.falling_evaluations and (said := _pleases_critic(history, stops.falling_evaluations)):
+    if said := _pleases_critic(history, FALLING_EVALUATIONS):
         found.append(said)
     return found
 
@@ -90,7 +92,6 @@ def _pleases_critic(history: Sequence[Mapping[str, Any]], number: int) -> str | 
     if falls and all(later > earlier for earlier, later in pairwise(means)):
         return (
             f"success on val fell {number} times running, {rates[0]:.3f} to {rates[-1]:.3f}, while the "
-            f"critic's value rose ever more along the rollouts, {means[0]:+.3f} to {means[-1]:+.3f} "
-            "(actor.stops.falling_evaluations)"
+            f"critic's value rose ever more along the rollouts, {means[0]:+.3f} to {means[-1]:+.3f}"
         )
     return None

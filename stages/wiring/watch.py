@@ -15,6 +15,7 @@ import numpy as np
 
 from critics.audit.data import AuditData
 from critics.drift.checks import (
+    MIN_SIGN_AGREEMENT,
     Correction,
     FreeCheck,
     fit_correction,
@@ -22,17 +23,16 @@ from critics.drift.checks import (
     is_measured,
     level_is_off,
     paid_check,
-    steps_are_clean,
     steps_are_off,
 )
-from pipeline.credit import VDapo, make_credit
+from pipeline.credit import VDapo
 from pipeline.ids import seed_of
 from pipeline.statistics import Interval, interval_dict, interval_words
 from pipeline.types import Rollout, Task
 from stages.wiring.build import load_critic
 from stages.wiring.continuations import continuations, is_whole
 from stages.wiring.refresh import gate_of
-from stages.wiring.refusals import check_made_for, gate_allows
+from stages.wiring.refusals import check_made_for, contexts_of, gate_allows
 from stages.wiring.safety_stops import KL_UPDATES, recent_kl
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ NUM_RESAMPLES = 500
 REFIT_ITERATIONS = 3
 """Level and slope are refitted to this many iterations: one alone was found off for being extreme, in part
 by chance (start value)."""
-CLEAN_CHECKS = 2
-"""Paid checks running in which steps would pass the gate, after which alpha rises (start value)."""
 
 
 class Watch:
@@ -61,18 +59,16 @@ class Watch:
     def __init__(self, start: Start, critic: FrozenCritic, tasks: Sequence[Task]) -> None:
         self._start = start
         self._actor: Actor = start.config.actor
-        self._settings: Drift = start.config.actor.drift
+        self._settings: Drift = start.config.actor.credit.drift
         self._tasks = {task.task_id: task for task in tasks}
         self._clusters = {task.task_id: task.cluster for task in tasks}
         self.critic = critic
         # Without a KL term no update measures it, and the start's 0 would pass for the distance of all.
-        kl = self._actor.kl_coefficient
-        has_kl = (make_credit(self._actor.credit).loss.kl if kl is None else kl) > 0
+        has_kl = self._actor.credit.kl > 0
         self.state: dict[str, Any] = {
             "slope": 1.0,
             "shift": 0.0,
             "recent": [],  # of the last iterations: [values as frozen, rewards] of bare rollouts
-            "clean_checks": 0,
             "steps_off": False,
             "next_check": self._settings.paid_every,
             "refreshes": 0,
@@ -113,8 +109,6 @@ class Watch:
             credit = replace(credit, adv_rmse=self.state["adv_rmse"])
         if self.state["steps_off"]:
             return replace(credit, alpha=0.0)
-        if self.state["clean_checks"] >= CLEAN_CHECKS:
-            return replace(credit, alpha=self._actor.alpha_after_clean)
         return credit
 
     # -- what is sampled for it ------------------------------------------------------------------------
@@ -200,7 +194,7 @@ class Watch:
         bare = [r for r in rollouts if is_whole(r) and not r.guided and r.reward is not None and r.steps]
         if not bare:
             return {}
-        rewards, limits = [float(r.reward or 0.0) for r in bare], self._settings
+        rewards = [float(r.reward or 0.0) for r in bare]
         check = free_check(
             [values[r.rollout_id] for r in bare],
             rewards,
@@ -208,13 +202,11 @@ class Watch:
             seed=self._start.seed,
         )
         in_use = {"correction_slope": self.state["slope"], "correction_shift": self.state["shift"]}
-        off = level_is_off(
-            check, max_bias=limits.max_bias, min_slope=limits.min_slope, max_slope=limits.max_slope
-        )
-        if limits.recalibrate:
+        off = level_is_off(check)
+        if self._settings.react:
             self._remember([values[r.rollout_id] for r in bare], rewards)
-        if off and limits.recalibrate:
-            self._refit(check)
+            if off:
+                self._refit(check)
         found = {"rollouts": check.num_rollouts, "skill": check.skill, "auroc": check.auroc, "level_off": off}
         found |= in_use
         known = {f"critic_drift/{name}": float(x) for name, x in found.items() if math.isfinite(x)}
@@ -252,25 +244,20 @@ class Watch:
                 "the next check is due after the usual number of updates"
             )
             return metrics
-        off = steps_are_off(found, min_sign_agreement=self._settings.min_sign_agreement)
-        clean = steps_are_clean(
-            found,
-            min_advantage_correlation=self._start.config.critic_report.min_advantage_correlation,
-        )
+        off = steps_are_off(found)
         self.state = self.state | {
-            "clean_checks": self.state["clean_checks"] + 1 if clean and not off else 0,
-            "steps_off": self.state["steps_off"] or (off and self._settings.step_weight_to_zero),
+            "steps_off": self.state["steps_off"] or (off and self._settings.react),
             "wants_refresh": off and self.may_refresh,
         }
         if off:
             self._start.say(
                 f"drift: after {num_updates} updates Cov(A, Ahat) is {interval_words(found['cov_a'], 4)} "
                 f"(off at or below 0), signs agree in {interval_words(found['sign_agreement'], 2)} (off "
-                f"wholly below {self._settings.min_sign_agreement:g}), rho_A is "
+                f"wholly below {MIN_SIGN_AGREEMENT:g}), rho_A is "
                 f"{interval_words(found['rho_a'], 2)}: the critic no longer knows this actor's steps"
                 + ("; its step weight is 0 from the next iteration on" if self.state["steps_off"] else "")
             )
-        return metrics | {"critic_drift/steps_off": float(off), "critic_drift/steps_clean": float(clean)}
+        return metrics | {"critic_drift/steps_off": float(off)}
 
     @property
     def wants_refresh(self) -> bool:
@@ -287,7 +274,6 @@ class Watch:
         """
         gate, name = gate_of(run_dir), str(run_dir.relative_to(self._start.run_dir.resolve()))
         self.state = self.state | {
-            "clean_checks": 0,
             "steps_off": True,
             "refreshes": self.state["refreshes"] + 1,
             "wants_refresh": False,
@@ -302,7 +288,7 @@ class Watch:
         critic = load_critic(self._start.config, run_dir / "critic" / "critic")
         check_made_for(
             critic,
-            self._actor,
+            contexts=contexts_of(self._actor.chain),
             max_response_tokens=self._start.config.sampling.max_response_tokens,
             family=self._start.config.tasks.environment,
             tokenizer_digest=tokenizer_digest,
@@ -313,9 +299,7 @@ class Watch:
             "slope": 1.0,
             "shift": 0.0,
             "recent": [],
-            "steps_off": not gate_allows(
-                gate, self._actor.model_copy(update={"on_weak_critic": "group_only"})
-            ),
+            "steps_off": not gate_allows(gate, contexts_of(self._actor.chain), "group_only"),
             "refreshed": name,
             "refresh_runs": [*self.state["refresh_runs"], name],
             "adv_rmse": gate["adv_rmse"] or 0.0,

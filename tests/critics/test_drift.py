@@ -13,12 +13,9 @@ from critics.drift.checks import (
     is_measured,
     level_is_off,
     paid_check,
-    steps_are_clean,
     steps_are_off,
 )
 from critics.logit import logit, sigmoid
-
-LIMITS = {"max_bias": 0.1, "min_slope": 0.7, "max_slope": 1.4}
 
 
 def rollouts_of(distort, *, number: int = 2000, seed: int = 0):
@@ -43,7 +40,7 @@ def test_a_critic_that_still_fits_is_left_alone() -> None:
     assert found.slope.value == pytest.approx(1, abs=0.15)
     assert found.skill > 0.1
     assert found.auroc > 0.65
-    assert not level_is_off(found, **LIMITS)
+    assert not level_is_off(found)
 
 
 @pytest.mark.parametrize(
@@ -57,18 +54,18 @@ def test_a_critic_that_still_fits_is_left_alone() -> None:
 )
 def test_a_level_or_slope_that_is_off_is_seen_and_mended(distort) -> None:
     values, rewards = rollouts_of(distort)
-    assert level_is_off(checked(values, rewards), **LIMITS)
+    assert level_is_off(checked(values, rewards))
     correction = fit_correction(values, rewards)
     fresh, outcomes = rollouts_of(distort, seed=1)
     found = checked([correction(v) for v in fresh], outcomes)
-    assert not level_is_off(found, **LIMITS)
+    assert not level_is_off(found)
     assert abs(found.bias.value) < 0.03
 
 
 def test_few_rollouts_or_companies_are_no_reason_to_act() -> None:
     def off(number: int, per_cluster: int) -> bool:
         values, rewards = rollouts_of(lambda V: sigmoid(logit(V) - 2.0), number=number)
-        return level_is_off(checked(values, rewards, per_cluster=per_cluster), **LIMITS)
+        return level_is_off(checked(values, rewards, per_cluster=per_cluster))
 
     assert [off(20, 1), off(400, 40), off(400, 8)] == [False, False, True]
 
@@ -78,7 +75,7 @@ def test_outcomes_that_are_all_alike_correct_nothing() -> None:
     found = checked(values, [1.0] * 200)
     assert found.bias.high < 0
     assert np.isnan([found.slope.value, found.skill, found.auroc]).all()
-    assert not level_is_off(found, **LIMITS)
+    assert not level_is_off(found)
     assert fit_correction(values, [1.0] * 200) == Correction()
     # Nor does a single failure blow a correction up: the prior holds it.
     nearly = fit_correction(values[:60], [1.0] * 59 + [0.0])
@@ -107,7 +104,7 @@ def test_what_companies_hide_does_not_make_a_right_critic_look_off(number: int) 
     """Eight draws of a task share what its company hides: point estimates leave the limits by chance."""
     rng = np.random.default_rng(number)
     checks = [free_check(*of_companies(rng, number, 1.0)) for _ in range(60)]
-    assert sum(level_is_off(check, **LIMITS) for check in checks) <= 8
+    assert sum(level_is_off(check) for check in checks) <= 8
     if number == 24:  # so it does without a look at the intervals
         assert sum(abs(c.bias.value) > 0.1 or not 0.7 <= c.slope.value <= 1.4 for c in checks) > 8
 
@@ -141,7 +138,7 @@ def test_a_perfect_critic_is_left_alone_though_few_states_leave_rho_undefined(
         small, _V = make_audit(
             lambda V, rng: V, K=16, num_rollouts=num_rollouts, within=0.3, seed=seed, rollouts_per_task=1
         )
-        off += steps_are_off(paid_check(small), min_sign_agreement=0.6)
+        off += steps_are_off(paid_check(small))
     assert off <= most
 
 
@@ -154,7 +151,7 @@ def test_a_perfect_critic_is_not_judged_where_no_step_changes_the_chance(make_au
         )
         sure = replace(found, k=np.random.default_rng(seed).binomial(16, 1 - V.ravel() / 50))
         check = paid_check(sure, num_resamples=200)
-        touching += steps_are_off(check, min_sign_agreement=0.6)
+        touching += steps_are_off(check)
         judged += is_measured(check)
     assert touching >= 15
     assert judged <= 3
@@ -162,24 +159,14 @@ def test_a_perfect_critic_is_not_judged_where_no_step_changes_the_chance(make_au
 
 def test_a_stale_critic_is_caught_by_fresh_continuations_and_a_good_one_is_not(make_audit) -> None:
     good, _V = make_audit(lambda V, rng: V + rng.normal(0, 0.05, V.shape), K=16, num_rollouts=20)
-    assert not steps_are_off(paid_check(good), min_sign_agreement=0.6)
+    assert not steps_are_off(paid_check(good))
     stale, _ = make_audit(lambda V, rng: rng.random(V.shape), K=16, num_rollouts=20)
-    assert steps_are_off(paid_check(stale), min_sign_agreement=0.6)
+    assert steps_are_off(paid_check(stale))
     shuffled = replace(good, p=np.random.default_rng(0).permutation(good.p))
-    assert steps_are_off(paid_check(shuffled), min_sign_agreement=0.6)
+    assert steps_are_off(paid_check(shuffled))
     constant = replace(good, p=np.full(len(good), 0.5))
     assert is_measured(paid_check(constant))
-    assert steps_are_off(paid_check(constant), min_sign_agreement=0.6)
-
-
-def test_only_steps_that_the_gate_would_pass_are_clean(make_audit) -> None:
-    good, V = make_audit(lambda V, rng: V + rng.normal(0, 0.05, V.shape), K=16, num_rollouts=64)
-    assert steps_are_clean(paid_check(good), min_advantage_correlation=0.2)
-    # Right in sign, and farther from the truth within a rollout than a constant would be.
-    loud = replace(good, p=np.clip(0.5 + 4 * (V.ravel() - 0.5), 0.001, 0.999))
-    found = paid_check(loud)
-    assert not steps_are_off(found, min_sign_agreement=0.6)
-    assert not steps_are_clean(found, min_advantage_correlation=0.2)
+    assert steps_are_off(paid_check(constant))
 
 
 def test_nothing_is_measured_without_neighbours_or_by_one_company(make_audit) -> None:

@@ -19,7 +19,7 @@ from pipeline.artifacts.metrics import read_metrics
 from pipeline.config import load_config
 from pipeline.credit.batch import Batch, Update
 from pipeline.errors import ArtifactError
-from stages.settings import Actor, Chain, Config
+from stages.settings import Chain, Config
 from stages.wiring.actor_page import actor_page, actor_report
 from stages.wiring.refusals import (
     contexts_of,
@@ -42,7 +42,7 @@ def test_a_critic_whose_gate_failed_is_refused(
     gate = json.loads((chain.run_dir / "critic_report" / "gate.json").read_text())
     assert not gate["passed"]  # nothing this small can pass
     lab = chain.copy(tmp_path / "lab", *CRITIC)
-    assert lab.start("actor", "actor.on_weak_critic=refuse") == 4
+    assert lab.start("actor", "actor.credit.on_weak_critic=refuse") == 4
     error = capsys.readouterr().err
     assert "the critic's gate failed" in error
     assert gate["reasons"][0] in error
@@ -52,7 +52,7 @@ def test_a_critic_whose_gate_failed_is_refused(
 
 def test_group_only_goes_on_without_the_critics_weight(chain: Any, tmp_path: Path) -> None:
     lab = chain.copy(tmp_path / "lab", *CRITIC)
-    assert lab.start("actor", "actor.on_weak_critic=group_only", "actor.num_iterations=1") == 0
+    assert lab.start("actor", "actor.credit.on_weak_critic=group_only", "actor.num_iterations=1") == 0
     weights = [entry["alpha"] for entry in updates_of(lab)]
     assert weights
     assert not any(weights)
@@ -61,7 +61,7 @@ def test_group_only_goes_on_without_the_critics_weight(chain: Any, tmp_path: Pat
 @pytest.mark.parametrize("credit", ["grpo", "decoupled_clip"])
 def test_modes_without_a_critic_need_no_critic(chain: Any, tmp_path: Path, credit: str) -> None:
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")
-    assert lab.start("actor", f"actor.credit={credit}", "actor.num_iterations=1") == 0
+    assert lab.start("actor", f"actor.credit={{mode: {credit}}}", "actor.num_iterations=1") == 0
     artifact = lab.artifact("actor")
     assert set(artifact.manifest["inputs"]) == {"tasks", "sft"}
     assert artifact.table("values").num_rows == 0
@@ -87,7 +87,7 @@ def test_stale_weights_in_the_engine_are_found_before_anything_is_trained_on_the
     monkeypatch.setattr(TransformersEngine, "load_weights", only_the_name)
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")
     stale = [
-        "actor.credit=grpo",
+        "actor.credit={mode: grpo}",
         "actor.learning_rate=0.01",
         "actor.stops={max_kl: null, max_length_change: null}",
     ]
@@ -122,11 +122,12 @@ def test_the_scripted_engine_is_refused_where_weights_matter(
 
 def test_a_gate_that_never_judged_states_after_feedback_does_not_let_an_actor_train_on_them() -> None:
     gate = {"reasons": [], "contexts": ["bare"]}
-    assert gate_allows(gate, Actor(chain=Chain(num_attempts=1)))
-    assert gate_allows({**gate, "contexts": ["bare", "guided"]}, Actor(chain=Chain(num_attempts=2)))
+    guided = ("bare", "guided")
+    assert gate_allows(gate, ("bare",), "refuse")
+    assert gate_allows({**gate, "contexts": ["bare", "guided"]}, guided, "refuse")
     with pytest.raises(ArtifactError, match="states after feedback were not judged"):
-        gate_allows(gate, Actor(chain=Chain(num_attempts=2)))
-    assert not gate_allows(gate, Actor(chain=Chain(num_attempts=2), on_weak_critic="group_only"))
+        gate_allows(gate, guided, "refuse")
+    assert not gate_allows(gate, guided, "group_only")
 
 
 def test_an_actor_that_went_on_with_a_weak_critic_says_so_everywhere(chain: Any) -> None:
@@ -135,7 +136,7 @@ def test_an_actor_that_went_on_with_a_weak_critic_says_so_everywhere(chain: Any)
     assert stamp == {"verdict": "FAIL", "reasons": gate["reasons"], "override": "allow"}
     words = override_words(stamp)
     assert gate["reasons"][0] in words
-    assert "actor.on_weak_critic is allow" in words
+    assert "actor.credit.on_weak_critic is allow" in words
     html = (chain.run_dir / "actor" / "report.html").read_text("utf-8")
     first = re.search(r'<p class="(\w+)">(.*?)</p>', html)
     assert first is not None
@@ -147,15 +148,15 @@ def test_an_actor_that_went_on_with_a_weak_critic_says_so_everywhere(chain: Any)
 @pytest.mark.parametrize("does", ["allow", "group_only"])
 def test_the_stamp_names_what_let_training_go_on_and_is_silent_where_nothing_had_to(does: Any) -> None:
     passed = {"verdict": "PASS", "reasons": [], "contexts": ["bare"]}
-    bare = Actor(chain=Chain(num_attempts=1), on_weak_critic=does)
-    assert stamp_of(passed, bare) == {"verdict": "PASS", "reasons": [], "override": None}
-    assert override_words(stamp_of(passed, bare)) == ""
-    assert 'class="fail"' not in actor_page(actor_report([], 1, 1, critic_gate=stamp_of(passed, bare)))
-    guided = stamp_of(passed, Actor(chain=Chain(num_attempts=2), on_weak_critic=does))
+    bare = stamp_of(passed, ("bare",), does)
+    assert bare == {"verdict": "PASS", "reasons": [], "override": None}
+    assert override_words(bare) == ""
+    assert 'class="fail"' not in actor_page(actor_report([], 1, 1, critic_gate=bare))
+    guided = stamp_of(passed, ("bare", "guided"), does)
     assert guided["override"] == does
     assert "states after feedback were not judged" in override_words(guided)
     page = actor_page(json.loads(json.dumps(actor_report([], 1, 1, critic_gate=guided))))
-    assert f"actor.on_weak_critic is {does}" in page
+    assert f"actor.credit.on_weak_critic is {does}" in page
 
 
 @pytest.mark.parametrize(
@@ -182,14 +183,14 @@ def test_allow_does_not_let_a_critic_in_that_says_nothing_of_what_is_trained_on(
 
     monkeypatch.setattr(stages.bodies.actor, "load_critic", other_critic)
     lab = chain.copy(tmp_path / "lab", *CRITIC)
-    assert lab.start("actor", "actor.on_weak_critic=allow") == 3
+    assert lab.start("actor", "actor.credit.on_weak_critic=allow") == 3
     assert words in capsys.readouterr().err
     assert updates_of(lab) == []
 
 
 def test_guided_states_are_trained_on_where_a_chain_has_second_attempts() -> None:
     def of(**chain: Any) -> tuple[str, ...]:
-        return contexts_of(Actor(chain=Chain(**chain)))
+        return contexts_of(Chain(**chain))
 
     assert of(num_attempts=2, feedback_free_share=0.5) == ("bare", "guided")
     assert of(num_attempts=1) == of(num_attempts=2, feedback_free_share=1.0) == ("bare",)
@@ -267,7 +268,7 @@ def test_an_outage_while_looking_at_val_is_no_failure_of_the_actor(
 
 def test_a_run_without_a_critic_has_a_summary(chain: Any, tmp_path: Path) -> None:
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")
-    settings = ["actor.credit=grpo", "actor.num_iterations=1", "evaluation.splits=[val]"]
+    settings = ["actor.credit={mode: grpo}", "actor.num_iterations=1", "evaluation.splits=[val]"]
     for stage in ("actor", "evaluation", "summary"):
         assert lab.start(stage, *settings) == 0
     summary = json.loads((lab.run_dir / "summary.json").read_text())

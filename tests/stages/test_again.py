@@ -75,7 +75,7 @@ def test_a_dry_run_plans_every_stage_without_torch_and_writes_nothing(chain: Any
         ("labels", "labels.kappa=3.0", "labels.kappa: 2.0 -> 3.0"),
         ("critic", "critic.batch_states=32", "critic.batch_states: 64 -> 32"),
         ("critic_report", "critic_report.draws=3", "critic_report.draws: 2 -> 3"),
-        ("actor", "actor.alpha=0.25", "actor.alpha: 0.5 -> 0.25"),
+        ("actor", "actor.credit.alpha=0.25", "actor.credit.alpha: 0.5 -> 0.25"),
         ("evaluation", "run.seed=1", "run.seed: 0 -> 1"),
     ],
 )
@@ -95,7 +95,7 @@ def test_a_changed_semantic_setting_is_refused_field_by_field(
         ("sft", "training.threads=2"),
         ("critic", "training.micro_batch_tokens=512"),
         ("actor", "actor.checkpoint_every=7"),
-        ("sft", "actor.alpha=0.25"),
+        ("sft", "actor.credit.alpha=0.25"),
     ],
 )
 def test_runtime_settings_and_those_of_other_stages_may_change(

@@ -23,6 +23,7 @@ from pipeline.credit import VDapo
 from pipeline.ids import rollout_id
 from pipeline.types import Rollout, Step, Task
 from stages.settings import Actor, Config, Drift
+from stages.settings import VDapo as CreditSettings
 from stages.wiring.actor_page import actor_page, actor_report
 from stages.wiring.refresh import refresh_settings
 from stages.wiring.watch import Watch
@@ -88,9 +89,8 @@ class FakePlayer:
         ]
 
 
-def watch_of(critic: FakeCritic, kl: float | None = None, **drift: Any) -> Watch:
-    settings = Drift(**drift)
-    config = Config(actor=Actor(drift=settings, kl_coefficient=kl))
+def watch_of(critic: FakeCritic, kl: float = 1e-3, **drift: Any) -> Watch:
+    config = Config(actor=Actor(credit=CreditSettings(kl=kl, drift=Drift(**drift))))
     said: list[str] = []
     start: Any = SimpleNamespace(
         config=config, seed=0, stage_key="k", say=said.append, stop_if_asked=lambda: None
@@ -112,13 +112,10 @@ def checked(watch: Watch, rollouts: list[Rollout]) -> dict[str, Any]:
     return watch.check([*rollouts, *watch.play(FakePlayer(), rollouts)], 20)  # type: ignore[arg-type]
 
 
-def test_a_critic_that_fits_keeps_its_weight_and_earns_more_after_two_clean_checks() -> None:
+def test_a_critic_that_fits_keeps_its_weight() -> None:
     rollouts, watch = rollouts_of(60), watch_of(FakeCritic())
-    assert watch.credit(CREDIT) == CREDIT
     assert checked(watch, rollouts)["critic_drift/rho_a_low"] > 0
     assert watch.credit(CREDIT) == CREDIT
-    checked(watch, rollouts)
-    assert watch.credit(CREDIT).alpha == 1.0  # type: ignore[attr-defined]
     assert not watch.wants_refresh
 
 
@@ -133,7 +130,7 @@ def test_a_stale_critic_loses_its_step_weight_and_asks_for_a_refresh_once() -> N
     watch.state = watch.state | {"refreshes": 1}
     checked(watch, rollouts)
     assert not watch.wants_refresh
-    kept = watch_of(FakeCritic(blind=True), step_weight_to_zero=False, refresh="never")
+    kept = watch_of(FakeCritic(blind=True), react=False, refresh="never")
     checked(kept, rollouts)
     assert kept.credit(CREDIT) == CREDIT
     assert not kept.wants_refresh
@@ -186,7 +183,7 @@ def test_a_level_that_is_off_is_corrected_for_later_iterations_only() -> None:
     assert after["critic_drift/correction_shift"] > 0.5
     assert abs(after["critic_drift/bias"]) < 0.02
     assert all((a > b)[b < 0.95].all() for a, b in zip(watch.values(rollouts), before, strict=True))
-    left = watch_of(FakeCritic(shift=-1.5), recalibrate=False)
+    left = watch_of(FakeCritic(shift=-1.5), react=False)
     left.look(rollouts, given(left, rollouts))
     assert left.values(rollouts)[0] == pytest.approx(before[0])
 
@@ -303,7 +300,7 @@ def test_an_actor_is_watched_and_its_checks_are_kept_with_its_rollouts(
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     monkeypatch.setattr(Watch, "whose_values", "critic slope=2.0 shift=0.5")
     drift = ["paid_every=1", "states=6", "num_continuations=2", "refresh=never"]
-    assert lab.start("actor", *(f"actor.drift.{setting}" for setting in drift)) == 0
+    assert lab.start("actor", *(f"actor.credit.drift.{setting}" for setting in drift)) == 0
     looks = [m for m in read_metrics(lab.run_dir / "actor" / "metrics.jsonl") if "rollouts/count" in m]
     assert "critic_drift/steps_off" not in looks[0]
     assert looks[1]["critic_drift/states"] >= 6
@@ -380,7 +377,7 @@ def test_a_refresh_ends_at_the_stage_that_refuses_for_quality(
 
 
 def test_where_nothing_is_recalibrated_nothing_is_remembered_for_it() -> None:
-    watch, rollouts = watch_of(FakeCritic(shift=-1.0), recalibrate=False), rollouts_of(400)
+    watch, rollouts = watch_of(FakeCritic(shift=-1.0), react=False), rollouts_of(400)
     assert watch.look(rollouts, given(watch, rollouts))["critic_drift/level_off"] == 1
     assert watch.state["recent"] == []
     assert watch.state["shift"] == 0
@@ -419,7 +416,7 @@ def test_a_refresh_makes_a_critic_of_the_present_actor_and_may_be_stopped(
     monkeypatch.setattr("stages.wiring.watch.steps_are_off", lambda found, **limits: True)
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     drift = ["paid_every=1", "states=6", "num_continuations=2"]
-    settings = ["actor.num_iterations=3", *(f"actor.drift.{setting}" for setting in drift)]
+    settings = ["actor.num_iterations=3", *(f"actor.credit.drift.{setting}" for setting in drift)]
     with monkeypatch.context() as patch:
         patch.setattr(stages.bodies.actor, "refresh", asked_to_stop)
         assert lab.start("actor", *settings) == 75

@@ -119,7 +119,7 @@ def test_an_actor_is_exported_with_the_template_it_was_trained_in(full: Any, tmp
     from transformers import AutoTokenizer
 
     lab = full.copy(tmp_path / "lab", "tasks", "sft")
-    settings = ["actor.credit=grpo", "actor.num_iterations=1", "sampling.max_response_tokens=48"]
+    settings = ["actor.credit={mode: grpo}", "actor.num_iterations=1", "sampling.max_response_tokens=48"]
     assert lab.start("actor", *FULL, *settings) == 0
     folder = lab.artifact("actor").path("actor")
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)

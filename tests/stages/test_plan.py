@@ -208,7 +208,7 @@ def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
     again = {entry.stage: entry for entry in work_of(by_heart)}
     assert again["critic_report"].rollouts - work["critic_report"].rollouts == 9 * turns * 5
     more = [*overrides, "critic_report.sibling_sets=7"]
-    more.append("actor.drift={paid_every: 10, states: 20, num_continuations: 6}")
+    more.append("actor.credit.drift={paid_every: 10, states: 20, num_continuations: 6}")
     watched = {entry.stage: entry for entry in work_of(load_config(Config, Path(DEMO), more))}
     # Seven sets of five next steps, each continued five times.
     assert watched["critic_report"].rollouts - work["critic_report"].rollouts == 7 * 5 * (1 + 5)
@@ -218,7 +218,7 @@ def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
     # Three checks that find the critic stale: it may be made anew once, or as often, or never.
     chain = sum(watched[stage].rollouts for stage in ("rollouts", "labels", "critic_report"))
     for refresh, times in (("never", 0), ("once", 1), ("on_drift", 3)):
-        config = load_config(Config, Path(DEMO), [*more, f"actor.drift.refresh={refresh}"])
+        config = load_config(Config, Path(DEMO), [*more, f"actor.credit.drift.refresh={refresh}"])
         found = {entry.stage: entry for entry in work_of(config)}
         assert ("refresh" in found) == bool(times)
         if times:

@@ -7,7 +7,9 @@ from pydantic import ValidationError
 
 from env.catalog import ENVIRONMENTS
 from env.phone.world.levels import LEVELS
-from stages.settings import Config
+from pipeline.credit import MODES, make_credit
+from stages.settings import Config, DecoupledClip, Grpo, VDapo
+from stages.settings.credit import credit_options
 from stages.wiring.sft_data import rows_of_update
 
 
@@ -36,3 +38,8 @@ def test_the_seeds_sizes_and_shares_are_the_defaults() -> None:
 def test_a_stage_that_looks_at_no_split_is_refused(section) -> None:
     with pytest.raises(ValidationError, match=rf"{section}.splits\n"):
         Config.model_validate({section: {"splits": []}})
+
+
+@pytest.mark.parametrize("settings", [VDapo(), DecoupledClip(), Grpo()])
+def test_the_section_of_a_credit_mode_has_the_defaults_of_the_mode(settings) -> None:
+    assert make_credit(**credit_options(settings)) == MODES[settings.mode]
