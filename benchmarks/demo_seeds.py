@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks._results import Row, Table, measured
 from benchmarks._run import ROOT, Asked, Benchmark, main, make_stages
-from pipeline.cli.commands import MAIN_CHAIN
+from pipeline.cli.runs import MAIN_CHAIN
 
 CONFIG = "configs/demo.yaml"
 CURVES = ROOT / "docs" / "figures" / "demo_curves.svg"

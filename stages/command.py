@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import sys
 from collections.abc import Sequence
 
-from pipeline.cli import commands as cli
-from pipeline.errors import ConfigError
+from pipeline.cli import show, status, verify
+from pipeline.errors import ArtifactError, ConfigError
+from pipeline.text import visible
+from stages.wiring import plan
+
+COMMANDS = (status, show, verify, plan)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit code of one command."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] != ["plan"]:
-        return cli.main(arguments, others={"plan": "whether a configuration fits its hardware, and its cost"})
-    from stages.wiring import plan
-
+    """Returns the exit code of one command: 0, 2 for wrong usage, 3 for a missing or damaged artifact."""
+    parser = argparse.ArgumentParser(prog="vdapo", description="Look at runs, and ahead at what one takes.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_to(commands)
+    options = parser.parse_args(argv)
     try:
-        return plan.main(arguments[1:])
-    except ConfigError as error:
-        print(f"vdapo: {error}", file=sys.stderr)
+        return int(options.run(options))
+    except (ArtifactError, ConfigError) as error:
+        print(visible(f"vdapo: {error}"), file=sys.stderr)
         return int(error.code)
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 if __name__ == "__main__":

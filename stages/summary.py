@@ -22,7 +22,7 @@ from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.manifest import read_manifest
 from pipeline.artifacts.metrics import read_metrics
-from pipeline.cli.commands import MAIN_CHAIN
+from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.schema import read_parquet

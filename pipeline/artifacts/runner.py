@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import json
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import yaml
 from pydantic import BaseModel
@@ -31,7 +28,6 @@ from pipeline.artifacts.lock import Lock
 from pipeline.artifacts.manifest import (
     check_lineage,
     check_sizes,
-    key_of,
     read_manifest,
     read_plan,
     refuse_if_changed,
@@ -41,47 +37,14 @@ from pipeline.artifacts.plan import Plan
 from pipeline.artifacts.publish import remove_merged
 from pipeline.artifacts.retries import IN_VAIN, MAX_STARTS_IN_VAIN, committed, repeats_in_vain
 from pipeline.artifacts.signals import StopFlag, StopRequested
-from pipeline.artifacts.start import C, Start
-from pipeline.config import load_config, split_settings
+from pipeline.artifacts.stage import Stage, identity_of
+from pipeline.artifacts.start import Start
+from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ConfigError, ExitCode
 from pipeline.processes.worker import WorkerDiedError
 from pipeline.text import visible
 
 __all__ = ["Plan", "Stage", "Start", "run_stage"]
-
-W = TypeVar("W")
-
-
-@dataclass(frozen=True)
-class Stage(Generic[C, W]):
-    """What a stage file declares.
-
-    Attributes:
-        name: of the stage, its make target, its folder and its section.
-        code_version: raised when the output changes its meaning.
-        inputs: config -> names of the stages that it reads.
-        sections: settings that decide what it makes, as `section`, `section.key` and so on; `run.seed` always
-            does. Those that an input was made with too must be the same.
-        plan: says what it will make, after cheap checks; --dry-run ends there.
-        make: makes it, given the plan's `work`: a function, or "module:function". A module that is named is
-            loaded only now, so that a stage that is up to date, or only planned, answers without torch.
-    """
-
-    name: str
-    code_version: int
-    inputs: Callable[[C], tuple[str, ...]]
-    sections: tuple[str, ...]
-    plan: Callable[[Start[C]], Plan[W]]
-    make: Callable[[Start[C], W], None] | str
-
-    @property
-    def body(self) -> Callable[[Start[C], W], None]:
-        """`make` itself."""
-        if not isinstance(self.make, str):
-            return self.make
-        module, _, function = self.make.partition(":")
-        body: Callable[[Start[C], W], None] = getattr(importlib.import_module(module), function)
-        return body
 
 
 def run_stage(
@@ -133,7 +96,7 @@ class _Run:
         self.folder = run_dir / self.stage.name
         names = self.stage.inputs(config)
         inputs = {name: Artifact.open(run_dir, name) for name in names}
-        identity, runtime_settings = _identity(self.stage, config, inputs)
+        identity, runtime_settings = identity_of(self.stage, config, inputs)
         failpoint(f"{self.stage.name}.start")
 
         if not options.fresh and not options.repair and (message := self._up_to_date(identity)):
@@ -316,28 +279,6 @@ def _parser(name: str) -> argparse.ArgumentParser:
         "--repair", action="store_true", help="make again what is damaged, or failed too often"
     )
     return parser
-
-
-def _identity(
-    stage: Stage[Any, Any], config: Any, inputs: Mapping[str, Artifact]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns what decides the stage's content, its key included, and the runtime settings beside it."""
-    semantic: dict[str, Any] = {"run": {"seed": config.run.seed}}
-    runtime_settings: dict[str, Any] = {"run": split_settings(config.run)[1]}
-    for name in stage.sections:
-        section, _, key = name.rpartition(".")
-        owner = attrgetter(section)(config) if section else config
-        if isinstance(getattr(owner, key), BaseModel):
-            semantic[name], runtime_settings[name] = split_settings(getattr(owner, key))
-        else:
-            semantic[name] = owner.model_dump(mode="json", include={key})[key]
-    identity = {
-        "stage": stage.name,
-        "code_version": stage.code_version,
-        "settings": semantic,
-        "inputs": {name: artifact.content_digest for name, artifact in inputs.items()},
-    }
-    return {**identity, "stage_key": key_of(identity)}, runtime_settings
 
 
 def _next_start(folder: Path) -> int:

@@ -6,10 +6,13 @@ Takes no GPU, no memory and no data: the model exists as shapes only.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from pipeline.config import load_config
 from pipeline.errors import ExitCode
@@ -185,14 +188,16 @@ def no_room_for_a_row(config: Config, memory: Memory, shape: Shape, limit: int) 
     )
 
 
-def main(argv: Sequence[str]) -> int:
-    """Prints the plan of `CONFIG [section.key=value ...]`; returns 0 if it fits, else 2."""
-    from rich.console import Console
-
-    parser = argparse.ArgumentParser(prog="vdapo plan", description=__doc__)
+def add_to(commands: Any) -> None:
+    """Adds the command to a parser's subparsers."""
+    parser = commands.add_parser("plan", help="whether a configuration fits its hardware, and its cost")
     parser.add_argument("config", type=Path, help="a YAML, such as configs/demo.yaml")
     parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value")
-    options = parser.parse_args(argv)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the plan of a configuration; returns 0 if it fits, else 2."""
     config = load_config(Config, options.config, options.overrides)
     policy = model_config(config)
     critic = critic_config(config, policy)
@@ -227,9 +232,7 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.CONFIG if misfits else ExitCode.COMPLETE
 
 
-def _memory_table(memory: Memory) -> Any:
-    from rich.table import Table
-
+def _memory_table(memory: Memory) -> Table:
     limit = f"of {memory.limit / GIB:.1f}"
     table = Table("phase", "GiB", limit, "parts", title="memory of each GPU or process")
     for phase in memory.phases:
@@ -257,9 +260,7 @@ def _other_way(config: Config, policy: Any, critic: Any, context: int) -> list[s
     return [f"with engine.shared_gpus={str(shared).lower()}: {said}"]
 
 
-def _cost_table(config: Config, shapes: Mapping[str, Shape], memory: Memory, context: int) -> Any:
-    from rich.table import Table
-
+def _cost_table(config: Config, shapes: Mapping[str, Shape], memory: Memory, context: int) -> Table:
     table = Table(
         "stage",
         "rollouts",

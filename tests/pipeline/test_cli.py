@@ -11,11 +11,11 @@ import pytest
 
 from pipeline.artifacts.disk import sealed, unsealed
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
-from pipeline.cli.commands import main
 from pipeline.schema import TableSpec
 from pipeline.settings import Section
 from pipeline.tables import LABELS, ROLLOUTS, STEPS, labels_table, rollouts_table, steps_table
 from pipeline.types import Event, Label, Rollout, Step
+from stages.command import main
 
 EVIL = "\x1b[2J[bold]x[/bold] \u202egnp"
 

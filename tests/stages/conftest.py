@@ -14,7 +14,7 @@ import yaml
 
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.runner import run_stage
-from pipeline.cli.commands import MAIN_CHAIN
+from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.tables import rollouts_from, tasks_from
 from pipeline.types import Rollout, Task
 from stages.settings import Config

@@ -1,0 +1,183 @@
+"""`vdapo show`: the rows of a stage's table; rollouts as dialogues."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+from rich.text import Text
+
+from pipeline.artifacts import ledger
+from pipeline.artifacts.artifact import Artifact
+from pipeline.artifacts.disk import inside
+from pipeline.artifacts.manifest import read_manifest, read_plan
+from pipeline.cli.runs import MAIN_CHAIN
+from pipeline.errors import ArtifactError, ConfigError
+from pipeline.schema import read_parquet
+from pipeline.text import visible
+
+JUDGED_BY = {"critic": "critic_report"}
+"""Stages that another stage judges; its first lines are shown with them."""
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to a parser's subparsers."""
+    parser = commands.add_parser("show", help="the rows of a stage's table; rollouts as dialogues")
+    parser.add_argument(
+        "stage_dir", metavar="RUN_DIR/STAGE", type=Path, help="a stage's name alone: of the only run in data/"
+    )
+    parser.add_argument("--table", help="default: the stage's first table")
+    parser.add_argument("--rows", type=int, default=3, help="how many (default 3)")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the first rows of a table of a stage; committed shards if it is not complete. Returns 0."""
+    if options.rows < 1:
+        raise ConfigError(f"--rows is {options.rows}; allowed: 1 or more")
+    console = Console()
+    table_name: str | None = options.table
+    stage_dir = _stage_dir(options.stage_dir)
+    report = _report(stage_dir)
+    opening = _opening(stage_dir) or report.get("opening", [])
+    for line in [opening] if isinstance(opening, str) else opening:
+        console.print(Text(visible(str(line))), soft_wrap=True)
+    tables = _tables(stage_dir)
+    if not tables and table_name is None:
+        if not opening:
+            text = json.dumps(report, indent=1, ensure_ascii=False)
+            told = f"report.json says: {text}" if report else "and no report.json yet"
+            console.print(Text(visible(f"{stage_dir} has no tables; {told}")), soft_wrap=True)
+        return 0
+    name = table_name or next(iter(tables))
+    if name not in tables:
+        raise ConfigError(f"{stage_dir} has no table {name!r}; it has: {', '.join(tables) or 'none'}")
+    table = tables[name]()
+    console.print(Text(f"{name}: {table.num_rows} rows; tables here: {', '.join(tables)}", style="bold"))
+    head = table.slice(0, options.rows)
+    if name == "rollouts" and "steps" in tables:
+        for row in head.to_pylist():
+            _dialogue(console, row)
+    else:
+        for number, row in enumerate(head.to_pylist()):
+            console.print(Text(f"row {number}", style="bold"))
+            for key, value in row.items():
+                console.print(Text(f"  {key}: {short(value)}"), soft_wrap=True)
+    return 0
+
+
+def _stage_dir(given: Path) -> Path:
+    """Returns the folder that is meant: as given, or that of a bare stage name in the only run with one."""
+    given = Path(os.path.normpath(given))
+    if given.exists() or given.name != str(given) or given.name not in MAIN_CHAIN:
+        return given
+    found = sorted(path for path in Path("data").glob(f"*/{given.name}") if path.is_dir())
+    if len(found) > 1:
+        names = ", ".join(map(str, found))
+        raise ConfigError(f"{given.name} of which run? Give one of: {names}")
+    return found[0] if found else given
+
+
+def _opening(stage_dir: Path) -> str | list[str] | None:
+    """Returns the first lines of the report that judges a complete stage as it is now; None without one."""
+    judge = JUDGED_BY.get(stage_dir.name)
+    manifest = read_manifest(stage_dir)
+    judged = read_manifest(stage_dir.parent / judge) if judge else None
+    if judge is None or manifest is None or judged is None:
+        return None
+    if judged["inputs"].get(stage_dir.name) != manifest["content_digest"]:
+        return None  # of another critic
+    opening: str | list[str] | None = Artifact.open(stage_dir.parent, judge).report.get("opening")
+    return opening
+
+
+def _absence(folder: Path) -> str:
+    """Returns why a folder shows nothing, and what to do."""
+    if folder.name in MAIN_CHAIN:
+        return f"{folder} is missing or has not begun. Run: make {folder.name}, with its run's CONFIG and RUN"
+    inside_it = [path for path in sorted(folder.glob("*")) if read_plan(path) or read_manifest(path)]
+    if inside_it:
+        return f"{folder} is a run. Give one of its stages: {', '.join(map(str, inside_it))}"
+    return f"{folder} is no stage of a run. Stages of the main chain: {', '.join(MAIN_CHAIN)}"
+
+
+def _report(stage_dir: Path) -> dict[str, Any]:
+    """Returns what report.json holds; nothing if it is not there."""
+    path = stage_dir / "report.json"
+    if not path.is_file():
+        return {}
+    try:
+        report = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ArtifactError(f"{path}: damaged ({error})") from None
+    if not isinstance(report, dict):
+        raise ArtifactError(f"{path}: damaged (a {type(report).__name__}, not a table)")
+    return report
+
+
+def _tables(stage_dir: Path) -> dict[str, Any]:
+    """Returns table name -> function that reads it."""
+    manifest = read_manifest(stage_dir)
+    if manifest is not None:
+        artifact = Artifact.open(stage_dir.parent, stage_dir.name)
+        return {name: lambda name=name: artifact.table(name) for name in artifact.tables}
+    plan = read_plan(stage_dir)
+    if plan is None:
+        raise ArtifactError(_absence(stage_dir))
+    entries = ledger.read(stage_dir)[0].values()
+
+    def shards_of(name: str) -> pa.Table:
+        parts = [read_parquet(inside(stage_dir, e.files[name]["path"])) for e in entries]
+        if not parts:
+            raise ArtifactError(f"{stage_dir}: no shard is committed yet. Run: make {stage_dir.name}")
+        return pa.concat_tables(parts)
+
+    return {name: lambda name=name: shards_of(name) for name in plan["tables"]}
+
+
+def short(value: Any, limit: int = 300) -> str:
+    """Returns a value as one visible line; long ones are cut, and say how long they were.
+
+    Example:
+        >>> short([1] * 3), short("x" * 9, limit=4)
+        ('[1, 1, 1]', 'xxxx… (9 characters)')
+    """
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = visible(text).replace("\n", "⏎")
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+_COLOURS = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
+
+
+def _dialogue(console: Console, row: dict[str, Any]) -> None:
+    """Prints a rollout as played. What a model said passes Text and `visible`: no markup, no escapes."""
+    kind = f"{'guided by feedback, ' if row['guided'] else ''}attempt {row['attempt']}, draw {row['draw']}"
+    console.rule(Text(visible(f"rollout {row['rollout_id'][:12]} of task {row['task_id'][:12]} ({kind})")))
+    for message in row["messages"]:
+        role = str(message["role"])
+        line = Text(f"{role}: ", style=f"bold {_COLOURS.get(role, '')}".strip())
+        line.append(Text(visible(message["content"] or ""), style="not bold"))
+        if message["tool_calls"]:
+            line.append(Text(f" calls {visible(message['tool_calls'])}", style="not bold"))
+        console.print(line, soft_wrap=True)
+    if row["feedback_in_context"]:
+        console.print(Text(f"feedback in the prompt: {visible(row['feedback_in_context'])}", style="magenta"))
+    for event in row["events"]:
+        where = " ".join(filter(None, [event["target"], ", ".join(event["fields"]), event["detail"]]))
+        console.print(
+            Text(visible(f"event in turn {event['turn']}: {event['code']} {where}".rstrip()), style="blue")
+        )
+    reward = "none" if row["reward"] is None else f"{row['reward']:g}"
+    tokens = f"{sum(row['loss_mask'])} sampled tokens of {len(row['response_token_ids'])}"
+    facts = f"reward {reward}, cost {row['cost']:g}, {row['finish_reason']}, {row['env_status']}, {tokens}"
+    console.print(Text(visible(facts), style="bold"))
+    if row["feedback_text"]:
+        console.print(
+            Text(visible(f"feedback ({row['feedback_source']}): {row['feedback_text']}"), style="magenta")
+        )

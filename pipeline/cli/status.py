@@ -1,0 +1,93 @@
+"""`vdapo status`: what of a run is done, stage by stage."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.artifacts import ledger
+from pipeline.artifacts.artifact import Artifact
+from pipeline.artifacts.lock import holder
+from pipeline.artifacts.manifest import check_lineage, read_manifest, read_plan
+from pipeline.cli.runs import refreshes_of, stages_of
+from pipeline.errors import ArtifactError
+from pipeline.text import visible
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to a parser's subparsers."""
+    parser = commands.add_parser("status", help="what is done, stage by stage")
+    parser.add_argument(
+        "run_dirs", metavar="RUN_DIR", nargs="*", type=Path, help="default: every run under data/"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints a table per run, its refreshes after it; returns 3 if a stage is damaged, else 0."""
+    run_dirs: Sequence[Path] = options.run_dirs
+    console = Console()
+    if not run_dirs:
+        run_dirs = sorted(p for p in Path("data").glob("*") if p.is_dir() and not p.name.startswith("."))
+        if not run_dirs:
+            raise ArtifactError("no run under data/. Next: make demo, or vdapo status RUN_DIR")
+    code = 0
+    for run_dir in run_dirs:
+        if not run_dir.is_dir():
+            raise ArtifactError(f"{run_dir} is no folder; give that of a run, such as data/demo")
+    for run_dir in [run for given in run_dirs for run in (given, *refreshes_of(given))]:
+        table = Table(title=Text(visible(str(run_dir))), title_justify="left")
+        for name in ("stage", "state", "items", "rows", "finished", "digest"):
+            table.add_column(name, justify="right" if name in ("items", "rows") else "left")
+        for stage in stages_of(run_dir):
+            try:
+                cells = _state(run_dir, stage)
+            except ArtifactError as error:
+                code, cells = int(error.code), ["damaged", "", "", "", ""]
+                print(visible(f"vdapo: {error}"), file=sys.stderr)
+            table.add_row(*(Text(visible(cell)) for cell in (stage, *cells)))
+        console.print(table)
+    return code
+
+
+def _state(run_dir: Path, stage: str) -> list[str]:
+    folder = run_dir / stage
+    manifest = read_manifest(folder)
+    running = f", running as pid {lease['pid']} on {lease['host']}" if (lease := holder(folder)) else ""
+    if manifest is None:
+        plan = read_plan(folder)
+        if plan is None:
+            return [("begun" if running else "absent") + running, "", "", "", ""]
+        entries, _ = ledger.read(folder)
+        parts = [(e.done, e.failed, e.skipped) for e in entries.values()]
+        counts = ledger.Counts.of(plan["planned"], parts)
+        ended = counts.done + sum(counts.failed.values()) + sum(counts.skipped.values())
+        rows = _sum_rows((name, f["rows"]) for e in entries.values() for name, f in e.files.items())
+        state = f"resumable, {len(entries)} of {plan['shards']} shards"
+        return [state + running, f"{ended} of {counts.planned} {plan['unit']}", rows, "", ""]
+    Artifact.open(run_dir, stage)
+    state = "complete"
+    try:
+        check_lineage(run_dir, [stage])
+    except ArtifactError:
+        state = "stale: an input was made again"
+    failed = sum(manifest["counts"]["failed"].values())
+    items = f"{manifest['counts']['planned']} {manifest['unit']}" + (f", {failed} failed" if failed else "")
+    rows = _sum_rows((name, facts["rows"]) for name, facts in manifest["tables"].items())
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(manifest["finished"]))
+    return [state, items, rows, when, manifest["content_digest"][:8]]
+
+
+def _sum_rows(pairs: Iterable[tuple[str, int]]) -> str:
+    rows: dict[str, int] = {}
+    for name, number in pairs:
+        rows[name] = rows.get(name, 0) + number
+    return "\n".join(f"{name} {number}" for name, number in rows.items())
