@@ -18,7 +18,7 @@ COMMANDS = (status, show, verify, plan)
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code of one command: 0, 2 for wrong usage, 3 for a missing or damaged artifact."""
     parser = argparse.ArgumentParser(prog="vdapo", description="Look at runs, and ahead at what one takes.")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(dest="command", required=True)
     for command in COMMANDS:
         command.add_to(commands)
     options = parser.parse_args(argv)
