@@ -110,8 +110,9 @@ test-adapters: $(ADAPTERS) ## TRL, verl and Gymnasium, in an environment of thei
 soak: $(REAL) ## hours: README to the letter, a kill sweep of all stages, a real model, benchmarks at tiny sizes
 	$(BIN)/python -m pytest -m soak
 
-results: $(DEV) ## render docs/results.md and the README's table from benchmarks/results/
+results: $(DEV) ## render docs/results.md and the README's table from benchmarks/results/, data/README.md from the code
 	$(BIN)/python -m benchmarks.render
+	$(BIN)/vdapo dictionary > data/README.md
 
 figures: $(DEV) ## draw docs/figures/ from benchmarks/results/
 	$(BIN)/python -m benchmarks.figures

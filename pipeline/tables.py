@@ -1,6 +1,6 @@
 """The main tables: each column with its type, unit and meaning; dataclasses to Arrow and back.
 
-`data/README.md` is the same in prose; a test keeps the two equal.
+`vdapo dictionary` renders them as `data/README.md`.
 """
 
 from __future__ import annotations

@@ -112,14 +112,7 @@ class Feedback:
 class Step:
     """The unit of value and advantage: one assistant message of a tool episode.
 
-    Attributes:
-        step_index: place in the whole rollout; a continuation starts at its `start_step_index`.
-        token_start: first token, as an offset into `response_token_ids`.
-        token_end: one past the last; spans tile exactly the tokens with loss_mask 1.
-        text: the message as sampled.
-        verifier_status: ok, wrong or unknown.
-        verifier_code: event code behind a `wrong`, else "".
-        verifier_message: in words.
+    `pipeline.tables.STEPS` says what each field means.
     """
 
     step_index: int
@@ -135,38 +128,7 @@ class Step:
 class Rollout:
     """One graded episode of one policy on one task: complete enough to recompute every loss.
 
-    Attributes:
-        rollout_id: H of what it is (see `ids.py`).
-        task_id: its task.
-        group_id: the rollouts of one task in one iteration.
-        iteration: pass of sampling, from 0.
-        attempt: 0-based place in the group's feedback chain.
-        draw: place among the rollouts of that attempt.
-        parent_rollout_ids: failed rollouts whose feedback is in the prompt; for a continuation, its parent.
-        start_step_index: 0, or the step a continuation starts from.
-        guided: whether the prompt carries feedback.
-        feedback_in_context: that feedback as text, "" for a bare prompt.
-        messages: the whole episode in OpenAI form.
-        prompt_token_ids: everything before the first sampled token.
-        response_token_ids: sampled tokens and the environment's replies, as the engine was given them.
-        loss_mask: 1 where the token was sampled by this rollout's policy.
-        logprobs: [len(response)] of the behaviour policy at its temperature; 0.0 where loss_mask is 0.
-        temperature: sampling temperature; 0 is greedy.
-        top_p: 1.0 for anything that is trained on.
-        top_k: -1 for anything that is trained on.
-        max_response_tokens: token budget of the episode's sampled tokens and replies.
-        seed: seeds sampling and the environment's wording.
-        policy_digest: weights that sampled it.
-        tokenizer_digest: tokenizer that encoded it.
-        template_digest: prompt style that rendered it.
-        finish_reason: success, ended (a message without a call), max_turns, max_tokens, failed.
-        reward: None when it could not be graded.
-        cost: the verdict's price.
-        env_status: "ok" or the kind of failure.
-        events: everything that happened.
-        feedback_text: what the environment says of this attempt, "" if nothing.
-        feedback_source: who said it.
-        steps: one per assistant message of this rollout.
+    `pipeline.tables.ROLLOUTS` says what each field means; `steps` has one entry per step.
     """
 
     rollout_id: str
@@ -216,19 +178,7 @@ class Rollout:
 class Label:
     """What is known of the value of one step state.
 
-    Attributes:
-        rollout_id: rollout the state lies in.
-        step_index: the state before this step.
-        context: bare or guided.
-        num_continuations: n >= 0 samples of the target policy from this state.
-        num_success: 0 <= k <= n of them succeeded.
-        outcome: the rollout's own reward where it may label this state, else None.
-        target: y in [0, 1] the critic is fitted to; R where a bootstrapped rule makes y during the fit.
-        weight: n_eff > 0: n, the own outcome counted, plus kappa; 1 where a rule made the target.
-        label_source: continuation, outcome, recovery (no sample, only the recovery model), or the rule that
-            made the target (`critics/labels/named_targets.py`): monte_carlo, td, td_lambda, outcome_dense,
-            rule_decay.
-        label_policy_digest: the target policy.
+    `pipeline.tables.LABELS` says what each field means.
     """
 
     rollout_id: str

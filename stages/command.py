@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pipeline.cli import show, status, verify
+from pipeline.cli import dictionary, show, status, verify
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.text import visible
 from stages.wiring import plan
 
-COMMANDS = (status, show, verify, plan)
+COMMANDS = (status, show, verify, plan, dictionary)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The rollout in README: played again, message by message."""
+"""The rollouts in README and docs/phone.md: played again, message by message."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from env.phone.scripted.policies import play_scripted
 from env.play.demonstrations import pieces_of
 
 README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "phone.md"
 STYLE = CompactStyle()
 
 
@@ -36,6 +37,7 @@ def test_the_rollout_in_readme_is_what_the_environment_says() -> None:
         pieces_of(STYLE, task, [STYLE.attempt_line(first, feedback.text)], second, again),
     ]
     shown = ["".join(text for text, _ in pieces).replace(STYLE.stop_token, "") for pieces in attempts]
-    text = README.read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     for dialogue in shown:
-        assert f"```text\n{dialogue}\n```" in text
+        assert f"```text\n{dialogue}\n```" in page
+    assert f"```text\n{shown[0]}\n```" in README.read_text(encoding="utf-8")
