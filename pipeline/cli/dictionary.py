@@ -1,4 +1,4 @@
-"""`vdapo dictionary`: what a run's folder holds, and every column of every table, as the page data/README.md."""
+"""`vdapo dictionary`: the folder of a run and every column of every table, as the page data/README.md."""
 
 from __future__ import annotations
 
