@@ -59,7 +59,7 @@ def loss_of(piece_tokens: int, hidden: Any, weight: Any, targets: Any) -> Any:
     from pipeline.training.logprobs import chosen_logprobs
 
     if piece_tokens:
-        logprobs, _ = chosen_logprobs(hidden, weight, targets, piece_tokens=piece_tokens)
+        logprobs = chosen_logprobs(hidden, weight, targets, piece_tokens=piece_tokens)
     else:
         table = (hidden @ weight.T).float().log_softmax(1)
         logprobs = table.gather(1, targets[:, None])[:, 0]
@@ -122,7 +122,7 @@ def fill(seed: int = 0) -> float:
     """Returns the share of useful tokens in packed bins of 16,384, for 2,000 rows of skewed lengths."""
     import numpy as np
 
-    from pipeline.training.rows import bins_of
+    from pipeline.training.packing import bins_of
 
     rng = np.random.default_rng(seed)
     lengths = np.minimum(rng.lognormal(6.5, 0.8, 2000).astype(int) + 1, 4096).tolist()

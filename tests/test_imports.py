@@ -118,6 +118,7 @@ INSIDE = {
     "pipeline.training.losses",
     "pipeline.report.plots",
     "pipeline.training.lora",
+    "pipeline.training.rank_checkpoint",
 }
 """Modules that need a heavy library to mean anything; stages import them after the plan, or never."""
 

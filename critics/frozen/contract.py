@@ -276,7 +276,7 @@ def read_value_logits(
 
     from critics.frozen.model import VALUE
     from pipeline.training.attention import Packing, run_packed
-    from pipeline.training.rows import micro_batches
+    from pipeline.training.packing import micro_batches
 
     device = model.score.weight.device
     results: list[np.ndarray] = [np.zeros(0)] * len(rows)

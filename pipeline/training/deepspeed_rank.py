@@ -1,39 +1,34 @@
-"""One rank of a DeepSpeed trainer in a process of its own: the only file that imports deepspeed."""
+"""One rank of a DeepSpeed trainer in a process of its own.
+
+With `rank_checkpoint.py` the only file that imports deepspeed.
+"""
 
 from __future__ import annotations
 
 import os
-import sys
-import time
-import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from transformers.initialization import no_init_weights
 
-from pipeline.artifacts.checkpoints import PART_BYTES
-from pipeline.ids import file_sha256
 from pipeline.processes.shared_weights import Layout, SharedWeights, read_shared
-from pipeline.processes.worker import connect_to_parent
-from pipeline.training import TrainingRow
-from pipeline.training.deepspeed import HEAD, RankSetup
-from pipeline.training.network import Network
-from pipeline.training.rows import Batch, micro_batches
+from pipeline.training.network import Network, adamw_groups
+from pipeline.training.packing import micro_batches
+from pipeline.training.protocol import TrainingRow
+from pipeline.training.rank_checkpoint import MOMENTS, load_shares, save_share, whole_tensor
+from pipeline.training.rank_group import RankSetup, serve
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
 _PREFIX = "model."  # of the wrapped model's parameters in `Network`
 
 
 class Rank:
     """This rank's part of the model, its optimizer, and what the trainer may ask of it."""
 
-    def __init__(self, setup: RankSetup) -> None:
+    def __init__(self, setup: RankSetup, meeting: str) -> None:
         import transformers
 
         self._setup = setup
@@ -45,7 +40,7 @@ class Rank:
             self._device = torch.device("cuda", self._rank)
             torch.cuda.set_device(self._device)
         if setup.trains:
-            self._meet()
+            self._meet(meeting)
         model_class = getattr(transformers, setup.model_class)
         config = model_class.config_class.from_dict(setup.model_config)
         with no_init_weights():  # memory that nobody writes to is not taken
@@ -64,9 +59,8 @@ class Rank:
         zero = setup.options.config.get("zero_optimization", {})
         self._on_host = zero.get("offload_optimizer", {}).get("device", "none") != "none"
         optimizer = torch.optim.AdamW(
-            _groups(named, setup.weight_decay),
+            adamw_groups(named, setup.weight_decay),
             lr=0.0,
-            betas=setup.betas,
             fused=True if self._on_host else None,  # one pass over host memory instead of a dozen
         )
         self._engine, *_ = deepspeed.initialize(
@@ -85,14 +79,14 @@ class Rank:
         )
         self._make_moments()
 
-    def _meet(self) -> None:
+    def _meet(self, meeting: str) -> None:
         import deepspeed
 
         deepspeed.init_distributed(
             verbose=False,
             auto_mpi_discovery=False,
             timeout=timedelta(seconds=self._setup.options.timeout),
-            init_method=f"file://{self._setup.meeting}",
+            init_method=f"file://{meeting}",
             rank=self._rank,
             world_size=self._world,
         )
@@ -188,7 +182,8 @@ class Rank:
         with torch.no_grad():
             for rows in share:
                 [batch] = micro_batches(rows, sum(len(row.token_ids) for row in rows))
-                answers.append(_unpacked(self._engine(batch.to(self._device)), batch))
+                unpacked = dict(batch.unpacked(self._engine(batch.to(self._device))))
+                answers.append([unpacked[i] for i in range(len(rows))])
         return answers
 
     def gather_weights(self) -> Layout | None:
@@ -198,68 +193,21 @@ class Rank:
         layout = self._shared.reserve(shapes) if self._rank == 0 else None
         targets = dict(read_shared(layout)) if layout else {}
         for name, parameter in named:
-            whole = self._whole(parameter)
+            whole = whole_tensor(parameter)
             if name in targets:
                 targets[name].copy_(whole)
             del whole  # no GPU has room for all of them
         return layout
 
     def save(self, folder: str) -> dict[str, str]:
-        """Writes this rank's share of the tensors, weights and moments; returns file name -> SHA-256.
+        """Writes this rank's share of weights and moments; returns file name -> SHA-256."""
+        return save_share(self._named(), Path(folder), self._rank, self._world)
 
-        In files of at most `PART_BYTES`, or of one larger tensor: no more lies in host memory at once.
-        """
-        digests: dict[str, str] = {}
-        part: dict[str, torch.Tensor] = {}
-
-        def write() -> None:
-            path = Path(folder) / f"part-{self._rank:05d}-of-{self._world:05d}-{len(digests):05d}.safetensors"
-            save_file(part, path)
-            digests[path.name] = file_sha256(path)
-            part.clear()
-
-        for place, (name, parameter) in enumerate(self._named()):
-            for kind in ("weight", *MOMENTS):
-                whole = self._whole(parameter, None if kind == "weight" else kind)  # all ranks take part
-                if place % self._world == self._rank:
-                    if part and sum(t.nbytes for t in part.values()) + whole.nbytes > PART_BYTES:
-                        write()
-                    part[f"{kind}.{name}"] = whole.cpu().contiguous()
-                del whole
-        if part:
-            write()
-        return digests
-
-    def load(self, where: tuple[str, Sequence[str], dict[str, int]]) -> None:
+    def load(self, folder: str, files: Sequence[str], steps: dict[str, int]) -> None:
         """Takes every tensor of a checkpoint, each rank its own part, and the steps of body and head."""
-        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
-        from safetensors import safe_open
-
-        folder, files, steps = where
-        parameters = dict(self._named())
-        for file in files:
-            with safe_open(Path(folder) / file, "pt") as tensors:
-                for key in tensors.keys():  # noqa: SIM118 - not a dictionary
-                    kind, name = key.split(".", 1)
-                    value = tensors.get_tensor(key).to(self._device)
-                    if kind == "weight":
-                        safe_set_full_fp32_param(parameters[name], value)  # the master copy only
-                        self._set_working_copy(parameters[name], value)
-                    else:
-                        safe_set_full_optimizer_state(parameters[name], value, kind)
+        load_shares(dict(self._named()), [Path(folder) / file for file in files], self._device, self._rank)
         for flat, (_, head) in self._steps().items():
             self._engine.optimizer.optimizer.state[flat]["step"].fill_(steps["head" if head else "body"])
-
-    def _set_working_copy(self, parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
-        from deepspeed.runtime.zero import GatheredParameters
-
-        with torch.no_grad():
-            if not hasattr(parameter, "ds_id"):  # whole on every rank
-                parameter.copy_(value)
-                return
-            with GatheredParameters([parameter], modifier_rank=0):
-                if self._rank == 0:
-                    parameter.copy_(value)
 
     def set_head_only(self, head_only: bool) -> None:
         """Lets only the head move, or everything."""
@@ -281,55 +229,6 @@ class Rank:
     def _named(self) -> list[tuple[str, torch.nn.Parameter]]:
         return [(name.removeprefix(_PREFIX), p) for name, p in self._parameters.items()]
 
-    def _whole(self, parameter: torch.nn.Parameter, kind: str | None = None) -> torch.Tensor:
-        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
-
-        if kind is None:
-            return safe_get_full_fp32_param(parameter)
-        return safe_get_full_optimizer_state(parameter, kind)
-
-
-def _groups(named: dict[str, torch.nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Returns AdamW's groups: a critic's head apart from its body, and no decay for vectors."""
-    groups = []
-    for head in (False, True):
-        mine = [p for name, p in named.items() if name.startswith(HEAD) == head]
-        for decay, members in (
-            (weight_decay, [p for p in mine if p.ndim >= 2]),
-            (0.0, [p for p in mine if p.ndim < 2]),
-        ):
-            if members:
-                groups.append({"params": members, "weight_decay": decay, "head": head})
-    return groups
-
-
-def _unpacked(outputs: dict[str, torch.Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
-    rows: list[dict[str, np.ndarray]] = [{} for _ in batch.lengths]
-    for name, tensor in outputs.items():
-        for i, numbers in batch.unpacked(tensor.float().cpu().numpy()):
-            rows[i][name] = numbers
-    return rows
-
-
-def main() -> None:
-    """Makes the rank that the parent describes, then answers its calls until it hangs up."""
-    connection = connect_to_parent()
-    try:
-        rank = Rank(connection.recv())
-        connection.send(("ready", None))
-        while True:
-            method, arguments = connection.recv()
-            connection.send(("done", getattr(rank, method)(*arguments)))
-    except EOFError:
-        sys.exit(0)
-    except Exception:
-        failed = time.monotonic()
-        traceback.print_exc()
-        sys.stderr.flush()
-        with suppress(OSError):  # the parent may have hung up
-            connection.send(("failed", failed))  # before the other ranks notice that this one is gone
-        os._exit(1)  # an orderly end might wait for them
-
 
 if __name__ == "__main__":
-    main()
+    serve(Rank)

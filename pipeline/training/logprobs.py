@@ -18,86 +18,57 @@ TILE_ENTRIES = 8_192
 
 
 def chosen_logprobs(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    targets: torch.Tensor,
-    *,
-    temperature: float = 1.0,
-    piece_tokens: int = 1024,
-    entropy: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Returns log softmax(hidden W^T / temperature) at the targets [N], and the entropies [N] if asked.
-
-    Both are fp32 whatever the inputs are. Entropies carry no gradient.
+    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, *, piece_tokens: int = 1024
+) -> torch.Tensor:
+    """Returns log softmax(hidden W^T) at the targets [N], fp32 whatever the inputs are.
 
     Args:
         hidden: [N, D], the state that predicts each target.
         weight: [V, D] of the output layer, which has no bias.
         targets: [N] int64 in [0, V).
-        temperature: > 0, that of sampling.
         piece_tokens: tokens of a tile, >= 1; logits of these and of `TILE_ENTRIES` entries exist at once.
-        entropy: whether entropies are wanted; they cost a pass over the logits.
 
     Example:
         >>> hidden, weight = torch.eye(2), torch.eye(2)
-        >>> chosen_logprobs(hidden, weight, torch.tensor([0, 0]))[0]
+        >>> chosen_logprobs(hidden, weight, torch.tensor([0, 0]))
         tensor([-0.3133, -1.3133])
     """
     if piece_tokens < 1:
         raise ValueError(f"piece_tokens = {piece_tokens}; it is at least 1")
-    if temperature <= 0:
-        raise ValueError(f"temperature = {temperature}; it is > 0")
     if torch.is_autocast_enabled(hidden.device.type):  # the function below must see the same types twice
         dtype = torch.get_autocast_dtype(hidden.device.type)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
     with torch.autocast(hidden.device.type, enabled=False):
-        logprobs, entropies = _ChosenLogprobs.apply(
-            hidden, weight, targets, temperature, piece_tokens, entropy
-        )
-    return logprobs, entropies if entropy else None
+        return _ChosenLogprobs.apply(hidden, weight, targets, piece_tokens)
 
 
 class _ChosenLogprobs(torch.autograd.Function):
-    """The gradient of log p_t at logits z is (onehot_t - p) / temperature."""
+    """The gradient of log p_t at logits z is onehot_t - p."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        targets: torch.Tensor,
-        temperature: float,
-        piece_tokens: int,
-        entropy: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, piece_tokens: int
+    ) -> torch.Tensor:
         number = len(targets)
         chosen = hidden.new_zeros(number, dtype=torch.float32)
         normalisers = hidden.new_empty(number, dtype=torch.float32)
-        entropies = hidden.new_zeros(number if entropy else 0, dtype=torch.float32)
         for piece in _slices(number, piece_tokens):
-            parts, means = [], []  # of each tile: its log sum exp, and the mean logit under its softmax
+            parts = []  # log sum exp of each tile
             for tile in _slices(len(weight), TILE_ENTRIES):
-                logits = _logits(hidden[piece], weight[tile], temperature)
+                logits = _logits(hidden[piece], weight[tile])
                 places, inside = _places(targets[piece], tile)
                 here = logits.gather(1, places[:, None])[:, 0]
                 chosen[piece] = torch.where(inside, here, chosen[piece])
                 parts.append(logits.logsumexp(1))
-                if entropy:
-                    means.append((logits.softmax(1) * logits).sum(1))
-            shares = torch.stack(parts)
-            normalisers[piece] = shares.logsumexp(0)
-            if entropy:
-                mean = ((shares - normalisers[piece]).exp() * torch.stack(means)).sum(0)
-                entropies[piece] = normalisers[piece] - mean
+            normalisers[piece] = torch.stack(parts).logsumexp(0)
         ctx.save_for_backward(hidden, weight, targets, normalisers)
-        ctx.temperature, ctx.piece_tokens = temperature, piece_tokens
-        ctx.mark_non_differentiable(entropies)
-        return chosen - normalisers, entropies
+        ctx.piece_tokens = piece_tokens
+        return chosen - normalisers
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, targets, normalisers = ctx.saved_tensors
-        gradient = gradients[0] / ctx.temperature
+        [gradient] = gradients
         # Sums are fp32: sixteen bf16 additions would lose what small gradients carry.
         for_hidden = torch.zeros_like(hidden, dtype=torch.float32) if ctx.needs_input_grad[0] else None
         for_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
@@ -106,7 +77,7 @@ class _ChosenLogprobs(torch.autograd.Function):
             total = torch.zeros_like(columns, dtype=torch.float32)
             for piece in _slices(len(targets), ctx.piece_tokens):
                 share = gradient[piece]
-                logits = _logits(hidden[piece], columns, ctx.temperature)
+                logits = _logits(hidden[piece], columns)
                 slope = logits.sub_(normalisers[piece, None]).exp_().mul_(-share[:, None])
                 places, inside = _places(targets[piece], tile)
                 slope.scatter_add_(1, places[:, None], torch.where(inside, share, 0)[:, None])
@@ -118,7 +89,7 @@ class _ChosenLogprobs(torch.autograd.Function):
             if for_weight is not None:
                 for_weight[tile] = total
         for_hidden = None if for_hidden is None else for_hidden.to(hidden.dtype)
-        return for_hidden, for_weight, None, None, None, None
+        return for_hidden, for_weight, None, None
 
 
 def _slices(number: int, size: int) -> Iterator[slice]:
@@ -132,13 +103,11 @@ def _places(targets: torch.Tensor, tile: slice) -> tuple[torch.Tensor, torch.Ten
     return places.clamp(0, size - 1), (places >= 0) & (places < size)
 
 
-def _logits(hidden: torch.Tensor, weight: torch.Tensor, temperature: float) -> torch.Tensor:
+def _logits(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Returns fp32 logits; the engines do not round them to bf16 either, where 20 is off by up to 0.06."""
     if hidden.is_cuda and hidden.dtype != torch.float32:
-        logits = torch.mm(hidden, weight.t(), out_dtype=torch.float32)
-    else:
-        logits = torch.mm(hidden.float(), weight.float().t())
-    return logits if temperature == 1.0 else logits.div_(temperature)
+        return torch.mm(hidden, weight.t(), out_dtype=torch.float32)
+    return torch.mm(hidden.float(), weight.float().t())
 
 
 def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from pipeline.credit.options import LossOptions
-from pipeline.training.rows import Batch
+from pipeline.training.packing import Batch
 
 if TYPE_CHECKING:
     from pipeline.training import Loss

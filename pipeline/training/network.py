@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
 
 from pipeline.training.attention import ATTENTION_NAME, Packing, check_packable, run_packed, take_rows
 from pipeline.training.logprobs import chosen_logprobs
-from pipeline.training.rows import Batch
+from pipeline.training.packing import Batch
 
 Head = Literal["policy", "critic"]
+HEAD = "score."
+"""First letters of the names of a critic's head, which may be trained alone."""
 
 
 class Network(torch.nn.Module):
@@ -23,9 +26,7 @@ class Network(torch.nn.Module):
 
     Args:
         model: a causal language model, or one with a `score` layer that yields two numbers per token.
-        head: "policy" yields `logprobs` [N] (and `entropy`), "critic" `scores` [N, 2], always fp32.
-        temperature: logits are divided by it: the sampling temperature, so that ratios are true.
-        entropy: whether a policy also yields `entropy`, without gradient.
+        head: "policy" yields `logprobs` [N] at temperature 1, "critic" `scores` [N, 2], always fp32.
         piece_tokens: tokens whose logits exist at once.
         recompute: keep only each layer's input and compute its inside again in the backward pass.
         compute_dtype: "bfloat16" computes products in it under autocast; "float32" in the weights' own.
@@ -39,8 +40,6 @@ class Network(torch.nn.Module):
         model: Any,
         *,
         head: Head,
-        temperature: float = 1.0,
-        entropy: bool = False,
         piece_tokens: int = 1024,
         recompute: bool = False,
         compute_dtype: str = "float32",
@@ -48,14 +47,10 @@ class Network(torch.nn.Module):
         super().__init__()
         if head == "critic" and not hasattr(model, "score"):
             raise ValueError(f"head critic needs a model with a `score` layer, got {type(model).__name__}")
-        if temperature <= 0:
-            raise ValueError(f"temperature = {temperature}; must be > 0")
         check_packable(model.config)
         self.model = model.eval()
         self.head_only = False
         self._head = head
-        self._temperature = temperature
-        self._entropy = entropy
         self._piece_tokens = piece_tokens
         self._autocast = None if compute_dtype == "float32" else getattr(torch, compute_dtype)
         model.set_attn_implementation(ATTENTION_NAME)
@@ -78,10 +73,10 @@ class Network(torch.nn.Module):
                 hidden = run_packed(self.model.base_model, batch.token_ids, Packing(batch.lengths, device))
             if self._head == "critic":
                 return {"scores": self.model.score(hidden).float()}
-            return self._token_outputs(hidden, batch)
+            return {"logprobs": self._logprobs(hidden, batch)}
 
-    def _token_outputs(self, hidden: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
-        """Returns log-probabilities (and entropy) of the wanted tokens from the states before them, else 0.
+    def _logprobs(self, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Returns log-probabilities [N] of the wanted tokens from the states before them, else 0.
 
         Wanted are tokens where the `want` column is not 0, without it where `weight` is not 0, without either
         all; never a row's first token, which nothing predicts. The output layer is a large share of the work.
@@ -91,15 +86,29 @@ class Network(torch.nn.Module):
         flags = torch.ones(number, dtype=torch.bool, device=hidden.device) if wanted is None else wanted != 0
         flags[batch.starts] = False
         at = flags.nonzero()[:, 0]
-        logprobs, entropies = chosen_logprobs(
+        logprobs = chosen_logprobs(
             take_rows(hidden, at - 1),
             self.model.get_output_embeddings().weight,
             batch.token_ids[at],
-            temperature=self._temperature,
             piece_tokens=self._piece_tokens,
-            entropy=self._entropy,
         )
-        outputs = {"logprobs": logprobs.new_zeros(number).index_copy(0, at, logprobs)}
-        if entropies is not None:
-            outputs["entropy"] = entropies.new_zeros(number).index_copy(0, at, entropies)
-        return outputs
+        return logprobs.new_zeros(number).index_copy(0, at, logprobs)
+
+
+def adamw_groups(named: Mapping[str, torch.nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Returns AdamW's groups: a critic's head (`head`) apart from its body, and no decay for vectors.
+
+    Args:
+        named: the model's parameters.
+        weight_decay: of matrices, decoupled.
+    """
+    groups = []
+    for head in (False, True):
+        mine = [p for name, p in named.items() if name.startswith(HEAD) == head]
+        for decay, members in (
+            (weight_decay, [p for p in mine if p.ndim >= 2]),
+            (0.0, [p for p in mine if p.ndim < 2]),
+        ):
+            if members:
+                groups.append({"params": members, "weight_decay": decay, "head": head})
+    return groups

@@ -6,7 +6,6 @@ two numbers per token as a critic. Rows are packed without padding.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,15 +16,16 @@ from safetensors.torch import load_file, save_file
 
 from pipeline.errors import ArtifactError, DivergenceError
 from pipeline.ids import file_sha256
-from pipeline.training import TrainingRow
+from pipeline.training.checkpoint import read_state, write_state
 from pipeline.training.lora import add_adapters, merged_weights
-from pipeline.training.network import Head, Network
-from pipeline.training.rows import micro_batches
+from pipeline.training.network import Head, Network, adamw_groups
+from pipeline.training.packing import micro_batches
+from pipeline.training.protocol import TrainingRow
 
 if TYPE_CHECKING:
-    from pipeline.training import Loss
+    from pipeline.training.protocol import Loss
 
-_WEIGHTS, _OPTIMIZER, _STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+_WEIGHTS, _OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
 
 
 class TorchTrainer:
@@ -48,7 +48,6 @@ class TorchTrainer:
         weight_decay: float = 0.0,
         grad_clip: float = 1.0,
         micro_batch_tokens: int = 16384,
-        betas: tuple[float, float] = (0.9, 0.999),
         lora_rank: int = 0,
         lora_alpha: int = 32,
         **network: Any,
@@ -62,7 +61,6 @@ class TorchTrainer:
             weight_decay: AdamW's, decoupled.
             grad_clip: bound on the gradient's norm.
             micro_batch_tokens: tokens per forward pass.
-            betas: AdamW's.
             lora_rank: width of adapters that are trained in place of the weights; 0 trains the weights.
             lora_alpha: their product is scaled by alpha / rank.
             network: further options of `Network`.
@@ -79,11 +77,7 @@ class TorchTrainer:
         self._trainable: tuple[str, ...] | None = None
         self._home: torch.device | None = None  # where the model goes back to after `offload`
         self._named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        groups = [
-            {"params": [p for p in self._named.values() if p.ndim >= 2], "weight_decay": weight_decay},
-            {"params": [p for p in self._named.values() if p.ndim < 2], "weight_decay": 0.0},
-        ]
-        self._optimizer = torch.optim.AdamW([g for g in groups if g["params"]], betas=betas, fused=True)
+        self._optimizer = torch.optim.AdamW(adamw_groups(self._named, weight_decay), fused=True)
 
     def set_trainable(self, prefixes: Sequence[str] | None) -> None:
         """Trains only weights whose names start with one of the prefixes (None: all); keeps their moments.
@@ -153,9 +147,8 @@ class TorchTrainer:
         results: list[dict[str, np.ndarray]] = [{} for _ in rows]
         with torch.inference_mode():
             for batch in micro_batches(rows, self._micro_batch_tokens):
-                for name, tensor in self._network(batch.to(self._device)).items():
-                    for i, numbers in batch.unpacked(tensor.cpu().numpy()):
-                        results[i][name] = numbers.copy()
+                for i, outputs in batch.unpacked(self._network(batch.to(self._device))):
+                    results[i] = outputs
         return results
 
     def weights(self) -> Mapping[str, torch.Tensor]:
@@ -177,12 +170,8 @@ class TorchTrainer:
             for kind, tensor in self._optimizer.state.get(p, {}).items()
         }
         save_file(moments, folder / _OPTIMIZER)
-        state = {
-            "num_updates": self.num_updates,
-            "trainable": self._trainable,
-            "sha256": {name: file_sha256(folder / name) for name in (_WEIGHTS, _OPTIMIZER)},
-        }
-        (folder / _STATE).write_text(json.dumps(state, indent=1, sort_keys=True) + "\n")
+        state = {"num_updates": self.num_updates, "trainable": self._trainable}
+        write_state(folder, state, {name: file_sha256(folder / name) for name in (_WEIGHTS, _OPTIMIZER)})
 
     def load_checkpoint(self, folder: Path) -> None:
         """Restores what `save_checkpoint` wrote: training goes on bit for bit as if it had never stopped.
@@ -190,15 +179,7 @@ class TorchTrainer:
         Raises:
             ArtifactError: a file is missing, its digest differs, or it belongs to another model.
         """
-        try:
-            state = json.loads((folder / _STATE).read_text())
-            for name, expected in state["sha256"].items():
-                if (got := file_sha256(folder / name)) != expected:
-                    raise ArtifactError(
-                        f"{folder / name}: SHA-256 is {got[:12]}, state.json says {expected[:12]}"
-                    )
-        except (OSError, ValueError, KeyError) as error:
-            raise ArtifactError(f"{folder} is not a whole checkpoint: {error!r}") from error
+        state = read_state(folder)
         weights, moments = load_file(folder / _WEIGHTS), load_file(folder / _OPTIMIZER)
         shapes = {name: tuple(p.shape) for name, p in self._named.items()}
         if shapes != {name: tuple(w.shape) for name, w in weights.items()}:

@@ -100,7 +100,8 @@ def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:
         "compute_dtype": "float32" if frozen_critic else settings.dtype,
     }
     if settings.backend == "deepspeed":
-        from pipeline.training.deepspeed import DeepSpeedOptions, DeepSpeedTrainer
+        from pipeline.training.deepspeed import DeepSpeedTrainer
+        from pipeline.training.rank_group import DeepSpeedOptions
 
         return DeepSpeedTrainer(
             model,

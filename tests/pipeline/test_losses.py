@@ -8,7 +8,7 @@ import torch
 
 from pipeline.credit import LossOptions
 from pipeline.training.losses import clipped_policy_terms, critic_loss, k3, policy_loss, sft_loss
-from pipeline.training.rows import Batch
+from pipeline.training.packing import Batch
 
 DEFAULTS = LossOptions()
 

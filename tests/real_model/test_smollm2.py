@@ -21,10 +21,11 @@ from pipeline.engines.transformers import TransformersEngine
 from pipeline.engines.vllm import VllmEngine, VllmOptions
 from pipeline.models.policy import Policy, load_policy, save_for_serving, weights_digest
 from pipeline.training import Trainer, TrainingRow
-from pipeline.training.deepspeed import DeepSpeedOptions, DeepSpeedTrainer
+from pipeline.training.deepspeed import DeepSpeedTrainer
 from pipeline.training.deepspeed_config import read_deepspeed_config
 from pipeline.training.losses import policy_loss
 from pipeline.training.policy_update import engine_trainer_gap
+from pipeline.training.rank_group import DeepSpeedOptions
 from pipeline.training.torch import TorchTrainer
 from stages.wiring.refusals import MAX_LOGPROB_GAP
 from tests.serving import assert_serves, served, vllm_serve

@@ -1,66 +1,40 @@
+"""Training with plain torch: what an update computes, checkpoints, adapters."""
+
 from __future__ import annotations
 
 import copy
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification
+from transformers import Qwen3ForCausalLM
 
-from pipeline.credit import LossOptions
 from pipeline.errors import ArtifactError, DivergenceError, ExitCode
 from pipeline.training import TrainingRow
-from pipeline.training.losses import critic_loss, policy_loss, sft_loss
+from pipeline.training.losses import critic_loss, sft_loss
 from pipeline.training.torch import TorchTrainer
-
-VOCAB = 50
-
-
-def config(**changes: int) -> Qwen3Config:
-    return Qwen3Config(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
-        intermediate_size=24, vocab_size=VOCAB, max_position_embeddings=64, initializer_range=0.2,
-        tie_word_embeddings=True, attn_implementation="sdpa", pad_token_id=0, **changes,
-    )  # fmt: skip
+from tests.pipeline.training.helpers import (
+    LOSS,
+    copied,
+    critic,
+    critic_training_rows,
+    policy,
+    policy_training_rows,
+)
 
 
-def policy_trainer(seed: int = 0, **settings: object) -> TorchTrainer:
-    torch.manual_seed(seed)
-    options: dict = {"learning_rate": lambda n: 1e-2 / (n + 1), "weight_decay": 0.1} | settings
-    return TorchTrainer(Qwen3ForCausalLM(config()), head="policy", **options)
+def policy_trainer(seed: int = 0, **settings: Any) -> TorchTrainer:
+    options = {"learning_rate": lambda n: 1e-2 / (n + 1), "weight_decay": 0.1} | settings
+    return TorchTrainer(policy(seed), head="policy", **options)
 
 
-def plain(trainer: TorchTrainer) -> Qwen3ForCausalLM:
-    """Returns the trainer's model with transformers' own attention."""
-    model = copy.deepcopy(trainer.model)
-    model.set_attn_implementation("sdpa")
-    return model
-
-
-def critic_trainer(**settings: object) -> TorchTrainer:
-    torch.manual_seed(1)
-    options: dict = {"learning_rate": lambda n: 1e-2} | settings
-    return TorchTrainer(Qwen3ForSequenceClassification(config(num_labels=2)), head="critic", **options)
-
-
-def policy_training_rows(num: int = 6, seed: int = 0) -> list[TrainingRow]:
-    rng = np.random.default_rng(seed)
-    rows = []
-    for i in range(num):
-        n = int(rng.integers(4, 20))
-        weight = (rng.random(n) < 0.5).astype(np.float32)
-        weight[:2] = [0, i == 0]  # row 0 trains its second token, predicted from the first alone
-        numbers = {name: rng.normal(-2, 1, n).astype(np.float32) for name in ("old_logprobs", "ref_logprobs")}
-        numbers |= {"engine_logprobs": numbers["old_logprobs"] + 0.1, "weight": weight / 20}
-        numbers["advantages"] = rng.normal(size=n).astype(np.float32)
-        rows.append(TrainingRow(rng.integers(0, VOCAB, n).astype(np.int32), numbers))
-    return rows
-
-
-LOSS = policy_loss(LossOptions(kl=0.01))
+def critic_trainer(**settings: Any) -> TorchTrainer:
+    options = {"learning_rate": lambda n: 1e-2} | settings
+    return TorchTrainer(critic(), head="critic", **options)
 
 
 def gradients(trainer: TorchTrainer, rows: list[TrainingRow]) -> tuple[float, dict[str, torch.Tensor]]:
@@ -92,42 +66,25 @@ def test_loss_and_gradient_ignore_micro_batches_and_order() -> None:
             torch.testing.assert_close(split[name], gradient, rtol=1e-4, atol=1e-6)
 
 
-def test_logprobs_equal_the_models_own_log_softmax() -> None:
-    trainer = policy_trainer(entropy=True)
-    rows = [TrainingRow(row.token_ids) for row in policy_training_rows(3)]
-    for row, outputs in zip(rows, trainer.forward(rows), strict=True):
-        ids = torch.from_numpy(row.token_ids.astype(np.int64))[None]
-        with torch.no_grad():
-            log_p = plain(trainer)(ids).logits.log_softmax(-1)[0, :-1]
-        expected = log_p.gather(1, ids[0, 1:, None]).squeeze(1)
-        assert outputs["logprobs"].shape == row.token_ids.shape
-        assert outputs["logprobs"][0] == outputs["entropy"][0] == 0
-        np.testing.assert_allclose(outputs["logprobs"][1:], expected, atol=1e-5)
-        np.testing.assert_allclose(outputs["entropy"][1:], -(log_p.exp() * log_p).sum(-1), atol=1e-5)
-
-
-def test_logprobs_are_computed_only_where_they_are_wanted() -> None:
-    rows = policy_training_rows(4)
+def test_logprobs_equal_the_models_own_and_are_computed_only_where_they_are_wanted() -> None:
+    rows = policy_training_rows(num=4)
+    plain = copy.deepcopy(policy()).eval()  # with transformers' own attention
     everywhere = policy_trainer().forward([TrainingRow(row.token_ids) for row in rows])
     for row, some, all_ in zip(rows, policy_trainer().forward(rows), everywhere, strict=True):
+        ids = torch.from_numpy(row.token_ids.astype(np.int64))[None]
+        with torch.no_grad():
+            log_p = plain(ids).logits.log_softmax(-1)[0, :-1]
+        assert all_["logprobs"][0] == 0
+        expected = log_p.gather(1, ids[0, 1:, None]).squeeze(1)
+        np.testing.assert_allclose(all_["logprobs"][1:], expected, atol=1e-5)
         trained = row.columns["weight"] != 0
         np.testing.assert_allclose(some["logprobs"][trained], all_["logprobs"][trained], atol=1e-6)
         assert not some["logprobs"][~trained].any()
 
 
-def test_temperature_divides_the_logits() -> None:
-    [row] = [TrainingRow(row.token_ids) for row in policy_training_rows(1)]
-    trainer = policy_trainer(temperature=2.0)
-    ids = torch.from_numpy(row.token_ids.astype(np.int64))[None]
-    with torch.no_grad():
-        log_p = (plain(trainer)(ids).logits / 2.0).log_softmax(-1)[0, :-1]
-    expected = log_p.gather(1, ids[0, 1:, None]).squeeze(1)
-    np.testing.assert_allclose(trainer.forward([row])[0]["logprobs"][1:], expected, atol=1e-5)
-
-
 def test_no_value_depends_on_a_later_token_or_on_another_row() -> None:
     trainer = critic_trainer()
-    row, longer = policy_training_rows(2)
+    row, longer = policy_training_rows(num=2)
     alone = trainer.forward([row])[0]["scores"]
     assert alone.shape == (len(row.token_ids), 2)
     together = trainer.forward([longer, row])[1]["scores"]
@@ -163,11 +120,9 @@ def test_resumed_training_is_the_same_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_head_only_phase_moves_nothing_else_and_is_remembered(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    columns = {"weight": np.full(8, 0.1), "targets": rng.random(8)}
-    rows = [TrainingRow(np.arange(8, dtype=np.int32), {k: v.astype(np.float32) for k, v in columns.items()})]
+    rows = critic_training_rows()
     trainer, loss = critic_trainer(), critic_loss()
-    before = {name: tensor.clone() for name, tensor in trainer.weights().items()}
+    before = copied(trainer.weights())
     trainer.set_trainable(["score"])
     trainer.update(rows, loss)
     moved = {name for name, tensor in trainer.weights().items() if not torch.equal(tensor, before[name])}
@@ -188,7 +143,7 @@ def test_a_damaged_checkpoint_is_refused_and_changes_nothing(tmp_path: Path) -> 
     trainer = policy_trainer()
     trainer.update(policy_training_rows(), LOSS)
     other = policy_trainer(seed=3)
-    before = {name: tensor.clone() for name, tensor in other.weights().items()}
+    before = copied(other.weights())
     for name in ("weights.safetensors", "optimizer.safetensors"):
         trainer.save_checkpoint(tmp_path)
         damaged = bytearray((tmp_path / name).read_bytes())
@@ -209,7 +164,7 @@ def test_a_loss_that_is_not_finite_changes_no_weight() -> None:
     trainer = policy_trainer()
     rows = policy_training_rows()
     rows[0].columns["advantages"][1] = np.nan
-    before = {name: tensor.clone() for name, tensor in trainer.weights().items()}
+    before = copied(trainer.weights())
     with pytest.raises(DivergenceError, match=r"update 0.*lower learning_rate") as raised:
         trainer.update(rows, LOSS)
     assert raised.value.code == ExitCode.QUALITY
@@ -220,7 +175,7 @@ def test_a_loss_that_is_not_finite_changes_no_weight() -> None:
 def test_weight_decay_spares_vectors_and_the_schedule_is_followed() -> None:
     trainer = policy_trainer(learning_rate=lambda n: 0.1 * (n + 1), weight_decay=0.5)
     rows = [TrainingRow(np.arange(4, dtype=np.int32), {"weight": np.zeros(4, np.float32)})]
-    before = {name: tensor.clone() for name, tensor in trainer.weights().items()}
+    before = copied(trainer.weights())
     rates = [trainer.update(rows, sft_loss)["learning_rate"] for _ in range(2)]
     assert rates == [0.1, 0.2]
     after = trainer.weights()
@@ -239,7 +194,7 @@ def test_exported_model_loads_with_automodel(tmp_path: Path) -> None:
 
 def test_a_trainer_without_a_learning_rate_only_scores() -> None:
     trainer = policy_trainer(learning_rate=None)
-    assert len(trainer.forward(policy_training_rows(2))) == 2
+    assert len(trainer.forward(policy_training_rows(num=2))) == 2
     assert trainer.forward([]) == []
     with pytest.raises(ValueError, match="learning rate"):
         trainer.update(policy_training_rows(), LOSS)
@@ -247,11 +202,10 @@ def test_a_trainer_without_a_learning_rate_only_scores() -> None:
 
 def test_offloading_between_updates_changes_nothing(tmp_path: Path) -> None:
     undisturbed, offloaded = policy_trainer(), policy_trainer()
-    loss = policy_loss(LossOptions(kl=0.01))
     for update in range(2):
         offloaded.offload()
         rows = policy_training_rows(seed=update)
-        assert offloaded.update(rows, loss) == undisturbed.update(rows, loss)
+        assert offloaded.update(rows, LOSS) == undisturbed.update(rows, LOSS)
     offloaded.offload()
     for mine, theirs in zip(offloaded.forward(rows), undisturbed.forward(rows), strict=True):
         np.testing.assert_array_equal(mine["logprobs"], theirs["logprobs"])
@@ -268,7 +222,7 @@ def adapted_policy() -> TorchTrainer:
 def test_adapters_change_nothing_at_first_and_then_are_all_that_is_trained(tmp_path: Path) -> None:
     trainer, rows = adapted_policy(), policy_training_rows()
     whole = policy_trainer()
-    before = {name: tensor.clone() for name, tensor in whole.weights().items()}
+    before = copied(whole.weights())
     assert set(trainer.weights()) == set(before)
     assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.weights().items())
     base = {name: p.clone() for name, p in trainer.model.named_parameters() if not p.requires_grad}
@@ -286,14 +240,11 @@ def test_adapters_change_nothing_at_first_and_then_are_all_that_is_trained(tmp_p
 
 
 def test_a_checkpoint_of_adapters_holds_them_alone_and_resumes_bit_for_bit(tmp_path: Path) -> None:
-    rows = policy_training_rows()
-    undisturbed, stopped = adapted_policy(), adapted_policy()
-    for trainer in (undisturbed, stopped):
-        trainer.update(rows, LOSS)
-    stopped.save_checkpoint(tmp_path / "c")
-    assert all(".lora_" in name for name in load_file(tmp_path / "c" / "weights.safetensors"))
-    resumed = adapted_policy()
-    resumed.load_checkpoint(tmp_path / "c")
+    undisturbed, resumed, rows = adapted_policy(), adapted_policy(), policy_training_rows()
+    undisturbed.update(rows, LOSS)
+    undisturbed.save_checkpoint(tmp_path)
+    assert all(".lora_" in name for name in load_file(tmp_path / "weights.safetensors"))
+    resumed.load_checkpoint(tmp_path)
     for trainer in (undisturbed, resumed):
         trainer.update(rows, LOSS)
     theirs = resumed.weights()
@@ -301,10 +252,8 @@ def test_a_checkpoint_of_adapters_holds_them_alone_and_resumes_bit_for_bit(tmp_p
 
 
 def test_a_critic_with_adapters_trains_its_whole_head() -> None:
-    columns = {"weight": np.full(8, 0.1, np.float32), "targets": np.linspace(0, 1, 8, dtype=np.float32)}
-    rows = [TrainingRow(np.arange(8, dtype=np.int32), columns)]
-    trainer = critic_trainer(lora_rank=2)
-    before = {name: tensor.clone() for name, tensor in trainer.weights().items()}
+    rows, trainer = critic_training_rows(), critic_trainer(lora_rank=2)
+    before = copied(trainer.weights())
     trainer.set_trainable(["score"])
     trainer.update(rows, critic_loss())
     trainer.set_trainable(None)

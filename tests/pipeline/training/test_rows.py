@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.training import TrainingRow
-from pipeline.training.rows import bins_of, micro_batches, on_tokens, policy_rows, sft_rows
+from pipeline.training.packing import bins_of, micro_batches
+from pipeline.training.rows import on_tokens, policy_rows, sft_rows
 from pipeline.types import Rollout, Step
 
 
@@ -66,8 +67,8 @@ def test_steps_that_do_not_tile_the_trainable_tokens_are_refused() -> None:
         on_tokens(rollout((1, 1), [(0, 1), (1, 2)]), np.ones(3))
 
 
-def test_sft_weights_sum_to_one_and_follow_row_weights() -> None:
-    rows = sft_rows([[1, 2, 3], [4, 5]], [[0, 1, 1], [0, 1]], row_weights=[1.0, 2.0])
+def test_sft_weights_sum_to_one_and_follow_the_masks() -> None:
+    rows = sft_rows([[1, 2, 3], [4, 5]], [[0, 0.5, 0.5], [0, 1]])
     np.testing.assert_allclose(rows[0].columns["weight"], [0, 0.25, 0.25])
     np.testing.assert_allclose(rows[1].columns["weight"], [0, 0.5])
     with pytest.raises(ValueError, match="nothing would be learnt"):
@@ -87,11 +88,10 @@ def test_micro_batches_hold_each_row_once_within_the_budget_and_nothing_else() -
     for batch in micro_batches(rows, max_tokens=10):
         assert len(batch.token_ids) == sum(batch.lengths)
         assert len(batch.token_ids) <= 10 or len(batch.row_indices) == 1
-        for i, part in batch.unpacked(batch.token_ids.numpy()):
+        for i, parts in batch.unpacked({"ids": batch.token_ids, **batch.columns}):
             seen.append(i)
-            np.testing.assert_array_equal(part, rows[i].token_ids)
-        for i, part in batch.unpacked(batch.columns["weight"].numpy()):
-            np.testing.assert_array_equal(part, rows[i].columns["weight"])
+            np.testing.assert_array_equal(parts["ids"], rows[i].token_ids)
+            np.testing.assert_array_equal(parts["weight"], rows[i].columns["weight"])
     assert sorted(seen) == list(range(7))
 
 

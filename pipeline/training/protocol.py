@@ -1,0 +1,86 @@
+"""One training loop that is blind to the algorithm: rows of tokens with numbers on them, and a loss.
+
+Every loss is a plain sum over tokens (or states). Whoever builds the rows divides the `weight` column by
+the whole update's total first, so the result cannot depend on micro-batches, packing or ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+    from pipeline.training.packing import Batch
+
+    Loss = Callable[[Mapping[str, torch.Tensor], Batch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRow:
+    """One rollout as the trainer sees it.
+
+    Attributes:
+        token_ids: [T] int32, prompt and response.
+        columns: name -> [T] float32; entry t belongs to token t. For a policy loss that is the prediction
+            of token t from tokens < t (so entry 0 is unused); for a critic it is the read-out at token t.
+            `weight` is always there: 0 where nothing is trained.
+    """
+
+    token_ids: np.ndarray
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+class Trainer(Protocol):
+    """A model, its optimizer and schedule.
+
+    What a forward pass yields depends on the model's head: a policy yields `logprobs` [N] of each
+    token given those of its row before it (0 at the first); a critic yields `scores` [N, 2], value
+    logit and error logit read at each token.
+    """
+
+    num_updates: int
+
+    def update(self, rows: Sequence[TrainingRow], loss: Loss) -> dict[str, float]:
+        """Takes one optimizer step on the sum of `loss` over rows; returns its metrics.
+
+        The metrics are the loss's own (summed over micro-batches) and `loss`, `grad_norm`,
+        `learning_rate`. A non-finite loss or gradient raises DivergenceError before the weights change.
+        """
+        ...
+
+    def forward(self, rows: Sequence[TrainingRow]) -> list[dict[str, np.ndarray]]:
+        """Returns each row's outputs without gradient, unpadded, in the order given."""
+        ...
+
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """Returns the model's weights by Hugging Face name, as an engine loads them."""
+        ...
+
+    def save_checkpoint(self, folder: Path) -> None:
+        """Writes weights, optimizer and update count: safetensors and JSON, never pickle."""
+        ...
+
+    def load_checkpoint(self, folder: Path) -> None:
+        """Restores what `save_checkpoint` wrote; raises ArtifactError when digests differ."""
+        ...
+
+    def export(self, folder: Path) -> None:
+        """Writes the model in Hugging Face format (config, safetensors)."""
+        ...
+
+    def offload(self) -> None:
+        """Moves what it holds on GPUs to host memory while others need them; idempotent, a no-op on a CPU.
+
+        Whatever needs it there next moves it back by itself; nothing that it computes changes.
+        """
+        ...
+
+    def close(self) -> None:
+        """Frees what it holds; idempotent."""
+        ...

@@ -1,0 +1,234 @@
+"""DeepSpeed's ranks as one group of processes, and the pipe to each: both of its ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from pipeline.processes.worker import Worker, connect_to_parent
+
+if TYPE_CHECKING:
+    import torch
+
+    from pipeline.processes.shared_weights import Layout
+
+ALLOCATORS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""Variables that set torch's allocator; the first wins."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeepSpeedOptions:
+    """How DeepSpeed runs; nothing here changes what is computed but for rounding.
+
+    Attributes:
+        num_ranks: processes, one GPU each.
+        config: DeepSpeed's own configuration, without what the trainer decides (optimizer, clipping, batch
+            sizes, accumulation).
+        threads: CPU threads of each rank; 0 is an even share of the cores.
+        timeout: seconds an update, and each exchange between ranks in it, may take until they count as hung.
+    """
+
+    num_ranks: int = 1
+    config: Mapping[str, Any] = field(default_factory=lambda: {"zero_optimization": {"stage": 2}})
+    threads: int = 0
+    timeout: float = 3600.0
+
+    @property
+    def weight_dtype(self) -> torch.dtype:
+        """Of the weights that a forward pass reads; master copy and moments are fp32."""
+        import torch
+
+        return torch.bfloat16 if self.config.get("bf16", {}).get("enabled") else torch.float32
+
+
+@dataclass(frozen=True, slots=True)
+class RankSetup:
+    """What a rank needs to build its part of the trainer.
+
+    Attributes:
+        model_class: class of the model in transformers.
+        model_config: its configuration as a dictionary.
+        weights: where the ranks read them; in bf16 if that is what they compute in.
+        head: of `Network`.
+        network: further options of `Network`.
+        weight_decay: AdamW's.
+        grad_clip: bound on the gradient's norm.
+        trains: whether there is an optimizer at all.
+        options: how DeepSpeed runs.
+    """
+
+    model_class: str
+    model_config: dict[str, Any]
+    weights: Layout
+    head: str
+    network: dict[str, Any]
+    weight_decay: float
+    grad_clip: float
+    trains: bool
+    options: DeepSpeedOptions
+
+
+class RankGroup:
+    """Ranks in processes of their own.
+
+    Attributes:
+        workers: the processes, in order of rank.
+    """
+
+    def __init__(self, setup: RankSetup) -> None:
+        """Starts the ranks; returns when all are ready.
+
+        Raises:
+            WorkerDiedError: one of them was killed, failed, or was silent for too long.
+        """
+        self._timeout = setup.options.timeout
+        # Ranks meet in a file of their own, where torch would want a port that others may take.
+        self._meeting = os.memfd_create("vdapo-ranks")
+        self.workers: list[Worker] = []
+        with building_extensions() if setup.trains else nullcontext():
+            try:
+                for rank in range(setup.options.num_ranks):
+                    env = rank_environment(rank, setup.options)
+                    worker = Worker("pipeline.training.deepspeed_rank", f"DeepSpeed rank {rank}", env=env)
+                    self.workers.append(worker)
+                for worker in self.workers:
+                    worker.send((setup, f"/proc/{os.getpid()}/fd/{self._meeting}"))
+                self._answers()
+            except BaseException:
+                self.close()  # before another group starts: one of them may be compiling
+                raise
+
+    def tell(self, method: str, *arguments: Any) -> list[Any]:
+        """Calls a method of every rank with the same arguments; returns their answers, in order."""
+        return self.tell_each(method, [arguments] * len(self.workers))
+
+    def tell_each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Calls a method of every rank with arguments of its own; returns their answers, in order."""
+        for worker, mine in zip(self.workers, arguments, strict=True):
+            worker.send((method, mine))
+        return self._answers()
+
+    def close(self) -> None:
+        """Ends the ranks; idempotent."""
+        for worker in self.workers:
+            worker.close()
+        if self._meeting >= 0:
+            os.close(self._meeting)
+            self._meeting = -1
+
+    def _answers(self) -> list[Any]:
+        """Returns every rank's answer, in order.
+
+        Raises:
+            WorkerDiedError: of the rank that failed first, which makes the others fail; or one was silent.
+        """
+        answers: dict[int, Any] = {}
+        waiting = {rank.connection: place for place, rank in enumerate(self.workers)}
+        deadline = time.monotonic() + self._timeout
+        while waiting:
+            ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                silent = self.workers[min(waiting.values())]
+                raise silent.death(f"did not answer within {self._timeout:.0f} s")
+            failures = []  # when, which rank
+            for connection in cast("list[Connection]", ready):
+                place = waiting.pop(connection)
+                try:
+                    kind, answers[place] = connection.recv()
+                except (EOFError, OSError):  # killed, perhaps in mid-sentence: not by what others did
+                    kind, answers[place] = "failed", 0.0
+                if kind == "failed":
+                    failures.append((answers[place], place))
+            if failures:
+                raise self.workers[min(failures)[1]].death()
+        return [answers[place] for place in range(len(self.workers))]
+
+
+def serve(make_rank: Callable[..., Any]) -> None:
+    """Makes a rank as the group describes it, then answers the group's calls until it hangs up."""
+    connection = connect_to_parent()
+    try:
+        rank = make_rank(*connection.recv())
+        connection.send(("ready", None))
+        while True:
+            method, arguments = connection.recv()
+            connection.send(("done", getattr(rank, method)(*arguments)))
+    except EOFError:
+        sys.exit(0)
+    except Exception:
+        failed = time.monotonic()
+        traceback.print_exc()
+        sys.stderr.flush()
+        with suppress(OSError):  # the group may have hung up
+            connection.send(("failed", failed))  # before the other ranks notice that this one is gone
+        os._exit(1)  # an orderly end might wait for them
+
+
+def rank_environment(rank: int, options: DeepSpeedOptions) -> dict[str, str]:
+    """Returns what a rank's environment has over this process's.
+
+    The allocator's segments grow, unless the user has set it: packed batches differ in size, and segments of
+    fixed size would leave more and more holes. DeepSpeed itself binds NCCL to the rank's device.
+    """
+    import torch
+
+    env = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(options.num_ranks),
+        "OMP_NUM_THREADS": str(threads_of_a_rank(options)),
+    }
+    if not any(os.environ.get(name) for name in ALLOCATORS):
+        env[ALLOCATORS[0]] = "expandable_segments:True"
+    if not torch.cuda.is_available():
+        env["DS_ACCELERATOR"] = "cpu"
+    if folder := extensions_folder():
+        env["TORCH_EXTENSIONS_DIR"] = str(folder)
+    return env
+
+
+def threads_of_a_rank(options: DeepSpeedOptions) -> int:
+    """Returns CPU threads: as many as asked for, or an even share of the cores this process may use."""
+    return options.threads or max(1, len(os.sched_getaffinity(0)) // options.num_ranks)
+
+
+def extensions_folder() -> Path | None:
+    """Returns where ranks build what DeepSpeed compiles: one place an environment; None is torch's choice.
+
+    `TORCH_EXTENSIONS_DIR` says otherwise. It is torch's choice where the environment cannot be written.
+    """
+    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path(sys.prefix) / "torch_extensions")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+@contextmanager
+def building_extensions() -> Iterator[None]:
+    """Lets one group of ranks at a time start, the only time that they compile.
+
+    torch guards a build by a file, which a rank killed meanwhile leaves behind: every later start would wait
+    for it, silently and for ever. The kernel frees our lock with its owner, so whoever holds it knows that
+    such a file is stale.
+    """
+    folder = extensions_folder()
+    if folder is None:
+        yield
+        return
+    with (folder / "vdapo.lock").open("w") as lock:  # not inherited by the ranks
+        with suppress(OSError):  # no kernel locks on this file system
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for stale in folder.glob("*/lock"):
+                stale.unlink(missing_ok=True)
+        yield

@@ -1,0 +1,81 @@
+"""A rank never holds more gathered tensors than it must, at a hand-off and in a checkpoint."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipeline.ids import file_sha256
+from pipeline.processes.shared_weights import SharedWeights, read_shared
+from pipeline.training import deepspeed_rank, rank_checkpoint
+from pipeline.training.deepspeed_rank import Rank
+from pipeline.training.rank_checkpoint import MOMENTS
+
+NUMBERS = {"embedding": (8, 4), "large": (16, 8), "b": (4, 4), "c": (4, 4), "norm": (4,)}
+
+
+class Gathering:
+    """Stands in for DeepSpeed's gathering, and counts the bytes of what is alive of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.alive: list[weakref.ref[torch.Tensor]] = []
+        self.most = 0
+        for module in (deepspeed_rank, rank_checkpoint):
+            monkeypatch.setattr(module, "whole_tensor", self.whole)
+
+    def whole(self, parameter: torch.Tensor, kind: str = "weight") -> torch.Tensor:
+        gathered = parameter.detach() + ("weight", *MOMENTS).index(kind)
+        self.alive.append(weakref.ref(gathered))
+        self.most = max(self.most, sum(t.nbytes for ref in self.alive if (t := ref()) is not None))
+        return gathered
+
+
+def rank_of(number: int, world: int = 2) -> Rank:
+    """Returns a rank that has parameters and nothing else."""
+    rank = object.__new__(Rank)
+    rank._rank, rank._world, rank._shared = number, world, SharedWeights()
+    rank._parameters = {
+        f"model.{name}": torch.nn.Parameter(torch.arange(float(math.prod(shape))).reshape(shape))
+        for name, shape in NUMBERS.items()
+    }
+    return rank
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_hand_off_holds_one_gathered_tensor_at_a_time(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    gathering = Gathering(monkeypatch)
+    layout = (rank := rank_of(number)).gather_weights()
+    assert len(gathering.alive) == len(NUMBERS)
+    assert gathering.most == 4 * 16 * 8  # the largest
+    assert (layout is not None) == (number == 0)
+    if layout is not None:
+        handed_over = dict(read_shared(layout))
+        assert all(torch.equal(handed_over[name], parameter) for name, parameter in rank._named())
+
+
+def test_a_checkpoint_is_written_in_parts_and_never_held_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = 4 * 50  # of fp32 numbers: several small tensors, less than a large one
+    monkeypatch.setattr(rank_checkpoint, "PART_BYTES", part)
+    found: dict[str, torch.Tensor] = {}
+    for number in (0, 1):
+        gathering = Gathering(monkeypatch)
+        digests = rank_of(number).save(str(tmp_path))
+        assert gathering.most <= 2 * 4 * 16 * 8  # on a CPU: one as large as this kept, and the next gathered
+        assert len(digests) > 2
+        for name, digest in digests.items():
+            assert file_sha256(tmp_path / name) == digest
+            tensors = load_file(tmp_path / name)
+            assert len(tensors) == 1 or sum(t.nbytes for t in tensors.values()) <= part
+            assert not found.keys() & tensors.keys()
+            found |= tensors
+    for place, kind in enumerate(("weight", *MOMENTS)):
+        for name, shape in NUMBERS.items():
+            expected = torch.arange(float(math.prod(shape))).reshape(shape) + place
+            assert torch.equal(found[f"{kind}.{name}"], expected)
