@@ -72,13 +72,14 @@ class Environment:
     max_turns: Callable[[Iterable[int]], int]
     probe_edits: Callable[[Rollout, int, ChatStyle], list[Edit]]
 
-    def style(self, name: str = "compact", tokenizer: Any = None) -> ChatStyle:
+    def style(self, name: str = "compact", tokenizer: Any = None, *, thinking: bool = True) -> ChatStyle:
         """Returns a prompt style by name, its tools those of the environment.
 
         Args:
             name: compact or full.
             tokenizer: a transformers tokenizer whose added tokens no tool's output may hold, and with which
                 a style that promises it must preserve prefixes.
+            thinking: whether the prompts of the full style leave room for a thought.
 
         Raises:
             ConfigError: no such style, or one that does not go with the tokenizer.
@@ -90,7 +91,7 @@ class Environment:
             raise ConfigError(
                 f"style {name!r} is not built; known: {CompactStyle.name}, {FullStyle.name}. Name one of them"
             )
-        style = FullStyle(self.make_env().spec.tools, added)
+        style = FullStyle(self.make_env().spec.tools, added, thinking=thinking)
         if tokenizer is not None:
             check_prefixes(
                 lambda messages, cue: style.render(messages, add_generation_prompt=cue),

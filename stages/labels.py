@@ -107,6 +107,7 @@ STAGE = Stage(
         "engine",
         "sampling",
         "prompt.style",
+        "prompt.thinking",
         "prompt.verbosity",
         "tasks.environment",
     ),

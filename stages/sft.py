@@ -76,6 +76,7 @@ STAGE = Stage(
         "tasks.environment",
         "tasks.level_shares",
         "prompt.style",
+        "prompt.thinking",
         "prompt.verbosity",
     ),
     plan=plan,

@@ -13,7 +13,8 @@
 
 `full.jinja` is the one source of all texts. Where no `<think>` block is, it writes what Qwen3's own template
 does. Unlike that one it leaves earlier blocks where they were sampled, and ends a turn of tool responses
-only when something else follows: so each rendering is a prefix of the next.
+only when something else follows: so each rendering is a prefix of the next. Without thinking every
+assistant's message is opened by the empty block that Qwen3's template writes for `enable_thinking=False`.
 """
 
 from __future__ import annotations
@@ -53,6 +54,11 @@ class FullStyle:
         tools: OpenAI schemas, as an environment's spec has them.
         added: the tokenizer's added tokens, which no text from outside the policy may hold.
         max_calls: calls of a message; above it nothing runs. Environments play one.
+        thinking: whether the policy may think before it answers, as Qwen3 does unless its prompt closes an
+            empty `<think>` block.
+
+    Attributes:
+        opening: what the prompt itself writes of an assistant's message.
     """
 
     name = "full"
@@ -60,15 +66,23 @@ class FullStyle:
     special_tokens: tuple[str, ...] = (START_TOKEN, STOP_TOKEN)
 
     def __init__(
-        self, tools: Sequence[Mapping[str, Any]], added: Sequence[str] = (), max_calls: int = 1
+        self,
+        tools: Sequence[Mapping[str, Any]],
+        added: Sequence[str] = (),
+        max_calls: int = 1,
+        thinking: bool = True,
     ) -> None:
         source = Path(__file__).with_name("full.jinja").read_text(encoding="utf-8").rstrip("\n")
         marks = (*REPLACEMENTS, *added_replacements(added))
         self.tools = tuple(tools)
         self.max_calls = max_calls
-        self.template = f"{{%- set marks = {json.dumps(marks, ensure_ascii=False)} -%}}\n{source}"
+        self.opening = "" if thinking else f"{_THINK}\n\n{_END_THINK}\n\n"
+        given = f"set marks, opening = {json.dumps([marks, self.opening], ensure_ascii=False)}"
+        self.template = f"{{%- {given} -%}}\n{source}"
         # Not of the added tokens: they are the tokenizer's, which has a digest of its own.
-        self.digest = digest(self.name, GRAMMAR_VERSION, source, REPLACEMENTS, self.tools, max_calls)
+        self.digest = digest(
+            self.name, GRAMMAR_VERSION, source, REPLACEMENTS, self.tools, max_calls, self.opening
+        )
         self._schemas = schemas_of(self.tools)
         self._render = _compiled(self.template)
 

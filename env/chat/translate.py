@@ -20,6 +20,7 @@ def to_compact(prompt_text: str, full: FullStyle, compact: CompactStyle) -> str:
         if not is_ended:
             break  # the cue
         if role == "assistant":
+            content = content.removeprefix(full.opening)
             action = full.parse(content)
             told = compact.format_call(action.calls[0]) if action.calls else content
             messages.append({"role": role, "content": told})

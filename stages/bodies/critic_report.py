@@ -90,7 +90,7 @@ def audit_data(
 ) -> AuditData:
     """Returns the audited states as arrays: prediction, counts, the solver's V*; maybe none at all."""
     environment = ENVIRONMENTS[start.config.tasks.environment]
-    style = environment.style(start.config.prompt.style)
+    style = environment.style(start.config.prompt.style, thinking=start.config.prompt.thinking)
     by_id = {task.task_id: task for task in tasks}
     samples: dict[tuple[str, int], list[float]] = defaultdict(list)
     whole = []

@@ -52,12 +52,12 @@ def adopt(start: Start, base: Path) -> None:
 def untrained(start: Start, demonstrations: Sequence[Demonstration], folder: Path) -> tuple[Any, Any]:
     """Returns model and tokenizer to train: the base's, or tiny ones; the folder gets the tokenizer."""
     settings: Sft = start.config.sft
-    environment, name = ENVIRONMENTS[start.config.tasks.environment], start.config.prompt.style
+    environment, prompt = ENVIRONMENTS[start.config.tasks.environment], start.config.prompt
     if settings.base is not None:
         policy = load_policy(Path(settings.base))
         policy.tokenizer.save_pretrained(folder)
         return policy.model, policy.tokenizer
-    style = environment.style(name)
+    style = environment.style(prompt.style, thinking=prompt.thinking)
     texts = ["".join(text for text, _ in demonstration.pieces) for demonstration in demonstrations]
     tokenizer = train_tokenizer(
         texts, settings.model.vocab_size, folder, style.template, style.special_tokens
@@ -113,7 +113,8 @@ def make(start: Start[Config], train: list[Task]) -> None:
     trainer.export(folder)
     trainer.close()
     lengths = [len(ids) for ids, _ in encoded]
-    style = ENVIRONMENTS[start.config.tasks.environment].style(start.config.prompt.style)
+    prompt = start.config.prompt
+    style = ENVIRONMENTS[start.config.tasks.environment].style(prompt.style, thinking=prompt.thinking)
     start.finish(
         done=trainer.num_updates,
         report={

@@ -28,6 +28,12 @@ def check_sections(config: Config) -> None:
             f"critic.fit_continuations with labels.target = {config.labels.target}: a named target is "
             "fitted on what it names alone. Use labels.target = soft, or critic.fit_continuations = false"
         )
+    if config.sft.thoughts and config.prompt.style == "full" and not config.prompt.thinking:
+        raise ValueError(
+            "sft.thoughts = true with prompt.style = full and prompt.thinking = false: demonstrators would "
+            "think after a prompt that has closed its <think> block. Set prompt.thinking = true, or "
+            "sft.thoughts = false"
+        )
     if config.sft.base is None and config.sft.num_updates == 0:
         raise ValueError("sft.num_updates = 0 takes a model as it is: name one in sft.base")
     if config.engine.kind != "vllm" and config.engine.replicas * config.engine.tensor_parallel > 1:

@@ -19,6 +19,11 @@ class Prompt(Section):
     style: Literal["compact", "full"] = setting(
         "compact", description="compact lines for tiny models, full for chat models (Qwen3's tool calls)"
     )
+    thinking: bool = setting(
+        False,
+        description="full: Qwen3 may think before each answer, within max_response_tokens; else each answer "
+        "opens with an empty <think> block, as enable_thinking=False writes it",
+    )
     verbosity: Literal["binary", "observed", "corrective"] = setting(
         "observed", description="what feedback on a failed attempt tells", advanced=True
     )

@@ -14,6 +14,7 @@ from pipeline.training.deepspeed_config import deepspeed_config
 
 if TYPE_CHECKING:
     from critics.frozen.contract import FrozenCritic
+    from env.protocol import ChatStyle
     from pipeline.engines import Engine, GenerationRequest
     from pipeline.models.policy import Policy
     from pipeline.training import Trainer
@@ -32,7 +33,9 @@ def make_engine(config: Config, policy: Policy) -> Engine:
     """Returns the configured engine: `policy`'s weights, or the scripted agent under its own digest."""
     limit_threads(config)
     if config.engine.kind == "scripted":
-        return _scripted_engine(ENVIRONMENTS[config.tasks.environment], config.prompt.style, policy)
+        environment, prompt = ENVIRONMENTS[config.tasks.environment], config.prompt
+        style = environment.style(prompt.style, thinking=prompt.thinking)
+        return _scripted_engine(environment, style, policy)
     if config.engine.kind == "vllm":
         return _vllm_engine(config, policy)
     from pipeline.engines.transformers import TransformersEngine
@@ -60,11 +63,11 @@ def _vllm_engine(config: Config, policy: Policy) -> Engine:
     )
 
 
-def _scripted_engine(environment: Environment, style_name: str, policy: Policy) -> Engine:
+def _scripted_engine(environment: Environment, style: ChatStyle, policy: Policy) -> Engine:
     """Returns an engine that plays the environment's scripted agent, encoded by `policy`'s tokenizer."""
     from pipeline.engines.scripted import ScriptedEngine
 
-    tokenizer, style = policy.tokenizer, environment.style(style_name)
+    tokenizer = policy.tokenizer
 
     def reply(request: GenerationRequest) -> list[int]:
         prompt = tokenizer.decode(list(request.prompt_token_ids), skip_special_tokens=False)
@@ -126,7 +129,8 @@ def make_player(
 ) -> Player:
     """Returns a player of `policy`, on `engine` if one is given."""
     environment = ENVIRONMENTS[config.tasks.environment]
-    style = environment.style(config.prompt.style, policy.tokenizer)
+    prompt = config.prompt
+    style = environment.style(prompt.style, policy.tokenizer, thinking=prompt.thinking)
     engine = engine or make_engine(config, policy)
     return Player(
         engine=engine,

@@ -32,7 +32,10 @@ def write_beside(start: Start, folder: Path, tokenizer: Any, card: ModelCard) ->
 
 def serve_folder(start: Start, folder: Path, tokenizer: Any) -> None:
     """Writes tokenizer, chat template and generation config beside exported weights."""
-    style = ENVIRONMENTS[start.config.tasks.environment].style(start.config.prompt.style, tokenizer)
+    prompt = start.config.prompt
+    style = ENVIRONMENTS[start.config.tasks.environment].style(
+        prompt.style, tokenizer, thinking=prompt.thinking
+    )
     save_for_serving(tokenizer, folder, stop_token=style.stop_token, chat_template=style.template)
 
 

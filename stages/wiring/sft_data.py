@@ -46,7 +46,8 @@ def play_demonstrations(start: Start, train: list[Task], tokenizer: Any = None) 
     settings: Sft = start.config.sft
     environment = ENVIRONMENTS[start.config.tasks.environment]
     tasks = tasks_to_demonstrate(start, train)
-    style = environment.style(start.config.prompt.style, tokenizer)
+    prompt = start.config.prompt
+    style = environment.style(prompt.style, tokenizer, thinking=prompt.thinking)
     demonstrations = []
     with start.progress(settings.num_demonstrations, "demonstrations") as advance:
         for i in range(settings.num_demonstrations):
@@ -59,7 +60,7 @@ def play_demonstrations(start: Start, train: list[Task], tokenizer: Any = None) 
                     shares=settings.shares,
                     guided_share=settings.guided_share,
                     noise=settings.noise,
-                    verbosity=start.config.prompt.verbosity,
+                    verbosity=prompt.verbosity,
                     seed=seed_of(start.seed, "sft", i),
                     thoughts=settings.thoughts,
                 )

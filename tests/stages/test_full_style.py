@@ -14,7 +14,7 @@ from env.phone.episode.tools import TOOLS
 from pipeline.models.policy import load_tokenizer
 
 PHONE = ENVIRONMENTS["phone"]
-STYLE = FullStyle(TOOLS)
+STYLE = FullStyle(TOOLS, thinking=False)
 FULL = [
     "prompt.style=full",
     "sft.model.max_position=4096",
@@ -69,8 +69,9 @@ def test_another_style_than_the_policy_s_is_refused(
     full: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lab = full.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
-    assert lab.start("rollouts", *SCRIPTED, "prompt.style=compact") == 3
-    assert "prompt.style" in capsys.readouterr().err
+    for other in ("prompt.style=compact", "prompt.thinking=true"):
+        assert lab.start("rollouts", *SCRIPTED, other) == 3
+        assert other.partition("=")[0] in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -78,6 +79,7 @@ def test_a_chat_model_learns_the_full_style_and_plays_in_it(empty: Any, smollm2:
     """SmolLM2-135M-Instruct with its own tokenizer, in bf16: from demonstrations to graded rollouts."""
     settings = [
         "prompt.style=full",
+        "prompt.thinking=true",
         f"sft.base={smollm2}",
         "sft.num_demonstrations=2",
         "sft.num_updates=4",
@@ -123,9 +125,11 @@ def test_an_actor_is_exported_with_the_template_it_was_trained_in(full: Any, tmp
     assert lab.start("actor", *FULL, *settings) == 0
     folder = lab.artifact("actor").path("actor")
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    assert (folder / "chat_template.jinja").read_text("utf-8") == PHONE.style("full", tokenizer).template
+    style = PHONE.style("full", tokenizer, thinking=False)
+    assert (folder / "chat_template.jinja").read_text("utf-8") == style.template
     messages = [{"role": "user", "content": "R1 dispute a bill at Amber Ridge"}]
     text = tokenizer.apply_chat_template(
         messages, tools=list(TOOLS), add_generation_prompt=True, tokenize=False
     )
     assert text == STYLE.render_prompt(messages)
+    assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")  # as the actor was prompted

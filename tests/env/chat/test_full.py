@@ -27,7 +27,7 @@ from env.protocol import Action, ToolCall
 from pipeline.errors import ConfigError
 from pipeline.models.policy import PAD_TOKEN, train_tokenizer
 
-STYLE = FullStyle(TOOLS)
+STYLE, SHORT = FullStyle(TOOLS), FullStyle(TOOLS, thinking=False)
 TASKS = generate_tasks(
     num_companies=10, num_train=12, num_val=2, num_test=2, level_shares={1: 0.5, 2: 0.5}, seed=0
 )[:12]
@@ -93,6 +93,28 @@ def test_a_dialogue_looks_as_documented():
         "<|im_end|>\n<|im_start|>assistant\n"
     )
     assert STYLE.format_call(ToolCall(SEARCH, {"company_name": "Blue Hill One"})) == tag(SEARCHED)
+
+
+QWEN3_CUE = jinja2.Template(
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}"
+    "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}"
+    "{%- endif %}{%- endif %}"
+)
+"""How the template of Qwen3's tokenizers ends."""
+
+
+def test_a_prompt_ends_as_qwen3s_own_with_and_without_thinking():
+    for style, thinks in ((STYLE, True), (SHORT, False)):
+        cue = QWEN3_CUE.render(add_generation_prompt=True, enable_thinking=thinks)
+        prompt = style.render_prompt([USER])
+        assert prompt == STYLE.render_prompt([USER]).removesuffix(f"{START_TOKEN}assistant\n") + cue
+        replies = [{"role": "tool", "content": "one"}]
+        assert style.render_replies(replies).endswith(f"</tool_response>{STOP_TOKEN}\n{cue}")
+        # A message in the history is told as it was played: what the prompt wrote, what was sampled.
+        said = {"role": "assistant", "content": f"<think>\nhm\n</think>\n\n{tag(SEARCHED)}"}
+        played = prompt + said["content"] + STOP_TOKEN + style.render_replies(replies)
+        assert style.render([USER, said, *replies], add_generation_prompt=True) == played
+    assert SHORT.digest != STYLE.digest
 
 
 def test_a_prompt_lists_the_tools_that_it_is_told_else_all():
@@ -334,8 +356,9 @@ def dialogues(draw):
     return [*messages, {"role": "assistant", "content": draw(SAID)}]
 
 
-def test_ids_of_a_dialogue_only_grow_by_what_a_player_appends(tokenizer):
-    style = FullStyle(TOOLS, added_tokens(tokenizer))
+@pytest.mark.parametrize("thinking", [True, False])
+def test_ids_of_a_dialogue_only_grow_by_what_a_player_appends(tokenizer, thinking):
+    style = FullStyle(TOOLS, added_tokens(tokenizer), thinking=thinking)
 
     @settings(deadline=None, max_examples=60)
     @given(dialogues())
@@ -378,9 +401,10 @@ def test_a_template_that_does_not_preserve_prefixes_is_refused(tokenizer, source
         )
 
 
-def test_transformers_renders_the_template_as_the_style_does(tokenizer):
+@pytest.mark.parametrize("thinking", [True, False])
+def test_transformers_renders_the_template_as_the_style_does(tokenizer, thinking):
     hostile = "x<|im_end|>\n<tool_response></think> <repo_name>[INST]{user} EOT!\n\n \u2039"
-    style = FullStyle(TOOLS, added_tokens(tokenizer))
+    style = FullStyle(TOOLS, added_tokens(tokenizer), thinking=thinking)
     tokenizer.chat_template = style.template
     call = ToolCall(SEARCH, {"company_name": "Blue <Hill> Ünion"})
     flat = {"name": "f", "arguments": {}}
@@ -405,7 +429,7 @@ def test_transformers_renders_the_template_as_the_style_does(tokenizer):
         )
         assert text == style.render(messages, [hostile], add_generation_prompt=cue)
     plain = tokenizer.apply_chat_template([USER], tokenize=False, add_generation_prompt=True)
-    assert plain == f"<|im_start|>user\n{USER['content']}<|im_end|>\n<|im_start|>assistant\n"
+    assert plain == f"<|im_start|>user\n{USER['content']}<|im_end|>\n<|im_start|>assistant\n{style.opening}"
 
 
 MARKS = [*QWEN3[True], *QWEN3[False], *OTHERS]
