@@ -14,9 +14,7 @@ from benchmarks._material import Material
 from critics.audit.data import AuditData
 from critics.fit.loop import calibrate, fit
 from critics.fit.schedule import PATIENCE, WEIGHT_DECAY
-from critics.labels.choose_states import StateRef
-from pipeline.types import Label
-from stages.wiring.continuations import is_whole
+from pipeline.types import Label, StateRef
 from stages.wiring.critic_data import data_from, fit_settings
 
 
@@ -106,10 +104,9 @@ def values_of(material: Material, trainer: Any, calibrator: Any) -> dict[str, np
     from critics.frozen.contract import read_value_logits
     from pipeline.training import TrainingRow
 
-    whole = [r for r in material.audited if is_whole(r) and r.reward is not None and r.steps and not r.guided]
-    rows = [
-        TrainingRow(np.array((*r.prompt_token_ids, *r.response_token_ids), dtype=np.int32)) for r in whole
-    ]
+    bare = [r for r in material.audited if r.kind == "whole" and not r.guided]
+    whole = [r for r in bare if r.reward is not None and r.steps]
+    rows = [TrainingRow(np.array(r.token_ids, dtype=np.int32)) for r in whole]
     z = read_value_logits(
         trainer.model, rows, [value_positions(r) for r in whole], material.config.training.micro_batch_tokens
     )

@@ -9,19 +9,18 @@ from typing import Any
 
 from benchmarks._run import ROOT, Asked, make_stages
 from critics.labels.checks import check_labels
-from critics.labels.choose_states import StateRef
 from critics.labels.named_targets import RULES, retarget
+from critics.labels.samples import samples_of
 from critics.labels.soft_targets import build_labels
 from critics.labels.splits import parts_of
 from pipeline.artifacts.artifact import Artifact
 from pipeline.config import load_config
 from pipeline.ids import digest
 from pipeline.tables import rollouts_from, tasks_from
-from pipeline.types import Label, Rollout, Task
+from pipeline.types import Label, Rollout, StateRef, Task
 from stages.critic import STAGE as CRITIC_STAGE
 from stages.labels import STAGE as LABELS_STAGE
 from stages.settings import Config
-from stages.wiring.continuations import samples_of
 
 CODE_VERSION = 2
 """Of critics' benchmarks and measures: raised with every change of what a kept row says."""
@@ -75,7 +74,7 @@ class Material:
         self.rollouts = rollouts_of("rollouts")
         self.sampled = rollouts_of("labels")
         ids = {r.rollout_id for r in self.rollouts}
-        self.samples = samples_of(self.sampled, ids, config.labels.num_continuations)
+        self.samples = samples_of(self.sampled, ids)
         self.values: dict[str, list[float]] = defaultdict(list)
         for row in opened["critic_report"].table("values").to_pylist():  # by rollout, steps in order
             self.values[row["rollout_id"]].append(row["value"])

@@ -90,8 +90,8 @@ def reacted(entries: Sequence[Mapping[str, Any]]) -> bool:
 
 def held_beside(config: Config, run: Path, folder: Path, num_tasks: int) -> dict[str, Any]:
     """Returns what the checks say of the run's critic beside fresh rollouts of the policy in a folder."""
+    from env.play.chains import play_chains
     from pipeline.models.policy import load_policy
-    from stages.rollouts import play_chains
     from stages.wiring.build import load_critic, make_player
     from stages.wiring.watch import Watch
 
@@ -102,7 +102,6 @@ def held_beside(config: Config, run: Path, folder: Path, num_tasks: int) -> dict
         run_dir=run,
         say=print,
         stop_if_asked=lambda: None,
-        item_done=lambda: None,
     )
     tasks = [t for t in tasks_from(Artifact.open(run, "tasks").table("tasks")) if t.split == "val"]
     critic = load_critic(config, run / "critic" / "critic")
@@ -120,11 +119,11 @@ def held_beside(config: Config, run: Path, folder: Path, num_tasks: int) -> dict
     rollouts, _ = play_chains(
         player,
         groups,
-        config.prompt.max_feedback_tokens,
         seed=start.seed,
         purpose="critic_drift",
+        max_feedback_tokens=config.prompt.max_feedback_tokens,
         stop_at_success=False,
-        start=start,
+        on_finish=lambda _: None,
     )
     checked = watch.play(player, rollouts)
     paid = watch.check([*rollouts, *checked], 0)

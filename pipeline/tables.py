@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from pipeline.schema import (
     table_of,
     write_parquet,
 )
-from pipeline.types import Event, Label, Message, Rollout, Step, Task
+from pipeline.types import Event, Label, Message, Rollout, RolloutKind, Step, Task
 
 __all__ = [
     "LABELS",
@@ -35,7 +35,6 @@ __all__ = [
     "VALUES",
     "Column",
     "TableSpec",
-    "check_steps",
     "check_table",
     "content_digest",
     "labels_from",
@@ -90,6 +89,13 @@ ROLLOUTS = TableSpec(
             "rollout_id",
             _text,
             "H of group, attempt and draw (a continuation: of parent, step, context, draw)",
+        ),
+        Column(
+            "kind",
+            _text,
+            "`whole`: played from its prompt; `continuation`: from a state; `sibling`: one of several next "
+            "steps from a state, and on; `after_sibling`: a continuation after such a step",
+            allowed=get_args(RolloutKind),
         ),
         Column("task_id", _text, "its task"),
         Column("group_id", _text, "the rollouts of one task in one iteration"),
@@ -359,28 +365,6 @@ def values_table(rows: Sequence[tuple[str, int, str, str, float]]) -> pa.Table:
     """Returns the values table from rows of (rollout_id, step_index, context, critic, value)."""
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(VALUES.columns)
     return table_of(VALUES, dict(zip(VALUES.schema.names, columns, strict=True)))
-
-
-def check_steps(rollouts: Sequence[Rollout]) -> None:
-    """Checks that each rollout's steps count up from its start and tile exactly the trainable tokens.
-
-    Raises:
-        ValueError: naming the rollout and what was found.
-    """
-    for rollout in rollouts:
-        covered = np.zeros(len(rollout.response_token_ids), np.int8)
-        for place, step in enumerate(rollout.steps, rollout.start_step_index):
-            if step.step_index != place or not 0 <= step.token_start <= step.token_end <= len(covered):
-                raise ValueError(
-                    f"rollout {rollout.rollout_id}: step {step.step_index} has tokens "
-                    f"[{step.token_start}, {step.token_end}) of {len(covered)}; "
-                    f"expected step {place} inside the response"
-                )
-            covered[step.token_start : step.token_end] += 1
-        if not np.array_equal(covered, np.asarray(rollout.loss_mask, np.int8)):
-            raise ValueError(
-                f"rollout {rollout.rollout_id}: steps do not tile exactly the tokens with loss_mask 1"
-            )
 
 
 def _check_rollout(rollout: Rollout) -> None:

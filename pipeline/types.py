@@ -8,6 +8,9 @@ from typing import Any, Literal
 Context = Literal["bare", "guided"]
 VerifierStatus = Literal["ok", "wrong", "unknown"]
 FinishReason = Literal["success", "ended", "max_turns", "max_tokens", "failed"]
+RolloutKind = Literal["whole", "continuation", "sibling", "after_sibling"]
+"""Played from its prompt; continued from a state; continued to be one of several next steps from a state;
+continued after such a step."""
 Message = dict[str, Any]
 """OpenAI chat message: role, content, and for assistants `tool_calls` with arguments as JSON strings."""
 
@@ -132,6 +135,7 @@ class Rollout:
     """
 
     rollout_id: str
+    kind: RolloutKind
     task_id: str
     group_id: str
     iteration: int
@@ -164,6 +168,11 @@ class Rollout:
     steps: tuple[Step, ...]
 
     @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Prompt and response."""
+        return self.prompt_token_ids + self.response_token_ids
+
+    @property
     def num_trainable_tokens(self) -> int:
         """Number of tokens with loss_mask 1."""
         return sum(self.loss_mask)
@@ -172,6 +181,15 @@ class Rollout:
     def context(self) -> Context:
         """`guided` when the prompt carries feedback, else `bare`."""
         return "guided" if self.guided else "bare"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StateRef:
+    """The state before a step of a rollout, in the rollout's own context."""
+
+    rollout_id: str
+    step_index: int
+    context: Context
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from __future__ import annotations
 import sys
 
 from critics.labels.checks import check_outcomes_differ
-from critics.labels.choose_states import StateRef, choose_states
 from critics.labels.splits import parts_of
+from env.play.continuations import Continuations
 from env.play.requests import EpisodeRequest
 from pipeline.artifacts.plan import in_shards
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
@@ -26,8 +26,7 @@ from pipeline.tables import (
 )
 from pipeline.types import Rollout, Task
 from stages.settings import Config
-from stages.wiring.continuations import continuations
-from stages.wiring.label_budget import check_budget, tokens_at_most, within_budget
+from stages.wiring.label_budget import chosen_states, tokens_at_most
 from stages.wiring.preflight import check_installed
 
 
@@ -42,34 +41,15 @@ def plan(start: Start[Config]) -> Plan[tuple[list[Rollout], dict[str, Task], lis
     part_of = parts_of(rollouts, tasks, start.config.critic, seed=start.seed)
     # Calibration goes by outcomes, so continuations are for those that fit and validate.
     continued = [r for r in rollouts if part_of.get(r.rollout_id) in ("fit", "validate")]
-
-    def choose(cap: int | None) -> list[StateRef]:
-        return choose_states(
-            continued,
-            max_states=cap,
-            guided_share=settings.guided_share,
-            seed=start.seed,
-        )
-
-    def tokens_of(states: list[StateRef]) -> int:
-        own = sum(tokens_after(by_id[state.rollout_id], state.step_index) for state in states)
-        return settings.num_continuations * own
-
-    states = choose(settings.max_states)
-    if settings.max_tokens is not None:
-        check_budget(settings.max_tokens, tokens_of(choose(1)))
-        states = within_budget(choose, tokens_of, settings.max_tokens, len(states))
+    states, tokens_expected = chosen_states(continued, settings, seed=start.seed)
+    continuations = Continuations(start.stage_key, start.seed, "labels")
     shards = [
         [
             request
             for state in some
-            for request in continuations(
-                start,
-                by_id[state.rollout_id],
-                state.step_index,
-                tasks[by_id[state.rollout_id].task_id],
-                settings.num_continuations,
-                purpose="labels",
+            for parent in [by_id[state.rollout_id]]
+            for request in continuations.of(
+                parent, state.step_index, tasks[parent.task_id], settings.num_continuations
             )
         ]
         for some in in_shards(states, settings.states_per_shard)
@@ -84,16 +64,11 @@ def plan(start: Start[Config]) -> Plan[tuple[list[Rollout], dict[str, Task], lis
         estimate={
             "states": len(states),
             "continuations": planned,
-            "tokens_expected": tokens_of(states),
+            "tokens_expected": tokens_expected,
             "tokens_at_most": tokens_at_most(start.config, planned),
         },
         work=(rollouts, tasks, shards),
     )
-
-
-def tokens_after(rollout: Rollout, step_index: int) -> int:
-    """Returns the tokens that the rollout itself sampled from a state on: what a continuation will cost."""
-    return sum(rollout.loss_mask[rollout.steps[step_index].token_start :])
 
 
 STAGE = Stage(

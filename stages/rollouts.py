@@ -9,71 +9,15 @@ groups is feedback-free: one bare set of draws.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from env.play.chains import Chains, Group, plan_groups
-from env.play.player import Player
+from env.play.chains import Group, plan_groups
 from pipeline.artifacts.plan import in_shards
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.tables import ROLLOUTS, STEPS
-from pipeline.types import Rollout
 from stages.settings import Config
 from stages.wiring.inputs import tasks_of_split
 from stages.wiring.preflight import check_installed
-
-
-def chains_of(
-    player: Player,
-    groups: Sequence[Group],
-    max_feedback_tokens: int,
-    *,
-    seed: int,
-    purpose: str,
-    stop_at_success: bool,
-) -> Chains:
-    """Returns the attempt chains of some groups, in the player's words."""
-    return Chains(
-        groups=groups,
-        seed=seed,
-        purpose=purpose,
-        attempt_line=player.attempt_line,
-        num_tokens=player.num_tokens,
-        max_feedback_tokens=max_feedback_tokens,
-        stop_at_success=stop_at_success,
-    )
-
-
-def in_plan_order(rollouts: Sequence[Rollout], planned: Iterable[str]) -> list[Rollout]:
-    """Returns the rollouts as their ids are planned."""
-    place = {rollout_id: i for i, rollout_id in enumerate(planned)}
-    return sorted(rollouts, key=lambda rollout: place[rollout.rollout_id])
-
-
-def play_chains(
-    player: Player,
-    groups: Sequence[Group],
-    max_feedback_tokens: int,
-    *,
-    seed: int,
-    purpose: str,
-    stop_at_success: bool,
-    start: Start,
-) -> tuple[list[Rollout], dict[str, int]]:
-    """Returns the rollouts of whole groups, sorted by plan, and how many were skipped by kind."""
-    chains = chains_of(
-        player, groups, max_feedback_tokens, seed=seed, purpose=purpose, stop_at_success=stop_at_success
-    )
-    rollouts = player.play(chains.first(), then=chains.after, on_finish=lambda _: start.shards.item_done())
-    return in_plan_order(rollouts, (r for group in groups for r in group.rollout_ids)), chains.skipped
-
-
-def counts_of(rollouts: list[Rollout]) -> tuple[int, dict[str, int]]:
-    """Returns how many rollouts are done, and how many failed by kind."""
-    failed: dict[str, int] = {}
-    for rollout in rollouts:
-        if rollout.reward is None:
-            failed[rollout.env_status] = failed.get(rollout.env_status, 0) + 1
-    return len(rollouts) - sum(failed.values()), failed
 
 
 def plan(start: Start[Config]) -> Plan[list[Sequence[Group]]]:

@@ -6,8 +6,8 @@ for. A step that ends the episode is no sibling: there V is the verifier's word 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from pipeline.statistics import (
     cluster_codes,
     standard_errors_apart,
 )
+from pipeline.steps import joined
 from pipeline.types import Rollout
 
 MAX_REFERENCE = 8
@@ -32,49 +33,6 @@ def reference_size(K: np.ndarray) -> int:
     """
     most = int(np.median(K)) if len(K) else 0
     return max(0, min(MAX_REFERENCE, most // 2, most - 2))
-
-
-def joined(parent: Rollout, continuation: Rollout) -> Rollout:
-    """Returns the whole episode that a continuation ends, as if it had been played from the prompt.
-
-    It keeps the continuation's id, and the parent's seed, which decided the wording of its first replies.
-
-    Raises:
-        ValueError: it does not continue this parent.
-    """
-    start = continuation.start_step_index
-    used = parent.steps[start].token_start
-    if continuation.prompt_token_ids != (*parent.prompt_token_ids, *parent.response_token_ids[:used]):
-        raise ValueError(f"rollout {continuation.rollout_id} does not continue {parent.rollout_id}")
-    later = tuple(
-        replace(step, token_start=step.token_start + used, token_end=step.token_end + used)
-        for step in continuation.steps
-    )
-    return replace(
-        continuation,
-        parent_rollout_ids=parent.parent_rollout_ids,
-        start_step_index=0,
-        prompt_token_ids=parent.prompt_token_ids,
-        response_token_ids=(*parent.response_token_ids[:used], *continuation.response_token_ids),
-        loss_mask=(*parent.loss_mask[:used], *continuation.loss_mask),
-        logprobs=(*parent.logprobs[:used], *continuation.logprobs),
-        seed=parent.seed,
-        steps=(*parent.steps[:start], *later),
-    )
-
-
-def distinct_steps(continuations: Sequence[Rollout]) -> list[Rollout]:
-    """Returns the continuations whose first step differs from all earlier ones' and has a step after it."""
-    seen: set[tuple[int, ...]] = set()
-    chosen = []
-    for rollout in continuations:
-        if len(rollout.steps) < 2:
-            continue
-        step = rollout.response_token_ids[: rollout.steps[0].token_end]
-        if step not in seen:
-            seen.add(step)
-            chosen.append(rollout)
-    return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +65,52 @@ class Siblings:
         codes, number = cluster_codes(self.set_id)
         ends = np.cumsum(np.bincount(codes, minlength=number))[:-1]
         return [part for part in np.split(np.argsort(codes, kind="stable"), ends) if len(part) > 1]
+
+
+def counted_siblings(
+    rollouts: Iterable[Rollout], parents: Mapping[str, Rollout]
+) -> list[tuple[Rollout, Rollout, int, int]]:
+    """Returns each sibling with at least two graded continuations, its whole episode, successes and number.
+
+    Args:
+        rollouts: everything that was sampled.
+        parents: whole rollouts by id, those that the sets' states lie in.
+    """
+    siblings: dict[str, Rollout] = {}
+    rewards: dict[str, list[float]] = {}
+    for r in rollouts:
+        if r.kind == "sibling" and r.parent_rollout_ids[0] in parents:
+            siblings[r.rollout_id] = r
+        elif r.kind == "after_sibling" and r.reward is not None:
+            rewards.setdefault(r.parent_rollout_ids[0], []).append(r.reward)
+    return [
+        (s, joined(parents[s.parent_rollout_ids[0]], s), round(sum(got)), len(got))
+        for s in siblings.values()
+        if len(got := rewards.get(s.rollout_id, [])) >= 2
+    ]
+
+
+def measured_siblings(
+    rollouts: Iterable[Rollout],
+    parents: Mapping[str, Rollout],
+    values_of: Callable[[Sequence[Rollout]], list[np.ndarray]],
+    clusters: Mapping[str, str],
+) -> Siblings:
+    """Returns the states after the siblings: the critic's value, and counts of their continuations.
+
+    Args:
+        rollouts: everything that was sampled.
+        parents: see `counted_siblings`.
+        values_of: rollouts -> [T] calibrated values of each.
+        clusters: task_id -> cluster.
+    """
+    counted = counted_siblings(rollouts, parents)
+    return Siblings.of(
+        [
+            (s.parent_rollout_ids[0], clusters[s.task_id], float(values[s.start_step_index + 1]), k, n)
+            for (s, _, k, n), values in zip(counted, values_of([w for _, w, _, _ in counted]), strict=True)
+        ]
+    )
 
 
 def top_share(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]:

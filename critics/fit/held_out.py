@@ -87,7 +87,7 @@ def _held_out(
     for rollout in rollouts:
         if not (of := counts.get(rollout.rollout_id)):
             continue
-        tokens = np.array((*rollout.prompt_token_ids, *rollout.response_token_ids), dtype=np.int32)
+        tokens = np.array(rollout.token_ids, dtype=np.int32)
         at = value_positions(rollout)
         for step_index in sorted(of):
             state = (rollout.rollout_id, step_index, rollout.context, rollout.task_id)

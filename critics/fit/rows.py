@@ -94,7 +94,7 @@ def critic_rows(
             if status != "unknown":
                 columns["error_weights"][position] = class_weights[status == "wrong"]
                 columns["error_targets"][position] = status == "wrong"
-        tokens = np.array((*rollout.prompt_token_ids, *rollout.response_token_ids), dtype=np.int32)
+        tokens = np.array(rollout.token_ids, dtype=np.int32)
         rows.append(TrainingRow(tokens, columns))
     return rows
 

@@ -210,10 +210,7 @@ class FrozenCritic:
 
     def value_logits(self, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
         """Returns the raw value logits z of each rollout's step states, [T] float64."""
-        rows = [
-            TrainingRow(np.array((*r.prompt_token_ids, *r.response_token_ids), dtype=np.int32))
-            for r in rollouts
-        ]
+        rows = [TrainingRow(np.array(r.token_ids, dtype=np.int32)) for r in rollouts]
         return read_value_logits(
             self.model, rows, [value_positions(r) for r in rollouts], self._micro_batch_tokens
         )

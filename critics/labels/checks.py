@@ -6,13 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-import numpy as np
-
-from critics.labels.choose_states import StateRef
 from critics.labels.named_targets import OUTCOME_TURNS, RULES
 from critics.labels.soft_targets import kinds_of, soft_target
 from pipeline.errors import ArtifactError, ExitCode
-from pipeline.types import Label, Rollout, Task
+from pipeline.steps import check_tiling
+from pipeline.types import Label, Rollout, StateRef, Task
 
 EXACT = 1e-9
 """Targets and weights are compared to this."""
@@ -192,9 +190,8 @@ def _rollout_problems(rollout: Rollout, first: Rollout) -> list[str]:
         )
     if rollout.top_p != 1 or rollout.top_k != -1:
         problems.append(f"truncated sampling: top_p {rollout.top_p}, top_k {rollout.top_k}")
-    covered = np.zeros(len(rollout.response_token_ids), dtype=np.int64)
-    for step in rollout.steps:
-        covered[step.token_start : step.token_end] += 1
-    if not np.array_equal(covered, np.asarray(rollout.loss_mask)):
-        problems.append("its steps do not tile the tokens with loss_mask 1")
+    try:
+        check_tiling(rollout)
+    except ValueError as error:
+        problems.append(str(error))
     return problems

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from pipeline.ids import digest
-from pipeline.types import Context, Rollout
+from pipeline.steps import state_tokens
+from pipeline.types import Context, Rollout, StateRef
 
 ANCHORS = (0.3, 0.6, 0.9)
 """Chosen states, as shares of the response (start values)."""
@@ -21,24 +21,6 @@ START_EVERY = 4
 """One task in this many has the start of its episode as its first choice. The others have it after all else:
 every rollout's own outcome tells of the start, and whether it is taken must not depend on how many other
 states there are to choose from, for that depends on how the rollouts went."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class StateRef:
-    """The state before a step of a rollout, in the rollout's own context."""
-
-    rollout_id: str
-    step_index: int
-    context: Context
-
-
-def state_tokens(rollout: Rollout, step_index: int) -> tuple[int, ...]:
-    """Returns the tokens of state s_i: prompt, and response up to the first token of step i."""
-    return rollout.prompt_token_ids + rollout.response_token_ids[: _step_start(rollout, step_index)]
-
-
-def _step_start(rollout: Rollout, step_index: int) -> int:
-    return rollout.steps[step_index - rollout.start_step_index].token_start
 
 
 def candidate_steps(rollout: Rollout, *, anchors: Sequence[float], around_errors: bool) -> tuple[int, ...]:

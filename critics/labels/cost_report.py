@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from critics.labels.choose_states import StateRef, state_tokens
 from critics.labels.named_targets import RULES
 from critics.labels.soft_targets import label_counts
 from pipeline.ids import digest
-from pipeline.types import Label, Rollout
+from pipeline.steps import state_tokens
+from pipeline.types import Label, Rollout, StateRef
 
 
 def audit_labels(

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
-from critics.labels.choose_states import StateRef
-from pipeline.types import Label, Rollout
+from pipeline.types import Label, Rollout, StateRef
 
 Rule = Literal["monte_carlo", "td", "td_lambda", "outcome_dense", "rule_decay"]
 RULES: tuple[str, ...] = get_args(Rule)

@@ -9,10 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from critics.fit.rows import state_weight
-from critics.labels.choose_states import StateRef
 from critics.labels.named_targets import OUTCOME_TURNS
 from critics.labels.recovery import StateFeatures, fit_recovery
-from pipeline.types import Label, Rollout
+from pipeline.types import Label, Rollout, StateRef
 
 Granularity = Literal["binary", "step", "detailed"]
 UNNAMED = "unnamed"

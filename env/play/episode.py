@@ -75,6 +75,11 @@ class Episode:
             _check_continuation(self.request, parent, self.settings.tokenizer_digest)
         elif self.request.start_step_index != 0:
             raise ValueError(f"start_step_index = {self.request.start_step_index} needs a parent to replay")
+        if (self.request.kind == "whole") != (parent is None):
+            raise ValueError(
+                f"rollout {self.request.rollout_id} is to be {self.request.kind!r}; it is whole without a "
+                "parent, a kind of continuation with one"
+            )
         try:
             env = _guarded("make_env", lambda: self.make_env(self.request.task))
             self.env = env
@@ -179,6 +184,7 @@ class Episode:
             parents = (parent.rollout_id,)
         return Rollout(
             rollout_id=request.rollout_id,
+            kind=request.kind,
             task_id=request.task.task_id,
             group_id=request.group_id,
             iteration=request.iteration,

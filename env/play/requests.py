@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pipeline.types import Rollout, Task
+from pipeline.types import Rollout, RolloutKind, Task
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,7 @@ class EpisodeRequest:
 
     Attributes:
         rollout_id: unique within a `play` and its follow-ups.
+        kind: whole, or which kind of continuation of `parent`.
         task: what is to be solved.
         group_id: the rollouts of one task in one iteration.
         iteration: pass of sampling, from 0.
@@ -35,6 +36,7 @@ class EpisodeRequest:
     attempt: int
     draw: int
     seed: int
+    kind: RolloutKind = "whole"
     previous_attempts: tuple[str, ...] = ()
     parent_rollout_ids: tuple[str, ...] = ()
     feedback_in_context: str = ""

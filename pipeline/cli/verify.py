@@ -17,7 +17,8 @@ from pipeline.cli.runs import refreshes_of, stages_of
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.ids import file_sha256
 from pipeline.schema import read_parquet
-from pipeline.tables import check_steps, rollouts_from
+from pipeline.steps import check_tiling
+from pipeline.tables import rollouts_from
 from pipeline.text import visible
 
 
@@ -63,7 +64,8 @@ def _verify_stage(run_dir: Path, stage: str) -> str | None:
         artifact.verify()
         check_lineage(run_dir, [stage])
         if {"rollouts", "steps"} <= set(artifact.tables):
-            check_steps(rollouts_from(artifact.table("rollouts"), artifact.table("steps")))
+            for rollout in rollouts_from(artifact.table("rollouts"), artifact.table("steps")):
+                check_tiling(rollout)
         files = artifact.manifest["files"]
         size = sum(facts["bytes"] for facts in files) / 1e6
         return f"complete and sound: {len(files)} files, {size:.1f} MB, content {artifact.content_digest[:8]}"

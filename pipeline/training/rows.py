@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from pipeline.steps import check_tiling
 from pipeline.training.protocol import TrainingRow
 from pipeline.types import Rollout
 
@@ -44,7 +45,7 @@ def policy_rows(
             "engine_logprobs": logprobs,
         }
         made |= {name: _on_response(rollout, arrays[i]) for name, arrays in (columns or {}).items()}
-        rows.append(TrainingRow(token_ids=_token_ids(rollout), columns=made))
+        rows.append(TrainingRow(token_ids=np.array(rollout.token_ids, dtype=np.int32), columns=made))
     return rows
 
 
@@ -58,18 +59,10 @@ def on_tokens(rollout: Rollout, step_numbers: np.ndarray) -> np.ndarray:
         raise ValueError(
             f"rollout {rollout.rollout_id}: {len(step_numbers)} numbers for {len(rollout.steps)} steps"
         )
+    check_tiling(rollout)
     numbers = np.zeros(len(rollout.response_token_ids))
-    covered = np.zeros(len(rollout.response_token_ids), dtype=np.int64)
     for step, number in zip(rollout.steps, step_numbers, strict=True):
         numbers[step.token_start : step.token_end] = number
-        covered[step.token_start : step.token_end] += 1
-    wrong = np.flatnonzero(covered != np.asarray(rollout.loss_mask))
-    if len(wrong):
-        raise ValueError(
-            f"rollout {rollout.rollout_id}: steps must tile the trainable tokens; response "
-            f"token {wrong[0]} has "
-            f"loss_mask {rollout.loss_mask[wrong[0]]} and lies in {covered[wrong[0]]} steps"
-        )
     return numbers
 
 
@@ -91,10 +84,6 @@ def sft_rows(token_ids: Sequence[Sequence[int]], loss_masks: Sequence[Sequence[f
         TrainingRow(np.asarray(ids, np.int32), {"weight": (mask / total).astype(np.float32)})
         for ids, mask in zip(token_ids, masks, strict=True)
     ]
-
-
-def _token_ids(rollout: Rollout) -> np.ndarray:
-    return np.array((*rollout.prompt_token_ids, *rollout.response_token_ids), dtype=np.int32)
 
 
 def _on_response(rollout: Rollout, numbers: Sequence[float] | np.ndarray) -> np.ndarray:

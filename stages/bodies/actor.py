@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from env.play.chains import plan_groups
+from env.play.chains import plan_groups, play_chains
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.artifacts.runner import Start
@@ -21,7 +21,6 @@ from pipeline.tables import rollouts_from, rollouts_table, steps_table, values_t
 from pipeline.training.losses import policy_loss
 from pipeline.training.policy_update import engine_trainer_gap, logprob_gap, logprobs_of, update_rows
 from pipeline.types import Rollout, Task
-from stages.rollouts import play_chains
 from stages.settings import Actor, Config
 from stages.wiring.actor_page import actor_page, actor_report
 from stages.wiring.build import (
@@ -32,7 +31,6 @@ from stages.wiring.build import (
     make_trainer,
 )
 from stages.wiring.cards import actor_card, write_beside
-from stages.wiring.continuations import is_whole
 from stages.wiring.inputs import policy_of
 from stages.wiring.refresh import refresh
 from stages.wiring.refusals import (
@@ -81,11 +79,11 @@ def collect(
         rollouts += play_chains(
             player,
             groups,
-            start.config.prompt.max_feedback_tokens,
             seed=start.seed,
             purpose="actor",
+            max_feedback_tokens=start.config.prompt.max_feedback_tokens,
             stop_at_success=False,
-            start=start,
+            on_finish=lambda _: start.shards.item_done(),
         )[0]
         batch = Batch.of(rollouts, values_of, credit)
     return batch
@@ -108,11 +106,11 @@ def look_at_val(start: Start, player: Player, tasks: list[Task], iteration: int)
     rollouts, _ = play_chains(
         player,
         groups,
-        start.config.prompt.max_feedback_tokens,
         seed=start.seed,
         purpose="look",
+        max_feedback_tokens=start.config.prompt.max_feedback_tokens,
         stop_at_success=True,
-        start=start,
+        on_finish=lambda _: start.shards.item_done(),
     )
     refuse_failing_environment(rollouts, iteration)
     rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
@@ -242,8 +240,8 @@ def make(start: Start[Config], work: tuple[Credit, dict[str, Any] | None, list[T
                     iteration,
                 )
                 if rollouts is not None:
-                    checked = [rollout for rollout in rollouts if not is_whole(rollout)]
-                    batch = Batch.of(filter(is_whole, rollouts), values_of, now)
+                    checked = [rollout for rollout in rollouts if rollout.kind != "whole"]
+                    batch = Batch.of([r for r in rollouts if r.kind == "whole"], values_of, now)
                 else:
                     batch = collect(start, player, now, values_of, tasks, iteration)
                     refuse_failing_environment(batch.rollouts, iteration)

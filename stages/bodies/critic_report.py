@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 
 import numpy as np
 
 from critics.audit.data import AuditData, AuditRollout
+from critics.audit.siblings import measured_siblings
+from critics.labels.samples import rewards_of
 from critics.report.build import build_report
 from critics.report.page import report_page
 from env.catalog import ENVIRONMENTS
-from env.play.chains import Chains, plan_groups
+from env.play.chains import chains_of, plan_groups
+from env.play.continuations import Continuations, play_siblings
 from env.play.player import Player
 from pipeline.artifacts.runner import Start
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.ids import seed_of
 from pipeline.tables import VALUES, rollouts_from, rollouts_table, steps_table, values_table
-from pipeline.types import Rollout, Task
+from pipeline.types import Rollout, StateRef, Task
 from stages.settings import Config, CriticReport
 from stages.wiring.build import load_critic, make_player
-from stages.wiring.continuations import continuations, is_whole
 from stages.wiring.fitted import play_fitted
 from stages.wiring.inputs import policy_of, tasks_of_split
 from stages.wiring.probes import probe
-from stages.wiring.sibling_sets import measured_siblings, play_siblings
 
 
 def sibling_tasks(start: Start, tasks: Sequence[Task]) -> set[str]:
@@ -47,40 +48,26 @@ def play_audit(start: Start, player: Player, tasks: Sequence[Task], with_sibling
         draws=settings.draws,
     )
     by_id = {task.task_id: task for task in tasks}
-    chains = Chains(
-        groups=groups,
+    chains = chains_of(
+        player,
+        groups,
         seed=start.seed,
         purpose="critic_report",
-        attempt_line=player.attempt_line,
-        num_tokens=player.num_tokens,
         max_feedback_tokens=start.config.prompt.max_feedback_tokens,
         stop_at_success=False,
     )
-
-    rollouts = player.play(chains.first(), then=chains.after, on_finish=lambda _: start.stop_if_asked())
+    play = partial(player.play, on_finish=lambda _: start.stop_if_asked())
+    rollouts = play(chains.first(), then=chains.after)
     audited = [r for r in rollouts if r.draw == 0 and r.reward is not None]
-    requests = [
-        request
-        for rollout in audited
-        for step in rollout.steps
-        for request in continuations(
-            start,
-            rollout,
-            step.step_index,
-            by_id[rollout.task_id],
-            settings.num_continuations,
-            purpose="critic_report",
-        )
-    ]
-    played = player.play(requests, on_finish=lambda _: start.stop_if_asked())
+    continuations = Continuations(start.stage_key, start.seed, "critic_report")
+    played = play(continuations.of_all(audited, by_id, settings.num_continuations))
     siblings = play_siblings(
-        start,
-        player,
+        play,
         [r for r in audited if not r.guided and r.task_id in with_siblings and r.steps],
         by_id,
+        continuations,
         num_continuations=settings.num_continuations,
         first_draw=settings.num_continuations,
-        purpose="critic_report",
     )
     return rollouts + played + siblings
 
@@ -92,15 +79,8 @@ def audit_data(
     environment = ENVIRONMENTS[start.config.tasks.environment]
     style = environment.style(start.config.prompt.style, thinking=start.config.prompt.thinking)
     by_id = {task.task_id: task for task in tasks}
-    samples: dict[tuple[str, int], list[float]] = defaultdict(list)
-    whole = []
-    for rollout in rollouts:
-        if is_whole(rollout):
-            if rollout.rollout_id not in values:
-                continue
-            whole.append(rollout)
-        elif rollout.reward is not None and rollout.draw < start.config.critic_report.num_continuations:
-            samples[rollout.parent_rollout_ids[0], rollout.start_step_index].append(rollout.reward)
+    whole = [r for r in rollouts if r.kind == "whole" and r.rollout_id in values]
+    rewards = rewards_of(rollouts, values)
     rows = []
     for rollout in whole:
         task = by_id[rollout.task_id]
@@ -108,7 +88,7 @@ def audit_data(
             task, rollout.seed, [style.parse(step.text) for step in rollout.steps]
         )
         for place, step in enumerate(rollout.steps):
-            counts = samples.get((rollout.rollout_id, step.step_index), [])
+            counts = rewards.get(StateRef(rollout.rollout_id, step.step_index, rollout.context), [])
             if len(counts) < 2:
                 continue
             rows.append(
@@ -159,10 +139,10 @@ def check_audited(audit: AuditData, rollouts: Sequence[Rollout]) -> None:
     """
     if "bare" in set(audit.context.tolist()):
         return
-    whole = [r for r in rollouts if is_whole(r) and not r.guided]
+    whole = [r for r in rollouts if r.kind == "whole" and not r.guided]
     graded = [r for r in whole if r.reward is not None]
     ids = {r.rollout_id for r in whole}
-    fresh = [r for r in rollouts if not is_whole(r) and r.parent_rollout_ids[0] in ids]
+    fresh = [r for r in rollouts if r.kind != "whole" and r.parent_rollout_ids[0] in ids]
     with_step, told = sum(bool(r.steps) for r in whole), sum(r.reward is not None for r in fresh)
     idle = bool(graded) and not any(r.steps for r in graded)
     raise ArtifactError(
@@ -210,7 +190,7 @@ def make(start: Start[Config], work: tuple[list[Sequence[Task]], list[Sequence[R
             failed=failed,
         )
     rollouts = rollouts_from(start.shards.table("rollouts"), start.shards.table("steps"))
-    whole = [r for r in rollouts if is_whole(r) and r.reward is not None and r.steps]
+    whole = [r for r in rollouts if r.kind == "whole" and r.reward is not None and r.steps]
     values = {r.rollout_id: v for r, v in zip(whole, critic.values(whole), strict=True)}
     audit = audit_data(start, rollouts, values, tasks)
     check_audited(audit, rollouts)
@@ -227,7 +207,6 @@ def make(start: Start[Config], work: tuple[list[Sequence[Task]], list[Sequence[R
             {r.rollout_id: r for r in whole},
             critic.values,
             {task.task_id: task.cluster for task in tasks},
-            first_draw=settings.num_continuations,
         )
     probed = None
     if settings.probe_rollouts:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from env.play.chains import Group
+from env.play.chains import Group, play_chains
+from env.play.shards import counts_of
 from pipeline.artifacts.runner import Start
 from pipeline.statistics import clustered_mean, interval_dict, paired_difference
 from pipeline.tables import rollouts_from, rollouts_table, steps_table
 from pipeline.types import Rollout, Task
-from stages.rollouts import counts_of, play_chains
 from stages.settings import Config
 from stages.wiring.build import make_engine, make_player
 from stages.wiring.inputs import policy_of, tasks_of_split
@@ -135,11 +135,11 @@ def make(start: Start[Config], work: list[tuple[str, str, Sequence[Group]]]) -> 
         rollouts, skipped = play_chains(
             player,
             groups,
-            start.config.prompt.max_feedback_tokens,
             seed=start.seed,
             purpose="evaluation",
+            max_feedback_tokens=start.config.prompt.max_feedback_tokens,
             stop_at_success=True,
-            start=start,
+            on_finish=lambda _: start.shards.item_done(),
         )
         done, failed = counts_of(rollouts)
         tables = {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)}

@@ -5,9 +5,11 @@ from __future__ import annotations
 from critics.labels.checks import check_labels
 from critics.labels.cost_report import audit_labels
 from critics.labels.named_targets import retarget
+from critics.labels.samples import samples_of
 from critics.labels.soft_targets import build_labels
 from env.play.queue import nothing
 from env.play.requests import EpisodeRequest
+from env.play.shards import Work, counts_of, play_shards
 from pipeline.artifacts.runner import Start
 from pipeline.tables import (
     LABELS,
@@ -17,12 +19,9 @@ from pipeline.tables import (
     steps_table,
 )
 from pipeline.types import Rollout, Task
-from stages.rollouts import counts_of, in_plan_order
 from stages.settings import Config
 from stages.wiring.build import make_player
-from stages.wiring.continuations import samples_of
 from stages.wiring.inputs import policy_of
-from stages.wiring.shards import Work, play_shards
 
 
 def make(
@@ -33,22 +32,21 @@ def make(
     rollouts, tasks, shards = work
     by_id = {rollout.rollout_id: rollout for rollout in rollouts}
     player = make_player(start.config, policy_of(start))
+    overlap = start.config.engine.overlap_shards
     spent = sum(map(sum, start.shards.table("rollouts").column("loss_mask").to_pylist()))
 
     def work_of(index: int) -> Work:
         # Shards that run beside each other end out of order, so nothing is cut off there: the choice of
         # states is all that keeps to the budget.
         over = settings.max_tokens is not None and spent >= settings.max_tokens
-        return [] if over and not start.config.engine.overlap_shards else shards[index], nothing
+        return [] if over and not overlap else shards[index], nothing
 
-    for index, played in play_shards(start, player, work_of):
-        planned = start.shards[index].item_ids
-        played = in_plan_order(played, planned)
+    for shard, played in play_shards(player, start.shards, work_of, overlap=overlap):
         spent += sum(rollout.num_trainable_tokens for rollout in played)
         done, failed = counts_of(played)
-        missing = len(planned) - len(played)
+        missing = len(shard.item_ids) - len(played)
         start.shards.commit(
-            index,
+            shard.index,
             {"rollouts": rollouts_table(played), "steps": steps_table(played)},
             done=done,
             failed=failed,
@@ -56,7 +54,7 @@ def make(
         )
 
     sampled = rollouts_from(start.shards.table("rollouts"), start.shards.table("steps"))
-    samples = samples_of(sampled, by_id, settings.num_continuations)
+    samples = samples_of(sampled, by_id)
     policy_digest = player.settings.policy_digest
     labels, recovery = build_labels(
         rollouts,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from env.play.chains import Chains, Group
+from env.play.chains import Chains, Group, chains_of
+from env.play.shards import Work, counts_of, play_shards
 from pipeline.artifacts.runner import Start
 from pipeline.tables import rollouts_table, steps_table
-from stages.rollouts import chains_of, counts_of, in_plan_order
 from stages.settings import Config
 from stages.wiring.build import make_player
 from stages.wiring.inputs import policy_of
-from stages.wiring.shards import Work, play_shards
 
 
 def make(start: Start[Config], groups: list[Sequence[Group]]) -> None:
@@ -23,21 +22,21 @@ def make(start: Start[Config], groups: list[Sequence[Group]]) -> None:
         chains[index] = chains_of(
             player,
             groups[index],
-            start.config.prompt.max_feedback_tokens,
             seed=start.seed,
             purpose="rollouts",
+            max_feedback_tokens=start.config.prompt.max_feedback_tokens,
             stop_at_success=True,
         )
         return chains[index].first(), chains[index].after
 
-    for index, played in play_shards(start, player, work_of):
-        rollouts = in_plan_order(played, start.shards[index].item_ids)
+    overlap = start.config.engine.overlap_shards
+    for shard, rollouts in play_shards(player, start.shards, work_of, overlap=overlap):
         done, failed = counts_of(rollouts)
         start.shards.commit(
-            index,
+            shard.index,
             {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)},
             done=done,
             failed=failed,
-            skipped=chains.pop(index).skipped,
+            skipped=chains.pop(shard.index).skipped,
         )
     start.finish()

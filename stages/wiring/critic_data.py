@@ -15,6 +15,7 @@ from critics.fit.td_targets import Bootstrap
 from critics.frozen.calibrator import check_states
 from critics.labels.checks import check_continuations, check_labels
 from critics.labels.named_targets import BOOTSTRAPPED, RULES, TD_LAM
+from critics.labels.samples import graded, samples_of
 from critics.labels.soft_targets import continued_labels
 from critics.labels.splits import parts_of
 from pipeline.artifacts.runner import Start
@@ -23,7 +24,6 @@ from pipeline.tables import labels_from, rollouts_from, tasks_from
 from pipeline.training import TrainingRow
 from pipeline.types import Label, Rollout, Task
 from stages.settings import Critic
-from stages.wiring.continuations import graded, samples_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def data_from(
     later: list[Label] = []
     if settings.fit_continuations:
         ids = {rollout.rollout_id for rollout in members["fit"]}
-        continued = graded(samples_of(sampled, ids, made["num_continuations"]), policy)
+        continued = graded(samples_of(sampled, ids), policy)
         check_continuations(continued, rollouts[0])
         later = continued_labels(continued, label_policy_digest=policy)
     data = Data(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from critics.labels.splits import parts_of
+from env.play.continuations import Continuations, one_bare_per_task
 from pipeline.tables import rollouts_from, tasks_from
 from stages.settings import Critic
-from stages.wiring.continuations import continuations, one_bare_per_task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,17 +39,7 @@ def play_fitted(
     start: Start, player: Player, rollouts: Sequence[Rollout], tasks: Mapping[str, Task]
 ) -> list[Rollout]:
     """Returns fresh continuations of all states of some rollouts, in a fixed order."""
-    requests = [
-        request
-        for rollout in rollouts
-        for step in rollout.steps
-        for request in continuations(
-            start,
-            rollout,
-            step.step_index,
-            tasks[rollout.task_id],
-            start.config.critic_report.num_continuations,
-            purpose="fitted",
-        )
-    ]
+    requests = Continuations(start.stage_key, start.seed, "fitted").of_all(
+        rollouts, tasks, start.config.critic_report.num_continuations
+    )
     return player.play(requests, on_finish=lambda _: start.stop_if_asked())

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
+from critics.labels.choose_states import choose_states
 from pipeline.errors import ConfigError
+from pipeline.types import Rollout, StateRef
+from stages.settings import Config, Labels
 
-if TYPE_CHECKING:
-    from critics.labels.choose_states import StateRef
-    from stages.settings import Config
+
+def chosen_states(rollouts: Sequence[Rollout], settings: Labels, *, seed: int) -> tuple[list[StateRef], int]:
+    """Returns the states to continue, as many as the budget pays for, and how many tokens that should take.
+
+    Raises:
+        ConfigError: the budget pays for no state.
+    """
+    by_id = {rollout.rollout_id: rollout for rollout in rollouts}
+
+    def choose(cap: int | None) -> list[StateRef]:
+        return choose_states(rollouts, max_states=cap, guided_share=settings.guided_share, seed=seed)
+
+    def tokens_of(states: Sequence[StateRef]) -> int:
+        own = sum(tokens_after(by_id[state.rollout_id], state.step_index) for state in states)
+        return settings.num_continuations * own
+
+    states = choose(settings.max_states)
+    if settings.max_tokens is not None:
+        check_budget(settings.max_tokens, tokens_of(choose(1)))
+        states = within_budget(choose, tokens_of, settings.max_tokens, len(states))
+    return states, tokens_of(states)
+
+
+def tokens_after(rollout: Rollout, step_index: int) -> int:
+    """Returns the tokens that the rollout itself sampled from a state on: what a continuation will cost."""
+    return sum(rollout.loss_mask[rollout.steps[step_index].token_start :])
 
 
 def tokens_at_most(config: Config, continuations: int) -> int:

@@ -14,13 +14,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from env.play.continuations import SIBLING_SIZE
 from pipeline.config import load_config
 from pipeline.errors import ExitCode
 from pipeline.planner.memory import GIB, Shape, shape_of
 from stages.settings import Chain, Config
 from stages.wiring.label_budget import tokens_at_most
 from stages.wiring.plan_memory import Memory, advice, critic_config, memory_of, model_config, unused_gpus
-from stages.wiring.sibling_sets import SIBLING_SIZE
 
 STORED_BYTES = 4.2  # of one token in Parquet: id 0.9, log-probability 3.3
 CHECKPOINT_BYTES, EXPORT_BYTES = 12, 4  # of a parameter: fp32 weight and two moments; fp32 weight

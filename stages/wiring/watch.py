@@ -25,12 +25,13 @@ from critics.drift.checks import (
     paid_check,
     steps_are_off,
 )
+from critics.labels.samples import rewards_of
+from env.play.continuations import Continuations
 from pipeline.credit import VDapo
 from pipeline.ids import seed_of
 from pipeline.statistics import Interval, interval_dict, interval_words
-from pipeline.types import Rollout, Task
+from pipeline.types import Rollout, StateRef, Task
 from stages.wiring.build import load_critic
-from stages.wiring.continuations import continuations, is_whole
 from stages.wiring.refresh import gate_of
 from stages.wiring.refusals import check_made_for, contexts_of, gate_allows
 from stages.wiring.safety_stops import KL_UPDATES, recent_kl
@@ -132,19 +133,9 @@ class Watch:
         chosen: list[Rollout] = []
         while ordered and sum(len(r.steps) for r in chosen) < self._settings.states:
             chosen.append(ordered.pop(0))
-        requests = [
-            request
-            for rollout in chosen
-            for step in rollout.steps
-            for request in continuations(
-                self._start,
-                rollout,
-                step.step_index,
-                self._tasks[rollout.task_id],
-                self._settings.num_continuations,
-                purpose="drift",
-            )
-        ]
+        requests = Continuations(self._start.stage_key, self._start.seed, "drift").of_all(
+            chosen, self._tasks, self._settings.num_continuations
+        )
         return player.play(requests, on_finish=lambda _: self._start.stop_if_asked())
 
     # -- what is found and done ------------------------------------------------------------------------
@@ -191,7 +182,9 @@ class Watch:
             rollouts: of the iteration.
             values: rollout_id -> [T] those that its credit was given with, corrected as it was then.
         """
-        bare = [r for r in rollouts if is_whole(r) and not r.guided and r.reward is not None and r.steps]
+        bare = [
+            r for r in rollouts if r.kind == "whole" and not r.guided and r.reward is not None and r.steps
+        ]
         if not bare:
             return {}
         rewards = [float(r.reward or 0.0) for r in bare]
@@ -313,14 +306,9 @@ class Watch:
         return bool(self.state["refreshes"] < most)
 
     def _audit(self, rollouts: Sequence[Rollout]) -> AuditData:
-        parents = {r.rollout_id: r for r in rollouts if is_whole(r)}
-        counts: dict[tuple[str, int], list[float]] = {}
-        for r in rollouts:
-            if r.rollout_id in parents or r.reward is None or r.parent_rollout_ids[0] not in parents:
-                continue
-            if r.draw < self._settings.num_continuations:
-                counts.setdefault((r.parent_rollout_ids[0], r.start_step_index), []).append(r.reward)
-        states = {name for name, _ in counts}
+        parents = {r.rollout_id: r for r in rollouts if r.kind == "whole"}
+        counts = rewards_of(rollouts, parents)
+        states = {state.rollout_id for state in counts}
         audited = [parent for name, parent in parents.items() if name in states]
         rows = [
             (
@@ -334,7 +322,7 @@ class Watch:
             )
             for r, values in zip(audited, self.values(audited), strict=True)
             for step, v in zip(r.steps, values, strict=True)
-            if len(got := counts.get((r.rollout_id, step.step_index), [])) >= 2
+            if len(got := counts.get(StateRef(r.rollout_id, step.step_index, r.context), [])) >= 2
         ]
         ids, steps, tasks, clusters, p, K, k = (
             map(np.array, zip(*rows, strict=True)) if rows else (np.zeros(0),) * 7

@@ -13,11 +13,10 @@ from benchmarks._engines import Recorder, SentPrefixes
 from benchmarks._material import Material
 from critics.audit.data import AuditData, AuditRollout
 from critics.audit.measures import measure
-from critics.labels.choose_states import StateRef
 from env.phone.world.tasks import generate_tasks
 from pipeline.engines import Generation, GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
-from pipeline.types import Rollout, Step
+from pipeline.types import Rollout, StateRef, Step
 
 
 def ask(name: str, *prompt: int) -> GenerationRequest:

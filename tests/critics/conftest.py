@@ -30,6 +30,7 @@ def rollout(name: str, *, task: str = "t0", **changes: Any) -> Rollout:
             mask.append(0)
     base: dict[str, Any] = {
         "rollout_id": name,
+        "kind": "whole",
         "task_id": task,
         "group_id": f"g-{task}",
         "iteration": 0,

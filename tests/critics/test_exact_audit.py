@@ -100,6 +100,7 @@ def test_the_audit_agrees_with_enumerated_values_and_the_solver_bounds_them(tmp_
                 0,
                 number,
                 seed=10**6 * (place + 1) + 100 * i + number,
+                kind="continuation",
                 parent=parent,
                 start_step_index=index,
             )

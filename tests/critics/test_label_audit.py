@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from critics.labels.choose_states import StateRef
 from critics.labels.cost_report import audit_labels, noise_shares
 from critics.labels.named_targets import retarget
 from critics.labels.soft_targets import build_labels
+from pipeline.types import StateRef
 
 
 def test_sources_duplicates_and_tokens_are_counted(make_rollout: Any) -> None:

@@ -8,13 +8,13 @@ import pytest
 from critics.audit.measures import measure
 from critics.audit.siblings import (
     Siblings,
-    distinct_steps,
-    joined,
     reference_size,
     sibling_measures,
     top_share,
 )
 from critics.report import gate
+from env.play.continuations import distinct_steps
+from pipeline.steps import joined
 
 
 def sets_of(distort, *, num_sets: int = 100, size: int = 4, K: int = 32, seed: int = 0) -> Siblings:

@@ -7,11 +7,11 @@ import pytest
 
 from critics.fit.rows import state_weight
 from critics.labels.checks import check_labels
-from critics.labels.choose_states import START_EVERY, StateRef, candidate_steps, choose_states
+from critics.labels.choose_states import START_EVERY, candidate_steps, choose_states
 from critics.labels.recovery import StateFeatures, fit_recovery, fold_of
 from critics.labels.soft_targets import build_labels, label_counts
 from pipeline.errors import ArtifactError
-from pipeline.types import Label
+from pipeline.types import Label, StateRef
 
 POLICY = "policy-0"
 

@@ -165,6 +165,14 @@ def ask(name: str, goal: int = 5, **changes: Any) -> EpisodeRequest:
     return EpisodeRequest(name, task, **values)
 
 
+def continue_(parent: Rollout, step_index: int, **changes: Any) -> EpisodeRequest:
+    """Returns a request to continue task `r`."""
+    request = replace(
+        ask("r"), rollout_id="c", kind="continuation", parent=parent, start_step_index=step_index
+    )
+    return replace(request, **changes)
+
+
 def random_talk(text: str, seed: int, turn: int) -> str:
     return Random(f"{seed}:{text}").choice(["add 1", "add 2", "add 3", "done"])
 
@@ -416,10 +424,7 @@ def test_a_continuation_replays_its_parent_exactly_and_counts_on(tokenizer: Any)
     table = Table(tokenizer, lambda text, seed, turn: ["add 1", "add 9", "add 1", "done"][turn])
     (parent,) = table.play([ask("r", previous_attempts=("You stopped at 0.",), feedback_in_context="0")])
     again = Table(tokenizer, lambda text, seed, turn: ["add 5", "add 2", "add 2", "add 2", "add 1"][turn])
-    requests = [
-        replace(ask("r"), rollout_id=f"k{k}", parent=parent, start_step_index=k, seed=99 + k, draw=k)
-        for k in range(4)
-    ]
+    requests = [continue_(parent, k, rollout_id=f"k{k}", seed=99 + k, draw=k) for k in range(4)]
     continuations = again.play(requests)
     for k, rollout in enumerate(continuations):
         assert_consistent(rollout, tokenizer)
@@ -441,7 +446,7 @@ def test_a_continuations_budget_counts_its_parents_part(tokenizer: Any) -> None:
     (parent,) = table.play([ask("r")], max_response_tokens=40)
     k = len(parent.steps) - 1
     start = parent.steps[k].token_start
-    request = replace(ask("r"), rollout_id="c", parent=parent, start_step_index=k)
+    request = continue_(parent, k)
     (rollout,) = table.play([request], max_response_tokens=start + 2)
     assert (len(rollout.response_token_ids), rollout.finish_reason) == (2, "max_tokens")
     (nothing_left,) = table.play([request], max_response_tokens=start)
@@ -457,9 +462,7 @@ def test_a_replay_that_goes_otherwise_is_a_counted_failure(tokenizer: Any) -> No
     (parent,) = table.play([ask("r")])
     altered = [dict(message) for message in parent.messages]
     altered[2]["content"] = "now 4"
-    request = replace(
-        ask("r"), rollout_id="c", parent=replace(parent, messages=tuple(altered)), start_step_index=2
-    )
+    request = continue_(replace(parent, messages=tuple(altered)), 2)
     (rollout,) = table.play([request])
     assert (rollout.env_status, rollout.reward, rollout.steps) == ("replay_mismatch", None, ())
 
@@ -468,13 +471,23 @@ def test_wrong_continuations_are_refused(tokenizer: Any) -> None:
     table = Table(tokenizer, lambda text, seed, turn: "done")
     (parent,) = table.play([ask("r")])
     with pytest.raises(ValueError, match="has steps 0 to 0"):
-        table.play([replace(ask("r"), rollout_id="c", parent=parent, start_step_index=1)])
+        table.play([continue_(parent, 1)])
     with pytest.raises(ValueError, match="itself a continuation"):
-        table.play([replace(ask("r"), rollout_id="c", parent=replace(parent, start_step_index=1))])
+        table.play(
+            [
+                replace(
+                    ask("r"), rollout_id="c", kind="continuation", parent=replace(parent, start_step_index=1)
+                )
+            ]
+        )
     with pytest.raises(ValueError, match="needs a parent"):
         table.play([ask("c", start_step_index=1)])
+    with pytest.raises(ValueError, match="to be 'sibling'; it is whole without a parent"):
+        table.play([ask("c", kind="sibling")])
+    with pytest.raises(ValueError, match="to be 'whole'"):
+        table.play([continue_(parent, 0, kind="whole")])
     with pytest.raises(ValueError, match="is not task"):
-        table.play([replace(ask("s"), parent=parent)])
+        table.play([replace(ask("s"), kind="continuation", parent=parent)])
 
 
 def test_greedy_is_asked_of_the_engine_and_seeds_differ_by_turn(tokenizer: Any) -> None:
@@ -577,6 +590,7 @@ def test_the_oracle_solves_phone_tasks_through_the_player_and_so_do_its_continua
             replace(
                 phone_request(task, i),
                 rollout_id=f"c{i}",
+                kind="continuation",
                 parent=rollouts[i],
                 start_step_index=1,
                 seed=1000 + i,

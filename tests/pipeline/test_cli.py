@@ -54,6 +54,7 @@ def run(
 
 ROLLOUT = Rollout(
     rollout_id="r0",
+    kind="whole",
     task_id="t",
     group_id="g",
     iteration=0,
@@ -332,4 +333,4 @@ def test_verify_finds_steps_that_do_not_tile(tmp_path: Path, capsys: pytest.Capt
 
     assert run("rollouts", [["r0"]], make, [str(tmp_path / "c.yaml")], tables=(ROLLOUTS, STEPS)) == 0
     assert main(["verify", str(tmp_path / "r")]) == 3
-    assert "steps do not tile" in capsys.readouterr().out
+    assert "steps must tile" in capsys.readouterr().out

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import ArtifactError
+from pipeline.steps import check_tiling
 from pipeline.tables import (
     LABELS,
     ROLLOUTS,
@@ -19,7 +20,6 @@ from pipeline.tables import (
     VALUES,
     Column,
     TableSpec,
-    check_steps,
     check_table,
     content_digest,
     labels_from,
@@ -53,6 +53,7 @@ TASK = Task(
 def rollout(number: int = 0, **changes: object) -> Rollout:
     base = Rollout(
         rollout_id=f"r{number}",
+        kind="whole",
         task_id="t1",
         group_id="g",
         iteration=0,
@@ -246,7 +247,7 @@ def test_text_moved_between_rows_changes_the_digest_and_volatile_columns_do_not(
 
 
 def test_steps_must_tile_exactly_the_sampled_tokens() -> None:
-    check_steps([rollout(0)])
+    check_tiling(rollout(0))
     for steps in [
         (Step(0, 0, 2, "a"),),
         (Step(0, 0, 3, "a"), Step(1, 3, 5, "b")),
@@ -255,9 +256,9 @@ def test_steps_must_tile_exactly_the_sampled_tokens() -> None:
         (Step(0, 0, 2, "a"), Step(1, 1, 5, "b")),
     ]:
         with pytest.raises(ValueError, match="rollout r0"):
-            check_steps([rollout(0, steps=steps)])
+            check_tiling(rollout(0, steps=steps))
     continuation = rollout(0, start_step_index=3, steps=(Step(3, 0, 2, "a"), Step(4, 3, 5, "b")))
-    check_steps([continuation])
+    check_tiling(continuation)
 
 
 def test_row_groups_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from critics.labels.splits import split_clusters
+from env.play.continuations import Continuations
 from pipeline.artifacts import ledger
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.errors import ArtifactError
@@ -26,7 +27,6 @@ from pipeline.models.policy import load_policy
 from pipeline.tables import labels_from, tasks_from
 from pipeline.types import Rollout
 from stages.summary import budget_of, gate_words
-from stages.wiring.continuations import continuations, is_whole
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 SAMPLING = ("rollouts", "labels", "critic_report", "actor", "evaluation")
@@ -131,7 +131,7 @@ def test_no_held_out_task_is_fitted_on_and_no_training_task_is_measured_on(chain
     tasks = chain.tasks()
     splits = {stage: {tasks[r.task_id].split for r in chain.rollouts(stage)} for stage in SAMPLING}
     assert splits["rollouts"] == splits["labels"] == splits["actor"] == {"train"}
-    audited = {tasks[r.task_id].split for r in chain.rollouts("critic_report") if is_whole(r)}
+    audited = {tasks[r.task_id].split for r in chain.rollouts("critic_report") if r.kind == "whole"}
     assert audited == splits["evaluation"] == {"val", "test_unseen_company"}
     labelled = {label.rollout_id for label in labels_from(chain.artifact("labels").table("labels"))}
     assert labelled <= {r.rollout_id for r in chain.rollouts("rollouts")}
@@ -202,12 +202,7 @@ def test_seeds_of_continuations_do_not_depend_on_any_digest(chain: Any) -> None:
     parent = chain.rollouts("rollouts")[0]
     again = replace(parent, rollout_id="another", group_id="another")
     seeds = [
-        [
-            r.seed
-            for r in continuations(
-                SimpleNamespace(seed=0, stage_key=key), p, 0, tasks[p.task_id], 2, purpose=""
-            )
-        ]
+        [r.seed for r in Continuations(key, seed=0, purpose="").of(p, 0, tasks[p.task_id], 2)]
         for key, p in (("one", parent), ("two", again))
     ]
     assert seeds[0] == seeds[1]

@@ -8,21 +8,20 @@ from typing import Any
 import pytest
 
 from stages.bodies.critic_report import play_audit, play_fitted
-from stages.wiring.continuations import is_whole
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic")
 
 
 def without_steps(rollouts: list[Any]) -> list[Any]:
-    return [replace(r, steps=()) for r in rollouts if is_whole(r)]
+    return [replace(r, steps=()) for r in rollouts if r.kind == "whole"]
 
 
 def ungraded_continuations(rollouts: list[Any]) -> list[Any]:
-    return [r if is_whole(r) else replace(r, reward=None, env_status="timeout") for r in rollouts]
+    return [r if r.kind == "whole" else replace(r, reward=None, env_status="timeout") for r in rollouts]
 
 
 def ungraded(rollouts: list[Any]) -> list[Any]:
-    return [replace(r, reward=None, env_status="timeout") for r in rollouts if is_whole(r)]
+    return [replace(r, reward=None, env_status="timeout") for r in rollouts if r.kind == "whole"]
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def rollouts_of(number: int) -> list[Rollout]:
         steps = tuple(Step(t, t, t + 1, "") for t in range(NUM_STEPS))
         made.append(
             Rollout(
-                rollout_id(f"g{i}", 0, 0), f"t{i}", f"g{i}", 0, 0, 0, (), 0, False, "", (), (1,),
+                rollout_id(f"g{i}", 0, 0), "whole", f"t{i}", f"g{i}", 0, 0, 0, (), 0, False, "", (), (1,),
                 (2,) * NUM_STEPS, (1,) * NUM_STEPS, tuple(V), 1.0, 1.0, -1, 64, i, "p", "tok", "tpl", "ended",
                 float(rng.random() < V[-1]), 0.0, "ok", (), "", "", steps,
             )
@@ -79,6 +79,7 @@ class FakePlayer:
             replace(
                 r.parent,
                 rollout_id=r.rollout_id,
+                kind=r.kind,
                 draw=r.draw,
                 parent_rollout_ids=r.parent_rollout_ids,
                 start_step_index=r.start_step_index,

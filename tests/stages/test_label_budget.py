@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from critics.labels.choose_states import StateRef
+from pipeline.types import StateRef
 from stages.wiring.label_budget import within_budget
 
 
@@ -45,7 +45,7 @@ def test_states_that_cost_more_than_expected_overspend_by_a_shard_unless_shards_
     chain: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, overlap: bool
 ) -> None:
     whole = chain.artifact("labels").report["sampled_tokens"]
-    monkeypatch.setattr("stages.labels.tokens_after", lambda rollout, step_index: 1)
+    monkeypatch.setattr("stages.wiring.label_budget.tokens_after", lambda rollout, step_index: 1)
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
     options = [f"labels.max_tokens={whole // 2}", "labels.states_per_shard=2"]
     assert lab.start("labels", *options, f"engine.overlap_shards={str(overlap).lower()}") == 0

@@ -22,8 +22,9 @@ def rollouts_of(rewards: dict[str, tuple[int, ...]] = REWARDS, length: int = 1) 
     """One baseline set of each name, which is also its task."""
     return [
         Rollout(
-            rollout_id(name, 0, draw), name, name, 0, 0, draw, (), 0, False, "", (), (1,), (2,) * length,
-            (1,) * length, (0.0,) * length, 1.0, 1.0, -1, 64, 10 * i + draw, "p", "tok", "tpl", "ended",
+            rollout_id(name, 0, draw), "whole", name, name, 0, 0, draw, (), 0, False, "", (), (1,),
+            (2,) * length, (1,) * length, (0.0,) * length, 1.0, 1.0, -1, 64, 10 * i + draw, "p", "tok", "tpl",
+            "ended",
             float(reward), 0.0, "ok", (), "", "", (Step(0, 0, length, ""),),
         )
         for i, (name, of_set) in enumerate(rewards.items())

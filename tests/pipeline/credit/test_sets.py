@@ -11,7 +11,8 @@ from pipeline.types import Rollout, Step
 
 def rollout(**changes: Any) -> Rollout:
     numbers: dict[str, Any] = {
-        "rollout_id": "r", "task_id": "t", "group_id": "g", "iteration": 0, "attempt": 0, "draw": 0,
+        "rollout_id": "r", "kind": "whole", "task_id": "t", "group_id": "g", "iteration": 0,
+        "attempt": 0, "draw": 0,
         "parent_rollout_ids": (), "start_step_index": 0, "guided": False, "feedback_in_context": "",
         "messages": (),
         "prompt_token_ids": (1, 2), "response_token_ids": (3, 4, 9, 5), "loss_mask": (1, 1, 0, 1),

@@ -15,7 +15,8 @@ from pipeline.types import Rollout, Step
 
 def rollout(mask: tuple[int, ...], steps: list[tuple[int, int]], prompt: int = 2, **changes: Any) -> Rollout:
     numbers: dict[str, Any] = {
-        "rollout_id": "r", "task_id": "t", "group_id": "g", "iteration": 0, "attempt": 0, "draw": 0,
+        "rollout_id": "r", "kind": "whole", "task_id": "t", "group_id": "g", "iteration": 0,
+        "attempt": 0, "draw": 0,
         "parent_rollout_ids": (), "start_step_index": 0, "guided": False, "feedback_in_context": "",
         "messages": (),
         "prompt_token_ids": tuple(range(prompt)), "response_token_ids": tuple(range(10, 10 + len(mask))),
