@@ -148,7 +148,8 @@ def policy_in(folder: Path) -> Any:
 
 def configured(config: Config, kind: str) -> Config:
     """Returns the configuration with another engine."""
-    return config.model_copy(update={"engine": config.engine.model_copy(update={"kind": kind})})
+    shared = config.engine.model_dump(include={"max_live", "dtype"})
+    return Config.model_validate(config.model_dump() | {"engine": {"kind": kind, **shared}})
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._run import ROOT
+from pipeline.engines.vllm import BLOCK_SIZE
 from pipeline.engines.vllm_replica import CPU_BATCH_TOKENS
 from pipeline.processes.worker import Worker, connect_to_parent
 from stages.settings import Config
@@ -17,12 +18,13 @@ from stages.settings import Config
 def offline_options(folder: Path, config: Config, max_length: int) -> dict[str, Any]:
     """Returns the arguments of vLLM's LLM that correspond to those of the engine."""
     engine = config.engine
+    assert engine.kind == "vllm"
     return {
         "model": str(folder),
         "dtype": engine.dtype,
         "max_model_len": min(max_length, config.row_tokens),
         "max_num_seqs": engine.max_live,
-        "block_size": engine.block_size,
+        "block_size": BLOCK_SIZE,
         "kv_cache_memory_bytes": int(engine.kv_cache_gib * 2**30),
         "enable_prefix_caching": True,
         "enable_chunked_prefill": False,  # as the replica has it on a CPU, and for its reason

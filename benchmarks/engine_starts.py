@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,8 @@ from pipeline.engines import GenerationRequest
 from stages.settings import Config
 
 CRITERIA: dict[str, Callable[[Table], bool]] = {
-    "hand-off: by memory takes no longer than by disk": lambda t: t("hand-off", "memory / disk") <= 1.0,
     "hand-off: at most a quarter of a restart": lambda t: (
-        max(t("hand-off", f"seconds by {kind}") for kind in ("memory", "disk"))
-        <= t("start", "seconds after a kill") / 4
+        t("hand-off", "seconds by memory") <= t("start", "seconds after a kill") / 4
     ),
 }
 
@@ -57,9 +54,7 @@ def starts(folder: Path, config: Config, repeats: int) -> list[Row]:
     """Returns seconds to the first token: of an engine, of one whose replica is killed, of vLLM's LLM."""
     from pipeline.engines.vllm import VllmEngine, VllmOptions
 
-    options = VllmOptions(
-        dtype="float32", max_live=config.engine.max_live, kv_cache_gib=config.engine.kv_cache_gib
-    )
+    options = VllmOptions(dtype="float32", max_live=config.engine.max_live)
     offline = offline_options(folder, configured(config, "vllm"), 1024)
     found: dict[str, list[float]] = {"of an engine": [], "after a kill": [], "of LLM": []}
     for _ in range(repeats):
@@ -83,16 +78,13 @@ def starts(folder: Path, config: Config, repeats: int) -> list[Row]:
 
 
 def hand_off(folder: Path, model: Any, repeats: int) -> list[Row]:
-    """Returns seconds of handing all weights over, by memory and by disk, beside the least such copies."""
+    """Returns seconds of handing all weights over, beside the least copies in memory and by a file."""
     from safetensors.torch import load_file, save_file
 
     from pipeline.engines.vllm import VllmEngine, VllmOptions
 
     weights = {name: tensor.detach() for name, tensor in model.named_parameters()}
-    options = VllmOptions(dtype="float32", kv_cache_gib=0.25)
-    engines = {
-        kind: VllmEngine(folder, "first", 1024, replace(options, handoff=kind)) for kind in ("memory", "disk")
-    }
+    engine = VllmEngine(folder, "first", 1024, VllmOptions(dtype="float32", kv_cache_gib=0.25))
 
     def copy_in_memory() -> None:
         for tensor in weights.values():
@@ -105,23 +97,16 @@ def hand_off(folder: Path, model: Any, repeats: int) -> list[Row]:
                 tensor.clone()
 
     runs = {
-        "memory": timed(lambda: engines["memory"].load_weights(weights, "again")),
-        "disk": timed(lambda: engines["disk"].load_weights(weights, "again")),
+        "memory": timed(lambda: engine.load_weights(weights, "again")),
         "two copies in memory": timed(copy_in_memory),
         "file written, read and copied": timed(copy_on_disk),
     }
     try:
         found = in_turns(runs, repeats)
     finally:
-        for engine in engines.values():
-            engine.close()
-    pairs = (
-        ("memory", "disk"),
-        ("memory", "two copies in memory"),
-        ("disk", "file written, read and copied"),
-    )
+        engine.close()
     figures = {f"seconds by {name}": spread(seconds) for name, seconds in found.items()}
-    figures |= {f"{left} / {right}": ratios(found[left], found[right]) for left, right in pairs}
+    figures["memory / two copies in memory"] = ratios(found["memory"], found["two copies in memory"])
     return measured("hand-off", figures, repeats)
 
 

@@ -24,6 +24,7 @@ from benchmarks._engines import Bench, Recorder, SentPrefixes, ask_all, policy_i
 from benchmarks._results import Row, Table, measured
 from benchmarks._run import Asked, Benchmark, main
 from pipeline.engines import GenerationRequest
+from pipeline.engines.vllm import BLOCK_SIZE
 from pipeline.types import Rollout
 
 TIE = 1e-4
@@ -161,7 +162,7 @@ def greedy_agreement(bench: Bench, requests: Sequence[GenerationRequest]) -> lis
 def measure(asked: Asked) -> list[Row]:
     """Returns agreement of both engines, reuse of vLLM's prefix cache, and greedy agreement."""
     with prepared(asked) as bench:
-        sent = SentPrefixes(bench.config.engine.block_size)
+        sent = SentPrefixes(BLOCK_SIZE)
         recorders = {
             "transformers": Recorder(bench.players["transformers"].engine),
             "vllm": Recorder(bench.players["vllm"].engine, sent),

@@ -19,10 +19,9 @@ from typing import Any
 
 from benchmarks._results import Figure, Row, Table, measured, ratios, spread
 from benchmarks._run import Asked, Benchmark, in_process, main, status_bytes
-from stages.settings import Training
 
 VOCABULARY, WIDTH = 151_936, 1_024
-DEFAULT = Training().piece_tokens
+DEFAULT = 1024  # of `chosen_logprobs`
 PIECES = (256, 1024, 4096)
 BIN_TOKENS = 16_384
 

@@ -54,6 +54,7 @@ class Environment:
         policies: names that `demonstrate` knows.
         max_turns: levels -> assistant messages of an episode at most.
         probe_edits: (whole rollout, level, style) -> changes of it that probe a critic.
+        workers: threads in which it works beside generation; 0 is in line, best where a step takes no time.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Environment:
     policies: tuple[str, ...]
     max_turns: Callable[[Iterable[int]], int]
     probe_edits: Callable[[Rollout, int, ChatStyle], list[Edit]]
+    workers: int = 0
 
     def style(self, name: str = "compact", tokenizer: Any = None, *, thinking: bool = True) -> ChatStyle:
         """Returns a prompt style by name, its tools those of the environment.

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait as ready_of
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.engines import EngineCounters, Generation, GenerationRequest
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
     from pipeline.processes.shared_weights import Layout
 
 EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
+BLOCK_SIZE = 32
+"""Tokens per block of the prefix cache."""
 MAX_RESTARTS = 3
 """Deaths of replicas that one engine survives."""
 
@@ -43,13 +43,10 @@ class VllmOptions:
         max_live: sequences in flight over all replicas.
         max_length: longest prompt and `max_new_tokens` together that a replica has room for, since vLLM does
             not start unless its cache holds one such row; None, or more, is the model's limit.
-        block_size: tokens per block of the prefix cache.
         kv_cache_gib: memory for keys and values of each replica on a CPU.
         memory_share: share of each GPU that a replica takes, weights included.
         threads: CPU threads of each replica; 0 is all.
         eager: no compilation and no graphs: a faster start, slower tokens.
-        handoff: how new weights reach the replicas: through shared memory, or through files.
-        handoff_folder: where such files lie, a fast local disk; None is the system's temporary folder.
         start_timeout: seconds a replica may take until it is ready.
         answer_timeout: seconds without any finished request until a replica counts as hung.
     """
@@ -59,13 +56,10 @@ class VllmOptions:
     tensor_parallel: int = 1
     max_live: int = 256
     max_length: int | None = None
-    block_size: int = 32
     kv_cache_gib: float = 1.0
     memory_share: float = 0.9
     threads: int = 0
     eager: bool = True
-    handoff: Literal["memory", "disk"] = "memory"
-    handoff_folder: str | None = None
     start_timeout: float = 1800.0
     answer_timeout: float = 1800.0
 
@@ -104,7 +98,6 @@ class VllmEngine:
         self.closed = False
         self._folder = folder
         self._shared = SharedWeights()
-        self._files: TemporaryDirectory[str] | None = None
         self._weights: Layout | str = str(folder)  # where the weights are that every replica should have
         self._restarts_left = MAX_RESTARTS
         self._owner: dict[str, int] = {}  # cache key -> replica
@@ -126,8 +119,8 @@ class VllmEngine:
                 raise ConfigError(
                     f"request {request.request_id!r} needs {size + request.max_new_tokens} positions ({size} "
                     f"of prompt and {request.max_new_tokens} new), vLLM was started for {self._room}, the "
-                    f"model has {self.max_length}. Next: engine.max_length of at least what it needs, then "
-                    "the same command goes on"
+                    f"model has {self.max_length}. Next: raise prompt.max_feedback_tokens, which makes room "
+                    "for longer prompts"
                 )
         batches: dict[int, list[GenerationRequest]] = {}
         for request in requests:
@@ -176,7 +169,10 @@ class VllmEngine:
             ValueError: a name is missing or unknown.
         """
         self._refuse_in_flight("loading weights")
-        self._weights = self._hand_over(complete_weights(weights, self._folder))
+        import torch
+
+        complete = complete_weights(weights, self._folder)
+        self._weights = self._shared.write(complete, getattr(torch, self.options.dtype))
         self._owner.clear()
         for replica in self._replicas:
             if replica.state != "starting":
@@ -217,8 +213,6 @@ class VllmEngine:
             replica.in_flight.clear()
         self._finished.clear()
         self._shared.close()
-        if self._files is not None:
-            self._files.cleanup()
 
     def _start(self, index: int) -> Worker:
         options = self.options
@@ -316,22 +310,6 @@ class VllmEngine:
         replica.worker.close()
         replica.worker = self._start(replica.index)
         replica.state = "starting"
-
-    def _hand_over(self, weights: Mapping[str, torch.Tensor]) -> Layout | str:
-        """Returns where the replicas find the weights from now on."""
-        import torch
-
-        dtype = getattr(torch, self.options.dtype)
-        if self.options.handoff == "memory":
-            return self._shared.write(weights, dtype)
-        from safetensors.torch import save_file
-
-        if self._files is None:
-            self._files = TemporaryDirectory(prefix="vdapo-weights-", dir=self.options.handoff_folder)
-            shutil.copy(self._folder / "config.json", self._files.name)
-        tensors = {name: tensor.to(dtype).cpu().contiguous().clone() for name, tensor in weights.items()}
-        save_file(tensors, Path(self._files.name) / "model.safetensors")
-        return self._files.name
 
 
 def complete_weights(weights: Mapping[str, torch.Tensor], folder: Path) -> dict[str, torch.Tensor]:

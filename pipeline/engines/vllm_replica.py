@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from pipeline.engines import Generation, GenerationRequest
-from pipeline.engines.vllm import VllmOptions
+from pipeline.engines.vllm import BLOCK_SIZE, VllmOptions
 from pipeline.processes.shared_weights import Layout, read_shared
 from pipeline.processes.worker import connect_to_parent
 
@@ -61,7 +61,7 @@ def make_engine(folder: str, max_length: int, max_live: int, options: VllmOption
             max_model_len=max_length,
             max_num_seqs=max_live,
             tensor_parallel_size=options.tensor_parallel,
-            block_size=options.block_size,
+            block_size=BLOCK_SIZE,
             enable_prefix_caching=True,
             logprobs_mode="processed_logprobs",
             skip_tokenizer_init=True,

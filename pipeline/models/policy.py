@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ArtifactError
 
@@ -24,25 +24,48 @@ PIECES = r" ?\d{3}-|\d{1,2}| ?[\p{L}_]+| ?[^\s\p{L}_\d]+|\s+"
 """What a token may not cross: dialling prefixes, pairs of digits, words, marks, blanks."""
 
 
-class TinySettings(Protocol):
-    """Shape of a tiny Qwen3, read-only; `stages.settings.TinyModel` is one."""
+@dataclass(frozen=True, slots=True)
+class TinyShape:
+    """Shape of a tiny Qwen3.
 
-    @property
-    def hidden_size(self) -> int: ...  # noqa: D102
-    @property
-    def num_layers(self) -> int: ...  # noqa: D102
-    @property
-    def num_heads(self) -> int: ...  # noqa: D102
-    @property
-    def num_kv_heads(self) -> int: ...  # noqa: D102
-    @property
-    def head_dim(self) -> int: ...  # noqa: D102
-    @property
-    def intermediate_size(self) -> int: ...  # noqa: D102
-    @property
-    def max_position(self) -> int: ...  # noqa: D102
-    @property
-    def initializer_range(self) -> float: ...  # noqa: D102
+    Attributes:
+        hidden_size: width.
+        num_layers: depth.
+        num_heads: query heads.
+        num_kv_heads: key and value heads, of which `num_heads` is a multiple.
+        head_dim: width of a head, even for rotary positions.
+        intermediate_size: width of the MLP.
+        max_position: longest sequence in tokens.
+        initializer_range: standard deviation of fresh weights. At width 128 it has to be near 1/sqrt(width):
+            with the usual 0.02 a two-operand rule is not learnt from scratch.
+    """
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    max_position: int
+    initializer_range: float = 0.08
+
+    def config(self, vocab_size: int, **options: Any) -> Any:
+        """Returns its transformers configuration, embeddings tied."""
+        from transformers import Qwen3Config
+
+        return Qwen3Config(
+            vocab_size=vocab_size,
+            hidden_size=self.hidden_size,
+            num_hidden_layers=self.num_layers,
+            num_attention_heads=self.num_heads,
+            num_key_value_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            intermediate_size=self.intermediate_size,
+            max_position_embeddings=self.max_position,
+            initializer_range=self.initializer_range,
+            tie_word_embeddings=True,
+            **options,
+        )
 
 
 @dataclass(frozen=True)
@@ -126,26 +149,13 @@ def train_tokenizer(
     return tokenizer
 
 
-def make_tiny_model(settings: TinySettings, tokenizer: Any) -> Any:
-    """Returns a freshly initialised Qwen3ForCausalLM, fp32, tied embeddings; seed torch first.
-
-    Weights are drawn with standard deviation `initializer_range`. At width 128 that has to be near
-    1/sqrt(width): with the usual 0.02 a two-operand rule is not learnt from scratch.
-    """
+def make_tiny_model(shape: TinyShape, tokenizer: Any) -> Any:
+    """Returns a freshly initialised Qwen3ForCausalLM, fp32, tied embeddings; seed torch first."""
     import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import Qwen3ForCausalLM
 
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=settings.hidden_size,
-        num_hidden_layers=settings.num_layers,
-        num_attention_heads=settings.num_heads,
-        num_key_value_heads=settings.num_kv_heads,
-        head_dim=settings.head_dim,
-        intermediate_size=settings.intermediate_size,
-        max_position_embeddings=settings.max_position,
-        initializer_range=settings.initializer_range,
-        tie_word_embeddings=True,
+    config = shape.config(
+        len(tokenizer),
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,

@@ -22,6 +22,7 @@ from pipeline.training.losses import policy_loss
 from pipeline.training.policy_update import engine_trainer_gap, logprob_gap, logprobs_of, update_rows
 from pipeline.types import Rollout, Task
 from stages.settings import Actor, Config
+from stages.settings.engine import shares_gpus
 from stages.wiring.actor_page import actor_page, actor_report
 from stages.wiring.build import (
     Player,
@@ -176,7 +177,7 @@ def make(start: Start[Config], work: tuple[Credit, dict[str, Any] | None, list[T
             tokenizer_digest=policy.tokenizer_digest,
             label_policy_digest=policy.policy_digest,
         )
-    turns = Turns(start.config.engine.shared_gpus)
+    turns = Turns(shares_gpus(start.config.engine))
     trainer = turns.trainer(
         lambda: make_trainer(
             start.config,

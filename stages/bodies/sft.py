@@ -27,8 +27,10 @@ from pipeline.training.losses import sft_loss
 from pipeline.training.rows import sft_rows
 from pipeline.types import Task
 from stages.settings import Config, Sft
-from stages.wiring.build import limit_threads, make_trainer
+from stages.wiring.build import limit_threads, make_trainer, tiny_shape
 from stages.wiring.sft_data import encode, play_demonstrations, rows_of_update, success_by_policy
+
+WEIGHT_DECAY = 0.01  # AdamW's, of matrices
 
 
 def learning_rate(done: int, settings: Sft) -> float:
@@ -63,7 +65,7 @@ def untrained(start: Start, demonstrations: Sequence[Demonstration], folder: Pat
         texts, settings.model.vocab_size, folder, style.template, style.special_tokens
     )
     torch.manual_seed(seed_of(start.seed, "sft weights") % 2**32)
-    return make_tiny_model(settings.model, tokenizer), tokenizer
+    return make_tiny_model(tiny_shape(start.config), tokenizer), tokenizer
 
 
 def make(start: Start[Config], train: list[Task]) -> None:
@@ -83,7 +85,7 @@ def make(start: Start[Config], train: list[Task]) -> None:
         model,
         head="policy",
         learning_rate=lambda done: learning_rate(done, settings),
-        weight_decay=settings.weight_decay,
+        weight_decay=WEIGHT_DECAY,
     )
     if found := start.checkpoints.latest():
         trainer.load_checkpoint(found[0])

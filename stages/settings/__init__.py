@@ -16,7 +16,7 @@ from stages.settings.credit import DecoupledClip, Drift, Grpo, Stops, VDapo
 from stages.settings.critic import Critic
 from stages.settings.critic_report import CriticReport
 from stages.settings.cross_checks import check_sections
-from stages.settings.engine import Engine
+from stages.settings.engine import Engine, Scripted, Transformers, Vllm
 from stages.settings.evaluation import Evaluation
 from stages.settings.hardware import Hardware
 from stages.settings.labels import Labels
@@ -26,7 +26,7 @@ from stages.settings.run import Run
 from stages.settings.sampling import Chain, Prompt, Sampling
 from stages.settings.sft import Sft, TinyModel
 from stages.settings.tasks import Tasks
-from stages.settings.training import Training
+from stages.settings.training import Deepspeed, Torch, Training
 
 __all__ = [
     "Actor",
@@ -35,6 +35,7 @@ __all__ = [
     "Critic",
     "CriticReport",
     "DecoupledClip",
+    "Deepspeed",
     "Drift",
     "Engine",
     "Evaluation",
@@ -45,16 +46,20 @@ __all__ = [
     "Rollouts",
     "Run",
     "Sampling",
+    "Scripted",
     "Sft",
     "Stops",
     "Tasks",
     "TinyModel",
+    "Torch",
     "Training",
+    "Transformers",
     "VDapo",
+    "Vllm",
 ]
 
 PROMPT_TOKENS = 1024
-"""Room for a task's own prompt where `engine.max_length` is not set; those of phone take a few hundred."""
+"""Room for a task's own prompt; those of phone take a few hundred."""
 
 
 class Config(Section):
@@ -63,8 +68,8 @@ class Config(Section):
     moved: ClassVar[dict[str, str]] = MOVED
 
     run: Run = Run()
-    engine: Engine = Engine()
-    training: Training = Training()
+    engine: Engine = Transformers()
+    training: Training = Torch()
     hardware: Hardware = Hardware()
     tasks: Tasks = Tasks()
     sft: Sft = Sft()
@@ -79,9 +84,7 @@ class Config(Section):
 
     @property
     def row_tokens(self) -> int:
-        """Longest row, prompt and response, that an engine with a cache of its own makes room for."""
-        if self.engine.max_length is not None:
-            return self.engine.max_length
+        """Longest row, prompt and response: positions of a tiny model, room in an engine's cache."""
         return PROMPT_TOKENS + self.prompt.max_feedback_tokens + self.sampling.max_response_tokens
 
     @model_validator(mode="after")

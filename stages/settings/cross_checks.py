@@ -36,29 +36,17 @@ def check_sections(config: Config) -> None:
         )
     if config.sft.base is None and config.sft.num_updates == 0:
         raise ValueError("sft.num_updates = 0 takes a model as it is: name one in sft.base")
-    if config.engine.kind != "vllm" and config.engine.replicas * config.engine.tensor_parallel > 1:
+    training, engine = config.training, config.engine
+    if training.backend == "torch" and training.lora_rank and config.sft.base is None:
         raise ValueError(
-            f"engine.replicas = {config.engine.replicas} and engine.tensor_parallel = "
-            f"{config.engine.tensor_parallel} need engine.kind = vllm, not {config.engine.kind}"
-        )
-    if config.training.backend != "deepspeed" and config.training.num_ranks > 1:
-        raise ValueError(
-            f"training.num_ranks = {config.training.num_ranks} needs training.backend = deepspeed, not "
-            f"{config.training.backend}"
-        )
-    if config.training.lora_rank and config.training.backend != "torch":
-        raise ValueError(
-            f"training.lora_rank = {config.training.lora_rank} needs training.backend = torch, not "
-            f"{config.training.backend}"
-        )
-    if config.training.lora_rank and config.sft.base is None:
-        raise ValueError(
-            f"training.lora_rank = {config.training.lora_rank} needs a trained model to adapt: name one in "
+            f"training.lora_rank = {training.lora_rank} needs a trained model to adapt: name one in "
             "sft.base. A model from scratch has nothing to keep"
         )
-    for name, wanted in (
-        ("engine.replicas x engine.tensor_parallel", config.engine.replicas * config.engine.tensor_parallel),
-        ("training.num_ranks", config.training.num_ranks),
-    ):
-        if config.hardware.num_gpus and wanted > config.hardware.num_gpus:
-            raise ValueError(f"{name} = {wanted}; hardware.num_gpus has {config.hardware.num_gpus}")
+    wanted = {}
+    if engine.kind == "vllm":
+        wanted["engine.replicas x engine.tensor_parallel"] = engine.replicas * engine.tensor_parallel
+    if training.backend == "deepspeed":
+        wanted["training.num_ranks"] = training.num_ranks
+    for name, number in wanted.items():
+        if config.hardware.num_gpus and number > config.hardware.num_gpus:
+            raise ValueError(f"{name} = {number}; hardware.num_gpus has {config.hardware.num_gpus}")

@@ -1,6 +1,8 @@
-"""What the run is planned on."""
+"""What `vdapo plan` holds the run against; with GPUs, what a stage must find before it starts."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from pipeline.settings import Section, runtime
 
@@ -9,11 +11,8 @@ class Hardware(Section):
     """What `vdapo plan` holds the run against; with GPUs, what a stage must find before it starts."""
 
     num_gpus: int = runtime(0, ge=0, description="of one node; 0 plans for a CPU")
-    gpu_memory_gib: float = runtime(0.0, ge=0, description="usable memory of each")
-    gpu_tflops: float = runtime(0.0, ge=0, description="dense bf16 TFLOP/s of each, from its data sheet")
-    gpu_bandwidth_gbs: float = runtime(0.0, ge=0, description="GB/s of each GPU's memory")
-    host_memory_gib: float = runtime(4.0, gt=0, description="memory of the node")
-    model: str | None = runtime(
-        None, description="config.json to plan with while sft.base is not on this machine"
+    gpu: Literal["h200", "h100", "a100", "rtx4090"] | None = runtime(
+        None, description="kind of each, for hours (pipeline/planner/gpus.py); null estimates none"
     )
-    critic_model: str | None = runtime(None, description="the same for critic.trunk")
+    gpu_memory_gib: float = runtime(0.0, ge=0, description="usable memory of each")
+    host_memory_gib: float = runtime(4.0, gt=0, description="memory of the node")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _GONE = "gone, with its code: no measurement spoke for it"
 _FIXED = "a constant in the code now"
+_DERIVED = "derived from the other settings now"
 _WHOLE = "no setting: the policy is sampled from its whole distribution at temperature 1"
 
 MOVED = {
@@ -43,9 +44,22 @@ MOVED = {
             *("critic.patience", "critic.error_weight", "critic.weight_decay"),
             *("actor.drift.max_bias", "actor.drift.min_slope", "actor.drift.max_slope"),
             *("actor.drift.min_sign_agreement", "actor.stops.falling_evaluations"),
+            *("engine.block_size", "engine.start_timeout", "engine.answer_timeout", "training.piece_tokens"),
+            *("training.lora_alpha", "sft.noise", "sft.weight_decay"),
+            *("sft.model.head_dim", "sft.model.initializer_range"),
         ),
         _FIXED,
     ),
+    **dict.fromkeys(
+        ("engine.max_length", "engine.threads", "sft.model.num_heads", "sft.model.max_position"), _DERIVED
+    ),
+    "engine.env_workers": "the environment's own business now",
+    "engine.handoff": f"{_GONE}; weights reach vLLM through memory",
+    "engine.handoff_folder": _GONE,
+    "hardware.gpu_tflops": "in pipeline/planner/gpus.py: name hardware.gpu",
+    "hardware.gpu_bandwidth_gbs": "in pipeline/planner/gpus.py: name hardware.gpu",
+    "hardware.model": "found by the name of sft.base in configs/models",
+    "hardware.critic_model": "found by the name of critic.trunk in configs/models",
     "rollouts.style": "prompt.style",
     "rollouts.verbosity": "prompt.verbosity",
     "rollouts.chain.max_feedback_tokens": "prompt.max_feedback_tokens",

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from env.catalog import ENVIRONMENTS, Environment
 from env.play.player import Player
 from env.play.requests import PlaySettings
+from pipeline.models.policy import TinyShape
 from pipeline.training.deepspeed_config import deepspeed_config
+from stages.settings.sft import HEAD_DIM
 
 if TYPE_CHECKING:
     from critics.frozen.contract import FrozenCritic
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from pipeline.engines import Engine, GenerationRequest
     from pipeline.models.policy import Policy
     from pipeline.training import Trainer
-    from stages.settings import Config
+    from stages.settings import Config, Vllm
 
 
 def limit_threads(config: Config) -> None:
@@ -37,7 +39,7 @@ def make_engine(config: Config, policy: Policy) -> Engine:
         style = environment.style(prompt.style, thinking=prompt.thinking)
         return _scripted_engine(environment, style, policy)
     if config.engine.kind == "vllm":
-        return _vllm_engine(config, policy)
+        return _vllm_engine(config.engine, policy, config.row_tokens)
     from pipeline.engines.transformers import TransformersEngine
 
     return TransformersEngine(
@@ -48,18 +50,17 @@ def make_engine(config: Config, policy: Policy) -> Engine:
     )
 
 
-def _vllm_engine(config: Config, policy: Policy) -> Engine:
-    """Returns vLLM replicas that have loaded the policy's folder."""
+def _vllm_engine(settings: Vllm, policy: Policy, row_tokens: int) -> Engine:
+    """Returns vLLM replicas that have loaded the policy's folder, with room for rows of so many tokens."""
     from pipeline.engines.vllm import VllmEngine, VllmOptions
 
     names = {field.name for field in fields(VllmOptions)}
-    settings = {name: value for name, value in config.engine.model_dump().items() if name in names}
-    settings["max_length"] = config.row_tokens
+    options = {name: value for name, value in settings.model_dump().items() if name in names}
     return VllmEngine(
         policy.folder,
         policy.policy_digest,
         policy.config.max_position_embeddings,
-        VllmOptions(**settings),
+        VllmOptions(**options, max_length=row_tokens),
     )
 
 
@@ -76,6 +77,20 @@ def _scripted_engine(environment: Environment, style: ChatStyle, policy: Policy)
 
     return ScriptedEngine(
         reply, environment.scripted_digest, max_length=policy.config.max_position_embeddings
+    )
+
+
+def tiny_shape(config: Config) -> TinyShape:
+    """Returns the shape of the model that is made from scratch, with positions for the longest row."""
+    model = config.sft.model
+    return TinyShape(
+        hidden_size=model.hidden_size,
+        num_layers=model.num_layers,
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=HEAD_DIM,
+        intermediate_size=model.intermediate_size,
+        max_position=config.row_tokens,
     )
 
 
@@ -98,7 +113,6 @@ def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:
     frozen_critic = options.get("head") == "critic" and options.get("learning_rate") is None
     options |= {
         "micro_batch_tokens": settings.micro_batch_tokens,
-        "piece_tokens": settings.piece_tokens,
         "recompute": settings.recompute,
         "compute_dtype": "float32" if frozen_critic else settings.dtype,
     }
@@ -120,7 +134,7 @@ def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:
     if config.hardware.num_gpus:
         model = model.to("cuda")
     if options.get("learning_rate") is not None:  # what only scores has nothing to adapt
-        options |= {"lora_rank": settings.lora_rank, "lora_alpha": settings.lora_alpha}
+        options |= {"lora_rank": settings.lora_rank, "lora_alpha": 2 * settings.lora_rank}
     return TorchTrainer(model, **options)
 
 
@@ -145,5 +159,5 @@ def make_player(
             template_digest=style.digest,
         ),
         make_env=lambda task: environment.make_env(config.prompt.verbosity),
-        env_workers=config.engine.env_workers,
+        env_workers=environment.workers,
     )

@@ -17,6 +17,7 @@ from rich.table import Table
 from env.play.continuations import SIBLING_SIZE
 from pipeline.config import load_config
 from pipeline.errors import ExitCode
+from pipeline.planner.gpus import GPUS
 from pipeline.planner.memory import GIB, Shape, shape_of
 from stages.settings import Chain, Config
 from stages.wiring.label_budget import tokens_at_most
@@ -152,14 +153,16 @@ def least_hours(
     """Returns a lower bound: arithmetic at the data sheet's speed, decoding at its memory bandwidth."""
     shape, trained = shapes["policy"], shapes["critic" if work.stage in ("critic", "refresh") else "policy"]
     hardware = config.hardware
-    if not (hardware.num_gpus and hardware.gpu_tflops and hardware.gpu_bandwidth_gbs):
+    if not (hardware.num_gpus and hardware.gpu):
         return None
-    flops = hardware.num_gpus * hardware.gpu_tflops * 1e12
+    gpu, engine = GPUS[hardware.gpu], config.engine
+    replicas, split = (engine.replicas, engine.tensor_parallel) if engine.kind == "vllm" else (1, 1)
+    flops = hardware.num_gpus * gpu.tflops * 1e12
     train = work.trained_tokens * trained.training_flops(context, recompute=config.training.recompute) / flops
-    element = 2 if config.engine.dtype == "bfloat16" else 4
-    steps = work.sampled_tokens / max(1, live * config.engine.replicas)
+    element = 2 if engine.dtype == "bfloat16" else 4
+    steps = work.sampled_tokens / max(1, live * replicas)
     read = shape.parameters * element + live * context / 2 * shape.cache_bytes(element)
-    decode = steps * read / (hardware.gpu_bandwidth_gbs * 1e9 * config.engine.tensor_parallel)
+    decode = steps * read / (gpu.bandwidth_gbs * 1e9 * split)
     return (train + max(decode, work.sampled_tokens * 2 * shape.matmul_parameters / flops)) / 3600
 
 
@@ -184,7 +187,7 @@ def no_room_for_a_row(config: Config, memory: Memory, shape: Shape, limit: int) 
     more = "engine.memory_share" if config.hardware.num_gpus else "engine.kv_cache_gib"
     return (
         f"generation: the cache holds {room:,} tokens, one row may take {wanted:,}; raise {more}, or lower "
-        "engine.max_length or the budgets that it follows from"
+        "sampling.max_response_tokens or prompt.max_feedback_tokens"
     )
 
 

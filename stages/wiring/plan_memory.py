@@ -25,7 +25,11 @@ from pipeline.planner.memory import (
     training_phase,
 )
 from stages.settings import Config
+from stages.settings.engine import shares_gpus
+from stages.wiring.build import tiny_shape
 
+MODELS = Path(__file__).resolve().parents[2] / "configs" / "models"
+"""config.json of models to plan with while their weights are not on this machine, by name in lower case."""
 WAITING = "trainer, while the engine works"
 ENGINE_WORK_BYTES = GIB  # start value: of vLLM's passes, in its share beside weights and cache
 ENGINE_ASLEEP_BYTES = GIB  # start value: what vLLM keeps of a GPU while it sleeps
@@ -58,45 +62,29 @@ def model_config(config: Config) -> Any:
     """Returns the transformers configuration of the policy, without weights.
 
     Raises:
-        ConfigError: `sft.base` is not here and `hardware.model` does not describe it.
+        ConfigError: `sft.base` is not here and `configs/models` does not describe it.
     """
-    from transformers import Qwen3Config
-
     if config.sft.base is not None:
-        return _described(config.sft.base, config.hardware.model, "sft.base", "hardware.model")
-    tiny = config.sft.model
-    return Qwen3Config(
-        vocab_size=tiny.vocab_size,
-        hidden_size=tiny.hidden_size,
-        num_hidden_layers=tiny.num_layers,
-        num_attention_heads=tiny.num_heads,
-        num_key_value_heads=tiny.num_kv_heads,
-        head_dim=tiny.head_dim,
-        intermediate_size=tiny.intermediate_size,
-        max_position_embeddings=tiny.max_position,
-        tie_word_embeddings=True,
-    )
+        return _described(config.sft.base, "sft.base")
+    return tiny_shape(config).config(config.sft.model.vocab_size)
 
 
 def critic_config(config: Config, policy: Any) -> Any:
     """Returns the transformers configuration of the critic's trunk; raises ConfigError as `model_config`."""
-    if config.critic.trunk == "policy":
-        return policy
-    return _described(
-        config.critic.trunk, config.hardware.critic_model, "critic.trunk", "hardware.critic_model"
-    )
+    return policy if config.critic.trunk == "policy" else _described(config.critic.trunk, "critic.trunk")
 
 
-def _described(folder: str, description: str | None, setting: str, description_setting: str) -> Any:
+def _described(folder: str, setting: str) -> Any:
     from transformers import AutoConfig
 
-    for path in (Path(folder) / "config.json", Path(description or "")):
+    for path in (Path(folder) / "config.json", MODELS / f"{Path(folder).name.lower()}.json"):
         if path.is_file():
             content = json.loads(path.read_text("utf-8"))
             return AutoConfig.for_model(content.pop("model_type"), **content)
+    known = ", ".join(sorted(path.stem for path in MODELS.glob("*.json")))
     raise ConfigError(
-        f"{setting} = {folder} has no config.json here, and {description_setting} = {description} is no "
-        f"file. Next: give {description_setting} the config.json of that model"
+        f"{setting} = {folder} has no config.json here, and configs/models describes no model of its name "
+        f"(there are: {known}). Next: put its config.json there as {Path(folder).name.lower()}.json"
     )
 
 
@@ -108,7 +96,6 @@ def training_of(config: Config, model: Any, row_tokens: int) -> Training:
     how = Training(
         micro_batch_tokens=settings.micro_batch_tokens,
         row_tokens=min(row_tokens, settings.micro_batch_tokens),
-        piece_tokens=settings.piece_tokens,
         recompute=settings.recompute,
         half_products=settings.dtype == "bfloat16",
         on_gpu=config.hardware.num_gpus > 0,
@@ -158,7 +145,7 @@ def memory_of(config: Config, policy: Any, critic: Any, context: int) -> Memory:
     update = training_phase("actor update", policy, how)
     reference = scoring_phase("reference pass", policy, how) if kl else None
     generation, live = _generation(config, shape, context)
-    shared = engine.shared_gpus and hardware.num_gpus > 0
+    shared = shares_gpus(engine) and hardware.num_gpus > 0
     # What each leaves on the GPU while others work.
     asleep = ENGINE_ASLEEP_BYTES if shared else generation.device_bytes
     parked = 0 if shared else standing_bytes(update)
@@ -190,17 +177,17 @@ def memory_of(config: Config, policy: Any, critic: Any, context: int) -> Memory:
 
 
 def _generation(config: Config, shape: Shape, context: int) -> tuple[Phase, int]:
-    engine = config.engine
-    element = 2 if engine.kind == "vllm" and engine.dtype == "bfloat16" else 4
-    work = {}
+    engine, memory = config.engine, config.hardware.gpu_memory_gib
+    if engine.kind != "vllm":
+        size = engine.max_live * context * shape.cache_bytes(4)
+        phase, live = generation_phase("generation", shape, Generation(1, 4, size, context))
+        return phase, min(live, engine.max_live)
+    element = 2 if engine.dtype == "bfloat16" else 4
+    work, cache = {}, int(engine.kv_cache_gib * GIB)
     if config.hardware.num_gpus:
         work = {"at work": ENGINE_WORK_BYTES}
-        share = int(engine.memory_share * config.hardware.gpu_memory_gib * GIB)
-        cache = max(0, share - shape.parameters * element // engine.tensor_parallel - ENGINE_WORK_BYTES)
-    elif engine.kind == "vllm":
-        cache = int(engine.kv_cache_gib * GIB)
-    else:
-        cache = engine.max_live * context * shape.cache_bytes(element)
+        weights = shape.parameters * element // engine.tensor_parallel
+        cache = max(0, int(engine.memory_share * memory * GIB) - weights - ENGINE_WORK_BYTES)
     how = Generation(engine.tensor_parallel, element, cache, context)
     phase, live = generation_phase("generation", shape, how)
     return _beside(phase, work), min(live, math.ceil(engine.max_live / engine.replicas))
@@ -215,9 +202,9 @@ def _host_bytes(
         parts["gathered weights, fp32"] = 4 * shape.parameters
         if reference:
             parts["reference policy"] = (2 if how.half_weights else 4) * shape.parameters
-    if config.engine.kind == "vllm" and config.engine.handoff == "memory":
+    if config.engine.kind == "vllm":
         parts["engine's copy"] = (2 if config.engine.dtype == "bfloat16" else 4) * shape.parameters
-    if config.engine.shared_gpus and config.hardware.num_gpus:
+    if shares_gpus(config.engine) and config.hardware.num_gpus:
         parts[WAITING] = standing_bytes(update) * how.num_ranks
     return parts
 

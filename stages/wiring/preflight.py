@@ -12,6 +12,7 @@ from pipeline.training.deepspeed_config import deepspeed_config
 
 if TYPE_CHECKING:
     from stages.settings import Config
+    from stages.settings.training import Training
 
 
 def check_installed(config: Config, *, engine: bool = False, training: bool = False) -> None:
@@ -26,17 +27,23 @@ def check_installed(config: Config, *, engine: bool = False, training: bool = Fa
                 f"a CPU, pip install -c constraints.txt -e '.[{kind}]' on a machine with GPUs, or another "
                 f"{setting}"
             )
-    if training and config.training.lora_rank and find_spec("peft") is None:
-        raise ConfigError(
-            f"training.lora_rank = {config.training.lora_rank}, but the package peft is not installed. Next: "
-            "pip install -c constraints.txt -e '.[lora]', or training.lora_rank = 0"
-        )
-    if training and config.training.backend == "deepspeed":
-        deepspeed_config(Path(config.training.deepspeed), config.training.dtype)
+    if training:
+        check_backend(config.training)
     if training or (engine and config.engine.kind == "vllm"):
         check_gpus(config.hardware.num_gpus, config.hardware.gpu_memory_gib)
         if not config.hardware.num_gpus:  # else the configuration itself says how many there are
             check_enough_gpus(gpus_wanted(config, engine=engine, training=training))
+
+
+def check_backend(settings: Training) -> None:
+    """Raises ConfigError if a training backend will miss its configuration or a package."""
+    if settings.backend == "deepspeed":
+        deepspeed_config(Path(settings.deepspeed), settings.dtype)
+    elif settings.lora_rank and find_spec("peft") is None:
+        raise ConfigError(
+            f"training.lora_rank = {settings.lora_rank}, but the package peft is not installed. Next: "
+            "pip install -c constraints.txt -e '.[lora]', or training.lora_rank = 0"
+        )
 
 
 def gpus_wanted(config: Config, *, engine: bool, training: bool) -> dict[str, int]:

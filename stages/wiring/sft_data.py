@@ -15,6 +15,9 @@ from pipeline.tables import tasks_from
 from pipeline.types import Task
 from stages.settings import Sft
 
+NOISE = 0.2
+"""Share of random acts of the noisy demonstrators (start value)."""
+
 
 def tasks_to_demonstrate(start: Start, train: list[Task]) -> list[Task]:
     """Returns the training tasks, or throwaway ones whose companies have no held-out company's name."""
@@ -59,7 +62,7 @@ def play_demonstrations(start: Start, train: list[Task], tokenizer: Any = None) 
                     style=style,
                     shares=settings.shares,
                     guided_share=settings.guided_share,
-                    noise=settings.noise,
+                    noise=NOISE,
                     verbosity=prompt.verbosity,
                     seed=seed_of(start.seed, "sft", i),
                     thoughts=settings.thoughts,

@@ -609,11 +609,10 @@ def test_a_real_model_plays_phone_with_its_cache_and_logprobs_of_a_plain_forward
     import torch
 
     from pipeline.engines.transformers import TransformersEngine
-    from pipeline.models.policy import load_policy, make_tiny_model, save_policy
-    from stages.settings import TinyModel
+    from pipeline.models.policy import TinyShape, load_policy, make_tiny_model, save_policy
 
     torch.manual_seed(0)
-    shape = TinyModel(hidden_size=32, num_layers=2, head_dim=8, intermediate_size=48, vocab_size=300)
+    shape = TinyShape(32, 2, 4, 2, 8, 48, 1024)
     save_policy(make_tiny_model(shape, tokenizer), tokenizer, tmp_path)
     policy, plain = load_policy(tmp_path), load_policy(tmp_path).model
     phone = ENVIRONMENTS["phone"]

@@ -11,6 +11,7 @@ import torch
 from pipeline.errors import ArtifactError
 from pipeline.models.policy import (
     Policy,
+    TinyShape,
     load_policy,
     make_tiny_model,
     save_policy,
@@ -18,13 +19,12 @@ from pipeline.models.policy import (
     train_tokenizer,
     weights_digest,
 )
-from stages.settings import TinyModel
 
 TEXTS = [f"U: dispute a bill at Amber Ridge {n}\nA: call 555-01{n:02d} R1 ?account_number" for n in range(40)]
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}<|im_end|>{% endfor %}"
 )
-SHAPE = TinyModel(hidden_size=32, num_layers=2, head_dim=8, intermediate_size=48, max_position=128)
+SHAPE = TinyShape(32, 2, 4, 2, 8, 48, 128)
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_saved_policy_opens_offline_with_plain_transformers(
 
 def test_embeddings_are_tied_and_weights_have_the_asked_spread(tokenizer: Any) -> None:
     torch.manual_seed(0)
-    model = make_tiny_model(SHAPE.model_copy(update={"initializer_range": 0.3}), tokenizer)
+    model = make_tiny_model(replace(SHAPE, initializer_range=0.3), tokenizer)
     assert model.lm_head.weight is model.model.embed_tokens.weight
     assert model.model.layers[0].mlp.up_proj.weight.std().item() == pytest.approx(0.3, rel=0.1)
 

@@ -24,8 +24,7 @@ engine: {max_live: 64}
 training: {threads: 1, micro_batch_tokens: 4096}
 tasks: {num_companies: 12, num_train: 24, num_val: 8, num_test: 8, level_shares: {1: 1.0}}
 sft:
-  model: {hidden_size: 48, num_layers: 2, num_heads: 2, num_kv_heads: 1, head_dim: 24, intermediate_size: 96,
-          vocab_size: 512, initializer_range: 0.12}
+  model: {hidden_size: 64, num_layers: 2, num_kv_heads: 1, intermediate_size: 96, vocab_size: 512}
   shares: {oracle: 0.3, over_collector: 0.5, noisy_adaptive: 0.2}
   num_demonstrations: 192
   num_updates: 130

@@ -44,17 +44,17 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(
     ("override", "expected"),
     [
         ("tasks.num_train=none", "tasks.num_train"),
-        ("engine.kind=vlm", "'transformers'"),
+        ("engine.kind=vlm", 'engine.kind = "vlm"; allowed: transformers, vllm, scripted'),
         ("tasks.level_shares={1: 0.5}", "add up to 1"),
         ("run.name=../elsewhere", "run.name"),
-        ("training.num_ranks=2", "needs training.backend = deepspeed"),
+        ("training.num_ranks=2", "not a setting of training.backend = torch, but of deepspeed"),
         ("rollouts.sampling.top_p=0.9", "sampled from its whole distribution at temperature 1"),
         ("actor.sampling.max_response_tokens=9", "is sampling.max_response_tokens, for all stages"),
         ("rollouts.style=full", "rollouts.style is prompt.style"),
         ("training.lora_rank=8", "needs a trained model to adapt"),
-        ("training={lora_rank: 8, backend: deepspeed}", "needs training.backend = torch"),
-        ("engine.replicas=2", "need engine.kind = vllm"),
-        ("sft.model.num_kv_heads=3", "num_heads = 2; must be a multiple of num_kv_heads = 3"),
+        ("training={lora_rank: 8, backend: deepspeed}", "of training.backend = deepspeed, but of torch"),
+        ("engine.replicas=2", "not a setting of engine.kind = transformers, but of vllm"),
+        ("sft.model.num_heads=3", "derived from the other settings now"),
     ],
 )
 def test_a_wrong_value_is_refused(

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.slow
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 SETTINGS = (
-    "sft.model.head_dim=32",  # vLLM's attention on CPUs knows 32, 64, 96 ...
     "engine.kind=vllm",
     "engine.kv_cache_gib=0.25",
     "training.backend=deepspeed",

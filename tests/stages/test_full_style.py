@@ -17,7 +17,6 @@ PHONE = ENVIRONMENTS["phone"]
 STYLE = FullStyle(TOOLS, thinking=False)
 FULL = [
     "prompt.style=full",
-    "sft.model.max_position=4096",
     "sft.num_demonstrations=32",
     "sft.num_updates=2",
     "sft.batch_rows=4",

@@ -85,11 +85,15 @@ def test_the_machine_can_be_asked() -> None:
     assert all(gib > 0 for gib in free)
 
 
-def test_an_actor_that_takes_turns_is_the_actor_that_does_not(chain: Any, tmp_path: Path) -> None:
+def test_an_actor_that_takes_turns_is_the_actor_that_does_not(
+    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Engine and trainer leave and come back in every iteration; on a CPU this drops caches and no more."""
     digests = []
-    for shared in ("false", "true"):
-        lab = chain.copy(tmp_path / shared, "tasks", "sft", "rollouts", "labels", "critic", "critic_report")
-        assert lab.start("actor", f"engine.shared_gpus={shared}") == 0
+    for shared in (False, True):
+        monkeypatch.setattr("stages.bodies.actor.shares_gpus", lambda engine, shared=shared: shared)
+        made = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
+        lab = chain.copy(tmp_path / str(shared), *made)
+        assert lab.start("actor") == 0
         digests.append(lab.artifact("actor").manifest["content_digest"])
     assert digests[0] == digests[1]

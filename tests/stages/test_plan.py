@@ -34,7 +34,10 @@ def memory(path: str, *overrides: str) -> tuple[Memory, dict[str, Phase]]:
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv, words in ((["--help"], "{status,show,verify,plan}"), (["plan", "--help"], "section.key=value")):
+    for argv, words in (
+        (["--help"], "{status,show,verify,plan,dictionary}"),
+        (["plan", "--help"], "section.key=value"),
+    ):
         with pytest.raises(SystemExit, match="0"):
             main(argv)
         assert words in capsys.readouterr().out
@@ -64,8 +67,7 @@ def test_the_shipped_configurations_fit_their_hardware(
 )
 def test_a_trunk_of_either_size_is_counted(size: str, parameters: int) -> None:
     """Per rank of ZeRO 2 over 8: weights in bf16; on the first GPU the frozen critic scores in fp32."""
-    described = f"hardware.critic_model=configs/models/qwen3-{size}.json"
-    taken, phases = memory(EIGHT_80, f"critic.trunk=models/Qwen3-{size}", described)
+    taken, phases = memory(EIGHT_80, f"critic.trunk=models/Qwen3-{size.upper()}")
     update = phases["critic update"].device
     assert update["weights"] == 2 * parameters
     assert update["gradients"] + update["optimizer"] == pytest.approx(16 * parameters / 8, rel=1e-3)
@@ -151,7 +153,7 @@ def test_an_engine_without_room_for_one_rollout_does_not_fit(capsys: pytest.Capt
 def test_a_row_that_the_cache_cannot_hold_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
     """vLLM would not start: Qwen3's 40,960 positions are more than this cache holds."""
     [small] = [str(path) for path in QWEN3 if "0.6b" in path.stem]
-    assert main(["plan", small, "engine.max_length=40960"]) == 2
+    assert main(["plan", small, "sampling.max_response_tokens=38912"]) == 2
     said = capsys.readouterr().out
     assert "does not fit: generation: the cache holds 30,565 tokens, one row may take 40,960" in said
 
@@ -163,9 +165,7 @@ def test_host_memory_is_held_against_the_machine(capsys: pytest.CaptureFixture[s
 
 
 def test_what_would_leave_gpus_idle_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    overrides = ["training.backend=torch", "training.num_ranks=1", "engine.kind=transformers"]
-    alone = ["engine.replicas=1", "engine.tensor_parallel=1"]
-    assert main(["plan", EIGHT_24, *overrides, *alone]) == 2
+    assert main(["plan", EIGHT_24, "training={backend: torch}", "engine={kind: transformers}"]) == 2
     printed = capsys.readouterr().out
     assert "training.backend=deepspeed uses all" in printed
     assert "engine.kind=vllm uses the GPUs" in printed
@@ -173,9 +173,11 @@ def test_what_would_leave_gpus_idle_is_said(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_model_that_is_not_here_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", DEMO, "sft.base=models/none"]) == 2
-    assert "give hardware.model the config.json" in capsys.readouterr().err
-    assert main(["plan", EIGHT_80, "hardware.critic_model=null"]) == 2
-    assert "give hardware.critic_model the config.json" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "sft.base = models/none has no config.json here" in error
+    assert "qwen3-0.6b, qwen3-1.7b, qwen3-8b" in error
+    assert main(["plan", EIGHT_80, "critic.trunk=models/none"]) == 2
+    assert "critic.trunk = models/none has no config.json here" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["plan"])
 
@@ -256,7 +258,8 @@ def test_every_step_of_a_rollout_may_be_wrong_and_so_be_continued() -> None:
 def test_adapters_need_gradients_and_moments_of_their_own_only() -> None:
     """Rank 8 on every linear layer of Qwen3-0.6B: 28 layers of 8 (in + out)."""
     _, phases = memory(
-        str(ROOT / "configs" / "phone-qwen3-0.6b-1gpu.yaml"), "training.backend=torch", "training.lora_rank=8"
+        str(ROOT / "configs" / "phone-qwen3-0.6b-1gpu.yaml"),
+        "training={backend: torch, lora_rank: 8, dtype: bfloat16, micro_batch_tokens: 8192, recompute: true}",
     )
     update = phases["actor update"].device
     attention = (1024 + 2048) + 2 * (1024 + 1024) + (2048 + 1024)

@@ -33,7 +33,6 @@ def engine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[VllmEngin
     engine.close()
 
 
-@pytest.mark.parametrize("engine", [{"handoff": "memory"}, {"handoff": "disk"}], indirect=True)
 def test_handed_over_weights_are_the_ones_that_sample(engine: VllmEngine) -> None:
     requests = [ask(f"r{i}", prompt, seed=i) for i, prompt in enumerate(some_prompts(4))]
     for seed in (1, 2, 3):
