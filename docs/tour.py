@@ -12,7 +12,6 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,6 +38,7 @@ from pipeline.engines.transformers import TransformersEngine
 from pipeline.ids import seed_of
 from pipeline.models.policy import (
     Policy,
+    TinyShape,
     load_policy,
     make_tiny_model,
     save_policy,
@@ -65,7 +65,7 @@ class Sizes:
     tasks_per_update: int = 12
 
 
-MODEL = SimpleNamespace(
+MODEL = TinyShape(
     hidden_size=48, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=24, intermediate_size=96,
     max_position=1024, initializer_range=0.12,
 )  # fmt: skip
