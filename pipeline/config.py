@@ -28,7 +28,7 @@ def load_config(model: type[M], path: Path, overrides: Sequence[str] = ()) -> M:
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path}: cannot read this configuration ({error}). Next: give the path of a YAML file"
         ) from None

@@ -6,7 +6,11 @@ escapes a stage is a defect and exits 1.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import shutil
 from enum import IntEnum
+from pathlib import Path
 
 
 class ExitCode(IntEnum):
@@ -42,3 +46,36 @@ class DivergenceError(ArtifactError, FloatingPointError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code=ExitCode.QUALITY)
+
+
+IN_THE_WAY = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY)
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def explain(error: BaseException, folder: Path) -> tuple[ExitCode, str] | None:
+    """Returns exit code and message of an error that the user or the machine can mend; None for a defect.
+
+    Missing files and dead connections are defects of the program, unless the file is one of `folder`: then
+    somebody removed it.
+
+    Args:
+        error: that ended a command.
+        folder: what the command works on; of a full disk, its free space is named.
+    """
+    if isinstance(error, ConfigError | ArtifactError):
+        return ExitCode(error.code), str(error)
+    if not isinstance(error, OSError) or isinstance(error, ConnectionError | TimeoutError):
+        return None
+    path = Path(str(error.filename or ""))
+    if isinstance(error, FileNotFoundError) and not path.is_relative_to(folder):
+        return None
+    if error.errno in FULL:
+        free = ""
+        with contextlib.suppress(OSError):
+            free = f" ({folder}: {shutil.disk_usage(folder).free / 1e6:.0f} MB free)"
+        advice = f"{free}. Next: make room"
+    elif error.errno in IN_THE_WAY:
+        advice = ". Next: remove what is in the way there"
+    else:
+        advice = ". Next: make that path readable and writable, or choose another run.data_dir"
+    return ExitCode.DISK, f"{error}{advice}, then the same command goes on"

@@ -6,9 +6,10 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from pipeline.cli import dictionary, show, status, verify
-from pipeline.errors import ArtifactError, ConfigError
+from pipeline.errors import explain
 from pipeline.text import visible
 from stages.wiring import plan
 
@@ -24,12 +25,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         return int(options.run(options))
-    except (ArtifactError, ConfigError) as error:
-        print(visible(f"vdapo: {error}"), file=sys.stderr)
-        return int(error.code)
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        if not (explained := explain(error, Path())):
+            raise
+        print(visible(f"vdapo: {explained[1]}"), file=sys.stderr)
+        return int(explained[0])
 
 
 if __name__ == "__main__":

@@ -29,7 +29,12 @@ def check_base(folder: Path, needed: Sequence[str]) -> None:
     from tokenizers import Tokenizer
 
     check_policy_folder(folder)
-    tokens = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
+    try:
+        tokens = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
+    except Exception as error:  # the library raises nothing narrower
+        raise ArtifactError(
+            f"the tokenizer of sft.base = {folder} is not readable: {error}. Save it again, or name another"
+        ) from None
     rows = json.loads((folder / "config.json").read_text("utf-8")).get("vocab_size")
     if rows is not None and max(tokens.values(), default=0) >= rows:
         raise ArtifactError(

@@ -20,11 +20,12 @@ from rich.table import Table
 
 from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
+from pipeline.artifacts.disk import check_folder
 from pipeline.artifacts.manifest import read_manifest
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.config import load_config
-from pipeline.errors import ArtifactError, ConfigError
+from pipeline.errors import ArtifactError, explain
 from pipeline.schema import read_parquet
 from pipeline.tables import ROLLOUTS
 from stages.settings import Config
@@ -288,16 +289,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
     parser.add_argument("--run")
     options = parser.parse_intermixed_args(argv)
+    run_dir = Path()
     try:
         named = [f"run.name={json.dumps(options.run)}"] if options.run else []
         config = load_config(Config, Path(options.config), [*options.overrides, *named])
         run_dir = Path(config.run.data_dir) / config.run.name
+        check_folder(run_dir, f"run.data_dir = {config.run.data_dir}")
         summary = summarise(run_dir, with_critic=config.actor.credit.mode == "v_dapo")
-    except (ConfigError, ArtifactError) as error:
-        print(f"summary: {error}", file=sys.stderr)
-        return int(error.code)
-    (run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    (run_dir / "summary.html").write_text(page_of(run_dir, summary), encoding="utf-8")
+        (run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        (run_dir / "summary.html").write_text(page_of(run_dir, summary), encoding="utf-8")
+    except Exception as error:
+        if not (explained := explain(error, run_dir)):
+            raise
+        print(f"summary: {explained[1]}", file=sys.stderr)
+        return int(explained[0])
     console = Console()
     print_summary(summary, console)
     pages = [("Learning curves", "summary.html")]

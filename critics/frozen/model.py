@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ArtifactError
+from pipeline.models.policy import check_weights
 
 NUM_OUTPUTS = 2
 VALUE, ERROR = 0, 1
@@ -30,10 +31,7 @@ def trunk_config(trunk_folder: Path) -> Any:
         raise ArtifactError(
             f"no critic trunk in {trunk_folder}: config.json is missing. Name a folder in HF format"
         )
-    if not any(trunk_folder.glob("*.safetensors")):  # else an OSError, which would read as a disk's failure
-        raise ArtifactError(
-            f"no critic trunk in {trunk_folder}: no *.safetensors file. Export the model there again"
-        )
+    check_weights(trunk_folder)
     try:
         config = AutoConfig.from_pretrained(trunk_folder, local_files_only=True)
     except Exception as error:  # transformers raises many kinds; an OSError would read as a disk's failure

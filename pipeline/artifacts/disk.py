@@ -7,14 +7,14 @@ import errno
 import json
 import os
 import re
-import shutil
 import socket
+import stat
 import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pipeline.artifacts.failpoints import failpoint
-from pipeline.errors import ArtifactError
+from pipeline.errors import FULL, ArtifactError, ConfigError
 from pipeline.ids import digest
 
 MAX_JSON_BYTES = 256 * 2**20
@@ -24,8 +24,8 @@ STALE_SECONDS = 120.0  # without a heartbeat for so long, a process on another h
 def process_start(pid: int) -> int | None:
     """Returns when a process of this host began, in kernel ticks; None if gone, 0 if it cannot be known."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        fields = stat.rpartition(")")[2].split()
+        text = Path(f"/proc/{pid}/stat").read_text()
+        fields = text.rpartition(")")[2].split()
         return None if fields[0] == "Z" else int(fields[19])
     except FileNotFoundError:
         if Path("/proc/self").exists():
@@ -132,6 +132,34 @@ def remove_dead_temporaries(folder: Path) -> list[Path]:
     return gone
 
 
+def check_folder(folder: Path, setting: str) -> None:
+    """Raises ConfigError if anything but a folder is there; `setting`, which names it, opens the message."""
+    try:
+        if not stat.S_ISDIR(folder.stat().st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        raise _unusable(folder, setting, error) from None
+
+
+def make_folder(folder: Path, setting: str) -> None:
+    """Makes a folder and those above it; raises ConfigError as `check_folder`, but for a full disk."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) in FULL:
+            raise
+        raise _unusable(folder, setting, error) from None
+
+
+def _unusable(folder: Path, setting: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"{setting}: {folder} cannot be a folder ({error}). Allowed: one that can be written, or a path "
+        "where one can be made. Next: name another, or remove what is in the way"
+    )
+
+
 def sealed(record: dict[str, Any]) -> bytes:
     """Returns a record as JSON with the digest of its own content: a single flipped bit is noticed."""
     plain = json.loads(json.dumps(record, allow_nan=False))
@@ -148,6 +176,8 @@ def unsealed(path: Path) -> dict[str, Any]:
         FileNotFoundError: it is not there.
         ArtifactError: it is damaged.
     """
+    if path.is_dir():
+        raise ArtifactError(f"{path}: damaged (a folder where a file belongs)")
     if path.stat().st_size > MAX_JSON_BYTES:
         raise ArtifactError(f"{path}: larger than {MAX_JSON_BYTES} bytes, which no stage writes")
     whole = path.read_bytes()
@@ -178,13 +208,3 @@ def inside(folder: Path, relative: str) -> Path:
         if path.is_symlink():
             raise ArtifactError(f"{path}: a symbolic link; a stage's folder holds plain files only")
     return path
-
-
-def way_out(error: OSError, folder: Path) -> str:
-    """Returns what to do about an error of the disk; of a full one, how much is free for `folder` as well."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return ". Next: make that path readable and writable, or choose another run.data_dir"
-    free = ""
-    with contextlib.suppress(OSError):
-        free = f" ({folder}: {shutil.disk_usage(folder).free / 1e6:.0f} MB free)"
-    return f"{free}. Next: make room"

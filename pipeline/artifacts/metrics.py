@@ -68,7 +68,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     seen: set[tuple[int, str]] = set()
     if not path.exists():
         return kept
-    for text in path.read_text(encoding="utf-8").splitlines():
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             line = json.loads(text)
         except ValueError:

@@ -21,7 +21,13 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from pipeline.artifacts.artifact import Artifact
-from pipeline.artifacts.disk import fsync_folder, remove_dead_temporaries, way_out, write_durably
+from pipeline.artifacts.disk import (
+    check_folder,
+    fsync_folder,
+    make_folder,
+    remove_dead_temporaries,
+    write_durably,
+)
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.ledger import Counts
 from pipeline.artifacts.lock import Lock
@@ -40,7 +46,7 @@ from pipeline.artifacts.signals import StopFlag, StopRequested
 from pipeline.artifacts.stage import Stage, identity_of
 from pipeline.artifacts.start import Start
 from pipeline.config import load_config
-from pipeline.errors import ArtifactError, ConfigError, ExitCode
+from pipeline.errors import ArtifactError, ConfigError, ExitCode, explain
 from pipeline.processes.worker import WorkerDiedError
 from pipeline.text import visible
 
@@ -94,6 +100,8 @@ class _Run:
         config: Any = load_config(self.config_model, Path(options.config), overrides)
         run_dir = Path(config.run.data_dir) / config.run.name
         self.folder = run_dir / self.stage.name
+        place = f"run.data_dir = {config.run.data_dir}"
+        check_folder(run_dir, place)
         names = self.stage.inputs(config)
         inputs = {name: Artifact.open(run_dir, name) for name in names}
         identity, runtime_settings = identity_of(self.stage, config, inputs)
@@ -103,7 +111,7 @@ class _Run:
             return ExitCode.COMPLETE, message
         check_lineage(run_dir, names)
         if not options.dry_run:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder, place)
             self.lock = Lock(self.folder)
             failpoint(f"{self.stage.name}.lock_taken")
             if options.fresh:
@@ -213,14 +221,8 @@ class _Run:
             return ExitCode(error.code), f"{name}: {error}"
         if self.start is not None:
             self.start.log("".join(traceback.format_exception(error)))
-        # Missing files and dead connections are defects of a stage; the rest of OSError is the machine's.
-        if isinstance(error, OSError) and not isinstance(
-            error, FileNotFoundError | ConnectionError | TimeoutError
-        ):
-            return (
-                ExitCode.DISK,
-                f"{name}: {error}{way_out(error, self.folder)}, then the same command goes on",
-            )
+        if explained := explain(error, self.folder.parent):
+            return explained[0], f"{name}: {explained[1]}"
         traceback.print_exception(error)
         return ExitCode.DEFECT, f"{name}: a defect: {type(error).__name__}: {error}. What was committed stays"
 

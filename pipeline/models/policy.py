@@ -371,10 +371,26 @@ def check_policy_folder(folder: Path) -> list[str]:
             f"the model in {folder} is {architectures or 'of no architecture'}, not a causal language model "
             "(...ForCausalLM). Name another folder"
         )
-    if not any(folder.glob("*.safetensors")):
-        raise ArtifactError(f"no weights in {folder}: no *.safetensors file. Export the model again")
+    check_weights(folder)
     if not (folder / "tokenizer.json").is_file():
         raise ArtifactError(
             f"no tokenizer in {folder}: tokenizer.json is missing. Save the tokenizer beside the model"
         )
     return architectures
+
+
+def check_weights(folder: Path) -> None:
+    """Raises ArtifactError unless a model folder has weights in readable files; reads their headers alone."""
+    from safetensors import safe_open
+
+    paths = sorted(folder.glob("*.safetensors"))
+    if not paths:
+        raise ArtifactError(f"no weights in {folder}: no *.safetensors file. Export the model again")
+    for path in paths:
+        try:
+            with safe_open(path, "numpy"):
+                pass
+        except Exception as error:  # OSError, or a kind of its own
+            raise ArtifactError(
+                f"the weights in {path} are not readable: {error}. Export the model again, or name another"
+            ) from None

@@ -12,4 +12,4 @@ class Run(Section):
 
     name: str = Field("demo", description="folder under data_dir", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     seed: int = Field(0, ge=0, description="every random number of the run follows from it")
-    data_dir: str = runtime("data", description="where runs are kept")
+    data_dir: str = runtime("data", description="where runs are kept", min_length=1)

@@ -408,25 +408,90 @@ def test_a_dry_run_prints_the_plan_and_makes_nothing(data: Path, capsys: pytest.
     assert not (data / "r" / "toy").exists()
 
 
-@pytest.mark.parametrize(
-    ("number", "way_out"),
-    [
-        (errno.ENOSPC, " MB free). Next: make room, then the same command goes on"),
-        (
-            errno.EACCES,
-            "Next: make that path readable and writable, or choose another run.data_dir, then the",
-        ),
-    ],
-)
-def test_an_error_of_the_disk_exits_74_and_says_what_helps(
-    data: Path, number: int, way_out: str, capsys: pytest.CaptureFixture[str]
+def test_a_full_disk_exits_74_and_says_how_much_is_free(
+    data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def make(start: Start[Any]) -> None:
-        raise OSError(number, os.strerror(number), "/there")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/there")
 
-    stage = toy.stage_of("s", [], make)
-    assert run_stage(stage, toy.ToyConfig, [str(data / "c.yaml")]) == 74
-    assert way_out in capsys.readouterr().err
+    assert run_stage(toy.stage_of("s", [], make), toy.ToyConfig, [str(data / "c.yaml")]) == 74
+    assert " MB free). Next: make room, then the same command goes on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        ("file", 2, "Not a directory"),
+        ("file/below", 2, "Not a directory"),
+        ("dangling", 2, "File exists"),
+        ("loop", 2, "Too many levels of symbolic links"),
+        ("/proc/vdapo", 2, "No such file or directory"),
+        ("/sys/vdapo", 2, "cannot be a folder"),
+        ("long" * 100, 2, "File name too long"),
+        ('"a\\0b"', 2, "embedded null byte"),
+    ],
+)
+def test_a_data_dir_that_cannot_be_made_is_a_wrong_setting(
+    data: Path, given: str, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "file").touch()
+    (data / "dangling").symlink_to(data / "nowhere")
+    (data / "loop").symlink_to(data / "loop")
+    place = given if given.startswith(("/", '"')) else str(data / given)
+    assert run(data, "source", f"run.data_dir={place}") == code
+    error = capsys.readouterr().err
+    assert said in error
+    assert "run.data_dir = " in error
+    assert "Next: name another" in error
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "folder", "code", "said"),
+    [
+        ("source", False, 3, "is no folder; a stage's folder belongs there"),
+        ("source/manifest.json", True, 3, "a folder where a file belongs"),
+        ("source/values.parquet", True, 3, "missing, though the manifest lists it"),
+        ("toy", False, 3, "is no folder; a stage's folder belongs there"),
+        ("toy/plan.json", True, 3, "a folder where a file belongs"),
+        ("toy/manifest.json", True, 3, "a folder where a file belongs"),
+        ("toy/_lock", True, 74, "remove what is in the way"),
+        ("toy/logs", False, 74, "remove what is in the way"),
+        ("toy/shards", False, 74, "remove what is in the way"),
+        ("toy/_ledger", False, 74, "remove what is in the way"),
+        ("toy/_ledger/w.jsonl", True, 74, "remove what is in the way"),
+        ("toy/checkpoints", False, 74, "remove what is in the way"),
+        ("toy/values.parquet", True, 74, "remove what is in the way"),
+        ("toy/report.json", True, 74, "remove what is in the way"),
+    ],
+)
+def test_what_lies_in_the_way_is_named_and_never_a_defect(
+    data: Path, spoilt: str, folder: bool, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(data, "source") == 0
+    path = data / "r" / spoilt
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir() if folder else path.write_text("x")
+    assert run(data, "toy") == code
+    error = capsys.readouterr().err
+    assert said in error
+    assert str(path) in error
+    shutil.rmtree(path) if folder else path.unlink()
+    if spoilt.startswith("toy"):
+        assert run(data, "toy") == 0
+
+
+def test_a_stage_folder_that_somebody_removes_meanwhile_is_no_defect(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def make(start: Start[Any]) -> None:
+        shutil.rmtree(start.folder)
+        start.shards.commit(0, {}, done=1)
+
+    assert run_stage(toy.stage_of("s", [["a"]], make), toy.ToyConfig, [str(data / "c.yaml")]) == 74
+    assert "No such file or directory" in capsys.readouterr().err
 
 
 def test_wrong_usage_exits_2(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

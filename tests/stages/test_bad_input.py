@@ -19,6 +19,7 @@ from critics.labels.splits import split_clusters
 from env.catalog import ENVIRONMENTS, Environment
 from env.play.demonstrations import Demonstration
 from pipeline.artifacts.artifact import Artifact
+from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.models.policy import load_tokenizer
 from pipeline.tables import labels_from, rollouts_from
@@ -87,12 +88,10 @@ def test_a_backend_that_is_not_installed_is_refused_before_anything_is_planned(
     assert not (lab.run_dir / stage / "plan.json").exists()
 
 
-def test_a_base_that_is_no_policy_or_cannot_end_a_message_is_refused(
+def test_a_base_that_cannot_end_a_message_or_embed_its_tokens_is_refused(
     chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lab = chain.copy(tmp_path / "lab", "tasks")
-    assert lab.start("sft", f"sft.base={tmp_path / 'nothing'}") == 3
-    assert "no policy at" in capsys.readouterr().err
     mute = tmp_path / "mute"
     shutil.copytree(chain.run_dir / "sft" / "policy", mute)
     text = (mute / "tokenizer.json").read_text().replace("<|im_end|>", "<|other|>")
@@ -332,47 +331,70 @@ def test_splits_that_are_not_held_out_or_come_twice_are_refused_by_any_stage(
     assert "allowed: val, test_unseen_company, " in error
 
 
-def spoilt_trunk(chain: Any, folder: Path, how: str) -> Path:
-    if how == "empty":
-        folder.mkdir()
-        return folder
-    shutil.copytree(chain.run_dir / "sft" / "policy", folder)
-    if how == "no weights":
-        (folder / "model.safetensors").unlink()
-    if how == "broken config":
-        (folder / "config.json").write_text("{")
-    if how == "broken tokenizer":
-        (folder / "tokenizer.json").write_text("{")
-    if how == "no tokenizer":
-        (folder / "tokenizer.json").unlink()
-    if how == "other tokenizer":
-        content = json.loads((folder / "tokenizer.json").read_text())
-        content["model"]["merges"].pop()
-        (folder / "tokenizer.json").write_text(json.dumps(content))
-    return folder
+def a_folder(name: str) -> Callable[[Path], None]:
+    def replace_it(model: Path) -> None:
+        (model / name).unlink()
+        (model / name).mkdir()
+
+    return replace_it
 
 
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        ("empty", "config.json is missing"),
-        ("broken config", "is not readable"),
-        ("no tokenizer", "tokenizer.json is missing"),
-        ("no weights", "no *.safetensors file"),
-        ("broken tokenizer", "is not readable"),
-        ("other tokenizer", "another tokenizer than the policy"),
-    ],
-)
-def test_a_wrong_critic_trunk_is_refused(
-    chain: Any, tmp_path: Path, how: str, said: str, capsys: pytest.CaptureFixture[str]
+def these_bytes(name: str, content: bytes) -> Callable[[Path], None]:
+    return lambda model: void((model / name).write_bytes(content))
+
+
+def void(_: object) -> None:
+    """Drops a value, so that a lambda returns None."""
+
+
+def other_tokenizer(model: Path) -> None:
+    content = json.loads((model / "tokenizer.json").read_text())
+    content["model"]["merges"].pop()
+    (model / "tokenizer.json").write_text(json.dumps(content))
+
+
+SPOILT_MODELS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "gone": (shutil.rmtree, "."),
+    "a file": (lambda model: void((shutil.rmtree(model), model.write_text("x"))), "."),
+    "empty": (lambda model: void((shutil.rmtree(model), model.mkdir())), "config.json is missing"),
+    "config is a folder": (a_folder("config.json"), "config.json is missing"),
+    "config is binary": (these_bytes("config.json", b"\xff{"), "config.json"),
+    "config is a list": (these_bytes("config.json", b"[]"), "config.json"),
+    "no tokenizer": (lambda model: (model / "tokenizer.json").unlink(), "tokenizer.json is missing"),
+    "tokenizer is a folder": (a_folder("tokenizer.json"), "tokenizer.json is missing"),
+    "tokenizer is binary": (these_bytes("tokenizer.json", b"\xff\0"), "is not readable"),
+    "tokenizer is cut off": (these_bytes("tokenizer.json", b"{"), "is not readable"),
+    "no weights": (lambda model: (model / "model.safetensors").unlink(), "no *.safetensors file"),
+    "weights are a folder": (a_folder("model.safetensors"), "are not readable"),
+    "weights are cut off": (these_bytes("model.safetensors", b"\1\2"), "are not readable"),
+}
+
+
+@pytest.mark.parametrize("how", SPOILT_MODELS)
+@pytest.mark.parametrize(("stage", "setting"), [("sft", "sft.base"), ("critic", "critic.trunk")])
+def test_a_model_that_cannot_be_used_is_refused_before_anything_is_planned(
+    chain: Any, tmp_path: Path, stage: str, setting: str, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels")
-    trunk = spoilt_trunk(chain, tmp_path / "trunk", how)
-    assert lab.start("critic", f"critic.trunk={trunk}") == 3
+    damage, said = SPOILT_MODELS[how]
+    lab = chain.copy(tmp_path / "lab", *MAIN_CHAIN[: MAIN_CHAIN.index(stage)])
+    model = tmp_path / "model"
+    shutil.copytree(chain.run_dir / "sft" / "policy", model)
+    damage(model)
+    assert lab.start(stage, f"{setting}={model}") == 3
     error = capsys.readouterr().err
     assert said in error
-    assert str(trunk) in error
-    assert not (lab.run_dir / "critic" / "plan.json").exists()
+    assert str(model) in error
+    assert not (lab.run_dir / stage / "plan.json").exists()
+
+
+def test_a_trunk_with_another_tokenizer_than_the_policy_is_refused(
+    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels")
+    shutil.copytree(chain.run_dir / "sft" / "policy", tmp_path / "trunk")
+    other_tokenizer(tmp_path / "trunk")
+    assert lab.start("critic", f"critic.trunk={tmp_path / 'trunk'}") == 3
+    assert "another tokenizer than the policy" in capsys.readouterr().err
 
 
 def test_after_a_wrong_critic_trunk_the_corrected_command_is_all_it_takes(
@@ -456,8 +478,8 @@ def test_rollouts_of_too_few_companies_are_refused_before_they_are_continued(
 
 def test_a_trunk_with_the_policys_tokenizer_serves(chain: Any, tmp_path: Path) -> None:
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels")
-    trunk = spoilt_trunk(chain, tmp_path / "trunk", "nothing")
-    assert lab.start("critic", f"critic.trunk={trunk}") == 0
+    shutil.copytree(chain.run_dir / "sft" / "policy", tmp_path / "trunk")
+    assert lab.start("critic", f"critic.trunk={tmp_path / 'trunk'}") == 0
 
 
 def test_a_policy_whose_tokenizer_is_gone_is_refused(
@@ -505,3 +527,12 @@ def test_tasks_are_made_from_files_and_a_wrong_row_is_named(
     path.write_text(path.read_text().replace('"level": 3', '"level": 7', 1))
     assert empty.start("tasks", "--fresh", *files) == 2
     assert "row 1, field level: got 7" in capsys.readouterr().err
+    path.write_text(path.read_text().replace('"level": 7', '"level": 3', 1))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\0")
+    (tmp_path / "empty").touch()
+    for which in (0, 1):
+        for place in ("missing", "", "binary", "empty", "binary/below"):
+            given = [*files]
+            given[which] = f"{given[which].partition('=')[0]}={tmp_path / place}"
+            assert empty.start("tasks", "--fresh", *given) == 2
+            assert str(tmp_path / place) in capsys.readouterr().err
