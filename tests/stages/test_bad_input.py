@@ -84,7 +84,7 @@ def test_a_backend_that_is_not_installed_is_refused_before_anything_is_planned(
     if stage == "sft":
         base = f"sft.base={chain.run_dir / 'sft' / 'policy'}"
         assert lab.start(stage, base, "training.lora_rank=4") == 2
-        assert "pip install -e '.[lora]'" in capsys.readouterr().err
+        assert "pip install -c constraints.txt -e '.[lora]'" in capsys.readouterr().err
     assert not (lab.run_dir / stage / "plan.json").exists()
 
 
