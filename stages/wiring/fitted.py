@@ -21,7 +21,7 @@ def fitted_rollouts(start: Start, number: int) -> list[Rollout]:
     """Returns a bare rollout of each of `number` tasks that moved the critic's weights, chosen by hash.
 
     Args:
-        start: of a stage whose inputs are tasks, rollouts and critic.
+        start: of a stage with the inputs tasks, rollouts and critic.
         number: of tasks, at most.
     """
     if not number:
