@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from benchmarks._material import Material
+from critics.audit.collected import audited_states
 from critics.audit.data import AuditData
 from critics.fit.loop import calibrate, fit
 from critics.fit.schedule import PATIENCE, WEIGHT_DECAY
+from critics.labels.samples import rewards_of
 from pipeline.types import Label, StateRef
+from stages.wiring.audit import solver_values
 from stages.wiring.critic_data import data_from, fit_settings
 
 
@@ -118,11 +120,10 @@ def values_of(material: Material, trainer: Any, calibrator: Any) -> dict[str, np
 
 def audit_of(material: Material, values: dict[str, np.ndarray]) -> AuditData:
     """Returns the seed's audit of a critic, bare states."""
-    from stages.bodies.critic_report import audit_data
-
-    bare = [r for r in material.audited if not r.guided]
-    start: Any = SimpleNamespace(config=material.config)
-    return audit_data(start, bare, values, list(material.tasks.values()))
+    bare = [r for r in material.audited if not r.guided and r.kind == "whole" and r.rollout_id in values]
+    exact = solver_values(material.config, bare, material.tasks)
+    rewards = rewards_of(material.audited, values)
+    return audited_states(bare, rewards, values, material.tasks, solver_values=exact)
 
 
 def with_layers(policy: Path, num_layers: int, folder: Path) -> Path:

@@ -39,7 +39,7 @@ QUICK = (
     "critic={fit_share: 0.5, validate_share: 0.25, fit_continuations: true, head_updates: 2, "
     "head_learning_rate: 0.001, learning_rate: 0.0005, max_epochs: 2, batch_states: 64, "
     "evaluations_per_epoch: 1}",
-    "critic_report={tasks_per_split: 8, draws: 2, num_continuations: 2, bootstrap: 100, guided: false, "
+    "critic_report={tasks_per_split: 8, draws: 2, num_continuations: 2, guided: false, "
     "sibling_sets: 0, probe_rollouts: 0}",
 )
 """Settings of --quick: a 60-thousand-parameter policy that shows nothing but that all of this works."""
@@ -97,7 +97,6 @@ class Material:
         """Returns what a figure follows from: what is asked, settings, all that was sampled, and code."""
         code = [CODE_VERSION, LABELS_STAGE.code_version, CRITIC_STAGE.code_version]
         settings = [getattr(self.config, name).model_dump(mode="json") for name in ("labels", "critic")]
-        settings.append({"bootstrap": self.config.critic_report.bootstrap})
         return digest(*asked, settings, self.digests, code)
 
     def share(self, share: float) -> dict[StateRef, list[Rollout]]:

@@ -130,14 +130,10 @@ FITTED = {
 
 def stood(material: Material, name: str, audit: AuditData, *, converged: bool) -> list[Row]:
     """Returns what the gate says of an audited critic: the verdict, each condition, the figures."""
-    settings = material.config.critic_report
-    measures = measures_of(audit, num_resamples=settings.bootstrap, seed=material.config.run.seed)
-    conditions = gate.judge(
-        {"bare": measures},
-        converged=converged,
-        min_advantage_correlation=settings.min_advantage_correlation,
-        max_calibration_excess=settings.max_calibration_excess,
-    )
+    measures = measures_of(audit, seed=material.config.run.seed)
+    # Values as they were frozen, of all audited states: no level is refitted that a wrong fit got wrong.
+    measures |= {"level_bias": measures["bias"]}
+    conditions = gate.judge({"bare": measures}, converged=converged)
     verdicts = {f"meets {c.name}": bool(c.passed) for c in conditions if isinstance(c.passed, bool)}
     figures = {shown: measures[shown] for shown in SHOWN}
     return measured(name, {"passed": gate.passed(conditions), **verdicts, **figures}, len(audit))

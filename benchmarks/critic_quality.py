@@ -38,6 +38,7 @@ from benchmarks._run import Asked, Benchmark, main
 from critics.audit.data import AuditData, AuditRollout
 from critics.audit.first_error import first_error
 from critics.audit.measures import measure as measures_of
+from critics.audit.reference_critics import errors_so_far, with_trees
 from critics.labels.named_targets import RULES
 from critics.logit import logit
 
@@ -74,7 +75,7 @@ CRITERIA: dict[str, Callable[[Table], bool]] = {
 def judged(material: Material, variant: str, values: dict[str, np.ndarray]) -> list[Row]:
     """Returns the figures of a critic on the seed's audit, bare states."""
     config, audit = material.config, audit_of(material, values)
-    found = measures_of(audit, num_resamples=config.critic_report.bootstrap, seed=config.run.seed)
+    found = measures_of(audit, seed=config.run.seed)
     rows = measured(variant, {name: found[name] for name in SHOWN}, len(audit))
     for who, rollouts in (("events", audit.rollouts), ("solver", with_fatal_steps(audit))):
         located: dict[str, Any] = first_error(rollouts)
@@ -90,46 +91,28 @@ def judged(material: Material, variant: str, values: dict[str, np.ndarray]) -> l
 
 def by_part(material: Material, audit: AuditData) -> list[Row]:
     """Returns the method's figures by level and by split."""
-    resamples, seed = material.config.critic_report.bootstrap, material.config.run.seed
+    seed = material.config.run.seed
     masks = {f"level {level}": audit.level == level for level in np.unique(audit.level)}
     masks |= {str(split): audit.split == split for split in np.unique(audit.split)}
     rows = []
     for name, mask in masks.items():
         part = audit.where(mask)
-        found = measures_of(part, num_resamples=resamples, seed=seed)
+        found = measures_of(part, seed=seed)
         rows += measured(f"soft / {name}", {x: found[x] for x in (*AIMS, "ece_excess")}, len(part))
     return rows
 
 
 def corrected(audit: AuditData, names: Sequence[str], seed: int) -> AuditData:
-    """Returns the audit with values that trees corrected by what is named, in ten folds by company.
+    """Returns the audit with values that trees corrected by what is named, in folds by cluster.
 
     Args:
         audit: of a critic.
         names: of `level`, `errors` (wrong steps so far, as the verifier counts them) and `v_star`.
         seed: of the trees.
     """
-    from sklearn.ensemble import HistGradientBoostingClassifier
-    from sklearn.model_selection import GroupKFold
-
-    wrong = {
-        r.rollout_id: np.cumsum([0, *(status == "wrong" for status in r.statuses)]) for r in audit.rollouts
-    }
-    known = {
-        "level": audit.level,
-        "errors": np.array([wrong[r][i] for r, i in zip(audit.rollout_id, audit.step_index, strict=True)]),
-        "v_star": audit.v_star,
-    }
+    known = {"level": audit.level, "errors": errors_so_far(audit), "v_star": audit.v_star}
     seen = [logit(audit.p), audit.step_index, audit.position, *(known[name] for name in names)]
-    X, share, p = np.stack(seen, axis=1).astype(float), audit.k / audit.K, np.zeros(len(audit.p))
-    for fit, held in GroupKFold(min(10, len(set(audit.cluster)))).split(X, groups=audit.cluster):
-        trees = HistGradientBoostingClassifier(
-            learning_rate=0.05, max_iter=150, max_leaf_nodes=12, min_samples_leaf=40, random_state=seed
-        )
-        y = np.repeat([1, 0], len(fit))
-        trees.fit(X[[*fit, *fit]], y, sample_weight=np.concatenate([share[fit], 1 - share[fit]]))
-        p[held] = trees.predict_proba(X[held])[:, 1]
-    return replace(audit, p=np.clip(p, 1e-3, 1 - 1e-3))
+    return with_trees(audit, np.column_stack(seen), seed)
 
 
 def with_fatal_steps(audit: AuditData) -> list[AuditRollout]:
@@ -168,7 +151,7 @@ def rows_of(material: Material, variant: str) -> list[Row]:
         rows += by_part(material, audit)
         for name, given in TOLD.items():
             better = corrected(audit, given, seed)
-            found = measures_of(better, num_resamples=material.config.critic_report.bootstrap, seed=seed)
+            found = measures_of(better, seed=seed)
             rows += measured(f"soft + {name}", {x: found[x] for x in AIMS})
     return rows
 

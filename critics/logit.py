@@ -77,3 +77,9 @@ def binomial_regression(
             break
         best = now
     return beta
+
+
+def level_shift(logits: np.ndarray, num_success: np.ndarray, num_samples: np.ndarray) -> float:
+    """Returns the constant that brings logits [N] to the level of counts k of n."""
+    ones = np.ones((len(logits), 1))
+    return float(binomial_regression(ones, num_success, num_samples, ridge=1e-6, offset=logits)[0])

@@ -98,7 +98,12 @@ class ClusterBootstrap:
         return self.interval([numerators, denominators], ratio, at)
 
     def mean(self, column: np.ndarray, at: np.ndarray | None = None) -> Interval:
-        """Returns the mean of a column, [N] or of the rows `at`."""
+        """Returns the mean of a column, [N] or of the rows `at`.
+
+        Example:
+            >>> ClusterBootstrap(["a", "a", "b", "b"]).mean(np.array([1.0, 1.0, 0.0, 0.0]))
+            Interval(value=0.5, low=0.0, high=1.0)
+        """
         return self.ratio(column, np.ones(len(column)), at)
 
     def weighted(self, statistics: Callable[[np.ndarray], np.ndarray]) -> list[Interval]:
@@ -135,36 +140,6 @@ def interval_of_draws(value: float, draws: np.ndarray, *, level: float = 0.95) -
     low = np.quantile(np.where(np.isnan(draws), -np.inf, draws), tail, method="lower")
     high = np.quantile(np.where(np.isnan(draws), np.inf, draws), 1 - tail, method="higher")
     return Interval(value, float(low), float(high))
-
-
-def clustered_mean(
-    numbers: np.ndarray, clusters: Sequence[object] | np.ndarray, *, num_resamples: int = 1000, seed: int = 0
-) -> Interval:
-    """Returns the mean of [N] numbers with its interval by cluster.
-
-    Example:
-        >>> clustered_mean(np.array([1.0, 1.0, 0.0, 0.0]), ["a", "a", "b", "b"])
-        Interval(value=0.5, low=0.0, high=1.0)
-    """
-    return ClusterBootstrap(clusters, num_resamples, seed).mean(np.asarray(numbers))
-
-
-def paired_difference(
-    ours: np.ndarray,
-    theirs: np.ndarray,
-    clusters: Sequence[object] | np.ndarray,
-    *,
-    num_resamples: int = 1000,
-    seed: int = 0,
-) -> Interval:
-    """Returns mean(ours - theirs) over [N] pairs (same task, two policies) with its interval by cluster.
-
-    Example:
-        >>> paired_difference(np.array([1.0, 1.0]), np.array([0.0, 1.0]), ["a", "b"])
-        Interval(value=0.5, low=0.0, high=1.0)
-    """
-    difference = np.asarray(ours, np.float64) - np.asarray(theirs, np.float64)
-    return clustered_mean(difference, clusters, num_resamples=num_resamples, seed=seed)
 
 
 def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:

@@ -34,7 +34,7 @@ def credit_of(start: Start) -> tuple[Credit, dict[str, Any] | None]:
     options, stamp = credit_options(settings), None
     if settings.mode == "v_dapo":
         gate = json.loads(start.inputs["critic_report"].path("gate.json").read_text())
-        options["adv_rmse"] = gate["adv_rmse"] or 0.0
+        options["adv_rmse"] = gate["adv_rmse"]["value"] or 0.0
         if not gate_allows(gate, contexts, settings.on_weak_critic):
             options["alpha"] = 0.0
         stamp = stamp_of(gate, contexts, settings.on_weak_critic)

@@ -21,7 +21,7 @@ from pipeline.ids import seed_of
 from pipeline.tables import ROLLOUTS, STEPS
 from pipeline.types import Rollout, Task
 from stages.settings import Config, CriticReport
-from stages.wiring.fitted import fitted_rollouts
+from stages.wiring.audit import fitted_rollouts
 from stages.wiring.inputs import tasks_of_split
 from stages.wiring.preflight import check_installed
 
@@ -50,6 +50,13 @@ def plan(start: Start[Config]) -> Plan[tuple[list[Sequence[Task]], list[Sequence
             code=ExitCode.QUALITY,
         )
     tasks = audit_tasks(start)
+    trained = {task.cluster for task in tasks_of_split(start, "train")}
+    if all(task.cluster in trained for task in tasks):
+        raise ArtifactError(
+            f"critic_report.splits = {', '.join(settings.splits)}: all {len(tasks)} audited tasks are of "
+            "clusters that have training tasks, and the gate judges unseen ones. Next: name a split of "
+            "unseen clusters too, e.g. test_unseen_company"
+        )
     fitted = fitted_rollouts(start, settings.fit_tasks)
     shards = in_shards(tasks, settings.tasks_per_shard)
     fitted_shards = in_shards(fitted, settings.tasks_per_shard)
@@ -71,7 +78,7 @@ def plan(start: Start[Config]) -> Plan[tuple[list[Sequence[Task]], list[Sequence
 
 STAGE = Stage(
     name="critic_report",
-    code_version=13,
+    code_version=14,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels", "critic"),
     sections=(
         "critic_report",

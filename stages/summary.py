@@ -74,7 +74,6 @@ def critic_of(audit: dict[str, Any]) -> dict[str, Any]:
         **{name: with_interval(measures[name.replace("_vs_", "_over_")]) for name in CRITIC},
         "gate": audit["gate"]["verdict"],
         "not_measured": audit["gate"]["not_measured"],
-        "not_judged": audit["gate"]["not_judged"],
     }
 
 
@@ -109,7 +108,7 @@ def sampled_until_refused(run_dir: Path) -> list[pa.Table]:
 def budget_of(run_dir: Path, artifacts: dict[str, Artifact]) -> dict[str, Any]:
     """Returns what was sampled to train: tokens, rollouts, updates; by stage as well.
 
-    A refreshed critic cost another such chain: its sampling counts as `refresh`.
+    A critic that was made anew for the actor cost another such chain: its sampling counts as `refresh`.
 
     Raises:
         ArtifactError: a run of a refresh is gone, so that nobody knows what it cost.
@@ -139,7 +138,7 @@ def budget_of(run_dir: Path, artifacts: dict[str, Artifact]) -> dict[str, Any]:
 
 
 def summarise(run_dir: Path, *, with_critic: bool = True) -> dict[str, Any]:
-    """Returns summary.json of a run with a complete chain; an actor trained without a critic needs none.
+    """Returns summary.json of a run whose chain is complete; an actor trained without a critic needs none.
 
     Raises:
         ArtifactError: a stage is not complete, or they are of different seeds.
@@ -198,12 +197,8 @@ def share(part: dict[str, Any]) -> str:
 
 def gate_words(critic: dict[str, Any]) -> str:
     """Returns the verdict of the critic's gate and what it left open."""
-    left = [
-        f"{words}: {', '.join(critic[name])}"
-        for name, words in (("not_measured", "not measured"), ("not_judged", "not judged"))
-        if critic[name]
-    ]
-    return critic["gate"] + (f" ({'; '.join(left)})" if left else "")
+    left = critic["not_measured"]
+    return critic["gate"] + (f" (not measured: {', '.join(left)})" if left else "")
 
 
 def print_summary(summary: dict[str, Any], console: Console) -> None:

@@ -134,14 +134,19 @@ def _largest_error(ece: float, noise: np.ndarray, mass: np.ndarray, tail: float 
 def calibration_excess(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
     """Returns `ece_floor`, what a perfect critic would show, and `ece_excess`, ECE minus this floor.
 
-    The floor is the mean ECE of `NUM_FLOOR_DRAWS` draws k ~ Bin(K, p). The excess has percentile bounds
-    over clusters, moved by the mean that resampling adds to a sum of absolute values.
+    The floor is the mean ECE of `NUM_FLOOR_DRAWS` draws k ~ Bin(K, p), or of normal ones of the measured
+    noise where rewards are graded. The excess has percentile bounds over clusters, moved by the mean that
+    resampling adds to a sum of absolute values.
     """
     p, V = audit.p, audit.v_hat
     bins = equal_mass_bins(p)
     member = np.eye(int(bins.max()) + 1)[bins]
     rng = np.random.default_rng([seed, 15])
-    draws = rng.binomial(audit.K.astype(np.int64), p, size=(NUM_FLOOR_DRAWS, len(p))) / audit.K
+    size = (NUM_FLOOR_DRAWS, len(p))
+    if audit.squares is not None:  # a mean of graded rewards varies less than one of successes
+        draws = p + np.sqrt(audit.noise) * rng.standard_normal(size)
+    else:
+        draws = rng.binomial(audit.K.astype(np.int64), p, size=size) / audit.K
     floor = float((np.abs((p - draws) @ member).sum(axis=1) / len(p)).mean())
     excess = float(np.abs((p - V) @ member).sum() / len(p)) - floor
     codes, num_clusters = cluster_codes(audit.cluster)
@@ -153,6 +158,19 @@ def calibration_excess(audit: AuditData, *, num_resamples: int = 1000, seed: int
         errors = ratio(np.abs(drawn[:, :-1]).sum(axis=1), drawn[:, -1])
         bounds = tuple(excess + np.quantile(errors, (0.025, 0.975)) - errors.mean())
     return {"ece_floor": Interval(floor, np.nan, np.nan), "ece_excess": Interval(excess, *map(float, bounds))}
+
+
+def rising_curve(audit: AuditData) -> list[tuple[float, float]]:
+    """Returns the corners (p, V) of the best map from values to measured chances that never falls (isotonic).
+
+    For drawings only: on its flat parts all advantages would be 0.
+    """
+    from sklearn.isotonic import IsotonicRegression
+
+    if not len(audit):
+        return []
+    curve = IsotonicRegression().fit(audit.p, audit.v_hat, sample_weight=audit.K)
+    return list(zip(curve.X_thresholds_.tolist(), curve.y_thresholds_.tolist(), strict=True))
 
 
 def logit_line(

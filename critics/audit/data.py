@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
+
+from critics.logit import level_shift, logit, sigmoid
+from pipeline.ids import seed_of
+
+NUM_FOLDS = 5
+"""Of clusters, in `level_refitted`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,9 @@ class AuditRollout:
 class AuditData:
     """Audited states, one entry each in every array [N].
 
+    Rewards are in [0, 1]. Of a graded one that fraction counts as a success and the rest as a failure, in k
+    as in every measure of ranking; `squares` keeps the noise of its mean right.
+
     Attributes:
         rollout_id: rollout the state lies in.
         step_index: the state before this step.
@@ -52,10 +62,11 @@ class AuditData:
         split: of the task.
         position: u in [0, 1], tokens so far over the budget.
         p: calibrated value, in (0, 1).
-        k: successes among the continuations.
+        k: sum of the continuations' rewards: successes, where a reward is 0 or 1.
         K: continuations that were graded, >= 2.
         v_star: the solver's exact V*, NaN where unknown.
         rollouts: rollouts of the audited tasks, at least those the states lie in.
+        squares: sum of the squared rewards; None where rewards are 0 or 1, so that it is k.
     """
 
     rollout_id: np.ndarray
@@ -71,9 +82,10 @@ class AuditData:
     K: np.ndarray
     v_star: np.ndarray
     rollouts: tuple[AuditRollout, ...] = ()
+    squares: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        lengths = {f.name: len(getattr(self, f.name)) for f in fields(self) if f.name != "rollouts"}
+        lengths = {name: len(column) for name, column in self._columns().items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"arrays of unequal lengths: {lengths}")
         if len(self.p) == 0:
@@ -98,13 +110,24 @@ class AuditData:
 
     @property
     def noise(self) -> np.ndarray:
-        """[N] v = Vhat (1 - Vhat) / (K - 1): unbiased for the variance of Vhat."""
-        return self.v_hat * (1 - self.v_hat) / (self.K - 1)
+        """[N] v = (mean square - Vhat^2) / (K - 1): unbiased for the variance of Vhat.
+
+        Vhat (1 - Vhat) / (K - 1) where rewards are 0 or 1.
+        """
+        return np.maximum(self.sum_of_squares / self.K - self.v_hat**2, 0.0) / (self.K - 1)
+
+    @property
+    def sum_of_squares(self) -> np.ndarray:
+        """[N] sum of the squared rewards."""
+        return self.k if self.squares is None else self.squares
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "rollouts"}
+        return {name: column for name, column in columns.items() if column is not None}
 
     def where(self, mask: np.ndarray) -> AuditData:
         """Returns the states of a boolean mask [N]; rollouts stay."""
-        chosen = {f.name: getattr(self, f.name)[mask] for f in fields(self) if f.name != "rollouts"}
-        return replace(self, **chosen)
+        return replace(self, **{name: column[mask] for name, column in self._columns().items()})
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns row numbers (i, j) of states s_i and s_{i+1} of one rollout and context, both audited."""
@@ -127,3 +150,27 @@ class AuditData:
         numbers: dict[tuple[str, str], int] = {}
         keys = zip(self.rollout_id.tolist(), self.context.tolist(), strict=True)
         return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+
+
+def level_refitted(audit: AuditData, seed: int) -> AuditData:
+    """Returns the audit with values whose level is that of what was measured in other clusters.
+
+    One shift in log-odds, fitted in `NUM_FOLDS` folds by cluster, so that no state's value has seen its own
+    cluster. What a drift watch corrects from outcomes is thus taken off before steps and percentages are
+    judged.
+    """
+    folds = {
+        cluster: seed_of("level fold", seed, cluster) % NUM_FOLDS for cluster in set(audit.cluster.tolist())
+    }
+    fold = np.array([folds[cluster] for cluster in audit.cluster.tolist()], dtype=np.int64)
+    z, p = logit(audit.p), audit.p.copy()
+    for number in set(fold.tolist()):
+        at, others = fold == number, fold != number
+        if others.any():
+            p[at] = sigmoid(z[at] + level_shift(z[others], audit.k[others], audit.K[others]))
+    return replace(audit, p=p)
+
+
+def unseen(audit: AuditData, trained_clusters: Collection[str]) -> AuditData:
+    """Returns the states of clusters that no training task belongs to."""
+    return audit.where(~np.isin(audit.cluster, sorted(trained_clusters)))

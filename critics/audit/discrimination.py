@@ -1,4 +1,8 @@
-"""How often a critic ranks successes above failures: AUROC and AUPRC, over all states and within tasks."""
+"""How often a critic ranks successes above failures: AUROC and AUPRC, over all states and within tasks.
+
+A graded reward counts as that much of a success and the rest of a failure. Same values as scikit-learn's,
+which has no way to make a thousand resamples at once.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +44,11 @@ def _within_tasks(audit: AuditData) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
     Of a state's successes: their wins over failures of its task's states, the number of these pairs, and the
     sum of their precisions, each the share of success among its task's samples that rank as high or higher.
-    A success would vouch for its own precision; k (k - 1) / (K - 1) in place of k^2 / K takes that out.
+    A success would vouch for its own precision; (k^2 - squares) / (K - 1) in place of k^2 / K takes that out.
     """
     won, pairs, precision = np.zeros((3, len(audit)))
     lost = audit.K - audit.k
-    own = audit.k * (audit.k - 1) * audit.K / np.maximum(audit.K - 1, 1) - audit.k**2
+    own = (audit.k**2 - audit.sum_of_squares) * audit.K / np.maximum(audit.K - 1, 1) - audit.k**2
     _, tasks = np.unique(audit.task_id, return_inverse=True)
     for at in np.split(np.argsort(tasks, kind="stable"), np.cumsum(np.bincount(tasks))[:-1]):
         p, k = audit.p[at], audit.k[at]

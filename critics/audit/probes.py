@@ -35,67 +35,27 @@ class ProbeKind:
     Attributes:
         expects: where the change of p must lie.
         means: what is changed, in any family of tasks.
-        phone: the form it takes where a message without a call ends the rollout.
         why: which fault it looks for.
     """
 
     expects: Expectation
     means: str
-    phone: str
     why: str
 
 
 KINDS: dict[str, ProbeKind] = {
-    "filler": ProbeKind(
-        "no rise",
-        "words that say nothing are added",
-        "they stand before the call in the same message; what the call does stays the same",
-        "credit for talk",
-    ),
-    "duplicate": ProbeKind(
-        "no rise",
-        "the step is done twice",
-        "the same call again, answered by the environment; it spends a turn",
-        "credit for repetition",
-    ),
-    "split": ProbeKind(
-        "no rise",
-        "the step is cut into two",
-        "the call without any value, then the call itself; only where such a call is no strike",
-        "credit for the number of steps",
-    ),
+    "filler": ProbeKind("no rise", "words that say nothing are added", "credit for talk"),
+    "duplicate": ProbeKind("no rise", "the step is done twice", "credit for repetition"),
+    "split": ProbeKind("no rise", "the step is cut into two", "credit for the number of steps"),
     "merge": ProbeKind(
-        "no rise",
-        "two steps are put into one",
-        "both calls in one message: none of them runs and a turn is spent, set against the state before it",
-        "credit for what is announced and never done",
+        "no rise", "two steps are put into one", "credit for what is announced and never done"
     ),
-    "style": ProbeKind(
-        "no rise",
-        "the step is said with confidence",
-        "confident words before the call in the same message",
-        "credit for tone",
-    ),
-    "empty_reply": ProbeKind(
-        "no rise",
-        "the step is empty, or says thank you",
-        "an empty message, which ends the rollout unsolved, or `thank you`, which is no call either; set "
-        "against the state before it",
-        "credit for nothing",
-    ),
-    "corrupted_step": ProbeKind(
-        "fall",
-        "a right step gets a wrong content",
-        "a step that the solver calls right, with another name, other fields or made-up values",
-        "blindness for content",
-    ),
-    "swapped_task": ProbeKind(
-        "fall",
-        "the steps stand under another task",
-        "after a step that the solver calls right, the prompt is that of another company's task",
-        "blindness for the task",
-    ),
+    "style": ProbeKind("no rise", "the step is said with confidence", "credit for tone"),
+    "empty_reply": ProbeKind("no rise", "the step is empty, or says thank you", "credit for nothing"),
+    "corrupted_step": ProbeKind("fall", "a right step gets a wrong content", "blindness for content"),
+    "swapped_task": ProbeKind("fall", "the steps stand under another task", "blindness for the task"),
 }
+"""The form that each takes is the environment's (`probe_edits`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +151,6 @@ def probe_table(
             "kind": kind,
             "expects": KINDS[kind].expects,
             "means": KINDS[kind].means,
-            "phone": KINDS[kind].phone,
             "why": KINDS[kind].why,
             "change": interval_dict(change),
             "num_states": number,

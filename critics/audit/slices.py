@@ -9,13 +9,13 @@ import numpy as np
 
 from critics.audit.data import AuditData
 from critics.audit.discrimination import discrimination
-from critics.audit.measures import errors, skills, steps
+from critics.audit.measures import errors, steps
 from pipeline.statistics import ClusterBootstrap
 
 NUM_POSITIONS = 5
 LONG_ROLLOUT = 8
 SLICE_KINDS = ("level", "position", "length", "split", "context")
-SLICE_METRICS = ("ev", "ev_within", "rho_a", "bias", "rmse", "skill_over_task_rate", "auroc", "auprc")
+SLICE_METRICS = ("ev", "ev_within", "rho_a", "bias", "rmse", "auroc")
 
 
 def slices(
@@ -38,7 +38,7 @@ def slices(
         for name in sorted(set(key.tolist())):
             part = audit.where(key == name)
             boot = ClusterBootstrap(part.cluster, num_resamples, seed)
-            found = errors(part, boot) | steps(part, boot) | skills(part, boot) | discrimination(part, boot)
+            found = errors(part, boot) | steps(part, boot) | discrimination(part, boot)
             label = f"{name * 20}-{name * 20 + 20} %" if kind == "position" else str(name)
             rows.append(
                 {

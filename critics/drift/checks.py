@@ -21,7 +21,7 @@ from pipeline.statistics import UNDEFINED, ClusterBootstrap, Interval, cluster_c
 MIN_ROLLOUTS = 50
 """Fewer graded rollouts say too little of level and slope to act on (start value)."""
 MIN_CLUSTERS = 20
-"""Fewer companies are not enough either: rollouts of one company share its hidden rules."""
+"""Nor do fewer companies, however many rollouts they have: what a company hides moves all of its rollouts."""
 MAX_BIAS, MIN_SLOPE, MAX_SLOPE = 0.1, 0.7, 1.4
 """Mean V - R and slope of log-odds beyond which the level is off, unless by chance (start values)."""
 MIN_SIGN_AGREEMENT = 0.6
@@ -108,6 +108,8 @@ def free_check(
         num_resamples: of clusters.
         seed: of the resamples.
     """
+    from sklearn.metrics import roc_auc_score
+
     v, r, w = _columns(values, rewards)
     of = np.repeat(np.asarray(clusters), [len(x) for x in values])
     bias = ClusterBootstrap(of, num_resamples, seed).ratio(w * (v - r), w)
@@ -116,17 +118,11 @@ def free_check(
         slope, _ = logit_line(v, r * w, w, of, num_resamples=NUM_SLOPES, seed=seed)
         mean = np.average(r, weights=w)
         brier, base = np.average((v - r) ** 2, weights=w), np.average((mean - r) ** 2, weights=w)
-        skill, auroc = float(1 - brier / base), _auroc(v, r, w)
+        skill = float(1 - brier / base)
+        # A graded reward is that much of a success and the rest of a failure.
+        outcomes, of_both = np.repeat([1, 0], len(r)), np.concatenate([w * r, w * (1 - r)])
+        auroc = float(roc_auc_score(outcomes, np.tile(v, 2), sample_weight=of_both))
     return FreeCheck(len(rewards), cluster_codes(clusters)[1], bias, slope, skill, auroc)
-
-
-def _auroc(v: np.ndarray, r: np.ndarray, w: np.ndarray) -> float:
-    order = np.argsort(v, kind="stable")
-    v, win, lose = v[order], (w * r)[order], (w * (1 - r))[order]
-    starts = np.flatnonzero(np.diff(v, prepend=-np.inf) != 0)
-    wins, losses = np.add.reduceat(win, starts), np.add.reduceat(lose, starts)
-    below = np.cumsum(losses) - losses
-    return float((wins * (below + 0.5 * losses)).sum() / (wins.sum() * losses.sum()))
 
 
 def fit_correction(values: Sequence[np.ndarray], rewards: Sequence[float]) -> Correction:

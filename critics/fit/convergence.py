@@ -12,7 +12,7 @@ from critics.audit.measures import brier_terms, explained_variance_within
 from critics.fit.held_out import HeldOut
 from critics.fit.rows import state_weight
 from critics.fit.schedule import FitSettings, Schedule, epoch_of
-from critics.logit import binomial_regression, sigmoid
+from critics.logit import level_shift, sigmoid
 from pipeline.statistics import ClusterBootstrap, resample_counts
 from pipeline.training import Trainer
 
@@ -58,7 +58,9 @@ def evaluate(
     """
     z = validation.logits(trainer) + shift
     # Each batch moves the level of all values, which calibration sets anyway: what is left is judged.
-    p = sigmoid(z + level_shift(z, validation))
+    n = validation.num_samples.astype(np.float64)
+    weights = state_weight(n)  # as `task_brier` weighs them
+    p = sigmoid(z + level_shift(z, weights * validation.num_success / n, weights))
     brier = task_brier(p, validation)
     update = trainer.num_updates
     # A gain counts from the last evaluation that gained a whole standard error: small gains add up.
@@ -76,7 +78,6 @@ def evaluate(
         now["reference"] = number
     now["task_brier"] = now["task_brier"] | {str(number): brier.tolist()}
     now["converged"] = stale >= settings.patience
-    n = validation.num_samples
     entry = {
         "number": number,
         "update": update,
@@ -108,14 +109,6 @@ def task_brier(p: np.ndarray, validation: HeldOut) -> np.ndarray:
     weights = state_weight(validation.num_samples.astype(np.float64))
     _, tasks = np.unique(validation.task_id, return_inverse=True)
     return np.bincount(tasks, weights=weights * terms) * ((tasks.max() + 1) / weights.sum())
-
-
-def level_shift(logits: np.ndarray, validation: HeldOut) -> float:
-    """Returns the constant that brings the logits [N] to the level of the validation counts."""
-    n = validation.num_samples.astype(np.float64)
-    weights = state_weight(n)  # as `task_brier` weighs them
-    counts = weights * validation.num_success / n, weights
-    return float(binomial_regression(np.ones((len(logits), 1)), *counts, ridge=1e-6, offset=logits)[0])
 
 
 def paired_se(ours: np.ndarray, theirs: np.ndarray, seed: int) -> float:
@@ -161,7 +154,7 @@ def retain(now: dict[str, Any]) -> list[int]:
 
 
 def best_of(now: dict[str, Any]) -> int:
-    """Returns the number of the evaluation that gave the critic its weights, see `FitResult.best`."""
+    """Returns the number of the evaluation whose weights are the critic, see `FitResult.best`."""
     contenders, entries = _contenders(now), now["evaluations"]
     if all(entries[i]["ev_within"] is not None for i in contenders):
         return max(contenders, key=lambda i: (entries[i]["ev_within"], -entries[i]["brier"], i))

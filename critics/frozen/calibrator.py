@@ -135,35 +135,6 @@ def fit_calibrator(
     return replace(fitted, num_states=len(z), guided_shift=float(extra))
 
 
-def isotonic(p: np.ndarray, v_hat: np.ndarray, weights: np.ndarray) -> list[tuple[float, float, float]]:
-    """Returns the best map from p to V that never falls, as plateaus (lowest p, highest p, value).
-
-    For drawings only: inside a plateau all advantages would be 0. Of the pool of adjacent violators
-    (Barlow et al. 1972); equal p share a plateau.
-
-    Args:
-        p: [N] predictions.
-        v_hat: [N] what was measured of them.
-        weights: [N] samples behind each.
-
-    Example:
-        >>> isotonic(np.array([0.1, 0.2, 0.6]), np.array([0.5, 0.25, 1.0]), np.array([1, 3, 2]))
-        [(0.1, 0.2, 0.3125), (0.6, 0.6, 1.0)]
-    """
-    if not len(p):
-        return []
-    from scipy.optimize import isotonic_regression  # type: ignore[import-untyped]
-
-    places, group = np.unique(p, return_inverse=True)
-    mass = np.bincount(group, weights=weights)
-    means = np.bincount(group, weights=weights * v_hat) / mass
-    fitted = isotonic_regression(means, weights=mass)
-    starts, ends = fitted.blocks[:-1], fitted.blocks[1:] - 1
-    return [
-        (float(places[i]), float(places[j]), float(fitted.x[i])) for i, j in zip(starts, ends, strict=True)
-    ]
-
-
 def _fit(
     z: np.ndarray,
     num_success: np.ndarray,

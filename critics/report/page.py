@@ -1,75 +1,83 @@
-"""The critic report as a page: report.json to drawings, tables and sentences that say how to read them."""
+"""The critic report as a page: the verdict, then each of `SECTIONS`, then rollouts to look at."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from critics.report.fit import fit_section, labels_section
-from critics.report.parts import READINGS, cell, plots_module
-from critics.report.steps import probes_section, siblings_section, steps_section
-from critics.report.values import calibration_section, values_section
-from pipeline.report import Dialogue, DialogueStep, Drawing, Section, Table, Text, page
+from critics.report.readings import READINGS
+from critics.report.sections import SECTIONS, Part, cell
+from pipeline.report import Block, Dialogue, DialogueStep, Drawing, Section, Table, Text, Tiles, Tone, page
 
 
 def report_page(report: Mapping[str, Any], *, title: str = "Critic report") -> str:
     """Returns report.html, a pure function of `build_report`'s result."""
-    return page(title, report_sections(report))
+    parts = [_section(part, report) for part in SECTIONS]
+    return page(title, [_verdict(report), *parts, _samples(report), _limits(report)])
 
 
-def report_sections(report: Mapping[str, Any]) -> list[Section]:
-    """Returns the sections of the page: verdict first, then what supports it."""
-    return [
-        _verdict_section(report),
-        calibration_section(report),
-        values_section(report),
-        steps_section(report),
-        siblings_section(report),
-        probes_section(report),
-        fit_section(report),
-        labels_section(report),
-        _samples_section(report),
-        _measures_section(report),
-        _notes_section(report),
-    ]
-
-
-def _verdict_section(report: Mapping[str, Any]) -> Section:
-    words = {True: "passed", False: "FAILED"}
-    conditions = report["gate"]["conditions"]
-    rows = tuple((c["name"], words.get(c["passed"], c["passed"]), c["asks"], c["reason"]) for c in conditions)
+def _verdict(report: Mapping[str, Any]) -> Section:
+    tones: dict[bool | str, Tone] = {True: "pass", False: "fail"}
+    marks = {True: "passed", False: "FAILED"}
+    conditions = sorted(report["gate"]["conditions"], key=lambda c: c["passed"] is not False)  # failed first
     judged = [
         f"{size['num_states']} {context} states of {size['num_rollouts']} rollouts, {size['num_tasks']} "
-        f"tasks of {size['num_clusters']} clusters, with {size['num_continuations']} fresh continuations"
+        f"tasks of {size['num_clusters']} clusters ({', '.join(size['splits']) or 'no split'}), with "
+        f"{size['num_continuations']} fresh continuations"
         for context in report["gate"]["contexts"]
-        for size in [report["sizes"][context]]
+        for size in [report["judged"][context]]
     ]
-    of_val = any((row["kind"], row["name"]) == ("split", "val") for row in report["slices"])
     basis = (
-        f"Judged on {'; '.join(judged)}. It was fitted on none of these tasks"
-        + ("; clusters of `val` are of the training split" if of_val else "")
-        + ". Brackets are 95 % intervals from resampling clusters."
+        f"Judged on {'; '.join(judged)}. None of these clusters has a training task. The level of the "
+        "values was refitted on other clusters than the judged one (five folds). Brackets are 95 % "
+        "intervals from resampling clusters."
     )
-    table = Table(("condition", "result", "what it asks", "what was found"), rows, "The gate")
-    return Section(
-        "Verdict",
-        (Text(report["opening"], "pass" if report["passed"] else "fail"), table, Text(basis, "note")),
+    table = Table(
+        ("result", "what is asked", "what was found", "condition"),
+        tuple((marks.get(c["passed"], c["passed"]), c["asks"], c["reason"], c["name"]) for c in conditions),
+        "The gate",
+        tuple(tones.get(c["passed"], "plain") for c in conditions),
     )
+    opening = Text(report["opening"][0], "pass" if report["passed"] else "fail")
+    tiles = Tiles(tuple((figure, words) for figure, words in report["findings"]))
+    return Section("Verdict", (opening, tiles, table, Text(basis, "note")))
 
 
-def _samples_section(report: Mapping[str, Any]) -> Section:
-    plots = plots_module()
-    blocks: list[Any] = []
+def _section(part: Part, report: Mapping[str, Any]) -> Section:
+    blocks: list[Block] = [
+        Drawing(svg, chart.caption) for chart in part.charts if (svg := chart.draw(report))
+    ]
+    by_context = report["measures"]
+    rows = tuple(
+        (name, *(cell(of[name]) if name in of else "" for of in by_context.values()), READINGS[name])
+        for name in part.measures
+        if name in by_context["bare"]
+    )
+    if rows:
+        blocks.append(Table(("measure", *by_context, "how to read it"), rows, part.caption))
+    if not blocks and part.absent:
+        blocks.append(Text(part.absent, "note"))
+    blocks += [table for make in part.tables if (table := make(report)) is not None]
+    return Section(part.title, tuple(blocks))
+
+
+def _samples(report: Mapping[str, Any]) -> Section:
+    from pipeline.report import plots
+
+    blocks: list[Block] = []
     for place, sample in enumerate(report["sample_rollouts"]):
-        outcome = {None: "not graded"}.get(
-            sample["reward"], "solved" if (sample["reward"] or 0) >= 0.5 else "failed"
+        reward = sample["reward"]
+        outcome = (
+            "not graded"
+            if reward is None
+            else {1.0: "solved", 0.0: "failed"}.get(reward, f"reward {reward:g}")
         )
         title = f"Level {sample['level']}, {sample['split']}, {sample['context']}: {outcome}"
         svg = plots.value_path(
             f"path-{place}",
             sample["values"],
             sample["statuses"],
-            reward=sample["reward"],
+            reward=reward,
             audited=[tuple(entry) for entry in sample["audited"]],
         )
         caption = (
@@ -79,31 +87,14 @@ def _samples_section(report: Mapping[str, Any]) -> Section:
         blocks.append(Drawing(svg, caption))
         steps = zip(sample["texts"], sample["values"], sample["statuses"], sample["messages"], strict=True)
         blocks.append(Dialogue("Its steps", tuple(DialogueStep(*step) for step in steps)))
-    if not blocks:
-        blocks = [Text("None were asked for.", "note")]
     return Section("Rollouts with their values", tuple(blocks))
 
 
-def _measures_section(report: Mapping[str, Any]) -> Section:
-    contexts = [context for context in report["measures"] if report["sizes"][context]["num_states"]]
-    rows = tuple(
-        (name, *(cell(report["measures"][context][name]) for context in contexts), READINGS.get(name, ""))
-        for name in report["measures"]["bare"]
+def _limits(report: Mapping[str, Any]) -> Section:
+    words = (
+        f"Values estimate the chance of success of policy {report['policy_digest']} and no other; critic "
+        f"{report['critic_digest']}. A pass holds for that policy, its token budget and these families "
+        "only. How the critic fares while the actor moves away from that policy is measured in the actor's "
+        "stage."
     )
-    caption = "Debiased for the finite number of continuations where a reading does not say otherwise."
-    return Section("All measures", (Table(("measure", *contexts, "reading"), rows, caption),))
-
-
-def _notes_section(report: Mapping[str, Any]) -> Section:
-    notes: list[Text | Table] = [
-        Text(
-            f"Values estimate the chance of success of policy {report['policy_digest']} and no other; critic "
-            f"{report['critic_digest']}. A pass holds for that policy, its token "
-            "budget and these families only."
-        ),
-        Text(
-            "How it fares while the actor moves away from that policy is measured in the actor's stage.",
-            "note",
-        ),
-    ]
-    return Section("What it is, and is not", tuple(notes))
+    return Section("What it is, and is not", (Text(words),))

@@ -22,7 +22,7 @@ LIBRARIES = (
     "pyarrow",
     "pydantic",
     "safetensors",
-    "scipy",
+    "scikit-learn",
     "tokenizers",
     "torch",
     "transformers",

@@ -54,7 +54,7 @@ class Generation:
             (temperature applied); for greedy requests under temperature 1. Not finite if the model broke
             down, which the caller has to refuse.
         finish_reason: "stop" after a stop token, "length" at max_new_tokens.
-        cached_tokens: tokens of its prompt that came from the key-value cache.
+        cached_tokens: tokens of its prompt whose key-value cache was reused.
     """
 
     request_id: str
@@ -71,7 +71,7 @@ class EngineCounters:
     Attributes:
         requests: finished requests.
         prompt_tokens: tokens in prompts.
-        cached_tokens: of these, tokens that came from the key-value cache.
+        cached_tokens: of these, tokens whose key-value cache was reused.
         generated_tokens: sampled tokens.
     """
 

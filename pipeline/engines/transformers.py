@@ -101,7 +101,9 @@ class TransformersEngine:
         self._known = np.zeros(max_live, dtype=np.int64)
         # The request each slot serves.
         self._active = np.zeros(max_live, dtype=bool)
-        self._source = np.full(max_live, -1, dtype=np.int64)  # slot with the same prompt, still computed
+        self._source = np.full(
+            max_live, -1, dtype=np.int64
+        )  # slot whose prompt is the same and still computed
         self._prompt = np.zeros(max_live, dtype=np.int64)
         self._reused = np.zeros(max_live, dtype=np.int64)  # tokens of the prompt
         self._limit = np.zeros(max_live, dtype=np.int64)
@@ -114,7 +116,7 @@ class TransformersEngine:
         self._key: list[str | None] = [None] * max_live
         self._slot_of_key: dict[str, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()  # bound and unused, least recently used first
-        self._free = list(range(max_live))  # a heap: low slots first keep the busy rows together
+        self._free = list(range(max_live))  # a heap: low slots first keep the rows in use together
         self._slot_of_prompt: dict[bytes, int] = {}  # a hint; checked before use
         self._name_of_slot: list[bytes | None] = [None] * max_live
 

@@ -2,6 +2,28 @@
 
 from __future__ import annotations
 
-from pipeline.report.page import Dialogue, DialogueStep, Drawing, Section, Table, Text, page
+from pipeline.report.page import (
+    Block,
+    Dialogue,
+    DialogueStep,
+    Drawing,
+    Section,
+    Table,
+    Text,
+    Tiles,
+    Tone,
+    page,
+)
 
-__all__ = ["Dialogue", "DialogueStep", "Drawing", "Section", "Table", "Text", "page"]
+__all__ = [
+    "Block",
+    "Dialogue",
+    "DialogueStep",
+    "Drawing",
+    "Section",
+    "Table",
+    "Text",
+    "Tiles",
+    "Tone",
+    "page",
+]

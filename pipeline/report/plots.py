@@ -1,20 +1,22 @@
 """Drawings as inline SVG: text stays text, and equal numbers give equal bytes.
 
-No pyplot: figures are made without global state, so drawing is safe in any process.
+No pyplot: figures are made without global state, so drawing is safe in any process. Intervals come as
+`pipeline.statistics.interval_dict` makes them: value, low, high, null where undefined.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-BLUE, RED, GREEN, GREY = "#0b5cad", "#b3261e", "#1a7f37", "#8b949e"
-_COLOURS = (BLUE, "#c2571a", GREEN, "#7b3fa0", "#8a6d00", "#3c7d8c", RED, "#4a4a4a")
+BLUE, ORANGE, RED, GREEN, GREY = "#0b5cad", "#c2571a", "#b3261e", "#1a7f37", "#8b949e"
+_COLOURS = (BLUE, ORANGE, GREEN, "#7b3fa0", "#8a6d00", "#3c7d8c", RED, "#4a4a4a")
 _MARKERS = "osD^vPX*"
 WIDTH = 5.0
 """Inches of every drawing: as wide as a phone, where its letters then have the size that they are set in."""
@@ -27,7 +29,11 @@ _SETTINGS = {
     "axes.grid": True,
     "grid.color": "#e6e9ed",
     "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 9.5,
 }
+Numbers = Mapping[str, float | None]
+"""An interval: value, low, high."""
 
 
 def draw(
@@ -46,15 +52,11 @@ def draw(
 
     with matplotlib.rc_context(_SETTINGS | {"svg.hashsalt": name}):
         figure = Figure(figsize=size, layout="constrained")
-        if rows == 1:
-            axes: Any = figure.subplots()
-        else:
-            axes = figure.subplots(rows, 1, sharex=True, height_ratios=[3] + [1] * (rows - 1))
-        paint(axes)
+        ratios = [3] + [1] * (rows - 1)
+        paint(figure.subplots() if rows == 1 else figure.subplots(rows, 1, sharex=True, height_ratios=ratios))
         file = io.StringIO()
-        figure.savefig(
-            file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
-        )
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(file, format="svg", metadata=nothing)
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
@@ -80,7 +82,7 @@ def paint_bounds(
 ) -> None:
     """Draws a band between bounds, or a bar at each point that has them if some (NaN) have not.
 
-    A band would have no width at a point between neighbours without bounds.
+    A band would have no width at a point whose neighbours have no bounds.
     """
     at, below, above = (np.asarray(of, dtype=float) for of in (x, low, high))
     known = np.isfinite(below) & np.isfinite(above)
@@ -99,7 +101,6 @@ def lines(
     x_label: str,
     y_label: str,
     level: float | None = None,
-    level_name: str = "",
     marks: Sequence[tuple[float, str]] = (),
     diagonal: bool = False,
 ) -> str:
@@ -118,14 +119,13 @@ def lines(
             if curve.low is not None and curve.high is not None:
                 paint_bounds(axes, curve.x, curve.low, curve.high, colour)
         if level is not None:
-            axes.axhline(level, color=GREY, ls="--", label=level_name or None)
+            axes.axhline(level, color=GREY, ls="--", lw=1)
         for x, text in marks:
             axes.axvline(x, color=GREY, ls=":")
-            axes.annotate(text, (x, 1), xycoords=("data", "axes fraction"), ha="left", va="top", fontsize=9)
-        axes.set_xlabel(x_label)
-        axes.set_ylabel(y_label)
-        if len(curves) > 1 or level_name:
-            axes.legend(frameon=False)
+            axes.annotate(f" {text}", (x, 1), xycoords=("data", "axes fraction"), va="top", fontsize=9)
+        axes.set(xlabel=x_label, ylabel=y_label)
+        if len(curves) > 1:
+            axes.legend()
 
     return draw(name, paint)
 
@@ -145,20 +145,16 @@ def scatter(
         axes.plot(bounds, bounds, color=GREY, ls="--", lw=1)
         axes.scatter(x, y, s=14, color=BLUE, alpha=0.4, linewidths=0)
         margin = 0.03 * (bounds[1] - bounds[0])
-        axes.set(xlim=(bounds[0] - margin, bounds[1] + margin), ylim=(bounds[0] - margin, bounds[1] + margin))
-        axes.set_aspect("equal")
-        axes.set_xlabel(x_label)
-        axes.set_ylabel(y_label)
+        frame = bounds[0] - margin, bounds[1] + margin
+        axes.set(xlim=frame, ylim=frame, xlabel=x_label, ylabel=y_label, aspect="equal")
 
-    return draw(name, paint, size=(WIDTH, WIDTH))
+    return draw(name, paint, size=(WIDTH, 0.9 * WIDTH))
 
 
 def reliability(
     name: str,
     predicted: Sequence[float],
-    observed: Sequence[float],
-    low: Sequence[float],
-    high: Sequence[float],
+    observed: Sequence[Numbers],
     counts: Sequence[int],
     *,
     floor: float,
@@ -167,7 +163,7 @@ def reliability(
     """Returns predicted against observed success by bin, with intervals, and the bins' sizes below.
 
     `rising` are points of the best curve that never falls. The grey band is the diagonal plus and minus the
-    floor: what a perfect critic would show on average.
+    floor: what a perfect critic would show on average. Hollow points have no bounds.
     """
 
     def paint(axes: Any) -> None:
@@ -176,46 +172,50 @@ def reliability(
         top.fill_between(diagonal, diagonal - floor, diagonal + floor, color=GREY, alpha=0.25, linewidth=0,
                          label="floor: a perfect critic")  # fmt: skip
         top.plot(diagonal, diagonal, color=GREY, ls="--", lw=1)
-        errors = np.clip([np.subtract(observed, low), np.subtract(high, observed)], 0, None)
+        middle, errors, known = _errors(observed)
+        x = np.asarray(predicted, dtype=float)
         top.errorbar(
-            predicted, observed, yerr=errors, fmt="o", ms=5, color=BLUE, capsize=2, label="bins, 95 %"
+            x[known], middle[known], yerr=errors[:, known], fmt="o", ms=5, color=BLUE, capsize=2, label="95 %"
         )
+        top.plot(x[~known], middle[~known], "o", ms=5, mfc="none", color=BLUE)
         if rising:
-            top.plot(*zip(*rising, strict=True), color="#c2571a", lw=1.5, label="best rising curve")
-        top.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-        top.set_ylabel("observed success")
-        top.legend(frameon=False, loc="upper left")
-        bottom.bar(predicted, counts, width=0.02, color=GREY)
-        bottom.set_ylabel("states")
-        bottom.set_xlabel("predicted chance of success")
+            top.plot(*zip(*rising, strict=True), color=ORANGE, lw=1.5, label="best rising curve")
+        top.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="observed success")
+        top.legend(loc="upper left")
+        bottom.bar(x, counts, width=0.02, color=GREY)
+        bottom.set(ylabel="states", xlabel="predicted chance of success")
 
-    return draw(name, paint, size=(WIDTH, 5.4), rows=2)
+    return draw(name, paint, size=(WIDTH, 5.0), rows=2)
 
 
-def points(
-    name: str,
-    names: Sequence[str],
-    values: Sequence[float],
-    low: Sequence[float],
-    high: Sequence[float],
-    *,
-    x_label: str,
-    level: float | None = 0.0,
-) -> str:
-    """Returns one value with its interval per named row, the first on top; NaN rows stay empty."""
+def _errors(intervals: Sequence[Numbers]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns values [N], distances to their bounds [2, N], and which have both bounds."""
+    nan = math.nan
+    table = [[nan if x is None else x for x in (i["value"], i["low"], i["high"])] for i in intervals]
+    value, low, high = np.array(table, dtype=float).reshape(-1, 3).T
+    known = np.isfinite(low) & np.isfinite(high)
+    low, high = np.where(known, low, value), np.where(known, high, value)
+    return value, np.clip(np.nan_to_num([value - low, high - value]), 0, None), known
+
+
+def points(name: str, rows: Mapping[str, Numbers], *, x_label: str, level: float | None = 0.0) -> str:
+    """Returns one value with its interval per named row, the first on top; undefined rows stay empty.
+
+    A point without bounds is hollow, and its name says so: it must not pass for an exact one.
+    """
 
     def paint(axes: Any) -> None:
-        at = np.arange(len(names))[::-1]
-        y = np.asarray(values, dtype=np.float64)
-        errors = np.clip(np.nan_to_num([np.subtract(y, low), np.subtract(high, y)]), 0, None)
-        axes.errorbar(y, at, xerr=errors, fmt="o", color=BLUE, capsize=3)
+        at = np.arange(len(rows))[::-1]
+        value, errors, known = _errors(list(rows.values()))
+        axes.errorbar(value[known], at[known], xerr=errors[:, known], fmt="o", color=BLUE, capsize=3)
+        axes.plot(value[~known], at[~known], "o", mfc="none", color=BLUE)
         if level is not None:
             axes.axvline(level, color=GREY, ls="--", lw=1)
-        axes.set_yticks(at, labels=list(names))
-        axes.set_ylim(-0.6, len(names) - 0.4)
-        axes.set_xlabel(x_label)
+        silent = ~known & np.isfinite(value)
+        axes.set_yticks(at, labels=[n + " (no bounds)" * bool(s) for n, s in zip(rows, silent, strict=True)])
+        axes.set(ylim=(-0.6, len(rows) - 0.4), xlabel=x_label)
 
-    return draw(name, paint, size=(WIDTH, 1.1 + 0.36 * max(1, len(names))))
+    return draw(name, paint, size=(WIDTH, 1.1 + 0.36 * max(1, len(rows))))
 
 
 def grid(
@@ -238,32 +238,14 @@ def grid(
         axes.invert_yaxis()
         for i, row in enumerate(words):
             for j, text in enumerate(row):
-                dark = abs(np.nan_to_num(numbers[i, j])) > 0.7 * bound
-                axes.text(
-                    j, i, text, ha="center", va="center", fontsize=9, color="white" if dark else "black"
-                )
+                colour = "white" if abs(np.nan_to_num(numbers[i, j])) > 0.7 * bound else "black"
+                axes.text(j, i, text, ha="center", va="center", fontsize=9, color=colour)
         axes.set_xticks(range(len(columns)), labels=list(columns))
         axes.set_yticks(range(len(rows)), labels=list(rows))
         axes.grid(visible=False)
         axes.set_xlabel(x_label)
 
     return draw(name, paint, size=(WIDTH, 1.0 + 0.55 * max(1, len(rows))))
-
-
-def shares(name: str, names: Sequence[str], values: Sequence[float], *, x_label: str) -> str:
-    """Returns a bar per name, the first on top, with its share of all in percent beside it."""
-
-    def paint(axes: Any) -> None:
-        at = np.arange(len(names))[::-1]
-        total = sum(values) or 1
-        axes.barh(at, values, height=0.6, color=BLUE)
-        for y, value in zip(at, values, strict=True):
-            axes.annotate(f" {100 * value / total:.0f} %", (value, y), va="center", fontsize=10)
-        axes.set_yticks(at, labels=list(names))
-        axes.margins(x=0.12)
-        axes.set_xlabel(x_label)
-
-    return draw(name, paint, size=(WIDTH, 0.9 + 0.36 * max(1, len(names))))
 
 
 def value_path(
@@ -288,30 +270,19 @@ def value_path(
         T = len(values)
         axes.plot(range(T), values, color=BLUE, marker="o", ms=4, label="critic")
         if reward is not None:
+            colour = GREEN if reward > 0.5 else RED
             axes.plot([T - 1, T], [values[-1], reward], color=BLUE, ls=":")
-            axes.plot(
-                [T], [reward], marker="*", ms=12, color=GREEN if reward > 0.5 else RED, ls="", label="outcome"
-            )
+            axes.plot([T], [reward], marker="*", ms=12, color=colour, ls="", label="outcome")
         if audited:
             steps, middle, low, high = (np.array(column) for column in zip(*audited, strict=True))
             errors = np.clip([middle - low, high - middle], 0, None)
-            axes.errorbar(steps, middle, yerr=errors, fmt="s", ms=4, color="#c2571a", capsize=3,
+            axes.errorbar(steps, middle, yerr=errors, fmt="s", ms=4, color=ORANGE, capsize=3,
                           label="fresh continuations, 95 %")  # fmt: skip
-        wrong = [t for t, status in enumerate(statuses) if status == "wrong"]
+        wrong = [t + 0.5 for t, status in enumerate(statuses) if status == "wrong"]
         if wrong:
-            axes.plot(
-                [t + 0.5 for t in wrong],
-                [0.02] * len(wrong),
-                "x",
-                color=RED,
-                ms=8,
-                mew=2,
-                label="verifier: wrong",
-            )
-        axes.set(ylim=(-0.05, 1.08), xlim=(-0.3, T + 0.3))
+            axes.plot(wrong, [0.02] * len(wrong), "x", color=RED, ms=8, mew=2, label="verifier: wrong")
+        axes.set(ylim=(-0.05, 1.08), xlim=(-0.3, T + 0.3), xlabel="step", ylabel="chance of success")
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_xlabel("step")
-        axes.set_ylabel("chance of success")
-        axes.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 1.28), ncols=2)
+        axes.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 1.28), ncols=2)
 
     return draw(name, paint, size=(WIDTH, 3.4))

@@ -198,7 +198,7 @@ def packed_attention(
 
 
 def check_packable(config: Any) -> None:
-    """Raises ValueError for a model with layers that do not look at everything before a token."""
+    """Raises ValueError for a model whose layers do not look at everything before a token."""
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"}:
         raise ValueError(

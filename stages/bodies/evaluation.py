@@ -11,7 +11,7 @@ import numpy as np
 from env.play.chains import Group, play_chains
 from env.play.shards import counts_of
 from pipeline.artifacts.runner import Start
-from pipeline.statistics import clustered_mean, interval_dict, paired_difference
+from pipeline.statistics import ClusterBootstrap, interval_dict
 from pipeline.tables import rollouts_from, rollouts_table, steps_table
 from pipeline.types import Rollout, Task
 from stages.settings import Config
@@ -20,12 +20,14 @@ from stages.wiring.inputs import policy_of, tasks_of_split
 
 POLICIES = {"start": ("sft", "policy"), "actor": ("actor", "actor")}
 MEASURES = ("first_try", "greedy", "with_feedback")
+NUM_RESAMPLES = 2000
+"""Of clusters, behind each interval."""
 
 
 def successes(
     rollouts: Sequence[Rollout], groups: Mapping[str, Sequence[Group]]
 ) -> dict[str, dict[str, list[float]]]:
-    """Returns measure -> task_id -> rewards in [0, 1] of one policy on the given groups.
+    """Returns measure -> task_id -> rewards in [0, 1] of one policy, whose groups are given.
 
     An ungraded rollout counts nowhere, nor does a chain that it leaves without an answer.
     """
@@ -56,25 +58,22 @@ def compare(
     actor_success: dict[str, list[float]],
     tasks: Sequence[Task],
     *,
-    num_resamples: int,
     seed: int,
 ) -> dict[str, Any]:
-    """Returns both policies' mean success and the gain, with intervals by company, over tasks both played."""
+    """Returns both policies' mean success and the gain, with intervals by cluster, over tasks both played."""
     both = [task for task in tasks if task.task_id in start_success and task.task_id in actor_success]
     if not both:
         undefined = {"value": None, "low": None, "high": None}
         return {"tasks": 0, "rollouts": 0, "start": undefined, "actor": undefined, "gain": undefined}
-    clusters = [task.cluster for task in both]
+    boot = ClusterBootstrap([task.cluster for task in both], NUM_RESAMPLES, seed)
     start_means = np.array([np.mean(start_success[task.task_id]) for task in both])
     actor_means = np.array([np.mean(actor_success[task.task_id]) for task in both])
     return {
         "tasks": len(both),
         "rollouts": sum(len(start_success[task.task_id]) for task in both),
-        "start": interval_dict(clustered_mean(start_means, clusters, num_resamples=num_resamples, seed=seed)),
-        "actor": interval_dict(clustered_mean(actor_means, clusters, num_resamples=num_resamples, seed=seed)),
-        "gain": interval_dict(
-            paired_difference(actor_means, start_means, clusters, num_resamples=num_resamples, seed=seed)
-        ),
+        "start": interval_dict(boot.mean(start_means)),
+        "actor": interval_dict(boot.mean(actor_means)),
+        "gain": interval_dict(boot.mean(actor_means - start_means)),
     }
 
 
@@ -84,7 +83,6 @@ def report_of(
     tasks: Sequence[Task],
     splits: Sequence[str],
     *,
-    num_resamples: int,
     seed: int,
 ) -> dict[str, Any]:
     """Returns measure -> slice -> comparison: over all held-out tasks, by split, by level.
@@ -94,8 +92,7 @@ def report_of(
         groups: policy -> "sampled" or "greedy" -> what it played.
         tasks: that both played.
         splits: of the tasks.
-        num_resamples: of the bootstrap over companies.
-        seed: of the bootstrap.
+        seed: of the bootstrap over clusters.
     """
     # By group, not by weights: an actor that learned nothing has the weights of its start.
     found = {name: successes(rollouts, groups[name]) for name in POLICIES}
@@ -109,7 +106,6 @@ def report_of(
                 found["start"][measure],
                 found["actor"][measure],
                 [task for task in tasks if belongs(task)],
-                num_resamples=num_resamples,
                 seed=seed,
             )
             for name, belongs in slices.items()
@@ -149,7 +145,5 @@ def make(start: Start[Config], work: list[tuple[str, str, Sequence[Group]]]) -> 
     played: dict[str, dict[str, list[Group]]] = {name: defaultdict(list) for name in POLICIES}
     for name, kind, groups in work:
         played[name][kind] += groups
-    measures = report_of(
-        rollouts, played, tasks, settings.splits, num_resamples=settings.bootstrap, seed=start.seed
-    )
+    measures = report_of(rollouts, played, tasks, settings.splits, seed=start.seed)
     start.finish(report={"policies": digests, "measures": measures})

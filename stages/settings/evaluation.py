@@ -17,4 +17,3 @@ class Evaluation(Section):
     draws: int = Field(4, ge=1, description="first tries of each task at temperature 1")
     num_attempts: int = Field(2, ge=1, description="attempts of the with-feedback measure")
     groups_per_shard: int = Field(100, ge=1, description="tasks that are committed together")
-    bootstrap: int = Field(2000, ge=100, description="resamples of clusters behind each interval")

@@ -295,7 +295,7 @@ class Watch:
             "steps_off": not gate_allows(gate, contexts_of(self._actor.chain), "group_only"),
             "refreshed": name,
             "refresh_runs": [*self.state["refresh_runs"], name],
-            "adv_rmse": gate["adv_rmse"] or 0.0,
+            "adv_rmse": gate["adv_rmse"]["value"] or 0.0,
         }
         self._start.say(f"drift: the critic was refreshed; its gate says {gate['verdict']}")
 

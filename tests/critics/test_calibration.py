@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from critics.frozen.calibrator import MIN_SLOPE, Calibrator, fit_calibrator
 from critics.labels.splits import parts_of, split_clusters
@@ -13,6 +14,16 @@ from pipeline.errors import ArtifactError
 
 def counts(z: np.ndarray, n: int = 8, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return np.random.default_rng(seed).binomial(n, sigmoid(z)), np.full(len(z), n)
+
+
+def test_regression_on_counts_is_that_of_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    X = np.stack([rng.normal(size=200), rng.normal(size=200), np.ones(200)], axis=1)
+    n = rng.integers(1, 9, size=200)
+    k = n * rng.beta(2, 3, size=200)  # fractions of successes
+    reference = LogisticRegression(C=1 / 2.0, fit_intercept=False, tol=1e-10, max_iter=1000)
+    reference.fit(np.concatenate([X, X]), np.repeat([1, 0], 200), sample_weight=np.concatenate([k, n - k]))
+    assert binomial_regression(X, k, n, ridge=2.0) == pytest.approx(reference.coef_[0], abs=1e-5)
 
 
 def test_a_shift_and_a_stretch_of_the_log_odds_are_undone() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from critics.audit.data import AuditData, AuditRollout
-from critics.audit.measures import measure
 from critics.fit.convergence import task_brier
 from critics.fit.held_out import held_out, outcome_states
 from critics.fit.loop import base_logit, fit
@@ -20,7 +19,7 @@ from critics.labels.choose_states import choose_states
 from critics.labels.named_targets import OUTCOME_TURNS
 from critics.labels.soft_targets import continued_labels
 from critics.logit import logit, sigmoid
-from critics.report.gate import judge
+from critics.report.gate import judge, measures_of
 from pipeline.artifacts.signals import StopRequested
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.training.torch import TorchTrainer
@@ -435,7 +434,7 @@ def test_the_gate_refuses_a_critic_whose_fit_ran_out_of_epochs(tiny_trunk, world
             for r in rollouts
         ),
     )
-    measures = {"bare": measure(audit, num_resamples=200)}
+    measures = {"bare": measures_of(audit, num_resamples=200)}
     failed = {c.name: c for c in judge(measures, converged=result.converged) if c.passed is False}
     assert set(failed) == {"converged"}
     assert failed["converged"].reason == "fitting ran out of epochs before it converged"

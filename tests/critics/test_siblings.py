@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics.audit.measures import measure
 from critics.audit.siblings import (
     Siblings,
     reference_size,
@@ -98,7 +97,7 @@ def test_what_siblings_say_recovers_a_known_truth_at_few_continuations(K: int) -
 
 def test_only_the_sibling_condition_of_the_gate_fails_a_critic_that_cannot_choose(make_audit) -> None:
     audit, _ = make_audit(lambda V, rng: V + rng.normal(0, 0.03, V.shape))
-    measures = measure(audit, num_resamples=300)
+    measures = gate.measures_of(audit, num_resamples=300)
     failed = []
     for distort in (lambda V, rng: V, lambda V, rng: rng.random(V.shape), lambda V, rng: 1 - V):
         told, _ = sibling_measures(sets_of(distort), num_resamples=300)

@@ -5,12 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.statistics import (
-    ClusterBootstrap,
-    clustered_mean,
-    paired_difference,
-    wilson,
-)
+from pipeline.statistics import ClusterBootstrap, wilson
 
 
 def test_clustered_interval_has_the_width_of_independent_clusters_not_rows() -> None:
@@ -18,10 +13,10 @@ def test_clustered_interval_has_the_width_of_independent_clusters_not_rows() -> 
     rng = np.random.default_rng(0)
     means = rng.normal(size=40)
     rows, clusters = np.repeat(means, 25), np.repeat(np.arange(40), 25)
-    interval = clustered_mean(rows, clusters, num_resamples=4000)
+    interval = ClusterBootstrap(clusters, num_resamples=4000).mean(rows)
     standard_error = means.std() / math.sqrt(40)
     assert interval.high - interval.low == pytest.approx(2 * 1.96 * standard_error, rel=0.08)
-    naive = clustered_mean(rows, np.arange(1000), num_resamples=1000)
+    naive = ClusterBootstrap(np.arange(1000)).mean(rows)
     assert naive.high - naive.low < 0.3 * (interval.high - interval.low)
 
 
@@ -33,7 +28,7 @@ def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
         sizes = rng.integers(1, 6, size=30)
         clusters = np.repeat(np.arange(30), sizes)
         rows = effects[clusters] + rng.normal(size=len(clusters))
-        interval = clustered_mean(rows, clusters, num_resamples=300, seed=trial)
+        interval = ClusterBootstrap(clusters, num_resamples=300, seed=trial).mean(rows)
         covered += interval.low <= 0 <= interval.high
     assert 0.88 <= covered / 300 <= 0.98
 
@@ -52,14 +47,14 @@ def test_pairing_removes_what_both_share() -> None:
     rng = np.random.default_rng(4)
     difficulty = rng.random(200)
     ours, theirs = difficulty + 0.05 + 0.01 * rng.normal(size=200), difficulty
-    paired = paired_difference(ours, theirs, np.arange(200) // 4)
+    paired = ClusterBootstrap(np.arange(200) // 4).mean(ours - theirs)
     assert paired.value == pytest.approx(0.05, abs=0.005)
     assert paired.excludes(0.0)
     assert paired.high - paired.low < 0.01
 
 
 def test_one_cluster_gives_no_bounds() -> None:
-    interval = clustered_mean(np.array([0.0, 1.0]), ["a", "a"])
+    interval = ClusterBootstrap(["a", "a"]).mean(np.array([0.0, 1.0]))
     assert interval.value == 0.5
     assert math.isnan(interval.low)
     assert math.isnan(interval.high)
@@ -75,8 +70,8 @@ def test_undefined_resamples_widen_the_interval() -> None:
 
 def test_equal_seeds_give_equal_intervals() -> None:
     numbers, clusters = np.random.default_rng(5).random(50), np.arange(50) // 5
-    assert clustered_mean(numbers, clusters, seed=1) == clustered_mean(numbers, clusters, seed=1)
-    assert clustered_mean(numbers, clusters, seed=1) != clustered_mean(numbers, clusters, seed=2)
+    first, again, other = (ClusterBootstrap(clusters, seed=seed).mean(numbers) for seed in (1, 1, 2))
+    assert first == again != other
 
 
 def test_count_intervals_stay_inside_and_reach_the_ends() -> None:
@@ -88,6 +83,6 @@ def test_count_intervals_stay_inside_and_reach_the_ends() -> None:
 
 
 def test_nothing_is_undefined_and_what_does_not_fit_is_refused() -> None:
-    assert math.isnan(clustered_mean(np.array([]), []).value)
+    assert math.isnan(ClusterBootstrap([]).mean(np.array([])).value)
     with pytest.raises(ValueError, match="2 rows but 3 clusters"):
-        clustered_mean(np.ones(2), ["a", "b", "c"])
+        ClusterBootstrap(["a", "b", "c"]).mean(np.ones(2))

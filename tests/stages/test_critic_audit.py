@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stages.bodies.critic_report import play_audit, play_fitted
+from stages.wiring.audit import play_audit, play_fitted
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic")
 
@@ -44,7 +44,11 @@ def test_an_audit_without_a_usable_state_names_the_cause(
 ) -> None:
     monkeypatch.setattr("stages.bodies.critic_report.play_audit", lambda *given: damage(play_audit(*given)))
     lab = chain.copy(tmp_path / "lab", *STAGES)
-    options = ["critic_report.splits=[val]", "critic_report.guided=false", "critic_report.sibling_sets=0"]
+    options = [
+        "critic_report.splits=[test_unseen_company]",
+        "critic_report.guided=false",
+        "critic_report.sibling_sets=0",
+    ]
     assert lab.start("critic_report", *options, "critic_report.fit_tasks=0") == code
     error = capsys.readouterr().err
     assert says in error
@@ -64,6 +68,6 @@ def test_a_reference_that_could_not_be_measured_is_left_out_of_a_whole_audit(
     lab = chain.copy(tmp_path / "lab", *STAGES)
     assert lab.start("critic_report", "critic_report.fit_tasks=1") == 0
     report, whole = lab.artifact("critic_report").report, chain.artifact("critic_report").report
-    assert report["fitted"] is None
-    assert whole["fitted"] is not None
+    assert not any("fitted on" in row["name"] for row in report["references"])
+    assert any("fitted on" in row["name"] for row in whole["references"])
     assert report["measures"] == whole["measures"]

@@ -333,7 +333,12 @@ def test_what_a_refresh_found_decides_and_nothing_of_the_old_critic_stays(
     if verdict is not None:
         (run / "critic_report").mkdir(parents=True)
         reasons = [] if verdict == "PASS" else ["ev_within"]
-        gate = {"verdict": verdict, "reasons": reasons, "contexts": ["bare", "guided"], "adv_rmse": 0.07}
+        gate = {
+            "verdict": verdict,
+            "reasons": reasons,
+            "contexts": ["bare", "guided"],
+            "adv_rmse": {"value": 0.07},
+        }
         (run / "critic_report" / "gate.json").write_text(json.dumps(gate))
     watch.refreshed(run, "policy", "tokenizer")
     after = watch.state

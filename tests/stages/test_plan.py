@@ -203,9 +203,9 @@ def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
     assert work["labels"].rollouts == 70 * 3
     # Two policies on 30 val tasks and 50 of an unseen split: two sampled tries, a greedy one, two attempts.
     assert work["evaluation"].rollouts == 2 * (30 + 50) * (2 + 1 + 2)
-    # Two splits of ten tasks, bare and guided: two rollouts, of one of which every state is continued.
+    # Ten tasks of one split, bare and guided: two rollouts, of one of which every state is continued.
     turns = ENVIRONMENTS["phone"].max_turns([1, 2])  # the demo's levels
-    assert work["critic_report"].rollouts == 2 * 10 * 2 * (2 + turns * 5)
+    assert work["critic_report"].rollouts == 10 * 2 * (2 + turns * 5)
     by_heart = load_config(Config, Path(DEMO), [*overrides, "critic_report.fit_tasks=9"])
     again = {entry.stage: entry for entry in work_of(by_heart)}
     assert again["critic_report"].rollouts - work["critic_report"].rollouts == 9 * turns * 5
@@ -217,7 +217,7 @@ def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
     # Thirty updates, three checks: whole rollouts until there are twenty states.
     check = (20 + turns - 1) * 6
     assert watched["actor"].rollouts - work["actor"].rollouts == 3 * check
-    # Three checks that find the critic stale: it may be refreshed once, as often, or never.
+    # Three checks that find the critic stale: it may be made anew once, or as often, or never.
     chain = sum(watched[stage].rollouts for stage in ("rollouts", "labels", "critic_report"))
     for refresh, times in (("never", 0), ("once", 1), ("on_drift", 3)):
         config = load_config(Config, Path(DEMO), [*more, f"actor.credit.drift.refresh={refresh}"])

@@ -5,51 +5,44 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from pipeline.report import Dialogue, DialogueStep, Drawing, Section, Table, Text, page, plots
+from pipeline.report import Dialogue, DialogueStep, Drawing, Section, Table, Text, Tiles, page, plots
+
+KNOWN, UNKNOWN = {"value": 0.3, "low": 0.2, "high": 0.4}, {"value": 0.7, "low": None, "high": 0.8}
 
 
 def drawings() -> dict[str, str]:
     line = plots.Line("a <curve> & co", [0, 1, 2], [0.1, 0.2, 0.3], [0.0, 0.1, 0.2], [0.2, 0.3, 0.4])
     other = plots.Line("other", [0, 1, 2], [0.3, 0.2, 0.1], [0.2, 0.1, 0.0], [0.4, 0.3, 0.2])
+    xy = {"x_label": "x", "y_label": "y"}
+    corners, words = [(0.2, 0.3), (0.8, 0.7)], [["x", ""], ["y", "z"]]
+    cells = [[0.1, None], [-0.2, 0.0]]
+    audited = [(0, 0.5, 0.4, 0.6)]
     return {
-        "lines": plots.lines(
-            "l", [line, other], x_label="x", y_label="y", level=0.2, level_name="then", marks=[(1, "m")]
-        ),
-        "scatter": plots.scatter("s", [0.1, 0.9], [0.2, 0.8], x_label="x", y_label="y"),
+        "lines": plots.lines("l", [line, other], level=0.2, marks=[(1, "m")], **xy),
+        "scatter": plots.scatter("s", [0.1, 0.9], [0.2, 0.8], **xy),
         "reliability": plots.reliability(
-            "r",
-            [0.2, 0.8],
-            [0.3, 0.7],
-            [0.2, 0.6],
-            [0.4, 0.8],
-            [5, 6],
-            floor=0.02,
-            rising=[(0.2, 0.3), (0.8, 0.7)],
+            "r", [0.2, 0.8], [KNOWN, UNKNOWN], [5, 6], floor=0.02, rising=corners
         ),
-        "diagonal": plots.lines("d", [line], x_label="x", y_label="y", diagonal=True),
-        "grid": plots.grid(
-            "g",
-            ["a", "b"],
-            ["c", "d"],
-            [[0.1, None], [-0.2, 0.0]],
-            [["x", ""], ["y", "z"]],
-            x_label="x",
-            bound=0.2,
+        "diagonal": plots.lines("d", [line], diagonal=True, **xy),
+        "grid": plots.grid("g", ["a", "b"], ["c", "d"], cells, words, x_label="x", bound=0.2),
+        "points": plots.points(
+            "p", {"one": KNOWN, "two": UNKNOWN, "three": dict.fromkeys(KNOWN)}, x_label="x"
         ),
-        "shares": plots.shares("h", ["one", "two"], [3, 1], x_label="x"),
-        "points": plots.points("p", ["one", "two"], [0.1, float("nan")], [0.0, 0.0], [0.2, 0.0], x_label="x"),
-        "value_path": plots.value_path(
-            "v", [0.5, 0.7], ["ok", "wrong"], reward=1.0, audited=[(0, 0.5, 0.4, 0.6)]
-        ),
+        "value_path": plots.value_path("v", [0.5, 0.7], ["ok", "wrong"], reward=1.0, audited=audited),
         "no audit": plots.value_path("w", [0.5], ["unknown"], reward=None),
     }
+
+
+def texts_of(svg: str) -> set[str]:
+    return {(e.text or "").strip() for e in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
 
 
 @pytest.fixture
 def html() -> str:
     blocks = [
         Text("PASS <script>alert(1)</script>", "pass"),
-        Table(("measure", "value"), (("a & b", "<i>1</i>"),), "caption"),
+        Tiles((("86 %", "of the <differences>"),)),
+        Table(("measure", "value"), (("a & b", "<i>1</i>"),), "caption", ("fail",)),
         *(Drawing(svg, name) for name, svg in drawings().items()),
         Dialogue("steps", (DialogueStep("<img src=x>", 0.25, "wrong", "why"), DialogueStep("b", None, "ok"))),
     ]
@@ -62,15 +55,12 @@ def test_drawings_are_well_formed_deterministic_and_keep_text_as_text() -> None:
     for svg in first.values():
         root = ET.fromstring(svg)
         assert root.tag == "{http://www.w3.org/2000/svg}svg"
-        assert list(root.iter("{http://www.w3.org/2000/svg}text"))
+        assert texts_of(svg)
         assert "date" not in svg.lower()
 
 
-def test_shares_are_said_in_percent() -> None:
-    texts = {
-        text.text for text in ET.fromstring(drawings()["shares"]).iter("{http://www.w3.org/2000/svg}text")
-    }
-    assert {" 75 %", " 25 %"} <= texts or {"75 %", "25 %"} <= {(t or "").strip() for t in texts}
+def test_a_point_without_bounds_does_not_pass_for_an_exact_one() -> None:
+    assert {"one", "two (no bounds)", "three"} <= texts_of(drawings()["points"])
 
 
 def test_drawings_of_one_page_share_no_ids(html) -> None:
@@ -124,9 +114,10 @@ def test_pages_are_a_pure_function_of_their_content(html) -> None:
     assert page("t", []) == page("t", [])
     assert html.count("<section") == 2
     assert "V = 0.25 before this step" in html
+    assert "<b>86 %</b>of the &lt;differences&gt;" in html
+    assert '<tr class="fail"><td>a &amp; b</td>' in html
 
 
 def test_a_marked_point_stands_where_its_value_is() -> None:
-    low = plots.value_path("v", [0.1, 0.1], ["ok", "ok"], reward=0.0)
-    high = plots.value_path("v", [0.9, 0.9], ["ok", "ok"], reward=0.0)
+    low, high = (plots.value_path("v", [x, x], ["ok", "ok"], reward=0.0) for x in (0.1, 0.9))
     assert low != high

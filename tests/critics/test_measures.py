@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn import metrics
 
 from critics.audit import measures as quality
 from critics.audit.baselines import PRIORS, constant, position_only, task_rate
@@ -270,16 +271,35 @@ def test_states_without_spread_leave_explained_variance_undefined(make_audit) ->
     assert not quality.explained_variance(audit, ClusterBootstrap(audit.cluster)).low > 0
 
 
-def test_auroc_agrees_with_a_direct_count_of_pairs(make_audit) -> None:
-    audit, _ = make_audit(lambda V, rng: np.round(V, 1), num_rollouts=30, K=8)
-    wins = total = 0.0
-    for i in range(len(audit)):
-        for j in range(len(audit)):
-            pairs = audit.k[i] * (audit.K[j] - audit.k[j])
-            wins += pairs * ((audit.p[i] > audit.p[j]) + 0.5 * (audit.p[i] == audit.p[j]))
-            total += pairs
+def test_scores_of_single_samples_are_those_of_scikit_learn(make_audit) -> None:
+    audit, _ = make_audit(lambda V, rng: np.round(V + rng.normal(0, 0.1, V.shape), 2), num_rollouts=60, K=8)
     found = quality.measure(audit, num_resamples=100)
-    assert found["auroc"].value == pytest.approx(wins / total)
+    outcomes = np.concatenate([np.repeat([1, 0], [k, K - k]) for k, K in zip(audit.k, audit.K, strict=True)])
+    p = np.repeat(audit.p, audit.K)
+    assert found["auroc"].value == pytest.approx(metrics.roc_auc_score(outcomes, p))
+    assert found["auprc"].value == pytest.approx(metrics.average_precision_score(outcomes, p))
+    assert found["brier"].value == pytest.approx(metrics.brier_score_loss(outcomes, p))
+    assert found["nll"].value == pytest.approx(metrics.log_loss(outcomes, p), rel=1e-4)
+
+
+def test_graded_rewards_are_fractions_of_a_success_and_their_own_noise_is_taken_out(make_audit) -> None:
+    """Rewards vary half as much as coins would: taking a coin's noise out would make the critic too good."""
+    audit, V = make_audit(lambda V, rng: 0.15 + 0.6 * V, K=4, num_rollouts=2000)
+    mean = np.clip(V.ravel(), 0.02, 0.98)[:, None]
+    rewards = np.random.default_rng(0).beta(mean, 1 - mean, size=(len(audit), 4))
+    graded = replace(audit, k=rewards.sum(axis=1), squares=(rewards**2).sum(axis=1))
+    found = quality.measure(graded, num_resamples=200)
+    truth = true_measures(audit.p.reshape(V.shape), mean.reshape(V.shape))
+    for name in ("ev", "ev_within", "rho_a", "rmse", "adv_rmse", "bias", "auroc"):
+        assert found[name].value == pytest.approx(truth[name], abs=0.03), name
+    as_coins = quality.measure(replace(graded, squares=None), num_resamples=200)
+    assert as_coins["ev"].low > truth["ev"]
+    fair = replace(graded, p=mean.ravel())
+    assert abs(calibration_excess(fair, num_resamples=200)["ece_excess"].value) < 0.003
+    outcomes, p = np.tile([1, 0], len(graded)), np.repeat(graded.p, 2)
+    weights = np.stack([graded.k, graded.K - graded.k], axis=1).ravel()
+    expected = metrics.roc_auc_score(outcomes, p, sample_weight=weights)
+    assert found["auroc"].value == pytest.approx(expected)
 
 
 def test_the_solver_check_sees_hope_where_none_is(make_audit) -> None:
@@ -365,4 +385,4 @@ def test_slices_cover_every_state_once_per_kind(make_audit) -> None:
         assert sum(row["num_states"] for row in rows if row["kind"] == kind) == len(audit)
     late = next(row for row in rows if (row["kind"], row["name"]) == ("position", "60-80 %"))
     alone = quality.measure(audit.where(position_bins(audit) == 3), num_resamples=100)
-    assert all(late[name] == alone[name] for name in ("auroc", "auprc", "skill_over_task_rate"))
+    assert all(late[name] == alone[name] for name in ("ev", "rho_a", "auroc"))

@@ -1,0 +1,90 @@
+"""What the report opens with: the verdict and the key figures, in plain words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from critics.report.gate import NOT_MEASURED, Condition, passed
+from pipeline.statistics import Interval
+
+MIN_SLICE_STATES = 30
+"""Smaller slices are not called the weakest."""
+
+
+def opening_of(
+    conditions: Sequence[Condition], policy_digest: str, slices: Sequence[Mapping[str, Any]]
+) -> str:
+    """Returns the first paragraph: the verdict, why it fails if it does, and where the critic is weakest."""
+    parts = [
+        f"{'PASS' if passed(conditions) else 'FAIL'}. This critic estimates the chance that policy "
+        f"{policy_digest[:12]} solves a task of an unseen cluster from a given step. It does not judge "
+        "whether steps are correct."
+    ]
+    if failed := [c for c in conditions if c.passed is False]:
+        parts.append("It fails because: " + "; ".join(f"{c.name}, {c.reason}" for c in failed) + ".")
+    if names := [c.name for c in conditions if c.passed == NOT_MEASURED]:
+        parts.append(f"Not measured: {', '.join(names)}.")
+    if weakest := _weakest(slices):
+        parts.append(f"Weakest: {weakest}.")
+    return " ".join(parts)
+
+
+def findings(measures: Mapping[str, Interval], visible: float | None) -> list[tuple[str, str]]:
+    """Returns (figure, what it says) of the measures of judged bare states; undefined ones are left out.
+
+    Args:
+        measures: of `build_report`, those of siblings among them.
+        visible: EV_within of trees on all that the dialogue shows; None without them.
+    """
+    shares = {
+        "ev": "of the differences between states explained",
+        "ev_within": "of those within one rollout (0: useless for steps)",
+        "sign_agreement": "of clear steps seen in the right direction (a coin: 50 %)",
+        "sibling_pairs": "of clearly different next steps put in the right order (a coin: 50 %)",
+        "skill_over_task_rate": "less error than the bare task success rate",
+    }
+    found = []
+    for name, words in shares.items():
+        if name in measures and math.isfinite(measures[name].value):
+            value, low, high = _percents(measures[name])
+            if name == "ev_within" and visible is not None:
+                # Trees are one way to use what is visible, so the critic itself may show more.
+                words += f"; visible is {max(visible, measures[name].value):.0%} or more"
+            found.append((f"{value} %", f"{words} [{low}, {high}]" if low else f"{words} [no bounds]"))
+    ece, floor = measures["ece"].value, measures["ece_floor"].value
+    if math.isfinite(ece):
+        words = f"off, its percentages on average (a perfect critic would show {100 * floor:.0f} here)"
+        found.append((f"{100 * ece:.0f} points", words))
+    return found
+
+
+def _percents(interval: Interval) -> tuple[str, str, str]:
+    """Returns value, low and high in percent; bounds are empty where there are none."""
+    bounds = math.isfinite(interval.low) and math.isfinite(interval.high)
+    shares = (interval.value, interval.low, interval.high) if bounds else (interval.value,)
+    # How far below -100 says nothing more.
+    texts = ["below -100" if share < -1 else f"{100 * share:.0f}" for share in shares]
+    return (texts[0], texts[1], texts[2]) if bounds else (texts[0], "", "")
+
+
+def _weakest(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Returns the slice of a useful size in which values are farthest from the truth, in words.
+
+    Not the one that explains least: where states hardly differ, there is little to explain, and nearly any
+    error is more than that. How long a rollout became is hindsight: what a critic cannot know of it is no
+    weakness.
+    """
+    useful = [
+        row
+        for row in rows
+        if row["kind"] not in ("context", "length")
+        and row["num_states"] >= MIN_SLICE_STATES
+        and math.isfinite(row["rmse"].value)
+    ]
+    if len(useful) < 2:
+        return None
+    row = max(useful, key=lambda row: row["rmse"].value)
+    place = "the {} part of the budget" if row["kind"] == "position" else row["kind"] + " {}"
+    return f"{place.format(row['name'])}, where values are {100 * row['rmse'].value:.0f} points off the truth"

@@ -1,0 +1,107 @@
+"""What the audit of a critic plays: held-out tasks with siblings, and tasks that the critic was fitted on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from critics.labels.splits import parts_of
+from env.catalog import ENVIRONMENTS
+from env.play.chains import chains_of, plan_groups
+from env.play.continuations import Continuations, one_bare_per_task, play_siblings
+from pipeline.ids import seed_of
+from pipeline.tables import rollouts_from, tasks_from
+from stages.settings import Critic
+
+if TYPE_CHECKING:
+    from env.play.player import Player
+    from pipeline.artifacts.runner import Start
+    from pipeline.types import Rollout, Task
+    from stages.settings import Config
+
+
+def sibling_tasks(start: Start[Config], tasks: Sequence[Task]) -> set[str]:
+    """Returns the ids of the audited tasks that a sibling set is played on, chosen by hash."""
+    ordered = sorted((seed_of(start.seed, "sibling task", task.task_id), task.task_id) for task in tasks)
+    return {task_id for _, task_id in ordered[: start.config.critic_report.sibling_sets]}
+
+
+def play_audit(
+    start: Start[Config], player: Player, tasks: Sequence[Task], with_siblings: set[str]
+) -> list[Rollout]:
+    """Returns the rollouts of some audited tasks, then the continuations, each in a fixed order."""
+    settings = start.config.critic_report
+    groups = plan_groups(
+        tasks,
+        stage_key=start.stage_key,
+        seed=start.seed,
+        iteration=0,
+        num_attempts=2 if settings.guided else 1,
+        draws=settings.draws,
+    )
+    by_id = {task.task_id: task for task in tasks}
+    chains = chains_of(
+        player,
+        groups,
+        seed=start.seed,
+        purpose="critic_report",
+        max_feedback_tokens=start.config.prompt.max_feedback_tokens,
+        stop_at_success=False,
+    )
+    play = partial(player.play, on_finish=lambda _: start.stop_if_asked())
+    rollouts = play(chains.first(), then=chains.after)
+    audited = [r for r in rollouts if r.draw == 0 and r.reward is not None]
+    continuations = Continuations(start.stage_key, start.seed, "critic_report")
+    played = play(continuations.of_all(audited, by_id, settings.num_continuations))
+    siblings = play_siblings(
+        play,
+        [r for r in audited if not r.guided and r.task_id in with_siblings and r.steps],
+        by_id,
+        continuations,
+        num_continuations=settings.num_continuations,
+        first_draw=settings.num_continuations,
+    )
+    return rollouts + played + siblings
+
+
+def solver_values(
+    config: Config, rollouts: Sequence[Rollout], tasks: Mapping[str, Task]
+) -> dict[str, Sequence[float]]:
+    """Returns rollout_id -> [T] the solver's exact V* before each step, NaN where it knows none."""
+    environment = ENVIRONMENTS[config.tasks.environment]
+    style = environment.style(config.prompt.style, thinking=config.prompt.thinking)
+    return {
+        r.rollout_id: environment.solver_value(
+            tasks[r.task_id], r.seed, [style.parse(step.text) for step in r.steps]
+        )
+        for r in rollouts
+    }
+
+
+def fitted_rollouts(start: Start, number: int) -> list[Rollout]:
+    """Returns a bare rollout of each of `number` tasks that moved the critic's weights, chosen by hash.
+
+    Args:
+        start: of a stage whose inputs are tasks, rollouts and critic.
+        number: of tasks, at most.
+    """
+    if not number:
+        return []
+    tasks = {task.task_id: task for task in tasks_from(start.inputs["tasks"].table("tasks"))}
+    source = start.inputs["rollouts"]
+    rollouts = rollouts_from(source.table("rollouts"), source.table("steps"))
+    shares = Critic(**start.inputs["critic"].manifest["settings"]["critic"])
+    part_of = parts_of(rollouts, tasks, shares, seed=start.seed)
+    fitted = [r for r in rollouts if part_of.get(r.rollout_id) == "fit"]
+    return one_bare_per_task(fitted, number, purpose="fitted", seed=start.seed)
+
+
+def play_fitted(
+    start: Start, player: Player, rollouts: Sequence[Rollout], tasks: Mapping[str, Task]
+) -> list[Rollout]:
+    """Returns fresh continuations of all states of some rollouts, in a fixed order."""
+    requests = Continuations(start.stage_key, start.seed, "fitted").of_all(
+        rollouts, tasks, start.config.critic_report.num_continuations
+    )
+    return player.play(requests, on_finish=lambda _: start.stop_if_asked())
