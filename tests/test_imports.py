@@ -116,6 +116,7 @@ INSIDE = {
     "pipeline.engines.sampling",
     "pipeline.training.logprobs",
     "pipeline.training.losses",
+    "pipeline.artifacts.wandb_sink",
     "pipeline.report.plots",
     "pipeline.training.lora",
     "pipeline.training.rank_checkpoint",

@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,11 @@ class _Run:
         config: Any = load_config(self.config_model, Path(options.config), overrides)
         run_dir = Path(config.run.data_dir) / config.run.name
         self.folder = run_dir / self.stage.name
+        if config.run.tracking == "wandb" and find_spec("wandb") is None:
+            raise ConfigError(
+                "run.tracking = wandb, but the package wandb is not installed. Next: "
+                "pip install -c constraints.txt -e '.[tracking]', or run.tracking=none"
+            )
         place = f"run.data_dir = {config.run.data_dir}"
         check_folder(run_dir, place)
         names = self.stage.inputs(config)
@@ -245,6 +251,7 @@ class _Run:
     def leave(self, code: ExitCode, message: str) -> None:
         """Writes exit.json and gives the lock back, whatever happened."""
         if self.start is not None:
+            self.start.close()
             record = {
                 "code": int(code),
                 "meaning": code.name.lower(),

@@ -21,8 +21,10 @@ from pipeline.artifacts.plan import Plan
 from pipeline.artifacts.progress import Progress
 from pipeline.artifacts.publish import Outputs, account, earlier_seconds, publish
 from pipeline.artifacts.signals import StopFlag
+from pipeline.artifacts.tracking import Tracker
 from pipeline.schema import TableSpec
 from pipeline.text import visible
+from pipeline.types import Rollout
 
 __all__ = ["Shard", "Shards", "Start"]
 
@@ -36,6 +38,8 @@ class RunSettings(Protocol):
     def seed(self) -> int: ...
     @property
     def data_dir(self) -> str: ...
+    @property
+    def tracking(self) -> str: ...
 
 
 class Settings(Protocol):
@@ -97,6 +101,7 @@ class Start(Generic[C]):
         self._console = console
         self._metrics = Metrics(self.folder / "metrics.jsonl", number, self.say)
         self._outputs = Outputs(self.folder, self.stage)
+        self._tracker: Tracker | None = None
         self._began = time.monotonic()
 
     def begin(self, plan: Plan[Any], *, repair: bool) -> None:
@@ -117,6 +122,9 @@ class Start(Generic[C]):
             stop_if_asked=self.stop_if_asked,
         )
         self.shards.take_over(repair=repair)
+        if self.config.run.tracking == "wandb":
+            named = {"run": self.config.run.name, "stage": self.stage, "stage_key": self.stage_key}
+            self._tracker = Tracker(self.folder, self.log_folder, named, self.say)
 
     # -- along the way -------------------------------------------------------------------------------------
 
@@ -142,6 +150,13 @@ class Start(Generic[C]):
     def metrics(self, values: Mapping[str, Any]) -> None:
         """Adds a line to metrics.jsonl; `iteration` or `update` in it lets a resumed history be read back."""
         self._metrics.write(values)
+        if self._tracker is not None:
+            self._tracker.metrics(values)
+
+    def samples(self, update: int, rollouts: Sequence[Rollout]) -> None:
+        """Sends a few rollouts to the tracking service, if there is one."""
+        if self._tracker is not None:
+            self._tracker.samples(update, rollouts)
 
     def say(self, text: str) -> None:
         """Prints a line and keeps it in logs/start_NNN/stage.log; control characters become visible."""
@@ -205,3 +220,8 @@ class Start(Generic[C]):
             },
         )
         self.counts = total
+
+    def close(self) -> None:
+        """Ends what runs beside the stage, however it ended; the runner calls it."""
+        if self._tracker is not None:
+            self._tracker.close()

@@ -250,6 +250,7 @@ def make(start: Start[Config], work: tuple[Credit, dict[str, Any] | None, list[T
                         checked = watch.play(player, batch.rollouts)
                         refuse_failing_environment(checked, iteration)
                     commit(start, iteration, batch, checked, watch.whose_values if watch is not None else "")
+                    start.samples(began, batch.rollouts)
                 look: dict[str, Any] = {"iteration": iteration, **batch.metrics()}
                 if iteration % settings.evaluate_every == 0:  # the weights that sampled this iteration
                     look["val/first_try"] = look_at_val(start, player, val, iteration)

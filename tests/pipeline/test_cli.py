@@ -24,6 +24,7 @@ class Run(Section):
     name: str = "r"
     seed: int = 0
     data_dir: str = "data"
+    tracking: str = "none"
 
 
 class Config(Section):

@@ -26,6 +26,7 @@ class Run(Section):
     name: str = Field("r", description="folder")
     seed: int = Field(0, description="seed")
     data_dir: str = runtime("data", description="where")
+    tracking: Literal["none", "wandb"] = runtime("none", description="service")
 
 
 class Source(Section):
