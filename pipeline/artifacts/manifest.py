@@ -54,8 +54,10 @@ def _read(path: Path) -> dict[str, Any] | None:
         raise ArtifactError(f"{path.parent} is no folder; a stage's folder belongs there") from None
     if record.get("schema_version") != SCHEMA_VERSION:
         raise ArtifactError(
-            f"{path}: schema version {record.get('schema_version')}; this program reads {SCHEMA_VERSION}. "
-            "Next: use the version that wrote it, or another run"
+            f"{path.parent} was made by a version of this program with other settings and columns (layout "
+            f"{record.get('schema_version')}; this one reads {SCHEMA_VERSION}). Next: make it again as "
+            "another run (RUN=name), or look at it with the version that made it"
+            + (f", git {commit[:10]}" if (commit := record.get("git_commit")) else "")
         )
     return record
 

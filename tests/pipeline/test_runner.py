@@ -494,6 +494,22 @@ def test_a_stage_folder_that_somebody_removes_meanwhile_is_no_defect(
     assert "No such file or directory" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("stage", ["source", "toy"])
+def test_a_run_of_the_former_layout_is_refused_with_what_to_do(
+    made: Path, stage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = made / "r" / stage / "manifest.json"
+    manifest = {key: value for key, value in unsealed(path).items() if key != "digest"}
+    path.write_bytes(sealed({**manifest, "schema_version": 1, "git_commit": "abcdef0123456789"}))
+    assert run(made, "toy") == 3
+    error = capsys.readouterr().err
+    assert f"{made / 'r' / stage} was made by a version of this program" in error
+    assert "(layout 1; this one reads 2). Next: make it again as another run (RUN=name)" in error
+    assert "git abcdef0123" in error
+    if stage == "toy":
+        assert run(made, "toy", "--fresh") == 0
+
+
 def test_wrong_usage_exits_2(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(data, "toy", "toy.num_item=3") == 2
     assert "did you mean toy.num_items?" in capsys.readouterr().err
