@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._run import ROOT
-from pipeline.engines.vllm import BLOCK_SIZE
+from pipeline.engines.vllm_options import BLOCK_SIZE
 from pipeline.engines.vllm_replica import CPU_BATCH_TOKENS
 from pipeline.processes.worker import Worker, connect_to_parent
 from stages.settings import Config

@@ -24,7 +24,7 @@ from benchmarks._engines import Bench, Recorder, SentPrefixes, ask_all, policy_i
 from benchmarks._results import Row, Table, measured
 from benchmarks._run import Asked, Benchmark, main
 from pipeline.engines import GenerationRequest
-from pipeline.engines.vllm import BLOCK_SIZE
+from pipeline.engines.vllm_options import BLOCK_SIZE
 from pipeline.types import Rollout
 
 TIE = 1e-4

@@ -1,6 +1,8 @@
-"""Rows of unequal lengths, one after another, as a rectangle and back."""
+"""Rows of unequal lengths, one after another: as a rectangle and back, and which models can run them."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -25,3 +27,10 @@ def padding(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     firsts = (np.cumsum(lengths) - lengths)[:, None]
     tokens = (firsts + np.minimum(place, sizes - 1)).reshape(-1)
     return tokens, np.flatnonzero((place < sizes).reshape(-1))
+
+
+def check_full_attention(config: Any) -> None:
+    """Raises ValueError for a model whose layers do not look at everything before a token."""
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"}:
+        raise ValueError(f"the model has layers of {sorted(kinds)}; allowed: full_attention only")

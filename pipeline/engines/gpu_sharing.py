@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from pipeline.engines import Engine
+    from pipeline.engines.protocol import Engine
     from pipeline.training import Trainer
 
 ENGINE_WORKS = frozenset({"submit", "collect", "load_weights"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from pipeline.engines import GenerationRequest
+from pipeline.engines.protocol import GenerationRequest
 
 
 def check_requests(requests: Sequence[GenerationRequest], in_flight: Set[str], max_length: int) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.engines import EngineCounters, Generation, GenerationRequest
+from pipeline.engines.protocol import EngineCounters, Generation, GenerationRequest
 from pipeline.engines.requests import check_requests
 
 if TYPE_CHECKING:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -13,12 +12,17 @@ import torch
 from torch.nn.functional import linear
 from transformers import AttentionInterface
 
-from pipeline.engines import EngineCounters, Generation, GenerationRequest
+from pipeline.engines.protocol import EngineCounters, Generation, GenerationRequest
 from pipeline.engines.requests import check_requests
 from pipeline.engines.sampling import choose_tokens
+from pipeline.engines.slot_owners import SlotOwners
 from pipeline.engines.slots import ATTENTION_NAME, SlotCache, make_plan, slot_attention
+from pipeline.ragged import check_full_attention
 
 AttentionInterface.register(ATTENTION_NAME, slot_attention)
+
+FINISH_SHARE = 0.1
+"""Of the requests that it found, answered when `collect` returns; more would leave more rows idle."""
 
 
 class TransformersEngine:
@@ -38,8 +42,6 @@ class TransformersEngine:
         max_live: slots, >= 1; more requests wait in the queue.
         dtype: of weights, keys and values: "float32" or "bfloat16"; None keeps the model's.
         max_length: longest row, prompt and sampled tokens; None is the model's limit.
-        finish_share: `collect` returns once this share of the requests that it found is answered. Larger
-            values batch the prefill of next turns better and leave more rows idle meanwhile.
         max_pass_tokens: tokens of one pass, unless a single prompt is longer.
 
     Raises:
@@ -54,19 +56,12 @@ class TransformersEngine:
         *,
         dtype: str | None = None,
         max_length: int | None = None,
-        finish_share: float = 0.1,
         max_pass_tokens: int = 4096,
     ) -> None:
         if max_live < 1:
             raise ValueError(f"max_live = {max_live}; at least one request must be in flight")
-        if not 0 < finish_share <= 1:
-            raise ValueError(f"finish_share = {finish_share}; it lies in (0, 1]")
         config = model.config
-        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-        if kinds != {"full_attention"}:
-            raise ValueError(
-                f"the model has layers of {sorted(kinds)}; this engine knows full_attention only"
-            )
+        check_full_attention(config)
         if dtype is not None:
             for weight in model.parameters():  # not the buffers: bf16 frequencies would blur far positions
                 weight.data = weight.data.to(getattr(torch, dtype))
@@ -77,19 +72,11 @@ class TransformersEngine:
         self.counters = EngineCounters()
         self._model = model.eval()
         model.set_attn_implementation(ATTENTION_NAME)
-        self._finish_share = finish_share
         self._max_pass_tokens = max_pass_tokens
-        limit = int(config.max_position_embeddings)
-        self.max_length = limit if max_length is None else min(max_length, limit)
+        self.max_length = min(max_length or config.max_position_embeddings, config.max_position_embeddings)
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self._cache = SlotCache(
-            config.num_hidden_layers,
-            max_live,
-            config.num_key_value_heads,
-            head_dim,
-            self.max_length,
-            parameter.dtype,
-        )
+        sizes = (config.num_hidden_layers, max_live, config.num_key_value_heads, head_dim)
+        self._cache = SlotCache(*sizes, self.max_length, parameter.dtype)
         self._queue: deque[tuple[int, GenerationRequest]] = deque()
         self._in_flight: set[str] = set()
         self._order = 0
@@ -101,9 +88,7 @@ class TransformersEngine:
         self._known = np.zeros(max_live, dtype=np.int64)
         # The request each slot serves.
         self._active = np.zeros(max_live, dtype=bool)
-        self._source = np.full(
-            max_live, -1, dtype=np.int64
-        )  # slot whose prompt is the same and still computed
+        self._source = np.full(max_live, -1, dtype=np.int64)  # slot that still computes the same prompt
         self._prompt = np.zeros(max_live, dtype=np.int64)
         self._reused = np.zeros(max_live, dtype=np.int64)  # tokens of the prompt
         self._limit = np.zeros(max_live, dtype=np.int64)
@@ -112,11 +97,7 @@ class TransformersEngine:
         self._top_p = np.ones(max_live, dtype=np.float32)
         self._top_k = np.full(max_live, -1, dtype=np.int64)
         self._request: list[tuple[int, GenerationRequest] | None] = [None] * max_live
-        # Who owns each slot.
-        self._key: list[str | None] = [None] * max_live
-        self._slot_of_key: dict[str, int] = {}
-        self._idle: OrderedDict[int, None] = OrderedDict()  # bound and unused, least recently used first
-        self._free = list(range(max_live))  # a heap: low slots first keep the rows in use together
+        self._owners = SlotOwners(max_live)
         self._slot_of_prompt: dict[bytes, int] = {}  # a hint; checked before use
         self._name_of_slot: list[bytes | None] = [None] * max_live
 
@@ -135,7 +116,7 @@ class TransformersEngine:
         Without `wait`, what one pass has finished.
         """
         self._admit()
-        wanted = math.ceil(self._finish_share * int(self._active.sum()))
+        wanted = math.ceil(FINISH_SHARE * int(self._active.sum()))
         finished: list[tuple[int, Generation]] = []
         while len(finished) < wanted:
             finished.extend(self._finish(slot) for slot in self._pass())
@@ -146,12 +127,8 @@ class TransformersEngine:
     def release(self, cache_keys: Sequence[str]) -> None:
         """Forgets the caches kept under these keys; a request in flight keeps its own until answered."""
         for key in cache_keys:
-            slot = self._slot_of_key.pop(key, None)
-            if slot is not None:
-                self._key[slot] = None
-                if not self._active[slot]:
-                    del self._idle[slot]
-                    self._give_back(slot)
+            if (slot := self._owners.release(key)) is not None:
+                self._cached[slot] = 0
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], policy_digest: str) -> None:
         """Copies the weights in and drops every cache; tied weights may be given once.
@@ -187,55 +164,30 @@ class TransformersEngine:
         self._drop_caches()
 
     def _drop_caches(self) -> None:
-        slots = len(self._key)
+        slots = len(self._request)
         self._cache.clear()
         self._cached[:] = 0
         self._known[:] = 0
-        self._key = [None] * slots
         self._request = [None] * slots
         self._name_of_slot = [None] * slots
-        self._slot_of_key.clear()
         self._slot_of_prompt.clear()
-        self._idle.clear()
-        self._free = list(range(slots))
+        self._owners = SlotOwners(slots)
 
     def _admit(self) -> None:
         """Gives queued requests a slot each, as long as there are any."""
-        number = min(len(self._queue), len(self._free) + len(self._idle))
+        number = min(len(self._queue), self._owners.available)
         batch = [self._queue.popleft() for _ in range(number)]
-        slots: list[int | None] = []
-        for _, request in batch:  # first those that have a slot, so that nobody evicts them
-            slot = None if request.cache_key is None else self._slot_of_key.get(request.cache_key)
-            if slot is not None and slot in self._idle:
-                del self._idle[slot]
-                slots.append(slot)
-            else:
-                slots.append(None)
-        for (order, request), slot in zip(batch, slots, strict=True):
-            self._place(order, request, self._take_slot(request.cache_key) if slot is None else slot)
-
-    def _take_slot(self, key: str | None) -> int:
-        """Returns an empty slot, bound to the key unless another one is; evicts the longest idle."""
-        if self._free:
-            slot = heapq.heappop(self._free)
-        else:
-            slot, _ = self._idle.popitem(last=False)
-            evicted = self._key[slot]
-            if evicted is not None:
-                del self._slot_of_key[evicted]
-        self._cached[slot] = 0
-        self._key[slot] = key if key is not None and key not in self._slot_of_key else None
-        if self._key[slot] is not None and key is not None:
-            self._slot_of_key[key] = slot
-        return slot
+        slots = self._owners.take([request.cache_key for _, request in batch])
+        for (order, request), (slot, is_own) in zip(batch, slots, strict=True):
+            if not is_own:
+                self._cached[slot] = 0
+            self._place(order, request, slot)
 
     def _place(self, order: int, request: GenerationRequest, slot: int) -> None:
         """Writes a request into its slot, keeping what its slot or an equal prompt has computed."""
         prompt = np.asarray(request.prompt_token_ids, dtype=np.int64)
         size = len(prompt)
-        kept = min(
-            int(self._cached[slot]), size - 1
-        )  # the last token is always computed: it gives the logits
+        kept = min(int(self._cached[slot]), size - 1)  # the last token is computed: it gives the logits
         differs = np.flatnonzero(self._tokens[slot, :kept] != prompt[:kept])
         kept = int(differs[0]) if len(differs) else kept
         self._source[slot] = -1
@@ -309,29 +261,24 @@ class TransformersEngine:
         self._copy_sources()
         head = self._model.get_output_embeddings().weight
         logits = linear(hidden[plan.last].float(), head.float())  # bf16 logits would be off by up to 0.06
-        tokens, logprobs = self._choose(logits, rows)
-        known = self._known[rows]
+        known, top_p, top_k = self._known[rows], self._top_p[rows], self._top_k[rows]
+        chosen = choose_tokens(
+            logits,
+            torch.from_numpy(self._uniforms[rows, known - self._prompt[rows]]),
+            torch.from_numpy(self._temperature[rows]),
+            torch.from_numpy(top_p) if (top_p < 1).any() else None,
+            torch.from_numpy(top_k) if (top_k >= 0).any() else None,
+        )
+        tokens, logprobs = (tensor.numpy() for tensor in chosen)
         self._tokens[rows, known] = tokens
         self._logprobs[rows, known] = logprobs
         self._known[rows] = known + 1
         stopped = (self._stops[rows] == tokens[:, None]).any(1)
         return rows[stopped | (known + 1 >= self._limit[rows])]
 
-    def _choose(self, logits: torch.Tensor, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        top_p, top_k = self._top_p[rows], self._top_k[rows]
-        tokens, logprobs = choose_tokens(
-            logits,
-            torch.from_numpy(self._uniforms[rows, self._known[rows] - self._prompt[rows]]),
-            torch.from_numpy(self._temperature[rows]),
-            torch.from_numpy(top_p) if (top_p < 1).any() else None,
-            torch.from_numpy(top_k) if (top_k >= 0).any() else None,
-        )
-        return tokens.numpy(), logprobs.numpy()
-
     def _finish(self, slot: int) -> tuple[int, Generation]:
         held = self._request[slot]
-        if held is None:
-            raise RuntimeError(f"slot {slot} finished without a request")
+        assert held is not None
         order, request = held
         start, stop = self._prompt[slot], self._known[slot]
         token_ids = self._tokens[slot, start:stop].tolist()
@@ -348,12 +295,6 @@ class TransformersEngine:
         self._active[slot] = False
         self._request[slot] = None
         self._in_flight.remove(request.request_id)
-        if self._key[slot] is None:
-            self._give_back(slot)
-        else:
-            self._idle[slot] = None
+        if self._owners.leave(slot):
+            self._cached[slot] = 0
         return order, generation
-
-    def _give_back(self, slot: int) -> None:
-        self._cached[slot] = 0
-        heapq.heappush(self._free, slot)

@@ -7,15 +7,15 @@ and starts a replica that died again with the weights it had.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait as ready_of
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.engines import EngineCounters, Generation, GenerationRequest
+from pipeline.engines.protocol import EngineCounters, Generation, GenerationRequest
 from pipeline.engines.requests import check_requests
+from pipeline.engines.vllm_options import VllmOptions, replica_environment
 from pipeline.errors import ConfigError
 from pipeline.processes.shared_weights import SharedWeights
 from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError
@@ -26,42 +26,8 @@ if TYPE_CHECKING:
     from pipeline.processes.shared_weights import Layout
 
 EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
-BLOCK_SIZE = 32
-"""Tokens per block of the prefix cache."""
 MAX_RESTARTS = 3
 """Deaths of replicas that one engine survives."""
-
-
-@dataclass(frozen=True, slots=True)
-class VllmOptions:
-    """How vLLM runs; nothing here changes what is sampled but for rounding.
-
-    Attributes:
-        dtype: of weights and key-value cache, "float32" or "bfloat16".
-        replicas: engines side by side, each with a copy of the weights.
-        tensor_parallel: GPUs of one replica.
-        max_live: sequences in flight over all replicas.
-        max_length: longest prompt and `max_new_tokens` together that a replica has room for, since vLLM does
-            not start unless its cache holds one such row; None, or more, is the model's limit.
-        kv_cache_gib: memory for keys and values of each replica on a CPU.
-        memory_share: share of each GPU that a replica takes, weights included.
-        threads: CPU threads of each replica; 0 is all.
-        eager: no compilation and no graphs: a faster start, slower tokens.
-        start_timeout: seconds a replica may take until it is ready.
-        answer_timeout: seconds without any finished request until a replica counts as hung.
-    """
-
-    dtype: str = "bfloat16"
-    replicas: int = 1
-    tensor_parallel: int = 1
-    max_live: int = 256
-    max_length: int | None = None
-    kv_cache_gib: float = 1.0
-    memory_share: float = 0.9
-    threads: int = 0
-    eager: bool = True
-    start_timeout: float = 1800.0
-    answer_timeout: float = 1800.0
 
 
 @dataclass(slots=True)
@@ -168,9 +134,9 @@ class VllmEngine:
             RuntimeError: requests are in flight.
             ValueError: a name is missing or unknown.
         """
-        self._refuse_in_flight("loading weights")
         import torch
 
+        self._refuse_in_flight("loading weights")
         complete = complete_weights(weights, self._folder)
         self._weights = self._shared.write(complete, getattr(torch, self.options.dtype))
         self._owner.clear()
@@ -216,17 +182,7 @@ class VllmEngine:
 
     def _start(self, index: int) -> Worker:
         options = self.options
-        env = {
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine core lives, and dies, in the replica itself
-            "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"),
-            "HF_HUB_OFFLINE": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-        }
-        if options.threads:
-            env["OMP_NUM_THREADS"] = str(options.threads)
-        if visible := _gpus_of_replica(index, options.tensor_parallel):
-            env["CUDA_VISIBLE_DEVICES"] = visible
+        env = replica_environment(index, options)
         worker = Worker("pipeline.engines.vllm_replica", f"vLLM replica {index}", env=env)
         worker.send((str(self._folder), self._room, -(-options.max_live // options.replicas), options))
         return worker
@@ -336,22 +292,3 @@ def complete_weights(weights: Mapping[str, torch.Tensor], folder: Path) -> dict[
             f"{sorted(given - expected)[:3]} unknown"
         )
     return {**weights, **({OUTPUT: weights[EMBEDDING]} if tied else {})}
-
-
-def _gpus_of_replica(index: int, tensor_parallel: int) -> str | None:
-    """Returns the devices of one replica, cut from those this process may use; None without any."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        import torch
-
-        visible = ",".join(str(i) for i in range(torch.cuda.device_count()))
-    devices = [name for name in visible.split(",") if name]
-    if not devices:
-        return None
-    mine = devices[index * tensor_parallel : (index + 1) * tensor_parallel]
-    if len(mine) < tensor_parallel:
-        raise ValueError(
-            f"replica {index} of {tensor_parallel} GPUs does not fit on the {len(devices)} visible ones; "
-            "lower engine.replicas or engine.tensor_parallel"
-        )
-    return ",".join(mine)

@@ -10,8 +10,8 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
-from pipeline.engines import Generation, GenerationRequest
-from pipeline.engines.vllm import BLOCK_SIZE, VllmOptions
+from pipeline.engines.protocol import Generation, GenerationRequest
+from pipeline.engines.vllm_options import BLOCK_SIZE, VllmOptions
 from pipeline.processes.shared_weights import Layout, read_shared
 from pipeline.processes.worker import connect_to_parent
 

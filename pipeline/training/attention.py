@@ -197,15 +197,6 @@ def packed_attention(
     return packing.attend(query, key, value, scaling), None
 
 
-def check_packable(config: Any) -> None:
-    """Raises ValueError for a model whose layers do not look at everything before a token."""
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
-        raise ValueError(
-            f"the model has layers of {sorted(kinds)}; packed training knows full_attention only"
-        )
-
-
 def run_packed(model: Any, token_ids: torch.Tensor, packing: Packing) -> torch.Tensor:
     """Returns the hidden states [N, width] of rows packed into token_ids [N].
 

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import torch
 
-from pipeline.training.attention import ATTENTION_NAME, Packing, check_packable, run_packed, take_rows
+from pipeline.ragged import check_full_attention
+from pipeline.training.attention import ATTENTION_NAME, Packing, run_packed, take_rows
 from pipeline.training.logprobs import chosen_logprobs
 from pipeline.training.packing import Batch
 
@@ -47,7 +48,7 @@ class Network(torch.nn.Module):
         super().__init__()
         if head == "critic" and not hasattr(model, "score"):
             raise ValueError(f"head critic needs a model with a `score` layer, got {type(model).__name__}")
-        check_packable(model.config)
+        check_full_attention(model.config)
         self.model = model.eval()
         self.head_only = False
         self._head = head

@@ -5,35 +5,26 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.engines.scripted import common_prefix
-from pipeline.engines.vllm import VllmEngine, VllmOptions
+from pipeline.engines.vllm import MAX_RESTARTS
+from pipeline.engines.vllm_options import BLOCK_SIZE
 from pipeline.processes.worker import WorkerDiedError
+from tests.pipeline.engines.conftest import AsNew
 from tests.pipeline.engines.helpers import answers, ask, assert_agrees, some_prompts, tiny_model
 
 pytestmark = pytest.mark.slow
 
 
-def engine_of(folder: Path, **changes: Any) -> VllmEngine:
-    pytest.importorskip("vllm", reason="make setup-engines installs it")
-    tiny_model().save_pretrained(folder)
-    settings: dict[str, Any] = {"dtype": "float32", "max_live": 8, "kv_cache_gib": 0.25} | changes
-    return VllmEngine(folder, "first", 256, VllmOptions(**settings))
+PAIR = {"replicas": 2}
 
 
-@pytest.fixture
-def engine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[VllmEngine]:
-    engine = engine_of(tmp_path / "policy", **getattr(request, "param", {}))
-    yield engine
-    engine.close()
-
-
-def test_handed_over_weights_are_the_ones_that_sample(engine: VllmEngine) -> None:
+@pytest.mark.parametrize("changes", [{}, PAIR], ids=["one", "two"])
+def test_handed_over_weights_are_the_ones_that_sample(vllm_engine: AsNew, changes: dict[str, Any]) -> None:
+    engine = vllm_engine(**changes)
     requests = [ask(f"r{i}", prompt, seed=i) for i, prompt in enumerate(some_prompts(4))]
     for seed in (1, 2, 3):
         other = tiny_model(seed)
@@ -44,9 +35,8 @@ def test_handed_over_weights_are_the_ones_that_sample(engine: VllmEngine) -> Non
         assert engine.policy_digest == f"weights {seed}"
 
 
-@pytest.mark.parametrize("engine", [{"replicas": 2}], indirect=True)
-def test_a_replica_that_dies_is_started_again_and_nothing_is_lost(engine: VllmEngine) -> None:
-    other = tiny_model(1)
+def test_a_replica_that_dies_is_started_again_and_nothing_is_lost(vllm_engine: AsNew) -> None:
+    engine, other = vllm_engine(**PAIR), tiny_model(1)
     engine.load_weights(other.state_dict(), "second")
     requests = [
         ask(f"r{i}", prompt, seed=i, max_new_tokens=100, stop_token_ids=())
@@ -62,7 +52,25 @@ def test_a_replica_that_dies_is_started_again_and_nothing_is_lost(engine: VllmEn
     assert_agrees(other, requests, found)  # with the weights that were handed over, not those of the folder
 
 
-def test_weights_of_another_model_are_refused(engine: VllmEngine) -> None:
+def test_a_replica_that_dies_asleep_is_started_again_with_the_weights_it_had(vllm_engine: AsNew) -> None:
+    engine = vllm_engine(**PAIR)
+    engine._restarts_left = MAX_RESTARTS
+    requests = [ask(f"r{i}", prompt, seed=i) for i, prompt in enumerate(some_prompts(6))]
+    engine.load_weights(tiny_model(1).state_dict(), "second")
+    for wake, seed in (("requests", 1), ("weights", 2)):
+        engine.sleep()
+        os.kill(engine._replicas[0].worker.pid, signal.SIGKILL)
+        if wake == "weights":
+            engine.load_weights(tiny_model(2).state_dict(), "third")
+        assert_agrees(tiny_model(seed), requests, answers(engine, requests))
+    os.kill(engine._replicas[1].worker.pid, signal.SIGKILL)  # awake: sleep must not leave one running
+    engine.sleep()
+    assert {replica.state for replica in engine._replicas} == {"asleep"}
+    engine.close()
+
+
+def test_weights_of_another_model_are_refused(vllm_engine: AsNew) -> None:
+    engine = vllm_engine()
     weights = dict(tiny_model().named_parameters())
     weights["model.other"] = weights.pop("model.norm.weight")
     with pytest.raises(ValueError, match=r"model\.norm\.weight.*missing.*model\.other.*unknown"):
@@ -70,16 +78,14 @@ def test_weights_of_another_model_are_refused(engine: VllmEngine) -> None:
     assert engine.policy_digest == "first"
 
 
-def test_an_engine_that_cannot_start_says_why(tmp_path: Path) -> None:
-    engine = engine_of(tmp_path / "policy", kv_cache_gib=100_000.0)
+def test_an_engine_that_cannot_start_says_why(vllm_engine: AsNew) -> None:
     with pytest.raises(WorkerDiedError, match="memory"):
-        engine.load_weights(tiny_model().state_dict(), "first")
-    engine.close()
+        vllm_engine(kv_cache_gib=100_000.0)
 
 
-@pytest.mark.parametrize("engine", [{"max_live": 64}], indirect=True)
-def test_more_prompts_at_once_than_a_pass_takes_are_sampled_under_their_seeds(engine: VllmEngine) -> None:
+def test_more_prompts_at_once_than_a_pass_takes_are_sampled_under_their_seeds(vllm_engine: AsNew) -> None:
     """Some 9,000 tokens, where a pass takes 4,096; a prompt that vLLM cuts in two upsets its seeds."""
+    engine = vllm_engine()
     rng = random.Random(0)
     prompts = [[rng.randrange(2, 48) for _ in range(150 + i % 70)] for i in range(50)]
     requests = [ask(f"r{i}", prompt, seed=i) for i, prompt in enumerate(prompts)]
@@ -91,9 +97,10 @@ def test_more_prompts_at_once_than_a_pass_takes_are_sampled_under_their_seeds(en
     assert all(together[name].token_ids == generation.token_ids for name, generation in few.items())
 
 
-def test_later_turns_and_attempts_reuse_what_was_sent(engine: VllmEngine) -> None:
+def test_later_turns_and_attempts_reuse_what_was_sent(vllm_engine: AsNew) -> None:
     """Cacheable are the full blocks of the longest prefix already sent; of these at least 90 % are reused."""
-    block = engine.options.block_size
+    engine = vllm_engine()
+    block = BLOCK_SIZE
     rng = random.Random(0)
     sent: list[list[int]] = []
     cacheable = 0

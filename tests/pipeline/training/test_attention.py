@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from pipeline.training.attention import ATTENTION_NAME, Packing, check_packable, run_packed
+from pipeline.ragged import check_full_attention
+from pipeline.training.attention import ATTENTION_NAME, Packing, run_packed
 
 
 @pytest.mark.parametrize("repeat_heads", [False, True])
@@ -110,6 +111,6 @@ def test_a_model_without_a_packing_or_with_other_layers_is_refused() -> None:
     from types import SimpleNamespace
 
     with pytest.raises(ValueError, match="sliding_attention"):
-        check_packable(SimpleNamespace(layer_types=["full_attention", "sliding_attention"]))
+        check_full_attention(SimpleNamespace(layer_types=["full_attention", "sliding_attention"]))
     with pytest.raises(ValueError, match="at least one token"):
         Packing([3, 0])
