@@ -36,15 +36,8 @@ from pipeline.credit import make_credit
 from pipeline.credit.batch import Batch
 from pipeline.engines.transformers import TransformersEngine
 from pipeline.ids import seed_of
-from pipeline.models.policy import (
-    Policy,
-    TinyShape,
-    load_policy,
-    make_tiny_model,
-    save_policy,
-    train_tokenizer,
-    weights_digest,
-)
+from pipeline.models.policy import Policy, load_policy, save_policy, weights_digest
+from pipeline.models.tiny import TinyShape, make_tiny_model, train_tokenizer
 from pipeline.training.losses import policy_loss, sft_loss
 from pipeline.training.policy_update import logprobs_of, update_rows
 from pipeline.training.rows import sft_rows

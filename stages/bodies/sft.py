@@ -17,12 +17,8 @@ from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.runner import Start
 from pipeline.artifacts.signals import StopRequested
 from pipeline.ids import seed_of
-from pipeline.models.policy import (
-    load_policy,
-    load_tokenizer,
-    make_tiny_model,
-    train_tokenizer,
-)
+from pipeline.models.policy import load_policy, load_tokenizer
+from pipeline.models.tiny import make_tiny_model, train_tokenizer
 from pipeline.training.losses import sft_loss
 from pipeline.training.rows import sft_rows
 from pipeline.types import Task

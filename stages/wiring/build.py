@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from env.catalog import ENVIRONMENTS, Environment
 from env.play.player import Player
 from env.play.requests import PlaySettings
-from pipeline.models.policy import TinyShape
+from pipeline.models.tiny import TinyShape
 from pipeline.training.deepspeed_config import deepspeed_config
 from stages.settings.sft import HEAD_DIM
 

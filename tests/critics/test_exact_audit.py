@@ -15,7 +15,7 @@ from env.phone.solver.moves import tool_call
 from env.play.queue import play
 from env.play.requests import EpisodeRequest, PlaySettings
 from pipeline.engines.scripted import ScriptedEngine
-from pipeline.models.policy import train_tokenizer
+from pipeline.models.tiny import train_tokenizer
 from pipeline.types import Rollout, Task
 
 PHONE = ENVIRONMENTS["phone"]

@@ -18,7 +18,7 @@ from env.play.requests import EpisodeRequest, PlaySettings
 from env.protocol import Action, EnvSpec, Observation, StepResult, ToolCall
 from pipeline.engines import Engine, Generation, GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
-from pipeline.models.policy import train_tokenizer
+from pipeline.models.tiny import train_tokenizer
 from pipeline.types import Event, Feedback, Message, Rollout, StepVerdict, Task, Verdict
 
 STOP = "<|im_end|>"
@@ -609,7 +609,8 @@ def test_a_real_model_plays_phone_with_its_cache_and_logprobs_of_a_plain_forward
     import torch
 
     from pipeline.engines.transformers import TransformersEngine
-    from pipeline.models.policy import TinyShape, load_policy, make_tiny_model, save_policy
+    from pipeline.models.policy import load_policy, save_policy
+    from pipeline.models.tiny import TinyShape, make_tiny_model
 
     torch.manual_seed(0)
     shape = TinyShape(32, 2, 4, 2, 8, 48, 1024)

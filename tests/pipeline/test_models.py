@@ -9,16 +9,8 @@ import pytest
 import torch
 
 from pipeline.errors import ArtifactError
-from pipeline.models.policy import (
-    Policy,
-    TinyShape,
-    load_policy,
-    make_tiny_model,
-    save_policy,
-    tokenizer_digest,
-    train_tokenizer,
-    weights_digest,
-)
+from pipeline.models.policy import Policy, load_policy, save_policy, tokenizer_digest, weights_digest
+from pipeline.models.tiny import TinyShape, make_tiny_model, train_tokenizer
 
 TEXTS = [f"U: dispute a bill at Amber Ridge {n}\nA: call 555-01{n:02d} R1 ?account_number" for n in range(40)]
 TEMPLATE = (
@@ -147,7 +139,7 @@ def damage(folder: Path, what: str) -> None:
         ("tokenizer.json", "no tokenizer"),
         ("not causal", "not a causal language model"),
         ("broken config", "not a JSON object"),
-        ("broken weights", "cannot load the policy"),
+        ("broken weights", "are not readable"),
         ("other shape", "shape|cannot load the policy"),
     ],
 )

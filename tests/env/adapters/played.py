@@ -13,7 +13,7 @@ from env.phone.episode.environment import PhoneEnv
 from env.phone.episode.tools import TOOLS
 from env.phone.world.levels import LEVELS
 from env.protocol import Action
-from pipeline.models.policy import train_tokenizer
+from pipeline.models.tiny import train_tokenizer
 from pipeline.tables import tasks_table
 from pipeline.types import Event, Task, Verdict
 

@@ -25,7 +25,7 @@ from env.phone.world.lexicon import FIELDS, REFERENCE
 from env.phone.world.tasks import generate_tasks
 from env.protocol import Action, ToolCall
 from pipeline.errors import ConfigError
-from pipeline.models.policy import PAD_TOKEN, train_tokenizer
+from pipeline.models.tiny import PAD_TOKEN, train_tokenizer
 
 STYLE, SHORT = FullStyle(TOOLS), FullStyle(TOOLS, thinking=False)
 TASKS = generate_tasks(

@@ -1,0 +1,131 @@
+"""A tiny Qwen3 from scratch, and a tokenizer from text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PAD_TOKEN = "<|endoftext|>"
+STOP_TOKEN = "<|im_end|>"
+
+
+PIECES = r" ?\d{3}-|\d{1,2}| ?[\p{L}_]+| ?[^\s\p{L}_\d]+|\s+"
+"""What a token may not cross: dialling prefixes, pairs of digits, words, marks, blanks."""
+
+
+@dataclass(frozen=True, slots=True)
+class TinyShape:
+    """Shape of a tiny Qwen3.
+
+    Attributes:
+        hidden_size: width.
+        num_layers: depth.
+        num_heads: query heads.
+        num_kv_heads: key and value heads, of which `num_heads` is a multiple.
+        head_dim: width of a head, even for rotary positions.
+        intermediate_size: width of the MLP.
+        max_position: longest sequence in tokens.
+        initializer_range: standard deviation of fresh weights. At width 128 it has to be near 1/sqrt(width):
+            with the usual 0.02 a two-operand rule is not learnt from scratch.
+    """
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    max_position: int
+    initializer_range: float = 0.08
+
+    def config(self, vocab_size: int, **options: Any) -> Any:
+        """Returns its transformers configuration, embeddings tied."""
+        from transformers import Qwen3Config
+
+        return Qwen3Config(
+            vocab_size=vocab_size,
+            hidden_size=self.hidden_size,
+            num_hidden_layers=self.num_layers,
+            num_attention_heads=self.num_heads,
+            num_key_value_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            intermediate_size=self.intermediate_size,
+            max_position_embeddings=self.max_position,
+            initializer_range=self.initializer_range,
+            tie_word_embeddings=True,
+            **options,
+        )
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    vocab_size: int,
+    folder: Path,
+    chat_template: str,
+    special_tokens: Sequence[str] = (),
+) -> Any:
+    """Returns a byte-level BPE tokenizer trained on `texts`, and writes it to `folder`.
+
+    Numbers are cut into pairs of digits from the left, so that the same number is always spelt the same
+    way; a dialling prefix such as `555-` and a name_with_underscores may become one token. Any text
+    encodes without loss; `<|endoftext|>` pads and `<|im_end|>` ends a message.
+
+    Args:
+        texts: training text; the order does not matter.
+        vocab_size: tokens at most, special ones and the 256 bytes included, >= 300; little text gives fewer.
+        folder: made if absent; receives tokenizer.json and its config.
+        chat_template: jinja source.
+        special_tokens: more of them, each one token wherever it stands.
+
+    Raises:
+        ValueError: vocab_size too small.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    if vocab_size < 300:
+        raise ValueError(
+            f"vocab_size = {vocab_size}; it is at least 300: 256 bytes, special tokens, some merges"
+        )
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(dict.fromkeys([PAD_TOKEN, STOP_TOKEN, *special_tokens])),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=PAD_TOKEN,
+        eos_token=STOP_TOKEN,
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = chat_template
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def make_tiny_model(shape: TinyShape, tokenizer: Any) -> Any:
+    """Returns a freshly initialised Qwen3ForCausalLM, fp32, tied embeddings; seed torch first."""
+    import torch
+    from transformers import Qwen3ForCausalLM
+
+    config = shape.config(
+        len(tokenizer),
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+        dtype="float32",
+    )
+    return Qwen3ForCausalLM(config).to(torch.float32).eval()
