@@ -27,14 +27,27 @@ from stages.wiring.preflight import check_installed
 
 
 def audit_tasks(start: Start) -> list[Task]:
-    """Returns the audited tasks: the same number of each held-out split, chosen by hash."""
+    """Returns the audited tasks: the same number of each held-out split, chosen by hash.
+
+    Only tasks of clusters without training tasks: the gate judges these alone, and others cost as much.
+
+    Raises:
+        ArtifactError: there are none.
+    """
     settings: CriticReport = start.config.critic_report
+    splits = start.config.run.held_out
+    trained = {task.cluster for task in tasks_of_split(start, "train")}
     chosen: list[Task] = []
-    for split in settings.splits:
-        tasks = tasks_of_split(start, split)
+    for split in splits:
+        tasks = [task for task in tasks_of_split(start, split) if task.cluster not in trained]
         chosen += sorted(tasks, key=lambda task: seed_of(start.seed, "audit", task.task_id))[
             : settings.tasks_per_split
         ]
+    if not chosen:
+        raise ArtifactError(
+            f"run.held_out = {', '.join(splits)}: all tasks are of clusters with training tasks, and "
+            "the gate judges unseen ones. Next: name a split of unseen clusters too, e.g. test_unseen_company"
+        )
     return chosen
 
 
@@ -50,16 +63,9 @@ def plan(start: Start[Config]) -> Plan[tuple[list[Sequence[Task]], list[Sequence
             code=ExitCode.QUALITY,
         )
     tasks = audit_tasks(start)
-    trained = {task.cluster for task in tasks_of_split(start, "train")}
-    if all(task.cluster in trained for task in tasks):
-        raise ArtifactError(
-            f"critic_report.splits = {', '.join(settings.splits)}: all {len(tasks)} audited tasks are of "
-            "clusters that have training tasks, and the gate judges unseen ones. Next: name a split of "
-            "unseen clusters too, e.g. test_unseen_company"
-        )
     fitted = fitted_rollouts(start, settings.fit_tasks)
-    shards = in_shards(tasks, settings.tasks_per_shard)
-    fitted_shards = in_shards(fitted, settings.tasks_per_shard)
+    size = start.config.run.per_shard(settings.rollouts_per_task)
+    shards, fitted_shards = in_shards(tasks, size), in_shards(fitted, size)
     check_installed(start.config, engine=True)
     return Plan(
         items=[[task.task_id for task in shard] for shard in shards]
@@ -78,10 +84,11 @@ def plan(start: Start[Config]) -> Plan[tuple[list[Sequence[Task]], list[Sequence
 
 STAGE = Stage(
     name="critic_report",
-    code_version=14,
+    code_version=15,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels", "critic"),
     sections=(
         "critic_report",
+        "run.held_out",
         "engine",
         "sampling",
         "prompt",

@@ -42,12 +42,12 @@ def plan(start: Start[Config]) -> Plan[list[tuple[str, str, Sequence[Group]]]]:
     """Plans both policies on the same tasks."""
     settings = start.config.evaluation
     check_plays_weights(start.config, "evaluation")
-    tasks = [task for split in settings.splits for task in tasks_of_split(start, split)]
+    tasks = [task for split in start.config.run.held_out for task in tasks_of_split(start, split)]
     work = [
         (policy, kind, shard)
         for policy in POLICIES
         for kind, groups in planned_groups(start, tasks, policy).items()
-        for shard in in_shards(groups, settings.groups_per_shard)
+        for shard in in_shards(groups, start.config.run.per_shard(settings.num_attempts))
     ]
     check_installed(start.config, engine=True)
     return Plan(
@@ -65,6 +65,7 @@ STAGE = Stage(
     inputs=lambda config: ("tasks", "sft", "actor"),
     sections=(
         "evaluation",
+        "run.held_out",
         "engine",
         "sampling",
         "prompt",

@@ -52,7 +52,7 @@ def plan(start: Start[Config]) -> Plan[tuple[list[Rollout], dict[str, Task], lis
                 parent, state.step_index, tasks[parent.task_id], settings.num_continuations
             )
         ]
-        for some in in_shards(states, settings.states_per_shard)
+        for some in in_shards(states, start.config.run.per_shard(settings.num_continuations))
     ]
     ids = [[request.rollout_id for request in shard] for shard in shards]
     planned = sum(map(len, ids))

@@ -34,7 +34,7 @@ def plan(start: Start[Config]) -> Plan[list[Sequence[Group]]]:
         feedback_free_share=settings.chain.feedback_free_share,
         feedback_free_draws=settings.chain.feedback_free_draws,
     )
-    shards = in_shards(groups, settings.groups_per_shard)
+    shards = in_shards(groups, start.config.run.per_shard(settings.chain.rollouts_per_group))
     planned = sum(len(group.rollout_ids) for group in groups)
     check_installed(start.config, engine=True)
     return Plan(

@@ -20,8 +20,9 @@ def plan(start: Start[Config]) -> Plan[list[Task]]:
     """Generates the tasks, or reads what they are made from: one shard."""
     settings = start.config.tasks
     environment = ENVIRONMENTS[settings.environment]
-    if settings.tasks_file and settings.companies_file:  # both or none
-        tasks = environment.read_tasks(Path(settings.companies_file), Path(settings.tasks_file))
+    if settings.files is not None:
+        folder = Path(settings.files)
+        tasks = environment.read_tasks(folder / "companies.jsonl", folder / "tasks.jsonl")
     else:
         tasks = environment.generate_tasks(
             num_companies=settings.num_companies,

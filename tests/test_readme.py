@@ -30,7 +30,7 @@ TINY = (
     "sft.num_demonstrations=200 sft.num_updates=120 sft.batch_rows=16 sft.learning_rate=5.0e-3 "
     "'sft.shares={oracle: 0.6, over_collector: 0.4}' rollouts.num_tasks=24 rollouts.chain.draws=2 "
     "labels.max_states=30 labels.num_continuations=4 critic.max_epochs=1 critic.head_updates=3 "
-    "critic_report.tasks_per_split=3 critic_report.draws=2 critic_report.num_continuations=3 "
+    "critic_report.tasks_per_split=6 critic_report.draws=2 critic_report.num_continuations=3 "
     "actor.num_iterations=2 actor.tasks_per_update=2 "
     "actor.credit.on_weak_critic=allow actor.evaluate_tasks=6 evaluation.draws=1"
 )

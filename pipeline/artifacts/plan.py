@@ -76,8 +76,8 @@ class Plan(Generic[W]):
             raise ArtifactError(
                 f"{folder}: an earlier start with the same settings planned other work: "
                 + ", ".join(f"{key} {recorded[key]} -> {wanted[key]}" for key in different)
-                + ". The code has changed its meaning. "
-                f"Next: raise code_version, or make {identity['stage']} SET=--fresh"
+                + ". run.rollouts_per_shard is another one, or the code has changed its meaning. Next: the "
+                f"former run.rollouts_per_shard, or make {identity['stage']} SET=--fresh"
             )
 
     def outlook(self, folder: Path, stage: str, inputs: Mapping[str, str]) -> str:

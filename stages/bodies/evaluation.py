@@ -116,8 +116,8 @@ def report_of(
 
 def make(start: Start[Config], work: list[tuple[str, str, Sequence[Group]]]) -> None:
     """Plays every policy on every split, then compares."""
-    settings = start.config.evaluation
-    tasks = [task for split in settings.splits for task in tasks_of_split(start, split)]
+    splits = start.config.run.held_out
+    tasks = [task for split in splits for task in tasks_of_split(start, split)]
     policies = {name: policy_of(start, *place) for name, place in POLICIES.items()}
     temperatures = {"sampled": 1.0, "greedy": 0.0}
     engine, engine_of = None, ""
@@ -145,5 +145,5 @@ def make(start: Start[Config], work: list[tuple[str, str, Sequence[Group]]]) -> 
     played: dict[str, dict[str, list[Group]]] = {name: defaultdict(list) for name in POLICIES}
     for name, kind, groups in work:
         played[name][kind] += groups
-    measures = report_of(rollouts, played, tasks, settings.splits, seed=start.seed)
+    measures = report_of(rollouts, played, tasks, splits, seed=start.seed)
     start.finish(report={"policies": digests, "measures": measures})

@@ -1,35 +1,43 @@
-"""The audit on held-out tasks, and the gate."""
+"""The audit on held-out tasks, and the gate, whose thresholds are constants of critics/report/gate.py."""
 
 from __future__ import annotations
 
-from pydantic import Field
+from pipeline.settings import Section, setting
 
-from pipeline.settings import Section
-from stages.settings.splits import HeldOutSplits
+STEPS_OF_A_ROLLOUT = 4
+"""Of which the size of a shard follows (start value)."""
 
 
 class CriticReport(Section):
     """The audit on held-out tasks, and the gate."""
 
-    splits: HeldOutSplits = Field(
-        ("val", "test_unseen_company"),
-        min_length=1,
-        description="held-out splits to audit on, each once; those of unseen clusters decide",
+    tasks_per_split: int = setting(
+        100, ge=1, description="audited tasks of each held-out split of unseen clusters"
     )
-    tasks_per_split: int = Field(100, ge=1, description="audited tasks of each split")
-    draws: int = Field(4, ge=2, description="bare rollouts of each task: the per-task rate needs others")
-    num_continuations: int = Field(32, ge=2, description="K fresh continuations of each")
-    tasks_per_shard: int = Field(32, ge=1, description="tasks that are committed together")
-    fit_tasks: int = Field(
-        50,
-        ge=0,
-        description="tasks that the critic was fitted on, continued afresh as well: what it knows by heart; "
-        "0 measures none",
+    draws: int = setting(
+        4, ge=2, description="bare rollouts of each task: the per-task rate needs others", advanced=True
     )
-    guided: bool = Field(
+    num_continuations: int = setting(32, ge=2, description="K fresh continuations of each state")
+    guided: bool = setting(
         True, description="audit and judge states after feedback too; an actor trained on them needs it"
     )
-    sibling_sets: int = Field(
-        100, ge=0, description="tasks on which several next steps of one state are compared; 0 measures none"
+    fit_tasks: int = setting(
+        50,
+        ge=0,
+        description="of the critic's training tasks, audited as well to measure memorisation; 0 is none",
+        advanced=True,
     )
-    probe_rollouts: int = Field(400, ge=0, description="audited rollouts that are probed; 0 measures none")
+    sibling_sets: int = setting(
+        100,
+        ge=0,
+        description="tasks on which several next steps of one state are compared; 0 measures none",
+        advanced=True,
+    )
+    probe_rollouts: int = setting(
+        400, ge=0, description="audited rollouts that are probed; 0 measures none", advanced=True
+    )
+
+    @property
+    def rollouts_per_task(self) -> int:
+        """Rollouts and continuations of an audited task, about."""
+        return (1 + self.guided) * (self.draws + STEPS_OF_A_ROLLOUT * self.num_continuations)

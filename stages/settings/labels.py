@@ -35,4 +35,3 @@ class Labels(Section):
     granularity: Literal["binary", "step", "detailed"] = Field(
         "detailed", description="what pseudo-counts know of located errors: nothing, that one was, which"
     )
-    states_per_shard: int = Field(128, ge=1, description="states that are committed together")

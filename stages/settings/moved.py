@@ -50,12 +50,26 @@ MOVED = {
             *("engine.block_size", "engine.start_timeout", "engine.answer_timeout", "training.piece_tokens"),
             *("training.lora_alpha", "sft.noise", "sft.weight_decay"),
             *("sft.model.head_dim", "sft.model.initializer_range"),
+            *("critic_report.bootstrap", "critic_report.num_sample_rollouts", "evaluation.bootstrap"),
+            *("critic_report.min_advantage_correlation", "critic_report.max_calibration_excess"),
+            *("critic_report.max_probe_rise", "critic_report.judge_probes"),
         ),
         _FIXED,
     ),
     **dict.fromkeys(
         ("engine.max_length", "engine.threads", "sft.model.num_heads", "sft.model.max_position"), _DERIVED
     ),
+    **dict.fromkeys(
+        (
+            *("rollouts.groups_per_shard", "labels.states_per_shard"),
+            *("critic_report.tasks_per_shard", "evaluation.groups_per_shard"),
+        ),
+        "run.rollouts_per_shard, for all stages",
+    ),
+    "tasks.companies_file": "tasks.files, the folder of both files",
+    "tasks.tasks_file": "tasks.files, the folder of both files",
+    "critic_report.splits": "run.held_out",
+    "evaluation.splits": "run.held_out",
     "engine.env_workers": "the environment's own business now",
     "engine.handoff": f"{_GONE}; weights reach vLLM through memory",
     "engine.handoff_folder": _GONE,

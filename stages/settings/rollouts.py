@@ -11,4 +11,3 @@ class Rollouts(Section):
 
     chain: Chain = Chain()
     num_tasks: int | None = setting(None, ge=1, description="training tasks to use; null is all")
-    groups_per_shard: int = setting(64, ge=1, description="groups that are committed together")

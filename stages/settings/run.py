@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator
 
-from pipeline.settings import Section, runtime
+from env.phone.world.tasks import SPLITS
+from pipeline.settings import Section, runtime, setting
+
+
+def _held_out_and_once(splits: tuple[str, ...]) -> tuple[str, ...]:
+    if not set(splits) <= set(SPLITS[1:]) or len(set(splits)) < len(splits):
+        raise ValueError(
+            f"should name held-out splits, each once; allowed: {', '.join(SPLITS[1:])}. Tasks of train say "
+            "nothing of unseen ones"
+        )
+    return splits
 
 
 class Run(Section):
     """Which run this is."""
 
-    name: str = Field("demo", description="folder under data_dir", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    seed: int = Field(0, ge=0, description="every random number of the run follows from it")
+    name: str = setting("demo", description="folder under data_dir", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    seed: int = setting(0, ge=0, description="every random number of the run follows from it")
     data_dir: str = runtime("data", description="where runs are kept", min_length=1)
     tracking: Literal["none", "wandb"] = runtime(
         "none",
         description="gets metrics, sample rollouts and reports too; offline unless WANDB_MODE is set",
     )
+    held_out: Annotated[tuple[str, ...], AfterValidator(_held_out_and_once)] = setting(
+        ("val", "test_unseen_company"),
+        min_length=1,
+        description="splits to evaluate on, each once; the critic is audited on those of unseen clusters",
+    )
+    rollouts_per_shard: int = runtime(
+        1024, ge=1, description="rollouts that are committed together, about: what a kill costs at most"
+    )
+
+    def per_shard(self, rollouts_each: float) -> int:
+        """Returns how many tasks, groups or states of so many rollouts each make a shard."""
+        return max(1, int(self.rollouts_per_shard / max(1.0, rollouts_each)))

@@ -41,3 +41,9 @@ class Chain(Section):
     draws: int = setting(2, ge=1, description="rollouts of each attempt")
     feedback_free_share: float = setting(0.3, ge=0, le=1, description="share of groups that are one bare set")
     feedback_free_draws: int = setting(8, ge=1, description="rollouts of a bare set")
+
+    @property
+    def rollouts_per_group(self) -> float:
+        """Rollouts of a group at most, as a mean."""
+        bare = self.feedback_free_share * self.feedback_free_draws
+        return bare + (1 - self.feedback_free_share) * self.num_attempts * self.draws

@@ -45,7 +45,7 @@ def tokens_at_most(config: Config, continuations: int) -> int:
     labels, response = config.labels, config.sampling.max_response_tokens
     if labels.max_tokens is None or config.engine.overlap_shards:
         return continuations * response
-    shard = labels.states_per_shard * labels.num_continuations
+    shard = config.run.per_shard(labels.num_continuations) * labels.num_continuations
     return min(continuations * response, labels.max_tokens + shard * response)
 
 

@@ -91,9 +91,10 @@ def work_of(config: Config) -> list[Work]:
     labels = states * config.labels.num_continuations
     label_tokens = tokens_at_most(config, labels)
     report = config.critic_report
-    audited = len(report.splits) * report.tasks_per_split * (1 + report.guided)
+    unseen = [split for split in config.run.held_out if split != "val"]  # whose clusters are known
+    audited = len(unseen) * report.tasks_per_split * (1 + report.guided)
     heard = report.draws + turns * report.num_continuations  # of an audited task and context
-    sets = min(report.sibling_sets, len(report.splits) * report.tasks_per_split)
+    sets = min(report.sibling_sets, len(unseen) * report.tasks_per_split)
     siblings = sets * SIBLING_SIZE * (1 + report.num_continuations)
     fitted = report.fit_tasks * turns * report.num_continuations
     heard_in_all = audited * heard + siblings + fitted
@@ -105,7 +106,7 @@ def work_of(config: Config) -> list[Work]:
     sampled = trained * (1 + actor.max_refills) + checks_of_drift(config, turns)
     evaluation = config.evaluation
     sizes = {"val": config.tasks.num_val}
-    evaluated = sum(sizes.get(split, config.tasks.num_test) for split in evaluation.splits)
+    evaluated = sum(sizes.get(split, config.tasks.num_test) for split in config.run.held_out)
     per_task = 2 * (evaluation.draws + 1 + evaluation.num_attempts)
     sft_rows = config.sft.num_updates * config.sft.batch_rows
     work = [

@@ -36,17 +36,16 @@ sampling: {max_response_tokens: 256}
 prompt: {max_feedback_tokens: 200}
 rollouts:
   chain: {num_attempts: 2, draws: 1, feedback_free_share: 0.25, feedback_free_draws: 4}
-  groups_per_shard: 6
-labels: {max_states: 24, num_continuations: 2, states_per_shard: 8}
+labels: {max_states: 24, num_continuations: 2}
 critic: {fit_share: 0.5, validate_share: 0.25, head_updates: 2, head_learning_rate: 1.0e-3,
          learning_rate: 5.0e-4, max_epochs: 2, batch_states: 64, evaluations_per_epoch: 2}
-critic_report: {tasks_per_split: 4, draws: 2, num_continuations: 2, tasks_per_shard: 4,
+critic_report: {tasks_per_split: 8, draws: 2, num_continuations: 2,
                 fit_tasks: 4, sibling_sets: 4, probe_rollouts: 8}
 actor: {num_iterations: 2, tasks_per_update: 4, updates_per_iteration: 2, max_refills: 1,
         learning_rate: 3.0e-4, warmup_updates: 1, credit: {on_weak_critic: allow},
         chain: {num_attempts: 2, draws: 2, feedback_free_share: 0.5, feedback_free_draws: 4},
         checkpoint_every: 1, evaluate_every: 1, evaluate_tasks: 4}
-evaluation: {draws: 1, num_attempts: 2, groups_per_shard: 16}
+evaluation: {draws: 1, num_attempts: 2}
 """
 
 
@@ -99,7 +98,7 @@ class Lab:
 
 def make_lab(folder: Path) -> Lab:
     settings = yaml.safe_load(TINY)
-    settings["run"] = {"name": "r", "data_dir": str(folder)}
+    settings["run"] = {"name": "r", "data_dir": str(folder), "rollouts_per_shard": 16}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))
     return Lab(folder)

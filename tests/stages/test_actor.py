@@ -268,7 +268,7 @@ def test_an_outage_while_looking_at_val_is_no_failure_of_the_actor(
 
 def test_a_run_without_a_critic_has_a_summary(chain: Any, tmp_path: Path) -> None:
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")
-    settings = ["actor.credit={mode: grpo}", "actor.num_iterations=1", "evaluation.splits=[val]"]
+    settings = ["actor.credit={mode: grpo}", "actor.num_iterations=1", "run.held_out=[val]"]
     for stage in ("actor", "evaluation", "summary"):
         assert lab.start(stage, *settings) == 0
     summary = json.loads((lab.run_dir / "summary.json").read_text())

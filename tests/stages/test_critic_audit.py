@@ -45,7 +45,7 @@ def test_an_audit_without_a_usable_state_names_the_cause(
     monkeypatch.setattr("stages.bodies.critic_report.play_audit", lambda *given: damage(play_audit(*given)))
     lab = chain.copy(tmp_path / "lab", *STAGES)
     options = [
-        "critic_report.splits=[test_unseen_company]",
+        "critic_report.tasks_per_split=4",
         "critic_report.guided=false",
         "critic_report.sibling_sets=0",
     ]

@@ -207,8 +207,8 @@ def test_training_after_the_last_checkpoint_only_exports(chain: Any, forks: Fork
 
 SMALLER = {
     "sft": ("sft.num_updates=6", "sft.checkpoint_every=2", "sft.num_demonstrations=32"),
-    "critic_report": ("critic_report.tasks_per_split=2", "critic_report.tasks_per_shard=2"),
-    "evaluation": ("evaluation.splits=[val]",),
+    "critic_report": ("critic_report.tasks_per_split=2",),
+    "evaluation": ("run.held_out=[val]",),
 }
 """Settings under which a stage still passes each of its points at least twice."""
 

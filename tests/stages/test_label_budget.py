@@ -47,7 +47,7 @@ def test_states_that_cost_more_than_expected_overspend_by_a_shard_unless_shards_
     whole = chain.artifact("labels").report["sampled_tokens"]
     monkeypatch.setattr("stages.wiring.label_budget.tokens_after", lambda rollout, step_index: 1)
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
-    options = [f"labels.max_tokens={whole // 2}", "labels.states_per_shard=2"]
+    options = [f"labels.max_tokens={whole // 2}", "run.rollouts_per_shard=4"]
     assert lab.start("labels", *options, f"engine.overlap_shards={str(overlap).lower()}") == 0
     made = lab.artifact("labels")
     spent, counts = made.report["sampled_tokens"], made.manifest["counts"]

@@ -235,7 +235,7 @@ def test_a_budget_of_label_tokens_bounds_what_labels_sample() -> None:
         found = {entry.stage: entry for entry in work_of(config)}
         return found["labels"].sampled_tokens
 
-    states = ["labels.max_states=70", "labels.num_continuations=3", "labels.states_per_shard=5"]
+    states = ["labels.max_states=70", "labels.num_continuations=3", "run.rollouts_per_shard=15"]
     assert tokens(*states) == 70 * 3 * 100
     assert (
         tokens(*states, "labels.max_tokens=2000") == 2000 + 5 * 3 * 100

@@ -3,7 +3,7 @@
     python -m env.phone.world.files FOLDER --companies 100 --train 500 --val 100 --test 100 --seed 0
 
 writes FOLDER/companies.jsonl and FOLDER/tasks.jsonl, what the generator would make. A row says from what a
-company or a task is made, never a hidden value. With `tasks.companies_file` and `tasks.tasks_file`,
+company or a task is made, never a hidden value. With `tasks.files`, the folder of both,
 `make tasks` makes exactly these tasks, and refuses what is malformed, unsolvable, or there twice.
 """
 
