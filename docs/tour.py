@@ -22,7 +22,7 @@ from critics.fit.held_out import held_out, outcome_states
 from critics.fit.loop import calibrate, fit
 from critics.fit.rows import critic_rows
 from critics.fit.schedule import FitSettings
-from critics.frozen.contract import REWARD, SPLITTER, Contract, FrozenCritic, save
+from critics.frozen.contract import REWARD, Contract, FrozenCritic, save
 from critics.frozen.model import make_critic
 from critics.labels.named_targets import retarget
 from critics.labels.soft_targets import build_labels
@@ -166,7 +166,7 @@ def fit_and_freeze(
     first = rollouts[0]
     contract = Contract(
         tokenizer_digest=first.tokenizer_digest, template_digest=first.template_digest,
-        label_policy_digest=policy.policy_digest, labels_digest="", splitter=SPLITTER,
+        label_policy_digest=policy.policy_digest, labels_digest="", splitter=ENVIRONMENT.splitter,
         families=(ENVIRONMENT.name,), contexts=("bare",), reward=REWARD, gamma=1.0,
         temperature=first.temperature, top_p=first.top_p, top_k=first.top_k,
         max_response_tokens=first.max_response_tokens, converged=result.converged,

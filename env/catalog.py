@@ -53,6 +53,7 @@ class Environment:
         scripted_digest: stands for that agent where a rollout names the weights that sampled it.
         policies: names that `demonstrate` knows.
         max_turns: levels -> assistant messages of an episode at most.
+        splitter: what a step is: a key of `env.splitters.SPLITTERS`.
         probe_edits: (whole rollout, level, style) -> changes of it that probe a critic.
         workers: threads in which it works beside generation; 0 is in line, best where a step takes no time.
     """
@@ -73,6 +74,7 @@ class Environment:
     max_turns: Callable[[Iterable[int]], int]
     probe_edits: Callable[[Rollout, int, ChatStyle], list[Edit]]
     workers: int = 0
+    splitter: str = "message"
 
     def style(self, name: str = "compact", tokenizer: Any = None, *, thinking: bool = True) -> ChatStyle:
         """Returns a prompt style by name, its tools those of the environment.

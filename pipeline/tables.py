@@ -167,17 +167,20 @@ ROLLOUTS = TableSpec(
 
 STEPS = TableSpec(
     "steps",
-    "One row per step (an assistant message): the unit of value and advantage.",
+    "One row per step, a message of the policy or a part of one: the unit of value and advantage.",
     (
         Column("rollout_id", _text, "its rollout"),
         Column(
             "step_index", _int, "place in the whole rollout; a continuation starts at its `start_step_index`"
         ),
+        Column(
+            "message_index", _int, "which of the policy's messages it lies in, counted over the whole rollout"
+        ),
         Column("token_start", _int, "first token, as an offset into `response_token_ids`", "tokens"),
         Column(
             "token_end", _int, "one past the last; spans tile exactly the tokens with `loss_mask` 1", "tokens"
         ),
-        Column("text", _text, "the message as sampled"),
+        Column("text", _text, "its part of the message as sampled"),
         Column("verifier_status", _text, "`ok`, `wrong` or `unknown`", allowed=("ok", "wrong", "unknown")),
         Column("verifier_code", _text, "event code behind a `wrong`, else empty"),
         Column("verifier_message", _text, "the verdict in words"),

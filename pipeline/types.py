@@ -73,8 +73,8 @@ class Verdict:
         reward: in [0, 1]; None when it could not be graded (then `infra_error` says why).
         success: whether the task was solved; None with a null reward.
         cost: price of over-collection, probing and other faults, >= 0; kept whatever the reward style.
-        steps: verdict on each step, in order.
-        first_error: index of the first `wrong` step, or None.
+        steps: verdicts on messages or parts of them, in order.
+        first_error: place in `steps` of the first `wrong` one, or None.
         infra_error: kind of environment failure, or None.
     """
 
@@ -88,12 +88,23 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class StepVerdict:
-    """The verifier's word on one step. `unknown` is never read as `wrong`."""
+    """The verifier's word on a message of the policy, or a part of it. `unknown` is never read as `wrong`.
 
-    index: int
+    Attributes:
+        message_index: which of the episode's assistant messages, from 0.
+        status: ok, wrong or unknown.
+        code: event code behind a `wrong`.
+        message: the verdict in words.
+        char_start: first character of the message that it is about.
+        char_end: one past the last; None: to the end of the message.
+    """
+
+    message_index: int
     status: VerifierStatus
     code: str = ""
     message: str = ""
+    char_start: int = 0
+    char_end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +124,13 @@ class Feedback:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The unit of value and advantage: one assistant message of a tool episode.
+    """The unit of value and advantage: a message of the policy, a line of it, a block of code.
 
     `pipeline.tables.STEPS` says what each field means.
     """
 
     step_index: int
+    message_index: int
     token_start: int
     token_end: int
     text: str
@@ -171,6 +183,14 @@ class Rollout:
     def token_ids(self) -> tuple[int, ...]:
         """Prompt and response."""
         return self.prompt_token_ids + self.response_token_ids
+
+    @property
+    def message_texts(self) -> tuple[str, ...]:
+        """The policy's messages as sampled; of a continuation, what it added to them."""
+        texts: dict[int, str] = {}
+        for step in self.steps:
+            texts[step.message_index] = texts.get(step.message_index, "") + step.text
+        return tuple(texts.values())
 
     @property
     def num_trainable_tokens(self) -> int:

@@ -18,9 +18,7 @@ from pipeline.training import TrainingRow
 from pipeline.types import Rollout
 
 CONTRACT = "contract.json"
-FORMAT = 2
-SPLITTER = {"rule": "assistant message"}
-"""The one rule there is: a step is a message of the policy."""
+FORMAT = 3
 REWARD = "success"
 """What every environment pays: 1 for a solved task, 0 otherwise."""
 _HASHED = ("config.json", "tokenizer.json")
@@ -35,7 +33,7 @@ class Contract:
         template_digest: of the prompt style it reads.
         label_policy_digest: V is this policy's chance of success.
         labels_digest: content of the labels it was fitted on.
-        splitter: rule that cuts rollouts into steps, with its parameters.
+        splitter: rule that cuts messages into steps, by name.
         families: task families; one calibrator each.
         contexts: step states it was fitted on: bare, guided.
         reward: what success is.
@@ -53,7 +51,7 @@ class Contract:
     template_digest: str
     label_policy_digest: str
     labels_digest: str
-    splitter: dict[str, Any]
+    splitter: str
     families: tuple[str, ...]
     contexts: tuple[str, ...]
     reward: str
@@ -226,7 +224,7 @@ class FrozenCritic:
         top_k: int | None = None,
         max_response_tokens: int | None = None,
         gamma: float | None = None,
-        splitter: Mapping[str, Any] | None = None,
+        splitter: str | None = None,
         reward: str | None = None,
         families: Sequence[str] = (),
         contexts: Sequence[str] = (),

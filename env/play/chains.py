@@ -131,7 +131,7 @@ class Chains:
         """Returns the lines that a prompt has room for, the latest: line -> rollout that taught it first."""
         lines: dict[str, str] = {}
         for lesson in lessons:
-            line = self.attempt_line([step.text for step in lesson.steps], lesson.feedback_text)
+            line = self.attempt_line(lesson.message_texts, lesson.feedback_text)
             lines.setdefault(line, lesson.rollout_id)
         while lines and sum(map(self.num_tokens, lines)) > self.max_feedback_tokens:
             del lines[next(iter(lines))]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
+from tokenizers.decoders import DecodeStream
+
 
 class Coder:
     """Text to ids and back; equal texts, such as the prompts of a group, are encoded once."""
@@ -26,6 +28,26 @@ class Coder:
             with self._lock:
                 ids = self._known[text] = tuple(self._tokenizer.encode(text, add_special_tokens=False))
         return ids
+
+    def char_starts(self, token_ids: Sequence[int]) -> list[int]:
+        """Returns how many whole characters of a message have been said before each of its tokens.
+
+        Raises:
+            ValueError: the tokenizer reads a message's tokens otherwise one by one than all at once.
+        """
+        stream, backend = DecodeStream(skip_special_tokens=False), self._tokenizer.backend_tokenizer
+        starts, said = [], ""
+        with self._lock:
+            for token_id in token_ids:
+                starts.append(len(said))
+                if token_id != self.stop_id:
+                    said += stream.step(backend, token_id) or ""
+        if not self.message_text(token_ids).startswith(said):
+            raise ValueError(
+                f"the tokenizer reads {said[:80]!r} otherwise token by token than all at once, so no steps "
+                "can be found in it. Next: the splitter `message`, or a byte-level tokenizer"
+            )
+        return starts
 
     def message_text(self, token_ids: Sequence[int]) -> str:
         """Returns a sampled message as text, without the stop token that ends it."""

@@ -92,5 +92,5 @@ def changed_state(
         response_token_ids=tuple(tokens),
         loss_mask=(0,) * len(tokens),
         logprobs=(0.0,) * len(tokens),
-        steps=(Step(index, len(tokens), len(tokens), ""),),
+        steps=(Step(index, index, len(tokens), len(tokens), ""),),
     )

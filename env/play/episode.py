@@ -13,10 +13,12 @@ from typing import TypeVar
 
 from env.play.coder import Coder
 from env.play.requests import EpisodeRequest, PlaySettings
+from env.play.steps import Span, graded_steps, message_spans
 from env.protocol import Action, ChatStyle, Env, StepResult
+from env.splitters import SPLITTERS
 from pipeline.engines import Generation, GenerationRequest
 from pipeline.ids import seed_of
-from pipeline.types import Event, Feedback, FinishReason, Message, Rollout, Step, Task, Verdict
+from pipeline.types import Event, Feedback, FinishReason, Message, Rollout, Task, Verdict
 
 T = TypeVar("T")
 
@@ -52,14 +54,11 @@ class Episode:
     logprobs: list[float] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    spans: list[tuple[int, int, str]] = field(default_factory=list)  # token_start, token_end, text
+    spans: list[Span] = field(default_factory=list)
+    turn: int = 0  # the message that comes next, counted over the whole episode
+    begun: tuple[int, ...] = ()  # tokens of that message that lie in a continuation's prompt
     end: FinishReason | None = None
     failure: _FailureError | None = None
-
-    @property
-    def turn(self) -> int:
-        """The step that comes next, counted over the whole episode."""
-        return self.request.start_step_index + len(self.spans)
 
     def start(self) -> Outcome:
         """Returns the first request for text, or the graded rollout if the episode is over before it."""
@@ -71,15 +70,9 @@ class Episode:
 
     def _start(self) -> GenerationRequest | None:
         parent = self.request.parent
+        self.request.check(self.settings.tokenizer_digest)
         if parent is not None:
-            _check_continuation(self.request, parent, self.settings.tokenizer_digest)
-        elif self.request.start_step_index != 0:
-            raise ValueError(f"start_step_index = {self.request.start_step_index} needs a parent to replay")
-        if (self.request.kind == "whole") != (parent is None):
-            raise ValueError(
-                f"rollout {self.request.rollout_id} is to be {self.request.kind!r}; it is whole without a "
-                "parent, a kind of continuation with one"
-            )
+            self.turn = parent.steps[self.request.start_step_index].message_index
         try:
             env = _guarded("make_env", lambda: self.make_env(self.request.task))
             self.env = env
@@ -103,18 +96,13 @@ class Episode:
         return self._next_request()
 
     def _advance(self, generation: Generation) -> GenerationRequest | None:
-        start = len(self.response)
         if not all(map(math.isfinite, generation.logprobs)):
             for tokens in (self.response, self.mask, self.logprobs):
-                del tokens[self.spans[-1][1] if self.spans else 0 :]  # nothing that counts follows the reply
+                del tokens[self.spans[-1].token_end if self.spans else 0 :]  # no reply that nothing follows
             self._fail(_FailureError("bad_logprob", "a sampled token's log-probability is not finite"))
             return None
-        self.response.extend(generation.token_ids)
-        self.logprobs.extend(generation.logprobs)
-        self.mask.extend([1] * len(generation.token_ids))
-        text = self.coder.message_text(generation.token_ids)
-        turn = self.turn
-        self.spans.append((start, len(self.response), text))
+        text = self._say(generation)
+        turn, self.turn = self.turn, self.turn + 1
         if generation.finish_reason == "length":
             # Cut off in the middle: what it would have said is unknown, so nothing of it is executed.
             self.messages.append({"role": "assistant", "content": text})
@@ -147,6 +135,28 @@ class Episode:
             return self._next_request()
         return None
 
+    def _say(self, generation: Generation) -> str:
+        """Takes sampled tokens over, as steps; returns the whole message that they end."""
+        start, begun = len(self.response), len(self.begun)
+        self.response.extend(generation.token_ids)
+        self.logprobs.extend(generation.logprobs)
+        self.mask.extend([1] * len(generation.token_ids))
+        tokens, self.begun = (*self.begun, *generation.token_ids), ()
+        text = self.coder.message_text(tokens)
+        borders = SPLITTERS[self.settings.splitter](text)
+        chars = self.coder.char_starts(tokens) if borders else [0] * len(tokens)
+        spans = message_spans(
+            text, borders, chars, message_index=self.turn, response_start=start, begun=begun
+        )
+        if not spans:
+            raise ValueError(
+                f"the parent's step {self.request.start_step_index} is none to the splitter "
+                f"{self.settings.splitter!r} of rollout {self.request.rollout_id}. Next: continue rollouts "
+                "with the splitter that made their steps"
+            )
+        self.spans.extend(spans)
+        return text
+
     def _rollout(self) -> Rollout:
         request, parent = self.request, self.request.parent
         verdict = Verdict(reward=None, success=None)
@@ -163,22 +173,6 @@ class Episode:
         if self.failure is not None:
             verdict, feedback = Verdict(reward=None, success=None), None
         end: FinishReason = "success" if verdict.success else self.end or "failed"
-        by_index = {step.index: step for step in verdict.steps}
-        steps = []
-        for offset, (token_start, token_end, text) in enumerate(self.spans):
-            index = request.start_step_index + offset
-            word = by_index.get(index)
-            steps.append(
-                Step(
-                    step_index=index,
-                    token_start=token_start,
-                    token_end=token_end,
-                    text=text,
-                    verifier_status=word.status if word else "unknown",
-                    verifier_code=word.code if word else "",
-                    verifier_message=word.message if word else "",
-                )
-            )
         parents = request.parent_rollout_ids
         if parent is not None and not parents:
             parents = (parent.rollout_id,)
@@ -214,7 +208,7 @@ class Episode:
             events=tuple(self.events),
             feedback_text=feedback.text if feedback else "",
             feedback_source=feedback.source if feedback else "",
-            steps=tuple(steps),
+            steps=graded_steps(self.spans, verdict.steps, first=request.start_step_index),
         )
 
     def close(self) -> None:
@@ -257,18 +251,19 @@ class Episode:
         return result
 
     def _replay(self, env: Env, parent: Rollout) -> None:
-        """Plays the parent's first steps again and checks that the world answered as it did then."""
-        start = self.request.start_step_index
-        for index, step in enumerate(parent.steps[:start]):
-            result = self._step(self.style.parse(step.text), index)
+        """Plays the parent's first messages again and checks that the world answered as it did then."""
+        for turn, text in enumerate(parent.message_texts[: self.turn]):
+            result = self._step(self.style.parse(text), turn)
             if result.terminated or result.truncated:
-                raise _FailureError("replay_mismatch", f"the episode ended at step {index}")
-        told = [(message["role"], message.get("content")) for message in self.messages]
-        then = [(message["role"], message.get("content")) for message in parent.messages[: len(told)]]
-        if told != then:
+                raise _FailureError("replay_mismatch", f"the episode ended at message {turn}")
+        said = [(message["role"], message.get("content")) for message in self.messages]
+        then = [(message["role"], message.get("content")) for message in parent.messages[: len(said)]]
+        if said != then:
             raise _FailureError("replay_mismatch", "other messages than the parent's")
-        self.used = parent.steps[start].token_start
+        self.used = parent.steps[self.request.start_step_index].token_start
         self.prompt = (*parent.prompt_token_ids, *parent.response_token_ids[: self.used])
+        message_start = min(step.token_start for step in parent.steps if step.message_index == self.turn)
+        self.begun = parent.response_token_ids[message_start : self.used]
 
     def _fail(self, failure: _FailureError) -> None:
         self.failure = failure
@@ -282,22 +277,3 @@ def _guarded(name: str, call: Callable[[], T]) -> T:
         return call()
     except Exception as error:
         raise _FailureError("infra_error", f"{name}: {type(error).__name__}") from error
-
-
-def _check_continuation(request: EpisodeRequest, parent: Rollout, tokenizer_digest: str) -> None:
-    if parent.tokenizer_digest != tokenizer_digest:
-        raise ValueError(
-            f"rollout {parent.rollout_id} is written with tokenizer {parent.tokenizer_digest[:12]}, the "
-            f"policy that is to continue it reads {tokenizer_digest[:12]}: its ids would mean something else"
-        )
-    if parent.start_step_index != 0:
-        raise ValueError(
-            f"parent {parent.rollout_id} is itself a continuation; continue its own parent instead"
-        )
-    if not 0 <= request.start_step_index < len(parent.steps):
-        raise ValueError(
-            f"start_step_index = {request.start_step_index}; rollout {parent.rollout_id} has steps 0 to "
-            f"{len(parent.steps) - 1}"
-        )
-    if parent.task_id != request.task.task_id:
-        raise ValueError(f"task {request.task.task_id} is not task {parent.task_id} of the parent rollout")

@@ -43,6 +43,36 @@ class EpisodeRequest:
     parent: Rollout | None = None
     start_step_index: int = 0
 
+    def check(self, tokenizer_digest: str) -> None:
+        """Raises ValueError, saying why, if this cannot be played by a policy with that tokenizer."""
+        parent = self.parent
+        if (self.kind == "whole") != (parent is None):
+            raise ValueError(
+                f"rollout {self.rollout_id} is to be {self.kind!r}; it is whole without a parent, a kind of "
+                "continuation with one"
+            )
+        if parent is None:
+            if self.start_step_index:
+                raise ValueError(f"start_step_index = {self.start_step_index} needs a parent to replay")
+            return
+        if parent.tokenizer_digest != tokenizer_digest:
+            raise ValueError(
+                f"rollout {parent.rollout_id} is written with tokenizer {parent.tokenizer_digest[:12]}, the "
+                f"policy that is to continue it reads {tokenizer_digest[:12]}: its ids would mean something "
+                "else"
+            )
+        if parent.start_step_index != 0:
+            raise ValueError(
+                f"parent {parent.rollout_id} is itself a continuation; continue its own parent instead"
+            )
+        if not 0 <= self.start_step_index < len(parent.steps):
+            raise ValueError(
+                f"start_step_index = {self.start_step_index}; rollout {parent.rollout_id} has steps 0 to "
+                f"{len(parent.steps) - 1}"
+            )
+        if parent.task_id != self.task.task_id:
+            raise ValueError(f"task {self.task.task_id} is not task {parent.task_id} of the parent rollout")
+
 
 @dataclass(frozen=True)
 class PlaySettings:
@@ -56,6 +86,7 @@ class PlaySettings:
         policy_digest: weights that sample.
         tokenizer_digest: tokenizer that encodes.
         template_digest: prompt style that renders.
+        splitter: what a step is: a key of `env.splitters.SPLITTERS`.
         top_p: 1 keeps every token, as anything that is trained on must.
         top_k: -1 keeps every token, likewise.
     """
@@ -66,6 +97,7 @@ class PlaySettings:
     policy_digest: str
     tokenizer_digest: str
     template_digest: str
+    splitter: str = "message"
     top_p: float = 1.0
     top_k: int = -1
 

@@ -15,7 +15,7 @@ from pipeline.config import differences, flatten
 from pipeline.errors import ArtifactError
 from pipeline.ids import digest
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 NAME = "manifest.json"
 LIBRARIES = (
     "numpy",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from env.catalog import ENVIRONMENTS
 from env.play.chains import plan_groups, play_chains
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.metrics import read_metrics
@@ -174,6 +175,7 @@ def make(start: Start[Config], work: tuple[Credit, dict[str, Any] | None, list[T
             contexts=contexts_of(settings.chain),
             max_response_tokens=start.config.sampling.max_response_tokens,
             family=start.config.tasks.environment,
+            splitter=ENVIRONMENTS[start.config.tasks.environment].splitter,
             tokenizer_digest=policy.tokenizer_digest,
             label_policy_digest=policy.policy_digest,
         )

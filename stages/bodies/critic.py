@@ -12,8 +12,9 @@ from transformers import AutoModelForSequenceClassification
 
 from critics.fit.loop import calibrate, fit
 from critics.fit.schedule import WEIGHT_DECAY, schedule
-from critics.frozen.contract import REWARD, SPLITTER, Contract, save
+from critics.frozen.contract import REWARD, Contract, save
 from critics.frozen.model import make_critic
+from env.catalog import ENVIRONMENTS
 from pipeline.artifacts.disk import fsync_file, fsync_folder
 from pipeline.artifacts.runner import Start
 from pipeline.errors import ArtifactError
@@ -106,7 +107,7 @@ def make(start: Start[Config], work: tuple[Data, Path]) -> None:
             template_digest=first.template_digest,
             label_policy_digest=data.labels[0].label_policy_digest,
             labels_digest=start.inputs["labels"].content_digest,
-            splitter=SPLITTER,
+            splitter=ENVIRONMENTS[family].splitter,
             families=(family,),
             contexts=data.contexts,
             reward=REWARD,

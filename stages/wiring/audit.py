@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -71,12 +72,13 @@ def solver_values(
     """Returns rollout_id -> [T] the solver's exact V* before each step, NaN where it knows none."""
     environment = ENVIRONMENTS[config.tasks.environment]
     style = environment.style(config.prompt.style, thinking=config.prompt.thinking)
-    return {
-        r.rollout_id: environment.solver_value(
-            tasks[r.task_id], r.seed, [style.parse(step.text) for step in r.steps]
-        )
-        for r in rollouts
-    }
+    found: dict[str, Sequence[float]] = {}
+    for r in rollouts:
+        actions = [style.parse(text) for text in r.message_texts]
+        # V* is known before each message; the first of its steps takes it.
+        known = dict(enumerate(environment.solver_value(tasks[r.task_id], r.seed, actions)))
+        found[r.rollout_id] = [known.pop(step.message_index, math.nan) for step in r.steps]
+    return found
 
 
 def fitted_rollouts(start: Start, number: int) -> list[Rollout]:

@@ -157,6 +157,7 @@ def make_player(
             policy_digest=engine.policy_digest,
             tokenizer_digest=policy.tokenizer_digest,
             template_digest=style.digest,
+            splitter=environment.splitter,
         ),
         make_env=lambda task: environment.make_env(config.prompt.verbosity),
         env_workers=environment.workers,

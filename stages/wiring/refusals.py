@@ -30,11 +30,12 @@ def check_made_for(
     contexts: tuple[str, ...],
     max_response_tokens: int,
     family: str,
+    splitter: str,
     tokenizer_digest: str,
     label_policy_digest: str,
 ) -> None:
     """Raises ArtifactError unless a critic was made for this policy and for how the actor trains it."""
-    from critics.frozen.contract import REWARD, SPLITTER
+    from critics.frozen.contract import REWARD
 
     critic.check_matches(
         tokenizer_digest=tokenizer_digest,
@@ -44,7 +45,7 @@ def check_made_for(
         top_k=-1,
         max_response_tokens=max_response_tokens,
         gamma=1.0,  # values are chances of success, whatever credit discounts
-        splitter=SPLITTER,
+        splitter=splitter,
         reward=REWARD,
         families=(family,),
         contexts=contexts,

@@ -26,6 +26,7 @@ from critics.drift.checks import (
     steps_are_off,
 )
 from critics.labels.samples import rewards_of
+from env.catalog import ENVIRONMENTS
 from env.play.continuations import Continuations
 from pipeline.credit import VDapo
 from pipeline.ids import seed_of
@@ -284,6 +285,7 @@ class Watch:
             contexts=contexts_of(self._actor.chain),
             max_response_tokens=self._start.config.sampling.max_response_tokens,
             family=self._start.config.tasks.environment,
+            splitter=ENVIRONMENTS[self._start.config.tasks.environment].splitter,
             tokenizer_digest=tokenizer_digest,
             label_policy_digest=policy_digest,
         )

@@ -55,7 +55,7 @@ def test_requests_are_grouped_by_turn_and_attempt_and_excess_reuse_does_not_coun
 def test_tokens_that_no_engine_saw_are_counted(changes: dict[int, int], drift: int) -> None:
     """A rollout `1 2 | 3 4 | 5 6 | 7`: prompt, message, reply, message."""
     steps = tuple(
-        Step(step_index=i, token_start=start, token_end=end, text="")
+        Step(step_index=i, message_index=i, token_start=start, token_end=end, text="")
         for i, (start, end) in enumerate(((0, 2), (4, 5)))
     )
     fields = dict.fromkeys(Rollout.__dataclass_fields__) | {"rollout_id": "r", "steps": steps}

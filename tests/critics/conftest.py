@@ -24,7 +24,7 @@ def rollout(name: str, *, task: str = "t0", **changes: Any) -> Rollout:
         tokens += [10 + index, 20 + index, 30 + index]
         mask += [1, 1, 1]
         status = "wrong" if index in wrong else "ok"
-        steps.append(Step(index, start, start + 3, f"step {index}", status, wrong.get(index, ""), ""))
+        steps.append(Step(index, index, start, start + 3, f"step {index}", status, wrong.get(index, ""), ""))
         if index < num_steps - 1:
             tokens.append(5)
             mask.append(0)

@@ -51,7 +51,7 @@ def walks(make_rollout, number: int, seed: int):
             cell += int(rng.choice([-1, 1]))
             cells.append(cell)
         tokens = tuple(20 + c for c in cells)
-        steps = tuple(Step(t, t, t + 1, "", "ok" if t % 3 else "wrong") for t in range(len(tokens)))
+        steps = tuple(Step(t, t, t, t + 1, "", "ok" if t % 3 else "wrong") for t in range(len(tokens)))
         rollouts.append(
             make_rollout(
                 f"w{seed}-{i}",

@@ -107,7 +107,7 @@ def walks(make_rollout, number, seed):
                 response_token_ids=tokens,
                 loss_mask=(1,) * len(tokens),
                 logprobs=(0.0,) * len(tokens),
-                steps=tuple(Step(t, t, t + 1, "") for t in range(len(tokens))),
+                steps=tuple(Step(t, t, t, t + 1, "") for t in range(len(tokens))),
                 reward=float(cells[-1] == NUM_CELLS),
             )
         )

@@ -13,7 +13,6 @@ from critics.audit.siblings import (
 )
 from critics.report import gate
 from env.play.continuations import distinct_steps
-from pipeline.steps import joined
 
 
 def sets_of(distort, *, num_sets: int = 100, size: int = 4, K: int = 32, seed: int = 0) -> Siblings:
@@ -125,29 +124,6 @@ def test_few_companies_give_no_bounds_that_a_gate_could_pass() -> None:
     assert not few["sibling_excess"].low > 0
     enough, _ = sibling_measures(Siblings.of(rows), num_resamples=100)
     assert enough["sibling_excess"].low > 0
-
-
-def test_a_continuation_is_joined_to_the_episode_that_it_ends(make_rollout) -> None:
-    parent = make_rollout("a", num_steps=4, seed=7)
-    used = parent.steps[2].token_start
-    tail = make_rollout("b", num_steps=2, seed=9)
-    tail = replace(
-        tail,
-        start_step_index=2,
-        parent_rollout_ids=("a",),
-        prompt_token_ids=(*parent.prompt_token_ids, *parent.response_token_ids[:used]),
-        steps=tuple(replace(step, step_index=step.step_index + 2) for step in tail.steps),
-    )
-    whole = joined(parent, tail)
-    assert (whole.rollout_id, whole.seed, whole.start_step_index) == ("b", 7, 0)
-    assert whole.response_token_ids == parent.response_token_ids[:used] + tail.response_token_ids
-    assert [step.step_index for step in whole.steps] == [0, 1, 2, 3]
-    covered = np.zeros(len(whole.response_token_ids), int)
-    for step in whole.steps:
-        covered[step.token_start : step.token_end] += 1
-    assert covered.tolist() == list(whole.loss_mask)
-    with pytest.raises(ValueError, match="does not continue"):
-        joined(make_rollout("c", prompt_token_ids=(9, 9, 9)), tail)
 
 
 def test_siblings_are_distinct_and_go_on(make_rollout) -> None:

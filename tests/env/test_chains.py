@@ -30,10 +30,9 @@ def chains(*, max_feedback_tokens: int = 100, num_attempts: int = 3, draws: int 
 
 
 def played(request: EpisodeRequest, reward: float | None, feedback: str) -> Any:
-    steps = [SimpleNamespace(text="said")]
     names = ("rollout_id", "group_id", "attempt", "draw")
     of_request = {name: getattr(request, name) for name in names}
-    return SimpleNamespace(**of_request, reward=reward, feedback_text=feedback, steps=steps)
+    return SimpleNamespace(**of_request, reward=reward, feedback_text=feedback, message_texts=("said",))
 
 
 def after(made: Chains, asked: Sequence[EpisodeRequest], *ends: tuple[float | None, str]) -> list[Any]:

@@ -85,7 +85,7 @@ ROLLOUT = Rollout(
     events=(Event("probe", 0, "sales", ("city",), "asked before"),),
     feedback_text="wrong department",
     feedback_source="rules/observed",
-    steps=(Step(0, 0, 2, EVIL),),
+    steps=(Step(0, 0, 0, 2, EVIL),),
 )
 
 
@@ -328,7 +328,7 @@ def test_verify_finds_steps_that_do_not_tile(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "c.yaml").write_text(json.dumps({"run": {"data_dir": str(tmp_path)}}))
 
     def make(start: Start[Any]) -> None:
-        wrong = replace(ROLLOUT, steps=(Step(0, 0, 1, "x"),))
+        wrong = replace(ROLLOUT, steps=(Step(0, 0, 0, 1, "x"),))
         start.shards.commit(0, {"rollouts": rollouts_table([wrong]), "steps": steps_table([wrong])}, done=1)
         start.finish()
 

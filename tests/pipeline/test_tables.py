@@ -91,7 +91,7 @@ def rollout(number: int = 0, **changes: object) -> Rollout:
         events=(Event("ok", 0, "sales", ("a", "b"), "d"), Event("probe", 1)),
         feedback_text="f",
         feedback_source="rules/observed",
-        steps=(Step(0, 0, 2, "first", "ok"), Step(1, 3, 5, "second", "wrong", "probe", "why")),
+        steps=(Step(0, 0, 0, 2, "first", "ok"), Step(1, 1, 3, 5, "second", "wrong", "probe", "why")),
     )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
@@ -249,15 +249,15 @@ def test_text_moved_between_rows_changes_the_digest_and_volatile_columns_do_not(
 def test_steps_must_tile_exactly_the_sampled_tokens() -> None:
     check_tiling(rollout(0))
     for steps in [
-        (Step(0, 0, 2, "a"),),
-        (Step(0, 0, 3, "a"), Step(1, 3, 5, "b")),
-        (Step(0, 0, 2, "a"), Step(2, 3, 5, "b")),
-        (Step(0, 0, 2, "a"), Step(1, 3, 6, "b")),
-        (Step(0, 0, 2, "a"), Step(1, 1, 5, "b")),
+        (Step(0, 0, 0, 2, "a"),),
+        (Step(0, 0, 0, 3, "a"), Step(1, 1, 3, 5, "b")),
+        (Step(0, 0, 0, 2, "a"), Step(2, 2, 3, 5, "b")),
+        (Step(0, 0, 0, 2, "a"), Step(1, 1, 3, 6, "b")),
+        (Step(0, 0, 0, 2, "a"), Step(1, 1, 1, 5, "b")),
     ]:
         with pytest.raises(ValueError, match="rollout r0"):
             check_tiling(rollout(0, steps=steps))
-    continuation = rollout(0, start_step_index=3, steps=(Step(3, 0, 2, "a"), Step(4, 3, 5, "b")))
+    continuation = rollout(0, start_step_index=3, steps=(Step(3, 3, 0, 2, "a"), Step(4, 4, 3, 5, "b")))
     check_tiling(continuation)
 
 

@@ -55,7 +55,7 @@ def rollouts_of(number: int) -> list[Rollout]:
     made = []
     for i in range(number):
         V = sigmoid(rng.normal() + np.cumsum(rng.normal(0, 1.0, NUM_STEPS)))
-        steps = tuple(Step(t, t, t + 1, "") for t in range(NUM_STEPS))
+        steps = tuple(Step(t, t, t, t + 1, "") for t in range(NUM_STEPS))
         made.append(
             Rollout(
                 rollout_id(f"g{i}", 0, 0), "whole", f"t{i}", f"g{i}", 0, 0, 0, (), 0, False, "", (), (1,),

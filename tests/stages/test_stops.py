@@ -86,7 +86,7 @@ def iteration_of(i: int, success: float, pleased: float) -> tuple[dict[str, floa
         Rollout(
             rollout_id("g", 0, k), "whole", "t", "g", i, 0, k, (), 0, False, "", (), (1,), (2,) * T, (1,) * T,
             (0.0,) * T, 1.0, 1.0, -1, 64, k, "p", "tok", "tpl", "ended", float(k < 10 * success), 0.0,
-            "ok", (), "", "", tuple(Step(t, t, t + 1, "") for t in range(T)),
+            "ok", (), "", "", tuple(Step(t, t, t, t + 1, "") for t in range(T)),
         )
         for k in range(10)
     ]  # fmt: skip

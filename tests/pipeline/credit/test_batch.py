@@ -25,7 +25,7 @@ def rollouts_of(rewards: dict[str, tuple[int, ...]] = REWARDS, length: int = 1) 
             rollout_id(name, 0, draw), "whole", name, name, 0, 0, draw, (), 0, False, "", (), (1,),
             (2,) * length, (1,) * length, (0.0,) * length, 1.0, 1.0, -1, 64, 10 * i + draw, "p", "tok", "tpl",
             "ended",
-            float(reward), 0.0, "ok", (), "", "", (Step(0, 0, length, ""),),
+            float(reward), 0.0, "ok", (), "", "", (Step(0, 0, 0, length, ""),),
         )
         for i, (name, of_set) in enumerate(rewards.items())
         for draw, reward in enumerate(of_set)
@@ -120,7 +120,7 @@ def test_long_rollouts_are_penalised_by_the_published_formula_where_the_mode_ask
     lengths = (64, 58, 10)
     rollouts = [
         replace(r, response_token_ids=(2,) * n, loss_mask=(1,) * n, logprobs=(0.0,) * n,
-                steps=(Step(0, 0, n, ""),))
+                steps=(Step(0, 0, 0, n, ""),))
         for r, n in zip(made, lengths, strict=True)
     ]  # fmt: skip
     [update] = Batch.of(rollouts, None, DECOUPLED_CLIP).updates(1, max_uniform_share=1.0, seed=0)

@@ -21,7 +21,7 @@ def rollout(**changes: Any) -> Rollout:
         "template_digest": "",
         "finish_reason": "ended", "reward": 1.0, "cost": 0.0, "env_status": "ok", "events": (),
         "feedback_text": "", "feedback_source": "",
-        "steps": (Step(0, 0, 2, "", "ok"), Step(1, 3, 4, "", "wrong")),
+        "steps": (Step(0, 0, 0, 2, "", "ok"), Step(1, 1, 3, 4, "", "wrong")),
     }  # fmt: skip
     return Rollout(**(numbers | changes))
 

@@ -24,7 +24,7 @@ def rollout(mask: tuple[int, ...], steps: list[tuple[int, int]], prompt: int = 2
         "top_k": -1, "max_response_tokens": 64, "seed": 0, "policy_digest": "", "tokenizer_digest": "",
         "template_digest": "", "finish_reason": "ended", "reward": 1.0, "cost": 0.0, "env_status": "ok",
         "events": (), "feedback_text": "", "feedback_source": "",
-        "steps": tuple(Step(i, a, b, "") for i, (a, b) in enumerate(steps)),
+        "steps": tuple(Step(i, i, a, b, "") for i, (a, b) in enumerate(steps)),
     }  # fmt: skip
     return Rollout(**(numbers | changes))
 

@@ -1,0 +1,237 @@
+"""Steps inside messages: they tile, what follows never moves them, each state can be continued from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from env.play.coder import Coder
+from env.play.continuations import Continuations
+from env.play.queue import play
+from env.play.requests import EpisodeRequest, PlaySettings
+from env.protocol import Action, EnvSpec, Observation, StepResult
+from env.splitters import SPLITTERS, token_spans
+from pipeline.engines import GenerationRequest
+from pipeline.engines.scripted import ScriptedEngine
+from pipeline.models.policy import train_tokenizer
+from pipeline.steps import check_tiling, joined
+from pipeline.types import Feedback, Message, Rollout, StepVerdict, Task, Verdict
+
+STOP = "<|im_end|>"
+TEXTS = st.text(alphabet="ab`!\n\r \té€🙂", max_size=60)
+BY_NAME = pytest.mark.parametrize("name", list(SPLITTERS))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    texts = ["so a = b\n\n```\na!\nb € é\n```\n", "user: say\nA: noted 1\n", "🙂 b\n" * 3] * 5
+    return train_tokenizer(texts, 320, tmp_path_factory.mktemp("tokenizer"), "")
+
+
+class Notebook:
+    """Notes three messages. A line with an exclamation mark is wrong, one with an equals sign is right."""
+
+    spec = EnvSpec("notebook", 1, (), max_turns=3)
+
+    def reset(self, task: Task, seed: int) -> Observation:
+        self.messages: list[str] = []
+        return Observation(task.prompt)
+
+    def step(self, action: Action) -> StepResult:
+        self.messages.append(action.text)
+        reply: Message = {"role": "tool", "content": f"noted {len(self.messages)}"}
+        return StepResult((reply,), truncated=len(self.messages) == 3)
+
+    def verdict(self) -> Verdict:
+        words = []
+        for index, text in enumerate(self.messages):
+            place = 0
+            for line in text.splitlines(keepends=True):
+                status: Any = "wrong" if "!" in line else "ok" if "=" in line else "unknown"
+                words.append(StepVerdict(index, status, line, "", place, place + len(line)))
+                place += len(line)
+        return Verdict(0.0, False, steps=tuple(words))
+
+    def feedback(self) -> Feedback | None:
+        return None
+
+    def state_digest(self) -> str:
+        return str(self.messages)
+
+    def close(self) -> None:
+        pass
+
+
+class PlainStyle:
+    name = "plain"
+    stop_token = STOP
+
+    def render_prompt(self, messages: Any, previous_attempts: Any, tools: Any = None) -> str:
+        return "".join(f"user: {message['content']}\n" for message in messages) + "A: "
+
+    def render_replies(self, messages: Any) -> str:
+        return "".join(f"\n{message['content']}\n" for message in messages) + "A: "
+
+    def parse(self, text: str) -> Action:
+        return Action(text, "ok")
+
+    def assistant_message(self, action: Action, turn: int) -> Message:
+        return {"role": "assistant", "content": action.text}
+
+
+def played(requests: list[EpisodeRequest], tokenizer: Any, reply: Any, splitter: str) -> list[Rollout]:
+    return play(
+        requests,
+        make_env=lambda task: Notebook(),  # type: ignore[arg-type, return-value]
+        style=PlainStyle(),  # type: ignore[arg-type]
+        tokenizer=tokenizer,
+        engine=ScriptedEngine(reply, "p"),
+        settings=PlaySettings(1.0, 400, 8, "p", "tok", "style", splitter=splitter),
+    )
+
+
+TASK = Task("t", "notebook", "train", 1, ({"role": "user", "content": "say"},), "rule", "x", "n", "c", 0)
+
+
+def random_reply(tokenizer: Any) -> Any:
+    """Returns an engine's replies: any tokens, halves of characters included, and many line ends."""
+    stop, ends = (
+        tokenizer.convert_tokens_to_ids(STOP),
+        tokenizer.encode("\n = ! ```", add_special_tokens=False),
+    )
+
+    def reply(request: GenerationRequest) -> list[int]:
+        rng = Random(request.seed)
+        pool = [i for i in range(len(tokenizer)) if i != stop]
+        return [rng.choice(ends if rng.random() < 0.5 else pool) for _ in range(rng.randrange(25))] + [stop]
+
+    return reply
+
+
+def parent_of(seed: int, tokenizer: Any, splitter: str) -> Rollout:
+    request = EpisodeRequest("parent", TASK, "g", 0, 0, 0, seed=seed)
+    [rollout] = played([request], tokenizer, random_reply(tokenizer), splitter)
+    return rollout
+
+
+@BY_NAME
+@given(text=TEXTS, end=st.integers(0, 60))
+def test_borders_follow_from_the_text_before_them(name: str, text: str, end: int) -> None:
+    split = SPLITTERS[name]
+    assert split(text[:end]) == [border for border in split(text) if border <= end]
+    assert split(text) == sorted({border for border in split(text) if 0 < border <= len(text)})
+
+
+@BY_NAME
+@given(data=st.data())
+@settings(max_examples=60)
+def test_spans_tile_the_tokens_and_those_of_a_prefix_are_the_first_ones(
+    tokenizer: Any, name: str, data: st.DataObject
+) -> None:
+    coder = Coder(tokenizer, STOP)
+    ends = tokenizer.encode("\n\n```\n", add_special_tokens=False)
+    token = st.one_of(st.integers(0, len(tokenizer) - 1), st.sampled_from(ends)).filter(
+        lambda i: i != coder.stop_id
+    )
+    tokens = data.draw(st.lists(token, min_size=1, max_size=30))
+
+    def spans(ids: list[int]) -> list[tuple[int, int]]:
+        return token_spans(SPLITTERS[name](coder.message_text(ids)), coder.char_starts(ids))
+
+    whole = spans(tokens)
+    assert [i for first, end in whole for i in range(first, end)] == list(range(len(tokens)))
+    assert all(first < end for first, end in whole)
+    prefix = spans(tokens[: data.draw(st.integers(1, len(tokens)))])
+    assert prefix[:-1] == whole[: len(prefix) - 1]
+    assert prefix[-1][0] == whole[len(prefix) - 1][0]
+
+
+@BY_NAME
+@given(seed=st.integers(0, 2**31))
+@settings(max_examples=15, deadline=None)
+def test_every_state_can_be_continued_from_with_the_parents_tokens_exactly(
+    tokenizer: Any, name: str, seed: int
+) -> None:
+    """Continued by what the parent itself said, an episode comes out the same, to the last verdict."""
+    parent = parent_of(seed, tokenizer, name)
+    check_tiling(parent)
+    said = parent.token_ids
+    assert "".join(parent.message_texts) == "".join(step.text for step in parent.steps)
+    assert parent.message_texts == tuple(
+        message["content"] for message in parent.messages if message["role"] == "assistant"
+    )
+
+    def parents_words(request: GenerationRequest) -> list[int]:
+        return list(said[len(request.prompt_token_ids) :])
+
+    requests = Continuations("k", 0, "x").of_all([parent], {"t": TASK}, 1)
+    assert len(requests) == len(parent.steps)
+    for continuation in played(requests, tokenizer, parents_words, name):
+        check_tiling(continuation)
+        assert continuation.token_ids == said
+        whole = joined(parent, continuation)
+        check_tiling(whole)
+        expected = replace(parent, rollout_id=whole.rollout_id)
+        assert whole == replace(expected, parent_rollout_ids=whole.parent_rollout_ids)
+
+
+@BY_NAME
+@given(seed=st.integers(0, 2**31))
+@settings(max_examples=10, deadline=None)
+def test_a_continuation_that_says_something_else_is_cut_as_if_sampled_in_one_go(
+    tokenizer: Any, name: str, seed: int
+) -> None:
+    parent = parent_of(seed, tokenizer, name)
+    requests = Continuations("k", 1, "y").of_all([parent], {"t": TASK}, 1)
+    for continuation in played(requests, tokenizer, random_reply(tokenizer), name):
+        start = continuation.start_step_index
+        used = parent.steps[start].token_start
+        assert continuation.prompt_token_ids == parent.token_ids[: len(parent.prompt_token_ids) + used]
+        whole = joined(parent, continuation)
+        check_tiling(whole)
+        assert whole.steps[:start] == parent.steps[:start]
+        with pytest.raises(ValueError, match="does not continue"):
+            joined(replace(parent, prompt_token_ids=(0,)), continuation)
+        said = whole.token_ids
+
+        def same_words(request: GenerationRequest, said: tuple[int, ...] = said) -> list[int]:
+            return list(said[len(request.prompt_token_ids) :])
+
+        in_one_go = EpisodeRequest("again", TASK, "g", 0, 0, 0, seed=seed)
+        [again] = played([in_one_go], tokenizer, same_words, name)
+        # Verdicts before the state are the parent's own: they were given without what came after.
+        assert [replace(s, verifier_status="unknown", verifier_code="") for s in again.steps] == [
+            replace(s, verifier_status="unknown", verifier_code="") for s in whole.steps
+        ]
+        assert again.steps[start:] == whole.steps[start:]
+
+
+def test_a_verdict_is_of_the_step_that_holds_its_first_character(tokenizer: Any) -> None:
+    """A step with several is wrong if any is, and ok if one was checked and none is wrong."""
+    text = "a = b\nb!\n\nno word\nb = !\n"
+    ids = tokenizer.encode(text + STOP, add_special_tokens=False)
+    request = EpisodeRequest("r", TASK, "g", 0, 0, 0, seed=0)
+    [by_lines] = played([request], tokenizer, lambda _: ids, "lines")
+    first = [step for step in by_lines.steps if step.message_index == 0]
+    assert [(step.text, step.verifier_status) for step in first] == [
+        ("a = b\n", "ok"),
+        ("b!\n\n", "wrong"),  # the token of both line ends straddles the border
+        ("no word\n", "unknown"),
+        ("b = !\n", "wrong"),
+        ("", "unknown"),  # that the message ends here was a choice as well
+    ]
+    [whole] = played([request], tokenizer, lambda _: ids, "message")
+    assert [(step.verifier_status, step.verifier_code) for step in whole.steps] == [("wrong", "b!\n")] * 3
+
+
+def test_a_rollout_of_another_splitter_is_not_continued(tokenizer: Any) -> None:
+    ids = tokenizer.encode("a\nb\n" + STOP, add_special_tokens=False)
+    [parent] = played([EpisodeRequest("r", TASK, "g", 0, 0, 0, seed=0)], tokenizer, lambda _: ids, "lines")
+    request = Continuations("k", 0, "x").of(parent, 1, TASK, 1)
+    with pytest.raises(ValueError, match="step 1 is none to the splitter 'message'"):
+        played(request, tokenizer, lambda _: ids, "message")
