@@ -81,7 +81,7 @@ class Environment:
 
         Args:
             name: compact or full.
-            tokenizer: a transformers tokenizer whose added tokens no tool's output may hold, and with which
+            tokenizer: a transformers tokenizer: no tool's output may hold its added tokens, and with it
                 a style that promises it must preserve prefixes.
             thinking: whether the prompts of the full style leave room for a thought.
 

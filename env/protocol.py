@@ -143,7 +143,7 @@ class ChatStyle(Protocol):
         ...
 
     def action_of(self, call: ToolCall | None) -> Action:
-        """Returns the action whose text makes this call; None ends the episode without one."""
+        """Returns the action with the text of this call; None ends the episode without one."""
         ...
 
     def with_thought(self, action: Action, thought: str) -> Action:

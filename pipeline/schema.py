@@ -235,7 +235,7 @@ def _leaves(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
 
 
 def read_parquet(path: Path, spec: TableSpec | None = None) -> pa.Table:
-    """Returns a table whose page checksums, and whose schema and values under `spec`, are right.
+    """Returns a table after a check of its page checksums, and of schema and values under `spec`.
 
     Raises:
         ArtifactError: naming the file, and the row and column where there is one.

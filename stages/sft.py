@@ -25,7 +25,7 @@ from stages.wiring.preflight import check_installed
 
 
 def check_base(folder: Path, needed: Sequence[str]) -> None:
-    """Raises ArtifactError if a folder holds no policy, or one whose tokenizer does not go with it."""
+    """Raises ArtifactError if a folder holds no policy, or one with a tokenizer that does not go with it."""
     from tokenizers import Tokenizer
 
     check_policy_folder(folder)

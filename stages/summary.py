@@ -108,7 +108,7 @@ def sampled_until_refused(run_dir: Path) -> list[pa.Table]:
 def budget_of(run_dir: Path, artifacts: dict[str, Artifact]) -> dict[str, Any]:
     """Returns what was sampled to train: tokens, rollouts, updates; by stage as well.
 
-    A critic that was made anew for the actor cost another such chain: its sampling counts as `refresh`.
+    A refreshed critic cost another such chain: its sampling counts as `refresh`.
 
     Raises:
         ArtifactError: a run of a refresh is gone, so that nobody knows what it cost.
@@ -138,7 +138,7 @@ def budget_of(run_dir: Path, artifacts: dict[str, Artifact]) -> dict[str, Any]:
 
 
 def summarise(run_dir: Path, *, with_critic: bool = True) -> dict[str, Any]:
-    """Returns summary.json of a run whose chain is complete; an actor trained without a critic needs none.
+    """Returns summary.json of a run with a complete chain; an actor trained without a critic needs none.
 
     Raises:
         ArtifactError: a stage is not complete, or they are of different seeds.

@@ -114,7 +114,7 @@ def measured_siblings(
 
 
 def top_share(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
-    """Returns the chance that the highest score is at the highest truth, and that of a blind choice.
+    """Returns the chance that the highest score is at the highest truth, and the chance of a blind choice.
 
     Ties of scores are broken at random, and any of tied truths counts.
 

@@ -154,7 +154,7 @@ def retain(now: dict[str, Any]) -> list[int]:
 
 
 def best_of(now: dict[str, Any]) -> int:
-    """Returns the number of the evaluation whose weights are the critic, see `FitResult.best`."""
+    """Returns the number of the evaluation that gave the critic its weights, see `FitResult.best`."""
     contenders, entries = _contenders(now), now["evaluations"]
     if all(entries[i]["ev_within"] is not None for i in contenders):
         return max(contenders, key=lambda i: (entries[i]["ev_within"], -entries[i]["brier"], i))

@@ -36,7 +36,7 @@ class CriticTrainer(Trainer, Protocol):
     learning_rate: Callable[[int], float]
 
     def set_trainable(self, prefixes: Sequence[str] | None) -> None:
-        """Trains only weights whose names start with a prefix; None: all."""
+        """Trains only weights with names that start with a prefix; None: all."""
         ...
 
 
@@ -46,7 +46,7 @@ class FitResult:
 
     Attributes:
         converged: `patience` evaluations running gained less than one standard error.
-        best: number of the evaluation whose weights are the critic: within one standard error of the lowest
+        best: number of the evaluation with the critic's weights: within one standard error of the lowest
             Brier the highest EV_within, or the lowest Brier where that could not be measured.
         evaluations: one dictionary each: number, update, epoch, phase, train_loss, brier, brier_se,
             ev_within (these at the level of the validation counts), bias (at the level that was found), gain,
@@ -97,7 +97,7 @@ def fit(
             `on_update` was asked to stop.
         on_update: sees each update's metrics; may raise StopRequested.
         on_evaluation: sees each evaluation.
-        bootstrap: makes the targets of the rows anew from the critic's own values at the start of each epoch;
+        bootstrap: makes the targets of the rows from the critic's own values at the start of each epoch;
             None keeps the rows' targets.
 
     Raises:

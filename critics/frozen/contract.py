@@ -152,7 +152,7 @@ def read_contract(folder: Path, *, with_files: bool = True) -> tuple[Contract, s
 
 
 class FrozenCritic:
-    """A critic whose weights no longer move.
+    """A critic with weights that no longer move.
 
     Attributes:
         contract: what its values mean.

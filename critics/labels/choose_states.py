@@ -27,7 +27,7 @@ def candidate_steps(rollout: Rollout, *, anchors: Sequence[float], around_errors
     """Returns the step indices of one rollout that may get continuations, ascending.
 
     s_0; for each share of the response the step start nearest to it (the earlier on a tie); with
-    `around_errors` also the states just before and just after each step whose verdict is `wrong`.
+    `around_errors` also the states just before and just after each step with the verdict `wrong`.
     """
     if not rollout.steps:
         return ()
@@ -57,7 +57,7 @@ def choose_states(
 ) -> list[StateRef]:
     """Returns the states to continue from; a pure function of the set of rollouts and the seed.
 
-    Ordered by rollout and step. Rollouts are told apart by their seeds, which stay when a digest upstream
+    Ordered by rollout and step. Rollouts are distinguished by their seeds, which stay when a digest upstream
     changes every id.
 
     Left out: continuations from a later state (`start_step_index` > 0), rollouts without a reward

@@ -23,8 +23,8 @@ def audit_labels(
     """Returns the audit of labels, JSON-serialisable; None where a share is undefined.
 
     `guided_share`: of the labels. `base_rate`: successes of all samples. `noise_share` and
-    `noise_share_one_sample`: see `noise_shares`. `num_duplicates`, `duplicate_share`: labels whose task,
-    context and tokens another label has, all but the first of each: one state, more than once.
+    `noise_share_one_sample`: see `noise_shares`. `num_duplicates`, `duplicate_share`: labels that share
+    task, context and tokens with another one, all but the first of each: one state, more than once.
     `sources`: what samples came from -> labels with any, samples, and the tokens that were sampled for them:
     continuations cost their own, own outcomes those of rollouts that the rollouts stage has paid for, the
     recovery model none.

@@ -15,7 +15,7 @@ from pipeline.types import Label, Rollout, StateRef
 
 Granularity = Literal["binary", "step", "detailed"]
 UNNAMED = "unnamed"
-"""The code of a wrong step whose verifier names none."""
+"""The code of a wrong step for which the verifier names none."""
 
 
 def label_counts(label: Label) -> tuple[int, int]:

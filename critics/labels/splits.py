@@ -24,7 +24,7 @@ class Shares(Protocol):
 def parts_of(
     rollouts: Collection[Rollout], tasks: Mapping[str, Task], shares: Shares, *, seed: int
 ) -> dict[str, Part]:
-    """Returns rollout_id -> part of all rollouts whose cluster has a graded one; a cluster is in one part.
+    """Returns rollout_id -> part of all rollouts of clusters with a graded one; a cluster is in one part.
 
     Whoever labels, fits or judges on the same rollouts finds the same parts.
 

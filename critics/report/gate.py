@@ -47,7 +47,7 @@ class Condition:
         asks: what is asked, in words.
         reason: what was found, in words.
         interval: the measure; None for a yes or no, or when it was not measured.
-        threshold: what a bound is compared with; None likewise.
+        threshold: what a bound is compared with; None where there is no interval.
     """
 
     name: str

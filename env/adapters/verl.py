@@ -28,7 +28,7 @@ from env.catalog import ENVIRONMENTS
 
 
 class WholeSchema(OpenAIFunctionToolSchema):
-    """A tool's schema told in full; verl's own model of one drops what lists and objects may hold."""
+    """A tool's whole schema; verl's own model of one drops what lists and objects may hold."""
 
     whole: dict[str, Any] = Field(exclude=True)
 

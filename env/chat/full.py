@@ -157,7 +157,7 @@ class FullStyle:
         return f'{_OPEN}\n{{"name": {_json(call.name)}, "arguments": {_json(call.arguments)}}}\n{_CLOSE}'
 
     def action_of(self, call: ToolCall | None) -> Action:
-        """Returns the action whose text is this call; None ends the episode in a word."""
+        """Returns the action with the text of this call; None ends the episode in a word."""
         return Action(ENDING, "none") if call is None else Action(self.format_call(call), "ok", (call,))
 
     def with_thought(self, action: Action, thought: str) -> Action:

@@ -1,4 +1,4 @@
-"""A prompt of the full style told in the compact one: for the scripted agent, who reads only that."""
+"""A prompt of the full style translated to the compact one: the scripted agent reads only that."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Chains:
         groups: what is planned.
         seed: run seed; rollouts of different stages differ by `purpose`.
         purpose: the stage's name, part of every rollout's seed.
-        attempt_line: (actions as sampled, feedback) -> how a failed attempt is told in the next prompt.
+        attempt_line: (actions as sampled, feedback) -> how the next prompt reports a failed attempt.
         num_tokens: length of such a line in tokens.
         max_feedback_tokens: cap on all lines of a prompt; the oldest are dropped. If none is left, the group
             ends (skipped as `feedback_too_long`).

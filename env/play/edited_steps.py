@@ -12,7 +12,7 @@ from pipeline.types import Rollout, Step, Task
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One change of an episode, and the state whose value it is compared with.
+    """One change of an episode, and the state that it is compared with.
 
     Attributes:
         kind: the probe's name.
@@ -20,7 +20,7 @@ class Edit:
         texts: messages that are played from there in place of the original ones.
         compare: the original state s_i that the changed state is set against.
         same_events: whether the changed messages must do exactly what the original ones did.
-        other_prompt: whether the prompt is that of another task.
+        other_prompt: whether the prompt belongs to another task.
     """
 
     kind: str

@@ -41,7 +41,7 @@ def play(
     Args:
         requests: episodes to play.
         then: more episodes that a finished rollout asks for, at once.
-        on_finish: told of each finished rollout, in order of completion.
+        on_finish: called with each finished rollout, in order of completion.
         options: the further arguments of `stream`.
     """
     finished: dict[str, Rollout] = {}

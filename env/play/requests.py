@@ -25,7 +25,7 @@ class EpisodeRequest:
         parent_rollout_ids: rollouts whose feedback is in the prompt; for a continuation its parent, which
             is filled in if left empty.
         feedback_in_context: `previous_attempts` as one text, kept in the rollout.
-        parent: set for a continuation: the rollout whose first steps are replayed exactly.
+        parent: set for a continuation: its first steps are replayed exactly.
         start_step_index: the step a continuation starts from: the state before it is where it begins.
     """
 
@@ -88,7 +88,7 @@ class PlaySettings:
         template_digest: prompt style that renders.
         splitter: what a step is: a key of `env.splitters.SPLITTERS`.
         top_p: 1 keeps every token, as anything that is trained on must.
-        top_k: -1 keeps every token, likewise.
+        top_k: -1 keeps every token, as anything that is trained on must.
     """
 
     temperature: float

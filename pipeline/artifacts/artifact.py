@@ -35,7 +35,7 @@ class Artifact:
 
     @classmethod
     def open(cls, run_dir: Path, stage: str) -> Artifact:
-        """Returns a stage whose manifest is sound and whose files are there with their sizes.
+        """Returns a stage with a sound manifest and all files there with their sizes.
 
         Digests are compared when a table or file is first asked for.
 

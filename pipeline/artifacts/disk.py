@@ -115,7 +115,7 @@ def publish_once(path: Path, data: bytes, point: str) -> bool:
 
 
 def remove_dead_temporaries(folder: Path) -> list[Path]:
-    """Removes the temporary files in a folder whose writer is gone; returns them."""
+    """Removes temporary files that a dead writer left in a folder; returns them."""
     gone = []
     for path in sorted(folder.glob(".*.tmp")):
         match = re.search(r"-([^-/]+)_(\d+)_(\d+)\.tmp$", path.name)

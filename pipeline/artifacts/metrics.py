@@ -18,7 +18,7 @@ class Metrics:
     Args:
         path: the file.
         start: number of this start of the stage; later starts supersede what they do again.
-        warn: told once when writing fails.
+        warn: called once when writing fails.
     """
 
     def __init__(self, path: Path, start: int, warn: Callable[[str], None]) -> None:

@@ -15,7 +15,7 @@ PLAIN_SECONDS = 10.0
 
 
 class Progress:
-    """A context manager whose `advance(n)` counts work done.
+    """A context manager; its `advance(n)` counts work done.
 
     Args:
         console: where to draw; a bar only if it is a terminal.

@@ -21,7 +21,7 @@ def stages_of(run_dir: Path) -> list[str]:
 
 
 def refreshes_of(run_dir: Path) -> list[Path]:
-    """Returns the runs inside a run that made a critic anew for its actor, in order."""
+    """Returns the runs inside a run that refreshed its actor's critic, in order."""
     return sorted(
         path
         for path in (run_dir / REFRESHES).glob("*")

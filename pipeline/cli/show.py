@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _stage_dir(given: Path) -> Path:
-    """Returns the folder that is meant: as given, or that of a bare stage name in the only run with one."""
+    """Returns the folder that is meant: as given, or for a bare stage name in the only run that has it."""
     given = Path(os.path.normpath(given))
     if given.exists() or given.name != str(given) or given.name not in MAIN_CHAIN:
         return given

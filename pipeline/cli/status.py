@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     code = 0
     for run_dir in run_dirs:
         if not run_dir.is_dir():
-            raise ArtifactError(f"{run_dir} is no folder; give that of a run, such as data/demo")
+            raise ArtifactError(f"{run_dir} is no folder; give the folder of a run, such as data/demo")
     for run_dir in [run for given in run_dirs for run in (given, *refreshes_of(given))]:
         table = Table(title=Text(visible(str(run_dir))), title_justify="left")
         for name in ("stage", "state", "items", "rows", "finished", "digest"):

@@ -96,7 +96,7 @@ class Batch:
 
     @property
     def num_kept_tasks(self) -> int:
-        """Tasks that dynamic sampling counts: with a set whose rewards differ, or a usable set of one."""
+        """Tasks that dynamic sampling counts: with a set of rewards that differ, or a usable set of one."""
         return len({members[0].task_id for members, s in self.candidates if s.kind not in UNIFORM})
 
     def updates(self, num: int, *, max_uniform_share: float, seed: int) -> list[Update]:

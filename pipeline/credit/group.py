@@ -90,7 +90,7 @@ class GroupRelative:
     Attributes:
         loss: what it asks of the loss.
         overlong: penalty of long rollouts, added to their rewards; None is none.
-        dynamic_sampling: trains on sets whose *raw* rewards differ and samples on until there are enough.
+        dynamic_sampling: trains on sets with *raw* rewards that differ and samples on until there are enough.
             Raw, because shaping makes every set vary (eq. 11). Without it only sets of one are left out, and
             those of equal rewards get advantage 0.
 

@@ -13,7 +13,7 @@ from pipeline.credit.shaping import Overlong
 
 
 class Credit(Protocol):
-    """One way to assign credit: a frozen dataclass whose defaults are the method."""
+    """One way to assign credit: a frozen dataclass with the method as its defaults."""
 
     @property
     def loss(self) -> LossOptions:
@@ -32,7 +32,7 @@ class Credit(Protocol):
 
     @property
     def dynamic_sampling(self) -> bool:
-        """Whether to sample on until enough tasks have a set whose rewards differ."""
+        """Whether to sample on until enough tasks have a set with rewards that differ."""
         ...
 
     @property

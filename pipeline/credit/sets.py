@@ -1,4 +1,4 @@
-"""Baseline sets: rollouts of one context and one round, the only ones whose rewards may be compared."""
+"""Baseline sets: rollouts of one context and one round, the only ones with comparable rewards."""
 
 from __future__ import annotations
 

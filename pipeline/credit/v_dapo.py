@@ -145,7 +145,7 @@ class VDapo:
 
     @property
     def dynamic_sampling(self) -> bool:
-        """True: sample on until enough tasks have a set whose rewards differ."""
+        """True: sample on until enough tasks have a set with rewards that differ."""
         return True
 
     def trains_on(self, credit_set: CreditSet) -> bool:

@@ -1,4 +1,4 @@
-"""An engine whose replies are a function: deterministic, without a model, for tests and scripted policies."""
+"""An engine that replies by a function: deterministic, without a model, for tests and scripted policies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ScriptedEngine:
         max_per_collect: requests answered by one `collect`, oldest first; None answers all. Small numbers
             make finished and unfinished requests interleave as in a real engine.
         max_length: longest prompt and `max_new_tokens` together.
-        logprobs: log-probability of each token of a reply; None means 0.0, that of a certain choice.
+        logprobs: log-probability of each token of a reply; None means 0.0: a certain choice.
     """
 
     def __init__(

@@ -186,7 +186,7 @@ def make_plan(rows: np.ndarray, cached: np.ndarray, known: np.ndarray, cache: Sl
 
     Args:
         rows: [R] slots, ascending, each once.
-        cached: [R] tokens whose keys and values a row's slot holds.
+        cached: [R] tokens with keys and values in the row's slot.
         known: [R] tokens the row has, more than `cached`.
         cache: gets room for them.
     """

@@ -23,7 +23,7 @@ CPU_BATCH_TOKENS = 4096
 
 
 class WeightReceiver:
-    """Mixed into vLLM's worker, whose `reload_weights` it calls with weights of another process."""
+    """Mixed into vLLM's worker: calls its `reload_weights` with weights of another process."""
 
     reload_weights: Any
 

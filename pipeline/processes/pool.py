@@ -150,7 +150,7 @@ class _Source:
     """Jobs with their places: those to be done again first, none too far ahead of the oldest."""
 
     def __init__(self, jobs: Iterable[Any], ahead: int) -> None:
-        self.due = 0  # place of the oldest job whose result has not been handed out
+        self.due = 0  # place of the oldest job without a handed-out result
         self.exhausted = False
         self.again: list[tuple[int, Any]] = []
         self._jobs: Iterator[tuple[int, Any]] = enumerate(jobs)

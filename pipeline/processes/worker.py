@@ -1,7 +1,7 @@
 """Child processes that serve this one over a pipe and die with it.
 
 Heavy libraries that own their process (vLLM's engine, DeepSpeed's ranks) run in one each: their memory,
-threads, signals and crashes stay out of the stage, whose own process keeps the ledger and the lock.
+threads, signals and crashes stay out of the stage's process, which keeps the ledger and the lock.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Worker:
                     return other
             if not others or time.monotonic() > deadline:
                 return None
-            time.sleep(0.05)  # its connections break a moment before its death can be told
+            time.sleep(0.05)  # its connections break a moment before its death can be reported
 
     def last_words(self) -> str:
         """Returns the last lines of its output."""

@@ -82,7 +82,7 @@ def paint_bounds(
 ) -> None:
     """Draws a band between bounds, or a bar at each point that has them if some (NaN) have not.
 
-    A band would have no width at a point whose neighbours have no bounds.
+    A band would have no width at a point between neighbours without bounds.
     """
     at, below, above = (np.asarray(of, dtype=float) for of in (x, low, high))
     known = np.isfinite(below) & np.isfinite(above)

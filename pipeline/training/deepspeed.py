@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class DeepSpeedTrainer:
-    """A `Trainer` whose model lives in the ranks, split as ZeRO says.
+    """A `Trainer` with its model in the ranks, split as ZeRO says.
 
     Attributes:
         num_updates: optimizer steps taken.
@@ -81,7 +81,7 @@ class DeepSpeedTrainer:
             self._shared.close()  # ranks that only score read it again after `offload`
 
     def set_trainable(self, prefixes: Sequence[str] | None) -> None:
-        """Trains only weights whose names start with one of the prefixes (None: all); keeps their moments."""
+        """Trains only weights named by one of the prefixes (None: all); keeps their moments."""
         if prefixes is not None and not all(prefix.startswith("score") for prefix in prefixes):
             raise ValueError(
                 f"trainable weights {list(prefixes)}; with DeepSpeed it is the head or everything"

@@ -127,7 +127,7 @@ class Rank:
             if self._moves_master_itself:
                 states -= {OffloadStateTypeEnum.hp_params, OffloadStateTypeEnum.optim_states}
                 self._move_master(torch.device("cpu"))
-            # Pinned buffers would be made anew each time, which costs more than it gains.
+            # Pinned buffers would be made again each time, which costs more than it gains.
             self._engine.offload_states(include=states, pin_memory=False)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()

@@ -1,7 +1,7 @@
 """Losses as plain sums over tokens or states; each returns a `Loss` for `Trainer.update`.
 
 Whoever builds the rows has divided the `weight` column by the whole update's total, so a loss never
-normalises: the result cannot depend on micro-batches, packing or ranks. All metrics add up likewise.
+normalises: the result cannot depend on micro-batches, packing or ranks. All metrics add up in the same way.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def clipped_policy_terms(
 def k3(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
     """Returns each token's estimate of KL(actor || reference), min(exp(d) - d - 1, 10), d = ref - actor.
 
-    Its mean over the actor's tokens is the divergence, but its gradient is that of KL(reference || actor).
+    Its mean over the actor's tokens is the divergence, but its gradient belongs to KL(reference || actor).
     The bound stops the gradient of tokens beyond it (d above 2.6 nats), whose gradient 1 - exp(d) would
     outweigh the rest of an update: -22,025 at d = 10.
 
@@ -83,7 +83,7 @@ def policy_loss(options: LossOptions) -> Loss:
 
     Reads outputs `logprobs`; columns `weight`, `advantages`, `old_logprobs`; `engine_logprobs` if the
     engine's weight is on; `ref_logprobs` if `options.kl` > 0. Metrics are means by weight: `policy_loss`,
-    `clip_high_share` and `clip_low_share` (tokens whose gradient the clip cut off), `dual_clip_share`,
+    `clip_high_share` and `clip_low_share` (tokens that the clip left without a gradient), `dual_clip_share`,
     `old_kl` (k3 to the old policy), `ref_kl`, `sampled_entropy` (-old_logprob: at temperature 1 an
     unbiased estimate of the entropy) and `engine_gap` (mean |old - engine|).
     """

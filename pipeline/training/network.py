@@ -18,7 +18,7 @@ HEAD = "score."
 
 
 class Network(torch.nn.Module):
-    """Wraps a Hugging Face decoder, whose attention it replaces; parameters are the model's own.
+    """Wraps a Hugging Face decoder and replaces its attention; parameters are the model's own.
 
     Dropout is never applied, so nothing here is random.
 
@@ -28,7 +28,7 @@ class Network(torch.nn.Module):
     Args:
         model: a causal language model, or one with a `score` layer that yields two numbers per token.
         head: "policy" yields `logprobs` [N] at temperature 1, "critic" `scores` [N, 2], always fp32.
-        piece_tokens: tokens whose logits exist at once.
+        piece_tokens: tokens with logits in memory at once.
         recompute: keep only each layer's input and compute its inside again in the backward pass.
         compute_dtype: "bfloat16" computes products in it under autocast; "float32" in the weights' own.
 

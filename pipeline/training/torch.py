@@ -1,6 +1,6 @@
 """Training in one process with plain torch: AdamW, fp32, deterministic on a CPU.
 
-The model is a Hugging Face decoder: a causal language model as a policy, or one whose `score` layer yields
+The model is a Hugging Face decoder: a causal language model as a policy, or one with a `score` layer of
 two numbers per token as a critic. Rows are packed without padding.
 """
 
@@ -80,7 +80,7 @@ class TorchTrainer:
         self._optimizer = torch.optim.AdamW(adamw_groups(self._named, weight_decay), fused=True)
 
     def set_trainable(self, prefixes: Sequence[str] | None) -> None:
-        """Trains only weights whose names start with one of the prefixes (None: all); keeps their moments.
+        """Trains only weights named by one of the prefixes (None: all); keeps their moments.
 
         Raises:
             ValueError: no weight has such a name.

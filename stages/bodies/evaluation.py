@@ -27,7 +27,7 @@ NUM_RESAMPLES = 2000
 def successes(
     rollouts: Sequence[Rollout], groups: Mapping[str, Sequence[Group]]
 ) -> dict[str, dict[str, list[float]]]:
-    """Returns measure -> task_id -> rewards in [0, 1] of one policy, whose groups are given.
+    """Returns measure -> task_id -> rewards in [0, 1] of one policy on the given groups.
 
     An ungraded rollout counts nowhere, nor does a chain that it leaves without an answer.
     """

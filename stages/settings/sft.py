@@ -54,7 +54,7 @@ class Sft(Section):
         le=1,
         description="loss weight of prompts and replies: a model from scratch must learn to read",
     )
-    guided_share: float = setting(0.3, ge=0, le=1, description="demonstrations whose prompt carries feedback")
+    guided_share: float = setting(0.3, ge=0, le=1, description="demonstrations with feedback in the prompt")
     thoughts: bool = setting(
         False, description="demonstrators write before each call whom they call and what for"
     )

@@ -31,7 +31,7 @@ READINGS = {
     "alpha": "weight of the step advantages that the iteration was trained with",
     "cov_a": "covariance of step advantages with those of fresh continuations; at or below 0 steps are off",
     "rho_a": "the correlation of the same",
-    "sign_agreement": "share of clear steps whose direction it sees",
+    "sign_agreement": "share of clear steps of which it sees the direction",
     "ev_within": "explained variance within a rollout",
 }
 

@@ -62,7 +62,7 @@ def num_checks(config: Config) -> int:
 
 
 def num_refreshes(config: Config) -> int:
-    """Returns how often the critic is made anew for the actor, at most."""
+    """Returns how often the critic is refreshed for the actor, at most."""
     credit = config.actor.credit
     if credit.mode != "v_dapo":
         return 0

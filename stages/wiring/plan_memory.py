@@ -135,7 +135,7 @@ def memory_of(config: Config, policy: Any, critic: Any, context: int) -> Memory:
     Args:
         config: all settings.
         policy: its transformers configuration.
-        critic: that of its trunk.
+        critic: the shape of its trunk.
         context: tokens of the longest row.
     """
     engine, hardware = config.engine, config.hardware

@@ -30,11 +30,11 @@ def probe(
 ) -> Probed:
     """Returns the critic's values before and after each kind of change, one of a kind per rollout.
 
-    Which step is changed follows from the rollout's seed. Another task's prompt is that of the next rollout
+    Which step is changed follows from the rollout's seed. Another task's prompt comes from the next rollout
     of another cluster.
 
     Args:
-        environment: whose changes are legal.
+        environment: decides which changes are legal.
         player: of the rollouts; replays them.
         critic: scores the changed states.
         rollouts: with values, of any order; bare ones are probed.

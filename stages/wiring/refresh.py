@@ -1,4 +1,4 @@
-"""Makes a critic anew for the present actor: rollouts, labels, critic and critic_report in an own run.
+"""Refreshes the critic for the present actor: rollouts, labels, critic and critic_report in an own run.
 
 The run's starting policy is the actor's weights, taken as they are. Its folder,
 `refresh/<iteration>-<policy>` beside the actor's, is a run like any other: it can be looked at, verified,
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def refresh(start: Start, trainer: Trainer, player: Player, iteration: int) -> Path:
-    """Returns the folder of a run whose critic was made and judged for the trainer's present weights.
+    """Returns the folder of a run with a critic made and judged for the trainer's present weights.
 
     If a stage of it ends with code QUALITY, the run ends there and has no verdict: from rollouts that all end
     alike nothing can be learned, and a fit that diverged would diverge again.

@@ -20,7 +20,7 @@ NOISE = 0.2
 
 
 def tasks_to_demonstrate(start: Start, train: list[Task]) -> list[Task]:
-    """Returns the training tasks, or throwaway ones whose companies have no held-out company's name."""
+    """Returns the training tasks, or throwaway ones of companies without a held-out company's name."""
     settings: Sft = start.config.sft
     if not settings.practice_tasks:
         return train

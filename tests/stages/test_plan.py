@@ -217,7 +217,7 @@ def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
     # Thirty updates, three checks: whole rollouts until there are twenty states.
     check = (20 + turns - 1) * 6
     assert watched["actor"].rollouts - work["actor"].rollouts == 3 * check
-    # Three checks that find the critic stale: it may be made anew once, or as often, or never.
+    # Three checks that find the critic stale: it may be refreshed once, as often, or never.
     chain = sum(watched[stage].rollouts for stage in ("rollouts", "labels", "critic_report"))
     for refresh, times in (("never", 0), ("once", 1), ("on_drift", 3)):
         config = load_config(Config, Path(DEMO), [*more, f"actor.credit.drift.refresh={refresh}"])

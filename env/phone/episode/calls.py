@@ -16,7 +16,7 @@ class Sent:
     """What a call carries, by how it stands to this rollout's own values.
 
     Attributes:
-        given: fields with the customer's right value, from the form; a line's reference likewise.
+        given: fields with the customer's right value, from the form, and a line's reference.
         mismatched: fields with another field's value, or with one that the customer said wrong.
         fabricated: fields with a value that this rollout was never given.
         offered: fields that are only offered.
@@ -47,7 +47,7 @@ class State:
     """The abstract state of an episode: what decides whether and how soon it can succeed.
 
     Attributes:
-        form: fields whose values the form gave, or None before the form.
+        form: fields that the form gave values for, or None before the form.
         served: ids of served requests.
         strikes: (phone, failed identifications) of each line that has any, sorted.
         tick: assistant messages so far, the present one included while it is played.

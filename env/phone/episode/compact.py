@@ -38,7 +38,7 @@ _PLAIN = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 class _BadArgumentsError(Exception):
-    """A command whose arguments do not fit its tool; the text is the problem."""
+    """A command with arguments that do not fit its tool; the text is the problem."""
 
 
 class CompactStyle:
@@ -67,7 +67,7 @@ class CompactStyle:
         Args:
             messages: in OpenAI form; assistant messages among them are rendered as they are.
             previous_attempts: one line each, as `attempt_line` writes them.
-            tools: not told of; the commands are learnt by example.
+            tools: not shown; the commands are learnt by example.
         """
         parts = []
         attempts = list(previous_attempts)
@@ -131,7 +131,7 @@ class CompactStyle:
         raise ValueError(f"tool {call.name!r} has no compact form; known: {SEARCH}, {FORM}, {CALL}, {WAIT}")
 
     def action_of(self, call: ToolCall | None) -> Action:
-        """Returns the action whose text is this call's command; None is `done`."""
+        """Returns the action with this call's command as its text; None is `done`."""
         return Action("done", "none") if call is None else Action(self.format_call(call), "ok", (call,))
 
     def with_thought(self, action: Action, thought: str) -> Action:
@@ -141,7 +141,7 @@ class CompactStyle:
     def attempt_line(self, actions: Sequence[Action], feedback: str) -> str:
         """Returns one earlier attempt as an element of `previous_attempts`: its messages, then the feedback.
 
-        Thoughts beside a command are not told. Literal values are starred out: a value counts only if the new
+        Thoughts beside a command are left out. Literal values are starred out: a value counts only if the new
         attempt's own form gives it.
         """
         texts = [one_line(" ".join(_starred(_told(action))), 120) for action in actions]

@@ -44,7 +44,7 @@ class Knowledge:
         form: fields of the form, empty before.
         lacking: fields that the customer has not.
         doubtful: fields with two values, the first of which may be wrong.
-        refused: fields whose first value was refused.
+        refused: fields with a first value that was refused.
         opens: phone -> tick at which it opens.
         served: ids of served requests.
         referred: (request id, phone) of lines that have referred a request on.

@@ -102,7 +102,7 @@ class View:
         return route
 
     def line_named(self, name: str) -> Department:
-        """Returns the directory's line of a name; of two, the one whose description says that it serves."""
+        """Returns the directory's line of a name; of two, the one that is described as serving."""
         lines = [line for line in self.world.company.departments if line.name == name]
         return next((line for line in lines if line.kind != "sales"), lines[0])
 
@@ -387,7 +387,7 @@ def play_scripted(
         policy: a policy or its name in `POLICIES`.
         seed: of the wording and of the policy's random numbers.
         noise: share of random acts of the noisy policies; the others ignore it.
-        earlier: messages of earlier attempts at the task, whose lessons the policy has been told.
+        earlier: messages of earlier attempts at the task; the policy knows their lessons.
         env: where to play; a new one by default. It is left as the episode ended.
         is_corrected: whether the policy also reads the text of corrective feedback on those that failed.
 

@@ -33,7 +33,7 @@ class Department:
         deviates: whether the rule departs from the industry's prior.
         hours: "24h", or "day" for a line that may open late.
         after: kind of the department that must have referred the customer, or "".
-        token: whose reference it wants, if any.
+        token: department with the reference that it wants, if any.
     """
 
     name: str
@@ -121,7 +121,7 @@ def _phones(key: CompanyKey) -> list[str]:
     """Returns the numbers a company owns: one exchange of two digits, and extensions nobody shares there.
 
     As in life, its lines differ in the last digits only. So the first two can be read off any of its lines,
-    and only the extension says which line it is. Extensions are dealt anew in every exchange: dealt alike in
+    and only the extension says which line it is. Every exchange deals its own extensions: dealt alike in
     all, the companies of a split would share a few of them, and digits that a small policy copies badly would
     make one split harder than another.
     """

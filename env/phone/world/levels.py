@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pipeline.errors import ConfigError
 
 Edges = dict[str, str]
-"""kind of department -> kind whose department must have referred the customer first."""
+"""kind of department -> kind of department that must have referred the customer first."""
 
 _UNCHAINED: Edges = dict.fromkeys(("fraud", "claims", "billing"), "customer_service")
 _CHAINED: Edges = _UNCHAINED | {"accounts": "billing"}

@@ -166,7 +166,7 @@ def deviation_pool(industry: str, kind: str, level: Level, half: str) -> list[tu
 
 
 def half_of(industry: str, fields: Set[str]) -> str:
-    """Returns the half, "train" or "test", whose companies may depart from the prior with these fields."""
+    """Returns which half of the companies, "train" or "test", may depart from the prior with these fields."""
     return ("train", "test")[int(digest("deviation", industry, sorted(fields)), 16) % 2]
 
 
