@@ -105,7 +105,7 @@ ROLLOUTS = TableSpec(
         Column(
             "parent_rollout_ids",
             list_of(_text),
-            "failed rollouts whose feedback is in the prompt; a continuation's parent",
+            "failed rollouts with feedback in the prompt; a continuation's parent",
         ),
         Column("start_step_index", _int, "0, or the step from which a continuation was sampled"),
         Column("guided", _flag, "whether the prompt carries feedback"),
@@ -206,8 +206,8 @@ LABELS = TableSpec(
         Column(
             "target",
             _float,
-            "the value the critic is fitted to, in [0, 1]; the reward under `td` and `td_lambda`, whose "
-            "values are made during the fit",
+            "the value the critic is fitted to, in [0, 1]; the reward under `td` and `td_lambda`: "
+            "their values are made during the fit",
         ),
         Column(
             "weight",
@@ -236,7 +236,7 @@ VALUES = TableSpec(
         Column(
             "critic",
             _text,
-            "whose estimate: digest of a critic; if the actor's watch had recalibrated it, followed by "
+            "digest of the critic; if the actor's watch had recalibrated it, followed by "
             "` slope=a shift=b`: sigmoid(a logit(V) + b)",
         ),
         Column("value", _float, "V(s), in [0, 1] when calibrated"),
