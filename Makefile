@@ -96,7 +96,7 @@ summary: $(BASE) ## print and write data/<run>/summary.json
 	@$(RUN_STAGE)
 
 # A worker a core, each with one thread of its own (tests/conftest.py); the tests of a file share a worker.
-PYTEST = $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
+PYTEST = $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile
 
 test: $(DEV) ## the tests of every change: at most 8 minutes on two cores, no network
 	$(PYTEST)
