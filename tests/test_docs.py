@@ -23,7 +23,7 @@ def test_a_page_keeps_to_its_size(name: str) -> None:
     assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= MOST_LINES[name]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [*PAGES, *DECISIONS], ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_and_links_of_a_page_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     rooms = "pipeline|critics|env|stages|configs|tests|benchmarks|docs"
@@ -32,7 +32,9 @@ def test_files_and_links_of_a_page_exist(page: Path) -> None:
     assert sorted(str(path) for path in named | linked if not path.exists()) == []
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if "#" in p.read_text("utf-8")], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page", [p for p in (*PAGES, *DECISIONS) if "#" in p.read_text("utf-8")], ids=lambda p: p.name
+)
 def test_a_link_into_a_page_finds_its_heading(page: Path) -> None:
     for name, anchor in re.findall(r"\]\(([^)#\s]*)#([\w-]+)\)", page.read_text(encoding="utf-8")):
         if "://" in name:
