@@ -12,7 +12,6 @@ from critics.audit.siblings import (
     top_share,
 )
 from critics.report import gate
-from env.play.continuations import distinct_steps
 
 
 def sets_of(distort, *, num_sets: int = 100, size: int = 4, K: int = 32, seed: int = 0) -> Siblings:
@@ -124,10 +123,3 @@ def test_few_companies_give_no_bounds_that_a_gate_could_pass() -> None:
     assert not few["sibling_excess"].low > 0
     enough, _ = sibling_measures(Siblings.of(rows), num_resamples=100)
     assert enough["sibling_excess"].low > 0
-
-
-def test_siblings_are_distinct_and_go_on(make_rollout) -> None:
-    one, same = make_rollout("a"), make_rollout("b")
-    other = make_rollout("c", response_token_ids=tuple(range(50, 65)))
-    ended = make_rollout("d", num_steps=1, response_token_ids=(1, 2, 3))
-    assert [r.rollout_id for r in distinct_steps([one, same, other, ended])] == ["a", "c"]

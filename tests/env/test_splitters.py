@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from env.play.coder import Coder
-from env.play.continuations import Continuations
+from env.play.continuations import SIBLING_SIZE, Continuations, play_siblings, sibling_state
 from env.play.queue import play
 from env.play.requests import EpisodeRequest, PlaySettings
 from env.protocol import Action, EnvSpec, Observation, StepResult
 from env.splitters import SPLITTERS, token_spans
 from pipeline.engines import GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
-from pipeline.models.policy import train_tokenizer
-from pipeline.steps import check_tiling, joined
+from pipeline.models.tiny import train_tokenizer
+from pipeline.steps import check_tiling, joined, state_tokens
 from pipeline.types import Feedback, Message, Rollout, StepVerdict, Task, Verdict
 
 STOP = "<|im_end|>"
@@ -227,6 +227,52 @@ def test_a_verdict_is_of_the_step_that_holds_its_first_character(tokenizer: Any)
     ]
     [whole] = played([request], tokenizer, lambda _: ids, "message")
     assert [(step.verifier_status, step.verifier_code) for step in whole.steps] == [("wrong", "b!\n")] * 3
+
+
+@BY_NAME
+def test_siblings_are_distinct_steps_of_one_state_and_each_is_continued(tokenizer: Any, name: str) -> None:
+    parents = {
+        rollout.rollout_id: rollout
+        for seed in range(6)
+        for rollout in [replace(parent_of(seed, tokenizer, name), rollout_id=f"p{seed}")]
+    }
+    few, letters = Random(0), tokenizer.encode("a!\n", add_special_tokens=False)
+
+    def reply(request: GenerationRequest) -> list[int]:  # few words, so that some siblings are equal
+        return [few.choice(letters) for _ in range(few.randrange(4))] + [tokenizer.eos_token_id]
+
+    sampled = play_siblings(
+        lambda requests: played(list(requests), tokenizer, reply, name),
+        list(parents.values()),
+        {"t": TASK},
+        Continuations("k", 0, "x"),
+        num_continuations=2,
+        first_draw=7,
+    )
+    siblings = [r for r in sampled if r.kind == "sibling"]
+    after = [r for r in sampled if r.kind == "after_sibling"]
+    assert len({r.rollout_id for r in sampled}) == len(siblings) + len(after) == len(sampled)
+    assert [r.draw for r in siblings] == [*range(7, 7 + SIBLING_SIZE)] * len(parents)
+    continued = {r.parent_rollout_ids[0] for r in after}
+    sizes = []
+    for parent in parents.values():
+        own = [r for r in siblings if r.parent_rollout_ids == (parent.rollout_id,)]
+        state = sibling_state(parent, 0)
+        assert {(r.start_step_index, r.prompt_token_ids) for r in own} == {
+            (state, state_tokens(parent, state))
+        }
+        steps = {r.rollout_id: r.response_token_ids[: r.steps[0].token_end] for r in own if len(r.steps) > 1}
+        kept = {r.rollout_id: r for r in own if r.rollout_id in continued}
+        sizes.append(len(kept))
+        assert len(kept) == (len(set(steps.values())) if len(set(steps.values())) > 1 else 0)
+        for sibling in kept.values():
+            whole = joined(parent, sibling)
+            fresh = [r for r in after if r.parent_rollout_ids == (sibling.rollout_id,)]
+            assert len(fresh) == 2
+            for r in fresh:
+                assert r.prompt_token_ids == state_tokens(whole, state + 1)
+                check_tiling(joined(whole, r))
+    assert 0 < sum(sizes) < len(siblings)
 
 
 def test_a_rollout_of_another_splitter_is_not_continued(tokenizer: Any) -> None:
