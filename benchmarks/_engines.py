@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -186,25 +185,3 @@ def ask_all(engine: Any, requests: Iterable[GenerationRequest]) -> dict[str, Gen
     while answered := engine.collect():
         found |= {generation.request_id: generation for generation in answered}
     return found
-
-
-def in_turns(runs: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """Returns what each run measures, once for warmth and then in turns."""
-    for run in runs.values():
-        run()
-    found: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repeats):
-        for name, run in runs.items():
-            found[name].append(run())
-    return found
-
-
-def timed(work: Callable[[], object]) -> Callable[[], float]:
-    """Returns a run that measures the seconds of its work."""
-
-    def run() -> float:
-        started = time.perf_counter()
-        work()
-        return time.perf_counter() - started
-
-    return run

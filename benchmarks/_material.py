@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +148,13 @@ def material_of(asked: Asked, config: str = CONFIG) -> Material:
     run = f"quality-seed{asked.seed}"
     make_stages(config, run, STAGES, asked.settings, asked.data_dir)
     return Material(load_config(Config, ROOT / config, asked.settings), asked.data_dir / run)
+
+
+def linked(data_dir: Path, run: str, name: str, stages: Sequence[str]) -> Path:
+    """Returns the folder of another run that shares these stages."""
+    folder = data_dir / f"{run}-{name}"
+    folder.mkdir(exist_ok=True)
+    for stage in stages:
+        if not os.path.lexists(folder / stage):
+            os.symlink(data_dir / run / stage, folder / stage, target_is_directory=True)
+    return folder

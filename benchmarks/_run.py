@@ -19,6 +19,7 @@ import platform
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -170,3 +171,25 @@ def status_bytes(field: str) -> int:
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
     raise ValueError(f"/proc/self/status has no {field}")
+
+
+def in_turns(runs: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """Returns what each run measures, once for warmth and then in turns."""
+    for run in runs.values():
+        run()
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(repeats):
+        for name, run in runs.items():
+            found[name].append(run())
+    return found
+
+
+def timed(work: Callable[[], object]) -> Callable[[], float]:
+    """Returns a run that measures the seconds of its work."""
+
+    def run() -> float:
+        started = time.perf_counter()
+        work()
+        return time.perf_counter() - started
+
+    return run

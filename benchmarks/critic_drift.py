@@ -18,7 +18,6 @@ Stale and foreign must be caught, fresh must not.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._material import CONFIG, QUICK, STAGES
+from benchmarks._material import CONFIG, QUICK, STAGES, linked
 from benchmarks._results import Row, Table, measured
 from benchmarks._run import ROOT, Asked, Benchmark, main, make_stages
 from env.play.chains import plan_groups
@@ -45,15 +44,10 @@ FAR = {
     "actor.stops": "{max_kl: null, max_length_change: null}",
 }
 QUICK_ACTOR = (
-    "actor.tasks_per_update=4",
-    "actor.updates_per_iteration=1",
-    "actor.max_refills=0",
-    "actor.warmup_updates=1",
-    "actor.chain={num_attempts: 1, draws: 4}",
-    "actor.evaluate_every=9",
-    "actor.evaluate_tasks=2",
-    "actor.credit.drift.states=4",
-    "actor.credit.drift.num_continuations=2",
+    *("actor.tasks_per_update=4", "actor.updates_per_iteration=1", "actor.max_refills=0"),
+    *("actor.warmup_updates=1", "actor.chain={num_attempts: 1, draws: 4}"),
+    *("actor.evaluate_every=9", "actor.evaluate_tasks=2"),
+    *("actor.credit.drift.states=4", "actor.credit.drift.num_continuations=2"),
 )
 """Beside the settings of `critic_quality --quick`."""
 ARMS = {
@@ -108,14 +102,8 @@ def held_beside(config: Config, run: Path, folder: Path, num_tasks: int) -> dict
     watch = Watch(start, critic, tasks)
     policy = load_policy(folder)
     player = make_player(config, policy)
-    groups = plan_groups(
-        tasks[:num_tasks],
-        stage_key="critic_drift",
-        seed=start.seed,
-        iteration=0,
-        num_attempts=1,
-        draws=2,
-    )
+    how = {"stage_key": "critic_drift", "seed": start.seed, "iteration": 0, "num_attempts": 1, "draws": 2}
+    groups = plan_groups(tasks[:num_tasks], **how)
     rollouts, _ = play_chains(
         player,
         groups,
@@ -154,16 +142,6 @@ def run_arm(asked: Asked, run: str, arm: str) -> list[dict[str, Any]]:
         entry | ({"success": success[entry["iteration"]]} if entry["iteration"] in success else {})
         for entry in report["drift"]
     ]
-
-
-def linked(data_dir: Path, run: str, name: str, stages: Sequence[str]) -> Path:
-    """Returns the folder of another run that shares these stages."""
-    folder = data_dir / f"{run}-{name}"
-    folder.mkdir(exist_ok=True)
-    for stage in stages:
-        if not os.path.lexists(folder / stage):
-            os.symlink(data_dir / run / stage, folder / stage, target_is_directory=True)
-    return folder
 
 
 def rows_of_arm(arm: str, entries: Sequence[Mapping[str, Any]]) -> list[Row]:

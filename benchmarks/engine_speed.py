@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks._engines import Bench, Recorder, ask_all, in_turns, policy_in, prepared
+from benchmarks._engines import Bench, Recorder, ask_all, policy_in, prepared
 from benchmarks._offline_vllm import offline_options, start_offline
 from benchmarks._results import Row, Table, measured, ratios, spread
-from benchmarks._run import Asked, Benchmark, main
+from benchmarks._run import Asked, Benchmark, in_turns, main
 from pipeline.engines import GenerationRequest
 
 SINGLE_TURNS, NEW_TOKENS = 512, 32

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks._engines import CONFIG, ask_all, configured, in_turns, timed
+from benchmarks._engines import CONFIG, ask_all, configured
 from benchmarks._offline_vllm import offline_options, start_offline
 from benchmarks._results import Row, Table, measured, ratios, spread
-from benchmarks._run import ROOT, Asked, Benchmark, main
+from benchmarks._run import ROOT, Asked, Benchmark, in_turns, main, timed
 from pipeline.config import load_config
 from pipeline.engines import GenerationRequest
 from stages.settings import Config

@@ -79,3 +79,15 @@ def test_make_and_slurm_run_the_main_chain() -> None:
     chain = " ".join(MAIN_CHAIN)
     assert re.search(r"^STAGES := (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)[1] == chain  # type: ignore[index]
     assert f"${{STAGES:-{chain}}}" in (ROOT / "configs/slurm/chain.sh").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(0, "exit code 0"), (1, "exit code 1"), (124, "which is a failure")]
+)
+def test_a_lane_that_fails_or_runs_out_of_time_fails_the_whole(code: int, said: str, tmp_path: Path) -> None:
+    (tmp_path / "make").write_text(f"#!/bin/sh\nexit {code}\n")
+    (tmp_path / "make").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run([ROOT / ".ci" / "run"], env=environment, capture_output=True, text=True)
+    assert done.returncode == code
+    assert said in done.stdout
