@@ -196,7 +196,7 @@ LABELS = TableSpec(
         Column("step_index", _int, "the state before this step"),
         Column("context", _text, "`bare` or `guided`", allowed=CONTEXTS),
         Column("num_continuations", _int, "fresh samples of the target policy from this state"),
-        Column("num_success", _int, "how many of them succeeded"),
+        Column("num_success", _float, "sum of their rewards: how many succeeded, where rewards are 0 or 1"),
         Column(
             "outcome",
             _float,

@@ -223,7 +223,7 @@ class Label:
     step_index: int
     context: Context
     num_continuations: int
-    num_success: int
+    num_success: float
     outcome: float | None
     target: float
     weight: float

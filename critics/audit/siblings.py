@@ -43,7 +43,9 @@ class Siblings:
         set_id: which state they follow; sets of one are left out of every measure.
         cluster: what is resampled.
         p: calibrated value.
-        k: successes among its own fresh continuations.
+        k: sum of its own fresh continuations' rewards: successes, where rewards are 0 or 1. Graded ones vary
+        less than
+            coins, whose noise the measures take out: of them they are cautious.
         K: continuations that were graded, >= 2.
     """
 
@@ -54,10 +56,10 @@ class Siblings:
     K: np.ndarray
 
     @classmethod
-    def of(cls, rows: Sequence[tuple[str, str, float, int, int]]) -> Siblings:
+    def of(cls, rows: Sequence[tuple[str, str, float, float, int]]) -> Siblings:
         """Returns the arrays of rows (set, cluster, p, k, K)."""
         columns = list(zip(*rows, strict=True)) if rows else [()] * 5
-        kinds: list[type] = [str, str, float, np.int64, np.int64]
+        kinds: list[type] = [str, str, float, float, np.int64]
         return cls(*(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)))
 
     def sets(self) -> list[np.ndarray]:
@@ -67,14 +69,19 @@ class Siblings:
         return [part for part in np.split(np.argsort(codes, kind="stable"), ends) if len(part) > 1]
 
 
-def counted_siblings(
-    rollouts: Iterable[Rollout], parents: Mapping[str, Rollout]
-) -> list[tuple[Rollout, Rollout, int, int]]:
-    """Returns each sibling with at least two graded continuations, its whole episode, successes and number.
+def measured_siblings(
+    rollouts: Iterable[Rollout],
+    parents: Mapping[str, Rollout],
+    values_of: Callable[[Sequence[Rollout]], list[np.ndarray]],
+    clusters: Mapping[str, str],
+) -> Siblings:
+    """Returns the states after siblings with at least two graded continuations: value, and their rewards.
 
     Args:
         rollouts: everything that was sampled.
         parents: whole rollouts by id, those that the sets' states lie in.
+        values_of: rollouts -> [T] calibrated values of each.
+        clusters: task_id -> cluster.
     """
     siblings: dict[str, Rollout] = {}
     rewards: dict[str, list[float]] = {}
@@ -83,34 +90,13 @@ def counted_siblings(
             siblings[r.rollout_id] = r
         elif r.kind == "after_sibling" and r.reward is not None:
             rewards.setdefault(r.parent_rollout_ids[0], []).append(r.reward)
-    return [
-        (s, joined(parents[s.parent_rollout_ids[0]], s), round(sum(got)), len(got))
-        for s in siblings.values()
-        if len(got := rewards.get(s.rollout_id, [])) >= 2
+    counted = [(s, got) for s in siblings.values() if len(got := rewards.get(s.rollout_id, [])) >= 2]
+    values = values_of([joined(parents[s.parent_rollout_ids[0]], s) for s, _ in counted])
+    rows = [
+        (s.parent_rollout_ids[0], clusters[s.task_id], float(v[s.start_step_index + 1]), sum(got), len(got))
+        for (s, got), v in zip(counted, values, strict=True)
     ]
-
-
-def measured_siblings(
-    rollouts: Iterable[Rollout],
-    parents: Mapping[str, Rollout],
-    values_of: Callable[[Sequence[Rollout]], list[np.ndarray]],
-    clusters: Mapping[str, str],
-) -> Siblings:
-    """Returns the states after the siblings: the critic's value, and counts of their continuations.
-
-    Args:
-        rollouts: everything that was sampled.
-        parents: see `counted_siblings`.
-        values_of: rollouts -> [T] calibrated values of each.
-        clusters: task_id -> cluster.
-    """
-    counted = counted_siblings(rollouts, parents)
-    return Siblings.of(
-        [
-            (s.parent_rollout_ids[0], clusters[s.task_id], float(values[s.start_step_index + 1]), k, n)
-            for (s, _, k, n), values in zip(counted, values_of([w for _, w, _, _ in counted]), strict=True)
-        ]
-    )
+    return Siblings.of(rows)
 
 
 def top_share(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
@@ -144,7 +130,7 @@ def sibling_measures(
     V = siblings.k / np.maximum(siblings.K, 1)
     v = V * (1 - V) / np.maximum(siblings.K - 1, 1)
     tops, references, pairs, spreads = [], [], [], []
-    size = reference_size(siblings.K)
+    size = reference_size(siblings.K) if (siblings.k % 1 == 0).all() else 0  # drawn from counts
     clusters: list[list[str]] = [[], [], [], []]
     for rows in siblings.sets():
         p, truth, cluster = siblings.p[rows], V[rows], str(siblings.cluster[rows[0]])
@@ -152,7 +138,7 @@ def sibling_measures(
             tops.append(top_share(p, truth))
             clusters[0].append(cluster)
         if size and (siblings.K[rows] >= 2 * size).all():
-            k, K = siblings.k[rows], siblings.K[rows]
+            k, K = siblings.k[rows].astype(np.int64), siblings.K[rows]
             seen = rng.hypergeometric(k, K - k, size)
             rest = (k - seen) / (K - size)
             if rest.max() > rest.min():

@@ -27,9 +27,9 @@ class HeldOut:
         step_index: the state before this step.
         context: bare or guided.
         task_id: its task.
-        num_success: k, own outcome included.
+        num_success: k, sum of rewards, own outcome included.
         num_samples: n >= 1, own outcome included.
-        fresh_success: successes of fresh continuations alone.
+        fresh_success: sum of rewards of fresh continuations alone.
         fresh_samples: fresh continuations alone.
     """
 
@@ -55,7 +55,7 @@ class HeldOut:
 
 def held_out(rollouts: Sequence[Rollout], labels: Sequence[Label]) -> HeldOut:
     """Returns the labelled states of the rollouts that have at least one sample."""
-    counts: dict[str, dict[int, tuple[float, int, int, int]]] = defaultdict(dict)
+    counts: dict[str, dict[int, tuple[float, int, float, int]]] = defaultdict(dict)
     for label in labels:
         k, n = label_counts(label)
         if n > 0:
@@ -79,7 +79,7 @@ def outcome_states(rollouts: Sequence[Rollout]) -> HeldOut:
 
 
 def _held_out(
-    rollouts: Sequence[Rollout], counts: Mapping[str, Mapping[int, tuple[float, int, int, int]]]
+    rollouts: Sequence[Rollout], counts: Mapping[str, Mapping[int, tuple[float, int, float, int]]]
 ) -> HeldOut:
     """Returns the states of `counts`, rollout_id -> step_index -> (k, n, fresh k, fresh n), in order."""
     rows: list[TrainingRow] = []

@@ -171,8 +171,8 @@ def check_enough(fit_rows: Sequence[TrainingRow], validation: HeldOut) -> None:
             "state; at least 1 and 2 are needed. Next: more labels (labels.max_states), tasks of more "
             "companies (tasks.num_companies), or other critic.fit_share and critic.validate_share"
         )
-    won, sampled = int(validation.num_success.sum()), int(validation.num_samples.sum())
-    if won in (0, sampled):
+    won, sampled = validation.num_success.sum(), int(validation.num_samples.sum())
+    if won <= 0 or won >= sampled:
         raise ArtifactError(
             f"all {sampled} samples of the {num_tasks} validation tasks {'succeed' if won else 'fail'}; "
             "convergence can be judged on samples that end differently. Next: tasks of another difficulty "

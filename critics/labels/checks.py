@@ -105,13 +105,18 @@ def check_labels(
 
 
 def check_outcomes_differ(rollouts: Sequence[Rollout]) -> None:
-    """Raises ArtifactError, code QUALITY, if all graded rollouts succeeded or all failed.
+    """Raises ArtifactError, code QUALITY, if all graded rollouts have the same reward.
 
     What `check_labels` would say after the continuations, while nothing has been paid for them.
     """
     rewards = {rollout.reward for rollout in rollouts if rollout.reward is not None}
     if len(rewards) < 2:
-        word = "could be graded" if not rewards else "failed" if rewards == {1.0} else "succeeded"
+        words = {0.0: "succeeded", 1.0: "failed"}
+        word = (
+            "could be graded"
+            if not rewards
+            else words.get(min(rewards), f"has another reward than {min(rewards):g}")
+        )
         raise ArtifactError(
             f"labels: none of {len(rollouts)} rollouts {word}: there is nothing for a critic to tell apart. "
             "Next: a better starting policy (make sft), or tasks of another level",
@@ -137,7 +142,7 @@ def check_continuations(continuations: Sequence[Rollout], first: Rollout) -> Non
 def _label_problems(label: Label, rollout: Rollout) -> list[str]:
     problems = []
     if not 0 <= label.num_success <= label.num_continuations:
-        problems.append(f"{label.num_success} successes of {label.num_continuations} continuations")
+        problems.append(f"{label.num_success:g} successes of {label.num_continuations} continuations")
     if not 0 <= label.target <= 1:  # also catches NaN
         problems.append(f"target {label.target} is outside [0, 1]")
     if not 0 < label.weight < math.inf:
@@ -175,7 +180,7 @@ def _source_problems(label: Label) -> list[str]:
         return [f"weight {label.weight} is less than its {n + (outcome is not None)} samples"]
     low, high = (soft_target(k, n, outcome, prior, max(kappa, 0.0)) for prior in (0.0, max(kappa, 0.0)))
     if not low - EXACT <= label.target <= high + EXACT:
-        of = f"{k} of {n} continuations" + ("" if outcome is None else f", outcome {outcome:g}")
+        of = f"{k:g} of {n} continuations" + ("" if outcome is None else f", outcome {outcome:g}")
         return [f"target {label.target} cannot come of {of} and {kappa:g} pseudo-counts"]
     return []
 

@@ -90,7 +90,8 @@ def noise_shares(k: np.ndarray, n: np.ndarray) -> tuple[float | None, float | No
 
         share = mean v / Var(Vhat);  one sample: mean n v / (m (1 - m)),  m = mean Vhat
 
-    None with fewer than two such states, or if they do not vary.
+    None with fewer than two such states, or if they do not vary. Graded rewards vary less than coins, so of
+    them both shares are upper bounds.
 
     Example:
         >>> noise_shares(np.array([0, 4, 2, 2]), np.array([4, 4, 4, 4]))

@@ -6,7 +6,7 @@ They follow from R; bootstrapped ones from the critic's own values too, `rule_de
     td             y_i = V(s_{i+1}), y_{T-1} = R at the same turns, V the critic itself (td_targets.py)
     td_lambda      y_i = (1 - lam) V(s_{i+1}) + lam y_{i+1}
     outcome_dense  y_i = R at every state: one sample labels them all
-    rule_decay     1 everywhere after a success; .5 * .9^i up to the first located error of a failure, then 0
+    rule_decay     R if it is >= .5; else .5 * .9^i up to the first located error of the rollout, then 0
 
 Counts stay as they are, so that all kinds are validated alike; calibration looks at outcomes alone.
 """
@@ -41,7 +41,7 @@ def rule_target(rollout: Rollout, place: int, rule: str) -> float | None:
     if rule != "rule_decay":
         return reward if rollout.steps[place].step_index in OUTCOME_TURNS else None
     if reward >= 0.5:
-        return 1.0
+        return reward
     first = next((i for i, step in enumerate(rollout.steps) if step.verifier_status == "wrong"), None)
     return START * DECAY**place if first is not None and place <= first else 0.0
 

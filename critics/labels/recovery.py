@@ -73,13 +73,13 @@ def fold_of(task_id: str, seed: int) -> int:
 
 
 def fit_recovery(
-    states: Sequence[StateFeatures], num_success: Sequence[int], num_samples: Sequence[int], *, seed: int
+    states: Sequence[StateFeatures], num_success: Sequence[float], num_samples: Sequence[int], *, seed: int
 ) -> tuple[RecoveryModel, dict[str, Any]]:
     """Returns the model fitted on continuation counts, and a report of it.
 
     Args:
         states: [N] states with fresh continuations.
-        num_success: [N] k.
+        num_success: [N] k, sums of rewards.
         num_samples: [N] n >= 1.
         seed: of folds and intervals.
 
@@ -120,7 +120,7 @@ def fit_recovery(
 
 
 def event_report(
-    states: Sequence[StateFeatures], num_success: Sequence[int], num_samples: Sequence[int], *, seed: int
+    states: Sequence[StateFeatures], num_success: Sequence[float], num_samples: Sequence[int], *, seed: int
 ) -> dict[str, dict[str, Any]]:
     """Returns, per event code, its recovery rate with an interval by task, and whether it counts.
 

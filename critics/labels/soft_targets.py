@@ -18,10 +18,12 @@ UNNAMED = "unnamed"
 """The code of a wrong step for which the verifier names none."""
 
 
-def label_counts(label: Label) -> tuple[int, int]:
-    """Returns (k, n): successes and samples of a state, its own outcome included."""
-    own = label.outcome is not None
-    return label.num_success + (1 if own and label.outcome == 1 else 0), label.num_continuations + own
+def label_counts(label: Label) -> tuple[float, int]:
+    """Returns (k, n): sum of rewards and samples of a state, its own outcome included.
+
+    A graded reward is a fraction of a success; the cross-entropy that is fitted to k/n takes it as it comes.
+    """
+    return label.num_success + (label.outcome or 0.0), label.num_continuations + (label.outcome is not None)
 
 
 def build_labels(
@@ -50,7 +52,7 @@ def build_labels(
         granularity: what it sees of located errors: their codes, that there was one, or nothing.
 
     Raises:
-        ValueError: kappa < 0, a graded reward, or a continuation of another policy, state or context.
+        ValueError: kappa < 0, a reward outside [0, 1], or a continuation of another policy, state or context.
     """
     if kappa < 0:
         raise ValueError(f"kappa = {kappa}; must be >= 0")
@@ -115,8 +117,8 @@ def continued_labels(continuations: Iterable[Rollout], *, label_policy_digest: s
             context=rollout.context,
             num_continuations=0,
             num_success=0,
-            outcome=float(_success(rollout)),
-            target=float(_success(rollout)),
+            outcome=_graded(rollout),
+            target=_graded(rollout),
             weight=1.0,
             label_source="outcome",
             label_policy_digest=label_policy_digest,
@@ -127,7 +129,7 @@ def continued_labels(continuations: Iterable[Rollout], *, label_policy_digest: s
     ]
 
 
-def soft_target(k: int, n: int, outcome: float | None, prior: float, kappa: float) -> float:
+def soft_target(k: float, n: int, outcome: float | None, prior: float, kappa: float) -> float:
     """Returns y: (k + kappa m) / (n + kappa), beside which an own outcome counts for what it does alone.
 
     Continuations are asked for, among others, where the rollout's next step was wrong. Counted as one sample
@@ -136,7 +138,7 @@ def soft_target(k: int, n: int, outcome: float | None, prior: float, kappa: floa
     continuations: w(1 + kappa) / (1 + kappa).
 
     Args:
-        k: successes of continuations.
+        k: sum of the continuations' rewards.
         n: continuations; at least one of `n`, `outcome` and `kappa` is there.
         outcome: R, or None where an own outcome does not label.
         prior: kappa m, successes among the pseudo-counts.
@@ -153,18 +155,18 @@ def soft_target(k: int, n: int, outcome: float | None, prior: float, kappa: floa
     return float(share * outcome + (1 - share) * continued)
 
 
-def _success(rollout: Rollout) -> int:
-    if rollout.reward not in (0, 1):
+def _graded(rollout: Rollout) -> float:
+    if rollout.reward is None or not 0 <= rollout.reward <= 1:
         raise ValueError(
-            f"rollout {rollout.rollout_id} has reward {rollout.reward}; success counts need "
-            "rewards of 0 or 1. Label with the environment's binary reward"
+            f"rollout {rollout.rollout_id} has reward {rollout.reward}; a value is a chance of success, so "
+            "rewards must lie in [0, 1]. Let the environment scale them"
         )
-    return int(rollout.reward)
+    return float(rollout.reward)
 
 
 def _continuation_counts(
     by_id: Mapping[str, Rollout], continuations: Mapping[StateRef, Sequence[Rollout]], policy: str
-) -> dict[StateRef, tuple[int, int]]:
+) -> dict[StateRef, tuple[float, int]]:
     counts = {}
     for state, samples in continuations.items():
         if state.rollout_id not in by_id:
@@ -181,7 +183,7 @@ def _continuation_counts(
                     f"rollout {sample.rollout_id} starts at step {sample.start_step_index} in "
                     f"{sample.context} context; it cannot label {state}"
                 )
-        graded = [_success(sample) for sample in samples if sample.reward is not None]
+        graded = [_graded(sample) for sample in samples if sample.reward is not None]
         counts[state] = (sum(graded), len(graded))
     return counts
 
@@ -194,7 +196,7 @@ def _outcomes(rollouts: Any, policy: str) -> dict[StateRef, float]:
         for step in rollout.steps:
             if step.step_index in OUTCOME_TURNS:
                 state = StateRef(rollout.rollout_id, step.step_index, rollout.context)
-                outcomes[state] = float(_success(rollout))
+                outcomes[state] = _graded(rollout)
     return outcomes
 
 

@@ -34,6 +34,14 @@ def test_a_shift_and_a_stretch_of_the_log_odds_are_undone() -> None:
     assert np.abs(calibrator((z - 0.7) / 2 - 0.3) - sigmoid(z)).max() < 0.02
 
 
+def test_graded_outcomes_calibrate_to_their_mean() -> None:
+    rng = np.random.default_rng(6)
+    z = rng.normal(size=8000)
+    mean = np.clip(sigmoid(z - 0.5), 0.02, 0.98)
+    fitted = fit_calibrator(z, rng.beta(2 * mean, 2 * (1 - mean)), np.ones(8000), base_logit=0.0)
+    assert np.abs(fitted(z) - mean).max() < 0.02
+
+
 def test_weights_of_three_to_one_shift_logits_by_log_three_and_calibration_undoes_it() -> None:
     rng = np.random.default_rng(2)
     x = rng.normal(size=20_000)

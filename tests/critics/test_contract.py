@@ -91,6 +91,38 @@ def test_one_causal_pass_gives_what_the_sequence_classifier_gives_prefix_by_pref
     assert np.ptp(z) > 0.1
 
 
+def test_no_value_looks_ahead(frozen, make_rollout) -> None:
+    """Other tokens, verdicts and endings from a step on leave all values up to it as they were, to the bit."""
+    rollout = make_rollout("a", num_steps=6)
+    critic = critics.load(frozen[0])
+    [before] = critic.values([rollout])
+    length = len(rollout.response_token_ids)
+    for step in rollout.steps:
+        start = step.token_start
+        tokens = (*rollout.response_token_ids[:start], *(40 + t % 9 for t in range(start, length)))
+        later = [replace(s, text="other", verifier_status="wrong") for s in rollout.steps[step.step_index :]]
+        changed = replace(
+            rollout,
+            response_token_ids=tokens,
+            steps=(*rollout.steps[: step.step_index], *later),
+            reward=0.0,
+            finish_reason="failure",
+            feedback_text="no",
+        )
+        [after] = critic.values([changed])
+        np.testing.assert_array_equal(after[: step.step_index + 1], before[: step.step_index + 1])
+        assert (after[step.step_index + 1 :] != before[step.step_index + 1 :]).all()
+        # Cut off there: fewer tokens are other products, so equal up to rounding.
+        cut = replace(
+            rollout,
+            response_token_ids=rollout.response_token_ids[: step.token_end],
+            loss_mask=rollout.loss_mask[: step.token_end],
+            logprobs=rollout.logprobs[: step.token_end],
+            steps=rollout.steps[: step.step_index + 1],
+        )
+        np.testing.assert_allclose(critic.values([cut])[0], before[: step.step_index + 1], rtol=0, atol=1e-6)
+
+
 def test_batching_by_length_changes_no_value(frozen, make_rollout) -> None:
     folder, _, _ = frozen
     rollouts = [make_rollout(f"r{i}", num_steps=1 + i % 5) for i in range(9)]

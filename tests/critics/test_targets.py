@@ -5,9 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics.fit.rows import state_weight
-from critics.labels.checks import check_labels
+from critics.fit.held_out import held_out, outcome_states
+from critics.fit.rows import critic_rows, state_weight
+from critics.labels.checks import check_labels, check_outcomes_differ
 from critics.labels.choose_states import START_EVERY, candidate_steps, choose_states
+from critics.labels.named_targets import retarget
 from critics.labels.recovery import StateFeatures, fit_recovery, fold_of
 from critics.labels.soft_targets import build_labels, label_counts
 from pipeline.errors import ArtifactError
@@ -198,6 +200,40 @@ def test_one_state_of_several_sources_is_one_row(make_rollout) -> None:
     assert report["num_by_source"] == {"continuation": 1, "outcome": 3}
 
 
+def test_graded_rewards_pass_through_labels_and_rows_as_fractions(make_rollout, make_task) -> None:
+    rollouts = [
+        make_rollout(f"r{i}", task=f"t{i}", num_steps=4, reward=reward)
+        for i, reward in enumerate((0.25, 0.7))
+    ]
+    state = StateRef("r0", 2, "bare")
+    samples = {
+        state: [continuation(make_rollout, rollouts[0], 2, x, d) for d, x in enumerate((0.5, 0.9, 0.1))]
+    }
+    labels, _ = build_labels(rollouts, samples, kappa=0.0, label_policy_digest=POLICY, seed=0)
+    known = {(x.rollout_id, x.step_index): x for x in labels}
+    merged = known["r0", 2]
+    assert merged.num_success == pytest.approx(1.5)
+    assert label_counts(merged) == (pytest.approx(1.75), 4)
+    assert 0.25 < merged.target < 0.5
+    assert (known["r1", 0].outcome, known["r1", 0].target) == (0.7, 0.7)
+    tasks = [make_task("t0"), make_task("t1")]
+    assert check_labels(labels, rollouts, tasks, label_policy_digest=POLICY)["base_rate"] == pytest.approx(
+        (1.5 + 3 * 0.25 + 3 * 0.7) / 9
+    )
+    rows = critic_rows(rollouts, labels)
+    targets = [row.columns["targets"][row.columns["weight"] > 0].tolist() for row in rows]
+    assert targets[1] == pytest.approx([0.7] * 3)
+    assert targets[0] == pytest.approx([0.25, 0.25, merged.target])
+    assert outcome_states(rollouts).num_success.tolist() == [0.25] * 4 + [0.7] * 4
+    assert held_out(rollouts, labels).num_success[2] == pytest.approx(1.75)
+    for rule, target in (("outcome_dense", 0.7), ("monte_carlo", 0.7), ("rule_decay", 0.7)):
+        found = retarget(labels, rollouts, rule, policy=POLICY)
+        check_labels(found, rollouts, tasks, label_policy_digest=POLICY)
+        assert next(x.target for x in found if x.rollout_id == "r1" and x.label_source == rule) == target
+    with pytest.raises(ArtifactError, match=r"has another reward than 0\.5"):
+        check_outcomes_differ([make_rollout("a", reward=0.5), make_rollout("b", reward=0.5)])
+
+
 def test_an_own_outcome_never_labels_a_state_chosen_by_its_error(make_rollout) -> None:
     parent = make_rollout("a", num_steps=6, wrong={3: "missing"}, reward=0.0)
     labels, _ = build_labels([parent], {}, kappa=0.0, label_policy_digest=POLICY, seed=0)
@@ -218,9 +254,9 @@ def test_wrong_continuations_are_refused(make_rollout) -> None:
     for bad in (
         continuation(make_rollout, parent, 2, 1.0),
         continuation(make_rollout, parent, 1, 1.0, policy_digest="other"),
-        continuation(make_rollout, parent, 1, 0.5),
+        continuation(make_rollout, parent, 1, 1.5),
     ):
-        with pytest.raises(ValueError, match=r"cannot label|not policy-0|rewards of 0 or 1"):
+        with pytest.raises(ValueError, match=r"cannot label|not policy-0|must lie in"):
             build_labels([parent], {state: [bad]}, kappa=0.0, label_policy_digest=POLICY, seed=0)
 
 
