@@ -12,12 +12,13 @@ import numpy as np
 from benchmarks._material import Material
 from critics.audit.collected import audited_states
 from critics.audit.data import AuditData
+from critics.fit.data import fit_data
 from critics.fit.loop import calibrate, fit
 from critics.fit.schedule import PATIENCE, WEIGHT_DECAY
 from critics.labels.samples import rewards_of
 from pipeline.types import Label, StateRef
 from stages.wiring.audit import solver_values
-from stages.wiring.critic_data import data_from, fit_settings
+from stages.wiring.critic_data import fit_settings
 
 
 def fitted(
@@ -60,14 +61,14 @@ def fitted(
         for r in material.sampled
         if StateRef(r.parent_rollout_ids[0], r.start_step_index, r.context) in bought
     ]
-    data = data_from(
+    data = fit_data(
         labels,
         material.rollouts,
-        sampled,
         material.tasks,
         settings,
-        made=config.labels.model_dump() | {"target": rule},
+        rule=rule,
         seed=config.run.seed,
+        continuations=sampled if settings.fit_continuations else [],
         calibrating=("fit",) if by_heart else ("validate", "calibrate"),
     )
     model = make_critic(trunk)

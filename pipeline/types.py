@@ -22,13 +22,13 @@ class Task:
     Attributes:
         task_id: H of the content.
         data_source: which grader and generator, e.g. "phone".
-        split: train, val, or a test split such as test_unseen_company.
+        split: train, val, or a test split, named test_...
         level: difficulty, from 1.
         prompt: OpenAI messages that open the episode.
         style: how the answer is graded ("rule").
         ground_truth: a string for the grader alone; for generated worlds the generator's key.
         ability: verl's family name of the skill.
-        cluster: the unit that intervals and splits must not cut (phone: the company).
+        cluster: the unit that intervals and splits must not cut.
         index: place in the split.
         details: facts for analysis, JSON-serialisable; never shown to a policy.
     """

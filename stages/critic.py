@@ -1,6 +1,6 @@
 """Fits the step-level critic to convergence, calibrates it and freezes it behind its contract.
 
-Inside the training split whole companies are kept apart: some fit the critic, some decide when it has
+Inside the training split whole clusters are kept apart: some fit the critic, some decide when it has
 converged, and these and the rest calibrate it. Nothing here sees `val` or an unseen split.
 
     make critic CONFIG=configs/demo.yaml
@@ -11,13 +11,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from critics.fit.data import FitData
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from stages.settings import Config
-from stages.wiring.critic_data import Data, data_of, trunk_of
+from stages.wiring.critic_data import data_of, trunk_of
 from stages.wiring.preflight import check_installed
 
 
-def plan(start: Start[Config]) -> Plan[tuple[Data, Path]]:
+def plan(start: Start[Config]) -> Plan[tuple[FitData, Path]]:
     """Checks data and trunk, so that what is refused leaves nothing half done under wrong settings."""
     data, trunk = data_of(start), trunk_of(start)
     check_installed(start.config, training=True)

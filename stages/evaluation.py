@@ -1,7 +1,7 @@
 """Sets the actor beside the starting policy on held-out tasks: first try, greedy, and with feedback.
 
 Both policies play the same tasks with the same seeds, so gains are paired by task; intervals are
-bootstraps over companies. `with_feedback` is success by the last attempt of a chain of single attempts.
+bootstraps over clusters. `with_feedback` is success by the last attempt of a chain of single attempts.
 
     make evaluation CONFIG=configs/demo.yaml
 """

@@ -1,7 +1,7 @@
 """Makes step labels: what fresh continuations and unguided outcomes say of V(s_i) under the starting policy.
 
 A state gets n continuations, replayed exactly up to it and sampled on. It is chosen without looking at the
-samples that label it, among the companies that fit and validate the critic. Guided states are labelled inside
+samples that label it, among the clusters that fit and validate the critic. Guided states are labelled inside
 their own context only. `labels.target` names what the critic is fitted to, `labels.max_tokens` what the
 continuations may cost.
 

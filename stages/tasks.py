@@ -1,4 +1,4 @@
-"""Makes tasks.parquet: worlds, companies and their splits, every task proven solvable.
+"""Makes tasks.parquet: worlds, clusters and their splits, every task proven solvable.
 
 make tasks CONFIG=configs/demo.yaml
 """

@@ -71,9 +71,9 @@ def calibration_error(
 
     Noise adds to an ECE, and the less the more there is to see; an ECE minus any floor is therefore too low
     for a miscalibrated critic, and resampling inherits that. The bounds ask instead which true errors could
-    have shown this ECE. Noise: companies (clusters) resampled after each bin's gap is taken out of its
+    have shown this ECE. Noise: clusters resampled after each bin's gap is taken out of its
     states, so it holds continuations' noise, the critic's errors in single states and their likeness within a
-    company. Low: what even the 97.5 % quantile of these draws leaves unexplained. High: the largest T that
+    cluster. Low: what even the 97.5 % quantile of these draws leaves unexplained. High: the largest T that
     shows so low an ECE in 2.5 % of draws if every bin is off by T the same way, which is how equally noisy
     bins hide it best.
 

@@ -57,7 +57,7 @@ class AuditData:
         step_index: the state before this step.
         context: bare or guided.
         task_id: its task.
-        cluster: what is resampled (phone: the company).
+        cluster: what is resampled.
         level: of the task.
         split: of the task.
         position: u in [0, 1], tokens so far over the budget.

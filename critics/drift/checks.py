@@ -21,7 +21,7 @@ from pipeline.statistics import UNDEFINED, ClusterBootstrap, Interval, cluster_c
 MIN_ROLLOUTS = 50
 """Fewer graded rollouts say too little of level and slope to act on (start value)."""
 MIN_CLUSTERS = 20
-"""Fewer companies are not enough either: rollouts of one company share its hidden rules."""
+"""Fewer clusters are not enough either: rollouts of one cluster share what it hides."""
 MAX_BIAS, MIN_SLOPE, MAX_SLOPE = 0.1, 0.7, 1.4
 """Mean V - R and slope of log-odds beyond which the level is off, unless by chance (start values)."""
 MIN_SIGN_AGREEMENT = 0.6

@@ -169,14 +169,14 @@ def check_enough(fit_rows: Sequence[TrainingRow], validation: HeldOut) -> None:
         raise ArtifactError(
             f"{len(fit_rows)} labelled rollouts to fit and {num_tasks} validation tasks with a sampled "
             "state; at least 1 and 2 are needed. Next: more labels (labels.max_states), tasks of more "
-            "companies (tasks.num_companies), or other critic.fit_share and critic.validate_share"
+            "clusters (section tasks), or other critic.fit_share and critic.validate_share"
         )
     won, sampled = validation.num_success.sum(), int(validation.num_samples.sum())
     if won <= 0 or won >= sampled:
         raise ArtifactError(
             f"all {sampled} samples of the {num_tasks} validation tasks {'succeed' if won else 'fail'}; "
             "convergence can be judged on samples that end differently. Next: tasks of another difficulty "
-            "(tasks.level_shares), another starting policy, or more companies and a larger "
+            "(tasks.level_shares), another starting policy, or more clusters and a larger "
             "critic.validate_share",
             code=ExitCode.QUALITY,
         )

@@ -84,7 +84,7 @@ def check_states(number: int) -> None:
     if not number:
         raise ArtifactError(
             "no graded rollout of the starting policy lies in the clusters that calibrate the critic. Next: "
-            "more rollouts (rollouts.num_tasks), tasks of more companies (tasks.num_companies), or a smaller "
+            "more rollouts (rollouts.num_tasks), tasks of more clusters (section tasks), or a smaller "
             "critic.fit_share"
         )
 

@@ -30,7 +30,7 @@ def audit_labels(
     recovery model none.
 
     Args:
-        labels: of all companies; those that only validate or calibrate are among them.
+        labels: of all clusters; those that only validate or calibrate are among them.
         rollouts: that they lie in.
         continuations_by_state: everything that was sampled for them, ungraded ones included.
     """

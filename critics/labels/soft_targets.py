@@ -103,8 +103,8 @@ def continued_labels(continuations: Iterable[Rollout], *, label_policy_digest: s
     """Returns a label of each state that graded continuations came to after their first one: how they ended.
 
     The first one was asked about, and its own label counts them. The others lie here because a continuation
-    came by, whatever came after, so its outcome is a fair sample of each in its hidden company. Which
-    companies these are follows from the choice of the first states, as it does for their own labels.
+    came by, whatever came after, so its outcome is a fair sample of each in its cluster. Which
+    clusters these are follows from the choice of the first states, as it does for their own labels.
 
     Args:
         continuations: of the target policy, with their own steps alone.

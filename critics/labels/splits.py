@@ -62,7 +62,7 @@ def split_clusters(
         raise ArtifactError(
             f"the graded rollouts are of {len(ordered)} clusters ({', '.join(ordered) or 'none'}); a "
             "critic is fitted on some, and others validate and calibrate it, so 3 or more are needed. Next: "
-            "tasks of more companies (tasks.num_companies) or more rollouts (rollouts.num_tasks)"
+            "tasks of more clusters (section tasks) or more rollouts (rollouts.num_tasks)"
         )
     if fit_share <= 0 or validate_share <= 0 or fit_share + validate_share >= 1:
         raise ValueError(

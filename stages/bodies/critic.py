@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoModelForSequenceClassification
 
+from critics.fit.data import FitData
+from critics.fit.kept import KeptWeights
 from critics.fit.loop import calibrate, fit
 from critics.fit.schedule import WEIGHT_DECAY, schedule
 from critics.frozen.contract import REWARD, Contract, save
 from critics.frozen.model import make_critic
 from env.catalog import ENVIRONMENTS
-from pipeline.artifacts.disk import fsync_file, fsync_folder
 from pipeline.artifacts.runner import Start
-from pipeline.errors import ArtifactError
 from pipeline.models.policy import load_tokenizer
 from stages.settings import Config
 from stages.wiring.build import make_trainer
-from stages.wiring.critic_data import Data, fit_settings
+from stages.wiring.critic_data import fit_settings
 
 
-def make(start: Start[Config], work: tuple[Data, Path]) -> None:
+def make(start: Start[Config], work: tuple[FitData, Path]) -> None:
     """Fits, calibrates, freezes."""
     settings = start.config.critic
     data, trunk = work
@@ -37,18 +35,13 @@ def make(start: Start[Config], work: tuple[Data, Path]) -> None:
         learning_rate=lambda done: settings.learning_rate,  # `fit` sets its own schedule
         weight_decay=WEIGHT_DECAY,
     )
-    kept = start.folder / "_evaluations"  # weights that may still become the best; gone at the end
+    kept = KeptWeights(start.folder / "_evaluations")
     state: dict[str, Any] | None = None
     if found := start.checkpoints.latest():
         trainer.load_checkpoint(found[0])
         state = found[1]["fit"]
-    elif kept.exists():
-        shutil.rmtree(kept)
-
-    def keep(number: int) -> None:
-        if (kept / str(number)).exists():
-            shutil.rmtree(kept / str(number))
-        trainer.export(kept / str(number))
+    else:
+        kept.clear()
 
     most = schedule(data.fit, how).total
     with start.progress(most, "updates at most", initial=trainer.num_updates) as advance:
@@ -76,8 +69,8 @@ def make(start: Start[Config], work: tuple[Data, Path]) -> None:
             data.validation,
             how,
             seed=start.seed,
-            keep=keep,
-            drop=lambda number: shutil.rmtree(kept / str(number), ignore_errors=True),
+            keep=lambda number: kept.keep(number, trainer.export),
+            drop=kept.drop,
             state=state,
             checkpoint=checkpoint,
             on_update=on_update,
@@ -91,7 +84,9 @@ def make(start: Start[Config], work: tuple[Data, Path]) -> None:
             "and the gate will refuse this critic; more of them may spare an audit"
         )
     trainer.close()
-    folder = weights_of_best(start, kept, result.best)
+    kept.take_back(start.folder / "critic", result.best)
+    folder = start.output("critic")
+    kept.copy_best(folder, result.best)
     load_tokenizer(Path(start.inputs["sft"].path("policy"))).save_pretrained(folder)
     frozen = make_trainer(
         start.config, AutoModelForSequenceClassification.from_pretrained(folder), head="critic"
@@ -122,7 +117,7 @@ def make(start: Start[Config], work: tuple[Data, Path]) -> None:
         ),
     )
     (folder / "evaluations.json").write_text(json.dumps(result.evaluations, indent=1) + "\n")
-    remove_kept(kept, folder)
+    kept.remove(folder)
     start.finish(
         done=1,
         report={
@@ -142,39 +137,3 @@ def make(start: Start[Config], work: tuple[Data, Path]) -> None:
             },
         },
     )
-
-
-def weights_of_best(start: Start, kept: Path, best: int) -> Path:
-    """Returns the output folder, holding nothing but the best evaluation's weights.
-
-    Raises:
-        ArtifactError: they are lost.
-    """
-    final = start.folder / "critic"
-    if not (kept / str(best)).exists() and final.exists():
-        # Stopped after `remove_kept`: the output was whole then, so it is the best evaluation's copy.
-        kept.mkdir(exist_ok=True)
-        os.replace(final, kept / str(best))
-    folder = start.output("critic")
-    if not (kept / str(best)).exists():
-        raise ArtifactError(
-            f"{kept / str(best)}, the weights of the best evaluation, are gone. Next: make critic SET=--fresh"
-        )
-    shutil.copytree(kept / str(best), folder)
-    return folder
-
-
-def remove_kept(kept: Path, final: Path) -> None:
-    """Removes the kept evaluations before the stage is complete, for afterwards nobody would.
-
-    The output is made durable first, and the folder goes in one move, so that a start after a stop finds the
-    best weights either here or there, whole.
-    """
-    for path in final.rglob("*"):
-        (fsync_folder if path.is_dir() else fsync_file)(path)
-    fsync_folder(final)
-    removed = kept.with_name("_evaluations_removed")
-    shutil.rmtree(removed, ignore_errors=True)
-    os.replace(kept, removed)
-    fsync_folder(kept.parent)
-    shutil.rmtree(removed)

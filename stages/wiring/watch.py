@@ -234,7 +234,7 @@ class Watch:
         if not is_measured(found):
             self._start.say(
                 f"drift: after {num_updates} updates {len(audit)} states could be checked, which says "
-                "nothing of steps: no two in a row, one company, or no step that clearly changed the chance; "
+                "nothing of steps: no two in a row, one cluster, or no step that clearly changed the chance; "
                 "the next check is due after the usual number of updates"
             )
             return metrics

@@ -161,7 +161,7 @@ def test_clusters_are_split_by_hash_into_the_shares_and_no_part_is_empty() -> No
     assert parts == split_clusters(
         (f"c{i}" for i in reversed(range(100))), fit_share=0.84, validate_share=0.08, seed=0
     )
-    with pytest.raises(ArtifactError, match=r"2 clusters .*Next: tasks of more companies"):
+    with pytest.raises(ArtifactError, match=r"2 clusters .*Next: tasks of more clusters"):
         split_clusters(["a", "b"], fit_share=0.84, validate_share=0.08, seed=0)
 
 

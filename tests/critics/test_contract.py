@@ -92,7 +92,7 @@ def test_one_causal_pass_gives_what_the_sequence_classifier_gives_prefix_by_pref
 
 
 def test_no_value_looks_ahead(frozen, make_rollout) -> None:
-    """Other tokens, verdicts and endings from a step on leave all values up to it as they were, to the bit."""
+    """Other tokens, verdicts and endings from a step on leave all values up to it alone, to the bit."""
     rollout = make_rollout("a", num_steps=6)
     critic = critics.load(frozen[0])
     [before] = critic.values([rollout])

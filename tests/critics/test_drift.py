@@ -62,7 +62,7 @@ def test_a_level_or_slope_that_is_off_is_seen_and_mended(distort) -> None:
     assert abs(found.bias.value) < 0.03
 
 
-def test_few_rollouts_or_companies_are_no_reason_to_act() -> None:
+def test_few_rollouts_or_clusters_are_no_reason_to_act() -> None:
     def off(number: int, per_cluster: int) -> bool:
         values, rewards = rollouts_of(lambda V: sigmoid(logit(V) - 2.0), number=number)
         return level_is_off(checked(values, rewards, per_cluster=per_cluster))
@@ -83,27 +83,27 @@ def test_outcomes_that_are_all_alike_correct_nothing() -> None:
     assert abs(nearly.shift) < 4
 
 
-def of_companies(rng: np.random.Generator, number: int, hidden: float, draws: int = 8):
-    """E[V | seen], outcomes, companies: of each company a task, whose hidden part all of its draws share."""
+def of_clusters(rng: np.random.Generator, number: int, hidden: float, draws: int = 8):
+    """E[V | seen], outcomes, clusters: of each cluster a task, whose hidden part all of its draws share."""
     grid = np.linspace(-8, 8, 801)
     parts = rng.normal(0, hidden, 4000)
     expected = np.array([sigmoid(x + parts).mean() for x in grid])
-    values, rewards, companies = [], [], []
+    values, rewards, clusters = [], [], []
     for i in range(number):
         seen, part = rng.normal() - 0.5, hidden * rng.normal()
         for _ in range(draws):
             now = seen + 0.7 * rng.normal()
             values.append(np.interp([seen, now], grid, expected))
             rewards.append(float(rng.random() < sigmoid(now + part)))
-            companies.append(f"c{i}")
-    return values, rewards, companies
+            clusters.append(f"c{i}")
+    return values, rewards, clusters
 
 
 @pytest.mark.parametrize("number", [7, 24, 48])
-def test_what_companies_hide_does_not_make_a_right_critic_look_off(number: int) -> None:
-    """Eight draws of a task share what its company hides: point estimates leave the limits by chance."""
+def test_what_clusters_hide_does_not_make_a_right_critic_look_off(number: int) -> None:
+    """Eight draws of a task share what its cluster hides: point estimates leave the limits by chance."""
     rng = np.random.default_rng(number)
-    checks = [free_check(*of_companies(rng, number, 1.0)) for _ in range(60)]
+    checks = [free_check(*of_clusters(rng, number, 1.0)) for _ in range(60)]
     assert sum(level_is_off(check) for check in checks) <= 8
     if number == 24:  # so it does without a look at the intervals
         assert sum(abs(c.bias.value) > 0.1 or not 0.7 <= c.slope.value <= 1.4 for c in checks) > 8

@@ -77,7 +77,7 @@ def uncertain_states(
 def test_the_audit_agrees_with_enumerated_values_and_the_solver_bounds_them(tmp_path: Any) -> None:
     """300 states of levels 1 to 3: at least 93 % lie in their 95 % Clopper-Pearson intervals."""
     made = PHONE.generate_tasks(
-        num_companies=40, num_train=45, num_val=4, num_test=4, level_shares={1: 0.3, 2: 0.3, 3: 0.4}, seed=1
+        num_clusters=40, num_train=45, num_val=4, num_test=4, level_shares={1: 0.3, 2: 0.3, 3: 0.4}, seed=1
     )[:45]
     tasks = {task.task_id: task for task in made}
     tokenizer = train_tokenizer([STYLE.render_prompt(task.prompt, ()) for task in made], 400, tmp_path, "")

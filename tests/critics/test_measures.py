@@ -142,21 +142,21 @@ def test_a_perfect_critic_sits_at_the_calibration_floor(make_audit) -> None:
 def audit_of_one_rollout_per_task(
     rng: np.random.Generator, *, shift: float = 0.0, stretch: float = 1.0, perfect: bool = False, K: int = 4
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """p, Vhat and companies of 200 tasks of 160 companies, some 4.6 states each, mean V .24.
+    """p, Vhat and clusters of 200 tasks of 160 clusters, some 4.6 states each, mean V .24.
 
-    logit V = seen + unseen, both shared within a task and the unseen within a company too. The critic says
+    logit V = seen + unseen, both shared within a task and the unseen within a cluster too. The critic says
     E[V | seen], explaining 45 % of Var V, its logits then stretched around -1.1 and shifted.
     """
-    company = np.concatenate([np.arange(160), rng.integers(0, 160, 40)])
+    cluster = np.concatenate([np.arange(160), rng.integers(0, 160, 40)])
     task = np.repeat(np.arange(200), 1 + rng.poisson(3.6, 200))
     N = len(task)
     seen = rng.normal(size=200)[task] + 0.75 * rng.normal(size=N)
-    unseen = 0.5 * rng.normal(size=160)[company][task] + 0.75 * rng.normal(size=200)[task]
+    unseen = 0.5 * rng.normal(size=160)[cluster][task] + 0.75 * rng.normal(size=200)[task]
     unseen += 0.85 * rng.normal(size=N)
     V = sigmoid(seen + unseen - 1.75)
     p = V if perfect else np.interp(seen, SEEN, EXPECTED)
     p = sigmoid((logit(p) + 1.1) * stretch - 1.1 + shift)
-    return p, rng.binomial(K, V) / K, company[task]
+    return p, rng.binomial(K, V) / K, cluster[task]
 
 
 SEEN = np.linspace(-9, 9, 601)
@@ -206,20 +206,20 @@ def test_the_gate_s_bound_passes_a_calibrated_critic_and_hardly_one_that_is_off_
 ) -> None:
     passed = 0
     for i in range(100):
-        p, v_hat, company = audit_of_one_rollout_per_task(np.random.default_rng([19, i]), **changes)
-        audit = as_audit(p, v_hat, company)
+        p, v_hat, cluster = audit_of_one_rollout_per_task(np.random.default_rng([19, i]), **changes)
+        audit = as_audit(p, v_hat, cluster)
         passed += calibration_excess(audit, num_resamples=200)["ece_excess"].high < 0.03
     assert at_least <= passed / 100 <= at_most
 
 
-def as_audit(p: np.ndarray, v_hat: np.ndarray, company: np.ndarray, K: int = 4) -> AuditData:
+def as_audit(p: np.ndarray, v_hat: np.ndarray, cluster: np.ndarray, K: int = 4) -> AuditData:
     N = len(p)
     return AuditData(
         rollout_id=np.array([f"r{i}" for i in range(N)]),
         step_index=np.zeros(N, dtype=int),
         context=np.full(N, "bare"),
         task_id=np.array([f"t{i}" for i in range(N)]),
-        cluster=company,
+        cluster=cluster,
         level=np.ones(N, dtype=int),
         split=np.full(N, "val"),
         position=np.zeros(N),
@@ -236,7 +236,7 @@ def test_one_company_gives_no_bounds_and_a_bin_within_one_keeps_its_gap_as_noise
     assert alone.value == pytest.approx(0.25)
     assert math.isnan(alone.low)
     assert math.isnan(alone.high)
-    # All of each bin is one company's: a gap of .25 may be luck.
+    # All of each bin is one cluster's: a gap of .25 may be luck.
     apart = calibration_error(p, v_hat, np.repeat([0, 1], 30), num_resamples=200)
     assert apart.low == 0.0
     assert apart.high > 0.25

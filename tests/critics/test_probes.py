@@ -137,7 +137,7 @@ def test_first_errors_are_counted_against_the_verifiers(make_audit) -> None:
     assert found["f1"].value == pytest.approx(0.5)
 
 
-def test_f1_has_an_interval_of_companies_that_holds_its_truth() -> None:
+def test_f1_has_an_interval_of_clusters_that_holds_its_truth() -> None:
     """A fall is seen where it is with chance .7, and without an error none with chance .6."""
     rng = np.random.default_rng(0)
     rollouts = []

@@ -115,7 +115,7 @@ def test_no_sets_leave_everything_undefined() -> None:
     assert all(np.isnan(x.value) for x in found.values())
 
 
-def test_few_companies_give_no_bounds_that_a_gate_could_pass() -> None:
+def test_few_clusters_give_no_bounds_that_a_gate_could_pass() -> None:
     """Of two sets alone a blind critic names the best next steps in both more often than a gate may err."""
     rows = [(f"s{i}", f"c{i}", 0.1 * j, 2 * j, 8) for i in range(10) for j in range(4)]
     few, _ = sibling_measures(Siblings.of(rows[:-4]), num_resamples=100)

@@ -450,7 +450,7 @@ def test_too_few_labels_for_a_critic_are_refused_before_any_work(
         lambda table: [label for label in labels_from(table) if stays(label)],
     )
     if not fit_alone:  # as if another policy had played whatever is not fitted
-        monkeypatch.setattr("stages.wiring.critic_data.outcome_states", lambda rollouts: outcome_states([]))
+        monkeypatch.setattr("critics.fit.data.outcome_states", lambda rollouts: outcome_states([]))
     assert lab.start("critic") == 3
     error = capsys.readouterr().err
     assert said in error

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from critics.fit.data import FitData
 from critics.fit.rows import num_states
 from critics.labels.splits import parts_of
 from pipeline.config import load_config
 from stages.settings import Config
-from stages.wiring.critic_data import Data, data_of
+from stages.wiring.critic_data import data_of
 
 OUTCOMES_ALONE = "labels.num_continuations=0"
 
@@ -19,13 +20,13 @@ OUTCOMES_ALONE = "labels.num_continuations=0"
 @pytest.fixture
 def data_under(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Returns what the critic stage would fit under some options, without fitting it."""
-    seen: list[Data] = []
+    seen: list[FitData] = []
 
-    def spy(start: Any) -> Data:
+    def spy(start: Any) -> FitData:
         seen.append(data_of(start))
         return seen[-1]
 
-    def data(lab: Any, *options: str) -> Data:
+    def data(lab: Any, *options: str) -> FitData:
         assert lab.start("critic", *options, "--dry-run") == 0
         return seen[-1]
 
