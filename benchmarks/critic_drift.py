@@ -50,10 +50,8 @@ QUICK_ACTOR = (
     *("actor.credit.drift.states=4", "actor.credit.drift.num_continuations=2"),
 )
 """Beside the settings of `critic_quality --quick`."""
-ARMS = {
-    "far": {"actor.credit.drift.react": "false"},
-    "watched": {"actor.credit.drift.react": "true"},
-}
+ARMS = {"far": "false", "watched": "true"}
+"""Arm -> `actor.credit.drift.react`."""
 
 HELD = ("bias", "slope", "skill", "rho_a", "ev_within", "sign_agreement")
 CURVES = ("bias", "slope", "kl", "rho_a", "success")
@@ -128,7 +126,8 @@ def run_arm(asked: Asked, run: str, arm: str) -> list[dict[str, Any]]:
     """
     folder = linked(asked.data_dir, run, arm, STAGES)
     options = asked.options
-    settings = FAR | ARMS[arm] | {
+    settings = FAR | {
+        "actor.credit.drift.react": ARMS[arm],
         "actor.learning_rate": str(options.learning_rate),
         "actor.num_iterations": str(options.iterations),
         "actor.credit.drift.paid_every": str(options.paid_every),
