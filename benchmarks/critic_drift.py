@@ -21,7 +21,6 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,10 +28,14 @@ import numpy as np
 from benchmarks._material import CONFIG, QUICK, STAGES, linked
 from benchmarks._results import Row, Table, measured
 from benchmarks._run import ROOT, Asked, Benchmark, main, make_stages
+from critics.drift.state import DriftRules, DriftState
 from env.play.chains import plan_groups
+from env.play.continuations import Continuations
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.config import load_config
+from pipeline.credit import VDapo
+from pipeline.credit.batch import scored
 from pipeline.tables import tasks_from
 from stages.settings import Config
 
@@ -85,37 +88,31 @@ def held_beside(config: Config, run: Path, folder: Path, num_tasks: int) -> dict
     from env.play.chains import play_chains
     from pipeline.models.policy import load_policy
     from stages.wiring.build import load_critic, make_player
-    from stages.wiring.watch import Watch
+    from stages.wiring.watch import Watch, chosen_for_check
 
-    start: Any = SimpleNamespace(
-        config=config,
-        seed=config.run.seed,
-        stage_key="critic_drift",
-        run_dir=run,
-        say=print,
-        stop_if_asked=lambda: None,
-    )
-    tasks = [t for t in tasks_from(Artifact.open(run, "tasks").table("tasks")) if t.split == "val"]
+    seed, settings = config.run.seed, config.actor.credit.model_dump()["drift"]
+    rules = DriftRules(**settings | {"react": False})
+    tasks = {t.task_id: t for t in tasks_from(Artifact.open(run, "tasks").table("tasks")) if t.split == "val"}
     critic = load_critic(config, run / "critic" / "critic")
-    watch = Watch(start, critic, tasks)
+    watch = Watch(critic, rules, tasks, seed, print, DriftState())
     policy = load_policy(folder)
     player = make_player(config, policy)
-    how = {"stage_key": "critic_drift", "seed": start.seed, "iteration": 0, "num_attempts": 1, "draws": 2}
-    groups = plan_groups(tasks[:num_tasks], **how)
+    how = {"stage_key": "critic_drift", "seed": seed, "iteration": 0, "num_attempts": 1, "draws": 2}
+    groups = plan_groups(list(tasks.values())[:num_tasks], **how)
     rollouts, _ = play_chains(
         player,
         groups,
-        seed=start.seed,
+        seed=seed,
         purpose="critic_drift",
         max_feedback_tokens=config.prompt.max_feedback_tokens,
         stop_at_success=False,
         on_finish=lambda _: None,
     )
-    checked = watch.play(player, rollouts)
-    paid = watch.check([*rollouts, *checked], 0)
-    scored = [r for r in rollouts if r.reward is not None and r.steps]
-    free = watch.look(scored, {r.rollout_id: v for r, v in zip(scored, watch.values(scored), strict=True)})
-    found = {name.removeprefix("critic_drift/"): value for name, value in (free | paid).items()}
+    chosen = chosen_for_check(rollouts, rules.states)
+    asked = Continuations("critic_drift", seed, "drift").of_all(chosen, tasks, rules.num_continuations)
+    values, checked = scored(rollouts, watch.values), player.play(asked)
+    looked = watch.after([r for r in rollouts if r.rollout_id in values], values, checked, 0, VDapo())
+    found = {name.removeprefix("critic_drift/"): value for name, value in looked.items()}
     return found | {"caught": bool(found["level_off"] or found.get("steps_off"))}
 
 

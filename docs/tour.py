@@ -33,7 +33,7 @@ from env.play.demonstrations import demonstrate
 from env.play.player import Player
 from env.play.requests import PlaySettings
 from pipeline.credit import make_credit
-from pipeline.credit.batch import Batch
+from pipeline.credit.batch import Batch, scored
 from pipeline.engines.transformers import TransformersEngine
 from pipeline.ids import seed_of
 from pipeline.models.policy import Policy, load_policy, save_policy, weights_digest
@@ -192,11 +192,10 @@ def train(policy: Policy, critic: FrozenCritic, tasks: list[Task], sizes: Sizes)
         rollouts = sample(
             make_player(policy, engine), [tasks[i] for i in order], sizes.draws, iteration, "actor"
         )
-        batch = Batch.of(rollouts, critic.values, credit)
+        batch = Batch.of(rollouts, scored(rollouts, critic.values), credit)
         [update] = batch.updates(1, max_uniform_share=credit.max_uniform_share, seed=iteration)
-        rows, metrics, state = update_rows(
-            update, credit=credit, state=state, ref_logprobs=logprobs_of(reference, update.rollouts)
-        )
+        logprobs = {"ref_logprobs": logprobs_of(reference, update.rollouts)}
+        rows, metrics, state = update_rows(update, credit=credit, state=state, logprobs=logprobs)
         metrics |= actor.update(rows, policy_loss(credit.loss))
         print(f"iteration {iteration}: success {success(rollouts):.2f}, loss {metrics['loss']:+.4f}")
     return actor

@@ -32,6 +32,7 @@ __all__ = [
     "SPECS",
     "STEPS",
     "TASKS",
+    "UPDATES",
     "VALUES",
     "Column",
     "TableSpec",
@@ -45,6 +46,8 @@ __all__ = [
     "steps_table",
     "tasks_from",
     "tasks_table",
+    "updates_table",
+    "values_from",
     "values_table",
     "write_parquet",
 ]
@@ -244,7 +247,33 @@ VALUES = TableSpec(
     ("rollout_id", "step_index", "context", "critic"),
 )
 
-SPECS: dict[str, TableSpec] = {spec.name: spec for spec in (TASKS, ROLLOUTS, STEPS, LABELS, VALUES)}
+UPDATES = TableSpec(
+    "updates",
+    "One row per rollout that an update of the actor trained on: what its loss needs beside other tables.",
+    (
+        Column("rollout_id", _text, "its rollout"),
+        Column("update", _int, "number of the update, from 1, as in `metrics.jsonl`"),
+        Column("token_weight", _float, "weight of each of its trainable tokens in the update's loss"),
+        Column(
+            "old_logprobs",
+            list_of(pa.float32()),
+            "of the trainer's own policy before the iteration's updates, 0 where `loss_mask` is 0; null: "
+            "they are the behaviour policy's, `logprobs`",
+            "nats",
+            nullable=True,
+        ),
+        Column(
+            "ref_logprobs",
+            list_of(pa.float32()),
+            "of the starting policy, 0 where `loss_mask` is 0; null: the loss has no KL term",
+            "nats",
+            nullable=True,
+        ),
+    ),
+    ("rollout_id",),
+)
+
+SPECS: dict[str, TableSpec] = {spec.name: spec for spec in (TASKS, ROLLOUTS, STEPS, LABELS, VALUES, UPDATES)}
 
 
 def tasks_table(tasks: Sequence[Task]) -> pa.Table:
@@ -368,6 +397,22 @@ def values_table(rows: Sequence[tuple[str, int, str, str, float]]) -> pa.Table:
     """Returns the values table from rows of (rollout_id, step_index, context, critic, value)."""
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(VALUES.columns)
     return table_of(VALUES, dict(zip(VALUES.schema.names, columns, strict=True)))
+
+
+def values_from(table: pa.Table) -> dict[str, np.ndarray]:
+    """Returns rollout_id -> [T] the values of a table that holds one critic's."""
+    found: dict[str, list[float]] = {}
+    for rollout_id, value in zip(
+        *(table.column(n).to_pylist() for n in ("rollout_id", "value")), strict=True
+    ):
+        found.setdefault(rollout_id, []).append(value)
+    return {rollout_id: np.array(values) for rollout_id, values in found.items()}
+
+
+def updates_table(rows: Sequence[tuple[str, int, float, np.ndarray | None, np.ndarray | None]]) -> pa.Table:
+    """Returns the updates table from rows of (rollout_id, update, token_weight, old and ref logprobs)."""
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(UPDATES.columns)
+    return table_of(UPDATES, dict(zip(UPDATES.schema.names, columns, strict=True)))
 
 
 def _check_rollout(rollout: Rollout) -> None:

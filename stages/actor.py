@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from typing import Any
 
+from critics.drift.state import DriftRules
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.credit import Credit, make_credit
-from pipeline.tables import ROLLOUTS, STEPS, VALUES
+from pipeline.tables import ROLLOUTS, STEPS, UPDATES, VALUES
 from pipeline.types import Task
 from stages.settings import Config
 from stages.settings.credit import credit_options
@@ -24,46 +26,58 @@ from stages.wiring.preflight import check_installed, check_plays_weights
 from stages.wiring.refusals import contexts_of, gate_allows, stamp_of
 
 
-def credit_of(start: Start) -> tuple[Credit, dict[str, Any] | None]:
-    """Returns the credit mode as configured; for v_dapo only behind a gate that lets the critic through.
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the plan has found out.
 
-    Returns:
-        Credit, and for v_dapo the stamp of its gate.
+    Attributes:
+        credit: the mode as configured; of v_dapo with a weak critic that may go on, alpha 0.
+        contexts: that it trains in, as critics name them.
+        rules: of the watch over the critic.
+        stamp: what the report says of the critic's gate; None without a critic.
+        tasks: to train on.
+        val: held-out ones, for the learning curve.
     """
-    settings, contexts = start.config.actor.credit, contexts_of(start.config.actor.chain)
-    options, stamp = credit_options(settings), None
-    if settings.mode == "v_dapo":
-        gate = json.loads(start.inputs["critic_report"].path("gate.json").read_text())
-        options["adv_rmse"] = gate["adv_rmse"]["value"] or 0.0
-        if not gate_allows(gate, contexts, settings.on_weak_critic):
-            options["alpha"] = 0.0
-        stamp = stamp_of(gate, contexts, settings.on_weak_critic)
-    return make_credit(**options), stamp
+
+    credit: Credit
+    contexts: tuple[str, ...]
+    rules: DriftRules
+    stamp: dict[str, Any] | None
+    tasks: list[Task]
+    val: list[Task]
 
 
-def plan(start: Start[Config]) -> Plan[tuple[Credit, dict[str, Any] | None, list[Task], list[Task]]]:
+def plan(start: Start[Config]) -> Plan[Work]:
     """Chooses the credit mode, behind a gate where it needs a critic, and plans the iterations."""
     settings = start.config.actor
     check_plays_weights(start.config, "actor")
-    credit, stamp = credit_of(start)
+    options, rules, stamp = credit_options(settings.credit), DriftRules(), None
+    contexts = contexts_of(settings.chain)
+    if settings.credit.mode == "v_dapo":
+        gate = json.loads(start.inputs["critic_report"].path("gate.json").read_text("utf-8"))
+        rules, on_weak = DriftRules(**settings.credit.drift.model_dump()), settings.credit.on_weak_critic
+        options["adv_rmse"] = gate["adv_rmse"]["value"] or 0.0
+        if not gate_allows(gate, contexts, on_weak):
+            options["alpha"] = 0.0
+        stamp = stamp_of(gate, contexts, on_weak)
     tasks, val = tasks_of_split(start, "train"), tasks_of_split(start, "val")
-    planned = settings.num_iterations * settings.updates_per_iteration
     check_installed(start.config, engine=True, training=True)
+    planned = settings.num_iterations * settings.updates_per_iteration
     return Plan(
         items=[[f"iteration-{i:05d}"] for i in range(settings.num_iterations)],
-        tables=(ROLLOUTS, STEPS, VALUES),
+        tables=(ROLLOUTS, STEPS, VALUES, UPDATES),
         unit="iterations",
         estimate={
             "updates": planned,
             "groups_at_most": planned * settings.tasks_per_update * (1 + settings.max_refills),
         },
-        work=(credit, stamp, tasks, val),
+        work=Work(make_credit(**options), contexts, rules, stamp, tasks, val),
     )
 
 
 STAGE = Stage(
     name="actor",
-    code_version=10,
+    code_version=11,
     inputs=lambda config: (
         ("tasks", "sft") + (("critic", "critic_report") if config.actor.credit.mode == "v_dapo" else ())
     ),

@@ -7,7 +7,7 @@ advantages by fresh continuations of the present actor.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,9 +23,9 @@ MIN_ROLLOUTS = 50
 MIN_CLUSTERS = 20
 """Fewer clusters are not enough either: rollouts of one cluster share what it hides."""
 MAX_BIAS, MIN_SLOPE, MAX_SLOPE = 0.1, 0.7, 1.4
-"""Mean V - R and slope of log-odds beyond which the level is off, unless by chance (start values)."""
+"""Limits of mean V - R, and of the slope of log-odds of R on those of V, but for chance (start values)."""
 MIN_SIGN_AGREEMENT = 0.6
-"""Of clear steps; with an upper bound below it steps are off (start value)."""
+"""Share of clear steps with the right sign; with an upper bound below it steps are off (start value)."""
 NUM_SLOPES = 200
 """Resamples of a slope, each of which is a fit."""
 
@@ -143,13 +143,7 @@ def fit_correction(values: Sequence[np.ndarray], rewards: Sequence[float]) -> Co
     return Correction(float(slope), float(shift))
 
 
-def level_is_off(
-    check: FreeCheck,
-    *,
-    max_bias: float = MAX_BIAS,
-    min_slope: float = MIN_SLOPE,
-    max_slope: float = MAX_SLOPE,
-) -> bool:
+def level_is_off(check: FreeCheck) -> bool:
     """Returns whether bias or slope of a free check clearly lies outside its limits.
 
     Clearly: its interval excludes a right critic's 0 or 1 as well, on enough rollouts of enough clusters.
@@ -158,8 +152,8 @@ def level_is_off(
     few = check.num_rollouts < MIN_ROLLOUTS or check.num_clusters < MIN_CLUSTERS
     if few or math.isnan(check.slope.value):
         return False
-    too_far = abs(check.bias.value) > max_bias and check.bias.excludes(0)
-    return too_far or (not min_slope <= check.slope.value <= max_slope and check.slope.excludes(1))
+    too_far = abs(check.bias.value) > MAX_BIAS and check.bias.excludes(0)
+    return too_far or (not MIN_SLOPE <= check.slope.value <= MAX_SLOPE and check.slope.excludes(1))
 
 
 def paid_check(audit: AuditData, *, num_resamples: int = 500, seed: int = 0) -> dict[str, Interval]:
@@ -174,7 +168,7 @@ def paid_check(audit: AuditData, *, num_resamples: int = 500, seed: int = 0) -> 
     }
 
 
-def is_measured(check: dict[str, Interval]) -> bool:
+def is_measured(check: Mapping[str, Interval]) -> bool:
     """Returns whether a paid check says anything: it has states that follow one another, of two clusters.
 
     And one of these steps at least changed the chance clearly: where all succeed or fail anyway, the
@@ -183,15 +177,11 @@ def is_measured(check: dict[str, Interval]) -> bool:
     return math.isfinite(check["cov_a"].low) and math.isfinite(check["sign_agreement"].value)
 
 
-def steps_are_off(check: dict[str, Interval], *, min_sign_agreement: float = MIN_SIGN_AGREEMENT) -> bool:
-    """Returns whether step advantages are no longer to be trusted.
+def steps_are_off(check: Mapping[str, Interval]) -> bool:
+    """Returns whether step advantages are no longer to be trusted, for a check that `is_measured`.
 
     So it is if the interval of Cov(A, Ahat) touches 0, or if clearly too few clear steps have the right sign.
     The covariance has rho_A's sign and needs no variance of true advantages, which a few hundred states often
     leave undefined: rho_A's interval would then touch 0 whatever the critic.
-
-    Args:
-        check: that `is_measured`.
-        min_sign_agreement: the upper bound of the agreement must reach it.
     """
-    return not check["cov_a"].low > 0 or check["sign_agreement"].high < min_sign_agreement
+    return not check["cov_a"].low > 0 or check["sign_agreement"].high < MIN_SIGN_AGREEMENT

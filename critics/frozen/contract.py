@@ -206,6 +206,13 @@ class FrozenCritic:
             for family, z, rollout in zip(families, self.value_logits(rollouts), rollouts, strict=True)
         ]
 
+    def close(self) -> None:
+        """Moves its weights to host memory, so that others find the GPU free; idempotent."""
+        import torch
+
+        self.model.to("cpu")
+        torch.cuda.empty_cache()  # does nothing on a machine without GPUs
+
     def value_logits(self, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
         """Returns the raw value logits z of each rollout's step states, [T] float64."""
         rows = [TrainingRow(np.array(r.token_ids, dtype=np.int32)) for r in rollouts]

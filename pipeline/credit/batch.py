@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -59,6 +59,12 @@ class Update:
         ]
 
 
+def scored(rollouts: Iterable[Rollout], values_of: ValuesOf) -> dict[str, np.ndarray]:
+    """Returns rollout_id -> [T] critic values of the rollouts that can be in a baseline set."""
+    members = [rollout for of_set in baseline_sets(list(rollouts)) for rollout in of_set]
+    return {r.rollout_id: v for r, v in zip(members, values_of(members), strict=True)}
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """An iteration's rollouts as baseline sets.
@@ -76,23 +82,22 @@ class Batch:
     left_out: Counter[SetKind]
 
     @classmethod
-    def of(cls, rollouts: Iterable[Rollout], values_of: ValuesOf | None, credit: Credit) -> Batch:
-        """Returns these rollouts as `credit` sees them."""
+    def of(
+        cls, rollouts: Iterable[Rollout], values: Mapping[str, np.ndarray] | None, credit: Credit
+    ) -> Batch:
+        """Returns these rollouts as `credit` sees them, with values from `scored`, None without a critic."""
         rollouts = list(rollouts)
         sets = baseline_sets(rollouts)
-        scored = [rollout for members in sets for rollout in members]
-        values = None
-        if values_of is not None:
-            values = {r.rollout_id: v for r, v in zip(scored, values_of(scored), strict=True)}
         shaping = None
         if credit.overlong is not None:
-            lengths = np.array([len(r.response_token_ids) for r in scored])  # as the budget counts them
-            penalties = credit.overlong(lengths, np.array([r.max_response_tokens for r in scored]))
-            shaping = {r.rollout_id: float(p) for r, p in zip(scored, penalties, strict=True)}
+            members = [rollout for of_set in sets for rollout in of_set]
+            lengths = np.array([len(r.response_token_ids) for r in members])  # as the budget counts them
+            penalties = credit.overlong(lengths, np.array([r.max_response_tokens for r in members]))
+            shaping = {r.rollout_id: float(p) for r, p in zip(members, penalties, strict=True)}
         pairs = [(members, credit_set(members, values=values, shaping=shaping)) for members in sets]
         candidates = [pair for pair in pairs if credit.trains_on(pair[1])]
         left_out = Counter(s.kind for _, s in pairs if not credit.trains_on(s))
-        return cls(rollouts, values, candidates, left_out)
+        return cls(rollouts, None if values is None else dict(values), candidates, left_out)
 
     @property
     def num_kept_tasks(self) -> int:

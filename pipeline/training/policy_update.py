@@ -24,8 +24,7 @@ def update_rows(
     *,
     credit: Credit,
     state: dict[str, float],
-    old_logprobs: Logprobs | None = None,
-    ref_logprobs: Logprobs | None = None,
+    logprobs: Mapping[str, Logprobs],
 ) -> tuple[list[TrainingRow], dict[str, float], dict[str, float]]:
     """Returns an update's rows, credit's metrics and its next state: all that its loss is computed from.
 
@@ -33,15 +32,11 @@ def update_rows(
         update: sets of rollouts.
         credit: who gets how much advantage.
         state: credit's, from the update before.
-        old_logprobs: of the trainer before the iteration's updates; None takes the engine's.
-        ref_logprobs: of the reference policy; needed if the loss has a KL term.
+        logprobs: `old_logprobs` of the trainer before the iteration's updates, without which the engine's are
+            taken; `ref_logprobs` of the reference policy, needed if the loss has a KL term.
     """
     advantages, metrics, state = credit.credit([credit_set for _, credit_set in update.sets], state)
-    columns = {
-        name: [of[r.rollout_id] for r in update.rollouts]
-        for name, of in (("old_logprobs", old_logprobs), ("ref_logprobs", ref_logprobs))
-        if of is not None
-    }
+    columns = {name: [of[r.rollout_id] for r in update.rollouts] for name, of in logprobs.items()}
     weights = update.token_weights(credit.loss.aggregation)
     return policy_rows(update.rollouts, advantages, weights, columns), metrics, state
 

@@ -220,7 +220,8 @@ class TorchTrainer:
             moments |= {name: tensor.to(device) for name, tensor in moments.items()}
 
     def close(self) -> None:
-        """Does nothing: the model is the caller's."""
+        """Leaves the GPU; the model stays, it is the caller's."""
+        self.offload()
 
     @property
     def _device(self) -> torch.device:

@@ -1,4 +1,4 @@
-"""Refreshes the critic for the present actor: rollouts, labels, critic and critic_report in an own run.
+"""Refreshes the critic for the present actor: rollouts, labels, critic and report in an own run.
 
 The run's starting policy is the actor's weights, taken as they are. Its folder,
 `refresh/<iteration>-<policy>` beside the actor's, is a run like any other: it can be looked at, verified,
@@ -11,65 +11,97 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from env.play.player import Player
 from pipeline.errors import ArtifactError, ExitCode
-from stages.wiring.cards import serve_folder
+from stages.wiring.refusals import gate_allows
 
 if TYPE_CHECKING:
-    from pipeline.artifacts.runner import Start
-    from pipeline.training import Trainer
+    from critics.drift.state import DriftState
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
+REFRESH = "refresh"
+"""Folder of the refreshing runs, in the actor's."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def refresh(start: Start, trainer: Trainer, player: Player, iteration: int) -> Path:
-    """Returns the folder of a run with a critic made and judged for the trainer's present weights.
+def refresh_name(iterations: int, policy_digest: str) -> str:
+    """Returns the name of the run that makes a critic before an iteration, of these weights."""
+    return f"{iterations:05d}-{policy_digest[:8]}"
 
-    If a stage of it ends with code QUALITY, the run ends there and has no verdict: from rollouts that all end
-    alike nothing can be learned, and a fit that diverged would diverge again.
+
+def policy_folder(run_dir: Path, name: str) -> Path:
+    """Returns where the actor's weights are exported to for a refresh."""
+    folder = run_dir.resolve() / REFRESH / "policies" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def critic_folder(run_dir: Path, refresh_runs: Sequence[str]) -> Path:
+    """Returns the folder of the last refreshed critic, without any of the run's own."""
+    return run_dir.joinpath(*refresh_runs[-1:], "critic", "critic")
+
+
+def refreshed(
+    state: DriftState,
+    settings: Mapping[str, Any],
+    run_dir: Path,
+    name: str,
+    *,
+    policy_digest: str,
+    contexts: Sequence[str],
+    say: Callable[[str], None],
+    stop_if_asked: Callable[[], None],
+) -> DriftState:
+    """Returns the watch's state after a critic was made for the weights in `policy_folder`, or could not be.
+
+    If a stage of the run ends with code QUALITY, the run ends there and has no verdict: from rollouts that
+    all end alike nothing can be learned, and a fit that diverged would diverge again. Its stages are
+    processes that ask for the GPUs, so whoever calls must hold nothing on them.
 
     Args:
-        start: of the actor stage.
-        trainer: of the actor.
-        player: of the same weights.
-        iteration: before which it is made.
+        state: before.
+        settings: the actor's run's, as JSON values.
+        run_dir: the actor's run.
+        name: of the refreshing one.
+        policy_digest: of the weights.
+        contexts: that the actor trains in.
+        say: tells the user a sentence.
+        stop_if_asked: raises if a signal came.
 
     Raises:
         ArtifactError: a stage of it failed otherwise; what it made stays.
         StopRequested: asked to stop; the same call goes on from what was made.
     """
-    home = start.run_dir.resolve() / "refresh"
-    name = f"{iteration:05d}-{player.engine.policy_digest[:8]}"
-    policy = home / "policies" / name
-    policy.mkdir(parents=True, exist_ok=True)
-    trainer.export(policy)
-    serve_folder(start, policy, player.tokenizer)
-    trainer.offload()
-    player.engine.sleep()
+    home = run_dir.resolve() / REFRESH
     config = home / f"{name}.yaml"
-    config.write_text(
-        yaml.safe_dump(refresh_settings(start.config.model_dump(mode="json"), home, name, policy))
-    )
+    config.write_text(yaml.safe_dump(refresh_settings(settings, home, name)))
     for stage in STAGES:
         command = [sys.executable, "-m", f"stages.{stage}", str(config)]
         done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
-        start.stop_if_asked()  # a scheduler tells all processes; then the stage has stopped as well
+        stop_if_asked()  # a scheduler tells all processes; then the stage has stopped as well
         if done.returncode == ExitCode.QUALITY:
             break
         if done.returncode:
             raise ArtifactError(
-                f"the refresh of the critic before iteration {iteration} ended with {done.returncode} in its "
-                f"stage {stage}, run {home / name}; its message is above. Next: remove the cause, then the "
-                "same command goes on",
+                f"the refresh of the critic ended with {done.returncode} in its stage {stage}, run "
+                f"{home / name}; its message is above. Next: remove the cause, then the same command goes on",
                 code=exit_code(done.returncode),
             )
-    return home / name
+    path, run = home / name / "critic_report" / "gate.json", f"{REFRESH}/{name}"
+    gate = json.loads(path.read_text("utf-8")) if path.exists() else None
+    say(
+        f"drift: the critic was refreshed; its gate says {gate['verdict']}"
+        if gate is not None
+        else f"drift: no critic could be made of what this actor plays ({run}, whose message is above); the "
+        "step weight is 0 from now on"
+    )
+    allowed = gate is not None and gate_allows(gate, contexts, "group_only")
+    return state.refreshed(run, gate, allowed=allowed, policy_digest=policy_digest)
 
 
 def exit_code(returncode: int) -> ExitCode:
@@ -83,15 +115,9 @@ def exit_code(returncode: int) -> ExitCode:
     return ExitCode(returncode) if returncode in known else ExitCode.DEFECT
 
 
-def refresh_settings(settings: dict[str, Any], home: Path, name: str, policy: Path) -> dict[str, Any]:
+def refresh_settings(settings: Mapping[str, Any], home: Path, name: str) -> dict[str, Any]:
     """Returns the settings of the refreshing run: the actor's own, from its weights as they are."""
     changed = {key: dict(section) for key, section in settings.items()}
     changed["run"] |= {"name": name, "data_dir": str(home)}
-    changed["sft"] |= {"base": str(policy), "num_updates": 0}
+    changed["sft"] |= {"base": str(home / "policies" / name), "num_updates": 0}
     return changed
-
-
-def gate_of(run_dir: Path) -> dict[str, Any] | None:
-    """Returns the verdict on a refreshed critic; None if its run ended before there was one."""
-    path = run_dir / "critic_report" / "gate.json"
-    return json.loads(path.read_text("utf-8")) if path.exists() else None

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.artifacts.commit import MAX_FAILED_SHARE
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.types import Rollout
-from stages.settings import Chain, Config
+from stages.settings import Chain
 
 if TYPE_CHECKING:
     from critics.frozen.contract import FrozenCritic
 
 MAX_LOGPROB_GAP = {False: 1e-4, True: 0.05}
-"""Nats per token that engine and trainer may differ by on the same weights, in fp32 and where either computes
-in bf16: far above rounding (fp32 here: 4e-7; healthy bf16: .01 to .02), below a stale engine."""
+"""Nats per token between engine and trainer on the same weights, by whether either computes in bf16: above
+rounding (fp32 here: 4e-7; healthy bf16: .01 to .02), below a stale engine."""
+MAX_EMPTY_UPDATES = 3  # running; then there is nothing left to learn from, or something is broken
 
 
 def contexts_of(chain: Chain) -> tuple[str, ...]:
@@ -26,8 +27,8 @@ def contexts_of(chain: Chain) -> tuple[str, ...]:
 
 def check_made_for(
     critic: FrozenCritic,
+    contexts: Sequence[str],
     *,
-    contexts: tuple[str, ...],
     max_response_tokens: int,
     family: str,
     splitter: str,
@@ -52,7 +53,7 @@ def check_made_for(
     )
 
 
-def weaknesses(gate: dict[str, Any], contexts: tuple[str, ...]) -> list[str]:
+def weaknesses(gate: Mapping[str, Any], contexts: Sequence[str]) -> list[str]:
     """Returns what speaks against credit from this critic: its gate's reasons, contexts not judged."""
     reasons = list(gate["reasons"])
     if set(contexts) - set(gate["contexts"]):
@@ -63,12 +64,10 @@ def weaknesses(gate: dict[str, Any], contexts: tuple[str, ...]) -> list[str]:
     return reasons
 
 
-def stamp_of(gate: dict[str, Any], contexts: tuple[str, ...], on_weak_critic: str) -> dict[str, Any]:
-    """Returns what the actor's report says of its critic's gate.
+def stamp_of(gate: Mapping[str, Any], contexts: Sequence[str], on_weak_critic: str) -> dict[str, Any]:
+    """Returns what the actor's report says of its critic's gate: `verdict`, `reasons`, `override`.
 
-    Returns:
-        `verdict` of the gate, `reasons` against the critic for this actor, and `override`: the setting that
-        let training go on all the same, None if nothing had to.
+    The override is the setting that let training go on in spite of the reasons, None if nothing had to.
     """
     reasons = weaknesses(gate, contexts)
     return {
@@ -78,7 +77,7 @@ def stamp_of(gate: dict[str, Any], contexts: tuple[str, ...], on_weak_critic: st
     }
 
 
-def override_words(stamp: dict[str, Any]) -> str:
+def override_words(stamp: Mapping[str, Any]) -> str:
     """Returns the sentence that an actor with a weak critic carries; nothing without an override."""
     if stamp["override"] is None:
         return ""
@@ -92,7 +91,7 @@ def override_words(stamp: dict[str, Any]) -> str:
     )
 
 
-def gate_allows(gate: dict[str, Any], contexts: tuple[str, ...], on_weak_critic: str) -> bool:
+def gate_allows(gate: Mapping[str, Any], contexts: Sequence[str], on_weak_critic: str) -> bool:
     """Returns whether the critic may give credit; False means alpha 0 (`group_only`).
 
     Raises:
@@ -123,24 +122,29 @@ def refuse_failing_environment(rollouts: Sequence[Rollout], iteration: int) -> N
         )
 
 
-def computes_roughly(config: Config) -> bool:
-    """Returns whether engine or trainer computes in bf16, so that their log-probabilities differ visibly."""
-    return "bfloat16" in (config.engine.dtype, config.training.dtype)
-
-
-def refuse_disagreement(gap: float, config: Config, iteration: int) -> None:
+def refuse_disagreement(gap: float, iteration: int, *, half_precision: bool) -> None:
     """Raises ArtifactError, code QUALITY, if engine and trainer disagree on the same weights.
 
     Args:
         gap: mean absolute difference of log-probabilities, nats per token.
-        config: of the run; says what is rounding.
         iteration: in the message.
+        half_precision: whether engine or trainer computes in bf16, where rounding is visible.
     """
-    limit = MAX_LOGPROB_GAP[computes_roughly(config)]
+    limit = MAX_LOGPROB_GAP[half_precision]
     if not gap <= limit:
         raise ArtifactError(
             f"iteration {iteration}: engine and trainer differ by {gap:.2g} nats a token on the same "
             f"weights; at most {limit} is rounding. Nothing was trained on these rollouts. Next: check "
             "the hand-off of weights",
+            code=ExitCode.QUALITY,
+        )
+
+
+def refuse_nothing_to_learn(empty_running: int, iteration: int) -> None:
+    """Raises ArtifactError, code QUALITY, if too many updates running had nothing to train on."""
+    if empty_running >= MAX_EMPTY_UPDATES:
+        raise ArtifactError(
+            f"iteration {iteration}: {empty_running} updates running had nothing to train on: all rollouts "
+            "of a set succeed, or all fail. Next: other tasks, a better starting policy, or more draws",
             code=ExitCode.QUALITY,
         )

@@ -9,18 +9,18 @@ import signal
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-import stages.bodies.actor
+import stages.wiring.learner
+import stages.wiring.sampling
 from pipeline.artifacts.metrics import read_metrics
-from pipeline.config import load_config
 from pipeline.credit.batch import Batch, Update
 from pipeline.errors import ArtifactError
-from stages.settings import Chain, Config
-from stages.wiring.actor_page import actor_page, actor_report
+from stages.settings import Chain
+from stages.wiring.actor_page import actor_page
+from stages.wiring.actor_report import actor_report
 from stages.wiring.refusals import (
     contexts_of,
     gate_allows,
@@ -28,6 +28,7 @@ from stages.wiring.refusals import (
     refuse_failing_environment,
     stamp_of,
 )
+from stages.wiring.sampling import Sampling
 
 CRITIC = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
 
@@ -151,11 +152,11 @@ def test_the_stamp_names_what_let_training_go_on_and_is_silent_where_nothing_had
     bare = stamp_of(passed, ("bare",), does)
     assert bare == {"verdict": "PASS", "reasons": [], "override": None}
     assert override_words(bare) == ""
-    assert 'class="fail"' not in actor_page(actor_report([], 1, 1, critic_gate=bare))
+    assert 'class="fail"' not in actor_page(actor_report([], 1, critic_gate=bare))
     guided = stamp_of(passed, ("bare", "guided"), does)
     assert guided["override"] == does
     assert "states after feedback were not judged" in override_words(guided)
-    page = actor_page(json.loads(json.dumps(actor_report([], 1, 1, critic_gate=guided))))
+    page = actor_page(json.loads(json.dumps(actor_report([], 1, critic_gate=guided))))
     assert f"actor.credit.on_weak_critic is {does}" in page
 
 
@@ -174,14 +175,14 @@ def test_allow_does_not_let_a_critic_in_that_says_nothing_of_what_is_trained_on(
     changes: dict[str, Any],
     words: str,
 ) -> None:
-    load = stages.bodies.actor.load_critic
+    load = stages.wiring.learner.load_critic
 
     def other_critic(config: Any, folder: Path) -> Any:
         critic = load(config, folder)
         critic.contract = replace(critic.contract, **changes)
         return critic
 
-    monkeypatch.setattr(stages.bodies.actor, "load_critic", other_critic)
+    monkeypatch.setattr(stages.wiring.learner, "load_critic", other_critic)
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     assert lab.start("actor", "actor.credit.on_weak_critic=allow") == 3
     assert words in capsys.readouterr().err
@@ -196,21 +197,25 @@ def test_guided_states_are_trained_on_where_a_chain_has_second_attempts() -> Non
     assert of(num_attempts=1) == of(num_attempts=2, feedback_free_share=1.0) == ("bare",)
 
 
+def stopped_in_iteration_1(work: Any) -> Any:
+    """A method of `Sampling` in whose iteration 1 the stage is asked to stop."""
+
+    def asked_to_stop(*arguments: Any, **options: Any) -> Any:
+        if next(x for x in arguments if isinstance(x, int)) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return work(*arguments, **options)
+
+    return asked_to_stop
+
+
 @pytest.mark.parametrize("during", ["collect", "look_at_val"])
 def test_a_stop_keeps_every_finished_iteration(
     chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, during: str
 ) -> None:
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     seldom = ("actor.checkpoint_every=100", "actor.evaluate_every=1")
-    work = getattr(stages.bodies.actor, during)
-
-    def asked_to_stop(start: Any, *arguments: Any) -> Any:
-        if arguments[-1] == 1:  # the iteration
-            os.kill(os.getpid(), signal.SIGTERM)
-        return work(start, *arguments)
-
     with monkeypatch.context() as patch:
-        patch.setattr(stages.bodies.actor, during, asked_to_stop)
+        patch.setattr(Sampling, during, stopped_in_iteration_1(getattr(Sampling, during)))
         assert lab.start("actor", *seldom) == 75
     [commit] = (lab.run_dir / "actor" / "checkpoints").glob("*/commit.json")
     assert json.loads(commit.read_text())["state"]["iterations"] == 1
@@ -231,17 +236,10 @@ def test_updates_without_anything_to_train_on_are_counted_across_a_stop(
     chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Batch, "updates", lambda batch, num, **_: [Update([], [], 0, 0)] * num)
-    collect = stages.bodies.actor.collect
-
-    def asked_to_stop(start: Any, *arguments: Any) -> Any:
-        if arguments[-1] == 1:  # the iteration; there are two, of two updates each
-            os.kill(os.getpid(), signal.SIGTERM)
-        return collect(start, *arguments)
-
     lab = chain.copy(tmp_path / "lab", *CRITIC)
-    two = "actor.updates_per_iteration=2"
+    two = "actor.updates_per_iteration=2"  # in each of two iterations
     with monkeypatch.context() as patch:
-        patch.setattr(stages.bodies.actor, "collect", asked_to_stop)
+        patch.setattr(Sampling, "collect", stopped_in_iteration_1(Sampling.collect))
         assert lab.start("actor", two) == 75
     assert lab.start("actor", two) == 4
     assert "iteration 1: 3 updates running had nothing to train on" in capsys.readouterr().err
@@ -260,10 +258,11 @@ def test_an_outage_while_looking_at_val_is_no_failure_of_the_actor(
     chain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ungraded = [replace(rollout, reward=None) for rollout in chain.rollouts("rollouts")]
-    monkeypatch.setattr(stages.bodies.actor, "play_chains", lambda *_, **__: (ungraded, {}))
-    start: Any = SimpleNamespace(config=load_config(Config, chain.config, []), seed=0)
+    monkeypatch.setattr(stages.wiring.sampling, "play_chains", lambda *_, **__: (ungraded, {}))
+    tasks = list(chain.tasks().values())
+    sampling = Sampling(tasks, tasks, Chain(), 100, 0, "key", lambda: None)
     with pytest.raises(ArtifactError, match="could not be graded"):
-        stages.bodies.actor.look_at_val(start, None, list(chain.tasks().values()), 0)  # type: ignore[arg-type]
+        sampling.look_at_val(None, 0, 4)  # type: ignore[arg-type]
 
 
 def test_a_run_without_a_critic_has_a_summary(chain: Any, tmp_path: Path) -> None:

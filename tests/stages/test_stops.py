@@ -91,7 +91,7 @@ def iteration_of(i: int, success: float, pleased: float) -> tuple[dict[str, floa
         for k in range(10)
     ]  # fmt: skip
     credit = VDapo()
-    batch = Batch.of(rollouts, lambda rs: [np.linspace(0.5, 0.5 + pleased, T) for _ in rs], credit)
+    batch = Batch.of(rollouts, {r.rollout_id: np.linspace(0.5, 0.5 + pleased, T) for r in rollouts}, credit)
     _, update, _ = credit.credit([s for _, s in batch.candidates], credit.initial_state())
     return {"iteration": i, **batch.metrics(), "val/first_try": success}, {"iteration": i, **update}
 

@@ -32,8 +32,8 @@ def rollouts_of(rewards: dict[str, tuple[int, ...]] = REWARDS, length: int = 1) 
     ]  # fmt: skip
 
 
-def half(rollouts: object) -> list[np.ndarray]:
-    return [np.array([0.5])] * len(list(rollouts))  # type: ignore[call-overload]
+def half(rollouts: list[Rollout]) -> dict[str, np.ndarray]:
+    return {r.rollout_id: np.array([0.5]) for r in rollouts}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,8 @@ def half(rollouts: object) -> list[np.ndarray]:
 def test_the_sets_that_a_mode_leaves_out_are_counted_by_kind(
     credit: Credit, kept: int, left_out: dict[str, int]
 ) -> None:
-    metrics = Batch.of(rollouts_of(), half if credit.needs_critic else None, credit).metrics()
+    rollouts = rollouts_of()
+    metrics = Batch.of(rollouts, half(rollouts) if credit.needs_critic else None, credit).metrics()
     counted = {n.removeprefix("sets/left_out/"): v for n, v in metrics.items() if "left_out" in n}
     nothing = dict.fromkeys(("mixed", "all_right", "all_wrong", "single"), 0)
     assert counted == nothing | left_out
@@ -58,7 +59,7 @@ def test_the_sets_that_a_mode_leaves_out_are_counted_by_kind(
 def test_refills_count_tasks_whose_rewards_differ_in_every_mode() -> None:
     """Sets of equal rewards are trained on by the way; counted, they would end the sampling earlier."""
     mixed = rollouts_of({k: v for k, v in REWARDS.items() if k != "one"})
-    assert Batch.of(mixed, half, VDapo()).num_kept_tasks == 1
+    assert Batch.of(mixed, half(mixed), VDapo()).num_kept_tasks == 1
     assert Batch.of(mixed, None, DECOUPLED_CLIP).num_kept_tasks == 1
 
 
@@ -80,9 +81,8 @@ def test_the_expected_gradient_weight_of_every_token_is_that_of_the_whole_update
     summed: dict[str, float] = defaultdict(float)
     num = 500
     for seed in range(num):
-        [update] = Batch.of(rollouts_of(rewards, 3), half, VDapo()).updates(
-            1, max_uniform_share=0.5, seed=seed
-        )
+        rollouts = rollouts_of(rewards, 3)
+        [update] = Batch.of(rollouts, half(rollouts), VDapo()).updates(1, max_uniform_share=0.5, seed=seed)
         weights = update.token_weights("token")
         assert update.num_tokens == 27
         assert len(update.sets) == 2
@@ -102,7 +102,8 @@ def test_token_weights_count_tokens_and_rollout_weights_count_rollouts() -> None
 
 def test_tasks_whose_rewards_differ_are_spread_evenly_over_the_updates() -> None:
     rewards = {f"m{i}": (1, 0) for i in range(6)} | {f"w{i}": (0, 0) for i in range(20)}
-    batch = Batch.of(rollouts_of(rewards), half, VDapo())
+    rollouts = rollouts_of(rewards)
+    batch = Batch.of(rollouts, half(rollouts), VDapo())
 
     def mixed(update: Update) -> int:
         return sum(s.kind == "mixed" for _, s in update.sets)

@@ -1,0 +1,82 @@
+"""The actor alone on one stored demo: lam x alpha of v_dapo, decoupled clip, and the critic as baseline only.
+
+    python -m benchmarks.lam_alpha                   # seed 0, on demo_seeds' run, made if need be
+    python -m benchmarks.lam_alpha --seeds 0 1 2     # eleven actors a seed, some minutes each
+
+Every arm links the stages up to critic_report, so tasks, starting policy and critic are the same; only the
+actor stage differs. Each look at `val` takes all of its tasks. Rollouts are the actor's own: what the
+critic cost is the same in the arms that use it, and is no part of these figures.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks._material import linked
+from benchmarks._results import Row, measured
+from benchmarks._run import Asked, Benchmark, main, make_stages
+from benchmarks.demo_seeds import CONFIG
+
+STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
+LAMS, ALPHAS = (0.0, 0.5, 0.95), (0.5, 1.0, 2.0)
+V_DAPO = {"mode": "v_dapo", "drift": {"react": False, "paid_every": 0}}
+ARMS: dict[str, dict[str, Any]] = {
+    "decoupled_clip": {"mode": "decoupled_clip", "kl": 1e-3},  # v_dapo's, so that credit alone differs
+    "alpha 0": {**V_DAPO, "alpha": 0.0},
+    **{
+        f"lam {lam:g}, alpha {alpha:g}": {**V_DAPO, "lam": lam, "alpha": alpha}
+        for lam, alpha in itertools.product(LAMS, ALPHAS)
+    },
+}
+ACTOR = ("actor.num_iterations=21", "actor.evaluate_every=4", "actor.evaluate_tasks=400")
+TARGET = 0.55
+
+
+def rollouts_to(target: float, curve: Sequence[tuple[float, float]]) -> float:
+    """Returns after how many rollouts a curve of (rollouts, success) first reaches a target.
+
+    Example:
+        >>> rollouts_to(0.5, [(0.0, 0.2), (100.0, 0.4), (200.0, 0.6)]), rollouts_to(0.9, [(0.0, 0.2)])
+        (150.0, nan)
+    """
+    for (x, low), (y, high) in itertools.pairwise(curve):
+        if high >= target:
+            return x if low >= target else x + (y - x) * (target - low) / (high - low)
+    return math.nan
+
+
+def figures_of(report: Mapping[str, Any]) -> dict[str, float]:
+    """Returns what an actor's report.json says of its learning."""
+    learning = report["learning"]
+    before = [0.0, *itertools.accumulate(look["rollouts"] for look in learning)]
+    curve = [(n, look["val"]) for n, look in zip(before, learning, strict=False) if "val" in look]
+    return {
+        "success at the last look": curve[-1][1],
+        "mean success of the looks": sum(success for _, success in curve) / len(curve),
+        f"rollouts to {TARGET}": rollouts_to(TARGET, curve),
+        "rollouts": before[-1],
+        "mixed sets of an iteration": sum(look["mixed_sets"] for look in learning) / len(learning),
+    }
+
+
+def measure(asked: Asked) -> Iterator[Row]:
+    """Yields the rows of a seed, arm by arm; an arm that is there is read."""
+    run = f"demo-seed{asked.seed}"
+    make_stages(CONFIG, run, STAGES, asked.settings, asked.data_dir)
+    for arm, credit in ARMS.items():
+        folder = linked(asked.data_dir, run, arm.replace(", ", "-").replace(" ", ""), STAGES)
+        settings = [*ACTOR, f"actor.credit={json.dumps(credit)}", *asked.settings]
+        make_stages(CONFIG, folder.name, ("actor",), settings, asked.data_dir)
+        report = json.loads((folder / "actor" / "report.json").read_text("utf-8"))
+        yield from measured(arm, figures_of(report))
+
+
+BENCHMARK = Benchmark("lam_alpha", __doc__, measure, seeds=(0,))
+
+if __name__ == "__main__":
+    sys.exit(main(BENCHMARK))

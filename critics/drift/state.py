@@ -1,0 +1,187 @@
+"""What the watch over a critic remembers and decides: a frozen state, and a pure function to the next.
+
+What is decided in an iteration counts from the next one on: no baseline then has seen its own outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any, Literal
+
+import numpy as np
+
+from critics.drift.checks import (
+    Correction,
+    FreeCheck,
+    fit_correction,
+    is_measured,
+    level_is_off,
+    steps_are_off,
+)
+from pipeline.statistics import Interval, interval_words
+
+REFIT_ITERATIONS = 3
+"""Level and slope are refitted to this many iterations: one alone was found off for being extreme, in part
+by chance (start value)."""
+KL_UPDATES = 3
+"""One unlikely token in ten thousand can dominate an update's KL: distances are medians of so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriftRules:
+    """How a watch acts; the fields are those of the settings' section."""
+
+    react: bool = True
+    paid_every: int = 20
+    states: int = 256
+    num_continuations: int = 16
+    refresh: Literal["never", "once", "on_drift"] = "once"
+
+
+@dataclass(frozen=True, slots=True)
+class DriftState:
+    """Everything that later iterations depend on; JSON in checkpoints.
+
+    Attributes:
+        next_check: number of updates from which on a paid check is due.
+        slope: of the correction of the critic's values.
+        shift: of the same.
+        recent: of the last iterations: [values as frozen, rewards] of bare rollouts.
+        steps_off: whether step advantages have no weight.
+        wants_refresh: whether a critic of the present actor is to be made next.
+        refresh_runs: runs that made one; the last one's critic is watched.
+        refused_runs: runs that could not.
+        adv_rmse: of the refreshed critic, None before.
+        critic_policy: digest of the policy that it was made for; None: the starting policy.
+        kls: of the last updates to the starting policy, nats per token, measured as each began.
+        sampled_kl: their median when the iteration was sampled; None is not measured.
+    """
+
+    next_check: int = 0
+    slope: float = 1.0
+    shift: float = 0.0
+    recent: tuple[Any, ...] = ()
+    steps_off: bool = False
+    wants_refresh: bool = False
+    refresh_runs: tuple[str, ...] = ()
+    refused_runs: tuple[str, ...] = ()
+    adv_rmse: float | None = None
+    critic_policy: str | None = None
+    kls: tuple[float, ...] = ()
+    sampled_kl: float | None = None
+
+    @classmethod
+    def of_json(cls, state: Mapping[str, Any]) -> DriftState:
+        """Returns the state that `to_json` wrote."""
+        known: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in state.items()}
+        return cls(**known)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the state as JSON values."""
+        return {name: list(x) if isinstance(x, tuple) else x for name, x in asdict(self).items()}
+
+    @property
+    def correction(self) -> Correction:
+        """Of the critic's values."""
+        return Correction(self.slope, self.shift)
+
+    @property
+    def kl(self) -> float | None:
+        """Median KL of the last updates, `sampled_kl` before the first."""
+        return median(self.kls) if self.kls else self.sampled_kl
+
+    def moved(self, metrics: Mapping[str, float]) -> DriftState:
+        """Returns the state after an update, with its KL if the loss measured one."""
+        if "ref_kl" not in metrics:
+            return self
+        return replace(self, kls=(*self.kls, float(metrics["ref_kl"]))[-KL_UPDATES:])
+
+    def may_refresh(self, rules: DriftRules) -> bool:
+        """Returns whether the rules allow another refresh."""
+        done = len(self.refresh_runs) + len(self.refused_runs)
+        return rules.react and done < {"never": 0, "once": 1, "on_drift": float("inf")}[rules.refresh]
+
+    def check_is_due(self, num_updates: int, alpha: float, rules: DriftRules) -> bool:
+        """Returns whether a paid check is due before the next update.
+
+        A critic without weight is not checked, unless one that is found off is to be refreshed again.
+        """
+        asked = alpha > 0 or (self.steps_off and self.may_refresh(rules))
+        return bool(rules.paid_every and asked and num_updates >= self.next_check)
+
+    def refreshed(
+        self, run: str, gate: Mapping[str, Any] | None, *, allowed: bool, policy_digest: str
+    ) -> DriftState:
+        """Returns the state after a refresh; the step weight returns if its gate allows it.
+
+        Args:
+            run: that made the critic, or could not.
+            gate: its verdict; None if the run ended before there was one, and the critic stays as it is.
+            allowed: whether the gate lets the critic through.
+            policy_digest: of the actor that it was made for.
+        """
+        state = replace(self, wants_refresh=False, steps_off=not allowed)
+        if gate is None:
+            return replace(state, refused_runs=(*self.refused_runs, run))
+        runs, adv_rmse = (*self.refresh_runs, run), gate["adv_rmse"]["value"] or 0.0
+        state = replace(state, refresh_runs=runs, adv_rmse=adv_rmse, critic_policy=policy_digest)
+        return replace(state, slope=1.0, shift=0.0, recent=())
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What was checked in an iteration.
+
+    Attributes:
+        values: [T_i] of its bare rollouts, corrected as credit was given with them.
+        rewards: of the same.
+        free: of them; None without rollouts.
+        paid: by fresh continuations; None where none was due.
+        num_updates: taken before the iteration's own.
+    """
+
+    values: Sequence[np.ndarray]
+    rewards: Sequence[float]
+    free: FreeCheck | None
+    paid: Mapping[str, Interval] | None
+    num_updates: int
+
+
+def decide(state: DriftState, checks: Checks, rules: DriftRules) -> tuple[DriftState, list[str]]:
+    """Returns the state from the next iteration on, and what to say of it."""
+    said: list[str] = []
+    state = replace(state, sampled_kl=state.kl)
+    if checks.free is not None and rules.react:
+        frozen = [state.correction.undo(v).tolist() for v in checks.values]
+        recent = (*state.recent, [frozen, list(checks.rewards)])[-REFIT_ITERATIONS:]
+        state = replace(state, recent=recent)
+        if level_is_off(checks.free):
+            values = [np.array(v) for of_iteration, _ in recent for v in of_iteration]
+            fitted = fit_correction(values, [r for _, of_iteration in recent for r in of_iteration])
+            state = replace(state, slope=fitted.slope, shift=fitted.shift)
+            said.append(
+                f"drift: bias {checks.free.bias.value:+.3f}, slope {checks.free.slope.value:.2f}; the critic "
+                f"is recalibrated from the next iteration on (slope {fitted.slope:.2f}, shift "
+                f"{fitted.shift:+.2f}, fitted to the last {len(recent)})"
+            )
+    if (paid := checks.paid) is None:
+        return state, said
+    state, after = replace(state, next_check=checks.num_updates + rules.paid_every), checks.num_updates
+    if not is_measured(paid):
+        said.append(
+            f"drift: the check after {after} updates says nothing of steps: no two states in a row, one "
+            "cluster, or no step that clearly changed the chance; the next check is due as usual"
+        )
+    elif steps_are_off(paid):
+        state = replace(
+            state, steps_off=state.steps_off or rules.react, wants_refresh=state.may_refresh(rules)
+        )
+        said.append(
+            f"drift: after {after} updates Cov(A, Ahat) is {interval_words(paid['cov_a'], 4)} (off at or "
+            f"below 0), signs agree in {interval_words(paid['sign_agreement'], 2)}, rho_A is "
+            f"{interval_words(paid['rho_a'], 2)}: the critic no longer knows this actor's steps"
+            + ("; its step weight is 0 from the next iteration on" if state.steps_off else "")
+        )
+    return state, said

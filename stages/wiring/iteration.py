@@ -1,0 +1,150 @@
+"""One iteration of the actor: sample, score, commit, update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pipeline.artifacts.failpoints import failpoint
+from pipeline.credit.batch import Batch, Update
+from pipeline.training.policy_update import (
+    Logprobs,
+    engine_trainer_gap,
+    logprob_gap,
+    logprobs_of,
+    update_rows,
+)
+from stages.wiring.recorded import Recorded, iteration_tables
+from stages.wiring.refusals import refuse_disagreement, refuse_nothing_to_learn
+from stages.wiring.watch import chosen_for_check
+
+if TYPE_CHECKING:
+    from env.play.player import Player
+    from pipeline.artifacts.commit import Shards
+    from pipeline.credit import Credit
+    from pipeline.types import Rollout
+    from stages.settings import Actor
+    from stages.wiring.learner import ActorState, Learner
+    from stages.wiring.sampling import Sampling
+    from stages.wiring.watch import Watch
+
+NUM_PROMPTS = 8  # on which engine and trainer are compared after every weight sync
+
+
+@dataclass(frozen=True, slots=True)
+class Iterations:
+    """Takes an actor from one iteration to the next.
+
+    Attributes:
+        learner: trainer, reference and engine.
+        sampling: of rollouts.
+        watch: over the critic; None without one.
+        credit: the mode as configured.
+        settings: the actor's.
+        shards: of the stage; each iteration is one.
+        log: takes a line of metrics.
+        show: takes the number of updates and an iteration's rollouts, for whoever follows the run.
+        half_precision: whether engine or trainer computes in bf16; old log-probabilities are then its own.
+    """
+
+    learner: Learner
+    sampling: Sampling
+    watch: Watch | None
+    credit: Credit
+    settings: Actor
+    shards: Shards
+    log: Callable[[Mapping[str, Any]], None]
+    show: Callable[[int, Sequence[Rollout]], None]
+    half_precision: bool
+
+    def next(self, state: ActorState) -> ActorState:
+        """Returns the state after one more iteration; a stop while it samples leaves the state as it was."""
+        number, trainer, watch = state.iterations, self.learner.trainer, self.watch
+        credit = self.credit if watch is None else watch.credit(self.credit)
+        player, began = self.learner.synced(), trainer.num_updates
+        prompts = [player.prompt_of(task) for task in self.sampling.val[:NUM_PROMPTS]]
+        self._check(engine_trainer_gap(player.engine, trainer, prompts, player.stop_token_id), number)
+        batch, checked, updates, logprobs = self._sampled(player, credit, number, began)
+        self._check(gap := logprob_gap(trainer, batch.rollouts[:16]), number)
+        found: dict[str, Any] = {"iteration": number, **batch.metrics(), "engine/logprob_gap": gap}
+        if number % self.settings.evaluate_every == 0:  # the weights that sampled this iteration
+            found["val/first_try"] = self.sampling.look_at_val(player, number, self.settings.evaluate_tasks)
+        for update in updates:
+            state = self._updated(state, update, credit, logprobs)
+        if watch is not None:
+            found |= watch.after(batch.rollouts, batch.values or {}, checked, began, credit)
+            state = replace(state, drift=watch.state)
+        self.log(found)
+        return replace(state, iterations=number + 1)
+
+    def _check(self, gap: float, number: int) -> None:
+        refuse_disagreement(gap, number, half_precision=self.half_precision)
+
+    def _sampled(
+        self, player: Player, credit: Credit, number: int, num_updates: int
+    ) -> tuple[Batch, list[Rollout], list[Update], Mapping[str, Logprobs]]:
+        """Returns rollouts, checked continuations, updates and log-probabilities; all are committed."""
+        watch, shards, settings = self.watch, self.shards, self.settings
+        whose_values, values_of = (watch.whose_values, watch.values) if watch is not None else ("", None)
+        recorded = Recorded.of(
+            shards, number, policy_digest=player.engine.policy_digest, whose_values=whose_values
+        )
+        checked: list[Rollout] = []
+        if recorded is not None:
+            batch, checked = Batch.of(recorded.rollouts, recorded.values, credit), recorded.checked
+        else:
+            batch = self.sampling.collect(
+                player,
+                credit,
+                values_of,
+                number,
+                wanted=settings.tasks_per_update * settings.updates_per_iteration,
+                max_refills=settings.max_refills,
+            )
+            if watch is not None and watch.is_due(num_updates, credit):
+                chosen = chosen_for_check(batch.rollouts, watch.rules.states)
+                checked = self.sampling.continue_all(
+                    player, chosen, number, each=watch.rules.num_continuations
+                )
+        updates = batch.updates(
+            settings.updates_per_iteration,
+            max_uniform_share=credit.max_uniform_share,
+            seed=self.sampling.seed,
+        )
+        if recorded is not None:
+            return batch, checked, updates, recorded.logprobs
+        trained_on = [r for update in updates for r in update.rollouts]
+        old = self.learner.trainer if self.half_precision else None
+        made_by = {"old_logprobs": old, "ref_logprobs": self.learner.reference}
+        logprobs = {name: logprobs_of(of, trained_on) for name, of in made_by.items() if of and trained_on}
+        tables = iteration_tables(
+            batch,
+            checked,
+            updates,
+            logprobs,
+            whose_values=whose_values,
+            num_updates=num_updates,
+            aggregation=credit.loss.aggregation,
+        )
+        shards.commit(number, tables, done=1, supersede=shards.is_committed(number))
+        self.show(num_updates, batch.rollouts)
+        return batch, checked, updates, logprobs
+
+    def _updated(
+        self, state: ActorState, update: Update, credit: Credit, logprobs: Mapping[str, Logprobs]
+    ) -> ActorState:
+        """Returns the state after an optimizer step."""
+        from pipeline.training.losses import policy_loss
+
+        if not update.sets:
+            refuse_nothing_to_learn(state.empty_running + 1, state.iterations)
+            return replace(state, empty_running=state.empty_running + 1)
+        failpoint("actor.update.before")
+        rows, metrics, after = update_rows(update, credit=credit, state=state.credit, logprobs=logprobs)
+        metrics |= self.learner.trainer.update(rows, policy_loss(credit.loss))
+        failpoint("actor.update.after")
+        self.log({"iteration": state.iterations, "update": self.learner.trainer.num_updates, **metrics})
+        if self.watch is not None:
+            self.watch.moved(metrics)
+        return replace(state, credit=after, empty_running=0)

@@ -1,0 +1,123 @@
+"""An iteration of the actor as its tables hold it: all that the losses of its updates are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipeline.credit.batch import Batch, Update
+from pipeline.credit.options import Aggregation
+from pipeline.tables import (
+    rollouts_from,
+    rollouts_table,
+    steps_table,
+    updates_table,
+    values_from,
+    values_table,
+)
+from pipeline.training.policy_update import Logprobs
+from pipeline.types import Rollout
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pipeline.artifacts.commit import Shards
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An iteration that an earlier start committed.
+
+    Attributes:
+        rollouts: whole ones.
+        checked: continuations of a paid drift check.
+        values: rollout_id -> [T] critic values; None without a critic.
+        logprobs: `old_logprobs` and `ref_logprobs`, as far as its updates need them.
+    """
+
+    rollouts: list[Rollout]
+    checked: list[Rollout]
+    values: dict[str, np.ndarray] | None
+    logprobs: dict[str, Logprobs]
+
+    @classmethod
+    def of(cls, shards: Shards, number: int, *, policy_digest: str, whose_values: str) -> Recorded | None:
+        """Returns an iteration if it is committed, these weights sampled it and this critic scored it.
+
+        Args:
+            shards: of the stage.
+            number: of the iteration.
+            policy_digest: of the weights.
+            whose_values: of the critic, "" without one.
+        """
+        if not shards.is_committed(number):
+            return None
+        rollouts, steps, values, updates = (
+            shards.read(number, name) for name in ("rollouts", "steps", "values", "updates")
+        )
+        played = rollouts_from(rollouts, steps)
+        if any(rollout.policy_digest != policy_digest for rollout in played):
+            return None
+        if set(values.column("critic").to_pylist()) - {whose_values}:
+            return None
+        logprobs = {
+            name: {
+                row["rollout_id"]: np.array(row[name], np.float32)
+                for row in updates.to_pylist()
+                if row[name] is not None
+            }
+            for name in ("old_logprobs", "ref_logprobs")
+        }
+        return cls(
+            [r for r in played if r.kind == "whole"],
+            [r for r in played if r.kind != "whole"],
+            values_from(values) if whose_values else None,
+            {name: of for name, of in logprobs.items() if of},
+        )
+
+
+def iteration_tables(
+    batch: Batch,
+    checked: Sequence[Rollout],
+    updates: Sequence[Update],
+    logprobs: Mapping[str, Logprobs],
+    *,
+    whose_values: str,
+    num_updates: int,
+    aggregation: Aggregation,
+) -> dict[str, pa.Table]:
+    """Returns an iteration's tables.
+
+    Args:
+        batch: what was sampled.
+        checked: continuations of a paid drift check.
+        updates: that will be made of it.
+        logprobs: as in `Recorded`.
+        whose_values: the critic's name in the values table.
+        num_updates: taken before.
+        aggregation: of the loss.
+    """
+    contexts = {rollout.rollout_id: rollout.context for rollout in batch.rollouts}
+    made = [update for update in updates if update.sets]
+    old, ref = (logprobs.get(name, {}) for name in ("old_logprobs", "ref_logprobs"))
+    return {
+        "rollouts": rollouts_table([*batch.rollouts, *checked]),
+        "steps": steps_table([*batch.rollouts, *checked]),
+        "values": values_table(
+            [
+                (rollout_id, step_index, contexts[rollout_id], whose_values, float(value))
+                for rollout_id, steps in (batch.values or {}).items()
+                for step_index, value in enumerate(steps)
+            ]
+        ),
+        "updates": updates_table(
+            [
+                (r.rollout_id, number, weight, old.get(r.rollout_id), ref.get(r.rollout_id))
+                for number, update in enumerate(made, num_updates + 1)
+                for r, weight in zip(update.rollouts, update.token_weights(aggregation), strict=True)
+            ]
+        ),
+    }

@@ -1,0 +1,134 @@
+"""What an actor samples: the rollouts of an iteration, looks at val, continuations for a drift check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from env.play.chains import Group, plan_groups, play_chains
+from env.play.continuations import Continuations
+from pipeline.credit.batch import Batch, scored
+from pipeline.ids import seed_of
+from stages.wiring.refusals import refuse_failing_environment
+
+if TYPE_CHECKING:
+    from env.play.player import Player
+    from pipeline.credit import Credit
+    from pipeline.credit.batch import ValuesOf
+    from pipeline.types import Rollout, Task
+    from stages.settings import Chain
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How an actor samples, whatever its weights.
+
+    Attributes:
+        tasks: to train on.
+        val: held-out ones, for the learning curve.
+        chain: attempts of a group.
+        max_feedback_tokens: cap on feedback in a prompt.
+        seed: of the run.
+        stage_key: of the stage.
+        item_done: counts a finished rollout; raises if the stage is to stop.
+    """
+
+    tasks: Sequence[Task]
+    val: Sequence[Task]
+    chain: Chain
+    max_feedback_tokens: int
+    seed: int
+    stage_key: str
+    item_done: Callable[[], None]
+
+    def collect(
+        self,
+        player: Player,
+        credit: Credit,
+        values_of: ValuesOf | None,
+        iteration: int,
+        *,
+        wanted: int,
+        max_refills: int,
+    ) -> Batch:
+        """Returns an iteration's rollouts, sampled on until enough tasks count or the refills are used up.
+
+        Args:
+            player: of the actor's weights.
+            credit: says what counts.
+            values_of: the critic; None without one.
+            iteration: that the rollouts are of.
+            wanted: tasks that count.
+            max_refills: rounds of further tasks.
+        """
+        rest = sorted(self.tasks, key=lambda t: seed_of(self.seed, "actor order", iteration, t.task_id))
+        rollouts: list[Rollout] = []
+        values: dict[str, np.ndarray] | None = None if values_of is None else {}
+        batch = Batch.of(rollouts, values, credit)
+        for _ in range(1 + (max_refills if credit.dynamic_sampling else 0)):
+            missing = wanted - batch.num_kept_tasks
+            chosen, rest = rest[:missing], rest[missing:]
+            if not chosen:
+                break
+            groups = plan_groups(
+                chosen,
+                stage_key=self.stage_key,
+                seed=self.seed,
+                iteration=iteration,
+                num_attempts=self.chain.num_attempts,
+                draws=self.chain.draws,
+                feedback_free_share=self.chain.feedback_free_share,
+                feedback_free_draws=self.chain.feedback_free_draws,
+            )
+            played = self._played(player, groups, "actor", stop_at_success=False)
+            rollouts += played
+            if values is not None and values_of is not None:
+                values |= scored(played, values_of)
+            batch = Batch.of(rollouts, values, credit)
+        refuse_failing_environment(batch.rollouts, iteration)
+        return batch
+
+    def look_at_val(self, player: Player, iteration: int, num_tasks: int) -> float:
+        """Returns first-try success on some val tasks: a point of the learning curve, no more.
+
+        Raises:
+            ArtifactError: too many could not be graded; that is no failure of the actor.
+        """
+        groups = plan_groups(
+            self.val[:num_tasks],
+            stage_key="val",
+            seed=self.seed,
+            iteration=iteration,
+            num_attempts=1,
+            draws=1,
+        )
+        rollouts = self._played(player, groups, "look", stop_at_success=True)
+        refuse_failing_environment(rollouts, iteration)
+        rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+        return sum(rewards) / len(rewards)
+
+    def continue_all(
+        self, player: Player, rollouts: Sequence[Rollout], iteration: int, *, each: int
+    ) -> list[Rollout]:
+        """Returns fresh continuations by the present actor of all states of some rollouts."""
+        asked = Continuations(self.stage_key, self.seed, "drift")
+        requests = asked.of_all(rollouts, {task.task_id: task for task in self.tasks}, each)
+        played = player.play(requests, on_finish=lambda _: self.item_done())
+        refuse_failing_environment(played, iteration)
+        return played
+
+    def _played(
+        self, player: Player, groups: list[Group], purpose: str, *, stop_at_success: bool
+    ) -> list[Rollout]:
+        return play_chains(
+            player,
+            groups,
+            on_finish=lambda _: self.item_done(),
+            seed=self.seed,
+            purpose=purpose,
+            max_feedback_tokens=self.max_feedback_tokens,
+            stop_at_success=stop_at_success,
+        )[0]

@@ -1,0 +1,34 @@
+"""Losses, advantages and values are what they were; `python -m tests.golden` records them anew."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.golden.numbers import BACKENDS
+
+TOLERANCE = {"credit": 1e-12}
+"""Relative; of fp32 computations, whose sums depend on the machine, 1e-4."""
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [pytest.param(name, marks=pytest.mark.slow if name == "deepspeed" else ()) for name in BACKENDS],
+)
+def test_numbers_are_what_they_were(backend: str) -> None:
+    if backend == "deepspeed":
+        pytest.importorskip("deepspeed", reason="make setup-engines installs it")
+    golden = json.loads((Path(__file__).parent / f"{backend}.json").read_text("utf-8"))
+    found = BACKENDS[backend]()
+    assert len(golden) >= 10
+    assert found == pytest.approx(golden, rel=TOLERANCE.get(backend, 1e-4), abs=1e-7)
+
+
+def test_training_backends_agree() -> None:
+    torch, deepspeed = (
+        json.loads((Path(__file__).parent / f"{name}.json").read_text("utf-8"))
+        for name in ("torch", "deepspeed")
+    )
+    assert torch == pytest.approx(deepspeed, rel=1e-4)

@@ -1,0 +1,93 @@
+"""Parquet is enough: an update's advantages and loss come out again from an actor's tables."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.artifacts.metrics import read_metrics
+from pipeline.credit import baseline_sets, credit_set, make_credit
+from pipeline.tables import rollouts_from, values_from
+from pipeline.training.losses import policy_loss
+from pipeline.training.packing import micro_batches
+from pipeline.training.rows import policy_rows
+
+
+def recomputed(lab: Any) -> list[tuple[dict[str, Any], dict[str, float], dict[str, float]]]:
+    """Returns for each update its line of metrics.jsonl, credit's metrics and the loss's on policy."""
+    artifact = lab.artifact("actor")
+    lines = [m for m in read_metrics(lab.run_dir / "actor" / "metrics.jsonl") if "update" in m]
+    settings = artifact.manifest["settings"]["actor"]["credit"]
+    options = {name: x for name, x in settings.items() if name not in ("drift", "on_weak_critic")}
+    rollouts = {r.rollout_id: r for r in rollouts_from(artifact.table("rollouts"), artifact.table("steps"))}
+    values = values_from(artifact.table("values")) or None
+    rows = defaultdict(list)
+    for row in artifact.table("updates").to_pylist():
+        rows[row["update"]].append(row)
+    state: dict[str, float] | None = None
+    found = []
+    for line in lines:
+        members = [rollouts[row["rollout_id"]] for row in rows[line["update"]]]
+        credit = make_credit(**options | {n: line[n] for n in ("alpha", "adv_rmse") if n in line})
+        shaping = None
+        if factor := options["overlong_factor"]:  # arXiv:2503.14476, eq. 13
+            B = options["overlong_buffer_tokens"]
+            shaping = {
+                r.rollout_id: factor
+                * float(np.clip((r.max_response_tokens - B - len(r.response_token_ids)) / B, -1, 0))
+                for r in members
+            }
+        sets = [credit_set(s, values=values, shaping=shaping) for s in baseline_sets(members)]
+        ordered = [r for s in baseline_sets(members) for r in s]
+        assert ordered == members
+        advantages, metrics, state = credit.credit(sets, credit.initial_state() if state is None else state)
+        columns = {
+            name: [np.array(row[name], np.float32) for row in rows[line["update"]]]
+            for name in ("old_logprobs", "ref_logprobs")
+            if rows[line["update"]][0][name] is not None
+        }
+        weights = [row["token_weight"] for row in rows[line["update"]]]
+        loss: dict[str, float] = defaultdict(float)
+        for batch in micro_batches(policy_rows(members, advantages, weights, columns), 4096):
+            total, parts = policy_loss(credit.loss)({"logprobs": batch.columns["old_logprobs"]}, batch)
+            for name, number in {"loss": total, **parts}.items():
+                loss[name] += float(torch.as_tensor(number))
+        found.append((line, metrics, dict(loss)))
+    return found
+
+
+def assert_same(found: list[tuple[dict[str, Any], dict[str, float], dict[str, float]]], each: int) -> None:
+    """Credit of every update; the loss of each iteration's first, before which the weights had not moved."""
+    assert found
+    for line, metrics, _ in found:
+        assert {name: line[name] for name in metrics} == pytest.approx(metrics, rel=1e-9)
+    for line, _, loss in found[::each]:
+        assert {name: line[name] for name in loss} == pytest.approx(loss, rel=1e-3, abs=2e-5)
+
+
+def test_an_update_of_v_dapo_is_computed_again_from_its_tables(chain: Any) -> None:
+    found = recomputed(chain)
+    assert_same(found, each=2)
+    assert any(line["ref_kl"] > 0 for line, _, _ in found)
+    updates = chain.artifact("actor").table("updates")
+    assert set(updates["update"].to_pylist()) == {line["update"] for line, _, _ in found}
+    assert updates["old_logprobs"].null_count == updates.num_rows  # fp32: they are the engine's
+
+
+def test_in_half_precision_old_logprobs_are_stored_and_overlong_shaping_enters_the_advantages(
+    chain: Any, tmp_path: Path
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft")
+    credit = "actor.credit={mode: decoupled_clip, kl: 0.01, overlong_buffer_tokens: 220}"
+    assert lab.start("actor", credit, "engine.dtype=bfloat16", "actor.num_iterations=1") == 0
+    found = recomputed(lab)
+    assert_same(found, each=2)
+    assert all(line["shaping/mean"] < 0 for line, _, _ in found)
+    assert found[0][0]["engine_gap"] > 1e-4
+    updates = lab.artifact("actor").table("updates")
+    assert updates["old_logprobs"].null_count == updates["ref_logprobs"].null_count == 0

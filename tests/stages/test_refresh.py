@@ -1,0 +1,165 @@
+"""A refresh of the critic: what it starts from, what it finds free, how it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+import stages.bodies.actor
+import stages.wiring.learner
+from critics.drift.state import DriftState
+from pipeline.artifacts.artifact import Artifact
+from pipeline.artifacts.signals import StopRequested
+from pipeline.config import load_config
+from pipeline.hardware import check_gpus
+from stages.settings import Config
+from stages.wiring.refresh import STAGES, critic_folder, refreshed
+
+CRITIC = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
+DRIFT = tuple(f"actor.credit.drift.{how}" for how in ("paid_every=1", "states=6", "num_continuations=2"))
+
+
+@pytest.fixture
+def steps_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its few states say, the first paid check finds steps off."""
+    monkeypatch.setattr("critics.drift.state.is_measured", lambda found: True)
+    monkeypatch.setattr("critics.drift.state.steps_are_off", lambda found: True)
+
+
+@pytest.mark.parametrize(("code", "stages_run"), [(4, 4), (0, 6)])
+def test_a_refresh_ends_at_the_stage_that_refuses_for_quality(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, stages_run: int
+) -> None:
+    """Its actor may succeed at everything, which leaves a critic nothing to learn: no cause to stop it."""
+    ran: list[str] = []
+
+    def run(command: list[str], **_: Any) -> Any:
+        ran.append(command[2].removeprefix("stages."))
+        return SimpleNamespace(returncode=code if ran[-1] == "labels" else 0)
+
+    monkeypatch.setattr("stages.wiring.refresh.subprocess.run", run)
+    said: list[str] = []
+    (tmp_path / "refresh").mkdir()
+    state = refreshed(
+        DriftState(20, wants_refresh=True),
+        Config().model_dump(mode="json"),
+        tmp_path,
+        "00003-01234567",
+        policy_digest="0123456789",
+        contexts=("bare",),
+        say=said.append,
+        stop_if_asked=lambda: None,
+    )
+    assert ran == list(STAGES[:stages_run])
+    assert state == DriftState(20, steps_off=True, refused_runs=("refresh/00003-01234567",))
+    assert "no critic could be made" in said[0]
+    config = load_config(Config, tmp_path / "refresh" / "00003-01234567.yaml", [])
+    assert (config.run.name, config.run.data_dir) == ("00003-01234567", str(tmp_path / "refresh"))
+    policy = tmp_path / "refresh" / "policies" / "00003-01234567"
+    assert (config.sft.base, config.sft.num_updates) == (str(policy), 0)
+
+
+def test_the_critic_of_the_last_refresh_is_the_one_that_is_used(tmp_path: Path) -> None:
+    assert critic_folder(tmp_path, ()) == tmp_path / "critic" / "critic"
+    runs = ("refresh/a", "refresh/b")
+    assert critic_folder(tmp_path, runs) == tmp_path / "refresh" / "b" / "critic" / "critic"
+
+
+class Holding:
+    """A trainer, engine or critic, and 9 GiB of a GPU until it is closed."""
+
+    def __init__(self, thing: Any, held: set[Any]) -> None:
+        self._thing, self._held = thing, held
+        held.add(self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._thing, name)
+
+    def close(self) -> None:
+        self._thing.close()
+        self._held.discard(self)
+
+
+@pytest.mark.usefixtures("steps_off")
+def test_a_refresh_finds_the_gpus_free_and_the_actor_goes_on_after_it(
+    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stages ask for all of a GPU's memory, which trainer, reference, engine and critic hold before."""
+    held: set[Any] = set()
+    most = 0
+    for name in ("make_trainer", "make_engine", "load_critic"):
+        made = getattr(stages.wiring.learner, name)
+        monkeypatch.setattr(
+            stages.wiring.learner, name, lambda *a, made=made, **k: Holding(made(*a, **k), held)
+        )
+
+    def free() -> list[float]:
+        return [40.0 - 9 * len(held)]
+
+    def run(command: list[str], **options: Any) -> Any:
+        if command[0] != sys.executable:
+            return plain_run(command, **options)  # the manifest asks git
+        check_gpus(1, 39.0)  # as every stage does first; raises ConfigError
+        return SimpleNamespace(returncode=4)
+
+    plain_run = subprocess.run
+
+    def collected(*arguments: Any, **options: Any) -> Any:
+        nonlocal most
+        most = max(most, len(held))
+        return collect(*arguments, **options)
+
+    monkeypatch.setattr("pipeline.hardware.free_gpu_memory", free)
+    monkeypatch.setattr("stages.wiring.refresh.subprocess.run", run)
+    collect = stages.bodies.actor.Sampling.collect
+    monkeypatch.setattr(stages.bodies.actor.Sampling, "collect", collected)
+    lab = chain.copy(tmp_path / "lab", *CRITIC)
+    assert lab.start("actor", "actor.num_iterations=3", *DRIFT) == 0
+    assert most == 4
+    assert not held
+    [refused] = lab.artifact("actor").report["refused_refreshes"]
+    settings = yaml.safe_load((lab.run_dir / f"{refused}.yaml").read_text())
+    assert (Path(settings["sft"]["base"]) / "model.safetensors").is_file()
+    alphas = [look["alpha"] for look in lab.artifact("actor").report["drift"]]
+    assert alphas == [0.5, 0.5, 0.0]  # found off in the second iteration
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("steps_off")
+def test_a_refresh_makes_a_critic_of_the_present_actor_and_may_be_stopped(
+    chain: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked_to_stop(*arguments: Any, **_: Any) -> Any:
+        raise StopRequested(signal.SIGTERM)
+
+    lab = chain.copy(tmp_path / "lab", *CRITIC)
+    settings = ["actor.num_iterations=3", *DRIFT]
+    with monkeypatch.context() as patch:
+        patch.setattr(stages.bodies.actor, "refreshed", asked_to_stop)
+        assert lab.start("actor", *settings) == 75
+    commits = (lab.run_dir / "actor" / "checkpoints").glob("*/commit.json")
+    states = [json.loads(commit.read_text())["state"] for commit in commits]
+    found = {(state["iterations"], state["drift"]["wants_refresh"]) for state in states}
+    assert found == {(1, False), (2, True)}
+    assert lab.start("actor", *settings) == 0
+    [run] = (lab.run_dir / "refresh").glob("*/critic_report")
+    judged = Artifact.open(run.parent, "critic_report")
+    values = lab.artifact("actor").table("values").to_pylist()
+    iteration = {r.rollout_id: r.iteration for r in lab.rollouts("actor")}
+    used = {(iteration[row["rollout_id"]], row["critic"]) for row in values}
+    old, new = (
+        a.report["critic_digest"] for a in (lab.artifact("critic"), Artifact.open(run.parent, "critic"))
+    )
+    assert used == {(0, old), (1, old), (2, new)}
+    assert lab.artifact("actor").report["refreshes"] == [f"refresh/{run.parent.name}"]
+    assert judged.report["policy_digest"] == next(
+        r.policy_digest for r in lab.rollouts("actor") if r.iteration == 2
+    )
