@@ -25,7 +25,7 @@ PARTS = {
     "first_try": "first try, temperature 1",
     "greedy": "first try, greedy",
     "with_feedback": "with feedback",
-    "unseen_companies": "unseen companies, first try",
+    "test_unseen_company": "unseen companies, first try",
 }
 SKILLS = {
     f"skill_vs_{of}": f"skill against {of.replace('_', ' ')}" for of in ("constant", "task_rate", "position")
@@ -37,7 +37,7 @@ def above_zero(skill: str) -> Callable[[Table], bool]:
     return lambda t: t("critic", skill, "low") > 0
 
 
-FIRST, GREEDY, UNSEEN = PARTS["first_try"], PARTS["greedy"], PARTS["unseen_companies"]
+FIRST, GREEDY, UNSEEN = PARTS["first_try"], PARTS["greedy"], PARTS["test_unseen_company"]
 CRITERIA: dict[str, Callable[[Table], bool]] = {
     "start: first try in 15-45 %": lambda t: 0.15 <= t(FIRST, "start") <= 0.45,
     "first try: gain >= 20 points, with an interval": lambda t: (
@@ -61,10 +61,10 @@ def gained(variant: str, part: Mapping[str, Any]) -> list[Row]:
 
 def rows_of(summary: Mapping[str, Any], elapsed_minutes: float) -> list[Row]:
     """Returns what a run's summary.json says."""
-    critic, budget = summary["critic"], summary["budget"]
+    critic, budget, parts = summary["critic"], summary["budget"], summary["by_slice"] | summary
     found = {label: (critic[name]["value"], *critic[name]["interval"]) for name, label in SKILLS.items()}
     return [
-        *(row for name, label in PARTS.items() for row in gained(label, summary[name])),
+        *(row for name, label in PARTS.items() for row in gained(label, parts[name])),
         *measured("critic", {"gate passed": critic["gate"] == "PASS", **found}),
         *measured("run", {"minutes": summary["minutes"], "elapsed minutes": elapsed_minutes}),
         *measured("run", {f"{name} sampled": budget[name] for name in ("rollouts", "tokens")}),

@@ -272,7 +272,7 @@ def test_a_run_without_a_critic_has_a_summary(chain: Any, tmp_path: Path) -> Non
         assert lab.start(stage, *settings) == 0
     summary = json.loads((lab.run_dir / "summary.json").read_text())
     assert summary["critic"] is None
-    assert summary["unseen_companies"] is None
+    assert "test_unseen_company" not in summary["by_slice"]
     assert set(summary["budget"]["by_stage"]) == {"actor"}
 
 

@@ -26,7 +26,8 @@ from pipeline.ids import rollout_id
 from pipeline.models.policy import load_policy
 from pipeline.tables import labels_from, tasks_from
 from pipeline.types import Rollout
-from stages.summary import budget_of, gate_words
+from stages.wiring.pages import gate_words
+from stages.wiring.summary import budget_of
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 SAMPLING = ("rollouts", "labels", "critic_report", "actor", "evaluation")
@@ -248,12 +249,11 @@ def test_the_summary_names_what_it_must_and_only_adds_detail(chain: Any) -> None
         "first_try",
         "greedy",
         "with_feedback",
-        "unseen_companies",
         "critic",
         "budget",
     }
-    for name in ("first_try", "greedy", "with_feedback", "unseen_companies"):
-        measure = summary[name]
+    for name in ("first_try", "greedy", "with_feedback", "test_unseen_company"):
+        measure = summary["by_slice"][name] if name.startswith("test") else summary[name]
         assert {"start", "actor", "gain", "interval"} <= set(measure)
         assert measure["gain"] == pytest.approx(measure["actor"] - measure["start"])
         assert measure["interval"][0] <= measure["gain"] <= measure["interval"][1]
