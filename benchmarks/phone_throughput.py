@@ -17,10 +17,10 @@ from collections.abc import Callable
 
 from benchmarks._results import Row, Table, measured
 from benchmarks._run import Asked, Benchmark, main
-from env.catalog import ENVIRONMENTS
 from env.phone.episode.calls import State
 from env.phone.episode.compact import CompactStyle
 from env.phone.episode.environment import PhoneEnv
+from env.phone.offer import solver_value
 from env.phone.scripted.policies import play_scripted
 from env.phone.solver.exact import policy_value, slipping
 from env.phone.solver.solver import fewest_turns, untold_plan
@@ -68,7 +68,7 @@ def states_of(logs: list[Log]) -> list[tuple[World, State]]:
 
 def audit(task: Task, texts: list[str]) -> list[float]:
     """Returns V* before each message, as the audit of a critic asks for it."""
-    return ENVIRONMENTS["phone"].solver_value(task, 1, [STYLE.parse(text) for text in texts])
+    return solver_value(task, 1, [STYLE.parse(text) for text in texts])
 
 
 def rows_of_level(level: int, num_tasks: int, repeats: int) -> list[Row]:

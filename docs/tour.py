@@ -27,7 +27,8 @@ from critics.frozen.model import make_critic
 from critics.labels.named_targets import retarget
 from critics.labels.soft_targets import build_labels
 from critics.labels.splits import split_clusters
-from env.catalog import ENVIRONMENTS
+from env.phone.offer import PHONE
+from env.phone.settings import PhoneTasks
 from env.play.chains import Chains, plan_groups
 from env.play.demonstrations import demonstrate
 from env.play.player import Player
@@ -44,7 +45,7 @@ from pipeline.training.rows import sft_rows
 from pipeline.training.torch import TorchTrainer
 from pipeline.types import Label, Rollout, Task
 
-ENVIRONMENT, SEED = ENVIRONMENTS["phone"], 0
+SEED = 0
 
 
 @dataclass(frozen=True)
@@ -72,16 +73,18 @@ SHARES = {"oracle": 0.3, "over_collector": 0.5, "noisy_adaptive": 0.2}
 
 def make_policy(tasks: list[Task], folder: Path, sizes: Sizes) -> Policy:
     """Returns pi_0: a tiny Qwen3 and its tokenizer, trained on scripted episodes of mixed quality."""
-    style = ENVIRONMENT.style("compact")
+    style = PHONE.style("compact")
     how: dict[str, Any] = {
         "style": style,
         "shares": SHARES,
         "guided_share": 0.0,
         "noise": 0.2,
-        "verbosity": "observed",
     }
+    assert PHONE.demonstrators is not None
     episodes = [
-        demonstrate(ENVIRONMENT, tasks[i % len(tasks)], seed=seed_of(SEED, "sft", i), **how)
+        demonstrate(
+            PHONE.demonstrators, PHONE.env, tasks[i % len(tasks)], seed=seed_of(SEED, "sft", i), **how
+        )
         for i in range(sizes.demonstrations)
     ]
     texts = ["".join(text for text, _ in episode.pieces) for episode in episodes]
@@ -105,12 +108,12 @@ def make_policy(tasks: list[Task], folder: Path, sizes: Sizes) -> Policy:
 
 def make_player(policy: Policy, engine: TransformersEngine) -> Player:
     """Returns what plays episodes: an engine that samples tokens, a prompt style, environments."""
-    style = ENVIRONMENT.style("compact", policy.tokenizer)
+    style = PHONE.style("compact", policy.tokenizer)
     settings = PlaySettings(
         temperature=1.0, max_response_tokens=256, max_live=64, policy_digest=engine.policy_digest,
         tokenizer_digest=policy.tokenizer_digest, template_digest=style.digest,
     )  # fmt: skip
-    return Player(engine, policy.tokenizer, style, settings, lambda task: ENVIRONMENT.make_env("observed"))
+    return Player(engine, policy.tokenizer, style, settings, lambda task: PHONE.env())
 
 
 def sample(player: Player, tasks: list[Task], draws: int, iteration: int, purpose: str) -> list[Rollout]:
@@ -166,11 +169,11 @@ def fit_and_freeze(
     first = rollouts[0]
     contract = Contract(
         tokenizer_digest=first.tokenizer_digest, template_digest=first.template_digest,
-        label_policy_digest=policy.policy_digest, labels_digest="", splitter=ENVIRONMENT.splitter,
-        families=(ENVIRONMENT.name,), contexts=("bare",), reward=REWARD, gamma=1.0,
+        label_policy_digest=policy.policy_digest, labels_digest="", splitter=PHONE.splitter,
+        families=(PHONE.name,), contexts=("bare",), reward=REWARD, gamma=1.0,
         temperature=first.temperature, top_p=first.top_p, top_k=first.top_k,
         max_response_tokens=first.max_response_tokens, converged=result.converged,
-        calibrators={ENVIRONMENT.name: calibrator},
+        calibrators={PHONE.name: calibrator},
     )  # fmt: skip
     save(chosen, contract)
     return critics.load(chosen)
@@ -209,9 +212,8 @@ def success(rollouts: list[Rollout]) -> float:
 def main(sizes: Sizes, folder: Path) -> dict[str, float]:
     """Returns success on new tasks before and after, and mean V_{T-1} of failures and successes."""
     torch.set_num_threads(1)
-    tasks = ENVIRONMENT.generate_tasks(
-        num_companies=12, num_train=48, num_val=24, num_test=1, level_shares={1: 1.0}, seed=SEED
-    )
+    asked = PhoneTasks(num_companies=12, num_train=48, num_val=24, num_test=1, level_shares={1: 1.0})
+    tasks = PHONE.make_tasks(asked, SEED)
     train_tasks, val = ([task for task in tasks if task.split == split] for split in ("train", "val"))
     policy = make_policy(train_tasks, folder / "policy", sizes)
     engine = TransformersEngine(load_policy(policy.folder).model, policy.policy_digest, max_live=64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -13,9 +14,9 @@ from pydantic import BaseModel, ValidationError
 
 from pipeline.config_errors import explain
 from pipeline.errors import ConfigError
-from pipeline.settings import mark_of, section_of
+from pipeline.settings import Section, mark_of, section_of
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound=Section)
 
 
 def load_config(model: type[M], path: Path, overrides: Sequence[str] = ()) -> M:
@@ -38,12 +39,19 @@ def load_config(model: type[M], path: Path, overrides: Sequence[str] = ()) -> M:
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: got a {type(data).__name__}; a configuration is a table of sections")
     origins: dict[str, str] = {}
+    given: dict[str, Any] = {}
     for override in overrides:
         key, _, value = override.partition("=")
         if not re.fullmatch(r"[A-Za-z_]\w*(\.[\w-]+)*", key) or "=" not in override:
             raise ConfigError(f"override {override!r} is not of the form section.setting=value")
-        _set(model, data, key, _parse(value, f"override {override}"))
+        given[key] = _parse(value, f"override {override}")
         origins[key] = f"override {override}"
+    draft = copy.deepcopy(data)  # an override may say which sections there are
+    for key, value in given.items():
+        _set(model, draft, key, value)
+    model = model.specialised(draft)
+    for key, value in given.items():
+        _set(model, data, key, value)
     return validate(model, data, str(path), origins)
 
 

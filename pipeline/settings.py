@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Union, get_args, get_origin
+from typing import Any, ClassVar, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue
 from pydantic.fields import FieldInfo
@@ -21,6 +21,11 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     moved: ClassVar[Mapping[str, str]] = {}
     """Dotted keys of earlier versions -> what to write instead; read on the outermost section."""
+
+    @classmethod
+    def specialised(cls, data: Mapping[str, Any]) -> type[Self]:
+        """Returns the class that these data are of: this one, unless they say which sections there are."""
+        return cls
 
 
 def setting(

@@ -81,7 +81,7 @@ STAGE = Stage(
     inputs=lambda config: (
         ("tasks", "sft") + (("critic", "critic_report") if config.actor.credit.mode == "v_dapo" else ())
     ),
-    sections=("actor", "engine", "training", "sampling", "prompt", "tasks.environment"),
+    sections=("actor", "engine", "training", "sampling", "prompt", "tasks"),
     plan=plan,
     make="stages.bodies.actor:make",
 )

@@ -35,7 +35,7 @@ def audit_tasks(start: Start) -> list[Task]:
         ArtifactError: there are none.
     """
     settings: CriticReport = start.config.critic_report
-    splits = start.config.run.held_out
+    splits = start.config.held_out
     trained = {task.cluster for task in tasks_of_split(start, "train")}
     chosen: list[Task] = []
     for split in splits:
@@ -92,7 +92,7 @@ STAGE = Stage(
         "engine",
         "sampling",
         "prompt",
-        "tasks.environment",
+        "tasks",
     ),
     plan=plan,
     make="stages.bodies.critic_report:make",

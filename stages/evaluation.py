@@ -42,7 +42,7 @@ def plan(start: Start[Config]) -> Plan[list[tuple[str, str, Sequence[Group]]]]:
     """Plans both policies on the same tasks."""
     settings = start.config.evaluation
     check_plays_weights(start.config, "evaluation")
-    tasks = [task for split in start.config.run.held_out for task in tasks_of_split(start, split)]
+    tasks = [task for split in start.config.held_out for task in tasks_of_split(start, split)]
     work = [
         (policy, kind, shard)
         for policy in POLICIES
@@ -69,7 +69,7 @@ STAGE = Stage(
         "engine",
         "sampling",
         "prompt",
-        "tasks.environment",
+        "tasks",
     ),
     plan=plan,
     make="stages.bodies.evaluation:make",

@@ -84,7 +84,7 @@ STAGE = Stage(
         "prompt.style",
         "prompt.thinking",
         "prompt.verbosity",
-        "tasks.environment",
+        "tasks",
     ),
     plan=plan,
     make="stages.bodies.labels:make",

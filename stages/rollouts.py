@@ -50,7 +50,7 @@ STAGE = Stage(
     name="rollouts",
     code_version=3,
     inputs=lambda config: ("tasks", "sft"),
-    sections=("rollouts", "sampling", "prompt", "engine", "tasks.environment"),
+    sections=("rollouts", "sampling", "prompt", "engine", "tasks"),
     plan=plan,
     make="stages.bodies.rollouts:make",
 )

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from env.catalog import ENVIRONMENTS
+from env.catalog import offer_of
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.errors import ArtifactError
 from pipeline.models.policy import check_policy_folder
@@ -22,6 +22,7 @@ from pipeline.types import Task
 from stages.settings import Config
 from stages.wiring.inputs import tasks_of_split
 from stages.wiring.preflight import check_installed
+from stages.wiring.sft_data import shares_of
 
 
 def check_base(folder: Path, needed: Sequence[str]) -> None:
@@ -52,9 +53,10 @@ def check_base(folder: Path, needed: Sequence[str]) -> None:
 def plan(start: Start[Config]) -> Plan[list[Task]]:
     """Plans the updates, or a single copy where a base is taken as it is."""
     settings = start.config.sft
-    environment = ENVIRONMENTS[start.config.tasks.environment]
+    environment = offer_of(start.config.tasks.environment)
     train = tasks_of_split(start, "train")
-    environment.check_policies(settings.shares, "sft.shares")
+    if settings.base is None or settings.num_updates:
+        shares_of(settings, environment)
     if settings.base is not None:
         check_base(Path(settings.base), environment.style(start.config.prompt.style).special_tokens)
         if settings.num_updates == 0:
@@ -78,8 +80,7 @@ STAGE = Stage(
     sections=(
         "sft",
         "training",
-        "tasks.environment",
-        "tasks.level_shares",
+        "tasks",
         "prompt.style",
         "prompt.thinking",
         "prompt.verbosity",

@@ -1,4 +1,4 @@
-"""Makes tasks.parquet: worlds, clusters and their splits, every task proven solvable.
+"""Makes tasks.parquet: the tasks of all splits, from the environment's generator or files.
 
 make tasks CONFIG=configs/demo.yaml
 """
@@ -6,10 +6,10 @@ make tasks CONFIG=configs/demo.yaml
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from env.catalog import ENVIRONMENTS
+from env.catalog import offer_of
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.tables import TASKS, tasks_table
 from pipeline.types import Task
@@ -19,19 +19,7 @@ from stages.settings import Config
 def plan(start: Start[Config]) -> Plan[list[Task]]:
     """Generates the tasks, or reads what they are made from: one shard."""
     settings = start.config.tasks
-    environment = ENVIRONMENTS[settings.environment]
-    if settings.files is not None:
-        folder = Path(settings.files)
-        tasks = environment.read_tasks(folder / "companies.jsonl", folder / "tasks.jsonl")
-    else:
-        tasks = environment.generate_tasks(
-            num_companies=settings.num_companies,
-            num_train=settings.num_train,
-            num_val=settings.num_val,
-            num_test=settings.num_test,
-            level_shares=settings.level_shares,
-            seed=start.seed,
-        )
+    tasks = offer_of(settings.environment).make_tasks(settings, start.seed)
     return Plan(
         items=[[task.task_id for task in tasks]],
         tables=(TASKS,),
@@ -45,9 +33,16 @@ def make(start: Start[Config], tasks: list[Task]) -> None:
     """Commits the tasks and prints how many there are of each split."""
     for shard in start.shards.to_do():
         start.shards.commit(shard.index, {"tasks": tasks_table(tasks)}, done=len(tasks))
-    rows = ENVIRONMENTS[start.config.tasks.environment].table_of(tasks)
+    describe = offer_of(start.config.tasks.environment).describe or table_of
+    rows = describe(tasks)
     start.finish(report={"splits": rows})
     print(as_text(rows))
+
+
+def table_of(tasks: Sequence[Task]) -> list[dict[str, object]]:
+    """Returns how many tasks each split and level has, for environments that describe no more."""
+    counts = Counter((task.split, task.level) for task in tasks)
+    return [{"split": s, "level": level, "tasks": number} for (s, level), number in sorted(counts.items())]
 
 
 def as_text(rows: Sequence[Mapping[str, object]]) -> str:

@@ -14,7 +14,7 @@ import gymnasium
 from gymnasium.spaces import Text
 
 from env.adapters.session import verdict_of
-from env.catalog import ENVIRONMENTS
+from env.catalog import offer_of
 from env.chat.neutral import MAX_TOOL_CHARACTERS
 from pipeline.types import Message, Task
 
@@ -42,8 +42,8 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def __init__(self, tasks: Sequence[Task], environment: str = "phone", style: str = "full") -> None:
         self._tasks = tasks
-        self._env = ENVIRONMENTS[environment].make_env()
-        self.style = ENVIRONMENTS[environment].style(style)
+        self._env = offer_of(environment).env()
+        self.style = offer_of(environment).style(style)
         self.action_space = AnyText(100_000)
         self.observation_space = AnyText(4 * MAX_TOOL_CHARACTERS)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from env.catalog import ENVIRONMENTS
+from env.catalog import offer_of
 from env.chat.calls import checked, schemas_of
 from env.protocol import Env, StepResult, Tools
 from pipeline.tables import task_from
@@ -24,7 +24,7 @@ class Session:
     """
 
     def __init__(self, environment: str) -> None:
-        self._env = ENVIRONMENTS[environment].make_env()
+        self._env = offer_of(environment).env()
         self._schemas = schemas_of(self._env.spec.tools)
         self.is_over = True
         self.infra_error: str | None = None
@@ -70,7 +70,7 @@ def verdict_of(env: Env) -> Verdict:
 
 def tools_of_row(environment: str, row: Mapping[str, Any]) -> Tools:
     """Returns the tools that the task of a row has; not every level has all."""
-    env = ENVIRONMENTS[environment].make_env()
+    env = offer_of(environment).env()
     env.reset(task_from(row), 0)
     return env.spec.tools
 

@@ -15,7 +15,7 @@ from inspect import Parameter, Signature
 from typing import Any, Literal
 
 from env.adapters.session import Session, text_of
-from env.catalog import ENVIRONMENTS
+from env.catalog import offer_of
 from env.protocol import Tools
 
 
@@ -44,7 +44,7 @@ def tools_class(environment: str, tools: Tools | None = None, name: str | None =
         tools: some of its tools; all by default.
         name: of the class, under which TRL logs the reward.
     """
-    tools = ENVIRONMENTS[environment].make_env().spec.tools if tools is None else tools
+    tools = offer_of(environment).env().spec.tools if tools is None else tools
     methods = {tool["function"]["name"]: _method(tool["function"]) for tool in tools}
     name = name or f"{environment.title()}Tools"
     return type(name, (_Episode,), {**methods, "environment": environment, "__module__": __name__})

@@ -24,7 +24,7 @@ from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 from env.adapters.session import Session, text_of, tools_of_row
-from env.catalog import ENVIRONMENTS
+from env.catalog import offer_of
 
 
 class WholeSchema(OpenAIFunctionToolSchema):
@@ -43,7 +43,7 @@ class EnvironmentTool(BaseTool):
     _sessions: ClassVar[dict[str, Session]] = {}
 
     def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None) -> None:
-        tools = ENVIRONMENTS[config["environment"]].make_env().spec.tools
+        tools = offer_of(config["environment"]).env().spec.tools
         [schema] = [tool for tool in tools if tool["function"]["name"] == config["tool"]]
         super().__init__(config, tool_schema or WholeSchema(**schema, whole=schema))
         self._rows: dict[str, Mapping[str, Any]] = {}
@@ -80,7 +80,7 @@ class EnvironmentTool(BaseTool):
 
 def tools_kwargs(row: Mapping[str, Any], environment: str) -> dict[str, Any]:
     """Returns what gives every tool of an environment a task's row. Step rewards add up to the reward."""
-    tools = ENVIRONMENTS[environment].make_env().spec.tools
+    tools = offer_of(environment).env().spec.tools
     return {tool["function"]["name"]: {"create_kwargs": {"row": dict(row)}} for tool in tools}
 
 

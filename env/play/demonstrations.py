@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
-from env.protocol import Action, ChatStyle, StepResult, Tools, replay
+from env.offer import Demonstrators
+from env.protocol import Action, ChatStyle, Env, StepResult, Tools, replay
 from pipeline.types import Feedback, Task
 
 MAX_PREVIOUS_ATTEMPTS = 2
@@ -31,14 +31,14 @@ class Demonstration:
 
 
 def demonstrate(
-    environment: Any,
+    demonstrators: Demonstrators,
+    make_env: Callable[[], Env],
     task: Task,
     *,
     style: ChatStyle,
     shares: Mapping[str, float],
     guided_share: float,
     noise: float,
-    verbosity: str,
     seed: int,
     thoughts: bool = False,
 ) -> Demonstration:
@@ -46,16 +46,16 @@ def demonstrate(
 
     A guided one first plays one or two attempts with other draws; the feedback on the failed ones opens the
     prompt.
-    After feedback half the demonstrators know what it says (`oracle`), half do not care.
+    After feedback half the demonstrators know what it says (`after_feedback`), half do not care.
 
     Args:
-        environment: an entry of `env.catalog.ENVIRONMENTS`.
+        demonstrators: who plays.
+        make_env: makes an environment that gives feedback.
         task: what is to be solved.
         style: prompt style.
         shares: scripted policy -> weight.
         guided_share: chance of a guided demonstration, if the first attempt fails.
         noise: share of random acts of the noisy policies.
-        verbosity: of the environment's feedback.
         seed: everything random follows from it.
         thoughts: whether the demonstrator writes before each call whom it calls and what for.
     """
@@ -66,20 +66,20 @@ def demonstrate(
     for _ in range(rng.randint(1, MAX_PREVIOUS_ATTEMPTS) if rng.random() < guided_share else 0):
         first_seed = rng.getrandbits(62)
         policy = rng.choices(names, weights)[0]
-        actions = environment.demonstrate(task, policy, first_seed, noise, style=style)
-        _, failed, feedback, _ = _played(environment, task, first_seed, actions, verbosity)
+        actions = demonstrators.play(task, policy, first_seed, noise, style=style)
+        _, failed, feedback, _ = _played(make_env(), task, first_seed, actions)
         if failed and feedback is not None:
             # The next attempt plays this one again, under its own seed: values written out, as some styles
             # need them, would be another seed's references there.
-            earlier.append(environment.demonstrate(task, policy, first_seed, noise))
+            earlier.append(demonstrators.play(task, policy, first_seed, noise))
             previous.append(style.attempt_line(actions, feedback.text))
     previous = list(dict.fromkeys(previous))
     policy = rng.choices(names, weights)[0]
-    if previous and rng.random() < 0.5:
-        policy = "oracle"
+    if previous and rng.random() < 0.5 and demonstrators.after_feedback is not None:
+        policy = demonstrators.after_feedback
     own_seed = rng.getrandbits(62)
-    actions = environment.demonstrate(task, policy, own_seed, noise, earlier, style, thoughts)
-    results, failed, _, tools = _played(environment, task, own_seed, actions, verbosity)
+    actions = demonstrators.play(task, policy, own_seed, noise, earlier, style, thoughts)
+    results, failed, _, tools = _played(make_env(), task, own_seed, actions)
     return Demonstration(
         policy=policy,
         pieces=pieces_of(style, task, previous, actions, results, tools),
@@ -89,10 +89,9 @@ def demonstrate(
 
 
 def _played(
-    environment: Any, task: Task, seed: int, actions: Sequence[Action], verbosity: str
+    env: Env, task: Task, seed: int, actions: Sequence[Action]
 ) -> tuple[list[StepResult], bool, Feedback | None, Tools]:
     """Returns the environment's results, whether the episode failed, the feedback on it, and its tools."""
-    env = environment.make_env(verbosity)
     results = replay(env, task, seed, actions)
     return results, not env.verdict().success, env.feedback(), env.spec.tools
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel
 from rich.console import Console
 
 from pipeline.artifacts.artifact import Artifact
@@ -49,14 +48,13 @@ from pipeline.artifacts.start import Start
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ConfigError, ExitCode, explain
 from pipeline.processes.worker import WorkerDiedError
+from pipeline.settings import Section
 from pipeline.text import visible
 
 __all__ = ["Plan", "Stage", "Start", "run_stage"]
 
 
-def run_stage(
-    stage: Stage[Any, Any], config_model: type[BaseModel], argv: Sequence[str] | None = None
-) -> int:
+def run_stage(stage: Stage[Any, Any], config_model: type[Section], argv: Sequence[str] | None = None) -> int:
     """Returns the exit code of one start of a stage, after printing what came of it.
 
     Args:
@@ -83,7 +81,7 @@ def run_stage(
 class _Run:
     """One call of `run_stage`."""
 
-    def __init__(self, stage: Stage[Any, Any], config_model: type[BaseModel]) -> None:
+    def __init__(self, stage: Stage[Any, Any], config_model: type[Section]) -> None:
         self.stage = stage
         self.config_model = config_model
         self.console = Console(stderr=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from critics.drift.state import DriftState
-from env.catalog import ENVIRONMENTS
+from env.catalog import offer_of
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.artifacts.runner import Start
 from pipeline.artifacts.signals import StopRequested
@@ -82,7 +82,7 @@ def _trained(start: Start[Config], work: Work, state: ActorState) -> tuple[Actor
                 learner.critic,
                 work.contexts,
                 max_response_tokens=start.config.sampling.max_response_tokens,
-                splitter=ENVIRONMENTS[start.config.tasks.environment].splitter,
+                splitter=offer_of(start.config.tasks.environment).splitter,
                 family=start.config.tasks.environment,
                 tokenizer_digest=policy.tokenizer_digest,
                 label_policy_digest=state.drift.critic_policy or policy.policy_digest,

@@ -14,7 +14,7 @@ from critics.fit.loop import calibrate, fit
 from critics.fit.schedule import WEIGHT_DECAY, schedule
 from critics.frozen.contract import REWARD, Contract, save
 from critics.frozen.model import make_critic
-from env.catalog import ENVIRONMENTS
+from env.catalog import offer_of
 from pipeline.artifacts.runner import Start
 from pipeline.models.policy import load_tokenizer
 from stages.settings import Config
@@ -102,7 +102,7 @@ def make(start: Start[Config], work: tuple[FitData, Path]) -> None:
             template_digest=first.template_digest,
             label_policy_digest=data.labels[0].label_policy_digest,
             labels_digest=start.inputs["labels"].content_digest,
-            splitter=ENVIRONMENTS[family].splitter,
+            splitter=offer_of(family).splitter,
             families=(family,),
             contexts=data.contexts,
             reward=REWARD,

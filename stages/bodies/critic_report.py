@@ -15,6 +15,7 @@ from critics.frozen.contract import FrozenCritic
 from critics.labels.samples import rewards_of
 from critics.report.build import build_report
 from critics.report.page import report_page
+from env.catalog import offer_of
 from env.play.player import Player
 from pipeline.artifacts.runner import Start
 from pipeline.tables import VALUES, rollouts_from, rollouts_table, steps_table, values_table
@@ -126,9 +127,9 @@ def measured(
         clusters = {task.task_id: task.cluster for task in tasks.values()}
         parents = {r.rollout_id: r for r in whole}
         found["siblings"] = measured_siblings(rollouts, parents, critic.values, clusters)
-    if settings.probe_rollouts:
+    if settings.probe_rollouts and (edits_of := offer_of(start.config.tasks.environment).probe_edits):
         found["probed"] = probe(
-            start.config.tasks.environment,
+            edits_of,
             player,
             critic,
             [r for r in whole if r.draw == 0],

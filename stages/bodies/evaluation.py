@@ -116,7 +116,7 @@ def report_of(
 
 def make(start: Start[Config], work: list[tuple[str, str, Sequence[Group]]]) -> None:
     """Plays every policy on every split, then compares."""
-    splits = start.config.run.held_out
+    splits = start.config.held_out
     tasks = [task for split in splits for task in tasks_of_split(start, split)]
     policies = {name: policy_of(start, *place) for name, place in POLICIES.items()}
     temperatures = {"sampled": 1.0, "greedy": 0.0}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from env.catalog import ENVIRONMENTS
+from env.catalog import offer_of
 from env.play.demonstrations import Demonstration
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.runner import Start
@@ -50,7 +50,7 @@ def adopt(start: Start, base: Path) -> None:
 def untrained(start: Start, demonstrations: Sequence[Demonstration], folder: Path) -> tuple[Any, Any]:
     """Returns model and tokenizer to train: the base's, or tiny ones; the folder gets the tokenizer."""
     settings: Sft = start.config.sft
-    environment, prompt = ENVIRONMENTS[start.config.tasks.environment], start.config.prompt
+    environment, prompt = offer_of(start.config.tasks.environment), start.config.prompt
     if settings.base is not None:
         policy = load_policy(Path(settings.base))
         policy.tokenizer.save_pretrained(folder)
@@ -112,7 +112,7 @@ def make(start: Start[Config], train: list[Task]) -> None:
     trainer.close()
     lengths = [len(ids) for ids, _ in encoded]
     prompt = start.config.prompt
-    style = ENVIRONMENTS[start.config.tasks.environment].style(prompt.style, thinking=prompt.thinking)
+    style = offer_of(start.config.tasks.environment).style(prompt.style, thinking=prompt.thinking)
     start.finish(
         done=trainer.num_updates,
         report={

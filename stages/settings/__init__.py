@@ -6,10 +6,14 @@ Semantic settings decide what is made: changing one on a half-done stage is refu
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, ClassVar, Self, TypeVar
 
-from pydantic import model_validator
+from pydantic import create_model, model_validator
 
+from env.catalog import offer_of
+from env.offer import TaskSettings
 from pipeline.settings import Section
 from stages.settings.actor import Actor
 from stages.settings.credit import DecoupledClip, Drift, Grpo, Stops, VDapo
@@ -25,7 +29,6 @@ from stages.settings.rollouts import Rollouts
 from stages.settings.run import Run
 from stages.settings.sampling import Chain, Prompt, Sampling
 from stages.settings.sft import Sft, TinyModel
-from stages.settings.tasks import Tasks
 from stages.settings.training import Deepspeed, Torch, Training
 
 __all__ = [
@@ -49,7 +52,7 @@ __all__ = [
     "Scripted",
     "Sft",
     "Stops",
-    "Tasks",
+    "TaskSettings",
     "TinyModel",
     "Torch",
     "Training",
@@ -71,7 +74,7 @@ class Config(Section):
     engine: Engine = Transformers()
     training: Training = Torch()
     hardware: Hardware = Hardware()
-    tasks: Tasks = Tasks()
+    tasks: TaskSettings = TaskSettings()
     sft: Sft = Sft()
     sampling: Sampling = Sampling()
     prompt: Prompt = Prompt()
@@ -87,7 +90,33 @@ class Config(Section):
         """Longest row, prompt and response: positions of a tiny model, room in an engine's cache."""
         return PROMPT_TOKENS + self.prompt.max_feedback_tokens + self.sampling.max_response_tokens
 
+    @classmethod
+    def specialised(cls, data: Mapping[str, Any]) -> type[Self]:
+        """Returns the class with the section `tasks` of the environment that the data name."""
+        tasks = data.get("tasks")
+        named = tasks.get("environment") if isinstance(tasks, dict) else None
+        return _with_tasks(cls, named if isinstance(named, str) else TaskSettings().environment)
+
+    @property
+    def held_out(self) -> tuple[str, ...]:
+        """Splits to evaluate on: as set, else val and the environment's first test split."""
+        return self.run.held_out or offer_of(self.tasks.environment).splits[1:3]
+
     @model_validator(mode="after")
     def _sections_fit_each_other(self) -> Config:
         check_sections(self)
         return self
+
+
+C = TypeVar("C", bound=Config)
+
+
+@cache
+def _with_tasks(config: type[C], environment: str) -> type[C]:
+    section = offer_of(environment).settings
+    return create_model(
+        config.__name__,
+        __base__=config,
+        __module__=config.__module__,
+        tasks=(section, section(environment=environment)),
+    )

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator
-
-from env.phone.world.tasks import SPLITS
 from pipeline.settings import Section, runtime, setting
-
-
-def _held_out_and_once(splits: tuple[str, ...]) -> tuple[str, ...]:
-    if not set(splits) <= set(SPLITS[1:]) or len(set(splits)) < len(splits):
-        raise ValueError(
-            f"should name held-out splits, each once; allowed: {', '.join(SPLITS[1:])}. Tasks of train say "
-            "nothing of unseen ones"
-        )
-    return splits
 
 
 class Run(Section):
@@ -29,10 +17,11 @@ class Run(Section):
         "none",
         description="gets metrics, sample rollouts and reports too; offline unless WANDB_MODE is set",
     )
-    held_out: Annotated[tuple[str, ...], AfterValidator(_held_out_and_once)] = setting(
-        ("val", "test_unseen_company"),
+    held_out: tuple[str, ...] | None = setting(
+        None,
         min_length=1,
-        description="splits to evaluate on, each once; the critic is audited on those of unseen clusters",
+        description="splits to evaluate on, each once; the critic is audited on those of unseen clusters; "
+        "null: val and the environment's first test split",
     )
     rollouts_per_shard: int = runtime(
         1024, ge=1, description="rollouts that are committed together, about: what a kill costs at most"

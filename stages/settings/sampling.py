@@ -16,8 +16,10 @@ class Sampling(Section):
 class Prompt(Section):
     """What a policy is prompted with."""
 
-    style: Literal["compact", "full"] = setting(
-        "compact", description="compact lines for tiny models, full for chat models (Qwen3's tool calls)"
+    style: str | None = setting(
+        None,
+        description="a style of the environment; null: its first. phone has compact (lines for tiny models) "
+        "and full (Qwen3's tool calls, for chat models)",
     )
     thinking: bool = setting(
         False,

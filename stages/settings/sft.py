@@ -30,16 +30,9 @@ class Sft(Section):
         None, description="model folder to start from, in Hugging Face format; null makes a tiny one"
     )
     model: TinyModel = TinyModel()
-    shares: dict[str, float] = setting(
-        {
-            "adaptive": 0.30,
-            "oracle": 0.10,
-            "prober": 0.15,
-            "prior_only": 0.20,
-            "over_collector": 0.10,
-            "noisy_adaptive": 0.15,
-        },
-        description="which scripted policies demonstrate, and how often",
+    shares: dict[str, float] | None = setting(
+        None,
+        description="which scripted policies demonstrate, and how often; null: as the environment says",
     )
     num_demonstrations: int = setting(6000, ge=1, description="demonstrated episodes")
     practice_tasks: int = setting(

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from critics.labels.splits import parts_of
-from env.catalog import ENVIRONMENTS
+from env.catalog import offer_of
 from env.play.chains import chains_of, plan_groups
 from env.play.continuations import Continuations, one_bare_per_task, play_siblings
 from pipeline.ids import seed_of
@@ -70,13 +70,15 @@ def solver_values(
     config: Config, rollouts: Sequence[Rollout], tasks: Mapping[str, Task]
 ) -> dict[str, Sequence[float]]:
     """Returns rollout_id -> [T] the solver's exact V* before each step, NaN where it knows none."""
-    environment = ENVIRONMENTS[config.tasks.environment]
-    style = environment.style(config.prompt.style, thinking=config.prompt.thinking)
+    offer = offer_of(config.tasks.environment)
+    if offer.solver_value is None:
+        return {r.rollout_id: [math.nan] * len(r.steps) for r in rollouts}
+    style = offer.style(config.prompt.style, thinking=config.prompt.thinking)
     found: dict[str, Sequence[float]] = {}
     for r in rollouts:
         actions = [style.parse(text) for text in r.message_texts]
         # V* is known before each message; the first of its steps takes it.
-        known = dict(enumerate(environment.solver_value(tasks[r.task_id], r.seed, actions)))
+        known = dict(enumerate(offer.solver_value(tasks[r.task_id], r.seed, actions)))
         found[r.rollout_id] = [known.pop(step.message_index, math.nan) for step in r.steps]
     return found
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from env.catalog import ENVIRONMENTS, Environment
+from env.catalog import offer_of
+from env.offer import EnvironmentOffer
 from env.play.player import Player
 from env.play.requests import PlaySettings
+from pipeline.errors import ConfigError
 from pipeline.models.tiny import TinyShape
 from pipeline.training.deepspeed_config import deepspeed_config
 from stages.settings.sft import HEAD_DIM
@@ -35,7 +37,7 @@ def make_engine(config: Config, policy: Policy) -> Engine:
     """Returns the configured engine: `policy`'s weights, or the scripted agent under its own digest."""
     limit_threads(config)
     if config.engine.kind == "scripted":
-        environment, prompt = ENVIRONMENTS[config.tasks.environment], config.prompt
+        environment, prompt = offer_of(config.tasks.environment), config.prompt
         style = environment.style(prompt.style, thinking=prompt.thinking)
         return _scripted_engine(environment, style, policy)
     if config.engine.kind == "vllm":
@@ -64,20 +66,23 @@ def _vllm_engine(settings: Vllm, policy: Policy, row_tokens: int) -> Engine:
     )
 
 
-def _scripted_engine(environment: Environment, style: ChatStyle, policy: Policy) -> Engine:
+def _scripted_engine(environment: EnvironmentOffer, style: ChatStyle, policy: Policy) -> Engine:
     """Returns an engine that plays the environment's scripted agent, encoded by `policy`'s tokenizer."""
     from pipeline.engines.scripted import ScriptedEngine
 
-    tokenizer = policy.tokenizer
+    if environment.scripted is None:
+        raise ConfigError(
+            f"engine.kind = scripted, but the environment {environment.name} has no scripted agent; choose "
+            "transformers or vllm"
+        )
+    tokenizer, agent = policy.tokenizer, environment.scripted
 
     def reply(request: GenerationRequest) -> list[int]:
         prompt = tokenizer.decode(list(request.prompt_token_ids), skip_special_tokens=False)
-        text = environment.scripted_reply(prompt, Random(request.seed), style)
+        text = agent.reply(prompt, Random(request.seed), style)
         return list(tokenizer.encode(text + style.stop_token, add_special_tokens=False))
 
-    return ScriptedEngine(
-        reply, environment.scripted_digest, max_length=policy.config.max_position_embeddings
-    )
+    return ScriptedEngine(reply, agent.digest, max_length=policy.config.max_position_embeddings)
 
 
 def tiny_shape(config: Config) -> TinyShape:
@@ -142,7 +147,7 @@ def make_player(
     config: Config, policy: Policy, *, temperature: float = 1.0, engine: Engine | None = None
 ) -> Player:
     """Returns a player of `policy`, on `engine` if one is given."""
-    environment = ENVIRONMENTS[config.tasks.environment]
+    environment = offer_of(config.tasks.environment)
     prompt = config.prompt
     style = environment.style(prompt.style, policy.tokenizer, thinking=prompt.thinking)
     engine = engine or make_engine(config, policy)
@@ -159,6 +164,6 @@ def make_player(
             template_digest=style.digest,
             splitter=environment.splitter,
         ),
-        make_env=lambda task: environment.make_env(config.prompt.verbosity),
+        make_env=lambda task: environment.make_env(config.tasks, config.prompt.verbosity),
         env_workers=environment.workers,
     )

@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from env.catalog import ENVIRONMENTS
+from env.catalog import offer_of
 from pipeline.artifacts.manifest import read_plan
 from pipeline.artifacts.start import Start
 from pipeline.credit import Credit, VDapo
@@ -33,9 +33,7 @@ def write_beside(start: Start, folder: Path, tokenizer: Any, card: ModelCard) ->
 def serve_folder(start: Start, folder: Path, tokenizer: Any) -> None:
     """Writes tokenizer, chat template and generation config beside exported weights."""
     prompt = start.config.prompt
-    style = ENVIRONMENTS[start.config.tasks.environment].style(
-        prompt.style, tokenizer, thinking=prompt.thinking
-    )
+    style = offer_of(start.config.tasks.environment).style(prompt.style, tokenizer, thinking=prompt.thinking)
     save_for_serving(tokenizer, folder, stop_token=style.stop_token, chat_template=style.template)
 
 
@@ -50,22 +48,25 @@ def actor_card(start: Start, folder: Path, *, credit: Credit, num_updates: int) 
     """
     plan = _plan(start)
     settings = plan["settings"]
-    actor, environment = settings["actor"], settings["tasks.environment"]
-    tasks = start.inputs["tasks"].manifest["settings"]["tasks"]
+    actor, tasks = settings["actor"], settings["tasks"]
+    environment = offer_of(tasks["environment"]).name
     chain, mode = actor["chain"], actor["credit"]["mode"]
     sections: dict[str, dict[str, object]] = {
         "Model": {"starting policy": _origin(_sft_settings(start)), **_model_facts(folder)},
         "Data": {
-            "environment": environment,
-            "training tasks": tasks["num_train"],
-            "levels": _shares(tasks["level_shares"]),
+            "environment": tasks["environment"],
+            **{
+                name.replace("_", " "): _shares(value) if isinstance(value, dict) else value
+                for name, value in tasks.items()
+                if value is not None and name != "environment"
+            },
             "rollouts": "its own, graded by the environment; all are in `rollouts.parquet` of the stage",
             "attempts of a group": f"{chain['num_attempts']}, {chain['draws']} rollouts each",
             "groups that are one bare set": (
                 f"{chain['feedback_free_share']:g}, of {chain['feedback_free_draws']} rollouts"
             ),
             "feedback between attempts": settings["prompt"]["verbosity"],
-            "prompt style": settings["prompt"]["style"],
+            "prompt style": settings["prompt"]["style"] or "the environment's first",
             "tokens of an episode": f"{settings['sampling']['max_response_tokens']} at most",
         },
         "Training": {
@@ -108,7 +109,7 @@ def actor_card(start: Start, folder: Path, *, credit: Credit, num_updates: int) 
         tags=("v-dapo", "reinforcement-learning", environment),
         sections=sections,
         limits=tuple(limits),
-        stop_token=ENVIRONMENTS[environment].style(settings["prompt"]["style"]).stop_token,
+        stop_token=offer_of(tasks["environment"]).style(settings["prompt"]["style"]).stop_token,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from env.catalog import ENVIRONMENTS
+from env.catalog import offer_of
 from pipeline.errors import ConfigError
 from pipeline.tables import tasks_from
 
@@ -29,7 +29,7 @@ def tasks_of_split(start: Start, split: str) -> list[Task]:
         raise ConfigError(
             f"split {split!r} has no tasks; the tasks stage made: {splits}. Choose one of these"
         )
-    ENVIRONMENTS[start.config.tasks.environment].check_gradable(chosen)
+    offer_of(start.config.tasks.environment).check_gradable(chosen)
     return chosen
 
 

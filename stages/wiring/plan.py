@@ -81,17 +81,16 @@ def checks_of_drift(config: Config, turns: int) -> int:
 
 def work_of(config: Config) -> list[Work]:
     """Returns what each stage samples and trains at most."""
-    from env.catalog import ENVIRONMENTS
+    from env.catalog import offer_of
 
-    levels = [level for level, share in config.tasks.level_shares.items() if share > 0]
-    turns = ENVIRONMENTS[config.tasks.environment].max_turns(levels)
+    turns = offer_of(config.tasks.environment).turns_at_most(config.tasks)
     rollouts = rollouts_of_chain(config.rollouts.chain, config.rollouts.num_tasks or config.tasks.num_train)
     response = config.sampling.max_response_tokens
     states = config.labels.max_states or rollouts * turns  # every step may be wrong
     labels = states * config.labels.num_continuations
     label_tokens = tokens_at_most(config, labels)
     report = config.critic_report
-    unseen = [split for split in config.run.held_out if split != "val"]  # whose clusters are known
+    unseen = [split for split in config.held_out if split != "val"]  # whose clusters are known
     audited = len(unseen) * report.tasks_per_split * (1 + report.guided)
     heard = report.draws + turns * report.num_continuations  # of an audited task and context
     sets = min(report.sibling_sets, len(unseen) * report.tasks_per_split)
@@ -106,7 +105,7 @@ def work_of(config: Config) -> list[Work]:
     sampled = trained * (1 + actor.max_refills) + checks_of_drift(config, turns)
     evaluation = config.evaluation
     sizes = {"val": config.tasks.num_val}
-    evaluated = sum(sizes.get(split, config.tasks.num_test) for split in config.run.held_out)
+    evaluated = sum(sizes.get(split, config.tasks.num_test) for split in config.held_out)
     per_task = 2 * (evaluation.draws + 1 + evaluation.num_attempts)
     sft_rows = config.sft.num_updates * config.sft.batch_rows
     work = [

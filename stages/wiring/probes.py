@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from critics.audit.probes import Probed
-from env.catalog import ENVIRONMENTS
 from env.play.edited_steps import Edit, changed_state
 from pipeline.ids import digest
 from pipeline.types import Rollout, Task
@@ -16,10 +15,11 @@ from pipeline.types import Rollout, Task
 if TYPE_CHECKING:
     from critics.frozen.contract import FrozenCritic
     from env.play.player import Player
+    from env.protocol import ChatStyle
 
 
 def probe(
-    environment: str,
+    edits_of: Callable[[Rollout, int, ChatStyle], list[Edit]],
     player: Player,
     critic: FrozenCritic,
     rollouts: Sequence[Rollout],
@@ -34,7 +34,7 @@ def probe(
     of another cluster.
 
     Args:
-        environment: decides which changes are legal.
+        edits_of: the environment's `probe_edits`: (rollout, level, style) -> legal changes of it.
         player: of the rollouts; replays them.
         critic: scores the changed states.
         rollouts: with values, of any order; bare ones are probed.
@@ -44,7 +44,6 @@ def probe(
     """
     bare = [rollout for rollout in rollouts if not rollout.guided]
     ordered = sorted(bare, key=lambda r: digest("probed", r.seed))[:num_rollouts]
-    edits_of = ENVIRONMENTS[environment].probe_edits
     rows: list[tuple[str, str, float]] = []
     states: list[Rollout] = []
     for place, rollout in enumerate(ordered):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from env.catalog import ENVIRONMENTS
+from env.catalog import offer_of
+from env.offer import EnvironmentOffer
 from env.play.demonstrations import Demonstration, demonstrate
 from pipeline.artifacts.runner import Start
+from pipeline.errors import ConfigError
 from pipeline.ids import seed_of
 from pipeline.tables import tasks_from
 from pipeline.types import Task
@@ -20,18 +22,35 @@ NOISE = 0.2
 
 
 def tasks_to_demonstrate(start: Start, train: list[Task]) -> list[Task]:
-    """Returns the training tasks, or throwaway ones of companies without a held-out company's name."""
+    """Returns the training tasks, or throwaway ones that share no cluster with held-out tasks.
+
+    Raises:
+        ConfigError: the environment makes none.
+    """
     settings: Sft = start.config.sft
     if not settings.practice_tasks:
         return train
+    offer = offer_of(start.config.tasks.environment)
+    if offer.demonstrators is None or offer.demonstrators.practice_tasks is None:
+        raise ConfigError(
+            f"sft.practice_tasks = {settings.practice_tasks}, but the environment {offer.name} makes no "
+            "throwaway tasks; set it to 0 to demonstrate on the training tasks"
+        )
     own = {task.cluster for task in train}
     held_out = {task.cluster for task in tasks_from(start.inputs["tasks"].table("tasks"))} - own
-    return ENVIRONMENTS[start.config.tasks.environment].practice_tasks(
-        settings.practice_tasks,
-        level_shares=start.config.tasks.level_shares,
-        seed=start.seed,
-        held_out=held_out,
+    return offer.demonstrators.practice_tasks(
+        start.config.tasks, settings.practice_tasks, start.seed, held_out
     )
+
+
+def shares_of(settings: Sft, offer: EnvironmentOffer) -> Mapping[str, float]:
+    """Returns which scripted policies demonstrate, and how often: as set, else as the environment says.
+
+    Raises:
+        ConfigError: the environment has no such policies.
+    """
+    offer.check_policies(settings.shares or ())
+    return settings.shares or (offer.demonstrators.shares if offer.demonstrators else {})
 
 
 def play_demonstrations(start: Start, train: list[Task], tokenizer: Any = None) -> list[Demonstration]:
@@ -47,23 +66,25 @@ def play_demonstrations(start: Start, train: list[Task], tokenizer: Any = None) 
         ConfigError: the tokenizer does not go with the style.
     """
     settings: Sft = start.config.sft
-    environment = ENVIRONMENTS[start.config.tasks.environment]
+    offer = offer_of(start.config.tasks.environment)
+    shares, demonstrators = shares_of(settings, offer), offer.demonstrators
+    assert demonstrators is not None  # else there are no shares
     tasks = tasks_to_demonstrate(start, train)
     prompt = start.config.prompt
-    style = environment.style(prompt.style, tokenizer, thinking=prompt.thinking)
+    style = offer.style(prompt.style, tokenizer, thinking=prompt.thinking)
     demonstrations = []
     with start.progress(settings.num_demonstrations, "demonstrations") as advance:
         for i in range(settings.num_demonstrations):
             start.stop_if_asked()
             demonstrations.append(
                 demonstrate(
-                    environment,
+                    demonstrators,
+                    lambda: offer.make_env(start.config.tasks, prompt.verbosity),
                     tasks[i % len(tasks)],
                     style=style,
-                    shares=settings.shares,
+                    shares=shares,
                     guided_share=settings.guided_share,
                     noise=NOISE,
-                    verbosity=prompt.verbosity,
                     seed=seed_of(start.seed, "sft", i),
                     thoughts=settings.thoughts,
                 )

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from scipy.stats import binomtest
 
-from env.catalog import ENVIRONMENTS
 from env.phone.episode.environment import PhoneEnv
+from env.phone.offer import PHONE
 from env.phone.solver.exact import MarkovPolicy, policy_value, slipping
 from env.phone.solver.moves import tool_call
+from env.phone.world.tasks import generate_tasks
 from env.play.queue import play
 from env.play.requests import EpisodeRequest, PlaySettings
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.models.tiny import train_tokenizer
 from pipeline.types import Rollout, Task
 
-PHONE = ENVIRONMENTS["phone"]
 STYLE = PHONE.style()
 SLIPS = (0.1, 0.2, 0.35)
 NUM_STATES, K = 300, 32
@@ -46,7 +46,7 @@ def play_policy(tokenizer: Any, policy: MarkovPolicy, requests: list[EpisodeRequ
 
     return play(
         requests,
-        make_env=lambda task: PHONE.make_env(),
+        make_env=lambda task: PHONE.env(),
         style=STYLE,
         tokenizer=tokenizer,
         engine=ScriptedEngine(reply, "scripted", max_length=8192),
@@ -61,7 +61,7 @@ def uncertain_states(
     found: dict[tuple[str, object], tuple[Rollout, int, float]] = {}
     for parent in parents:
         task, actions = tasks[parent.task_id], [STYLE.parse(step.text) for step in parent.steps]
-        env = PHONE.make_env()
+        env = PHONE.env()
         env.reset(task, 0)
         for index, optimal in enumerate(PHONE.solver_value(task, parent.seed, actions)):
             if (task.task_id, env.state) not in found:
@@ -76,8 +76,8 @@ def uncertain_states(
 @pytest.mark.slow
 def test_the_audit_agrees_with_enumerated_values_and_the_solver_bounds_them(tmp_path: Any) -> None:
     """300 states of levels 1 to 3: at least 93 % lie in their 95 % Clopper-Pearson intervals."""
-    made = PHONE.generate_tasks(
-        num_clusters=40, num_train=45, num_val=4, num_test=4, level_shares={1: 0.3, 2: 0.3, 3: 0.4}, seed=1
+    made = generate_tasks(
+        num_companies=40, num_train=45, num_val=4, num_test=4, level_shares={1: 0.3, 2: 0.3, 3: 0.4}, seed=1
     )[:45]
     tasks = {task.task_id: task for task in made}
     tokenizer = train_tokenizer([STYLE.render_prompt(task.prompt, ()) for task in made], 400, tmp_path, "")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from env.catalog import ENVIRONMENTS
 from env.chat.full import FullStyle
 from env.phone.episode.compact import STOP_TOKEN, CompactStyle
 from env.phone.episode.environment import PhoneEnv
 from env.phone.episode.tools import TOOLS, WAIT, tools_of
+from env.phone.offer import PHONE
 from env.phone.world.levels import LEVELS
 from env.phone.world.tasks import practice_tasks
 from env.play.demonstrations import demonstrate
@@ -32,13 +33,13 @@ def test_demonstrations_of_a_level_are_mixed_and_readable(level):
     tasks = practice_tasks(80, level_shares={level: 1.0}, seed=2, held_out=set())
     made = [
         demonstrate(
-            ENVIRONMENTS["phone"],
+            PHONE.demonstrators,
+            PHONE.env,
             task,
             style=STYLE,
             shares=SHARES,
             guided_share=0.5,
             noise=0.2,
-            verbosity="observed",
             seed=number,
         )
         for number, task in enumerate(tasks)
@@ -60,13 +61,13 @@ def test_a_demonstrator_that_thinks_does_the_same_and_says_why():
     task = practice_tasks(1, level_shares={3: 1.0}, seed=2, held_out=set())[0]
     plain, thoughtful = (
         demonstrate(
-            ENVIRONMENTS["phone"],
+            PHONE.demonstrators,
+            PHONE.env,
             task,
             style=STYLE,
             shares={"adaptive": 1.0},
             guided_share=0.0,
             noise=0.0,
-            verbosity="observed",
             seed=1,
             thoughts=thoughts,
         )
@@ -84,16 +85,15 @@ def test_a_demonstrator_that_thinks_does_the_same_and_says_why():
 
 @pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
 def test_a_full_demonstration_lists_the_tools_of_its_level(level):
-    phone = ENVIRONMENTS["phone"]
     [task] = practice_tasks(1, level_shares={level: 1.0}, seed=2, held_out=set())
     made = demonstrate(
-        phone,
+        PHONE.demonstrators,
+        PHONE.env,
         task,
-        style=phone.style("full"),
+        style=PHONE.style("full"),
         shares={"oracle": 1.0},
         guided_share=0.0,
         noise=0.0,
-        verbosity="observed",
         seed=0,
     )
     listed = made.pieces[0][0].partition("<tools>\n")[2].partition("\n</tools>")[0]
@@ -104,35 +104,30 @@ def test_a_full_demonstration_lists_the_tools_of_its_level(level):
 @pytest.mark.parametrize("style", [CompactStyle(), FullStyle(TOOLS)], ids=["compact", "full"])
 def test_earlier_attempts_happen_again_under_the_seed_of_the_next(style):
     """Level 4 has references: written out, those of one seed would be made up under another."""
-    phone = ENVIRONMENTS["phone"]
     happened, replayed = [], []
 
     def events_of(task, seed, actions):
         return [event for result in replay(PhoneEnv(), task, seed, actions) for event in result.events]
 
-    class Watched:
-        make_env = staticmethod(phone.make_env)
-
-        @staticmethod
-        def demonstrate(task, policy, seed, noise, earlier=(), style=None, thoughts=False):
-            actions = phone.demonstrate(task, policy, seed, noise, earlier, style, thoughts)
-            if style is not None:
-                replayed.extend((number, events_of(task, seed, old)) for old in earlier)
-                happened.append((number, events_of(task, seed, actions)))
-                said.extend("reference" in action.text for action in actions)
-            return actions
+    def play(task, policy, seed, noise, earlier=(), style=None, thoughts=False):
+        actions = PHONE.demonstrators.play(task, policy, seed, noise, earlier, style, thoughts)
+        if style is not None:
+            replayed.extend((number, events_of(task, seed, old)) for old in earlier)
+            happened.append((number, events_of(task, seed, actions)))
+            said.extend("reference" in action.text for action in actions)
+        return actions
 
     said = []
     tasks = practice_tasks(80, level_shares={4: 1.0}, seed=2, held_out=set())
     for number, task in enumerate(tasks):
         demonstrate(
-            Watched,
+            replace(PHONE.demonstrators, play=play),
+            PHONE.env,
             task,
             style=style,
             shares={"prior_only": 0.5, "noisy_adaptive": 0.5},
             guided_share=1.0,
             noise=0.2,
-            verbosity="observed",
             seed=number,
         )
     assert len(replayed) > 40
@@ -158,19 +153,18 @@ def told(style, made):
 
 @pytest.mark.parametrize("level", [4, 5])
 def test_guided_demonstrations_are_alike_in_both_styles(level):
-    phone = ENVIRONMENTS["phone"]
-    full, successes = phone.style("full"), set()
+    full, successes = PHONE.style("full"), set()
     for number, task in enumerate(practice_tasks(60, level_shares={level: 1.0}, seed=2, held_out=set())):
         for seed in range(3):
             compact_made, full_made = (
                 demonstrate(
-                    phone,
+                    PHONE.demonstrators,
+                    PHONE.env,
                     task,
                     style=style,
                     shares=SHARES,
                     guided_share=1.0,
                     noise=0.2,
-                    verbosity="observed",
                     seed=3 * number + seed,
                 )
                 for style in (STYLE, full)

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from env.catalog import ENVIRONMENTS
+from env.phone.offer import PHONE
+from env.phone.world.tasks import generate_tasks
 from env.play.queue import nothing, play, stream
 from env.play.requests import EpisodeRequest, PlaySettings
 from env.protocol import Action, EnvSpec, Observation, StepResult, ToolCall
@@ -547,7 +548,7 @@ def test_a_style_whose_stop_token_is_unknown_is_refused(
 @pytest.fixture(scope="module")
 def phone_tasks() -> list[Task]:
     settings = {"num_companies": 10, "num_train": 12, "num_val": 4, "num_test": 4}
-    tasks = ENVIRONMENTS["phone"].generate_tasks(**settings, seed=0)
+    tasks = generate_tasks(**settings, seed=0)
     return [task for task in tasks if task.split == "train"]
 
 
@@ -558,9 +559,8 @@ def phone_request(task: Task, index: int) -> EpisodeRequest:
 def test_the_oracle_solves_phone_tasks_through_the_player_and_so_do_its_continuations(
     tokenizer: Any, phone_tasks: list[Task]
 ) -> None:
-    phone = ENVIRONMENTS["phone"]
     texts = {
-        f"{prefix}{i}": [action.text for action in phone.demonstrate(task, "oracle", i)]
+        f"{prefix}{i}": [action.text for action in PHONE.demonstrators.play(task, "oracle", i)]
         for i, task in enumerate(phone_tasks)
         for prefix in ("r", "c")
     }
@@ -573,8 +573,8 @@ def test_the_oracle_solves_phone_tasks_through_the_player_and_so_do_its_continua
     def run(requests: list[EpisodeRequest]) -> list[Rollout]:
         return play(
             requests,
-            make_env=lambda task: phone.make_env("observed"),
-            style=phone.style(),
+            make_env=lambda task: PHONE.env(),
+            style=PHONE.style(),
             tokenizer=tokenizer,
             engine=ScriptedEngine(reply, "p", max_per_collect=3, logprobs=lambda _, ids: [-1.0] * len(ids)),
             settings=PlaySettings(1.0, 2000, 5, "p", "tok", "style"),
@@ -616,12 +616,11 @@ def test_a_real_model_plays_phone_with_its_cache_and_logprobs_of_a_plain_forward
     shape = TinyShape(32, 2, 4, 2, 8, 48, 1024)
     save_policy(make_tiny_model(shape, tokenizer), tokenizer, tmp_path)
     policy, plain = load_policy(tmp_path), load_policy(tmp_path).model
-    phone = ENVIRONMENTS["phone"]
     engine = TransformersEngine(policy.model, policy.policy_digest, 6)
     rollouts = play(
         [phone_request(task, i) for i, task in enumerate(phone_tasks)],
-        make_env=lambda task: phone.make_env("observed"),
-        style=phone.style(),
+        make_env=lambda task: PHONE.env(),
+        style=PHONE.style(),
         tokenizer=policy.tokenizer,
         engine=engine,
         settings=PlaySettings(1.5, 600, 6, policy.policy_digest, policy.tokenizer_digest, "style"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from env.catalog import ENVIRONMENTS
 from env.phone.episode.compact import CompactStyle
 from env.phone.episode.environment import PhoneEnv
 from env.phone.scripted.policies import play_scripted
+from env.phone.world.tasks import generate_tasks
 from env.play.demonstrations import pieces_of
 
 README = Path(__file__).parents[2] / "README.md"
@@ -16,7 +16,7 @@ STYLE = CompactStyle()
 
 
 def test_the_rollout_in_readme_is_what_the_environment_says() -> None:
-    made = ENVIRONMENTS["phone"].generate_tasks(
+    made = generate_tasks(
         num_companies=100,
         num_train=500,
         num_val=10,

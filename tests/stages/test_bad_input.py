@@ -16,7 +16,9 @@ from tokenizers import AddedToken
 from critics.fit.held_out import outcome_states
 from critics.frozen.contract import Contract, read_contract
 from critics.labels.splits import split_clusters
-from env.catalog import ENVIRONMENTS, Environment
+from env.catalog import offer_of
+from env.offer import EnvironmentOffer
+from env.phone.offer import PHONE
 from env.play.demonstrations import Demonstration
 from pipeline.artifacts.artifact import Artifact
 from pipeline.cli.runs import MAIN_CHAIN
@@ -27,8 +29,6 @@ from pipeline.training.deepspeed_config import deepspeed_config, read_deepspeed_
 from pipeline.types import Label
 from stages.wiring.inputs import tasks_of_split
 from stages.wiring.sft_data import encode
-
-PHONE = ENVIRONMENTS["phone"]
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_one(
@@ -260,17 +260,19 @@ def test_a_task_that_nothing_can_grade_is_found(chain: Any, spoilt: dict[str, st
 def test_a_task_without_a_grader_is_refused_before_anything_is_played(
     empty: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def spoil(**settings: Any) -> list[Any]:
-        first, *rest = PHONE.generate_tasks(**settings)
+    def spoil(settings: Any, seed: int) -> list[Any]:
+        first, *rest = PHONE.make_tasks(settings, seed)
         return [dataclasses.replace(first, style=""), *rest]
 
     with monkeypatch.context() as patched:
-        patched.setitem(ENVIRONMENTS, "phone", dataclasses.replace(PHONE, generate_tasks=spoil))
+        patched.setattr("env.phone.offer.PHONE", dataclasses.replace(PHONE, make_tasks=spoil))
+        offer_of.cache_clear()
         assert empty.start("tasks") == 0
+    offer_of.cache_clear()
     quick = ("sft.num_updates=1", "sft.num_demonstrations=4", "sft.batch_rows=4")
     assert empty.start("sft", *quick) == 3
     with monkeypatch.context() as patched:
-        patched.setattr(Environment, "check_gradable", lambda self, tasks: None)
+        patched.setattr(EnvironmentOffer, "check_gradable", lambda self, tasks: None)
         assert empty.start("sft", *quick) == 0
     capsys.readouterr()
     assert empty.start("rollouts") == 3
@@ -288,7 +290,7 @@ def test_an_unknown_demonstrator_is_refused_before_anything_is_planned(
     assert lab.start("sft", "sft.shares={oracle: 0, over_collector: 0, noisy_adaptive: 0, oracl: 1.0}") == 2
     error = capsys.readouterr().err
     assert "sft.shares names oracl" in error
-    assert "allowed: oracle, adaptive" in error
+    assert "allowed: adaptive, oracle" in error
     assert not (lab.run_dir / "sft" / "plan.json").exists()
 
 
@@ -297,10 +299,10 @@ def test_a_dry_run_of_sft_draws_no_practice_tasks(
 ) -> None:
     lab = chain.copy(tmp_path / "lab", "tasks")
 
-    def draw(number: int, **settings: Any) -> list[Any]:
+    def draw(*_: Any, **__: Any) -> list[Any]:
         raise AssertionError("practice tasks were drawn")
 
-    monkeypatch.setitem(ENVIRONMENTS, "phone", dataclasses.replace(PHONE, practice_tasks=draw))
+    monkeypatch.setattr("env.phone.offer.practice_tasks", draw)
     assert lab.start("sft", "sft.practice_tasks=8", "--dry-run") == 0
     assert not (lab.run_dir / "sft").exists()
 

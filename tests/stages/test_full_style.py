@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from env.catalog import ENVIRONMENTS
 from env.chat.full import START_TOKEN, FullStyle
 from env.phone.episode.tools import TOOLS
+from env.phone.offer import PHONE
 from pipeline.models.policy import load_tokenizer
 
-PHONE = ENVIRONMENTS["phone"]
 STYLE = FullStyle(TOOLS, thinking=False)
 FULL = [
     "prompt.style=full",
@@ -48,7 +47,7 @@ def test_rollouts_are_full_dialogues_that_replay(full: Any) -> None:
     for rollout in rollouts:
         prompt = tokenizer.decode(list(rollout.prompt_token_ids))
         lines = [line for line in rollout.feedback_in_context.split("\n") if line]
-        env = PHONE.make_env()
+        env = PHONE.env()
         opening = env.reset(tasks[rollout.task_id], rollout.seed).messages
         assert prompt == STYLE.render_prompt(opening, lines, env.spec.tools)
         assert '"name": "wait"' not in prompt  # of a tool that its level has not
@@ -104,7 +103,7 @@ def test_a_chat_model_learns_the_full_style_and_plays_in_it(empty: Any, smollm2:
     added = set(tokenizer.added_tokens_decoder)
     for rollout in rollouts:
         assert rollout.env_status == "ok"
-        env = PHONE.make_env()
+        env = PHONE.env()
         opening = env.reset(tasks[rollout.task_id], rollout.seed).messages
         prompt = style.render_prompt(opening, rollout.feedback_in_context.splitlines(), env.spec.tools)
         assert list(rollout.prompt_token_ids) == tokenizer.encode(prompt, add_special_tokens=False)

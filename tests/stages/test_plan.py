@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from env.catalog import ENVIRONMENTS
+from env.phone.world.levels import most_turns
 from pipeline.config import load_config
 from pipeline.planner.memory import GIB, Phase
 from stages.command import main
@@ -204,7 +204,7 @@ def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
     # Two policies on 30 val tasks and 50 of an unseen split: two sampled tries, a greedy one, two attempts.
     assert work["evaluation"].rollouts == 2 * (30 + 50) * (2 + 1 + 2)
     # Ten tasks of one split, bare and guided: two rollouts, of one of which every state is continued.
-    turns = ENVIRONMENTS["phone"].max_turns([1, 2])  # the demo's levels
+    turns = most_turns([1, 2])  # the demo's levels
     assert work["critic_report"].rollouts == 10 * 2 * (2 + turns * 5)
     by_heart = load_config(Config, Path(DEMO), [*overrides, "critic_report.fit_tasks=9"])
     again = {entry.stage: entry for entry in work_of(by_heart)}
@@ -251,7 +251,7 @@ def test_every_step_of_a_rollout_may_be_wrong_and_so_be_continued() -> None:
         found = {entry.stage: entry for entry in work_of(config)}
         return found["labels"].rollouts // config.labels.num_continuations // found["rollouts"].rollouts
 
-    turns = ENVIRONMENTS["phone"].max_turns([1, 2])
+    turns = most_turns([1, 2])
     assert rollouts() == turns > 4
 
 

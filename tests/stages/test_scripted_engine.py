@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from critics.frozen.contract import read_contract
-from env.catalog import ENVIRONMENTS
+from env.phone.offer import PHONE
 from pipeline.tables import labels_from
 
-AGENT = ENVIRONMENTS["phone"].scripted_digest
+AGENT = PHONE.scripted.digest
 KIND = "engine.kind=scripted"
 
 

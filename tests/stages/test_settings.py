@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from env.catalog import ENVIRONMENTS
+from env.phone.offer import PHONE
+from env.phone.scripted.policies import POLICIES
 from env.phone.world.levels import LEVELS
 from pipeline.config import load_config
 from pipeline.credit import MODES, make_credit
@@ -19,9 +20,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_defaults_name_only_levels_and_demonstrators_that_are_built() -> None:
-    config = Config()
-    assert set(config.tasks.level_shares) <= set(LEVELS)
-    ENVIRONMENTS[config.tasks.environment].check_policies(config.sft.shares, "sft.shares")
+    assert set(PHONE.settings().level_shares) <= set(LEVELS)
+    assert {name for name, share in PHONE.demonstrators.shares.items() if share} <= set(POLICIES)
+    assert sum(PHONE.demonstrators.shares.values()) == pytest.approx(1)
 
 
 def test_an_epoch_of_sft_holds_no_row_twice_and_leaves_out_what_fills_no_batch() -> None:
@@ -34,7 +35,7 @@ def test_an_epoch_of_sft_holds_no_row_twice_and_leaves_out_what_fills_no_batch()
 
 
 def test_the_seeds_sizes_and_shares_are_the_defaults() -> None:
-    tasks = Config().tasks
+    tasks = PHONE.settings()
     assert (tasks.num_companies, tasks.num_train, tasks.num_val, tasks.num_test) == (100, 500, 100, 100)
     assert tasks.level_shares == {1: 0.2, 2: 0.3, 3: 0.3, 4: 0.1, 5: 0.1}
 

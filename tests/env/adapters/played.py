@@ -7,19 +7,19 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from env.catalog import ENVIRONMENTS
 from env.chat.full import FullStyle
 from env.phone.episode.environment import PhoneEnv
 from env.phone.episode.tools import TOOLS
+from env.phone.offer import PHONE
 from env.phone.world.levels import LEVELS
+from env.phone.world.tasks import generate_tasks
 from env.protocol import Action
 from pipeline.models.tiny import train_tokenizer
 from pipeline.tables import tasks_table
 from pipeline.types import Event, Task, Verdict
 
-PHONE = ENVIRONMENTS["phone"]
 STYLE = FullStyle(TOOLS)
-TASKS = PHONE.generate_tasks(
+TASKS = generate_tasks(
     num_companies=30,
     num_train=15,
     num_val=2,
@@ -43,7 +43,7 @@ def make_tokenizer(folder: Path) -> Any:
 
 def reply(prompt: str, rng: Random) -> str:
     """Returns what the scripted agent says to a prompt of the full style."""
-    return PHONE.scripted_reply(prompt, rng, STYLE)
+    return PHONE.scripted.reply(prompt, rng, STYLE)
 
 
 def without_adapter(

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from env.catalog import ENVIRONMENTS
 from env.phone.episode.edits import FILLER, THANKS
+from env.phone.offer import PHONE
+from env.phone.world.tasks import generate_tasks
 from env.play.edited_steps import Edit, changed_state
 from env.play.queue import play
 from env.play.requests import EpisodeRequest, PlaySettings
@@ -17,7 +18,6 @@ from pipeline.engines.scripted import ScriptedEngine
 from pipeline.models.tiny import train_tokenizer
 from pipeline.types import Rollout, Task
 
-PHONE = ENVIRONMENTS["phone"]
 STYLE = PHONE.style()
 KINDS = {
     "filler",
@@ -34,20 +34,20 @@ KINDS = {
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Rollout], dict[str, Task], Any]:
     """Rollouts of the scripted agent on training tasks of both levels, and the tokenizer."""
-    tasks = PHONE.generate_tasks(num_companies=12, num_train=24, num_val=4, num_test=4)[:24]
+    tasks = generate_tasks(num_companies=12, num_train=24, num_val=4, num_test=4)[:24]
     texts = [STYLE.render_prompt(task.prompt, ()) for task in tasks]
     tokenizer = train_tokenizer(texts, 400, tmp_path_factory.mktemp("tokenizer"), "")
 
     def reply(request: Any) -> list[int]:
         prompt = tokenizer.decode(list(request.prompt_token_ids), skip_special_tokens=False)
-        text = PHONE.scripted_reply(prompt, Random(request.seed), STYLE)
+        text = PHONE.scripted.reply(prompt, Random(request.seed), STYLE)
         return list(tokenizer.encode(text + STYLE.stop_token, add_special_tokens=False))
 
     engine = ScriptedEngine(reply, "agent", max_length=4096)
     requests = [EpisodeRequest(f"r{i}", task, f"g{i}", 0, 0, 0, seed=100 + i) for i, task in enumerate(tasks)]
     rollouts = play(
         requests,
-        make_env=lambda task: PHONE.make_env(),
+        make_env=lambda task: PHONE.env(),
         style=STYLE,
         tokenizer=tokenizer,
         engine=engine,
@@ -58,7 +58,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Rollout], dic
 
 def changed(played: Any, rollout: Rollout, edit: Edit, **options: Any) -> Rollout | None:
     _, tasks, tokenizer = played
-    env = PHONE.make_env()
+    env = PHONE.env()
     arguments = {"env": env, "style": STYLE, "tokenizer": tokenizer, "max_length": 4096} | options
     return changed_state(rollout, tasks[rollout.task_id], edit, **arguments)
 
@@ -129,7 +129,7 @@ def test_a_corrupted_right_step_loses_what_the_right_one_gained(played: Any) -> 
         kept = [STYLE.parse(step.text) for step in rollout.steps[: edit.start]]
         turns = []
         for text in (rollout.steps[edit.start].text, edit.texts[0]):
-            env = PHONE.make_env()
+            env = PHONE.env()
             env.reset(task, rollout.seed)
             for action in (*kept, STYLE.parse(text)):
                 assert env.step(action).infra_error is None
@@ -150,13 +150,13 @@ def test_what_does_not_fit_or_does_something_else_is_left_out(played: Any) -> No
 def spoken(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[Rollout], Any, Any]:
     """Style, episodes of scripted policies at levels 3 to 5, tasks and tokenizer."""
     style = PHONE.style(request.param)
-    made = PHONE.generate_tasks(
+    made = generate_tasks(
         num_companies=15, num_train=24, num_val=4, num_test=4, level_shares={3: 0.4, 4: 0.3, 5: 0.3}
     )
     tasks = {f"r{i}": task for i, task in enumerate(made[:24])}
     policies = ("oracle", "prober", "adaptive")
     lines = {
-        key: PHONE.demonstrate(task, policies[i % len(policies)], 100 + i, 0.1, style=style)
+        key: PHONE.demonstrators.play(task, policies[i % len(policies)], 100 + i, 0.1, style=style)
         for i, (key, task) in enumerate(tasks.items())
     }
     texts = [style.render_prompt(task.prompt, ()) for task in tasks.values()]
@@ -171,7 +171,7 @@ def spoken(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any,
 
     rollouts = play(
         [EpisodeRequest(key, task, key, 0, 0, 0, seed=100 + int(key[1:])) for key, task in tasks.items()],
-        make_env=lambda task: PHONE.make_env(),
+        make_env=lambda task: PHONE.env(),
         style=style,
         tokenizer=tokenizer,
         engine=ScriptedEngine(reply, "agent", max_length=2**16),
@@ -181,14 +181,14 @@ def spoken(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any,
 
 
 def waits_anyway(task: Task) -> bool:
-    env = PHONE.make_env()
+    env = PHONE.env()
     env.reset(task, 0)
     return bool(env.world.closings)
 
 
 def progress(task: Task, seed: int, style: Any, texts: Any) -> tuple[Any, float]:
     """Returns what has been reached, and the turns still needed."""
-    env = PHONE.make_env()
+    env = PHONE.env()
     env.reset(task, seed)
     for text in texts:
         assert env.step(style.parse(text)).infra_error is None
@@ -206,7 +206,7 @@ def test_at_harder_levels_and_in_either_style_changes_do_what_they_are_said_to_d
                 rollout,
                 task,
                 edit,
-                env=PHONE.make_env(),
+                env=PHONE.env(),
                 style=style,
                 tokenizer=tokenizer,
                 max_length=2**16,

@@ -156,7 +156,7 @@ def test_lines_of_level_one_never_lock():
 
 
 def test_values_along_an_episode_match_the_catalogue():
-    from env.catalog import ENVIRONMENTS
+    from env.phone.offer import PHONE
 
     for task in phone_tasks(2, 30):
         actions, _, _ = play_scripted(task, "over_collector", seed=6)
@@ -165,7 +165,7 @@ def test_values_along_an_episode_match_the_catalogue():
         for action in actions:
             env.step(action)
         values = values_along(make_world(WorldKey.from_text(task.ground_truth)), env.states)
-        assert ENVIRONMENTS["phone"].solver_value(task, 6, actions) == values[:-1]
+        assert PHONE.solver_value(task, 6, actions) == values[:-1]
 
 
 def test_an_optimal_policy_loses_no_value_under_random_wording():

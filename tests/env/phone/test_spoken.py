@@ -7,14 +7,14 @@ from random import Random
 
 import pytest
 
-from env.catalog import ENVIRONMENTS
 from env.chat.full import ENDING, FullStyle
-from env.chat.translate import to_compact
 from env.phone.episode.compact import CompactStyle
 from env.phone.episode.environment import PhoneEnv
 from env.phone.episode.tools import CALL, FORM, FROM_FORM, TOOLS
+from env.phone.offer import PHONE
 from env.phone.scripted.policies import POLICIES, play_scripted
 from env.phone.scripted.spoken import UNKNOWN, in_style, thinking, with_values
+from env.phone.scripted.translate import to_compact
 from env.phone.world.levels import LEVELS
 from env.phone.world.tasks import generate_tasks
 from env.protocol import ToolCall, replay
@@ -148,7 +148,7 @@ def test_every_full_prompt_of_an_episode_is_a_prefix_of_the_next_and_told_in_com
 
 
 def test_the_scripted_agent_says_the_same_in_both_styles():
-    reply = ENVIRONMENTS["phone"].scripted_reply
+    reply = PHONE.scripted.reply
     for seed, task in enumerate(TASKS):
         actions = play_scripted(task, "adaptive", seed)[0][:-1]
         full = in_style(FULL, task, seed, actions)

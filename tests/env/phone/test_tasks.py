@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from env.catalog import ENVIRONMENTS
+from env.phone.offer import PHONE
 from env.phone.scripted.policies import play_scripted
 from env.phone.solver.solver import optimal_turns
 from env.phone.world.companies import MAX_COMPANIES, company_name
@@ -259,7 +259,7 @@ def test_a_key_of_what_cannot_be_is_refused_by_its_field(tasks, place, value, me
     with pytest.raises(ValueError, match=message):
         WorldKey.from_text(json.dumps(data))
     with pytest.raises(ArtifactError, match=r"task \w+ \(train 0\) cannot be graded: ground_truth"):
-        ENVIRONMENTS["phone"].check_gradable([replace(tasks[0], ground_truth=json.dumps(data))])
+        PHONE.check_gradable([replace(tasks[0], ground_truth=json.dumps(data))])
 
 
 def test_deep_nesting_is_no_key():

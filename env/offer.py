@@ -1,0 +1,167 @@
+"""What an environment offers to the stages: five things that all have, and capabilities that some have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from env.chat.neutral import added_tokens
+from env.chat.prefix import check_prefixes
+from env.protocol import Action, ChatStyle, Env
+from pipeline.errors import ArtifactError, ConfigError
+from pipeline.settings import Section, setting
+from pipeline.types import Rollout, Task
+
+if TYPE_CHECKING:
+    from env.play.edited_steps import Edit
+
+
+class TaskSettings(Section):
+    """The section `tasks` of any environment; an environment's own class adds its settings."""
+
+    environment: str = setting("phone", description="makes and grades tasks: a built-in one or module:name")
+    num_train: int = setting(500, ge=1, description="tasks to train on")
+    num_val: int = setting(100, ge=1, description="held-out tasks for looks during training")
+    num_test: int = setting(100, ge=1, description="tasks of each test split")
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Returns split -> number of tasks, of an environment with one test split."""
+        return {"train": self.num_train, "val": self.num_val, "test": self.num_test}
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstrators:
+    """Scripted policies that a model from scratch learns from.
+
+    Attributes:
+        shares: policy -> how often it demonstrates by default; shares add up to 1.
+        play: (task, policy, seed, noise, earlier attempts' actions, style, thoughts) -> an episode's actions,
+            each with its text in that style. `noise` is the share of random acts of noisy policies,
+            `thoughts` asks for a thought before each call.
+        after_feedback: policy that knows what feedback says; None: feedback changes nobody.
+        practice_tasks: (settings, number, seed, clusters that must not occur) -> throwaway tasks in no split.
+    """
+
+    shares: Mapping[str, float]
+    play: Callable[..., list[Action]]
+    after_feedback: str | None = None
+    practice_tasks: Callable[[Any, int, int, set[str]], list[Task]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedAgent:
+    """Who speaks behind the scripted engine.
+
+    Attributes:
+        reply: (prompt text, random numbers, style of both) -> the next message.
+        digest: stands for the agent where a rollout names the weights that sampled it.
+    """
+
+    reply: Callable[[str, Random, ChatStyle], str]
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentOffer:
+    """One environment, as the stages see it. What is None, the environment cannot do.
+
+    Attributes:
+        name: the family: rollouts, critics and cards name it.
+        settings: class of the section `tasks`, with this environment's own settings.
+        make_tasks: (settings, seed) -> the tasks of all splits; raises ConfigError.
+        make_env: (settings, verbosity of its feedback) -> a new environment, ready for `reset`.
+        styles: name -> (tokenizer's added tokens, which no reply may hold; whether prompts leave room for a
+            thought) -> prompt style. The first one is the default.
+        splitter: what a step is: a key of `env.splitters.SPLITTERS`.
+        splits: names of the splits that `make_tasks` makes, `train` and `val` first.
+        check_task: raises ValueError unless the grader can grade the task.
+        describe: tasks -> rows for people, what was made.
+        max_turns: settings -> assistant messages of an episode at most; None: that of the environment's spec.
+        workers: threads in which environments work beside generation; 0 is best where a step takes no time.
+        demonstrators: scripted policies.
+        scripted: the agent of the scripted engine.
+        solver_value: (task, seed, actions) -> V* of the states s_0..s_{T-1}, before each action.
+        probe_edits: (whole rollout, level, style) -> changes of it that probe a critic.
+    """
+
+    name: str
+    settings: type[TaskSettings]
+    make_tasks: Callable[[Any, int], list[Task]]
+    make_env: Callable[[Any, str], Env]
+    styles: Mapping[str, Callable[[Sequence[str], bool], ChatStyle]]
+    splitter: str = "message"
+    splits: tuple[str, ...] = ("train", "val", "test")
+    check_task: Callable[[Task], None] | None = None
+    describe: Callable[[Sequence[Task]], list[dict[str, object]]] | None = None
+    max_turns: Callable[[Any], int] | None = None
+    workers: int = 0
+    demonstrators: Demonstrators | None = None
+    scripted: ScriptedAgent | None = None
+    solver_value: Callable[[Task, int, Sequence[Action]], list[float]] | None = None
+    probe_edits: Callable[[Rollout, int, ChatStyle], list[Edit]] | None = None
+
+    def style(self, name: str | None = None, tokenizer: Any = None, *, thinking: bool = True) -> ChatStyle:
+        """Returns a prompt style by name, by default the first.
+
+        Args:
+            name: a key of `styles`.
+            tokenizer: a transformers tokenizer: no reply may hold its added tokens, and with it a style that
+                renders whole dialogues must preserve prefixes.
+            thinking: whether prompts leave room for a thought, in styles that know thoughts.
+
+        Raises:
+            ConfigError: no such style, or one that does not go with the tokenizer.
+        """
+        name = name or next(iter(self.styles))
+        if name not in self.styles:
+            raise ConfigError(
+                f"prompt.style = {name!r} is no style of the environment {self.name}; allowed: "
+                f"{', '.join(self.styles)}"
+            )
+        style = self.styles[name](() if tokenizer is None else added_tokens(tokenizer), thinking)
+        render = getattr(style, "render", None)
+        if tokenizer is not None and render is not None:
+            check_prefixes(
+                lambda messages, cue: render(messages, add_generation_prompt=cue),
+                style.render_replies,
+                lambda text: tokenizer.encode(text, add_special_tokens=False),
+            )
+        return style
+
+    def env(self, verbosity: str = "observed") -> Env:
+        """Returns an environment with default settings, for libraries that bring their own rows."""
+        return self.make_env(self.settings(), verbosity)
+
+    def turns_at_most(self, settings: TaskSettings) -> int:
+        """Returns the most assistant messages that an episode may have."""
+        if self.max_turns is not None:
+            return self.max_turns(settings)
+        return self.make_env(settings, "observed").spec.max_turns
+
+    def check_policies(self, names: Iterable[str]) -> None:
+        """Raises ConfigError naming what `sft.shares` calls a scripted policy and is none."""
+        known = self.demonstrators.shares if self.demonstrators else {}
+        if not known:
+            raise ConfigError(
+                f"the environment {self.name} has no scripted policies to demonstrate, so a model "
+                "from scratch learns nothing. Name a model in sft.base, with sft.num_updates = 0"
+            )
+        if unknown := sorted(set(names) - set(known)):
+            raise ConfigError(
+                f"sft.shares names {', '.join(unknown)}, but {self.name} has no such scripted policy; "
+                f"allowed: {', '.join(known)}"
+            )
+
+    def check_gradable(self, tasks: Sequence[Task]) -> None:
+        """Raises ArtifactError naming the first task that this environment could play but never grade."""
+        for task in tasks if self.check_task is not None else ():
+            try:
+                self.check_task(task)  # type: ignore[misc]
+            except ValueError as error:
+                raise ArtifactError(
+                    f"task {task.task_id} ({task.split} {task.index}) cannot be graded: {error}. "
+                    "Next: mend the tasks, then make tasks SET=--fresh"
+                ) from None

@@ -1,0 +1,131 @@
+"""What the phone offers to the stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from env.chat.full import FullStyle
+from env.offer import Demonstrators, EnvironmentOffer, ScriptedAgent
+from env.phone.episode.compact import CompactStyle
+from env.phone.episode.edits import edits
+from env.phone.episode.environment import PhoneEnv
+from env.phone.scripted import scripted
+from env.phone.scripted.policies import POLICIES, play_scripted
+from env.phone.scripted.spoken import in_style, thinking
+from env.phone.scripted.translate import to_compact
+from env.phone.settings import PhoneTasks
+from env.phone.solver.solver import optimal_value
+from env.phone.world.files import read_files
+from env.phone.world.levels import most_turns
+from env.phone.world.tasks import SPLITS, generate_tasks, practice_tasks, table_of
+from env.phone.world.world import WorldKey
+from env.protocol import Action, ChatStyle
+from pipeline.types import Task
+
+SHARES = {
+    "adaptive": 0.30,
+    "oracle": 0.10,
+    "prober": 0.15,
+    "prior_only": 0.20,
+    "over_collector": 0.10,
+    "noisy_adaptive": 0.15,
+}
+"""Mixed quality on purpose: a perfect teacher leaves a critic nothing to tell apart (start values)."""
+
+
+def make_tasks(settings: PhoneTasks, seed: int) -> list[Task]:
+    """Returns the tasks of all splits, generated or of files that people may edit."""
+    if settings.files is not None:
+        return read_files(Path(settings.files) / "companies.jsonl", Path(settings.files) / "tasks.jsonl")
+    return generate_tasks(
+        num_companies=settings.num_companies,
+        num_train=settings.num_train,
+        num_val=settings.num_val,
+        num_test=settings.num_test,
+        level_shares=settings.level_shares,
+        seed=seed,
+    )
+
+
+def make_env(settings: PhoneTasks, verbosity: str) -> PhoneEnv:
+    """Returns a new environment."""
+    return PhoneEnv(verbosity, settings.reward)  # type: ignore[arg-type]  # the setting's own words
+
+
+def practice(settings: PhoneTasks, number: int, seed: int, held_out: set[str]) -> list[Task]:
+    """Returns tasks of throwaway companies, in no split and without a held-out company's name."""
+    return practice_tasks(number, level_shares=settings.level_shares, seed=seed, held_out=held_out)
+
+
+def demonstrate(
+    task: Task,
+    policy_name: str,
+    seed: int,
+    noise: float = 0.0,
+    earlier: Sequence[Sequence[Action]] = (),
+    style: ChatStyle | None = None,
+    thoughts: bool = False,
+) -> list[Action]:
+    """Returns a scripted episode's actions in a style, compact by default."""
+    actions = play_scripted(task, policy_name, seed, noise, earlier)[0]
+    style = style or CompactStyle()
+    actions = in_style(style, task, seed, actions)
+    return thinking(style, task, seed, actions) if thoughts else actions
+
+
+def scripted_reply(prompt_text: str, rng: Random, style: ChatStyle) -> str:
+    """Returns the scripted agent's message; it reads compact prompts, so others are translated."""
+    if not isinstance(style, FullStyle):
+        return scripted.reply_text(prompt_text, rng)
+    compact = CompactStyle()
+    prompt = to_compact(prompt_text, style, compact)
+    reply = compact.parse(scripted.reply_text(prompt, rng))
+    call = scripted.with_values(prompt, reply.calls[0]) if reply.calls else None
+    return style.action_of(call).text
+
+
+def solver_value(task: Task, seed: int, actions: Sequence[Action]) -> list[float]:
+    """Returns V* before each action."""
+    env = PhoneEnv()
+    env.reset(task, seed)
+    values = []
+    for action in actions:
+        values.append(optimal_value(env.world, env.state))
+        env.step(action)
+    return values
+
+
+def check_task(task: Task) -> None:
+    """Raises ValueError unless the task's grader and ground truth are the phone's."""
+    if task.style != "rule":
+        raise ValueError(f"its grader is {task.style!r}; phone has: rule")
+    if not task.ground_truth:
+        raise ValueError("its ground_truth is empty")
+    WorldKey.from_text(task.ground_truth)
+
+
+PHONE = EnvironmentOffer(
+    name="phone",
+    settings=PhoneTasks,
+    make_tasks=make_tasks,
+    make_env=make_env,
+    styles={
+        "compact": lambda added, thinking: CompactStyle(added),
+        "full": lambda added, thinking: FullStyle(PhoneEnv().spec.tools, added, thinking=thinking),
+    },
+    splits=SPLITS,
+    check_task=check_task,
+    describe=table_of,
+    max_turns=lambda settings: most_turns(level for level, share in settings.level_shares.items() if share),
+    demonstrators=Demonstrators(
+        shares=SHARES | {name: 0.0 for name in POLICIES if name not in SHARES},
+        play=demonstrate,
+        after_feedback="oracle",
+        practice_tasks=practice,
+    ),
+    scripted=ScriptedAgent(scripted_reply, scripted.DIGEST),
+    solver_value=solver_value,
+    probe_edits=edits,
+)

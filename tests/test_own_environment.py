@@ -1,0 +1,90 @@
+"""The environment of docs/environments.md, whole, as somebody would use it: beside the project, not in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from env.catalog import offer_of
+from pipeline.artifacts.artifact import Artifact
+from pipeline.config import load_config
+from pipeline.errors import ConfigError
+from pipeline.tables import rollouts_from
+from stages.settings import Config
+from tests.stages.conftest import MAIN_CHAIN, Lab
+
+PAGE = (Path(__file__).parents[1] / "docs" / "environments.md").read_text("utf-8")
+SETTINGS = """
+engine: {max_live: 64}
+training: {threads: 1}
+tasks: {environment: "sums:SUMS", num_terms: 3, num_train: 40, num_val: 12, num_test: 12}
+sampling: {max_response_tokens: 40}
+prompt: {max_feedback_tokens: 40}
+sft: {num_demonstrations: 2000, num_updates: 240, warmup_updates: 5, batch_rows: 32, learning_rate: 1.0e-2,
+      context_weight: 0.3, model: {hidden_size: 64, num_layers: 2, num_kv_heads: 1, intermediate_size: 96,
+      vocab_size: 300}}
+rollouts: {chain: {num_attempts: 2, draws: 2, feedback_free_share: 0.8, feedback_free_draws: 2}}
+labels: {max_states: 40, num_continuations: 2}
+critic: {fit_share: 0.5, validate_share: 0.25, head_updates: 2, head_learning_rate: 1.0e-3,
+         learning_rate: 5.0e-4, max_epochs: 2, batch_states: 64, evaluations_per_epoch: 2}
+critic_report: {tasks_per_split: 12, draws: 2, num_continuations: 2, guided: false, fit_tasks: 0}
+actor: {credit: {on_weak_critic: allow}, num_iterations: 1, tasks_per_update: 4, max_refills: 0,
+        chain: {num_attempts: 1, draws: 4}, evaluate_tasks: 4, learning_rate: 1.0e-4}
+evaluation: {draws: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    folder = tmp_path_factory.mktemp("own")
+    [code] = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)
+    assert len(code.splitlines()) <= 80
+    (folder / "sums.py").write_text(code)
+    settings: dict[str, Any] = yaml.safe_load(SETTINGS)
+    settings["run"] = {"name": "r", "data_dir": str(folder)}
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(folder))
+        yield Lab(folder)
+
+
+def test_the_whole_chain_runs_on_an_environment_beside_the_project(lab: Lab) -> None:
+    for stage in (*MAIN_CHAIN, "summary"):
+        assert lab.start(stage) == 0, stage
+    source = Artifact.open(lab.run_dir, "rollouts")
+    rollouts = rollouts_from(source.table("rollouts"), source.table("steps"))
+    solved = [rollout for rollout in rollouts if rollout.reward == 1]
+    assert solved
+    for rollout in solved:
+        assert [step.verifier_status for step in rollout.steps] == ["ok", "ok"]  # a line is a step
+    assert any("is wrong" in rollout.feedback_in_context for rollout in rollouts)
+
+
+def test_its_settings_are_its_own(lab: Lab) -> None:
+    config = load_config(Config, Path(lab.config), ["tasks.num_terms=6"])
+    assert config.tasks.model_dump()["num_terms"] == 6
+    with pytest.raises(ConfigError, match=r"tasks\.num_term .*tasks\.num_terms"):
+        load_config(Config, Path(lab.config), ["tasks.num_term=5"])
+    with pytest.raises(ConfigError, match=r"tasks\.level_shares is not a setting"):
+        load_config(Config, Path(lab.config), ["tasks.level_shares={1: 1.0}"])
+    with pytest.raises(ConfigError, match=r"prompt\.style = compact .*allowed: plain"):
+        load_config(Config, Path(lab.config), ["prompt.style=compact"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("fone", "not built in; allowed: phone, or module:name"),
+        ("nowhere:SUMS", "cannot be loaded: ModuleNotFoundError"),
+        ("sums:NOTHING", "cannot be loaded: AttributeError"),
+        ("sums:Sums", "is a type; allowed: an env.offer.EnvironmentOffer"),
+    ],
+)
+def test_an_environment_that_is_not_there_is_refused(lab: Lab, name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        offer_of(name)
