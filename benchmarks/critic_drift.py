@@ -97,13 +97,8 @@ def held_beside(config: Config, run: Path, folder: Path, num_tasks: int) -> dict
     watch = Watch(critic, rules, tasks, seed, print, DriftState())
     policy = load_policy(folder)
     player = make_player(config, policy)
-    how: dict[str, Any] = {
-        "stage_key": "critic_drift",
-        "seed": seed,
-        "iteration": 0,
-        "num_attempts": 1,
-        "draws": 2,
-    }
+    how: dict[str, Any] = {"stage_key": "critic_drift", "seed": seed, "iteration": 0}
+    how |= {"num_attempts": 1, "draws": 2}
     groups = plan_groups(list(tasks.values())[:num_tasks], **how)
     rollouts, _ = play_chains(
         player,

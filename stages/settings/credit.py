@@ -124,6 +124,13 @@ class VDapo(_Mode):
         description="weight of the k3 KL to the starting policy, near which the critic was judged",
         advanced=True,
     )
+    max_uniform_share: float = setting(
+        0.5,
+        ge=0,
+        le=1,
+        description="share of sets of equal rewards in an update, thinned by lot; 0 leaves them all out",
+        advanced=True,
+    )
     on_weak_critic: Literal["refuse", "group_only", "allow"] = setting(
         "refuse", description="if the gate failed: refuse, go on with alpha 0, or go on all the same"
     )
