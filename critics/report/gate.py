@@ -115,7 +115,7 @@ def _probes(changes: Mapping[str, tuple[Interval, int]]) -> list[Condition]:
     ]
     unknown = [kind for kind, ok in told.items() if ok is None]
     if len(unknown) == len(told):
-        wrong = [f"{FEW}; more critic_report.probe_rollouts"]
+        return [Condition("probes", False, asks, f"{FEW}; more critic_report.probe_rollouts")]
     reason = "; ".join(wrong) or f"{len(told) - len(unknown)} kinds of change move the value as they must"
     whole = Condition("probes", not wrong, asks, reason)
     return [whole] + [Condition(f"probes ({kind})", NOT_MEASURED, asks, FEW) for kind in unknown]

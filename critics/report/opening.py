@@ -9,6 +9,8 @@ from typing import Any
 from critics.report.gate import NOT_MEASURED, Condition, passed
 from pipeline.statistics import Interval
 
+MOST_REASONS = 3
+"""Failed conditions that are told in full; gate.json and the page have all."""
 MIN_SLICE_STATES = 30
 """Smaller slices are not called the weakest."""
 
@@ -23,7 +25,9 @@ def opening_of(
         "whether steps are correct."
     ]
     if failed := [c for c in conditions if c.passed is False]:
-        parts.append("It fails because: " + "; ".join(f"{c.name}, {c.reason}" for c in failed) + ".")
+        more = f"; and {len(failed) - MOST_REASONS} more" if len(failed) > MOST_REASONS else ""
+        told = "; ".join(f"{c.name}, {c.reason}" for c in failed[:MOST_REASONS])
+        parts.append(f"It fails because: {told}{more}.")
     if names := [c.name for c in conditions if c.passed == NOT_MEASURED]:
         parts.append(f"Not measured: {', '.join(names)}.")
     if weakest := _weakest(slices):

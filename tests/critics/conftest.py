@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from critics.audit.data import AuditData, AuditRollout
-from pipeline.types import Rollout, Step, Task
+from pipeline.types import Label, Rollout, Step, Task
 
 POLICY = "policy-0"
 
@@ -63,6 +63,39 @@ def rollout(name: str, *, task: str = "t0", **changes: Any) -> Rollout:
         "steps": tuple(steps),
     }
     return Rollout(**base | changes)
+
+
+NUM_CELLS = 5  # a walk on 0..5; 0 is lost, 5 is won, so V(i) = i/5 exactly
+
+
+def walks(number: int, seed: int) -> tuple[list[Rollout], list[Label]]:
+    """Random walks as rollouts: one token per step names the cell; labels count simulated continuations."""
+    rng = np.random.default_rng(seed)
+    rollouts, labels = [], []
+    for i in range(number):
+        cell, cells = int(rng.integers(1, NUM_CELLS)), []
+        start = cell
+        while 0 < cell < NUM_CELLS:
+            cell += int(rng.choice([-1, 1]))
+            cells.append(cell)
+        tokens = tuple(20 + c for c in cells)
+        name = f"w{seed}-{i}"
+        rollouts.append(
+            rollout(
+                name,
+                task=f"t{i % 40}",
+                prompt_token_ids=(1, 20 + start),
+                response_token_ids=tokens,
+                loss_mask=(1,) * len(tokens),
+                logprobs=(0.0,) * len(tokens),
+                steps=tuple(Step(t, t, t, t + 1, "", "ok" if t % 3 else "wrong") for t in range(len(tokens))),
+                reward=float(cell == NUM_CELLS),
+            )
+        )
+        for t, at in enumerate([start, *cells[:-1]]):
+            k = int(rng.binomial(8, at / NUM_CELLS))
+            labels.append(Label(name, t, "bare", 8, k, None, k / 8, 8.0, "continuation", POLICY))
+    return rollouts, labels
 
 
 @pytest.fixture

@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics.audit.data import AuditData, AuditRollout
 from critics.fit.convergence import task_brier
 from critics.fit.held_out import held_out, outcome_states
-from critics.fit.loop import base_logit, fit
+from critics.fit.loop import base_logit, check_enough, fit
 from critics.fit.rows import critic_rows, num_states, state_weight
 from critics.fit.schedule import FitSettings, learning_rate, rows_of_update, schedule
 from critics.frozen.calibrator import fit_calibrator
@@ -19,13 +18,11 @@ from critics.labels.choose_states import choose_states
 from critics.labels.named_targets import OUTCOME_TURNS
 from critics.labels.soft_targets import continued_labels
 from critics.logit import logit, sigmoid
-from critics.report.gate import judge, measures_of
 from pipeline.artifacts.signals import StopRequested
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.training.torch import TorchTrainer
-from pipeline.types import Label, Step
-
-NUM_CELLS = 5  # a walk on 0..5; 0 is lost, 5 is won, so V(i) = i/5 exactly
+from pipeline.types import Label
+from tests.critics.conftest import NUM_CELLS, walks
 
 
 def Settings(**changes) -> FitSettings:  # noqa: N802
@@ -40,37 +37,6 @@ def Settings(**changes) -> FitSettings:  # noqa: N802
     return replace(start, **changes)
 
 
-def walks(make_rollout, number: int, seed: int):
-    """Random walks as rollouts: one token per step names the cell; labels count simulated continuations."""
-    rng = np.random.default_rng(seed)
-    rollouts, labels = [], []
-    for i in range(number):
-        cell, cells = int(rng.integers(1, NUM_CELLS)), []
-        start = cell
-        while 0 < cell < NUM_CELLS and len(cells) < 10:
-            cell += int(rng.choice([-1, 1]))
-            cells.append(cell)
-        tokens = tuple(20 + c for c in cells)
-        steps = tuple(Step(t, t, t, t + 1, "", "ok" if t % 3 else "wrong") for t in range(len(tokens)))
-        rollouts.append(
-            make_rollout(
-                f"w{seed}-{i}",
-                task=f"t{i % 40}",
-                prompt_token_ids=(1, 20 + start),
-                response_token_ids=tokens,
-                loss_mask=(1,) * len(tokens),
-                logprobs=(0.0,) * len(tokens),
-                steps=steps,
-            )
-        )
-        for t, at in enumerate([start, *cells[:-1]]):
-            k = int(rng.binomial(8, at / NUM_CELLS))
-            labels.append(
-                Label(f"w{seed}-{i}", t, "bare", 8, k, None, k / 8, 8.0, "continuation", "policy-0")
-            )
-    return rollouts, labels
-
-
 def trainer_of(tiny_trunk) -> TorchTrainer:
     return TorchTrainer(
         make_critic(tiny_trunk),
@@ -82,14 +48,12 @@ def trainer_of(tiny_trunk) -> TorchTrainer:
 
 
 @pytest.fixture
-def world(make_rollout):
-    rows = critic_rows(*walks(make_rollout, 240, 0))
-    return rows, held_out(*walks(make_rollout, 80, 1))
+def world():
+    rows = critic_rows(*walks(240, 0))
+    return rows, held_out(*walks(80, 1))
 
 
-def test_cross_entropy_on_counts_recovers_v_on_a_chain_that_can_be_enumerated(
-    tiny_trunk, world, make_rollout
-) -> None:
+def test_cross_entropy_on_counts_recovers_v_on_a_chain_that_can_be_enumerated(tiny_trunk, world) -> None:
     rows, validation = world
     trainer = trainer_of(tiny_trunk)
     stored = {}
@@ -100,7 +64,7 @@ def test_cross_entropy_on_counts_recovers_v_on_a_chain_that_can_be_enumerated(
     result = fit(trainer, rows, validation, Settings(), seed=0, keep=keep, drop=lambda i: stored.pop(i))
     assert result.best in stored
     trainer.model.load_state_dict(stored[result.best])
-    rollouts, labels = walks(make_rollout, 120, 2)
+    rollouts, labels = walks(120, 2)
     fresh = held_out(rollouts, labels)
     z = fresh.logits(trainer)
     calibrator = fit_calibrator(
@@ -382,59 +346,16 @@ def test_where_hidden_luck_ends_continuations_early_the_others_weigh_no_more_for
     assert abs(np.average(targets, weights=alone) - truth) > 0.03
 
 
-def test_nothing_to_fit_or_validate_on_is_said_at_once(tiny_trunk, world) -> None:
+def test_what_cannot_be_fitted_or_validated_on_is_said_at_once(world) -> None:
+    """The Brier of samples that all end alike would fall to nothing at once, and no later look gain."""
     rows, validation = world
-    with pytest.raises(ArtifactError, match="0 labelled rollouts to fit"):
-        fit(trainer_of(tiny_trunk), [], validation, Settings(), seed=0, keep=lambda i: None)
-    with pytest.raises(ArtifactError, match="0 validation tasks"):
-        fit(trainer_of(tiny_trunk), rows, held_out([], []), Settings(), seed=0, keep=lambda i: None)
-
-
-@pytest.mark.parametrize(("won", "said"), [(0, "fail"), (1, "succeed")])
-def test_a_validation_that_any_values_would_fit_is_refused(tiny_trunk, world, won: int, said: str) -> None:
-    """Its Brier would fall to nothing at the first look, and every later one would gain nothing."""
-    rows, validation = world
-    alike = replace(validation, num_success=won * validation.num_samples)
-    with pytest.raises(ArtifactError, match=f"samples of the .* validation tasks {said};") as told:
-        fit(trainer_of(tiny_trunk), rows, alike, Settings(), seed=0, keep=lambda i: None)
-    assert told.value.code == ExitCode.QUALITY  # a refresh then goes on without a critic
-
-
-def test_the_gate_refuses_a_critic_whose_fit_ran_out_of_epochs(tiny_trunk, world, make_rollout) -> None:
-    """A good critic in every measure: that there was more to gain is all that speaks against it."""
-    rows, validation = world
-    trainer, stored = trainer_of(tiny_trunk), {}
-
-    def keep(number):
-        stored[number] = {name: w.clone() for name, w in trainer.weights().items()}
-
-    result = fit(trainer, rows, validation, Settings(max_epochs=4), seed=0, keep=keep)
-    assert result.converged is False
-    trainer.model.load_state_dict(stored[result.best])
-    counts = validation.num_success, validation.num_samples
-    calibrator = fit_calibrator(validation.logits(trainer), *counts, base_logit=result.base_logit)
-    rollouts, labels = walks(make_rollout, 240, 2)
-    states = held_out(rollouts, labels)
-    N = len(states.row)
-    audit = AuditData(
-        rollout_id=states.rollout_id,
-        step_index=states.step_index,
-        context=states.context,
-        task_id=states.task_id,
-        cluster=states.task_id,
-        level=np.ones(N, dtype=int),
-        split=np.full(N, "val"),
-        position=states.step_index / 10,
-        p=calibrator(states.logits(trainer)),
-        k=states.num_success,
-        K=states.num_samples,
-        v_star=np.full(N, np.nan),
-        rollouts=tuple(
-            AuditRollout(r.rollout_id, r.task_id, "bare", float(r.response_token_ids[-1] == 20 + NUM_CELLS))
-            for r in rollouts
-        ),
-    )
-    measures = {"bare": measures_of(audit, num_resamples=200)}
-    failed = {c.name: c for c in judge(measures, converged=result.converged) if c.passed is False}
-    assert set(failed) == {"converged"}
-    assert failed["converged"].reason == "fitting ran out of epochs before it converged"
+    alike = {won: replace(validation, num_success=won * validation.num_samples) for won in (0, 1)}
+    for fitted, states, said, code in (
+        ([], validation, "0 labelled rollouts to fit", ExitCode.ARTIFACT),
+        (rows, held_out([], []), "0 validation tasks", ExitCode.ARTIFACT),
+        (rows, alike[0], "samples of the .* validation tasks fail;", ExitCode.QUALITY),
+        (rows, alike[1], "samples of the .* validation tasks succeed;", ExitCode.QUALITY),
+    ):
+        with pytest.raises(ArtifactError, match=said) as told:
+            check_enough(fitted, states)
+        assert told.value.code == code

@@ -240,6 +240,8 @@ def test_the_opening_says_verdict_policy_limits_and_key_figures_in_words(bare) -
     failing = opening_of(gate.judge({"bare": bare}, converged=False), "p", [])
     assert failing.startswith("FAIL.")
     assert "ran out of epochs" in failing
+    flat = bare | {name: Interval(0.0, -0.1, 0.1) for name, *_ in gate.ABOVE}
+    assert "; and 4 more." in opening_of(gate.judge({"bare": flat}, converged=False), "p", [])
     deep = bare | {"ev_within": Interval(-3.2, -7.0, -0.4), "sign_agreement": Interval(0.9, NAN, NAN)}
     told = dict(map(reversed, findings(deep, None)))
     assert told["of those within one rollout (0: useless for steps) [below -100, -40]"] == "below -100 %"

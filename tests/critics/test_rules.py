@@ -6,12 +6,13 @@ import pytest
 from critics.fit.held_out import held_out
 from critics.fit.loop import fit
 from critics.fit.rows import critic_rows
-from critics.fit.schedule import FitSettings
 from critics.fit.td_targets import Bootstrap, td_targets
 from critics.labels.checks import check_labels
 from critics.labels.named_targets import RULES, retarget
 from critics.labels.soft_targets import build_labels
-from pipeline.types import Label, Step
+from critics.logit import sigmoid
+from tests.critics.conftest import NUM_CELLS, walks
+from tests.critics.test_fitting import Settings, trainer_of
 
 POLICY = "policy-0"
 
@@ -73,76 +74,22 @@ def test_lam_one_is_the_reward_and_lam_zero_the_next_value() -> None:
     assert td_targets(values, 1.0, 0.7) - values == pytest.approx(advantage)
 
 
-SETTINGS = FitSettings(
-    head_updates=4,
-    head_learning_rate=1e-2,
-    learning_rate=3e-3,
-    max_epochs=8,
-    batch_states=64,
-    evaluations_per_epoch=1,
-    patience=8,
-    error_weight=0.0,
-)
-
-
-NUM_CELLS = 4
-
-
-def walks(make_rollout, number, seed):
-    """Random walks on 0..4 with V(i) = i/4: 4 is won. Labels: the outcome at the fixed turns."""
-    rng = np.random.default_rng(seed)
-    rollouts = []
-    for i in range(number):
-        cell = int(rng.integers(1, NUM_CELLS))
-        start, cells = cell, []
-        while 0 < cell < NUM_CELLS:
-            cell += int(rng.choice([-1, 1]))
-            cells.append(cell)
-        tokens = tuple(20 + c for c in cells)
-        rollouts.append(
-            make_rollout(
-                f"w{seed}-{i}",
-                task=f"t{i % 40}",
-                prompt_token_ids=(1, 20 + start),
-                response_token_ids=tokens,
-                loss_mask=(1,) * len(tokens),
-                logprobs=(0.0,) * len(tokens),
-                steps=tuple(Step(t, t, t, t + 1, "") for t in range(len(tokens))),
-                reward=float(cells[-1] == NUM_CELLS),
-            )
-        )
-    return rollouts
-
-
 @pytest.mark.parametrize("lam", [0.0, 0.9])
-def test_bootstrapped_targets_find_the_values_of_a_chain(tiny_trunk, make_rollout, lam) -> None:
-    from critics.frozen.model import make_critic
-    from critics.logit import sigmoid
-    from pipeline.training.torch import TorchTrainer
-
-    rollouts, others = walks(make_rollout, 300, 0), walks(make_rollout, 100, 1)
+def test_bootstrapped_targets_find_the_values_of_a_chain(tiny_trunk, lam) -> None:
+    rollouts, validation = walks(300, 0)[0], held_out(*walks(100, 1))
     labels = retarget(soft(rollouts), rollouts, "td_lambda", policy=POLICY)
-    truth = [
-        Label(
-            r.rollout_id, t, "bare", 8, round(8 * cell / NUM_CELLS), None, cell / NUM_CELLS, 8.0, "x", POLICY
-        )
-        for r in others
-        for t, cell in enumerate([r.prompt_token_ids[1] - 20, *(x - 20 for x in r.response_token_ids[:-1])])
-    ]
-    validation = held_out(others, truth)
-    trainer = TorchTrainer(
-        make_critic(tiny_trunk), head="critic", learning_rate=lambda _: 0.0, micro_batch_tokens=4096
-    )
+    trainer = trainer_of(tiny_trunk)
     result = fit(
         trainer,
         critic_rows(rollouts, labels),
         validation,
-        SETTINGS,
+        Settings(max_epochs=8, patience=8, error_weight=0.0),
         seed=0,
         keep=lambda i: None,
         bootstrap=Bootstrap.of(rollouts, lam),
     )
     p = sigmoid(validation.logits(trainer) + result.base_logit)
-    exact = validation.num_success / validation.num_samples
+    at = [validation.rows[r].token_ids[i] for r, i in zip(validation.row, validation.position, strict=True)]
+    exact = (np.array(at) - 20) / NUM_CELLS
     assert np.corrcoef(p, exact)[0, 1] > 0.9
     assert np.sqrt(np.mean((p - exact) ** 2)) < 0.12
