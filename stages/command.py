@@ -11,9 +11,9 @@ from pathlib import Path
 from pipeline.cli import dictionary, show, status, verify
 from pipeline.errors import explain
 from pipeline.text import visible
-from stages.wiring import plan
+from stages.wiring import list_settings, plan
 
-COMMANDS = (status, show, verify, plan, dictionary)
+COMMANDS = (status, show, verify, plan, list_settings, dictionary)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -22,6 +22,8 @@ from stages.wiring.inputs import tasks_of_split
 from stages.wiring.preflight import check_installed, check_plays_weights
 
 POLICIES = ("start", "actor")
+NUM_ATTEMPTS = 2
+"""Of the with-feedback measure."""
 
 
 def planned_groups(start: Start[Config], tasks: Sequence[Task], policy: str) -> dict[str, list[Group]]:
@@ -34,20 +36,19 @@ def planned_groups(start: Start[Config], tasks: Sequence[Task], policy: str) -> 
             tasks, stage_key=key, seed=start.seed, iteration=iteration, num_attempts=num_attempts, draws=1
         )
 
-    sampled = [group for draw in range(settings.draws) for group in groups(draw, settings.num_attempts)]
+    sampled = [group for draw in range(settings.draws) for group in groups(draw, NUM_ATTEMPTS)]
     return {"sampled": sampled, "greedy": groups(settings.draws, 1)}
 
 
 def plan(start: Start[Config]) -> Plan[list[tuple[str, str, Sequence[Group]]]]:
     """Plans both policies on the same tasks."""
-    settings = start.config.evaluation
     check_plays_weights(start.config, "evaluation")
     tasks = [task for split in start.config.held_out for task in tasks_of_split(start, split)]
     work = [
         (policy, kind, shard)
         for policy in POLICIES
         for kind, groups in planned_groups(start, tasks, policy).items()
-        for shard in in_shards(groups, start.config.run.per_shard(settings.num_attempts))
+        for shard in in_shards(groups, start.config.run.per_shard(NUM_ATTEMPTS))
     ]
     check_installed(start.config, engine=True)
     return Plan(

@@ -22,6 +22,8 @@ from pipeline.types import Label, Rollout, StateRef
 Rule = Literal["monte_carlo", "td", "td_lambda", "outcome_dense", "rule_decay"]
 RULES: tuple[str, ...] = get_args(Rule)
 BOOTSTRAPPED = ("td", "td_lambda")
+OF_OUTCOMES = ("soft", "outcome_dense")
+"""Targets that the outcome of a continuation is one of, at each state that it came to."""
 OUTCOME_TURNS = (0, 1, 2, 4, 8)
 """States that a rollout's own outcome may label: fixed turns, chosen without looking at the rollout."""
 TD_LAM = 0.95

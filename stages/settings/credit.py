@@ -57,13 +57,9 @@ class _Mode(Section):
     )
     kl: float = setting(0.0, ge=0, description="weight of the k3 KL to the starting policy", advanced=True)
     overlong_factor: float = setting(
-        0.0, ge=0, description="penalty of a rollout that fills its budget; 0 is off", advanced=True
-    )
-    overlong_buffer_tokens: int | None = setting(
-        None,
-        ge=1,
-        description="ramp before the budget's end on which it rises; null is a fifth of the budget",
-        source="2503.14476",
+        0.0,
+        ge=0,
+        description="penalty of a rollout that fills its budget, rising over the last fifth; 0 is off",
         advanced=True,
     )
 
@@ -75,7 +71,7 @@ class DecoupledClip(_Mode):
     overlong_factor: float = setting(
         0.5,
         ge=0,
-        description="penalty of a rollout that fills its budget; 0 is off",
+        description="penalty of a rollout that fills its budget, rising over the last fifth; 0 is off",
         source="2503.14476: 1 for rewards of +-1",
         advanced=True,
     )

@@ -28,22 +28,6 @@ def check_sections(config: Config) -> None:
         )
     if config.critic.fit_share + config.critic.validate_share >= 1:
         raise ValueError("critic.fit_share + critic.validate_share must leave clusters to calibrate on")
-    if config.critic.fit_continuations and not config.labels.num_continuations:
-        raise ValueError(
-            "critic.fit_continuations with labels.num_continuations = 0: there are none to fit. Set "
-            "labels.num_continuations above 0, or critic.fit_continuations to false"
-        )
-    if config.critic.fit_continuations and config.labels.target != "soft":
-        raise ValueError(
-            f"critic.fit_continuations with labels.target = {config.labels.target}: a named target is "
-            "fitted on what it names alone. Use labels.target = soft, or critic.fit_continuations = false"
-        )
-    if config.sft.thoughts and config.prompt.style == "full" and not config.prompt.thinking:
-        raise ValueError(
-            "sft.thoughts = true with prompt.style = full and prompt.thinking = false: demonstrators would "
-            "think after a prompt that has closed its <think> block. Set prompt.thinking = true, or "
-            "sft.thoughts = false"
-        )
     if config.sft.base is None and config.sft.num_updates == 0:
         raise ValueError("sft.num_updates = 0 takes a model as it is: name one in sft.base")
     training, engine = config.training, config.engine

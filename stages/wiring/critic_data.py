@@ -8,6 +8,7 @@ from pathlib import Path
 from critics.fit.data import FitData, fit_data
 from critics.fit.schedule import FitSettings
 from critics.labels.checks import check_labels
+from critics.labels.named_targets import OF_OUTCOMES
 from pipeline.artifacts.runner import Start
 from pipeline.errors import ArtifactError
 from pipeline.tables import labels_from, rollouts_from, tasks_from
@@ -55,13 +56,14 @@ def data_of(start: Start[Config]) -> FitData:
     policy = labels[0].label_policy_digest if labels else ""
     own = [r for r in rollouts if r.rollout_id in labelled]
     check_labels(labels, own, list(tasks.values()), label_policy_digest=policy)
-    continuations = settings.fit_continuations
+    target = made.manifest["settings"]["labels"]["target"]
+    continuations = settings.fit_continuations and target in OF_OUTCOMES
     return fit_data(
         labels,
         rollouts,
         tasks,
         settings,
-        rule=made.manifest["settings"]["labels"]["target"],
+        rule=target,
         seed=start.seed,
         continuations=rollouts_from(made.table("rollouts"), made.table("steps")) if continuations else [],
     )

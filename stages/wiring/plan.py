@@ -19,6 +19,7 @@ from pipeline.config import load_config
 from pipeline.errors import ExitCode
 from pipeline.planner.gpus import GPUS
 from pipeline.planner.memory import GIB, Shape, shape_of
+from stages.evaluation import NUM_ATTEMPTS
 from stages.settings import Chain, Config
 from stages.wiring.label_budget import tokens_at_most
 from stages.wiring.plan_memory import Memory, advice, critic_config, memory_of, model_config, unused_gpus
@@ -106,7 +107,7 @@ def work_of(config: Config) -> list[Work]:
     evaluation = config.evaluation
     sizes = {"val": config.tasks.num_val}
     evaluated = sum(sizes.get(split, config.tasks.num_test) for split in config.held_out)
-    per_task = 2 * (evaluation.draws + 1 + evaluation.num_attempts)
+    per_task = 2 * (evaluation.draws + 1 + NUM_ATTEMPTS)
     sft_rows = config.sft.num_updates * config.sft.batch_rows
     work = [
         Work("sft", trained_tokens=sft_rows * response),

@@ -36,16 +36,17 @@ sampling: {max_response_tokens: 256}
 prompt: {max_feedback_tokens: 200}
 rollouts:
   chain: {num_attempts: 2, draws: 1, feedback_free_share: 0.25, feedback_free_draws: 4}
-labels: {max_states: 24, num_continuations: 2}
-critic: {fit_share: 0.5, validate_share: 0.25, head_updates: 2, head_learning_rate: 1.0e-3,
-         learning_rate: 5.0e-4, max_epochs: 2, batch_states: 64, evaluations_per_epoch: 2}
+labels: {target: soft, kappa: 2, max_states: 24, num_continuations: 2}
+critic: {fit_share: 0.5, validate_share: 0.25, fit_continuations: false, head_updates: 2,
+         head_learning_rate: 1.0e-3, learning_rate: 5.0e-4, max_epochs: 2, batch_states: 64,
+         evaluations_per_epoch: 2}
 critic_report: {tasks_per_split: 8, draws: 2, num_continuations: 2,
                 fit_tasks: 4, sibling_sets: 4, probe_rollouts: 8}
 actor: {num_iterations: 2, tasks_per_update: 4, updates_per_iteration: 2, max_refills: 1,
         learning_rate: 3.0e-4, warmup_updates: 1, credit: {on_weak_critic: allow},
         chain: {num_attempts: 2, draws: 2, feedback_free_share: 0.5, feedback_free_draws: 4},
         checkpoint_every: 1, evaluate_every: 1, evaluate_tasks: 4}
-evaluation: {draws: 1, num_attempts: 2}
+evaluation: {draws: 1}
 """
 
 

@@ -74,7 +74,24 @@ def test_continuations_reach_the_rows_of_the_companies_that_fit(
         assert row.token_ids.tolist() == [*rollout.prompt_token_ids, *rollout.response_token_ids]
         assert set(row.columns["targets"][row.columns["weight"] > 0]) == {rollout.reward}
     assert len(more.validation.row) == len(plain.validation.row)
-    assert lab.start("critic", "critic.fit_continuations=true", "labels.target=td") == 2
-    assert "critic.fit_continuations with labels.target = td" in capsys.readouterr().err
-    assert lab.start("critic", "critic.fit_continuations=true", OUTCOMES_ALONE) == 2
-    assert "there are none to fit" in capsys.readouterr().err
+
+
+def test_by_default_outcomes_label_every_state_and_continuations_add_theirs(
+    chain: Any, tmp_path: Any, data_under: Any
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
+    default = ("labels.target=outcome_dense", "labels.kappa=0", "critic.fit_continuations=true")
+    assert lab.start("labels", *default, OUTCOMES_ALONE) == 0
+    assert lab.artifact("labels").report["sampled_tokens"] == 0
+    alone = data_under(lab, *default, OUTCOMES_ALONE)
+    assert alone.num_continued == 0
+    fitted = {row.token_ids.tobytes(): row for row in alone.fit}
+    whole = [r for r in lab.rollouts("rollouts") if r.reward is not None]
+    rows = [(r, fitted.get(np.array(r.token_ids, np.int32).tobytes())) for r in whole]
+    assert sum(row is not None for _, row in rows) == len(alone.fit) > 0
+    for rollout, row in rows:
+        if row is not None:
+            assert num_states(row) == len(rollout.steps)
+            assert set(row.columns["targets"][row.columns["weight"] > 0]) == {rollout.reward}
+    assert lab.start("labels", *default, "--fresh") == 0
+    assert data_under(lab, *default).num_continued > 0

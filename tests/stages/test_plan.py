@@ -35,7 +35,7 @@ def memory(path: str, *overrides: str) -> tuple[Memory, dict[str, Phase]]:
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     for argv, words in (
-        (["--help"], "{status,show,verify,plan,dictionary}"),
+        (["--help"], "{status,show,verify,plan,settings,dictionary}"),
         (["plan", "--help"], "section.key=value"),
     ):
         with pytest.raises(SystemExit, match="0"):
@@ -194,7 +194,7 @@ def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
         "tasks.num_train=100", "tasks.num_val=30", "tasks.num_test=50",
         "labels.max_states=70", "labels.num_continuations=3",
         "rollouts.chain={num_attempts: 2, draws: 3, feedback_free_share: 0.3, feedback_free_draws: 4}",
-        "evaluation.draws=2", "evaluation.num_attempts=2", "critic_report.tasks_per_split=10",
+        "evaluation.draws=2", "critic_report.tasks_per_split=10",
         "critic_report.draws=2", "critic_report.num_continuations=5", "critic_report.guided=true",
         "critic_report.fit_tasks=0",
     ]  # fmt: skip

@@ -1,0 +1,126 @@
+"""`vdapo settings [CONFIG]`: every setting, its value, what is allowed, where its default comes from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from pipeline.config import load_config
+from pipeline.settings import kinds_of, mark_of, section_of
+from stages.settings import Config
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to a parser's subparsers."""
+    parser = commands.add_parser("settings", help="every setting: value, allowed, source of its default")
+    parser.add_argument("config", nargs="?", type=Path, help="a YAML; without one, the defaults")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value")
+    parser.add_argument("--basic", action="store_true", help="leave out the advanced ones")
+    parser.add_argument("--json", action="store_true", help="a list of objects")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the settings, a table for each section, or JSON; returns 0."""
+    given = options.config
+    config = Config.specialised({})() if given is None else load_config(Config, given, options.overrides)
+    rows = [row for row in settings_of(config) if not (options.basic and row["level"] == "advanced")]
+    if options.json:
+        print(json.dumps(rows, indent=1, ensure_ascii=False))
+    else:
+        _print(rows)
+    return 0
+
+
+def settings_of(given: BaseModel, prefix: str = "", of: str = "") -> Iterator[dict[str, Any]]:
+    """Yields every setting of a section and of those within it, of all kinds.
+
+    Args:
+        given: the section.
+        prefix: dotted name of the section, with a dot behind it.
+        of: kind that the section is one of, where it is not the kind that is configured.
+    """
+    schema = type(given).model_json_schema()
+    for name, info in type(given).model_fields.items():
+        key, value = prefix + name, getattr(given, name)
+        if found := kinds_of(info):
+            kinds, members = found
+            chosen = getattr(value, kinds.name)
+            yield {
+                **_row(f"{key}.{kinds.name}", chosen, kinds.default, ", ".join(members), of),
+                "meaning": "; ".join(f"{kind}: {_doc(section)}" for kind, section in members.items()),
+            }
+            seen = {kinds.name}
+            for kind in (chosen, *(kind for kind in members if kind != chosen)):
+                section = value if kind == chosen else members[kind]()
+                apart = of if kind == chosen else f"{kinds.name} = {kind}"
+                rows = list(settings_of(section, f"{key}.", apart))
+                yield from (row for row in rows if row["setting"].removeprefix(f"{key}.") not in seen)
+                seen |= {row["setting"].removeprefix(f"{key}.") for row in rows}
+        elif section_of(info):
+            yield from settings_of(value, f"{key}.", of)
+        else:
+            plain = given.model_dump(mode="json")[name]
+            default = json.loads(json.dumps(info.get_default(call_default_factory=True)))
+            row = _row(key, plain, default, _allowed(schema["properties"][name]), of)
+            yield row | {
+                "meaning": info.description or "",
+                "source": mark_of(info, "source") or "",
+                "level": "advanced" if mark_of(info, "advanced") else "basic",
+                "decides": "how" if mark_of(info, "runtime") else "what",
+            }
+
+
+def _row(key: str, value: Any, default: Any, allowed: str, of: str) -> dict[str, Any]:
+    row = {"setting": key, "value": value, "default": default, "allowed": allowed, "of": of}
+    return row | {"meaning": "", "source": "", "level": "basic", "decides": "what"}
+
+
+def _doc(section: type[BaseModel]) -> str:
+    return (section.__doc__ or "").strip().splitlines()[0].rstrip(".")
+
+
+def _allowed(schema: Mapping[str, Any]) -> str:
+    """Returns what a JSON schema allows, in words."""
+    if parts := schema.get("anyOf"):
+        return " or ".join(dict.fromkeys(_allowed(part) for part in parts))
+    if "enum" in schema or "const" in schema:
+        return ", ".join(map(str, schema.get("enum", [schema.get("const")])))
+    signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+    bounds = [f"{sign} {schema[name]:g}" for name, sign in signs.items() if name in schema]
+    names = {"boolean": "true or false", "array": "list", "object": "table", "string": "text"}
+    kind = str(schema.get("type", "anything"))
+    return " ".join([names.get(kind, kind), *bounds])
+
+
+def _print(rows: Sequence[Mapping[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+    for section in dict.fromkeys(row["setting"].partition(".")[0] for row in rows):
+        table = Table("setting", "value", "allowed", "meaning", "", title=section, title_justify="left")
+        for row in rows:
+            if row["setting"].partition(".")[0] == section:
+                changed = row["value"] != row["default"]
+                value = json.dumps(row["value"], ensure_ascii=False)
+                value += f" (default {json.dumps(row['default'], ensure_ascii=False)})" if changed else ""
+                of = f"[of {row['of']}] " if row["of"] else ""
+                source = f" ({row['source']})" if row["source"] else ""
+                marks = [row["level"]] * (row["level"] == "advanced")
+                marks += ["runtime"] * (row["decides"] == "how")
+                cells = (
+                    row["setting"],
+                    value,
+                    row["allowed"],
+                    of + row["meaning"] + source,
+                    ", ".join(marks),
+                )
+                table.add_row(*map(escape, cells))
+        console.print(table)
