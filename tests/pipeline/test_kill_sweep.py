@@ -115,36 +115,3 @@ def test_a_run_that_failed_at_any_point_ends_like_an_undisturbed_one(
     for index, (case, folder) in enumerate(zip(cases, folders, strict=True)):
         assert codes[2 * index : 2 * index + 2] == [case[3], 0], case
         assert facts(folder / "r" / "toy") == expected, case
-
-
-def test_two_kills_in_a_row_do_not_matter_either(
-    undisturbed: tuple[Path, dict[str, Any], Counter[str]], tmp_path: Path
-) -> None:
-    source, expected, _ = undisturbed
-    argv = [config(tmp_path)]
-    shutil.copytree(source / "r" / "source", tmp_path / "r" / "source")
-    kills = [
-        "toy.shard.after_rename:1",
-        "toy.shard.after_write:2",
-        "toy.checkpoint.after_files:2",
-        "toy.merge.after:1",
-    ]
-    codes = forks(
-        [[{"VDAPO_FAILPOINTS": f"{kill}=kill"}, "toy", argv] for kill in kills] + [[{}, "toy", argv]]
-    )
-    assert codes == [-9, -9, -9, -9, 0]
-    assert facts(tmp_path / "r" / "toy") == expected
-
-
-def test_finished_shards_are_not_made_again(
-    undisturbed: tuple[Path, dict[str, Any], Counter[str]], tmp_path: Path
-) -> None:
-    source, _, _ = undisturbed
-    argv = [config(tmp_path)]
-    shutil.copytree(source / "r" / "source", tmp_path / "r" / "source")
-    log = tmp_path / "points.log"
-    first = {"VDAPO_FAILPOINTS": "toy.shard.after_ledger:2=kill"}
-    assert forks([[first, "toy", argv], [{"VDAPO_FAILPOINTS_LOG": str(log)}, "toy", argv]]) == [-9, 0]
-    points = Counter(log.read_text().split())
-    assert points["toy.shard.before_write"] == 1
-    assert points["toy.item_done"] == 1  # 7 items, shards of 3: the last shard has one

@@ -527,19 +527,6 @@ def test_options_and_overrides_may_come_in_any_order(data: Path) -> None:
     assert Artifact.open(data / "x", "source").table("values")["value"].to_pylist() == [0.25]
 
 
-def test_a_superseding_commit_replaces_a_shard(data: Path) -> None:
-    def make(start: Start[Any]) -> None:
-        for value in (0.1, 0.2):
-            table = values_table([("a", 0, "bare", "c", value)])
-            start.shards.commit(0, {"values": table}, done=1, supersede=start.shards.is_committed(0))
-            with pytest.raises(ValueError, match="committed already"):
-                start.shards.commit(0, {"values": table}, done=1)
-        start.finish()
-
-    assert run_stage(toy.stage_of("s", [["a"]], make, (VALUES,)), toy.ToyConfig, [str(data / "c.yaml")]) == 0
-    assert Artifact.open(data / "r", "s").table("values")["value"].to_pylist() == [0.2]
-
-
 def test_a_damaged_checkpoint_is_skipped_with_a_log_line(data: Path) -> None:
     seen: list[Any] = []
 

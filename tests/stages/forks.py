@@ -23,7 +23,7 @@ from stages.settings import Config
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 for _name in STAGES:
-    importlib.import_module(f"stages.{_name}")
+    assert importlib.import_module(f"stages.{_name}").STAGE.body  # loads it
 for _name in (
     "training.losses",
     "models.policy",
