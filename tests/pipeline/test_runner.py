@@ -19,7 +19,7 @@ import pytest
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import publish_once, sealed, unsealed
 from pipeline.artifacts.lock import Lock, holder
-from pipeline.artifacts.manifest import read_manifest
+from pipeline.artifacts.manifest import SCHEMA_VERSION, read_manifest
 from pipeline.artifacts.metrics import Metrics, read_metrics
 from pipeline.artifacts.runner import Start, run_stage
 from pipeline.errors import ArtifactError
@@ -504,7 +504,7 @@ def test_a_run_of_the_former_layout_is_refused_with_what_to_do(
     assert run(made, "toy") == 3
     error = capsys.readouterr().err
     assert f"{made / 'r' / stage} was made by a version of this program" in error
-    assert "(layout 1; this one reads 2). Next: make it again as another run (RUN=name)" in error
+    assert f"(layout 1; this one reads {SCHEMA_VERSION}). Next: make it again as another run" in error
     assert "git abcdef0123" in error
     if stage == "toy":
         assert run(made, "toy", "--fresh") == 0
