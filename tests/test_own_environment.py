@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
+from critics.frozen.contract import read_contract
 from env.catalog import offer_of
-from pipeline.artifacts.artifact import Artifact
 from pipeline.config import load_config
 from pipeline.errors import ConfigError
-from pipeline.tables import rollouts_from
+from pipeline.steps import check_tiling, joined, state_tokens
 from stages.settings import Config
 from tests.stages.conftest import MAIN_CHAIN, Lab
 
@@ -53,16 +53,58 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield Lab(folder)
 
 
-def test_the_whole_chain_runs_on_an_environment_beside_the_project(lab: Lab) -> None:
+@pytest.fixture(scope="module")
+def complete(lab: Lab) -> Lab:
+    """The environment's whole chain, run once."""
     for stage in (*MAIN_CHAIN, "summary"):
         assert lab.start(stage) == 0, stage
-    source = Artifact.open(lab.run_dir, "rollouts")
-    rollouts = rollouts_from(source.table("rollouts"), source.table("steps"))
+    return lab
+
+
+def test_the_whole_chain_runs_on_an_environment_beside_the_project(complete: Lab) -> None:
+    rollouts = complete.rollouts("rollouts")
     solved = [rollout for rollout in rollouts if rollout.reward == 1]
     assert solved
     for rollout in solved:
         assert [step.verifier_status for step in rollout.steps] == ["ok", "ok"]  # a line is a step
     assert any("is wrong" in rollout.feedback_in_context for rollout in rollouts)
+
+
+@pytest.mark.parametrize("stage", ["labels", "critic_report"])
+def test_states_between_lines_are_continued_word_by_word(complete: Lab, stage: str) -> None:
+    """A line that was wrong before the state stays in the message: no continuation after it succeeds."""
+    sampled = complete.rollouts(stage)
+    parents = {r.rollout_id: r for r in (*complete.rollouts("rollouts"), *sampled) if r.kind == "whole"}
+    inside = [r for r in sampled if r.kind == "continuation" and r.start_step_index > 0]
+    assert inside
+    after_wrong = []
+    for continuation in inside:
+        parent = parents[continuation.parent_rollout_ids[0]]
+        state = parent.steps[continuation.start_step_index]
+        assert (state.message_index, continuation.messages[-1]["role"]) == (0, "assistant")
+        assert continuation.prompt_token_ids == state_tokens(parent, state.step_index)
+        whole = joined(parent, continuation)
+        check_tiling(whole)
+        assert whole.message_texts == (continuation.messages[-1]["content"],)
+        before = parent.steps[: state.step_index]
+        assert whole.message_texts[0].startswith("".join(step.text for step in before))
+        if any(step.verifier_status == "wrong" for step in before):
+            after_wrong.append(continuation.reward)
+    assert after_wrong
+    assert set(after_wrong) == {0.0}
+
+
+def test_states_between_lines_are_labelled_scored_and_audited(complete: Lab) -> None:
+    labels = complete.artifact("labels").table("labels").to_pylist()
+    assert any(row["step_index"] > 0 and row["num_continuations"] > 0 for row in labels)
+    for stage in ("critic_report", "actor"):
+        steps = complete.artifact(stage).table("values").column("step_index").to_pylist()
+        assert {0, 1} <= set(steps), stage
+    audited = [r for r in complete.rollouts("critic_report") if r.kind == "whole" and r.draw == 0]
+    num_states = sum(len(r.steps) for r in audited)
+    assert complete.artifact("critic_report").report["num_states"] == num_states > len(audited)
+    critic = complete.run_dir / "critic" / "critic"
+    assert read_contract(critic)[0].splitter == "lines"
 
 
 def test_its_settings_are_its_own(lab: Lab) -> None:
