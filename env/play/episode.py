@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from env.play.coder import Coder
+from env.play.failure import FailureError, guarded
 from env.play.requests import EpisodeRequest, PlaySettings
 from env.play.steps import Span, graded_steps, message_spans
 from env.protocol import Action, ChatStyle, Env, StepResult
@@ -20,20 +20,8 @@ from pipeline.engines import Generation, GenerationRequest
 from pipeline.ids import seed_of
 from pipeline.types import Event, Feedback, FinishReason, Message, Rollout, Task, Verdict
 
-T = TypeVar("T")
-
 Outcome = GenerationRequest | Rollout
 """What an episode wants next: text, or to be over."""
-
-
-class _FailureError(Exception):
-    """An episode cannot go on or be graded; `kind` is the rollout's env_status."""
-
-    def __init__(self, kind: str, detail: str) -> None:
-        super().__init__(detail)
-        # Kinds are counted, so a whole sentence goes to the event, not into the status.
-        self.kind = kind if kind.isidentifier() else "infra_error"
-        self.detail = detail if kind.isidentifier() else f"{detail}: {kind}"
 
 
 @dataclass
@@ -58,7 +46,7 @@ class Episode:
     turn: int = 0  # the message that comes next, counted over the whole episode
     begun: tuple[int, ...] = ()  # tokens of that message that lie in a continuation's prompt
     end: FinishReason | None = None
-    failure: _FailureError | None = None
+    failure: FailureError | None = None
 
     def start(self) -> Outcome:
         """Returns the first request for text, or the graded rollout if the episode is over before it."""
@@ -74,10 +62,10 @@ class Episode:
         if parent is not None:
             self.turn = parent.steps[self.request.start_step_index].message_index
         try:
-            env = _guarded("make_env", lambda: self.make_env(self.request.task))
+            env = guarded("make_env", lambda: self.make_env(self.request.task))
             self.env = env
             seed = self.request.seed if parent is None else parent.seed  # replay needs the parent's wording
-            observation = _guarded("reset", lambda: env.reset(self.request.task, seed))
+            observation = guarded("reset", lambda: env.reset(self.request.task, seed))
             self.messages.extend(observation.messages)
             if parent is None:
                 text = self.style.render_prompt(
@@ -87,10 +75,10 @@ class Episode:
             else:
                 self._replay(env, parent)
             if len(self.prompt) >= self.max_length:
-                raise _FailureError(
+                raise FailureError(
                     "prompt_too_long", f"{len(self.prompt)} tokens, the engine has {self.max_length}"
                 )
-        except _FailureError as failure:
+        except FailureError as failure:
             self._fail(failure)
             return None
         return self._next_request()
@@ -99,7 +87,7 @@ class Episode:
         if not all(map(math.isfinite, generation.logprobs)):
             for tokens in (self.response, self.mask, self.logprobs):
                 del tokens[self.spans[-1].token_end if self.spans else 0 :]  # no reply that nothing follows
-            self._fail(_FailureError("bad_logprob", "a sampled token's log-probability is not finite"))
+            self._fail(FailureError("bad_logprob", "a sampled token's log-probability is not finite"))
             return None
         text = self._say(generation)
         turn, self.turn = self.turn, self.turn + 1
@@ -111,7 +99,7 @@ class Episode:
         action = self.style.parse(text)
         try:
             result = self._step(action, turn)
-        except _FailureError as failure:
+        except FailureError as failure:
             self._fail(failure)
             return None
         if result.terminated:
@@ -125,9 +113,7 @@ class Episode:
                 self.used + size >= self.settings.max_response_tokens
                 or len(self.prompt) + size >= self.max_length
             ):
-                self.end = (
-                    "max_tokens"  # a reply that nothing can follow is left out: a response ends sampled
-                )
+                self.end = "max_tokens"  # a reply that nothing can follow is left out: responses end sampled
                 return None
             self.response.extend(reply)
             self.logprobs.extend([0.0] * len(reply))
@@ -163,12 +149,12 @@ class Episode:
         feedback: Feedback | None = None
         if self.failure is None and self.env is not None:
             try:
-                verdict = _guarded("verdict", self.env.verdict)
+                verdict = guarded("verdict", self.env.verdict)
                 if verdict.infra_error is not None:
-                    raise _FailureError(verdict.infra_error, "verdict")
+                    raise FailureError(verdict.infra_error, "verdict")
                 if not verdict.success:
-                    feedback = _guarded("feedback", self.env.feedback)
-            except _FailureError as failure:
+                    feedback = guarded("feedback", self.env.feedback)
+            except FailureError as failure:
                 self._fail(failure)
         if self.failure is not None:
             verdict, feedback = Verdict(reward=None, success=None), None
@@ -242,12 +228,12 @@ class Episode:
         env = self.env
         if env is None:
             raise RuntimeError("a step of an episode that has not started or is closed")
-        result = _guarded("step", lambda: env.step(action))
+        result = guarded("step", lambda: env.step(action))
         self.messages.append(self.style.assistant_message(action, turn))
         self.messages.extend(result.messages)
         self.events.extend(result.events)
         if result.infra_error is not None:
-            raise _FailureError(result.infra_error, "step")
+            raise FailureError(result.infra_error, "step")
         return result
 
     def _replay(self, env: Env, parent: Rollout) -> None:
@@ -255,25 +241,17 @@ class Episode:
         for turn, text in enumerate(parent.message_texts[: self.turn]):
             result = self._step(self.style.parse(text), turn)
             if result.terminated or result.truncated:
-                raise _FailureError("replay_mismatch", f"the episode ended at message {turn}")
+                raise FailureError("replay_mismatch", f"the episode ended at message {turn}")
         said = [(message["role"], message.get("content")) for message in self.messages]
         then = [(message["role"], message.get("content")) for message in parent.messages[: len(said)]]
         if said != then:
-            raise _FailureError("replay_mismatch", "other messages than the parent's")
+            raise FailureError("replay_mismatch", "other messages than the parent's")
         self.used = parent.steps[self.request.start_step_index].token_start
         self.prompt = (*parent.prompt_token_ids, *parent.response_token_ids[: self.used])
         message_start = min(step.token_start for step in parent.steps if step.message_index == self.turn)
         self.begun = parent.response_token_ids[message_start : self.used]
 
-    def _fail(self, failure: _FailureError) -> None:
+    def _fail(self, failure: FailureError) -> None:
         self.failure = failure
         self.end = "failed"
         self.events.append(Event("infra_error", self.turn, failure.kind, detail=failure.detail))
-
-
-def _guarded(name: str, call: Callable[[], T]) -> T:
-    """Returns the call's result; an exception inside an environment becomes a counted failure."""
-    try:
-        return call()
-    except Exception as error:
-        raise _FailureError("infra_error", f"{name}: {type(error).__name__}") from error
