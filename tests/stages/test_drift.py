@@ -112,6 +112,21 @@ def test_a_stale_critic_loses_its_step_weight_from_the_next_iteration_on() -> No
     assert watch.credit(CREDIT) == replace(CREDIT, adv_rmse=0.07)
 
 
+def test_graded_rewards_are_watched_as_fractions() -> None:
+    """A reward of .3 is that much of a success: a critic that is right stays right and keeps its weight."""
+    rollouts = [replace(r, reward=r.logprobs[-1]) for r in rollouts_of(200)]
+    watch, said = watch_of(FakeCritic())
+    fresh = [replace(c, reward=c.logprobs[c.start_step_index]) for c in continued(rollouts[:40])]
+    found = watch.after(rollouts, given(watch, rollouts), fresh, 20, CREDIT)
+    assert (found["critic_drift/level_off"], found["critic_drift/steps_off"]) == (0.0, 0.0)
+    assert abs(found["critic_drift/bias"]) < 0.03
+    assert found["critic_drift/rho_a"] == pytest.approx(1.0)
+    assert said == []
+    off, _ = watch_of(FakeCritic(shift=-1.5))
+    assert off.after(rollouts, given(off, rollouts), [], 20, CREDIT)["critic_drift/level_off"] == 1.0
+    assert off.state.shift > 0.5
+
+
 def test_continuations_that_could_not_be_graded_measure_nothing() -> None:
     rollouts, (watch, said) = rollouts_of(60), watch_of(FakeCritic())
     failed = [replace(r, reward=None) for r in continued(rollouts)]
