@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.cli import dictionary, show, status, verify
+from pipeline.cli import dictionary, export, show, status, verify
 from pipeline.errors import explain
 from pipeline.text import visible
 from stages.wiring import list_settings, plan
 
-COMMANDS = (status, show, verify, plan, list_settings, dictionary)
+COMMANDS = (status, show, verify, plan, list_settings, dictionary, export)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

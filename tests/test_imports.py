@@ -117,6 +117,7 @@ INSIDE = {
     "pipeline.training.logprobs",
     "pipeline.training.losses",
     "pipeline.artifacts.wandb_sink",
+    "pipeline.hub",
     "pipeline.report.plots",
     "pipeline.training.lora",
     "pipeline.training.rank_checkpoint",

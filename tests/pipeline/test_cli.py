@@ -7,10 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 
+from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import sealed, unsealed
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
+from pipeline.errors import ConfigError
+from pipeline.hub import load_rows
 from pipeline.schema import TableSpec
 from pipeline.settings import Section
 from pipeline.tables import LABELS, ROLLOUTS, STEPS, labels_table, rollouts_table, steps_table
@@ -335,3 +339,62 @@ def test_verify_finds_steps_that_do_not_tile(tmp_path: Path, capsys: pytest.Capt
     assert run("rollouts", [["r0"]], make, [str(tmp_path / "c.yaml")], tables=(ROLLOUTS, STEPS)) == 0
     assert main(["verify", str(tmp_path / "r")]) == 3
     assert "steps must tile" in capsys.readouterr().out
+
+
+def test_an_exported_run_is_read_by_datasets_and_equals_its_tables(
+    out: Any, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "exported"
+    code, text = out("export", run_dir, "--to", "datasets", folder)
+    assert code == 0
+    assert "rollouts: 2 rows" in text
+    assert "labels" not in text  # not complete
+    artifact = Artifact.open(run_dir, "rollouts")
+    loaded = datasets.load_dataset(str(folder), "rollouts", cache_dir=str(tmp_path / "cache"))["train"]
+    assert loaded.to_list() == artifact.table("rollouts").to_pylist()
+    steps = datasets.load_dataset(str(folder), "rollouts_steps", cache_dir=str(tmp_path / "cache"))["train"]
+    assert steps["text"][0] == EVIL
+    assert load_rows(str(folder / "rollouts" / "rollouts.parquet")) == loaded.to_list()
+
+
+def test_an_export_refuses_what_it_cannot_write_or_read(out: Any, run_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    for run_folder, folder, code, words in (
+        (run_dir, tmp_path / "full", 2, "is not empty"),
+        (run_dir, tmp_path / "full" / "x", 2, "cannot be a folder"),
+        (tmp_path / "no", tmp_path / "new", 3, "is no folder"),
+        (tmp_path / "full", tmp_path / "new", 3, "no table of a complete stage"),
+    ):
+        said = out("export", run_folder, "--to", "datasets", folder)
+        assert said[0] == code
+        assert words in said[1]
+
+
+ROWS = [{"question": "1 + 1?", "answer": 2}, {"question": 'ü, "x"', "answer": -3}]
+
+
+def test_rows_are_loaded_from_files_and_saved_folders(tmp_path: Path) -> None:
+    data = datasets.Dataset.from_list(ROWS)
+    data.to_parquet(str(tmp_path / "rows.parquet"))
+    data.to_json(str(tmp_path / "rows.jsonl"), force_ascii=False)
+    data.to_csv(str(tmp_path / "rows.csv"))
+    data.save_to_disk(str(tmp_path / "saved"))
+    datasets.DatasetDict({"val": data}).save_to_disk(str(tmp_path / "splits"))
+    for name in ("rows.parquet", "rows.jsonl", "rows.csv", "saved"):
+        assert load_rows(str(tmp_path / name)) == ROWS, name
+    assert load_rows(str(tmp_path / "splits"), "val") == ROWS
+
+
+@pytest.mark.parametrize("name", ["rows.txt", "bad.parquet", "bad.jsonl", "empty", "splits", "no/such/set"])
+def test_rows_that_cannot_be_loaded_are_a_wrong_setting(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    (tmp_path / "rows.txt").write_text("x")
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
+    (tmp_path / "bad.jsonl").write_text("{")
+    (tmp_path / "empty").mkdir()
+    datasets.DatasetDict({"val": datasets.Dataset.from_list(ROWS)}).save_to_disk(str(tmp_path / "splits"))
+    with pytest.raises(ConfigError, match=r"allowed|Allowed"):
+        load_rows(str(tmp_path / name))

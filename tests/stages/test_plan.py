@@ -35,7 +35,7 @@ def memory(path: str, *overrides: str) -> tuple[Memory, dict[str, Phase]]:
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     for argv, words in (
-        (["--help"], "{status,show,verify,plan,settings,dictionary}"),
+        (["--help"], "{status,show,verify,plan,settings,dictionary,export}"),
         (["plan", "--help"], "section.key=value"),
     ):
         with pytest.raises(SystemExit, match="0"):

@@ -1,0 +1,61 @@
+"""`vdapo export`: a run's tables as a data set folder, as the Hugging Face hub has them."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.artifacts.artifact import Artifact
+from pipeline.artifacts.disk import check_folder, make_folder
+from pipeline.artifacts.manifest import read_manifest
+from pipeline.cli.runs import stages_of
+from pipeline.errors import ArtifactError, ConfigError
+from pipeline.tables import SPECS
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to a parser's subparsers."""
+    parser = commands.add_parser("export", help="a run's tables for other libraries")
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path)
+    parser.add_argument("--to", choices=["datasets"], required=True, help="the library that will read them")
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="a new folder")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the tables of every complete stage and a card that names them; returns 0."""
+    run_dir, folder = options.run_dir, options.folder
+    if not run_dir.is_dir():
+        raise ArtifactError(f"{run_dir} is no folder; give that of a run, such as data/demo")
+    check_folder(folder, "FOLDER")
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty; give a new folder")
+    complete = [
+        Artifact.open(run_dir, stage) for stage in stages_of(run_dir) if read_manifest(run_dir / stage)
+    ]
+    tables = [(artifact, name) for artifact in complete for name in artifact.tables]
+    if not tables:
+        raise ArtifactError(f"{run_dir} has no table of a complete stage. Next: make tasks")
+    make_folder(folder, "FOLDER")
+    configs, lines = [], []
+    for artifact, name in tables:
+        title = name if name == artifact.stage else f"{artifact.stage}_{name}"
+        files = [facts["path"] for facts in artifact.manifest["files"] if facts.get("table") == name]
+        (folder / title).mkdir()
+        for path in files:
+            shutil.copyfile(artifact.path(path), folder / title / Path(path).name)
+        configs.append({"config_name": title, "data_files": f"{title}/*.parquet"})
+        rows = artifact.manifest["tables"][name]["rows"]
+        lines.append(
+            f"- `{title}` ({rows} rows): {SPECS[name].description if name in SPECS else ''}".rstrip()
+        )
+        print(f"{title}: {rows} rows")
+    head = yaml.safe_dump({"configs": configs}, sort_keys=False)
+    text = f"---\n{head}---\n# Tables of the run {run_dir.name}\n\n" + "\n".join(lines) + "\n"
+    (folder / "README.md").write_text(text, encoding="utf-8")
+    print(f'load one with: datasets.load_dataset("{folder}", "{configs[0]["config_name"]}")')
+    return 0

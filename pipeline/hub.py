@@ -1,0 +1,53 @@
+"""Rows of a data set: by name from the Hugging Face hub, or from a local file or folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+
+from pipeline.errors import ConfigError
+
+KINDS = {".parquet": "parquet", ".jsonl": "json", ".json": "json", ".csv": "csv"}
+
+
+def load_rows(source: str, split: str = "train") -> list[dict[str, Any]]:
+    """Returns the rows of one split, in order.
+
+    Args:
+        source: a file (.parquet, .jsonl, .json, .csv), a folder that `datasets` saved or that is laid out
+            as on the hub, or a name on the hub, which needs the network unless it is cached.
+        split: of a folder with several, or of the hub's; a file has one.
+
+    Raises:
+        ConfigError: nothing there, of another kind, not readable, or without that split.
+    """
+    path = Path(source)
+    try:
+        if path.is_file():
+            if path.suffix not in KINDS:
+                raise ConfigError(
+                    f"{source}: a file of kind {path.suffix or 'without suffix'}; allowed: {', '.join(KINDS)}"
+                )
+            # Streamed, so that nothing is copied into a cache.
+            rows = datasets.load_dataset(
+                KINDS[path.suffix], data_files=str(path), split="train", streaming=True
+            )
+        elif (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
+            saved = datasets.load_from_disk(str(path))
+            rows = saved[split] if isinstance(saved, datasets.DatasetDict) else saved
+        elif path.is_dir():
+            rows = datasets.load_dataset(str(path), split=split, streaming=True)
+        else:
+            rows = datasets.load_dataset(source, split=split)
+        return [dict(row) for row in rows]
+    except ConfigError:
+        raise
+    except Exception as error:  # the library and its readers raise many kinds
+        first_line = (str(error).splitlines() or [""])[0][:200]
+        raise ConfigError(
+            f"{source}: no rows of split {split!r} can be read ({type(error).__name__}: {first_line}). "
+            f"Allowed: a file ({', '.join(KINDS)}), a folder, or a name on the hub. Next: check the path, or "
+            "the name and the network"
+        ) from None
