@@ -6,6 +6,8 @@ models have equal pages.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +56,23 @@ def render(card: ModelCard) -> str:
 def write_card(card: ModelCard, folder: Path) -> None:
     """Writes the page beside a model."""
     (folder / NAME).write_text(render(card), encoding="utf-8")
+
+
+def weights_facts(folder: Path) -> dict[str, object]:
+    """Returns what exported weights say of themselves: architecture, parameters, longest sequence."""
+    from safetensors import safe_open
+
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    parameters = 0
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, "numpy") as tensors:
+            shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
+            parameters += sum(math.prod(shape) for shape in shapes)
+    return {
+        "architecture": config["architectures"][0],
+        "parameters": f"{parameters:,}",
+        "longest sequence": f"{config['max_position_embeddings']:,} tokens",
+    }
 
 
 def _cell(value: object) -> str:

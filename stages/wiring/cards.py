@@ -1,12 +1,8 @@
-"""What goes beside exported weights: what servers need, and a page of facts.
-
-The facts are those of the stage's plan and of the manifests of the stages before it.
-"""
+"""What goes beside exported weights: what servers need, and a page of facts of the stages' manifests."""
 
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +11,7 @@ from pipeline.artifacts.manifest import read_plan
 from pipeline.artifacts.start import Start
 from pipeline.credit import Credit, VDapo
 from pipeline.models.policy import save_for_serving
-from pipeline.report.model_card import ModelCard, write_card
+from pipeline.report.model_card import ModelCard, weights_facts, write_card
 
 METHOD = {
     "v_dapo": "group-relative advantages and the step advantages of a frozen critic",
@@ -52,11 +48,11 @@ def actor_card(start: Start, folder: Path, *, credit: Credit, num_updates: int) 
     environment = offer_of(tasks["environment"]).name
     chain, mode = actor["chain"], actor["credit"]["mode"]
     sections: dict[str, dict[str, object]] = {
-        "Model": {"starting policy": _origin(_sft_settings(start)), **_model_facts(folder)},
+        "Model": {"starting policy": _origin(start), **weights_facts(folder)},
         "Data": {
             "environment": tasks["environment"],
             **{
-                name.replace("_", " "): _shares(value) if isinstance(value, dict) else value
+                name.replace("_", " "): _words(value)
                 for name, value in tasks.items()
                 if value is not None and name != "environment"
             },
@@ -99,7 +95,7 @@ def actor_card(start: Start, folder: Path, *, credit: Credit, num_updates: int) 
         limits.append(
             "The critic's verdict holds for the starting policy, its sampling and this environment only."
         )
-    sections["Made from"] = _origins(plan)
+    sections["Made from"] = {f"content of {name}": f"`{digest}`" for name, digest in plan["inputs"].items()}
     return ModelCard(
         title=f"V-DAPO actor: {environment}",
         opening=(
@@ -120,13 +116,9 @@ def _plan(start: Start) -> dict[str, Any]:
     return plan
 
 
-def _sft_settings(start: Start) -> dict[str, Any]:
-    settings: dict[str, Any] = start.inputs["sft"].manifest["settings"]["sft"]
-    return settings
-
-
-def _origin(sft: dict[str, Any]) -> str:
+def _origin(start: Start) -> str:
     """Returns where a starting policy came from; of a base's path only the last part says something."""
+    sft = start.inputs["sft"].manifest["settings"]["sft"]
     if sft["base"] is None:
         return f"A tiny Qwen3 made from scratch, {sft['num_updates']} updates on scripted demonstrations."
     base = Path(sft["base"]).name
@@ -135,26 +127,10 @@ def _origin(sft: dict[str, Any]) -> str:
     return f"The base model `{base}` after {sft['num_updates']} updates on scripted demonstrations."
 
 
-def _model_facts(folder: Path) -> dict[str, object]:
-    from safetensors import safe_open
-
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    parameters = 0
-    for file in folder.glob("*.safetensors"):
-        with safe_open(file, "numpy") as tensors:
-            shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
-            parameters += sum(math.prod(shape) for shape in shapes)
-    return {
-        "architecture": config["architectures"][0],
-        "parameters": f"{parameters:,}",
-        "longest sequence": f"{config['max_position_embeddings']:,} tokens",
-    }
-
-
 def _critic_facts(gate: dict[str, Any]) -> dict[str, object]:
     facts: dict[str, object] = {
         "gate": gate["verdict"],
-        "judged": ", ".join(f"{context} states" for context in gate["contexts"]),
+        "judged": ", ".join(f"{context} states of unseen clusters" for context in gate["contexts"]),
     }
     words = {True: "passed", False: "FAILED"}
     for condition in gate["conditions"]:
@@ -163,14 +139,10 @@ def _critic_facts(gate: dict[str, Any]) -> dict[str, object]:
     return facts
 
 
-def _origins(plan: dict[str, Any]) -> dict[str, object]:
-    return {f"content of {name}": f"`{digest}`" for name, digest in plan["inputs"].items()}
-
-
 def _trainer(training: dict[str, Any]) -> str:
     adapters = f", adapters of rank {training['lora_rank']}" if training["lora_rank"] else ""
     return f"{training['backend']}, products in {training['dtype']}{adapters}"
 
 
-def _shares(shares: dict[str, float]) -> str:
-    return ", ".join(f"{name}: {share:g}" for name, share in shares.items())
+def _words(value: object) -> object:
+    return ", ".join(f"{k}: {share:g}" for k, share in value.items()) if isinstance(value, dict) else value

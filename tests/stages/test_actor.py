@@ -286,7 +286,7 @@ def test_the_actor_s_page_tells_what_the_manifests_tell(chain: Any) -> None:
     assert rows["gate"] == gate["verdict"]
     assert rows["credit"].startswith("v_dapo: ")
     assert rows["weight of the critic (alpha)"] == "0.5"
-    assert rows["training tasks"] == "24"
+    assert rows["num train"] == "24"
     assert rows["updates"] == f"{actor.report['updates']} in 2 iterations of fresh rollouts"
     for name, digest in actor.manifest["inputs"].items():
         assert rows[f"content of {name}"] == f"`{digest}`"
