@@ -17,7 +17,7 @@ from pipeline.config import load_config
 from pipeline.engines import Generation, GenerationRequest
 from pipeline.types import Rollout, Task
 from stages.settings import Chain, Config
-from stages.wiring.build import make_player
+from stages.wiring.player import make_player
 
 CONFIG = "configs/demo.yaml"
 SETTINGS = (

@@ -87,7 +87,8 @@ def held_beside(config: Config, run: Path, folder: Path, num_tasks: int) -> dict
     """Returns what the checks say of the run's critic beside fresh rollouts of the policy in a folder."""
     from env.play.chains import play_chains
     from pipeline.models.policy import load_policy
-    from stages.wiring.build import load_critic, make_player
+    from stages.wiring.build import load_critic
+    from stages.wiring.player import make_player
     from stages.wiring.watch import Watch, chosen_for_check
 
     seed, settings = config.run.seed, config.actor.credit.model_dump()["drift"]

@@ -22,8 +22,9 @@ from pipeline.tables import VALUES, rollouts_from, rollouts_table, steps_table, 
 from pipeline.types import Rollout, Task
 from stages.settings import Config
 from stages.wiring.audit import play_audit, play_fitted, sibling_tasks, solver_values
-from stages.wiring.build import load_critic, make_player
+from stages.wiring.build import load_critic
 from stages.wiring.inputs import policy_of, tasks_of_split
+from stages.wiring.player import make_player
 from stages.wiring.probes import probe
 
 Work = tuple[list[Sequence[Task]], list[Sequence[Rollout]]]

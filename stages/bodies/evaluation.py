@@ -15,8 +15,9 @@ from pipeline.statistics import ClusterBootstrap, interval_dict
 from pipeline.tables import rollouts_from, rollouts_table, steps_table
 from pipeline.types import Rollout, Task
 from stages.settings import Config
-from stages.wiring.build import make_engine, make_player
+from stages.wiring.build import make_engine
 from stages.wiring.inputs import policy_of, tasks_of_split
+from stages.wiring.player import make_player
 
 POLICIES = {"start": ("sft", "policy"), "actor": ("actor", "actor")}
 MEASURES = ("first_try", "greedy", "with_feedback")

@@ -20,8 +20,8 @@ from pipeline.tables import (
 )
 from pipeline.types import Rollout, Task
 from stages.settings import Config
-from stages.wiring.build import make_player
 from stages.wiring.inputs import policy_of
+from stages.wiring.player import make_player
 
 
 def make(

@@ -9,8 +9,8 @@ from env.play.shards import Work, counts_of, play_shards
 from pipeline.artifacts.runner import Start
 from pipeline.tables import rollouts_table, steps_table
 from stages.settings import Config
-from stages.wiring.build import make_player
 from stages.wiring.inputs import policy_of
+from stages.wiring.player import make_player
 
 
 def make(start: Start[Config], groups: list[Sequence[Group]]) -> None:

@@ -16,10 +16,11 @@ from env.catalog import offer_of
 from env.offer import TaskSettings
 from pipeline.settings import Section
 from stages.settings.actor import Actor
-from stages.settings.credit import DecoupledClip, Drift, Grpo, Stops, VDapo
+from stages.settings.credit import DecoupledClip, Grpo, VDapo
 from stages.settings.critic import Critic
 from stages.settings.critic_report import CriticReport
 from stages.settings.cross_checks import check_sections
+from stages.settings.drift import Drift, Stops
 from stages.settings.engine import Engine, Scripted, Transformers, Vllm
 from stages.settings.evaluation import Evaluation
 from stages.settings.hardware import Hardware

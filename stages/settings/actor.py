@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pipeline.settings import Section, runtime, setting
-from stages.settings.credit import Credit, Stops, VDapo
+from stages.settings.credit import Credit, VDapo
+from stages.settings.drift import Stops
 from stages.settings.sampling import Chain
 
 

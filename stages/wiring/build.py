@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from env.catalog import offer_of
 from env.offer import EnvironmentOffer
-from env.play.player import Player
-from env.play.requests import PlaySettings
 from pipeline.errors import ConfigError
 from pipeline.models.tiny import TinyShape
 from pipeline.training.deepspeed_config import deepspeed_config
@@ -141,29 +139,3 @@ def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:
     if options.get("learning_rate") is not None:  # what only scores has nothing to adapt
         options |= {"lora_rank": settings.lora_rank, "lora_alpha": 2 * settings.lora_rank}
     return TorchTrainer(model, **options)
-
-
-def make_player(
-    config: Config, policy: Policy, *, temperature: float = 1.0, engine: Engine | None = None
-) -> Player:
-    """Returns a player of `policy`, on `engine` if one is given."""
-    environment = offer_of(config.tasks.environment)
-    prompt = config.prompt
-    style = environment.style(prompt.style, policy.tokenizer, thinking=prompt.thinking)
-    engine = engine or make_engine(config, policy)
-    return Player(
-        engine=engine,
-        tokenizer=policy.tokenizer,
-        style=style,
-        settings=PlaySettings(
-            temperature=temperature,
-            max_response_tokens=config.sampling.max_response_tokens,
-            max_live=config.engine.max_live,
-            policy_digest=engine.policy_digest,
-            tokenizer_digest=policy.tokenizer_digest,
-            template_digest=style.digest,
-            splitter=environment.splitter,
-        ),
-        make_env=lambda task: environment.make_env(config.tasks, config.prompt.verbosity),
-        env_workers=environment.workers,
-    )

@@ -140,7 +140,8 @@ def _critic_facts(gate: dict[str, Any]) -> dict[str, object]:
 
 
 def _trainer(training: dict[str, Any]) -> str:
-    adapters = f", adapters of rank {training['lora_rank']}" if training["lora_rank"] else ""
+    rank = training.get("lora_rank")  # of the torch backend alone
+    adapters = f", adapters of rank {rank}" if rank else ""
     return f"{training['backend']}, products in {training['dtype']}{adapters}"
 
 

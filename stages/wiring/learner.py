@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from critics.drift.state import DriftState
 from pipeline.engines.gpu_sharing import Turns
 from stages.settings.engine import shares_gpus
-from stages.wiring.build import load_critic, make_engine, make_player, make_trainer
+from stages.wiring.build import load_critic, make_engine, make_trainer
+from stages.wiring.player import make_player
 
 if TYPE_CHECKING:
     from critics.frozen.contract import FrozenCritic

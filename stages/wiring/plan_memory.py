@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts.checkpoints import PART_BYTES
-from pipeline.errors import ConfigError
 from pipeline.planner.memory import (
     GIB,
     Generation,
     Phase,
     Shape,
     Training,
-    adapter_parameters,
     generation_phase,
     scoring_phase,
     shape_of,
@@ -26,10 +22,8 @@ from pipeline.planner.memory import (
 )
 from stages.settings import Config
 from stages.settings.engine import shares_gpus
-from stages.wiring.build import tiny_shape
+from stages.wiring.plan_models import training_of
 
-MODELS = Path(__file__).resolve().parents[2] / "configs" / "models"
-"""config.json of models to plan with while their weights are not on this machine, by name in lower case."""
 WAITING = "trainer, while the engine works"
 ENGINE_WORK_BYTES = GIB  # start value: of vLLM's passes, in its share beside weights and cache
 ENGINE_ASLEEP_BYTES = GIB  # start value: what vLLM keeps of a GPU while it sleeps
@@ -56,77 +50,6 @@ class Memory:
         if phase.name == "generation" and self.live < 1:
             return False
         return phase.device_bytes <= self.limit and sum(phase.host.values()) <= self.host_limit
-
-
-def model_config(config: Config) -> Any:
-    """Returns the transformers configuration of the policy, without weights.
-
-    Raises:
-        ConfigError: `sft.base` is not here and `configs/models` does not describe it.
-    """
-    if config.sft.base is not None:
-        return _described(config.sft.base, "sft.base")
-    return tiny_shape(config).config(config.sft.model.vocab_size)
-
-
-def critic_config(config: Config, policy: Any) -> Any:
-    """Returns the transformers configuration of the critic's trunk; raises ConfigError as `model_config`."""
-    return policy if config.critic.trunk == "policy" else _described(config.critic.trunk, "critic.trunk")
-
-
-def _described(folder: str, setting: str) -> Any:
-    from transformers import AutoConfig
-
-    for path in (Path(folder) / "config.json", MODELS / f"{Path(folder).name.lower()}.json"):
-        if path.is_file():
-            content = json.loads(path.read_text("utf-8"))
-            return AutoConfig.for_model(content.pop("model_type"), **content)
-    known = ", ".join(sorted(path.stem for path in MODELS.glob("*.json")))
-    raise ConfigError(
-        f"{setting} = {folder} has no config.json here, and configs/models describes no model of its name "
-        f"(there are: {known}). Next: put its config.json there as {Path(folder).name.lower()}.json"
-    )
-
-
-def training_of(config: Config, model: Any, row_tokens: int) -> Training:
-    """Returns how the configuration trains a model, as the planner sees it."""
-    from pipeline.training.deepspeed_config import deepspeed_config, is_half
-
-    settings = config.training
-    how = Training(
-        micro_batch_tokens=settings.micro_batch_tokens,
-        row_tokens=min(row_tokens, settings.micro_batch_tokens),
-        recompute=settings.recompute,
-        half_products=settings.dtype == "bfloat16",
-        on_gpu=config.hardware.num_gpus > 0,
-    )
-    if settings.backend == "torch":
-        return replace(how, trained=adapter_parameters(model, rank)) if (rank := settings.lora_rank) else how
-    file = deepspeed_config(Path(settings.deepspeed), settings.dtype)
-    zero = file["zero_optimization"]
-    half = is_half(file)
-    return replace(
-        how,
-        backend="deepspeed",
-        zero_stage=int(zero.get("stage", 0)),
-        num_ranks=settings.num_ranks,
-        half_weights=half,
-        half_products=False,  # of half weights they are so anyway
-        offload=zero.get("offload_optimizer", {}).get("device", "none") != "none",
-        buffer_bytes=_buffered(zero, shape_of(model)) * (2 if half else 4) if settings.num_ranks > 1 else 0,
-    )
-
-
-def _buffered(zero: Mapping[str, Any], shape: Shape) -> int:
-    """Returns the numbers in DeepSpeed's buffers: a bucket of gradients, and under ZeRO 3 gathered weights.
-
-    Of these it holds `stage3_max_live_parameters`, and the largest one may come on top.
-    """
-    bucket = min(int(zero.get("reduce_bucket_size", 500_000_000)), shape.parameters)
-    if zero.get("stage") != 3:
-        return bucket
-    live = int(zero.get("stage3_max_live_parameters", 1_000_000_000))
-    return bucket + min(live + shape.vocabulary * shape.width, shape.parameters)
 
 
 def memory_of(config: Config, policy: Any, critic: Any, context: int) -> Memory:
@@ -219,55 +142,3 @@ def _checkpoint_bytes(handoff: Mapping[str, int], shape: Shape, how: Training) -
 def _beside(phase: Phase, others: Mapping[str, int]) -> Phase:
     """Returns a phase with what others hold meanwhile."""
     return replace(phase, device={**phase.device, **{name: size for name, size in others.items() if size}})
-
-
-def unused_gpus(config: Config) -> list[str]:
-    """Returns what would compute on the CPU of a machine with GPUs."""
-    if not config.hardware.num_gpus:
-        return []
-    said = []
-    if config.training.backend == "torch" and config.hardware.num_gpus > 1:
-        said.append("training.backend = torch trains on one GPU; training.backend=deepspeed uses all")
-    if config.engine.kind == "transformers":
-        said.append("engine.kind = transformers samples on the CPU; engine.kind=vllm uses the GPUs")
-    return said
-
-
-def advice(config: Config, policy: Any, critic: Any, context: int, name: str) -> str:
-    """Returns the setting nearest to the given ones under which phase `name` fits."""
-    for trial, said in _trials(config, context):
-        memory = memory_of(trial, policy, critic, context)
-        [phase] = [phase for phase in memory.phases if phase.name == name]
-        if memory.fits(phase):
-            return said
-    if name == "generation":
-        return "raise engine.memory_share or engine.tensor_parallel"
-    [phase] = [p for p in memory_of(config, policy, critic, context).phases if p.name == name]
-    if sum(phase.host.values()) > config.hardware.host_memory_gib * GIB:
-        return f"needs hardware.host_memory_gib of {math.ceil(sum(phase.host.values()) / GIB)}"
-    lower = "a lower engine.memory_share, " if "engine" in phase.device else ""
-    return f"no micro-batch does: {lower}more ranks, or a configuration of DeepSpeed that offloads"
-
-
-def _trials(config: Config, context: int) -> Iterator[tuple[Config, str]]:
-    """Yields nearby configurations and what they change: smaller batches, recompute, taking turns."""
-    can_share = config.hardware.num_gpus and config.engine.kind == "vllm" and not config.engine.shared_gpus
-    for shared in (False, True) if can_share else (False,):
-        for recompute in (False, True) if not config.training.recompute else (False,):
-            tokens = config.training.micro_batch_tokens
-            while tokens >= min(context, config.training.micro_batch_tokens):
-                training = {"micro_batch_tokens": tokens, **({"recompute": True} if recompute else {})}
-                engine = {"shared_gpus": True} if shared else {}
-                changed = ["engine.shared_gpus=true"] * shared
-                changed += [f"training.micro_batch_tokens={tokens}"] * (
-                    tokens < config.training.micro_batch_tokens
-                )
-                changed += ["training.recompute=true"] * recompute
-                trial = config.model_copy(
-                    update={
-                        "training": config.training.model_copy(update=training),
-                        "engine": config.engine.model_copy(update=engine),
-                    }
-                )
-                yield trial, " ".join(changed)
-                tokens //= 2

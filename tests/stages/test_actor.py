@@ -18,9 +18,10 @@ import stages.wiring.sampling
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.credit.batch import Batch, Update
 from pipeline.errors import ArtifactError
-from stages.settings import Chain
+from stages.settings import Chain, Deepspeed, Torch
 from stages.wiring.actor_page import actor_page
 from stages.wiring.actor_report import actor_report
+from stages.wiring.cards import _trainer
 from stages.wiring.refusals import (
     contexts_of,
     gate_allows,
@@ -320,3 +321,14 @@ def test_an_actor_that_moved_too_far_is_stopped_behind_a_checkpoint_and_may_be_t
     assert updates_of(lab) == done  # nothing was made again
     assert lab.start("actor", "actor.stops.max_kl=null") == 0
     assert {entry["iteration"] for entry in updates_of(lab)} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        (Deepspeed(dtype="bfloat16"), "deepspeed, products in bfloat16"),
+        (Torch(lora_rank=4), "torch, products in float32, adapters of rank 4"),
+    ],
+)
+def test_the_card_names_the_trainer_of_any_backend(training: Any, words: str) -> None:
+    assert _trainer(training.model_dump()) == words

@@ -11,8 +11,9 @@ from pipeline.config import load_config
 from pipeline.planner.memory import GIB, Phase
 from stages.command import main
 from stages.settings import Config
-from stages.wiring.plan import work_of
-from stages.wiring.plan_memory import Memory, critic_config, memory_of, model_config
+from stages.wiring.plan_memory import Memory, memory_of
+from stages.wiring.plan_models import critic_config, model_config
+from stages.wiring.plan_work import work_of
 
 ROOT = Path(__file__).parents[2]
 DEMO = str(ROOT / "configs" / "demo.yaml")

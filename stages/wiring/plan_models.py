@@ -1,0 +1,88 @@
+"""Models as shapes, and how they are trained, as the planner sees them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import ConfigError
+from pipeline.planner.memory import Shape, Training, adapter_parameters, shape_of
+from stages.settings import Config
+from stages.wiring.build import tiny_shape
+
+MODELS = Path(__file__).resolve().parents[2] / "configs" / "models"
+"""config.json of models to plan with while their weights are not on this machine, by name in lower case."""
+
+
+def model_config(config: Config) -> Any:
+    """Returns the transformers configuration of the policy, without weights.
+
+    Raises:
+        ConfigError: `sft.base` is not here and `configs/models` does not describe it.
+    """
+    if config.sft.base is not None:
+        return _described(config.sft.base, "sft.base")
+    return tiny_shape(config).config(config.sft.model.vocab_size)
+
+
+def critic_config(config: Config, policy: Any) -> Any:
+    """Returns the transformers configuration of the critic's trunk; raises ConfigError as `model_config`."""
+    return policy if config.critic.trunk == "policy" else _described(config.critic.trunk, "critic.trunk")
+
+
+def _described(folder: str, setting: str) -> Any:
+    from transformers import AutoConfig
+
+    for path in (Path(folder) / "config.json", MODELS / f"{Path(folder).name.lower()}.json"):
+        if path.is_file():
+            content = json.loads(path.read_text("utf-8"))
+            return AutoConfig.for_model(content.pop("model_type"), **content)
+    known = ", ".join(sorted(path.stem for path in MODELS.glob("*.json")))
+    raise ConfigError(
+        f"{setting} = {folder} has no config.json here, and configs/models describes no model of its name "
+        f"(there are: {known}). Next: put its config.json there as {Path(folder).name.lower()}.json"
+    )
+
+
+def training_of(config: Config, model: Any, row_tokens: int) -> Training:
+    """Returns how the configuration trains a model, as the planner sees it."""
+    from pipeline.training.deepspeed_config import deepspeed_config, is_half
+
+    settings = config.training
+    how = Training(
+        micro_batch_tokens=settings.micro_batch_tokens,
+        row_tokens=min(row_tokens, settings.micro_batch_tokens),
+        recompute=settings.recompute,
+        half_products=settings.dtype == "bfloat16",
+        on_gpu=config.hardware.num_gpus > 0,
+    )
+    if settings.backend == "torch":
+        return replace(how, trained=adapter_parameters(model, rank)) if (rank := settings.lora_rank) else how
+    file = deepspeed_config(Path(settings.deepspeed), settings.dtype)
+    zero = file["zero_optimization"]
+    half = is_half(file)
+    return replace(
+        how,
+        backend="deepspeed",
+        zero_stage=int(zero.get("stage", 0)),
+        num_ranks=settings.num_ranks,
+        half_weights=half,
+        half_products=False,  # of half weights they are so anyway
+        offload=zero.get("offload_optimizer", {}).get("device", "none") != "none",
+        buffer_bytes=_buffered(zero, shape_of(model)) * (2 if half else 4) if settings.num_ranks > 1 else 0,
+    )
+
+
+def _buffered(zero: Mapping[str, Any], shape: Shape) -> int:
+    """Returns the numbers in DeepSpeed's buffers: a bucket of gradients, and under ZeRO 3 gathered weights.
+
+    Of these it holds `stage3_max_live_parameters`, and the largest one may come on top.
+    """
+    bucket = min(int(zero.get("reduce_bucket_size", 500_000_000)), shape.parameters)
+    if zero.get("stage") != 3:
+        return bucket
+    live = int(zero.get("stage3_max_live_parameters", 1_000_000_000))
+    return bucket + min(live + shape.vocabulary * shape.width, shape.parameters)
