@@ -35,12 +35,12 @@ def recomputed(lab: Any) -> list[tuple[dict[str, Any], dict[str, float], dict[st
         members = [rollouts[row["rollout_id"]] for row in rows[line["update"]]]
         credit = make_credit(**options | {n: line[n] for n in ("alpha", "adv_rmse") if n in line})
         shaping = None
-        if factor := options["overlong_factor"]:  # arXiv:2503.14476, eq. 13
-            B = options["overlong_buffer_tokens"]
+        if factor := options["overlong_factor"]:  # arXiv:2503.14476, eq. 13, with a buffer of a fifth
             shaping = {
                 r.rollout_id: factor
-                * float(np.clip((r.max_response_tokens - B - len(r.response_token_ids)) / B, -1, 0))
+                * float(np.clip((L - L // 5 - len(r.response_token_ids)) / (L // 5), -1, 0))
                 for r in members
+                for L in (r.max_response_tokens,)
             }
         sets = [credit_set(s, values=values, shaping=shaping) for s in baseline_sets(members)]
         ordered = [r for s in baseline_sets(members) for r in s]
@@ -83,8 +83,9 @@ def test_in_half_precision_old_logprobs_are_stored_and_overlong_shaping_enters_t
     chain: Any, tmp_path: Path
 ) -> None:
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")
-    credit = "actor.credit={mode: decoupled_clip, kl: 0.01, overlong_buffer_tokens: 220}"
-    assert lab.start("actor", credit, "engine.dtype=bfloat16", "actor.num_iterations=1") == 0
+    credit = "actor.credit={mode: decoupled_clip, kl: 0.01}"
+    short = "sampling.max_response_tokens=96"  # its successes take 63 to 123
+    assert lab.start("actor", credit, short, "engine.dtype=bfloat16", "actor.num_iterations=1") == 0
     found = recomputed(lab)
     assert_same(found, each=2)
     assert all(line["shaping/mean"] < 0 for line, _, _ in found)
