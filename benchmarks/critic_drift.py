@@ -85,10 +85,10 @@ def reacted(entries: Sequence[Mapping[str, Any]]) -> bool:
 
 def held_beside(config: Config, run: Path, folder: Path, num_tasks: int) -> dict[str, Any]:
     """Returns what the checks say of the run's critic beside fresh rollouts of the policy in a folder."""
-    from env.play.chains import play_chains
-    from pipeline.models.policy import load_policy
+    from env.play.team import Team
+    from env.play.units import Chained, Episodes
     from stages.wiring.build import load_critic
-    from stages.wiring.player import make_player
+    from stages.wiring.player import Recipe, make_hands
     from stages.wiring.watch import Watch, chosen_for_check
 
     seed, settings = config.run.seed, config.actor.credit.model_dump()["drift"]
@@ -96,23 +96,22 @@ def held_beside(config: Config, run: Path, folder: Path, num_tasks: int) -> dict
     tasks = {t.task_id: t for t in tasks_from(Artifact.open(run, "tasks").table("tasks")) if t.split == "val"}
     critic = load_critic(config, run / "critic" / "critic")
     watch = Watch(critic, rules, tasks, seed, print, DriftState())
-    policy = load_policy(folder)
-    player = make_player(config, policy)
     how: dict[str, Any] = {"stage_key": "critic_drift", "seed": seed, "iteration": 0}
     how |= {"num_attempts": 1, "draws": 2}
     groups = plan_groups(list(tasks.values())[:num_tasks], **how)
-    rollouts, _ = play_chains(
-        player,
+    chained = Chained(
         groups,
         seed=seed,
         purpose="critic_drift",
         max_feedback_tokens=config.prompt.max_feedback_tokens,
         stop_at_success=False,
-        on_finish=lambda _: None,
     )
-    chosen = chosen_for_check(rollouts, rules.states)
-    asked = Continuations("critic_drift", seed, "drift").of_all(chosen, tasks, rules.num_continuations)
-    values, checked = scored(rollouts, watch.values), player.play(asked)
+    with Team(make_hands(config), Recipe(config, folder)) as team:
+        rollouts = team.play(chained, lambda _: None).rollouts
+        chosen = chosen_for_check(rollouts, rules.states)
+        asked = Continuations("critic_drift", seed, "drift").of_all(chosen, tasks, rules.num_continuations)
+        checked = team.play(Episodes(asked), lambda _: None).rollouts
+    values = scored(rollouts, watch.values)
     looked = watch.after([r for r in rollouts if r.rollout_id in values], values, checked, 0, VDapo())
     found = {name.removeprefix("critic_drift/"): value for name, value in looked.items()}
     return found | {"caught": bool(found["level_off"] or found.get("steps_off"))}

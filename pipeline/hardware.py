@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from pipeline.errors import ConfigError
 
@@ -60,3 +61,13 @@ def free_gpu_memory() -> list[float]:
     code = "import torch.cuda as c; print(*(c.mem_get_info(i)[0] / 2**30 for i in range(c.device_count())))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return [float(line) for line in done.stdout.split()]
+
+
+def usable_cores() -> int:
+    """Returns how many CPU cores this process may keep busy: by affinity, and by the quota of its cgroup."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text("utf-8").split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))

@@ -84,7 +84,7 @@ def plan(start: Start[Config]) -> Plan[tuple[list[Sequence[Task]], list[Sequence
 
 STAGE = Stage(
     name="critic_report",
-    code_version=15,
+    code_version=16,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels", "critic"),
     sections=(
         "critic_report",

@@ -62,7 +62,7 @@ def plan(start: Start[Config]) -> Plan[list[tuple[str, str, Sequence[Group]]]]:
 
 STAGE = Stage(
     name="evaluation",
-    code_version=4,
+    code_version=5,
     inputs=lambda config: ("tasks", "sft", "actor"),
     sections=(
         "evaluation",

@@ -73,7 +73,7 @@ def plan(start: Start[Config]) -> Plan[tuple[list[Rollout], dict[str, Task], lis
 
 STAGE = Stage(
     name="labels",
-    code_version=9,
+    code_version=10,
     inputs=lambda config: ("tasks", "sft", "rollouts"),
     sections=(
         "labels",

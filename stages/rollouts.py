@@ -48,7 +48,7 @@ def plan(start: Start[Config]) -> Plan[list[Sequence[Group]]]:
 
 STAGE = Stage(
     name="rollouts",
-    code_version=3,
+    code_version=4,
     inputs=lambda config: ("tasks", "sft"),
     sections=("rollouts", "sampling", "prompt", "engine", "tasks"),
     plan=plan,

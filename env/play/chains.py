@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from env.play.player import Player
 from env.play.requests import EpisodeRequest
-from env.play.shards import in_plan_order
 from pipeline.ids import group_id, rollout_id, seed_of
 from pipeline.types import Rollout, Task
 
@@ -153,44 +150,3 @@ class Chains:
             )
             for draw in range(group.draws)
         ]
-
-
-def chains_of(
-    player: Player,
-    groups: Sequence[Group],
-    *,
-    seed: int,
-    purpose: str,
-    max_feedback_tokens: int,
-    stop_at_success: bool,
-) -> Chains:
-    """Returns the attempt chains of some groups, in the player's words; arguments as in `Chains`."""
-    return Chains(
-        groups=groups,
-        seed=seed,
-        purpose=purpose,
-        attempt_line=player.attempt_line,
-        num_tokens=player.num_tokens,
-        max_feedback_tokens=max_feedback_tokens,
-        stop_at_success=stop_at_success,
-    )
-
-
-def play_chains(
-    player: Player,
-    groups: Sequence[Group],
-    *,
-    on_finish: Callable[[Rollout], Any],
-    **how: Any,
-) -> tuple[list[Rollout], dict[str, int]]:
-    """Returns the rollouts of whole groups in plan order, and how many were skipped by kind.
-
-    Args:
-        player: plays them.
-        groups: the groups.
-        on_finish: called with each finished rollout.
-        how: further arguments of `chains_of`.
-    """
-    chains = chains_of(player, groups, **how)
-    rollouts = player.play(chains.first(), then=chains.after, on_finish=on_finish)
-    return in_plan_order(rollouts, (r for group in groups for r in group.rollout_ids)), chains.skipped

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from env.play.requests import EpisodeRequest
 from pipeline.ids import continuation_id, seed_of
@@ -101,55 +100,40 @@ def one_bare_per_task(rollouts: Iterable[Rollout], number: int, *, purpose: str,
     return [of_task[task_id] for task_id in chosen[:number]]
 
 
-def play_siblings(
-    play: Callable[[Sequence[EpisodeRequest]], list[Rollout]],
-    parents: Sequence[Rollout],
-    tasks: Mapping[str, Task],
-    continuations: Continuations,
-    *,
-    num_continuations: int,
-    first_draw: int,
-) -> list[Rollout]:
-    """Returns next steps from one state of each rollout, then continuations after each distinct one.
-
-    Which state it is follows from the rollout's seed. A set that keeps fewer than two siblings is not
-    continued.
+def sibling_requests(
+    parent: Rollout, task: Task, continuations: Continuations, *, first_draw: int
+) -> list[EpisodeRequest]:
+    """Returns requests for next steps from one state of a rollout, each played to its end.
 
     Args:
-        play: requests -> their rollouts, in order.
-        parents: one set each.
-        tasks: by id.
+        parent: of the set.
+        task: the parent's.
         continuations: makes the requests.
-        num_continuations: after each sibling.
-        first_draw: number of a set's first sibling, past the continuations that measure the state itself.
+        first_draw: number of the first sibling, past the continuations that measure the state itself.
     """
-
-    def requests(what: str, parent: Rollout, step_index: int, num: int, **kind: Any) -> list[EpisodeRequest]:
-        of_purpose = replace(continuations, purpose=f"{continuations.purpose} {what}")
-        return of_purpose.of(parent, step_index, tasks[parent.task_id], num, **kind)
-
-    siblings = play(
-        [
-            request
-            for parent in parents
-            for request in requests(
-                "siblings",
-                parent,
-                sibling_state(parent, continuations.seed),
-                SIBLING_SIZE,
-                kind="sibling",
-                first_draw=first_draw,
-            )
-        ]
+    return replace(continuations, purpose=f"{continuations.purpose} siblings").of(
+        parent,
+        sibling_state(parent, continuations.seed),
+        task,
+        SIBLING_SIZE,
+        kind="sibling",
+        first_draw=first_draw,
     )
-    after = []
-    for place, parent in enumerate(parents):
-        of_set = distinct_steps(siblings[place * SIBLING_SIZE : (place + 1) * SIBLING_SIZE])
-        for sibling in of_set if len(of_set) > 1 else []:
-            # The whole episode has its parent's seed, so the draw tells siblings apart.
-            what, state = f"sibling {sibling.draw}", sibling.start_step_index + 1
-            after += requests(what, joined(parent, sibling), state, num_continuations, kind="after_sibling")
-    return siblings + play(after)
+
+
+def requests_after_siblings(
+    parent: Rollout, siblings: Iterable[Rollout], task: Task, continuations: Continuations, num: int
+) -> list[EpisodeRequest]:
+    """Returns requests for `num` continuations after each distinct sibling of a set; none if it has one."""
+    distinct = distinct_steps(sorted(siblings, key=lambda sibling: sibling.draw))
+    return [
+        request
+        for sibling in (distinct if len(distinct) > 1 else [])
+        # The whole episode has its parent's seed, so the draw tells siblings apart.
+        for request in replace(continuations, purpose=f"{continuations.purpose} sibling {sibling.draw}").of(
+            joined(parent, sibling), sibling.start_step_index + 1, task, num, kind="after_sibling"
+        )
+    ]
 
 
 def sibling_state(rollout: Rollout, seed: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from env.play.queue import nothing, play, stream
 from env.play.requests import EpisodeRequest, FollowUps, PlaySettings
 from env.protocol import ChatStyle, Env
-from pipeline.engines import Engine
+from pipeline.engines import Engine, Generation, GenerationRequest
 from pipeline.types import Rollout, Task
 
 
@@ -81,3 +81,29 @@ class Player:
     def num_tokens(self, text: str) -> int:
         """Returns the length of a text in tokens."""
         return len(self.tokenizer.encode(text, add_special_tokens=False))
+
+
+def settings_of(player: Player) -> PlaySettings:
+    """Returns how a player samples, and what."""
+    return player.settings
+
+
+def sampled_after_prompts(
+    tasks: Sequence[Task], num_tokens: int, player: Player
+) -> list[tuple[tuple[int, ...], Generation]]:
+    """Returns each task's bare prompt in tokens, and what a player samples after it.
+
+    Args:
+        tasks: of the prompts.
+        num_tokens: sampled tokens at most.
+        player: with nothing in flight.
+    """
+    prompts = [player.prompt_of(task) for task in tasks]
+    stops = (player.stop_token_id,)
+    player.engine.submit(
+        [GenerationRequest(str(i), prompt, i, num_tokens, stops) for i, prompt in enumerate(prompts)]
+    )
+    sampled: list[Generation] = []
+    while generations := player.engine.collect():
+        sampled += generations
+    return [(prompts[int(generation.request_id)], generation) for generation in sampled]

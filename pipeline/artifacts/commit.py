@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,23 +167,33 @@ class Shards:
 
     # -- this start ----------------------------------------------------------------------------------------
 
-    def to_do(self) -> Generator[Shard, None, None]:
-        """Yields the shards that are not committed, in order, under a progress bar; stops when asked to."""
+    @contextmanager
+    def bar(self) -> Iterator[None]:
+        """Shows how far the stage is, by commits and by `item_done`."""
         with self._progress(self.plan.num_items, self.plan.unit, self._committed_items()) as bar:
             self._bar = bar
             try:
-                for shard in self._shards:
-                    if not self.is_committed(shard.index):
-                        self._stop_if_asked()
-                        yield shard
+                yield
             finally:
                 self._bar = None
 
+    def to_do(self) -> Generator[Shard, None, None]:
+        """Yields the shards that are not committed, in order, under a progress bar; stops when asked to."""
+        with self.bar():
+            for index in self.missing:
+                self._stop_if_asked()
+                yield self._shards[index]
+
     def item_done(self, number: int = 1) -> None:
-        """Moves `to_do`'s bar on within the open shard, and ends the stage here if it was asked to stop."""
-        failpoint(f"{self._stage}.item_done")
-        if self._bar is not None:
-            self._bar.advance(number)
+        """Moves the bar on before the items' shard is committed; ends the stage here if it was asked to stop.
+
+        Args:
+            number: of items; 0 where there is only the time to ask.
+        """
+        if number:
+            failpoint(f"{self._stage}.item_done")
+            if self._bar is not None:
+                self._bar.advance(number)
         self._stop_if_asked()
 
     def commit(
@@ -228,7 +239,7 @@ class Shards:
         failpoint(f"{self._stage}.shard.after_ledger")
         self._entries[index] = entry
         if self._bar is not None:
-            self._bar.set(self._committed_items())
+            self._bar.set(max(self._bar.count, self._committed_items()))
 
     def _write(self, index: int, tables: Mapping[str, pa.Table]) -> dict[str, dict[str, Any]]:
         failpoint(f"{self._stage}.shard.before_write")

@@ -38,11 +38,11 @@ class _Desk:
 
 
 class Pool:
-    """Worker processes that do jobs; they start at once and live until `close`.
+    """Worker processes that do jobs; they start as jobs come, or by `start`, and live until `close`.
 
     Args:
         module: of the workers; its `main` calls `connect_to_parent`, then `serve`.
-        size: number of workers.
+        size: number of workers at most.
         name: of a worker, in messages and of its log.
         log_folder: of their logs; None keeps no log.
         env: set over this process's environment.
@@ -61,7 +61,11 @@ class Pool:
         self._log_folder, self._env = log_folder, env
         self._started = self._deaths = 0
         self._desks: list[_Desk] = []
-        self._fill()
+
+    def start(self, number: int) -> None:
+        """Starts workers, `number` or as many as there may be, before there are jobs for them."""
+        while len(self._desks) < min(number, self._size):
+            self._hire()
 
     def do(self, jobs: Iterable[Any], on_tick: Callable[[int], None]) -> Generator[Any, None, None]:
         """Yields the result of each job, in their order; further jobs are drawn as workers fall free.
@@ -79,13 +83,9 @@ class Pool:
         """
         source = _Source(jobs, AHEAD * self._size)
         done: dict[int, Any] = {}
-        self._fill()
         try:
             while True:
-                for desk in [desk for desk in self._desks if desk.ready and desk.job is None]:
-                    if (job := source.draw()) is not None:
-                        desk.job = job
-                        self._ask(desk, source, partial(desk.worker.send, job[1]))
+                self._hand_out(source)
                 if source.due in done:
                     source.due += 1
                     yield done.pop(source.due - 1)
@@ -103,12 +103,26 @@ class Pool:
             desk.worker.close(grace=0.0)
         self._desks.clear()
 
-    def _fill(self) -> None:
-        while len(self._desks) < self._size:
-            name = f"{self._name} {self._started}"
-            log = self._log_folder and self._log_folder / f"{name.replace(' ', '-')}.log"
-            self._desks.append(_Desk(Worker(self._module, name, env=self._env, log=log)))
-            self._started += 1
+    def _hire(self) -> _Desk:
+        name = f"{self._name} {self._started}"
+        log = self._log_folder and self._log_folder / f"{name.replace(' ', '-')}.log"
+        desk = _Desk(Worker(self._module, name, env=self._env, log=log))
+        self._desks.append(desk)
+        self._started += 1
+        return desk
+
+    def _hand_out(self, source: _Source) -> None:
+        """Gives jobs to workers that have none, and to new ones as long as there may be more."""
+        while True:
+            idle = sorted((desk for desk in self._desks if desk.job is None), key=lambda desk: not desk.ready)
+            if not idle and len(self._desks) == self._size:
+                return
+            if (job := source.draw()) is None:
+                return
+            desk = idle[0] if idle else self._hire()
+            desk.job = job
+            if desk.ready:
+                self._ask(desk, source, partial(desk.worker.send, job[1]))
 
     def _hear(self, done: dict[int, Any], source: _Source, timeout: float) -> int:
         """Takes what workers have to say; returns how many items they have finished."""
@@ -127,7 +141,10 @@ class Pool:
             elif kind == "done":
                 assert desk.job is not None
                 done[desk.job[0]], desk.job = content, None
-            desk.ready = True
+            elif kind == "ready":
+                desk.ready = True
+                if desk.job is not None:
+                    self._ask(desk, source, partial(desk.worker.send, desk.job[1]))
         return items
 
     def _ask(self, desk: _Desk, source: _Source, call: Callable[[], Any]) -> Any:
@@ -142,7 +159,6 @@ class Pool:
                 raise
         if desk.job is not None:
             source.again.append(desk.job)
-        self._fill()
         return None
 
 

@@ -8,13 +8,11 @@ import numpy as np
 
 from pipeline.credit.batch import Update
 from pipeline.credit.protocol import Credit
-from pipeline.engines import Engine, GenerationRequest
+from pipeline.engines import Generation
 from pipeline.training import Trainer, TrainingRow
 from pipeline.training.rows import policy_rows
 from pipeline.types import Rollout
 
-PROBE_TOKENS = 16
-"""Sampled after each fixed prompt of `engine_trainer_gap`."""
 Logprobs = Mapping[str, np.ndarray]
 """rollout_id -> [len(response)] float32, 0 where nothing was sampled."""
 
@@ -63,30 +61,22 @@ def logprob_gap(trainer: Trainer, rollouts: Sequence[Rollout]) -> float:
     return float(np.concatenate(gaps).mean())
 
 
-def engine_trainer_gap(
-    engine: Engine, trainer: Trainer, prompts: Sequence[Sequence[int]], stop_token_id: int
-) -> float:
-    """Returns the mean absolute gap of engine and trainer log-probabilities on fixed prompts, in nats.
+def engine_trainer_gap(trainer: Trainer, sampled: Sequence[tuple[Sequence[int], Generation]]) -> float:
+    """Returns the mean absolute gap of engine and trainer log-probabilities after fixed prompts, in nats.
 
     Asked right after a weight sync, before anything expensive is sampled with the weights.
+
+    Args:
+        trainer: of the weights.
+        sampled: prompts, and what the engine sampled after them.
     """
-    asked = {
-        f"probe:{i}": GenerationRequest(
-            f"probe:{i}", prompt, seed=i, max_new_tokens=PROBE_TOKENS, stop_token_ids=(stop_token_id,)
-        )
-        for i, prompt in enumerate(prompts)
-    }
-    engine.submit(list(asked.values()))
-    rows, sampled = [], []
-    while generations := engine.collect():
-        for generation in generations:
-            prompt = asked[generation.request_id].prompt_token_ids
-            want = np.zeros(len(prompt) + len(generation.token_ids), np.float32)
-            want[len(prompt) :] = 1
-            rows.append(TrainingRow(np.array([*prompt, *generation.token_ids], np.int32), {"want": want}))
-            sampled.append(generation.logprobs)
+    rows = []
+    for prompt, generation in sampled:
+        want = np.zeros(len(prompt) + len(generation.token_ids), np.float32)
+        want[len(prompt) :] = 1
+        rows.append(TrainingRow(np.array([*prompt, *generation.token_ids], np.int32), {"want": want}))
     gaps = [
-        np.abs(outputs["logprobs"][-len(logprobs) :] - logprobs)
-        for outputs, logprobs in zip(trainer.forward(rows), sampled, strict=True)
+        np.abs(outputs["logprobs"][-len(generation.logprobs) :] - generation.logprobs)
+        for outputs, (_, generation) in zip(trainer.forward(rows), sampled, strict=True)
     ]
     return float(np.concatenate(gaps).mean())

@@ -72,6 +72,7 @@ def _trained(start: Start[Config], work: Work, state: ActorState) -> tuple[Actor
     with held(
         start.config,
         policy,
+        start.log_folder,
         kl=work.credit.loss.kl,
         critic=critic_folder(start.run_dir, state.drift.refresh_runs) if work.credit.needs_critic else None,
         checkpoint=found[0] if found else None,
@@ -114,7 +115,7 @@ def _trained(start: Start[Config], work: Work, state: ActorState) -> tuple[Actor
                     start.stop_if_asked()
                     state = iterations.next(state)
                 except StopRequested:
-                    learner.engine.close()  # what is in flight is dropped, and its memory is free
+                    learner.team.hands.close()  # what is in flight is dropped, and its memory is free
                     _save(start, learner.trainer, state)
                     raise
                 try:

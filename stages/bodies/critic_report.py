@@ -16,15 +16,17 @@ from critics.labels.samples import rewards_of
 from critics.report.build import build_report
 from critics.report.page import report_page
 from env.catalog import offer_of
-from env.play.player import Player
+from env.play.player import settings_of
+from env.play.shards import play_shards
+from env.play.team import Job, Team
 from pipeline.artifacts.runner import Start
 from pipeline.tables import VALUES, rollouts_from, rollouts_table, steps_table, values_table
 from pipeline.types import Rollout, Task
 from stages.settings import Config
-from stages.wiring.audit import play_audit, play_fitted, sibling_tasks, solver_values
+from stages.wiring.audit import audit_of, in_fixed_order, reference_of, sibling_tasks, solver_values
 from stages.wiring.build import load_critic
-from stages.wiring.inputs import policy_of, tasks_of_split
-from stages.wiring.player import make_player
+from stages.wiring.inputs import policy_folder, tasks_of_split
+from stages.wiring.player import Recipe, make_hands
 from stages.wiring.probes import probe
 
 Work = tuple[list[Sequence[Task]], list[Sequence[Rollout]]]
@@ -32,24 +34,26 @@ Work = tuple[list[Sequence[Task]], list[Sequence[Rollout]]]
 
 def make(start: Start[Config], work: Work) -> None:
     """Plays the audit, a shard of tasks at a time, then measures and judges."""
-    policy = policy_of(start)
-    critic = load_critic(start.config, start.inputs["critic"].path("critic"))
-    player = make_player(start.config, policy)
-    critic.check_matches(
-        tokenizer_digest=policy.tokenizer_digest,
-        label_policy_digest=player.settings.policy_digest,
-        temperature=player.settings.temperature,
-        max_response_tokens=player.settings.max_response_tokens,
-    )
     trained = {task.task_id: task for task in tasks_of_split(start, "train")}
-    play(start, player, work, trained)
-    rollouts = rollouts_from(start.shards.table("rollouts"), start.shards.table("steps"))
-    whole = [r for r in rollouts if r.kind == "whole" and r.reward is not None and r.steps]
-    values = {r.rollout_id: v for r, v in zip(whole, critic.values(whole), strict=True)}
+    with Team(make_hands(start.config, start.log_folder), Recipe(start.config, policy_folder(start))) as team:
+        team.hands.start(len(start.shards.missing))
+        critic = load_critic(start.config, start.inputs["critic"].path("critic"))
+        audited = team.ask(settings_of)
+        critic.check_matches(
+            tokenizer_digest=audited.tokenizer_digest,
+            label_policy_digest=audited.policy_digest,
+            temperature=audited.temperature,
+            max_response_tokens=audited.max_response_tokens,
+        )
+        play(start, team, work, trained)
+        rollouts = rollouts_from(start.shards.table("rollouts"), start.shards.table("steps"))
+        whole = [r for r in rollouts if r.kind == "whole" and r.reward is not None and r.steps]
+        values = {r.rollout_id: v for r, v in zip(whole, critic.values(whole), strict=True)}
+        found = measured(start, team, critic, work, rollouts, values, trained)
     report = build_report(
-        **measured(start, player, critic, work, rollouts, values, trained),
+        **found,
         converged=critic.contract.converged,
-        policy_digest=player.settings.policy_digest,
+        policy_digest=audited.policy_digest,
         critic_digest=critic.digest,
         evaluations=json.loads(start.inputs["critic"].path("critic/evaluations.json").read_text()),
         labels_report=start.inputs["labels"].report,
@@ -71,27 +75,27 @@ def make(start: Start[Config], work: Work) -> None:
         start.say(line)
 
 
-def play(start: Start[Config], player: Player, work: Work, trained: Mapping[str, Task]) -> None:
+def play(start: Start[Config], team: Team, work: Work, trained: Mapping[str, Task]) -> None:
     """Plays and commits what is left to do: audited tasks, then tasks that the critic was fitted on."""
     shards, fitted_shards = work
     with_siblings = sibling_tasks(start, [task for shard in shards for task in shard])
-    for shard in start.shards.to_do():
-        if shard.index < len(shards):
-            rollouts = play_audit(start, player, shards[shard.index], with_siblings)
-        else:
-            rollouts = play_fitted(start, player, fitted_shards[shard.index - len(shards)], trained)
+
+    def job_of(index: int) -> Job:
+        if index < len(shards):
+            return team.recipe, audit_of(start, shards[index], with_siblings)
+        return team.recipe, reference_of(start, fitted_shards[index - len(shards)], trained)
+
+    for shard, played in play_shards(team.hands, start.shards, job_of, lambda _: start.stop_if_asked()):
+        rollouts = in_fixed_order(played.rollouts, shard.item_ids)
         ungraded = {r.task_id for r in rollouts if r.reward is None}
-        start.shards.commit(
-            shard.index,
-            {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)},
-            done=len(shard.item_ids) - len(ungraded),
-            failed={"infra_error": len(ungraded)} if ungraded else {},
-        )
+        tables = {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)}
+        failed = {"infra_error": len(ungraded)} if ungraded else {}
+        start.shards.commit(shard.index, tables, done=len(shard.item_ids) - len(ungraded), failed=failed)
 
 
 def measured(
     start: Start[Config],
-    player: Player,
+    team: Team,
     critic: FrozenCritic,
     work: Work,
     rollouts: Sequence[Rollout],
@@ -102,7 +106,7 @@ def measured(
 
     Args:
         start: of the stage.
-        player: plays the probes' changed steps.
+        team: plays the probes' changed steps.
         critic: that is audited.
         work: of the plan.
         rollouts: everything that was played.
@@ -128,10 +132,10 @@ def measured(
         clusters = {task.task_id: task.cluster for task in tasks.values()}
         parents = {r.rollout_id: r for r in whole}
         found["siblings"] = measured_siblings(rollouts, parents, critic.values, clusters)
-    if settings.probe_rollouts and (edits_of := offer_of(start.config.tasks.environment).probe_edits):
+    if settings.probe_rollouts and offer_of(start.config.tasks.environment).probe_edits:
         found["probed"] = probe(
-            edits_of,
-            player,
+            start.config.tasks.environment,
+            team,
             critic,
             [r for r in whole if r.draw == 0],
             values,

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from env.play.chains import Group, play_chains
-from env.play.shards import counts_of
+from env.play.chains import Group
+from env.play.player import settings_of
+from env.play.shards import counts_of, in_plan_order, play_shards
+from env.play.team import Job, Team
+from env.play.units import Chained
 from pipeline.artifacts.runner import Start
 from pipeline.statistics import ClusterBootstrap, interval_dict
 from pipeline.tables import rollouts_from, rollouts_table, steps_table
 from pipeline.types import Rollout, Task
 from stages.settings import Config
-from stages.wiring.build import make_engine
-from stages.wiring.inputs import policy_of, tasks_of_split
-from stages.wiring.player import make_player
+from stages.wiring.inputs import policy_folder, tasks_of_split
+from stages.wiring.player import Recipe, make_hands
 
 POLICIES = {"start": ("sft", "policy"), "actor": ("actor", "actor")}
 MEASURES = ("first_try", "greedy", "with_feedback")
@@ -119,32 +123,28 @@ def make(start: Start[Config], work: list[tuple[str, str, Sequence[Group]]]) -> 
     """Plays every policy on every split, then compares."""
     splits = start.config.held_out
     tasks = [task for split in splits for task in tasks_of_split(start, split)]
-    policies = {name: policy_of(start, *place) for name, place in POLICIES.items()}
-    temperatures = {"sampled": 1.0, "greedy": 0.0}
-    engine, engine_of = None, ""
-    for shard in start.shards.to_do():
-        name, kind, groups = work[shard.index]
-        if engine is None or name != engine_of:
-            if engine is not None:
-                engine.close()
-            engine, engine_of = make_engine(start.config, policies[name]), name
-        player = make_player(start.config, policies[name], temperature=temperatures[kind], engine=engine)
-        rollouts, skipped = play_chains(
-            player,
+    recipes = {name: Recipe(start.config, policy_folder(start, *place)) for name, place in POLICIES.items()}
+
+    def job_of(index: int) -> Job:
+        name, kind, groups = work[index]
+        return replace(recipes[name], temperature=0.0 if kind == "greedy" else 1.0), Chained(
             groups,
             seed=start.seed,
             purpose="evaluation",
             max_feedback_tokens=start.config.prompt.max_feedback_tokens,
             stop_at_success=True,
-            on_finish=lambda _: start.shards.item_done(),
         )
-        done, failed = counts_of(rollouts)
-        tables = {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)}
-        start.shards.commit(shard.index, tables, done=done, failed=failed, skipped=skipped)
+
+    with closing(make_hands(start.config, start.log_folder)) as hands:
+        for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done):
+            rollouts = in_plan_order(played.rollouts, shard.item_ids)
+            done, failed = counts_of(rollouts)
+            tables = {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)}
+            start.shards.commit(shard.index, tables, done=done, failed=failed, skipped=played.skipped)
+        players = {name: Team(hands, recipe).ask(settings_of) for name, recipe in recipes.items()}
     rollouts = rollouts_from(start.shards.table("rollouts"), start.shards.table("steps"))
-    digests = {name: policy.policy_digest for name, policy in policies.items()}
-    played: dict[str, dict[str, list[Group]]] = {name: defaultdict(list) for name in POLICIES}
+    by_policy: dict[str, dict[str, list[Group]]] = {name: defaultdict(list) for name in POLICIES}
     for name, kind, groups in work:
-        played[name][kind] += groups
-    measures = report_of(rollouts, played, tasks, splits, seed=start.seed)
-    start.finish(report={"policies": digests, "measures": measures})
+        by_policy[name][kind] += groups
+    measures = report_of(rollouts, by_policy, tasks, splits, seed=start.seed)
+    start.finish(report={"policies": {n: p.policy_digest for n, p in players.items()}, "measures": measures})

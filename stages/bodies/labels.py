@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from critics.labels.checks import check_labels
 from critics.labels.cost_report import audit_labels
 from critics.labels.named_targets import retarget
 from critics.labels.samples import samples_of
 from critics.labels.soft_targets import build_labels
-from env.play.queue import nothing
+from env.play.player import settings_of
 from env.play.requests import EpisodeRequest
-from env.play.shards import Work, counts_of, play_shards
+from env.play.shards import counts_of, in_plan_order, play_shards
+from env.play.team import Job, Team
+from env.play.units import Episodes
 from pipeline.artifacts.runner import Start
 from pipeline.tables import (
     LABELS,
@@ -20,8 +24,9 @@ from pipeline.tables import (
 )
 from pipeline.types import Rollout, Task
 from stages.settings import Config
-from stages.wiring.inputs import policy_of
-from stages.wiring.player import make_player
+from stages.settings.engine import overlaps_shards
+from stages.wiring.inputs import policy_folder
+from stages.wiring.player import Recipe, make_hands
 
 
 def make(
@@ -31,31 +36,36 @@ def make(
     settings = start.config.labels
     rollouts, tasks, shards = work
     by_id = {rollout.rollout_id: rollout for rollout in rollouts}
-    player = make_player(start.config, policy_of(start))
-    overlap = start.config.engine.overlap_shards
     spent = sum(map(sum, start.shards.table("rollouts").column("loss_mask").to_pylist()))
+    recipe = Recipe(start.config, policy_folder(start))
 
-    def work_of(index: int) -> Work:
-        # Shards that run beside each other end out of order, so nothing is cut off there: the choice of
-        # states is all that keeps to the budget.
-        over = settings.max_tokens is not None and spent >= settings.max_tokens
-        return [] if over and not overlap else shards[index], nothing
+    def is_over() -> bool:
+        # Where shards are played as one queue, the choice of states is all that keeps to the budget.
+        if settings.max_tokens is None or overlaps_shards(start.config.engine):
+            return False
+        return spent >= settings.max_tokens
 
-    for shard, played in play_shards(player, start.shards, work_of, overlap=overlap):
-        spent += sum(rollout.num_trainable_tokens for rollout in played)
-        done, failed = counts_of(played)
-        missing = len(shard.item_ids) - len(played)
-        start.shards.commit(
-            shard.index,
-            {"rollouts": rollouts_table(played), "steps": steps_table(played)},
-            done=done,
-            failed=failed,
-            skipped={"token_budget": missing} if missing else {},
-        )
+    def job_of(index: int) -> Job:
+        return recipe, Episodes([] if is_over() else shards[index])
+
+    with closing(make_hands(start.config, start.log_folder)) as hands:
+        for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done):
+            # Played beside the shard that spent the last of the budget, it counts as not begun.
+            sampled = [] if is_over() else in_plan_order(played.rollouts, shard.item_ids)
+            spent += sum(rollout.num_trainable_tokens for rollout in sampled)
+            done, failed = counts_of(sampled)
+            missing = len(shard.item_ids) - len(sampled)
+            start.shards.commit(
+                shard.index,
+                {"rollouts": rollouts_table(sampled), "steps": steps_table(sampled)},
+                done=done,
+                failed=failed,
+                skipped={"token_budget": missing} if missing else {},
+            )
+        policy_digest = Team(hands, recipe).ask(settings_of).policy_digest
 
     sampled = rollouts_from(start.shards.table("rollouts"), start.shards.table("steps"))
     samples = samples_of(sampled, by_id)
-    policy_digest = player.settings.policy_digest
     labels, recovery = build_labels(
         rollouts,
         samples,

@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
-from env.play.chains import Chains, Group, chains_of
-from env.play.shards import Work, counts_of, play_shards
+from env.play.chains import Group
+from env.play.shards import counts_of, in_plan_order, play_shards
+from env.play.team import Job
+from env.play.units import Chained
 from pipeline.artifacts.runner import Start
 from pipeline.tables import rollouts_table, steps_table
 from stages.settings import Config
-from stages.wiring.inputs import policy_of
-from stages.wiring.player import make_player
+from stages.wiring.inputs import policy_folder
+from stages.wiring.player import Recipe, make_hands
 
 
 def make(start: Start[Config], groups: list[Sequence[Group]]) -> None:
     """Plays and commits each shard."""
-    player = make_player(start.config, policy_of(start))
-    chains: dict[int, Chains] = {}
+    recipe = Recipe(start.config, policy_folder(start))
 
-    def work_of(index: int) -> Work:
-        chains[index] = chains_of(
-            player,
+    def job_of(index: int) -> Job:
+        return recipe, Chained(
             groups[index],
             seed=start.seed,
             purpose="rollouts",
             max_feedback_tokens=start.config.prompt.max_feedback_tokens,
             stop_at_success=True,
         )
-        return chains[index].first(), chains[index].after
 
-    overlap = start.config.engine.overlap_shards
-    for shard, rollouts in play_shards(player, start.shards, work_of, overlap=overlap):
-        done, failed = counts_of(rollouts)
-        start.shards.commit(
-            shard.index,
-            {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)},
-            done=done,
-            failed=failed,
-            skipped=chains.pop(shard.index).skipped,
-        )
+    with closing(make_hands(start.config, start.log_folder)) as hands:
+        for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done):
+            rollouts = in_plan_order(played.rollouts, shard.item_ids)
+            done, failed = counts_of(rollouts)
+            start.shards.commit(
+                shard.index,
+                {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)},
+                done=done,
+                failed=failed,
+                skipped=played.skipped,
+            )
     start.finish()

@@ -98,6 +98,10 @@ class Config(Section):
         named = tasks.get("environment") if isinstance(tasks, dict) else None
         return _with_tasks(cls, named if isinstance(named, str) else TaskSettings().environment)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles plain values: a class that has an environment's section has no name to be found by."""
+        return _of_values, (self.model_dump(),)
+
     @property
     def held_out(self) -> tuple[str, ...]:
         """Splits to evaluate on: as set, else val and the environment's first test split."""
@@ -107,6 +111,10 @@ class Config(Section):
     def _sections_fit_each_other(self) -> Config:
         check_sections(self)
         return self
+
+
+def _of_values(values: dict[str, Any]) -> Config:
+    return Config.specialised(values).model_validate(values)
 
 
 C = TypeVar("C", bound=Config)

@@ -16,10 +16,15 @@ class _Engine(Section):
     dtype: Literal["float32", "bfloat16"] = setting(
         "float32", description="of the engine's weights and key-value cache"
     )
+
+
+class _InOneQueue(_Engine):
+    """What engines have whose units may be played as one queue."""
+
     overlap_shards: bool = runtime(
         False,
-        description="in rollouts and labels, start the next shard while the last one ends: keeps GPUs "
-        "full; without it a resumed run is the undisturbed one to the bit",
+        description="start the next shard while the last one ends: keeps GPUs full; without it a resumed run "
+        "is the undisturbed one to the bit",
         advanced=True,
     )
 
@@ -28,9 +33,15 @@ class Transformers(_Engine):
     """transformers' models on a CPU, with a cache of shared prefixes."""
 
     kind: Literal["transformers"] = "transformers"
+    replicas: int | None = runtime(
+        None,
+        ge=1,
+        description="processes that play, of one thread each, with all weights; null: one for every usable "
+        "core. Rollouts are the same whatever their number",
+    )
 
 
-class Vllm(_Engine):
+class Vllm(_InOneQueue):
     """vLLM in processes of its own."""
 
     kind: Literal["vllm"] = "vllm"
@@ -50,10 +61,11 @@ class Vllm(_Engine):
     )
 
 
-class Scripted(_Engine):
+class Scripted(_InOneQueue):
     """The environment's scripted agent: a fixed policy, whatever the weights."""
 
     kind: Literal["scripted"] = "scripted"
+    replicas: int = runtime(1, ge=1, description="processes that play")
 
 
 Engine = Annotated[
@@ -62,6 +74,11 @@ Engine = Annotated[
     | Annotated[Scripted, Tag("scripted")],
     by_kind("kind", "transformers"),
 ]
+
+
+def overlaps_shards(engine: Engine) -> bool:
+    """Returns whether all shards are played as one queue."""
+    return engine.kind != "transformers" and engine.overlap_shards
 
 
 def shares_gpus(engine: Engine) -> bool:

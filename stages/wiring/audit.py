@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
 from critics.labels.splits import parts_of
 from env.catalog import offer_of
-from env.play.chains import chains_of, plan_groups
-from env.play.continuations import Continuations, one_bare_per_task, play_siblings
+from env.play.audits import Audit
+from env.play.chains import plan_groups
+from env.play.continuations import Continuations, one_bare_per_task
+from env.play.units import Chained, Episodes
 from pipeline.ids import seed_of
 from pipeline.tables import rollouts_from, tasks_from
+from pipeline.types import Rollout, RolloutKind
 from stages.settings import Critic
 
 if TYPE_CHECKING:
-    from env.play.player import Player
     from pipeline.artifacts.runner import Start
-    from pipeline.types import Rollout, Task
+    from pipeline.types import Task
     from stages.settings import Config
 
 
@@ -28,42 +29,42 @@ def sibling_tasks(start: Start[Config], tasks: Sequence[Task]) -> set[str]:
     return {task_id for _, task_id in ordered[: start.config.critic_report.sibling_sets]}
 
 
-def play_audit(
-    start: Start[Config], player: Player, tasks: Sequence[Task], with_siblings: set[str]
-) -> list[Rollout]:
-    """Returns the rollouts of some audited tasks, then the continuations, each in a fixed order."""
+def audit_of(start: Start[Config], tasks: Sequence[Task], with_siblings: set[str]) -> Audit:
+    """Returns what is played on some audited tasks."""
     settings = start.config.critic_report
-    groups = plan_groups(
-        tasks,
-        stage_key=start.stage_key,
-        seed=start.seed,
-        iteration=0,
-        num_attempts=2 if settings.guided else 1,
-        draws=settings.draws,
-    )
-    by_id = {task.task_id: task for task in tasks}
-    chains = chains_of(
-        player,
-        groups,
+    chained = Chained(
+        plan_groups(
+            tasks,
+            stage_key=start.stage_key,
+            seed=start.seed,
+            iteration=0,
+            num_attempts=2 if settings.guided else 1,
+            draws=settings.draws,
+        ),
         seed=start.seed,
         purpose="critic_report",
         max_feedback_tokens=start.config.prompt.max_feedback_tokens,
         stop_at_success=False,
     )
-    play = partial(player.play, on_finish=lambda _: start.stop_if_asked())
-    rollouts = play(chains.first(), then=chains.after)
-    audited = [r for r in rollouts if r.draw == 0 and r.reward is not None]
     continuations = Continuations(start.stage_key, start.seed, "critic_report")
-    played = play(continuations.of_all(audited, by_id, settings.num_continuations))
-    siblings = play_siblings(
-        play,
-        [r for r in audited if not r.guided and r.task_id in with_siblings and r.steps],
-        by_id,
-        continuations,
-        num_continuations=settings.num_continuations,
-        first_draw=settings.num_continuations,
-    )
-    return rollouts + played + siblings
+    return Audit(chained, continuations, settings.num_continuations, frozenset(with_siblings))
+
+
+def reference_of(start: Start[Config], rollouts: Sequence[Rollout], tasks: Mapping[str, Task]) -> Episodes:
+    """Returns fresh continuations of all states of some rollouts that the critic was fitted on."""
+    continuations = Continuations(start.stage_key, start.seed, "fitted")
+    return Episodes(continuations.of_all(rollouts, tasks, start.config.critic_report.num_continuations))
+
+
+def in_fixed_order(rollouts: Sequence[Rollout], task_ids: Sequence[str]) -> list[Rollout]:
+    """Returns the rollouts by task, kind and place, whatever ended first."""
+    place, kinds = {task_id: i for i, task_id in enumerate(task_ids)}, get_args(RolloutKind)
+
+    def order(r: Rollout) -> tuple[Any, ...]:
+        task, kind = place[r.task_id], kinds.index(r.kind)
+        return task, kind, r.attempt, r.start_step_index, r.parent_rollout_ids, r.draw
+
+    return sorted(rollouts, key=order)
 
 
 def solver_values(
@@ -99,13 +100,3 @@ def fitted_rollouts(start: Start, number: int) -> list[Rollout]:
     part_of = parts_of(rollouts, tasks, shares, seed=start.seed)
     fitted = [r for r in rollouts if part_of.get(r.rollout_id) == "fit"]
     return one_bare_per_task(fitted, number, purpose="fitted", seed=start.seed)
-
-
-def play_fitted(
-    start: Start, player: Player, rollouts: Sequence[Rollout], tasks: Mapping[str, Task]
-) -> list[Rollout]:
-    """Returns fresh continuations of all states of some rollouts, in a fixed order."""
-    requests = Continuations(start.stage_key, start.seed, "fitted").of_all(
-        rollouts, tasks, start.config.critic_report.num_continuations
-    )
-    return player.play(requests, on_finish=lambda _: start.stop_if_asked())

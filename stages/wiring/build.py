@@ -33,7 +33,6 @@ def limit_threads(config: Config) -> None:
 
 def make_engine(config: Config, policy: Policy) -> Engine:
     """Returns the configured engine: `policy`'s weights, or the scripted agent under its own digest."""
-    limit_threads(config)
     if config.engine.kind == "scripted":
         environment, prompt = offer_of(config.tasks.environment), config.prompt
         style = environment.style(prompt.style, thinking=prompt.thinking)
@@ -101,6 +100,7 @@ def load_critic(config: Config, folder: Path) -> FrozenCritic:
     """Returns a frozen critic that computes on the first GPU, if there are any, beside the engine."""
     import critics
 
+    limit_threads(config)
     if not config.hardware.num_gpus:
         return critics.load(folder)
     return critics.load(folder, device="cuda", micro_batch_tokens=config.training.micro_batch_tokens)

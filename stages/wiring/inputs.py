@@ -33,8 +33,13 @@ def tasks_of_split(start: Start, split: str) -> list[Task]:
     return chosen
 
 
+def policy_folder(start: Start, stage: str = "sft", folder: str = "policy") -> Path:
+    """Returns where the policy lies that an input stage made."""
+    return Path(start.inputs[stage].path(folder))
+
+
 def policy_of(start: Start, stage: str = "sft", folder: str = "policy") -> Policy:
     """Returns the policy that an input stage made."""
     from pipeline.models.policy import load_policy
 
-    return load_policy(Path(start.inputs[stage].path(folder)))
+    return load_policy(policy_folder(start, stage, folder))

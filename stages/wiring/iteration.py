@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from env.play.player import sampled_after_prompts
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.credit.batch import Batch, Update
 from pipeline.training.policy_update import (
@@ -20,7 +22,7 @@ from stages.wiring.refusals import refuse_disagreement, refuse_nothing_to_learn
 from stages.wiring.watch import chosen_for_check
 
 if TYPE_CHECKING:
-    from env.play.player import Player
+    from env.play.team import Team
     from pipeline.artifacts.commit import Shards
     from pipeline.credit import Credit
     from pipeline.types import Rollout
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from stages.wiring.watch import Watch
 
 NUM_PROMPTS = 8  # on which engine and trainer are compared after every weight sync
+PROMPT_TOKENS = 16  # sampled after each of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Iterations:
     """Takes an actor from one iteration to the next.
 
     Attributes:
-        learner: trainer, reference and engine.
+        learner: trainer, reference and players.
         sampling: of rollouts.
         watch: over the critic; None without one.
         credit: the mode as configured.
@@ -62,14 +65,14 @@ class Iterations:
         """Returns the state after one more iteration; a stop while it samples leaves the state as it was."""
         number, trainer, watch = state.iterations, self.learner.trainer, self.watch
         credit = self.credit if watch is None else watch.credit(self.credit)
-        player, began = self.learner.synced(), trainer.num_updates
-        prompts = [player.prompt_of(task) for task in self.sampling.val[:NUM_PROMPTS]]
-        self._check(engine_trainer_gap(player.engine, trainer, prompts, player.stop_token_id), number)
-        batch, checked, updates, logprobs = self._sampled(player, credit, number, began)
+        team, began = self.learner.synced(), trainer.num_updates
+        prompts = partial(sampled_after_prompts, self.sampling.val[:NUM_PROMPTS], PROMPT_TOKENS)
+        self._check(engine_trainer_gap(trainer, team.ask(prompts)), number)
+        batch, checked, updates, logprobs = self._sampled(team, credit, number, began)
         self._check(gap := logprob_gap(trainer, batch.rollouts[:16]), number)
         found: dict[str, Any] = {"iteration": number, **batch.metrics(), "engine/logprob_gap": gap}
         if number % self.settings.evaluate_every == 0:  # the weights that sampled this iteration
-            found["val/first_try"] = self.sampling.look_at_val(player, number, self.settings.evaluate_tasks)
+            found["val/first_try"] = self.sampling.look_at_val(team, number, self.settings.evaluate_tasks)
         for update in updates:
             state = self._updated(state, update, credit, logprobs)
         if watch is not None:
@@ -82,20 +85,20 @@ class Iterations:
         refuse_disagreement(gap, number, half_precision=self.half_precision)
 
     def _sampled(
-        self, player: Player, credit: Credit, number: int, num_updates: int
+        self, team: Team, credit: Credit, number: int, num_updates: int
     ) -> tuple[Batch, list[Rollout], list[Update], Mapping[str, Logprobs]]:
         """Returns rollouts, checked continuations, updates and log-probabilities; all are committed."""
         watch, shards, settings = self.watch, self.shards, self.settings
         whose_values, values_of = (watch.whose_values, watch.values) if watch is not None else ("", None)
         recorded = Recorded.of(
-            shards, number, policy_digest=player.engine.policy_digest, whose_values=whose_values
+            shards, number, policy_digest=team.recipe.policy_digest, whose_values=whose_values
         )
         checked: list[Rollout] = []
         if recorded is not None:
             batch, checked = Batch.of(recorded.rollouts, recorded.values, credit), recorded.checked
         else:
             batch = self.sampling.collect(
-                player,
+                team,
                 credit,
                 values_of,
                 number,
@@ -104,9 +107,7 @@ class Iterations:
             )
             if watch is not None and watch.is_due(num_updates, credit):
                 chosen = chosen_for_check(batch.rollouts, watch.rules.states)
-                checked = self.sampling.continue_all(
-                    player, chosen, number, each=watch.rules.num_continuations
-                )
+                checked = self.sampling.continue_all(team, chosen, number, each=watch.rules.num_continuations)
         updates = batch.updates(
             settings.updates_per_iteration,
             max_uniform_share=credit.max_uniform_share,

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from critics.drift.state import DriftState
+from env.play.team import Team
+from env.play.units import PART_EPISODES
 from pipeline.engines.gpu_sharing import Turns
 from stages.settings.engine import shares_gpus
-from stages.wiring.build import load_critic, make_engine, make_trainer
-from stages.wiring.player import make_player
+from stages.wiring.build import load_critic, make_trainer
+from stages.wiring.player import Recipe, Seat, make_hands
 
 if TYPE_CHECKING:
     from critics.frozen.contract import FrozenCritic
-    from env.play.player import Player
-    from pipeline.engines import Engine
     from pipeline.models.policy import Policy
     from pipeline.training import Trainer
-    from stages.settings import Config
+    from stages.settings import Actor, Config
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,42 +51,50 @@ class ActorState:
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """All that holds memory of GPUs.
+    """All that holds memory of GPUs, and whoever plays the actor.
 
     Attributes:
         trainer: of the actor.
         reference: the starting policy; None without a KL term.
-        engine: samples the actor.
+        team: of the actor.
         critic: None where no values are needed.
-        config: of the run.
-        policy: the starting policy.
     """
 
     trainer: Trainer
     reference: Trainer | None
-    engine: Engine
+    team: Team
     critic: FrozenCritic | None
-    config: Config
-    policy: Policy
 
-    def synced(self) -> Player:
-        """Returns a player of the trainer's present weights, which the engine has loaded."""
+    def synced(self) -> Team:
+        """Returns the team of the trainer's present weights, under their digest."""
         from pipeline.models.policy import weights_digest
 
         weights = self.trainer.weights()
-        self.engine.load_weights(weights, weights_digest(weights))
-        return make_player(self.config, self.policy, engine=self.engine)
+        return self.team.with_weights(weights, weights_digest(weights))
+
+
+def parts_of(settings: Actor) -> int:
+    """Returns about how many parts an iteration is cut into, each for a process of its own."""
+    draws = max(settings.chain.draws, settings.chain.feedback_free_draws)
+    return max(1, round(settings.tasks_per_update * settings.updates_per_iteration * draws / PART_EPISODES))
 
 
 @contextmanager
 def held(
-    config: Config, policy: Policy, *, kl: float, critic: Path | None, checkpoint: Path | None
+    config: Config,
+    policy: Policy,
+    log_folder: Path,
+    *,
+    kl: float,
+    critic: Path | None,
+    checkpoint: Path | None,
 ) -> Iterator[Learner]:
     """Holds a learner, and gives the memory of everything in it back at the end.
 
     Args:
         config: of the run.
         policy: the starting policy.
+        log_folder: where processes that play keep their logs.
         kl: coefficient of the KL to it; 0 needs no reference.
         critic: its folder; None where no values are needed.
         checkpoint: that the trainer goes on from; None begins.
@@ -97,6 +105,9 @@ def held(
         return settings.learning_rate * min(1.0, (done + 1) / max(1, settings.warmup_updates))
 
     with ExitStack() as stack:
+        hands = make_hands(config, log_folder, Seat(replace(policy), turns.engine))
+        stack.callback(hands.close)
+        hands.start(parts_of(settings))  # they load what they need while the rest is made
         frozen = load_critic(config, critic) if critic is not None else None
         if frozen is not None:
             stack.callback(frozen.close)
@@ -115,6 +126,4 @@ def held(
             stack.callback(reference.close)
         if checkpoint is not None:
             trainer.load_checkpoint(checkpoint)
-        engine = turns.engine(lambda: make_engine(config, replace(policy)))
-        stack.callback(engine.close)
-        yield Learner(trainer, reference, engine, frozen, config, policy)
+        yield Learner(trainer, reference, Team(hands, Recipe(config, policy.folder)), frozen)

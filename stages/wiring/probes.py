@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from critics.audit.probes import Probed
+from env.catalog import offer_of
 from env.play.edited_steps import Edit, changed_state
 from pipeline.ids import digest
 from pipeline.types import Rollout, Task
@@ -15,12 +17,12 @@ from pipeline.types import Rollout, Task
 if TYPE_CHECKING:
     from critics.frozen.contract import FrozenCritic
     from env.play.player import Player
-    from env.protocol import ChatStyle
+    from env.play.team import Team
 
 
 def probe(
-    edits_of: Callable[[Rollout, int, ChatStyle], list[Edit]],
-    player: Player,
+    environment: str,
+    team: Team,
     critic: FrozenCritic,
     rollouts: Sequence[Rollout],
     values: Mapping[str, np.ndarray],
@@ -30,12 +32,9 @@ def probe(
 ) -> Probed:
     """Returns the critic's values before and after each kind of change, one of a kind per rollout.
 
-    Which step is changed follows from the rollout's seed. Another task's prompt comes from the next rollout
-    of another cluster.
-
     Args:
-        edits_of: the environment's `probe_edits`: (rollout, level, style) -> legal changes of it.
-        player: of the rollouts; replays them.
+        environment: whose changes are legal.
+        team: of the rollouts; one of its players replays them.
         critic: scores the changed states.
         rollouts: with values, of any order; bare ones are probed.
         values: rollout_id -> [T] calibrated values.
@@ -44,13 +43,39 @@ def probe(
     """
     bare = [rollout for rollout in rollouts if not rollout.guided]
     ordered = sorted(bare, key=lambda r: digest("probed", r.seed))[:num_rollouts]
-    rows: list[tuple[str, str, float]] = []
-    states: list[Rollout] = []
-    for place, rollout in enumerate(ordered):
+    probed_tasks = {rollout.task_id: tasks[rollout.task_id] for rollout in ordered}
+    changed = team.ask(partial(changed_states, environment, ordered, probed_tasks))
+    after = critic.values([state for _, _, state in changed])
+    return Probed.of(
+        [
+            (
+                edit.kind,
+                tasks[rollout.task_id].cluster,
+                float(values[rollout.rollout_id][edit.compare]),
+                float(v[0]),
+            )
+            for (rollout, edit, _), v in zip(changed, after, strict=True)
+        ]
+    )
+
+
+def changed_states(
+    environment: str, rollouts: Sequence[Rollout], tasks: Mapping[str, Task], player: Player
+) -> list[tuple[Rollout, Edit, Rollout]]:
+    """Returns rollouts, what is changed in them, and the state after it: one change of a kind per rollout.
+
+    Which step is changed follows from the rollout's seed. Another task's prompt comes from the next rollout
+    of another cluster.
+    """
+    edits_of = offer_of(environment).probe_edits
+    if edits_of is None:
+        return []
+    changed: list[tuple[Rollout, Edit, Rollout]] = []
+    for place, rollout in enumerate(rollouts):
         task = tasks[rollout.task_id]
         others = (
             other.prompt_token_ids
-            for other in (*ordered[place + 1 :], *ordered[:place])
+            for other in (*rollouts[place + 1 :], *rollouts[:place])
             if tasks[other.task_id].cluster != task.cluster
         )
         foreign = next(others, None)
@@ -71,11 +96,9 @@ def probe(
             )
             if state is not None:
                 done.add(edit.kind)
-                rows.append((edit.kind, task.cluster, float(values[rollout.rollout_id][edit.compare])))
-                states.append(state)
+                changed.append((rollout, edit, state))
         env.close()
-    after = critic.values(states)
-    return Probed.of([(*row, float(v[0])) for row, v in zip(rows, after, strict=True)])
+    return changed
 
 
 def _in_hash_order(edits: Sequence[Edit], seed: int) -> list[Edit]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from env.play.chains import Group, plan_groups, play_chains
+from env.play.chains import Group, plan_groups
 from env.play.continuations import Continuations
+from env.play.shards import in_plan_order
+from env.play.units import Chained, Episodes
 from pipeline.credit.batch import Batch, scored
 from pipeline.ids import seed_of
 from stages.wiring.refusals import refuse_failing_environment
 
 if TYPE_CHECKING:
-    from env.play.player import Player
+    from env.play.team import OnTick, Team
     from pipeline.credit import Credit
     from pipeline.credit.batch import ValuesOf
     from pipeline.types import Rollout, Task
@@ -33,7 +35,7 @@ class Sampling:
         max_feedback_tokens: cap on feedback in a prompt.
         seed: of the run.
         stage_key: of the stage.
-        item_done: counts a finished rollout; raises if the stage is to stop.
+        item_done: counts finished rollouts; raises if the stage is to stop.
     """
 
     tasks: Sequence[Task]
@@ -42,11 +44,11 @@ class Sampling:
     max_feedback_tokens: int
     seed: int
     stage_key: str
-    item_done: Callable[[], None]
+    item_done: OnTick
 
     def collect(
         self,
-        player: Player,
+        team: Team,
         credit: Credit,
         values_of: ValuesOf | None,
         iteration: int,
@@ -57,7 +59,7 @@ class Sampling:
         """Returns an iteration's rollouts, sampled on until enough tasks count or the refills are used up.
 
         Args:
-            player: of the actor's weights.
+            team: of the actor's weights.
             credit: says what counts.
             values_of: the critic; None without one.
             iteration: that the rollouts are of.
@@ -83,7 +85,7 @@ class Sampling:
                 feedback_free_share=self.chain.feedback_free_share,
                 feedback_free_draws=self.chain.feedback_free_draws,
             )
-            played = self._played(player, groups, "actor", stop_at_success=False)
+            played = self._played(team, groups, "actor", stop_at_success=False)
             rollouts += played
             if values is not None and values_of is not None:
                 values |= scored(played, values_of)
@@ -91,7 +93,7 @@ class Sampling:
         refuse_failing_environment(batch.rollouts, iteration)
         return batch
 
-    def look_at_val(self, player: Player, iteration: int, num_tasks: int) -> float:
+    def look_at_val(self, team: Team, iteration: int, num_tasks: int) -> float:
         """Returns first-try success on some val tasks: a point of the learning curve, no more.
 
         Raises:
@@ -105,30 +107,29 @@ class Sampling:
             num_attempts=1,
             draws=1,
         )
-        rollouts = self._played(player, groups, "look", stop_at_success=True)
+        rollouts = self._played(team, groups, "look", stop_at_success=True)
         refuse_failing_environment(rollouts, iteration)
         rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
         return sum(rewards) / len(rewards)
 
     def continue_all(
-        self, player: Player, rollouts: Sequence[Rollout], iteration: int, *, each: int
+        self, team: Team, rollouts: Sequence[Rollout], iteration: int, *, each: int
     ) -> list[Rollout]:
         """Returns fresh continuations by the present actor of all states of some rollouts."""
         asked = Continuations(self.stage_key, self.seed, "drift")
         requests = asked.of_all(rollouts, {task.task_id: task for task in self.tasks}, each)
-        played = player.play(requests, on_finish=lambda _: self.item_done())
+        played = team.play(Episodes(requests), self.item_done).rollouts
         refuse_failing_environment(played, iteration)
         return played
 
     def _played(
-        self, player: Player, groups: list[Group], purpose: str, *, stop_at_success: bool
+        self, team: Team, groups: list[Group], purpose: str, *, stop_at_success: bool
     ) -> list[Rollout]:
-        return play_chains(
-            player,
+        chained = Chained(
             groups,
-            on_finish=lambda _: self.item_done(),
             seed=self.seed,
             purpose=purpose,
             max_feedback_tokens=self.max_feedback_tokens,
             stop_at_success=stop_at_success,
-        )[0]
+        )
+        return in_plan_order(team.play(chained, self.item_done).rollouts, chained.rollout_ids)

@@ -20,7 +20,7 @@ from pipeline.types import Rollout, Task
 from stages.settings import Config
 
 TINY = """
-engine: {max_live: 64}
+engine: {max_live: 64, replicas: 1}
 training: {threads: 1, micro_batch_tokens: 4096}
 tasks: {num_companies: 12, num_train: 24, num_val: 8, num_test: 8, level_shares: {1: 1.0}}
 sft:

@@ -9,12 +9,14 @@ import signal
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import stages.wiring.learner
 import stages.wiring.sampling
+from env.play.units import Played
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.credit.batch import Batch, Update
 from pipeline.errors import ArtifactError
@@ -259,11 +261,12 @@ def test_an_outage_while_looking_at_val_is_no_failure_of_the_actor(
     chain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ungraded = [replace(rollout, reward=None) for rollout in chain.rollouts("rollouts")]
-    monkeypatch.setattr(stages.wiring.sampling, "play_chains", lambda *_, **__: (ungraded, {}))
+    team: Any = SimpleNamespace(play=lambda *_: Played(ungraded, {}))
     tasks = list(chain.tasks().values())
-    sampling = Sampling(tasks, tasks, Chain(), 100, 0, "key", lambda: None)
+    sampling = Sampling(tasks, tasks, Chain(), 100, 0, "key", lambda _: None)
+    monkeypatch.setattr(stages.wiring.sampling, "in_plan_order", lambda played, _: played)
     with pytest.raises(ArtifactError, match="could not be graded"):
-        sampling.look_at_val(None, 0, 4)  # type: ignore[arg-type]
+        sampling.look_at_val(team, 0, 4)
 
 
 def test_a_run_without_a_critic_has_a_summary(chain: Any, tmp_path: Path) -> None:

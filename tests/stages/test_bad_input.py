@@ -54,7 +54,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(
         ("rollouts.style=full", "rollouts.style is prompt.style"),
         ("training.lora_rank=8", "needs a trained model to adapt"),
         ("training={lora_rank: 8, backend: deepspeed}", "of training.backend = deepspeed, but of torch"),
-        ("engine.replicas=2", "not a setting of engine.kind = transformers, but of vllm"),
+        ("engine.tensor_parallel=2", "not a setting of engine.kind = transformers, but of vllm"),
         ("sft.model.num_heads=3", "derived from the other settings now"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stages.wiring.audit import play_audit, play_fitted
+from stages.wiring.audit import in_fixed_order
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic")
 
@@ -42,7 +42,9 @@ def test_an_audit_without_a_usable_state_names_the_cause(
     says: str,
     following: str,
 ) -> None:
-    monkeypatch.setattr("stages.bodies.critic_report.play_audit", lambda *given: damage(play_audit(*given)))
+    monkeypatch.setattr(
+        "stages.bodies.critic_report.in_fixed_order", lambda *given: damage(in_fixed_order(*given))
+    )
     lab = chain.copy(tmp_path / "lab", *STAGES)
     options = [
         "critic_report.tasks_per_split=4",
@@ -59,9 +61,12 @@ def test_an_audit_without_a_usable_state_names_the_cause(
 def test_a_reference_that_could_not_be_measured_is_left_out_of_a_whole_audit(
     chain: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "stages.bodies.critic_report.play_fitted", lambda *given: ungraded_continuations(play_fitted(*given))
-    )
+    def damaged(rollouts: list[Any], task_ids: Any) -> list[Any]:
+        ordered = in_fixed_order(rollouts, task_ids)
+        is_reference = all(rollout.kind == "continuation" for rollout in ordered)
+        return ungraded_continuations(ordered) if is_reference else ordered
+
+    monkeypatch.setattr("stages.bodies.critic_report.in_fixed_order", damaged)
     monkeypatch.setattr(
         "pipeline.artifacts.publish.MAX_FAILED_SHARE", 0.2
     )  # 1 of 9 tasks; of 250 it is under 2 %

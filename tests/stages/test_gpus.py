@@ -91,7 +91,7 @@ def test_an_actor_that_takes_turns_is_the_actor_that_does_not(
     """Engine and trainer leave and come back in every iteration; on a CPU this drops caches and no more."""
     digests = []
     for shared in (False, True):
-        monkeypatch.setattr("stages.bodies.actor.shares_gpus", lambda engine, shared=shared: shared)
+        monkeypatch.setattr("stages.wiring.learner.shares_gpus", lambda engine, shared=shared: shared)
         made = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
         lab = chain.copy(tmp_path / str(shared), *made)
         assert lab.start("actor") == 0

@@ -44,11 +44,15 @@ def test_labels_end_where_their_tokens_are_spent(chain: Any, tmp_path: Any) -> N
 def test_states_that_cost_more_than_expected_overspend_by_a_shard_unless_shards_overlap(
     chain: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, overlap: bool
 ) -> None:
-    whole = chain.artifact("labels").report["sampled_tokens"]
+    engine = ["engine.kind=scripted", f"engine.overlap_shards={str(overlap).lower()}"]
+    unbounded = chain.copy(tmp_path / "unbounded", "tasks", "sft")
+    for stage in ("rollouts", "labels"):
+        assert unbounded.start(stage, *engine) == 0
+    whole = unbounded.artifact("labels").report["sampled_tokens"]
     monkeypatch.setattr("stages.wiring.label_budget.tokens_after", lambda rollout, step_index: 1)
-    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
+    lab = unbounded.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
     options = [f"labels.max_tokens={whole // 2}", "run.rollouts_per_shard=4"]
-    assert lab.start("labels", *options, f"engine.overlap_shards={str(overlap).lower()}") == 0
+    assert lab.start("labels", *options, *engine) == 0
     made = lab.artifact("labels")
     spent, counts = made.report["sampled_tokens"], made.manifest["counts"]
     assert counts["planned"] == 24 * 2  # the forecast chose every state

@@ -243,7 +243,10 @@ def test_a_budget_of_label_tokens_bounds_what_labels_sample() -> None:
     )  # the shard that spends it is whole
     assert tokens(*states, "labels.max_tokens=90000") == 70 * 3 * 100
     # Nothing is cut off where shards overlap, and its choice goes by what is expected.
-    assert tokens(*states, "labels.max_tokens=2000", "engine.overlap_shards=true") == 70 * 3 * 100
+    assert (
+        tokens(*states, "labels.max_tokens=2000", "engine.kind=vllm", "engine.overlap_shards=true")
+        == 70 * 3 * 100
+    )
 
 
 def test_every_step_of_a_rollout_may_be_wrong_and_so_be_continued() -> None:

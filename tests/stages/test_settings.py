@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -51,5 +52,6 @@ def test_the_section_of_a_credit_mode_has_the_defaults_of_the_mode(settings) -> 
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_configuration_in_configs_is_accepted(path) -> None:
-    assert load_config(Config, path).run.name
+def test_every_configuration_in_configs_is_accepted_and_reaches_other_processes_as_it_is(path) -> None:
+    config = load_config(Config, path)
+    assert pickle.loads(pickle.dumps(config)) == config

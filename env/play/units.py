@@ -1,0 +1,159 @@
+"""Units of play: picklable values, from each of which every bit of its rollouts follows.
+
+A unit is played from an empty queue. So what an engine computes beside a rollout, and how it is rounded,
+depends on the unit alone: not on who plays it, when, or what else is played beside it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from env.play.chains import Chains, Group
+from env.play.player import Player
+from env.play.requests import EpisodeRequest
+from pipeline.types import Rollout
+
+T = TypeVar("T")
+
+PART_EPISODES = 128
+"""Episodes that a part begins with, about: on a core parts of 64, 128 and 256 play 79, 88 and 91 rollouts a
+second of the demo, and the last parts of a stage keep only some cores busy."""
+
+
+class Course(Protocol):
+    """How a unit goes on while it is played; `skipped` counts episodes that were not tried, by kind."""
+
+    @property
+    def skipped(self) -> Mapping[str, int]: ...  # noqa: D102
+
+    def first(self) -> Sequence[EpisodeRequest]:
+        """Returns the episodes that it begins with."""
+        ...
+
+    def after(self, rollout: Rollout) -> Sequence[EpisodeRequest]:
+        """Returns the episodes that a finished one asks for."""
+        ...
+
+
+class Unit(Protocol):
+    """What is played by one player; a value that can travel to it."""
+
+    def course(self, player: Player) -> Course:
+        """Returns its course from the start, in the player's words."""
+        ...
+
+    def parts(self, size: int) -> Sequence[Unit]:
+        """Returns units of about `size` first episodes that come to the same, cut by the unit alone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of a unit.
+
+    Attributes:
+        rollouts: those that it began with in their order, then those that followed, parents first.
+        skipped: episodes that were not tried, by kind.
+    """
+
+    rollouts: list[Rollout]
+    skipped: dict[str, int]
+
+
+def play_unit(unit: Unit, player: Player, on_finish: Callable[[Rollout], Any]) -> Played:
+    """Plays a unit to its end; the player must have nothing else in flight."""
+    course = unit.course(player)
+    rollouts = player.play(course.first(), then=course.after, on_finish=on_finish)
+    return Played(rollouts, dict(course.skipped))
+
+
+def joined(parts: Sequence[Played]) -> Played:
+    """Returns what came of several units as that of one."""
+    skipped: Counter[str] = Counter()
+    for part in parts:
+        skipped.update(part.skipped)
+    return Played([rollout for part in parts for rollout in part.rollouts], dict(skipped))
+
+
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """Single episodes, such as continuations."""
+
+    requests: Sequence[EpisodeRequest]
+
+    @property
+    def skipped(self) -> Mapping[str, int]:
+        """None ever."""
+        return {}
+
+    def course(self, player: Player) -> Course:
+        """Returns itself: nothing follows."""
+        return self
+
+    def first(self) -> Sequence[EpisodeRequest]:
+        """Returns all of them."""
+        return self.requests
+
+    def after(self, rollout: Rollout) -> Sequence[EpisodeRequest]:
+        """Returns nothing."""
+        return ()
+
+    def parts(self, size: int) -> list[Episodes]:
+        """Returns them in parts."""
+        return [replace(self, requests=part) for part in cut(self.requests, size)]
+
+
+@dataclass(frozen=True, slots=True)
+class Chained:
+    """Attempt chains of some groups; the attributes are those of `Chains`."""
+
+    groups: Sequence[Group]
+    seed: int
+    purpose: str
+    max_feedback_tokens: int
+    stop_at_success: bool
+
+    def course(self, player: Player) -> Course:
+        """Returns the chains before their first attempts."""
+        return Chains(
+            groups=self.groups,
+            seed=self.seed,
+            purpose=self.purpose,
+            attempt_line=player.attempt_line,
+            num_tokens=player.num_tokens,
+            max_feedback_tokens=self.max_feedback_tokens,
+            stop_at_success=self.stop_at_success,
+        )
+
+    def parts(self, size: int) -> list[Chained]:
+        """Returns whole groups in parts."""
+        return [replace(self, groups=part) for part in cut(self.groups, size, lambda group: group.draws)]
+
+    @property
+    def rollout_ids(self) -> list[str]:
+        """Ids of all that may be made, in the order of groups, attempts and draws."""
+        return [rollout_id for group in self.groups for rollout_id in group.rollout_ids]
+
+
+def cut(items: Sequence[T], size: int, weight: Callable[[T], int] = lambda item: 1) -> list[Sequence[T]]:
+    """Returns consecutive parts of nearly equal weight, as many as come closest to `size` each.
+
+    Example:
+        >>> cut("abcdefg", 3)
+        ['abcd', 'efg']
+        >>> cut([5, 1, 1, 1], 4, lambda item: item)
+        [[5], [1, 1, 1]]
+    """
+    total = sum(map(weight, items))
+    number = max(1, round(total / size))
+    parts: list[Sequence[T]] = []
+    begin = done = 0
+    for place, item in enumerate(items):
+        done += weight(item)
+        if done * number >= total * (len(parts) + 1) and len(parts) < number - 1:
+            parts.append(items[begin : place + 1])
+            begin = place + 1
+    return [*parts, items[begin:]]

@@ -1,0 +1,67 @@
+"""Whoever plays, in this process or in several of their own, rollouts are the same to the bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.artifacts.commit import Shards
+from pipeline.processes.pool import Pool
+from pipeline.processes.worker import Worker
+
+
+def tables(lab: Any, stage: str) -> list[Any]:
+    return [lab.artifact(stage).table(name) for name in ("rollouts", "steps")]
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_rollouts_do_not_depend_on_the_number_of_processes(chain: Any, tmp_path: Path, replicas: int) -> None:
+    """Token ids, log-probabilities, order and counts; the chain was made in one process."""
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft")
+    assert lab.start("rollouts", f"engine.replicas={replicas}") == 0
+    assert tables(lab, "rollouts") == tables(chain, "rollouts")
+    logs = (lab.run_dir / "rollouts" / "logs" / "start_000").glob("player-*.log")
+    assert len(list(logs)) == replicas
+    assert lab.artifact("rollouts").manifest["counts"] == chain.artifact("rollouts").manifest["counts"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["labels", "critic_report", "actor", "evaluation"])
+def test_no_stage_depends_on_the_number_of_processes(chain: Any, tmp_path: Path, stage: str) -> None:
+    """The actor's weights follow from its rollouts, and reach the processes in every iteration."""
+    before = ["tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation"]
+    lab = chain.copy(tmp_path / "lab", *before[: before.index(stage)])
+    assert lab.start(stage, "engine.replicas=2") == 0
+    assert tables(lab, stage) == tables(chain, stage)
+    digests = [each.artifact(stage).manifest["content_digest"] for each in (lab, chain)]
+    assert digests[0] == digests[1]
+
+
+def test_a_process_that_dies_is_replaced_and_its_rollouts_are_the_same(
+    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Worker] = []
+    killed: list[int] = []
+    hire, item_done = Pool._hire, Shards.item_done
+
+    def noting(self: Pool) -> Any:
+        desk = hire(self)
+        started.append(desk.worker)
+        return desk
+
+    def killing(self: Shards, number: int = 1) -> None:
+        item_done(self, number)
+        if number and not killed:
+            killed.append(started[0].pid)
+            os.kill(killed[0], signal.SIGKILL)
+
+    monkeypatch.setattr(Pool, "_hire", noting)
+    monkeypatch.setattr(Shards, "item_done", killing)
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft")
+    assert lab.start("rollouts", "engine.replicas=2") == 0
+    assert len(started) == 3
+    assert tables(lab, "rollouts") == tables(chain, "rollouts")
