@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))
     with pytest.MonkeyPatch.context() as patched:
         patched.syspath_prepend(str(folder))
+        # Processes that play look there too, as a user's PYTHONPATH has them do.
+        patched.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
         yield Lab(folder)
 
 

@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from env.play.coder import Coder
-from env.play.continuations import SIBLING_SIZE, Continuations, play_siblings, sibling_state
+from env.play.continuations import (
+    SIBLING_SIZE,
+    Continuations,
+    requests_after_siblings,
+    sibling_requests,
+    sibling_state,
+)
 from env.play.queue import play
 from env.play.requests import EpisodeRequest, PlaySettings
 from env.protocol import Action, EnvSpec, Observation, StepResult
@@ -241,16 +247,15 @@ def test_siblings_are_distinct_steps_of_one_state_and_each_is_continued(tokenize
     def reply(request: GenerationRequest) -> list[int]:  # few words, so that some siblings are equal
         return [few.choice(letters) for _ in range(few.randrange(4))] + [tokenizer.eos_token_id]
 
-    sampled = play_siblings(
-        lambda requests: played(list(requests), tokenizer, reply, name),
-        list(parents.values()),
-        {"t": TASK},
-        Continuations("k", 0, "x"),
-        num_continuations=2,
-        first_draw=7,
-    )
-    siblings = [r for r in sampled if r.kind == "sibling"]
-    after = [r for r in sampled if r.kind == "after_sibling"]
+    continuations, siblings, after = Continuations("k", 0, "x"), [], []
+    for parent in parents.values():
+        own = played(sibling_requests(parent, TASK, continuations, first_draw=7), tokenizer, reply, name)
+        more = requests_after_siblings(parent, own, TASK, continuations, 2)
+        siblings += own
+        after += played(more, tokenizer, reply, name) if more else []
+    sampled = siblings + after
+    assert {r.kind for r in siblings} == {"sibling"}
+    assert {r.kind for r in after} == {"after_sibling"}
     assert len({r.rollout_id for r in sampled}) == len(siblings) + len(after) == len(sampled)
     assert [r.draw for r in siblings] == [*range(7, 7 + SIBLING_SIZE)] * len(parents)
     continued = {r.parent_rollout_ids[0] for r in after}

@@ -127,7 +127,7 @@ def test_there_are_at_most_123_settings_and_the_command_shows_them_all(
     assert set(shown) == set(leaves)
     assert len(leaves) <= 123
     assert (shown["engine.max_live"]["value"], shown["engine.max_live"]["default"]) == (7, 256)
-    assert shown["engine.replicas"]["of"] == "kind = vllm"
+    assert shown["engine.tensor_parallel"]["of"] == "kind = vllm"
     assert all(row["meaning"] and row["allowed"] for row in shown.values())
 
 

@@ -95,7 +95,7 @@ def test_a_refresh_finds_the_gpus_free_and_the_actor_goes_on_after_it(
     """Its stages ask for all of a GPU's memory, which trainer, reference, engine and critic hold before."""
     held: set[Any] = set()
     most = 0
-    for name in ("make_trainer", "make_engine", "load_critic"):
+    for name in ("make_trainer", "make_hands", "load_critic"):
         made = getattr(stages.wiring.learner, name)
         monkeypatch.setattr(
             stages.wiring.learner, name, lambda *a, made=made, **k: Holding(made(*a, **k), held)
