@@ -94,6 +94,11 @@ def test_stages_import_each_other_only_for_what_they_share() -> None:
     assert not wrong
 
 
+def test_no_file_of_the_stages_is_longer_than_150_lines() -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in sources("stages")}
+    assert not {name: length for name, length in lengths.items() if length > 150}
+
+
 def test_the_makefile_runs_stages_and_no_other_package() -> None:
     text = (ROOT / "Makefile").read_text()
     modules = {word for line in text.splitlines() for word in line.split() if word.startswith("stages.")}
