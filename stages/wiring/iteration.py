@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from stages.wiring.sampling import Sampling
     from stages.wiring.watch import Watch
 
-NUM_PROMPTS = 8  # on which engine and trainer are compared after every weight sync
-PROMPT_TOKENS = 16  # sampled after each of them
+NUM_PROMPTS, PROMPT_TOKENS = 8, 16  # engine and trainer are compared on them after every weight sync
 
 
 @dataclass(frozen=True, slots=True)
