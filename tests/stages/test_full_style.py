@@ -73,7 +73,6 @@ def test_another_style_than_the_policy_s_is_refused(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)  # 135M parameters in bf16 on one thread of a CPU
 def test_a_chat_model_learns_the_full_style_and_plays_in_it(empty: Any, smollm2: Path) -> None:
     """SmolLM2-135M-Instruct with its own tokenizer, in bf16: from demonstrations to graded rollouts."""
     settings = [
