@@ -19,8 +19,8 @@ from pipeline.types import Rollout
 T = TypeVar("T")
 
 PART_EPISODES = 128
-"""Episodes that a part begins with, about: on a core parts of 64, 128 and 256 play 79, 88 and 91 rollouts a
-second of the demo, and the last parts of a stage keep only some cores busy."""
+"""Episodes that a part begins with, about: wide enough for a batch, and small enough that all cores work until the
+end (docs/decisions/0044-players-in-processes.md)."""
 
 
 class Course(Protocol):

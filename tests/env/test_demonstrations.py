@@ -11,21 +11,13 @@ from env.chat.full import FullStyle
 from env.phone.episode.compact import STOP_TOKEN, CompactStyle
 from env.phone.episode.environment import PhoneEnv
 from env.phone.episode.tools import TOOLS, WAIT, tools_of
-from env.phone.offer import PHONE
+from env.phone.offer import PHONE, SHARES
 from env.phone.world.levels import LEVELS
 from env.phone.world.tasks import practice_tasks
 from env.play.demonstrations import demonstrate
 from env.protocol import replay
 
 STYLE = CompactStyle()
-SHARES = {
-    "adaptive": 0.30,
-    "oracle": 0.10,
-    "prober": 0.15,
-    "prior_only": 0.20,
-    "over_collector": 0.10,
-    "noisy_adaptive": 0.15,
-}
 
 
 @pytest.mark.parametrize("level", [1, 2, 3, 4, 5])

@@ -15,53 +15,41 @@ ROOT = Path(__file__).parents[2]
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 
 
-def test_every_stage_is_up_to_date_without_torch_and_nothing_is_written(chain: Any) -> None:
-    before = chain.snapshot()
+def said_without_torch(chain: Any, *options: str) -> str:
+    """Starts every stage in a fresh process, which must load nothing heavy; returns what they print."""
     code = (
         "import importlib, sys\n"
         "from pipeline.artifacts.runner import run_stage\n"
         "from stages.settings import Config\n"
-        "for name in sys.argv[2:]:\n"
+        f"for name in {STAGES!r}:\n"
         "    stage = importlib.import_module(f'stages.{name}').STAGE\n"
-        "    assert run_stage(stage, Config, [sys.argv[1]]) == 0, name\n"
+        "    assert run_stage(stage, Config, sys.argv[1:]) == 0, name\n"
         "    heavy = {'torch', 'transformers', 'matplotlib', 'sklearn'} & set(sys.modules)\n"
         "    assert not heavy, (name, heavy)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, chain.config, *STAGES],
+        [sys.executable, "-c", code, chain.config, *options],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         cwd=ROOT,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    said = [line.split(" (")[0] for line in done.stdout.splitlines()[::2]]
+    return done.stdout
+
+
+def test_every_stage_is_up_to_date_without_torch_and_nothing_is_written(chain: Any) -> None:
+    before = chain.snapshot()
+    said = [line.split(" (")[0] for line in said_without_torch(chain).splitlines()[::2]]
     assert said == [f"{name}: up to date" for name in STAGES]
     assert chain.snapshot() == before
 
 
 def test_a_dry_run_plans_every_stage_without_torch_and_writes_nothing(chain: Any) -> None:
     before = chain.snapshot()
-    code = (
-        "import importlib, sys\n"
-        "from pipeline.artifacts.runner import run_stage\n"
-        "from stages.settings import Config\n"
-        "for name in sys.argv[2:]:\n"
-        "    stage = importlib.import_module(f'stages.{name}').STAGE\n"
-        "    assert run_stage(stage, Config, [sys.argv[1], '--dry-run', '--fresh']) == 0, name\n"
-        "    heavy = {'torch', 'transformers', 'matplotlib', 'sklearn'} & set(sys.modules)\n"
-        "    assert not heavy, (name, heavy)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, chain.config, *STAGES],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    said = said_without_torch(chain, "--dry-run", "--fresh")
     for name in STAGES:
-        assert f"{name}: would make" in done.stdout
+        assert f"{name}: would make" in said
     assert chain.snapshot() == before
 
 
