@@ -19,8 +19,9 @@ from pipeline.types import Rollout
 T = TypeVar("T")
 
 PART_EPISODES = 128
-"""Episodes that a part begins with, about: wide enough for a batch, and small enough that all cores work until the
-end (docs/decisions/0044-players-in-processes.md)."""
+"""Episodes that a part begins with, about: wide enough for a batch, small enough that cores work to the end.
+
+Evidence: docs/decisions/0044-players-in-processes.md."""
 
 
 class Course(Protocol):
