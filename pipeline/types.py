@@ -126,7 +126,7 @@ class Feedback:
 class Step:
     """The unit of value and advantage: a message of the policy, a line of it, a block of code.
 
-    `pipeline.tables.STEPS` says what each field means.
+    `pipeline.columns.STEPS` says what each field means.
     """
 
     step_index: int
@@ -143,7 +143,7 @@ class Step:
 class Rollout:
     """One graded episode of one policy on one task: complete enough to recompute every loss.
 
-    `pipeline.tables.ROLLOUTS` says what each field means; `steps` has one entry per step.
+    `pipeline.columns.ROLLOUTS` says what each field means; `steps` has one entry per step.
     """
 
     rollout_id: str
@@ -216,7 +216,7 @@ class StateRef:
 class Label:
     """What is known of the value of one step state.
 
-    `pipeline.tables.LABELS` says what each field means.
+    `pipeline.columns.LABELS` says what each field means.
     """
 
     rollout_id: str

@@ -16,8 +16,8 @@ from typing import Any
 
 from critics.drift.state import DriftRules
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
+from pipeline.columns import ROLLOUTS, STEPS, UPDATES, VALUES
 from pipeline.credit import Credit, make_credit
-from pipeline.tables import ROLLOUTS, STEPS, UPDATES, VALUES
 from pipeline.types import Task
 from stages.settings import Config
 from stages.settings.credit import credit_options

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from critics.frozen.contract import read_contract
 from pipeline.artifacts.plan import in_shards
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
+from pipeline.columns import ROLLOUTS, STEPS
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.ids import seed_of
-from pipeline.tables import ROLLOUTS, STEPS
 from pipeline.types import Rollout, Task
 from stages.settings import Config, CriticReport
 from stages.wiring.audit import fitted_rollouts

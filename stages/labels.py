@@ -18,12 +18,8 @@ from env.play.continuations import Continuations
 from env.play.requests import EpisodeRequest
 from pipeline.artifacts.plan import in_shards
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
-from pipeline.tables import (
-    ROLLOUTS,
-    STEPS,
-    rollouts_from,
-    tasks_from,
-)
+from pipeline.columns import ROLLOUTS, STEPS
+from pipeline.tables import rollouts_from, tasks_from
 from pipeline.types import Rollout, Task
 from stages.settings import Config
 from stages.wiring.label_budget import chosen_states, tokens_at_most

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from env.play.chains import Group, plan_groups
 from pipeline.artifacts.plan import in_shards
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
-from pipeline.tables import ROLLOUTS, STEPS
+from pipeline.columns import ROLLOUTS, STEPS
 from stages.settings import Config
 from stages.wiring.inputs import tasks_of_split
 from stages.wiring.preflight import check_installed

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from env.catalog import offer_of
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
-from pipeline.tables import TASKS, tasks_table
+from pipeline.columns import TASKS
+from pipeline.tables import tasks_table
 from pipeline.types import Task
 from stages.settings import Config
 

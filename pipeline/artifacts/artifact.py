@@ -11,10 +11,11 @@ import pyarrow as pa
 from pipeline.artifacts import ledger
 from pipeline.artifacts.disk import inside
 from pipeline.artifacts.manifest import check_sizes, content_of, read_manifest, read_plan, repair_hint
+from pipeline.columns import SPECS
 from pipeline.errors import ArtifactError
 from pipeline.ids import file_sha256
-from pipeline.schema import check_table, content_digest, read_parquet, spec_of
-from pipeline.tables import SPECS
+from pipeline.schema import check_table, read_parquet, spec_of
+from pipeline.table_digest import content_digest
 
 
 class Artifact:

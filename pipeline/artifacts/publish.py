@@ -37,7 +37,8 @@ from pipeline.artifacts.manifest import (
 from pipeline.artifacts.metrics import plain
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.ids import file_sha256
-from pipeline.schema import TableSpec, check_table, content_digest, schema_digest, write_parquet
+from pipeline.schema import TableSpec, check_table, write_parquet
+from pipeline.table_digest import content_digest, schema_digest
 
 RESERVED = ("plan.json", NAME, "metrics.jsonl", "report.json", "shards", "logs", "checkpoints")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.columns import SPECS
 from pipeline.schema import Column
-from pipeline.tables import SPECS
 
 
 def add_to(commands: Any) -> None:

@@ -13,8 +13,8 @@ from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import check_folder, make_folder
 from pipeline.artifacts.manifest import read_manifest
 from pipeline.cli.runs import stages_of
+from pipeline.columns import SPECS
 from pipeline.errors import ArtifactError, ConfigError
-from pipeline.tables import SPECS
 
 
 def add_to(commands: Any) -> None:

@@ -20,7 +20,8 @@ from env.play.player import settings_of
 from env.play.shards import play_shards
 from env.play.team import Job, Team
 from pipeline.artifacts.runner import Start
-from pipeline.tables import VALUES, rollouts_from, rollouts_table, steps_table, values_table
+from pipeline.columns import VALUES
+from pipeline.tables import rollouts_from, rollouts_table, steps_table, values_table
 from pipeline.types import Rollout, Task
 from stages.settings import Config
 from stages.wiring.audit import audit_of, in_fixed_order, reference_of, sibling_tasks, solver_values

@@ -15,13 +15,8 @@ from env.play.shards import counts_of, in_plan_order, play_shards
 from env.play.team import Job, Team
 from env.play.units import Episodes
 from pipeline.artifacts.runner import Start
-from pipeline.tables import (
-    LABELS,
-    labels_table,
-    rollouts_from,
-    rollouts_table,
-    steps_table,
-)
+from pipeline.columns import LABELS
+from pipeline.tables import labels_table, rollouts_from, rollouts_table, steps_table
 from pipeline.types import Rollout, Task
 from stages.settings import Config
 from stages.settings.engine import overlaps_shards

@@ -12,9 +12,9 @@ from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.manifest import read_manifest
 from pipeline.cli.runs import MAIN_CHAIN
+from pipeline.columns import ROLLOUTS
 from pipeline.errors import ArtifactError
 from pipeline.schema import read_parquet
-from pipeline.tables import ROLLOUTS
 
 MEASURES = ("first_try", "greedy", "with_feedback")
 SKILLS = ("skill_vs_constant", "skill_vs_task_rate", "skill_vs_position")

@@ -22,9 +22,10 @@ from critics.frozen.contract import (
     save,
 )
 from critics.frozen.model import make_critic
+from pipeline.columns import ROLLOUTS, STEPS
 from pipeline.errors import ArtifactError
 from pipeline.schema import write_parquet
-from pipeline.tables import ROLLOUTS, STEPS, rollouts_table, steps_table
+from pipeline.tables import rollouts_table, steps_table
 from pipeline.training import TrainingRow
 from pipeline.types import Label
 

@@ -13,11 +13,12 @@ import pytest
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import sealed, unsealed
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
+from pipeline.columns import LABELS, ROLLOUTS, STEPS
 from pipeline.errors import ConfigError
 from pipeline.hub import load_rows
 from pipeline.schema import TableSpec
 from pipeline.settings import Section
-from pipeline.tables import LABELS, ROLLOUTS, STEPS, labels_table, rollouts_table, steps_table
+from pipeline.tables import labels_table, rollouts_table, steps_table
 from pipeline.types import Event, Label, Rollout, Step
 from stages.command import main
 

@@ -24,9 +24,10 @@ from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.manifest import read_manifest
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.artifacts.signals import StopRequested
+from pipeline.columns import VALUES
 from pipeline.errors import ArtifactError
 from pipeline.settings import Section, runtime
-from pipeline.tables import VALUES, values_table
+from pipeline.tables import values_table
 
 SHARDS = (("a", "b"), ("c", "d"), ("e",))
 IN_COMMIT = ("shard.before_write", "shard.after_write", "shard.after_fsync", "shard.after_rename")

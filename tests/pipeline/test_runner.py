@@ -22,8 +22,9 @@ from pipeline.artifacts.lock import Lock, holder
 from pipeline.artifacts.manifest import SCHEMA_VERSION, read_manifest
 from pipeline.artifacts.metrics import Metrics, read_metrics
 from pipeline.artifacts.runner import Start, run_stage
+from pipeline.columns import VALUES
 from pipeline.errors import ArtifactError
-from pipeline.tables import VALUES, values_table
+from pipeline.tables import values_table
 
 HERE = Path(__file__).parent
 

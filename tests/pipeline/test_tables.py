@@ -9,29 +9,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.columns import LABELS, ROLLOUTS, SPECS, STEPS, TASKS, VALUES
 from pipeline.errors import ArtifactError
+from pipeline.schema import Column, TableSpec, check_table, read_parquet, write_parquet
 from pipeline.steps import check_tiling
+from pipeline.table_digest import content_digest
 from pipeline.tables import (
-    LABELS,
-    ROLLOUTS,
-    SPECS,
-    STEPS,
-    TASKS,
-    VALUES,
-    Column,
-    TableSpec,
-    check_table,
-    content_digest,
     labels_from,
     labels_table,
-    read_parquet,
     rollouts_from,
     rollouts_table,
     steps_table,
     tasks_from,
     tasks_table,
     values_table,
-    write_parquet,
 )
 from pipeline.types import Event, Label, Rollout, Step, Task
 

@@ -15,10 +15,11 @@ from pydantic import Field
 
 from pipeline.artifacts.plan import in_shards
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
+from pipeline.columns import LABELS, VALUES
 from pipeline.processes.worker import Worker
 from pipeline.schema import TableSpec
 from pipeline.settings import Section, runtime
-from pipeline.tables import LABELS, VALUES, labels_table, values_table
+from pipeline.tables import labels_table, values_table
 from pipeline.types import Label
 
 
