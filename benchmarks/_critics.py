@@ -104,7 +104,7 @@ def fitted(
 def values_of(material: Material, trainer: Any, calibrator: Any) -> dict[str, np.ndarray]:
     """Returns a critic's calibrated values of the audit's bare rollouts."""
     from critics.fit.rows import value_positions
-    from critics.frozen.contract import read_value_logits
+    from critics.frozen.critic import read_value_logits
     from pipeline.training import TrainingRow
 
     bare = [r for r in material.audited if r.kind == "whole" and not r.guided]

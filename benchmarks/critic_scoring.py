@@ -82,7 +82,7 @@ def rows_and_places(
 
 def one_pass(model: Any, rows: list[np.ndarray], at: np.ndarray, budget: int) -> np.ndarray:
     """Returns z [R, T] read in one causal pass over each rollout."""
-    from critics.frozen.contract import read_value_logits
+    from critics.frozen.critic import read_value_logits
     from pipeline.training import TrainingRow
 
     return np.stack(read_value_logits(model, [TrainingRow(row) for row in rows], [at] * len(rows), budget))
@@ -90,7 +90,7 @@ def one_pass(model: Any, rows: list[np.ndarray], at: np.ndarray, budget: int) ->
 
 def by_prefix(model: Any, rows: list[np.ndarray], at: np.ndarray, budget: int) -> np.ndarray:
     """Returns z [R, T] of as many passes as there are states, each over its prefix alone."""
-    from critics.frozen.contract import read_value_logits
+    from critics.frozen.critic import read_value_logits
     from pipeline.training import TrainingRow
 
     prefixes = [TrainingRow(row[: place + 1]) for row in rows for place in at]

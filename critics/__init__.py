@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from critics.frozen.contract import FrozenCritic
+    from critics.frozen.critic import FrozenCritic
 
 
 def load(folder: Path, *, device: str = "cpu", micro_batch_tokens: int = 16384) -> FrozenCritic:
@@ -22,6 +22,6 @@ def load(folder: Path, *, device: str = "cpu", micro_batch_tokens: int = 16384) 
     Raises:
         ArtifactError: a file is missing or differs from what the contract names.
     """
-    from critics.frozen.contract import load as load_contract
+    from critics.frozen.critic import load as load_contract
 
     return load_contract(folder, device=device, micro_batch_tokens=micro_batch_tokens)

@@ -22,7 +22,8 @@ from critics.fit.held_out import held_out, outcome_states
 from critics.fit.loop import calibrate, fit
 from critics.fit.rows import critic_rows
 from critics.fit.schedule import FitSettings
-from critics.frozen.contract import REWARD, Contract, FrozenCritic, save
+from critics.frozen.contract import REWARD, Contract, save
+from critics.frozen.critic import FrozenCritic
 from critics.frozen.model import make_critic
 from critics.labels.named_targets import retarget
 from critics.labels.soft_targets import build_labels

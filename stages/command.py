@@ -1,30 +1,44 @@
-"""`vdapo`: the commands that look at runs, and `plan`, which needs to know the settings."""
+"""`vdapo`: the commands that look at runs and at configurations."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from pipeline.cli import dictionary, export, show, status, verify
 from pipeline.errors import explain
 from pipeline.text import visible
-from stages.wiring import list_settings, plan
 
-COMMANDS = (status, show, verify, plan, list_settings, dictionary, export)
+COMMANDS = {
+    "status": ("pipeline.cli.status", "what is done, stage by stage"),
+    "show": ("pipeline.cli.show", "the rows of a stage's table; rollouts as dialogues"),
+    "verify": ("pipeline.cli.verify", "every digest, schema, id and count of a run"),
+    "plan": ("stages.wiring.plan", "whether a configuration fits its hardware, and its cost"),
+    "settings": ("stages.wiring.list_settings", "every setting: value, allowed, source of its default"),
+    "dictionary": ("pipeline.cli.dictionary", "every column of every table, as the page data/README.md"),
+    "export": ("pipeline.cli.export", "a run's tables for other libraries"),
+}
+"""Name -> module with `add_arguments` and `run`, and what --help says. Only the given command is loaded."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code of one command: 0, 2 for wrong usage, 3 for a missing or damaged artifact."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="vdapo", description="Look at runs, and ahead at what one takes.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    for command in COMMANDS:
-        command.add_to(commands)
-    options = parser.parse_args(argv)
+    parsers = parser.add_subparsers(dest="command", required=True)
+    command: Any = None
+    for name, (module, text) in COMMANDS.items():
+        own = parsers.add_parser(name, help=text)
+        if arguments[:1] == [name]:
+            command = importlib.import_module(module)
+            command.add_arguments(own)
+    options = parser.parse_args(arguments)
     try:
-        return int(options.run(options))
+        return int(command.run(options))
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -14,10 +14,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from env.catalog import offer_of
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.errors import ArtifactError
-from pipeline.models.policy import check_policy_folder
+from pipeline.models.folder import check_policy_folder
 from pipeline.types import Task
 from stages.settings import Config
 from stages.wiring.inputs import tasks_of_split
@@ -27,8 +29,6 @@ from stages.wiring.sft_data import shares_of
 
 def check_base(folder: Path, needed: Sequence[str]) -> None:
     """Raises ArtifactError if a folder holds no policy, or one with a tokenizer that does not go with it."""
-    from tokenizers import Tokenizer
-
     check_policy_folder(folder)
     try:
         tokens = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()

@@ -11,6 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.model_selection import GroupKFold
 
 from critics.audit.data import AuditData
 from critics.logit import logit
@@ -41,9 +44,6 @@ def reference_critics(audit: AuditData, seed: int) -> dict[str, AuditData]:
 
 def with_trees(audit: AuditData, features: np.ndarray, seed: int) -> AuditData:
     """Returns the audit with values from trees of features [N, D], each state's from other clusters."""
-    from sklearn.ensemble import HistGradientBoostingClassifier
-    from sklearn.model_selection import GroupKFold
-
     share, p = audit.v_hat, np.zeros(len(audit))
     folds = GroupKFold(min(NUM_FOLDS, len(set(audit.cluster.tolist()))))
     for fit, told in folds.split(features, groups=audit.cluster):
@@ -69,8 +69,6 @@ def errors_so_far(audit: AuditData) -> np.ndarray:
 
 def words_so_far(audit: AuditData) -> np.ndarray:
     """Returns [N, at most 2 NUM_WORDS] counts of frequent words in all steps before a state, and in one."""
-    from sklearn.feature_extraction.text import CountVectorizer
-
     texts = {r.rollout_id: r.texts for r in audit.rollouts}
     before = [texts[r][:i] for r, i in zip(audit.rollout_id, audit.step_index, strict=True)]
     whole, last = [" ".join(steps) for steps in before], [" ".join(steps[-1:]) for steps in before]

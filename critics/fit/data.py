@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from critics.fit.held_out import HeldOut, held_out, outcome_states
-from critics.fit.loop import check_enough
+from critics.fit.held_out import HeldOut, check_enough, held_out, outcome_states
 from critics.fit.rows import critic_rows
 from critics.fit.td_targets import Bootstrap
 from critics.frozen.calibrator import check_states

@@ -11,6 +11,7 @@ import numpy as np
 
 from critics.fit.rows import value_positions
 from critics.labels.soft_targets import label_counts
+from pipeline.errors import ArtifactError, ExitCode
 from pipeline.training import Trainer, TrainingRow
 from pipeline.types import Label, Rollout
 
@@ -97,3 +98,27 @@ def _held_out(
         np.zeros(0, dtype=np.int64)
     ] * 10
     return HeldOut(tuple(rows), *columns)
+
+
+def check_enough(fit_rows: Sequence[TrainingRow], validation: HeldOut) -> None:
+    """Raises ArtifactError if there is nothing to fit, or nothing to judge convergence on.
+
+    That takes 2 tasks, and samples that do not all end alike (else with code QUALITY): any values fit such
+    samples once their level is right, so a fit would seem to have converged whatever it had learned.
+    """
+    num_tasks = len(set(validation.task_id.tolist()))
+    if not fit_rows or num_tasks < 2:
+        raise ArtifactError(
+            f"{len(fit_rows)} labelled rollouts to fit and {num_tasks} validation tasks with a sampled "
+            "state; at least 1 and 2 are needed. Next: more labels (labels.max_states), tasks of more "
+            "clusters (section tasks), or other critic.fit_share and critic.validate_share"
+        )
+    won, sampled = validation.num_success.sum(), int(validation.num_samples.sum())
+    if won <= 0 or won >= sampled:
+        raise ArtifactError(
+            f"all {sampled} samples of the {num_tasks} validation tasks {'succeed' if won else 'fail'}; "
+            "convergence can be judged on samples that end differently. Next: tasks of another difficulty "
+            "(tasks.level_shares), another starting policy, or more clusters and a larger "
+            "critic.validate_share",
+            code=ExitCode.QUALITY,
+        )

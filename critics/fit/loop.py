@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from critics.fit.convergence import best_of, evaluate, fresh_state, retain
-from critics.fit.held_out import HeldOut
+from critics.fit.held_out import HeldOut, check_enough
 from critics.fit.rows import COLUMNS
 from critics.fit.schedule import (
     FitSettings,
@@ -26,8 +26,8 @@ from critics.frozen.calibrator import Calibrator, fit_calibrator
 from critics.logit import logit
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.signals import StopRequested
-from pipeline.errors import ArtifactError, ExitCode
 from pipeline.training import Trainer, TrainingRow
+from pipeline.training.losses import critic_loss
 
 
 class CriticTrainer(Trainer, Protocol):
@@ -106,8 +106,6 @@ def fit(
         DivergenceError: from the trainer; the weights are those before the update.
         StopRequested: from `on_update`; what was done is saved.
     """
-    from pipeline.training.losses import critic_loss
-
     check_enough(fit_rows, validation)
     plan = schedule(fit_rows, settings)
     shift = base_logit(fit_rows)
@@ -156,30 +154,6 @@ def fit(
             checkpoint(dict(now))
             raise
     return FitResult(now["converged"], best_of(now), tuple(now["evaluations"]), shift, trainer.num_updates)
-
-
-def check_enough(fit_rows: Sequence[TrainingRow], validation: HeldOut) -> None:
-    """Raises ArtifactError if there is nothing to fit, or nothing to judge convergence on.
-
-    That takes 2 tasks, and samples that do not all end alike (else with code QUALITY): any values fit such
-    samples once their level is right, so a fit would seem to have converged whatever it had learned.
-    """
-    num_tasks = len(set(validation.task_id.tolist()))
-    if not fit_rows or num_tasks < 2:
-        raise ArtifactError(
-            f"{len(fit_rows)} labelled rollouts to fit and {num_tasks} validation tasks with a sampled "
-            "state; at least 1 and 2 are needed. Next: more labels (labels.max_states), tasks of more "
-            "clusters (section tasks), or other critic.fit_share and critic.validate_share"
-        )
-    won, sampled = validation.num_success.sum(), int(validation.num_samples.sum())
-    if won <= 0 or won >= sampled:
-        raise ArtifactError(
-            f"all {sampled} samples of the {num_tasks} validation tasks {'succeed' if won else 'fail'}; "
-            "convergence can be judged on samples that end differently. Next: tasks of another difficulty "
-            "(tasks.level_shares), another starting policy, or more clusters and a larger "
-            "critic.validate_share",
-            code=ExitCode.QUALITY,
-        )
 
 
 def base_logit(rows: Sequence[TrainingRow]) -> float:

@@ -5,8 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as CLASSIFIERS,
+)
+from transformers.utils import logging
+
 from pipeline.errors import ArtifactError
-from pipeline.models.policy import check_weights
+from pipeline.models.folder import check_weights
 
 NUM_OUTPUTS = 2
 VALUE, ERROR = 0, 1
@@ -19,14 +27,6 @@ def trunk_config(trunk_folder: Path) -> Any:
     Raises:
         ArtifactError: no model there, not a causal one with a classifier of its kind, or no pad token.
     """
-    from transformers import AutoConfig, AutoTokenizer
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL,
-    )
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as CLASSIFIERS,
-    )
-
     if not (trunk_folder / "config.json").is_file():
         raise ArtifactError(
             f"no critic trunk in {trunk_folder}: config.json is missing. Name a folder in HF format"
@@ -66,10 +66,6 @@ def make_critic(trunk_folder: Path) -> Any:
     Raises:
         ArtifactError: no usable model there, or no pad token (the class then pools at a wrong token).
     """
-    import torch
-    from transformers import AutoModelForSequenceClassification
-    from transformers.utils import logging
-
     logging.disable_progress_bar()
     config = trunk_config(trunk_folder)
     config.num_labels = NUM_OUTPUTS

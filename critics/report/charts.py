@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from critics.audit.slices import NUM_POSITIONS
+from pipeline.report import plots
 
 Report = Mapping[str, Any]
 
 
 def _plots() -> Any:
-    from pipeline.report import plots  # drawing needs matplotlib, which only pages need
-
     return plots
 
 

@@ -7,7 +7,19 @@ from typing import Any
 
 from critics.report.readings import READINGS
 from critics.report.sections import SECTIONS, Part, cell
-from pipeline.report import Block, Dialogue, DialogueStep, Drawing, Section, Table, Text, Tiles, Tone, page
+from pipeline.report import (
+    Block,
+    Dialogue,
+    DialogueStep,
+    Drawing,
+    Section,
+    Table,
+    Text,
+    Tiles,
+    Tone,
+    page,
+    plots,
+)
 
 
 def report_page(report: Mapping[str, Any], *, title: str = "Critic report") -> str:
@@ -62,8 +74,6 @@ def _section(part: Part, report: Mapping[str, Any]) -> Section:
 
 
 def _samples(report: Mapping[str, Any]) -> Section:
-    from pipeline.report import plots
-
     blocks: list[Block] = []
     for place, sample in enumerate(report["sample_rollouts"]):
         reward = sample["reward"]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 from importlib.resources import files
-from typing import Any
 
 import pyarrow as pa
+from jinja2 import Environment, StrictUndefined
 
 from pipeline.columns import SPECS
 from pipeline.schema import Column
 
 
-def add_to(commands: Any) -> None:
-    """Adds the command to a parser's subparsers."""
-    parser = commands.add_parser("dictionary", help="every column of every table, as the page data/README.md")
-    parser.set_defaults(run=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -26,8 +24,6 @@ def run(options: argparse.Namespace) -> int:
 
 def dictionary() -> str:
     """Returns data/README.md: the words of `dictionary.md.jinja`, the columns of `pipeline.tables`."""
-    from jinja2 import Environment, StrictUndefined
-
     text = files("pipeline.cli").joinpath("dictionary.md.jinja").read_text("utf-8")
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     page = environment.from_string(text).render(specs=SPECS.values(), type_name=_of_column)

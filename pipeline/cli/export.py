@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shutil
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -17,13 +16,11 @@ from pipeline.columns import SPECS
 from pipeline.errors import ArtifactError, ConfigError
 
 
-def add_to(commands: Any) -> None:
-    """Adds the command to a parser's subparsers."""
-    parser = commands.add_parser("export", help="a run's tables for other libraries")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
     parser.add_argument("run_dir", metavar="RUN_DIR", type=Path)
     parser.add_argument("--to", choices=["datasets"], required=True, help="the library that will read them")
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="a new folder")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -25,15 +25,13 @@ JUDGED_BY = {"critic": "critic_report"}
 """Stages that another stage judges; its first lines are shown with them."""
 
 
-def add_to(commands: Any) -> None:
-    """Adds the command to a parser's subparsers."""
-    parser = commands.add_parser("show", help="the rows of a stage's table; rollouts as dialogues")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
     parser.add_argument(
         "stage_dir", metavar="RUN_DIR/STAGE", type=Path, help="a stage's name alone: of the only run in data/"
     )
     parser.add_argument("--table", help="default: the stage's first table")
     parser.add_argument("--rows", type=int, default=3, help="how many (default 3)")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

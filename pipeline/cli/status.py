@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -22,13 +21,11 @@ from pipeline.errors import ArtifactError
 from pipeline.text import visible
 
 
-def add_to(commands: Any) -> None:
-    """Adds the command to a parser's subparsers."""
-    parser = commands.add_parser("status", help="what is done, stage by stage")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
     parser.add_argument(
         "run_dirs", metavar="RUN_DIR", nargs="*", type=Path, help="default: every run under data/"
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

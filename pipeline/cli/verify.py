@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -22,11 +21,9 @@ from pipeline.tables import rollouts_from
 from pipeline.text import visible
 
 
-def add_to(commands: Any) -> None:
-    """Adds the command to a parser's subparsers."""
-    parser = commands.add_parser("verify", help="every digest, schema, id and count of a run")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
     parser.add_argument("run_dir", metavar="RUN_DIR", type=Path)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
+import torch
 
 
 def choose_tokens(
@@ -28,8 +25,6 @@ def choose_tokens(
         top_p: [N] in (0, 1], or None: every token is kept.
         top_k: [N] >= 1, or -1 to keep every token; None: every token is kept.
     """
-    import torch
-
     greedy = temperatures == 0
     logits = logits.float()
     best = logits.argmax(-1) if bool(greedy.any()) else None
@@ -52,8 +47,6 @@ def _survivors(
     logprobs: torch.Tensor, top_p: torch.Tensor | None, top_k: torch.Tensor | None
 ) -> torch.Tensor:
     """Returns [N, V], True for the tokens that top_k, then top_p over what top_k left, keep."""
-    import torch
-
     ordered, order = logprobs.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(logprobs.shape[-1], device=logprobs.device)
     kept = torch.ones_like(ordered, dtype=torch.bool)

@@ -11,19 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait as ready_of
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import torch
+from safetensors import safe_open
 
 from pipeline.engines.protocol import EngineCounters, Generation, GenerationRequest
 from pipeline.engines.requests import check_requests
 from pipeline.engines.vllm_options import VllmOptions, replica_environment
 from pipeline.errors import ConfigError
-from pipeline.processes.shared_weights import SharedWeights
+from pipeline.processes.shared_weights import Layout, SharedWeights
 from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError
-
-if TYPE_CHECKING:
-    import torch
-
-    from pipeline.processes.shared_weights import Layout
 
 EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 MAX_RESTARTS = 3
@@ -134,8 +132,6 @@ class VllmEngine:
             RuntimeError: requests are in flight.
             ValueError: a name is missing or unknown.
         """
-        import torch
-
         self._refuse_in_flight("loading weights")
         complete = complete_weights(weights, self._folder)
         self._weights = self._shared.write(complete, getattr(torch, self.options.dtype))
@@ -277,8 +273,6 @@ def complete_weights(weights: Mapping[str, torch.Tensor], folder: Path) -> dict[
     Raises:
         ValueError: they are not the weights of the model in the folder.
     """
-    from safetensors import safe_open
-
     names: set[str] = set()
     for file in folder.glob("*.safetensors"):
         with safe_open(file, "pt") as tensors:

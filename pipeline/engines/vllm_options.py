@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+import torch
+
 BLOCK_SIZE = 32
 """Tokens per block of the prefix cache."""
 
@@ -68,8 +70,6 @@ def gpus_of_replica(index: int, tensor_parallel: int) -> str | None:
     """Returns the devices of one replica, cut from those this process may use; None without any."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        import torch
-
         visible = ",".join(str(i) for i in range(torch.cuda.device_count()))
     devices = [name for name in visible.split(",") if name]
     if not devices:

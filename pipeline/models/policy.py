@@ -9,12 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.utils.logging import disable_progress_bar
 
 from pipeline.errors import ArtifactError
-
-if TYPE_CHECKING:
-    import torch
+from pipeline.models.folder import check_policy_folder
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,6 @@ class Policy:
 
 def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:
     """Writes config, safetensors and tokenizer, as `AutoModelForCausalLM.from_pretrained` reads them."""
-    from transformers.utils.logging import disable_progress_bar
-
     disable_progress_bar()
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
@@ -63,8 +64,6 @@ def save_for_serving(tokenizer: Any, folder: Path, *, stop_token: str, chat_temp
         stop_token: ends a message.
         chat_template: jinja source of the style that the policy was trained in.
     """
-    from transformers import GenerationConfig
-
     tokenizer.save_pretrained(folder)
     (folder / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
     GenerationConfig(
@@ -87,8 +86,6 @@ def load_policy(folder: Path) -> Policy:
         ArtifactError: the folder is not a policy; the message says what is missing or damaged.
     """
     check_policy_folder(folder)
-    from transformers import AutoConfig, AutoTokenizer
-
     with _unusable(folder):
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -104,10 +101,6 @@ def load_policy(folder: Path) -> Policy:
 
 
 def _load_model(folder: Path) -> Any:
-    import torch
-    from transformers import AutoModelForCausalLM
-    from transformers.utils.logging import disable_progress_bar
-
     disable_progress_bar()
     with _unusable(folder):
         model, info = AutoModelForCausalLM.from_pretrained(
@@ -142,9 +135,6 @@ class _FileWeights(Mapping[str, "torch.Tensor"]):
         self._stored = stored  # name in the model -> file and name in it
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        import torch
-        from safetensors import safe_open
-
         path, stored_name = self._stored[name]
         with safe_open(path, "pt") as file:
             tensor: torch.Tensor = file.get_tensor(stored_name)
@@ -159,10 +149,6 @@ class _FileWeights(Mapping[str, "torch.Tensor"]):
 
 def _weights_in_files(folder: Path, config: Any) -> _FileWeights | None:
     """Returns what the model would hold, or None unless the files hold every weight by name and shape."""
-    import torch
-    from safetensors import safe_open
-    from transformers import AutoModelForCausalLM
-
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     stored: dict[str, tuple[Path, str]] = {}
@@ -192,8 +178,6 @@ def load_tokenizer(folder: Path) -> Any:
         raise ArtifactError(
             f"no tokenizer in {folder}: tokenizer.json is missing. Name a model folder in Hugging Face format"
         )
-    from transformers import AutoTokenizer
-
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # of many kinds, as in `load_policy`
@@ -206,8 +190,6 @@ def load_tokenizer(folder: Path) -> Any:
 
 def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
     """Returns the SHA-256 of names, dtypes, shapes and contents; the mapping's order does not matter."""
-    import torch
-
     hasher = hashlib.sha256()
     for name in sorted(weights):
         tensor = weights[name].detach().cpu().contiguous()
@@ -222,52 +204,3 @@ def tokenizer_digest(tokenizer: Any) -> str:
     content.pop("padding", None)
     content.pop("truncation", None)
     return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
-
-
-def check_policy_folder(folder: Path) -> list[str]:
-    """Returns the architectures a policy folder names; cheap checks before torch is imported."""
-    if not folder.is_dir():
-        raise ArtifactError(
-            f"no policy at {folder}: there is no such folder. Name a folder in Hugging Face format"
-        )
-    config_path = folder / "config.json"
-    if not config_path.is_file():
-        raise ArtifactError(
-            f"no policy in {folder}: config.json is missing. Name a folder in Hugging Face format"
-        )
-    try:
-        architectures = [
-            str(name) for name in json.loads(config_path.read_text("utf-8")).get("architectures") or []
-        ]
-    except (ValueError, AttributeError, TypeError) as error:
-        raise ArtifactError(
-            f"{config_path} is not a JSON object with a list of architectures: {error}"
-        ) from error
-    if not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in architectures):
-        raise ArtifactError(
-            f"the model in {folder} is {architectures or 'of no architecture'}, not a causal language model "
-            "(...ForCausalLM). Name another folder"
-        )
-    check_weights(folder)
-    if not (folder / "tokenizer.json").is_file():
-        raise ArtifactError(
-            f"no tokenizer in {folder}: tokenizer.json is missing. Save the tokenizer beside the model"
-        )
-    return architectures
-
-
-def check_weights(folder: Path) -> None:
-    """Raises ArtifactError unless a model folder has weights in readable files; reads their headers alone."""
-    from safetensors import safe_open
-
-    paths = sorted(folder.glob("*.safetensors"))
-    if not paths:
-        raise ArtifactError(f"no weights in {folder}: no *.safetensors file. Export the model again")
-    for path in paths:
-        try:
-            with safe_open(path, "numpy"):
-                pass
-        except Exception as error:  # OSError, or a kind of its own
-            raise ArtifactError(
-                f"the weights in {path} are not readable: {error}. Export the model again, or name another"
-            ) from None

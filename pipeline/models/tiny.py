@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
 PAD_TOKEN = "<|endoftext|>"
 STOP_TOKEN = "<|im_end|>"
 
@@ -42,8 +46,6 @@ class TinyShape:
 
     def config(self, vocab_size: int, **options: Any) -> Any:
         """Returns its transformers configuration, embeddings tied."""
-        from transformers import Qwen3Config
-
         return Qwen3Config(
             vocab_size=vocab_size,
             hidden_size=self.hidden_size,
@@ -82,9 +84,6 @@ def train_tokenizer(
     Raises:
         ValueError: vocab_size too small.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
     if vocab_size < 300:
         raise ValueError(
             f"vocab_size = {vocab_size}; it is at least 300: 256 bytes, special tokens, some merges"
@@ -118,9 +117,6 @@ def train_tokenizer(
 
 def make_tiny_model(shape: TinyShape, tokenizer: Any) -> Any:
     """Returns a freshly initialised Qwen3ForCausalLM, fp32, tied embeddings; seed torch first."""
-    import torch
-    from transformers import Qwen3ForCausalLM
-
     config = shape.config(
         len(tokenizer),
         pad_token_id=tokenizer.pad_token_id,

@@ -9,6 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+
+from pipeline.planner.activations import kept_bytes, on_meta, scoring_bytes
+from pipeline.training.logprobs import TILE_ENTRIES
+from pipeline.training.lora import TARGETS
+
 GIB = 2**30
 
 
@@ -49,10 +55,6 @@ class Shape:
 
 def shape_of(config: Any) -> Shape:
     """Returns the sizes of the model that a transformers configuration describes; takes no memory."""
-    import torch
-
-    from pipeline.planner.activations import on_meta
-
     model = on_meta(config)
     linear = [module.weight.numel() for module in model.modules() if isinstance(module, torch.nn.Linear)]
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -162,9 +164,6 @@ def training_phase(
         how: backend, sharding, batch.
         head: a critic has no vocabulary to project on.
     """
-    from pipeline.planner.activations import kept_bytes
-    from pipeline.training.logprobs import TILE_ENTRIES
-
     shape = shape_of(config)
     count = shape.parameters
     shards = how.num_ranks if how.zero_stage else 1
@@ -204,9 +203,6 @@ def training_phase(
 
 def adapter_parameters(config: Any, rank: int) -> int:
     """Returns how many parameters LoRA adapters of a rank have."""
-    from pipeline.planner.activations import on_meta
-    from pipeline.training.lora import TARGETS
-
     adapted = [m for name, m in on_meta(config).named_modules() if name.rpartition(".")[2] in TARGETS]
     return sum(rank * (layer.in_features + layer.out_features) for layer in adapted)
 
@@ -222,8 +218,6 @@ def standing_bytes(update: Phase) -> int:
 
 def scoring_phase(name: str, config: Any, how: Training) -> Phase:
     """Returns what a pass without gradient takes: whole weights, and one layer at work."""
-    from pipeline.planner.activations import scoring_bytes
-
     weights = (2 if how.half_weights else 4) * shape_of(config).parameters
     return Phase(name, {"weights": weights, "activations": scoring_bytes(config, how.forward)}, {})
 

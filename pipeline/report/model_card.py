@@ -12,6 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import jinja2
+import yaml
+from safetensors import safe_open
+
 NAME = "README.md"
 
 
@@ -41,9 +45,6 @@ def render(card: ModelCard) -> str:
 
     The front matter names neither a licence nor a base model: a folder's name is no name on a hub.
     """
-    import jinja2
-    import yaml
-
     front = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": list(card.tags)}
     environment = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
@@ -60,8 +61,6 @@ def write_card(card: ModelCard, folder: Path) -> None:
 
 def weights_facts(folder: Path) -> dict[str, object]:
     """Returns what exported weights say of themselves: architecture, parameters, longest sequence."""
-    from safetensors import safe_open
-
     config = json.loads((folder / "config.json").read_text("utf-8"))
     parameters = 0
     for file in folder.glob("*.safetensors"):

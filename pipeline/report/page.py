@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import jinja2
+
 Tone = Literal["plain", "pass", "fail", "note"]
 
 
@@ -87,8 +89,6 @@ class Section:
 
 def page(title: str, sections: Sequence[Section]) -> str:
     """Returns the page as HTML; a pure function of its arguments, without dates."""
-    import jinja2
-
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
     template = Path(__file__).with_suffix(".jinja").read_text(encoding="utf-8")
     return environment.from_string(template).render(title=title, sections=sections)

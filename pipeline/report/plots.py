@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
 BLUE, ORANGE, RED, GREEN, GREY = "#0b5cad", "#c2571a", "#b3261e", "#1a7f37", "#8b949e"
 _COLOURS = (BLUE, ORANGE, GREEN, "#7b3fa0", "#8a6d00", "#3c7d8c", RED, "#4a4a4a")
@@ -47,9 +49,6 @@ def draw(
         size: inches.
         rows: axes on top of each other, the first three times as high.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
     with matplotlib.rc_context(_SETTINGS | {"svg.hashsalt": name}):
         figure = Figure(figsize=size, layout="constrained")
         ratios = [3] + [1] * (rows - 1)

@@ -5,6 +5,6 @@ from typing import TYPE_CHECKING
 from pipeline.training.protocol import Trainer, TrainingRow
 
 if TYPE_CHECKING:
-    from pipeline.training.protocol import Loss
+    from pipeline.training.packing import Loss
 
 __all__ = ["Loss", "Trainer", "TrainingRow"]

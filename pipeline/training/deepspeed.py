@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from transformers.utils.logging import disable_progress_bar
 
 from pipeline.errors import DivergenceError
 from pipeline.processes.shared_weights import SharedWeights, read_shared
 from pipeline.training.checkpoint import read_state, write_state
-from pipeline.training.packing import bins_of
+from pipeline.training.packing import Loss, bins_of
 from pipeline.training.protocol import TrainingRow
 from pipeline.training.rank_group import DeepSpeedOptions, RankGroup, RankSetup
-
-if TYPE_CHECKING:
-    import torch
-
-    from pipeline.training.protocol import Loss
 
 
 class DeepSpeedTrainer:
@@ -49,8 +46,6 @@ class DeepSpeedTrainer:
 
         Takes over the model: its weights live in the ranks from now on, here it keeps names and shapes only.
         """
-        import torch
-
         options = options or DeepSpeedOptions()
         self.model = model
         self.learning_rate = learning_rate
@@ -157,8 +152,6 @@ class DeepSpeedTrainer:
 
     def export(self, folder: Path) -> None:
         """Writes the model in Hugging Face format (config, safetensors)."""
-        from transformers.utils.logging import disable_progress_bar
-
         disable_progress_bar()
         self.model.save_pretrained(folder, state_dict=dict(self.weights()))
 

@@ -5,17 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from pipeline.training.protocol import TrainingRow
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +46,10 @@ class Batch:
         flat = {name: tensor.cpu().numpy() for name, tensor in outputs.items()}
         for index, start, length in zip(self.row_indices, self.starts, self.lengths, strict=True):
             yield index, {name: array[start : start + length].copy() for name, array in flat.items()}
+
+
+Loss = Callable[[Mapping[str, torch.Tensor], Batch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
+"""Outputs of the network by name and the batch -> the sum that is minimised, and sums to report."""
 
 
 def bins_of(lengths: Sequence[int], capacity: int) -> list[list[int]]:
@@ -104,8 +105,6 @@ def _check_rows(rows: Sequence[TrainingRow]) -> None:
 
 
 def _packed(rows: Sequence[TrainingRow], row_indices: tuple[int, ...]) -> Batch:
-    import torch
-
     return Batch(
         token_ids=torch.from_numpy(np.concatenate([row.token_ids for row in rows]).astype(np.int64)),
         lengths=tuple(len(row.token_ids) for row in rows),

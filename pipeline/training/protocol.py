@@ -6,7 +6,7 @@ the whole update's total first, so the result cannot depend on micro-batches, pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -16,9 +16,7 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-    from pipeline.training.packing import Batch
-
-    Loss = Callable[[Mapping[str, torch.Tensor], Batch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
+    from pipeline.training.packing import Loss
 
 
 @dataclass(frozen=True, slots=True)

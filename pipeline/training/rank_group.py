@@ -12,14 +12,12 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+import torch
+
+from pipeline.processes.shared_weights import Layout
 from pipeline.processes.worker import Worker, connect_to_parent
-
-if TYPE_CHECKING:
-    import torch
-
-    from pipeline.processes.shared_weights import Layout
 
 ALLOCATORS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """Variables that set torch's allocator; the first wins."""
@@ -45,8 +43,6 @@ class DeepSpeedOptions:
     @property
     def weight_dtype(self) -> torch.dtype:
         """Of the weights that a forward pass reads; master copy and moments are fp32."""
-        import torch
-
         return torch.bfloat16 if self.config.get("bf16", {}).get("enabled") else torch.float32
 
 
@@ -179,8 +175,6 @@ def rank_environment(rank: int, options: DeepSpeedOptions) -> dict[str, str]:
     The allocator's segments grow, unless the user has set it: packed batches differ in size, and segments of
     fixed size would leave more and more holes. DeepSpeed itself binds NCCL to the rank's device.
     """
-    import torch
-
     env = {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.utils.logging import disable_progress_bar
 
 from pipeline.errors import ArtifactError, DivergenceError
 from pipeline.ids import file_sha256
 from pipeline.training.checkpoint import read_state, write_state
 from pipeline.training.lora import add_adapters, merged_weights
 from pipeline.training.network import Head, Network, adamw_groups
-from pipeline.training.packing import micro_batches
+from pipeline.training.packing import Loss, micro_batches
 from pipeline.training.protocol import TrainingRow
-
-if TYPE_CHECKING:
-    from pipeline.training.protocol import Loss
 
 _WEIGHTS, _OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
 
@@ -197,8 +195,6 @@ class TorchTrainer:
 
     def export(self, folder: Path) -> None:
         """Writes the model in Hugging Face format (config, safetensors)."""
-        from transformers.utils.logging import disable_progress_bar
-
         disable_progress_bar()
         self.model.save_pretrained(folder, state_dict=merged_weights(self.model) if self._adapted else None)
 

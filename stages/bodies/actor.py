@@ -11,12 +11,11 @@ from pipeline.artifacts.metrics import read_metrics
 from pipeline.artifacts.runner import Start
 from pipeline.artifacts.signals import StopRequested
 from pipeline.errors import ArtifactError
-from pipeline.models.policy import weights_digest
+from pipeline.models.policy import load_policy, weights_digest
 from stages.settings import Config
 from stages.wiring.actor_page import actor_page
 from stages.wiring.actor_report import actor_report
 from stages.wiring.cards import actor_card, serve_folder, write_beside
-from stages.wiring.inputs import policy_of
 from stages.wiring.iteration import Iterations
 from stages.wiring.learner import ActorState, held
 from stages.wiring.refresh import critic_folder, policy_folder, refresh_name, refreshed
@@ -68,7 +67,8 @@ def make(start: Start[Config], work: Work) -> None:
 
 def _trained(start: Start[Config], work: Work, state: ActorState) -> tuple[ActorState, str | None]:
     """Returns the state after the last iteration; or before one that wants a critic, and of what weights."""
-    settings, policy, found = start.config.actor, policy_of(start), start.checkpoints.latest()
+    settings, found = start.config.actor, start.checkpoints.latest()
+    policy = load_policy(start.inputs["sft"].path("policy"))
     with held(
         start.config,
         policy,

@@ -11,7 +11,7 @@ import numpy as np
 from critics.audit.collected import audited_states, check_judged
 from critics.audit.data import AuditData
 from critics.audit.siblings import measured_siblings
-from critics.frozen.contract import FrozenCritic
+from critics.frozen.critic import FrozenCritic
 from critics.labels.samples import rewards_of
 from critics.report.build import build_report
 from critics.report.page import report_page

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipeline.report import Drawing, Section, Table, Text, page
+from pipeline.report.plots import Line, lines
 from stages.wiring.refusals import override_words
 
 FRESH, CHECKED = "on the actor's fresh rollouts", "against fresh continuations"
@@ -51,8 +53,6 @@ def actor_page(report: Mapping[str, Any]) -> str:
 
     It opens with the critic's failed gate if training went on in spite of it.
     """
-    from pipeline.report import Drawing, Section, Table, Text, page
-
     stamp, drift = report["critic_gate"], report["drift"]
     opening = [Text(words, "fail")] if stamp is not None and (words := override_words(stamp)) else []
     svg = _curves(
@@ -113,8 +113,6 @@ def _curves(
     level: float | None = None,
 ) -> str:
     """Returns the drawing of measures along x with their intervals; nothing if none was taken."""
-    from pipeline.report.plots import Line, lines
-
     found = []
     for measure in measures:
         points = [e for e in entries if isinstance(e.get(measure), int | float) and x in e]

@@ -5,28 +5,33 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+import critics
+from critics.frozen.critic import FrozenCritic
 from env.catalog import offer_of
 from env.offer import EnvironmentOffer
+from env.protocol import ChatStyle
+from pipeline.engines import Engine, GenerationRequest
+from pipeline.engines.scripted import ScriptedEngine
+from pipeline.engines.transformers import TransformersEngine
+from pipeline.engines.vllm import VllmEngine, VllmOptions
 from pipeline.errors import ConfigError
+from pipeline.models.policy import Policy
 from pipeline.models.tiny import TinyShape
+from pipeline.training import Trainer
+from pipeline.training.deepspeed import DeepSpeedTrainer
 from pipeline.training.deepspeed_config import deepspeed_config
+from pipeline.training.rank_group import DeepSpeedOptions
+from pipeline.training.torch import TorchTrainer
+from stages.settings import Config, Vllm
 from stages.settings.sft import HEAD_DIM
-
-if TYPE_CHECKING:
-    from critics.frozen.contract import FrozenCritic
-    from env.protocol import ChatStyle
-    from pipeline.engines import Engine, GenerationRequest
-    from pipeline.models.policy import Policy
-    from pipeline.training import Trainer
-    from stages.settings import Config, Vllm
 
 
 def limit_threads(config: Config) -> None:
     """Makes torch use the configured number of threads."""
-    import torch
-
     if config.training.threads:
         torch.set_num_threads(config.training.threads)
 
@@ -39,8 +44,6 @@ def make_engine(config: Config, policy: Policy) -> Engine:
         return _scripted_engine(environment, style, policy)
     if config.engine.kind == "vllm":
         return _vllm_engine(config.engine, policy, config.row_tokens)
-    from pipeline.engines.transformers import TransformersEngine
-
     return TransformersEngine(
         policy.model,
         policy_digest=policy.policy_digest,
@@ -51,8 +54,6 @@ def make_engine(config: Config, policy: Policy) -> Engine:
 
 def _vllm_engine(settings: Vllm, policy: Policy, row_tokens: int) -> Engine:
     """Returns vLLM replicas that have loaded the policy's folder, with room for rows of so many tokens."""
-    from pipeline.engines.vllm import VllmEngine, VllmOptions
-
     names = {field.name for field in fields(VllmOptions)}
     options = {name: value for name, value in settings.model_dump().items() if name in names}
     return VllmEngine(
@@ -65,8 +66,6 @@ def _vllm_engine(settings: Vllm, policy: Policy, row_tokens: int) -> Engine:
 
 def _scripted_engine(environment: EnvironmentOffer, style: ChatStyle, policy: Policy) -> Engine:
     """Returns an engine that plays the environment's scripted agent, encoded by `policy`'s tokenizer."""
-    from pipeline.engines.scripted import ScriptedEngine
-
     if environment.scripted is None:
         raise ConfigError(
             f"engine.kind = scripted, but the environment {environment.name} has no scripted agent; choose "
@@ -98,8 +97,6 @@ def tiny_shape(config: Config) -> TinyShape:
 
 def load_critic(config: Config, folder: Path) -> FrozenCritic:
     """Returns a frozen critic that computes on the first GPU, if there are any, beside the engine."""
-    import critics
-
     limit_threads(config)
     if not config.hardware.num_gpus:
         return critics.load(folder)
@@ -120,9 +117,6 @@ def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:
         "compute_dtype": "float32" if frozen_critic else settings.dtype,
     }
     if settings.backend == "deepspeed":
-        from pipeline.training.deepspeed import DeepSpeedTrainer
-        from pipeline.training.rank_group import DeepSpeedOptions
-
         return DeepSpeedTrainer(
             model,
             options=DeepSpeedOptions(
@@ -132,8 +126,6 @@ def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:
             ),
             **options,
         )
-    from pipeline.training.torch import TorchTrainer
-
     if config.hardware.num_gpus:
         model = model.to("cuda")
     if options.get("learning_rate") is not None:  # what only scores has nothing to adapt

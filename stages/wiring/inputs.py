@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from env.catalog import offer_of
+from pipeline.artifacts.runner import Start
 from pipeline.errors import ConfigError
 from pipeline.tables import tasks_from
-
-if TYPE_CHECKING:
-    from pipeline.artifacts.runner import Start
-    from pipeline.models.policy import Policy
-    from pipeline.types import Task
+from pipeline.types import Task
 
 
 def tasks_of_split(start: Start, split: str) -> list[Task]:
@@ -36,10 +32,3 @@ def tasks_of_split(start: Start, split: str) -> list[Task]:
 def policy_folder(start: Start, stage: str = "sft", folder: str = "policy") -> Path:
     """Returns where the policy lies that an input stage made."""
     return Path(start.inputs[stage].path(folder))
-
-
-def policy_of(start: Start, stage: str = "sft", folder: str = "policy") -> Policy:
-    """Returns the policy that an input stage made."""
-    from pipeline.models.policy import load_policy
-
-    return load_policy(policy_folder(start, stage, folder))

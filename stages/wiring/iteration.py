@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from env.play.player import sampled_after_prompts
+from env.play.team import Team
+from pipeline.artifacts.commit import Shards
 from pipeline.artifacts.failpoints import failpoint
+from pipeline.credit import Credit
 from pipeline.credit.batch import Batch, Update
+from pipeline.training.losses import policy_loss
 from pipeline.training.policy_update import (
     Logprobs,
     engine_trainer_gap,
@@ -17,19 +21,13 @@ from pipeline.training.policy_update import (
     logprobs_of,
     update_rows,
 )
+from pipeline.types import Rollout
+from stages.settings import Actor
+from stages.wiring.learner import ActorState, Learner
 from stages.wiring.recorded import Recorded, iteration_tables
 from stages.wiring.refusals import refuse_disagreement, refuse_nothing_to_learn
-from stages.wiring.watch import chosen_for_check
-
-if TYPE_CHECKING:
-    from env.play.team import Team
-    from pipeline.artifacts.commit import Shards
-    from pipeline.credit import Credit
-    from pipeline.types import Rollout
-    from stages.settings import Actor
-    from stages.wiring.learner import ActorState, Learner
-    from stages.wiring.sampling import Sampling
-    from stages.wiring.watch import Watch
+from stages.wiring.sampling import Sampling
+from stages.wiring.watch import Watch, chosen_for_check
 
 NUM_PROMPTS, PROMPT_TOKENS = 8, 16  # engine and trainer are compared on them after every weight sync
 
@@ -135,8 +133,6 @@ class Iterations:
         self, state: ActorState, update: Update, credit: Credit, logprobs: Mapping[str, Logprobs]
     ) -> ActorState:
         """Returns the state after an optimizer step."""
-        from pipeline.training.losses import policy_loss
-
         if not update.sets:
             refuse_nothing_to_learn(state.empty_running + 1, state.iterations)
             return replace(state, empty_running=state.empty_running + 1)

@@ -6,21 +6,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from critics.drift.state import DriftState
+from critics.frozen.critic import FrozenCritic
 from env.play.team import Team
 from env.play.units import PART_EPISODES
 from pipeline.engines.gpu_sharing import Turns
+from pipeline.models.policy import Policy, weights_digest
+from pipeline.training import Trainer
+from stages.settings import Actor, Config
 from stages.settings.engine import shares_gpus
 from stages.wiring.build import load_critic, make_trainer
 from stages.wiring.player import Recipe, Seat, make_hands
-
-if TYPE_CHECKING:
-    from critics.frozen.contract import FrozenCritic
-    from pipeline.models.policy import Policy
-    from pipeline.training import Trainer
-    from stages.settings import Actor, Config
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +65,6 @@ class Learner:
 
     def synced(self) -> Team:
         """Returns the team of the trainer's present weights, under their digest."""
-        from pipeline.models.policy import weights_digest
-
         weights = self.trainer.weights()
         return self.team.with_weights(weights, weights_digest(weights))
 

@@ -9,20 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from pipeline.config import load_config
 from pipeline.settings import kinds_of, mark_of, section_of
 from stages.settings import Config
 
 
-def add_to(commands: Any) -> None:
-    """Adds the command to a parser's subparsers."""
-    parser = commands.add_parser("settings", help="every setting: value, allowed, source of its default")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
     parser.add_argument("config", nargs="?", type=Path, help="a YAML; without one, the defaults")
     parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value")
     parser.add_argument("--basic", action="store_true", help="leave out the advanced ones")
     parser.add_argument("--json", action="store_true", help="a list of objects")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -99,10 +100,6 @@ def _allowed(schema: Mapping[str, Any]) -> str:
 
 
 def _print(rows: Sequence[Mapping[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
     console = Console()
     for section in dict.fromkeys(row["setting"].partition(".")[0] for row in rows):
         table = Table("setting", "value", "allowed", "meaning", "", title=section, title_justify="left")

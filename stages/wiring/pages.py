@@ -9,6 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.artifacts.metrics import read_metrics
+from pipeline.report import Drawing, Section, Tiles, page
+from pipeline.report import Table as PageTable
+from pipeline.report.plots import Line, lines
 from stages.wiring.summary import SKILLS
 
 MEASURES = {
@@ -87,10 +90,6 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
 
 def page_of(run_dir: Path, summary: dict[str, Any]) -> str:
     """Returns summary.html: what was won, the learning curves and the critic, one offline page."""
-    from pipeline.report import Drawing, Section, Tiles, page
-    from pipeline.report import Table as PageTable
-    from pipeline.report.plots import Line, lines
-
     looks = [e for e in read_metrics(run_dir / "actor" / "metrics.jsonl") if "rollouts/first_try" in e]
     sft = [e for e in read_metrics(run_dir / "sft" / "metrics.jsonl") if "cross_entropy" in e]
 

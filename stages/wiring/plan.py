@@ -47,12 +47,10 @@ def no_room_for_a_row(config: Config, memory: Memory, shape: Shape, limit: int) 
     )
 
 
-def add_to(commands: Any) -> None:
-    """Adds the command to a parser's subparsers."""
-    parser = commands.add_parser("plan", help="whether a configuration fits its hardware, and its cost")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
     parser.add_argument("config", type=Path, help="a YAML, such as configs/demo.yaml")
     parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -8,8 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from transformers import AutoConfig
+
 from pipeline.errors import ConfigError
 from pipeline.planner.memory import Shape, Training, adapter_parameters, shape_of
+from pipeline.training.deepspeed_config import deepspeed_config, is_half
 from stages.settings import Config
 from stages.wiring.build import tiny_shape
 
@@ -34,8 +37,6 @@ def critic_config(config: Config, policy: Any) -> Any:
 
 
 def _described(folder: str, setting: str) -> Any:
-    from transformers import AutoConfig
-
     for path in (Path(folder) / "config.json", MODELS / f"{Path(folder).name.lower()}.json"):
         if path.is_file():
             content = json.loads(path.read_text("utf-8"))
@@ -49,8 +50,6 @@ def _described(folder: str, setting: str) -> Any:
 
 def training_of(config: Config, model: Any, row_tokens: int) -> Training:
     """Returns how the configuration trains a model, as the planner sees it."""
-    from pipeline.training.deepspeed_config import deepspeed_config, is_half
-
     settings = config.training
     how = Training(
         micro_batch_tokens=settings.micro_batch_tokens,

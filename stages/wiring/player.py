@@ -6,23 +6,20 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from env.catalog import offer_of
 from env.play.hands import Here, OneQueue, Processes
 from env.play.player import Player
 from env.play.requests import PlaySettings
 from env.play.team import Hands
+from pipeline.engines import Engine
 from pipeline.hardware import usable_cores
+from pipeline.models.policy import Policy, load_policy
 from pipeline.processes.pool import Pool
+from pipeline.processes.shared_weights import Layout, read_shared
+from stages.settings import Config
 from stages.settings.engine import overlaps_shards
 from stages.wiring.build import make_engine
-
-if TYPE_CHECKING:
-    from pipeline.engines import Engine
-    from pipeline.models.policy import Policy
-    from pipeline.processes.shared_weights import Layout
-    from stages.settings import Config
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -103,9 +100,6 @@ class Seat:
         self._engine = self._policy = self._made = None
 
     def _make(self, recipe: Recipe) -> Player:
-        from pipeline.models.policy import load_policy
-        from pipeline.processes.shared_weights import read_shared
-
         if self._policy is None or self._policy.folder != recipe.folder:
             self.close()
             self._policy = load_policy(recipe.folder)

@@ -6,8 +6,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from pipeline.processes.pool import serve
 from pipeline.processes.worker import connect_to_parent
+from stages.wiring.player import Seat
 
 
 def main() -> None:
@@ -15,10 +18,6 @@ def main() -> None:
     connection = connect_to_parent()
     # transformers would import scikit-learn, scipy and pandas for a kind of generation that nobody asks for.
     sys.modules["sklearn"] = None  # type: ignore[assignment]
-    import torch
-
-    from stages.wiring.player import Seat
-
     del sys.modules["sklearn"]
     torch.set_num_threads(1)
     seat = Seat()

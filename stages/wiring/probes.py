@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from critics.audit.probes import Probed
+from critics.frozen.critic import FrozenCritic
 from env.catalog import offer_of
 from env.play.edited_steps import Edit, changed_state
+from env.play.player import Player
+from env.play.team import Team
 from pipeline.ids import digest
 from pipeline.types import Rollout, Task
-
-if TYPE_CHECKING:
-    from critics.frozen.contract import FrozenCritic
-    from env.play.player import Player
-    from env.play.team import Team
 
 
 def probe(

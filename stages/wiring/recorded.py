@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
+from pipeline.artifacts.commit import Shards
 from pipeline.credit.batch import Batch, Update
 from pipeline.credit.options import Aggregation
 from pipeline.tables import (
@@ -20,11 +21,6 @@ from pipeline.tables import (
 )
 from pipeline.training.policy_update import Logprobs
 from pipeline.types import Rollout
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from pipeline.artifacts.commit import Shards
 
 
 @dataclass(frozen=True, slots=True)

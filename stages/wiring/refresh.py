@@ -13,15 +13,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
+from critics.drift.state import DriftState
 from pipeline.errors import ArtifactError, ExitCode
 from stages.wiring.refusals import gate_allows
-
-if TYPE_CHECKING:
-    from critics.drift.state import DriftState
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
 REFRESH = "refresh"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from critics.frozen.contract import REWARD
 from pipeline.artifacts.commit import MAX_FAILED_SHARE
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.types import Rollout
 from stages.settings import Chain
 
 if TYPE_CHECKING:
-    from critics.frozen.contract import FrozenCritic
+    from critics.frozen.critic import FrozenCritic
 
 MAX_LOGPROB_GAP = {False: 1e-4, True: 0.05}
 """Nats per token between engine and trainer on the same weights, by whether either computes in bf16: above
@@ -36,8 +37,6 @@ def check_made_for(
     label_policy_digest: str,
 ) -> None:
     """Raises ArtifactError unless a critic was made for this policy and for how the actor trains it."""
-    from critics.frozen.contract import REWARD
-
     critic.check_matches(
         tokenizer_digest=tokenizer_digest,
         label_policy_digest=label_policy_digest,

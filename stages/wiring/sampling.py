@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from env.play.chains import Group, plan_groups
 from env.play.continuations import Continuations
 from env.play.shards import in_plan_order
+from env.play.team import OnTick, Team
 from env.play.units import Chained, Episodes
-from pipeline.credit.batch import Batch, scored
+from pipeline.credit import Credit
+from pipeline.credit.batch import Batch, ValuesOf, scored
 from pipeline.ids import seed_of
+from pipeline.types import Rollout, Task
+from stages.settings import Chain
 from stages.wiring.refusals import refuse_failing_environment
-
-if TYPE_CHECKING:
-    from env.play.team import OnTick, Team
-    from pipeline.credit import Credit
-    from pipeline.credit.batch import ValuesOf
-    from pipeline.types import Rollout, Task
-    from stages.settings import Chain
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,15 +18,12 @@ from critics.drift.checks import (
     steps_are_off,
 )
 from critics.drift.state import Checks, DriftRules, DriftState, decide
+from critics.frozen.critic import FrozenCritic
 from critics.labels.samples import rewards_of
-from pipeline.credit import VDapo
+from pipeline.credit import Credit, VDapo
 from pipeline.ids import seed_of
 from pipeline.statistics import Interval, interval_dict
 from pipeline.types import Rollout, Task
-
-if TYPE_CHECKING:
-    from critics.frozen.contract import FrozenCritic
-    from pipeline.credit import Credit
 
 NUM_RESAMPLES = 500
 PREFIX = "critic_drift/"

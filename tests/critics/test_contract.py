@@ -13,14 +13,8 @@ import pytest
 import critics
 from critics.fit.rows import critic_rows, error_positions, normalised, value_positions
 from critics.frozen.calibrator import Calibrator
-from critics.frozen.contract import (
-    CONTRACT,
-    REWARD,
-    Contract,
-    read_contract,
-    read_value_logits,
-    save,
-)
+from critics.frozen.contract import CONTRACT, REWARD, Contract, read_contract, save
+from critics.frozen.critic import read_value_logits
 from critics.frozen.model import make_critic
 from pipeline.columns import ROLLOUTS, STEPS
 from pipeline.errors import ArtifactError

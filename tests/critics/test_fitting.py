@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from critics.fit.convergence import task_brier
-from critics.fit.held_out import held_out, outcome_states
-from critics.fit.loop import base_logit, check_enough, fit
+from critics.fit.held_out import check_enough, held_out, outcome_states
+from critics.fit.loop import base_logit, fit
 from critics.fit.rows import critic_rows, num_states, state_weight
 from critics.fit.schedule import FitSettings, learning_rate, rows_of_update, schedule
 from critics.frozen.calibrator import fit_calibrator

@@ -1,0 +1,167 @@
+"""The frozen critic itself: a network that no longer moves, read where its contract holds, calibrated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForSequenceClassification
+from transformers.utils.logging import disable_progress_bar
+
+from critics.fit.rows import value_positions
+from critics.frozen.contract import Contract, read_contract
+from critics.frozen.model import VALUE
+from pipeline.errors import ArtifactError
+from pipeline.training import TrainingRow
+from pipeline.training.attention import ATTENTION_NAME, Packing, run_packed
+from pipeline.training.packing import micro_batches
+from pipeline.types import Rollout
+
+
+def load(folder: Path, *, device: str = "cpu", micro_batch_tokens: int = 16384) -> FrozenCritic:
+    """Returns the critic of a folder once every file agrees with its contract; see `critics.load`."""
+    contract, critic_digest = read_contract(folder)
+    disable_progress_bar()
+    model = AutoModelForSequenceClassification.from_pretrained(
+        folder, dtype=torch.float32, local_files_only=True
+    )
+    model.set_attn_implementation(ATTENTION_NAME)
+    model = model.eval().to(device).requires_grad_(False)
+    return FrozenCritic(model, contract, critic_digest, micro_batch_tokens=micro_batch_tokens)
+
+
+class FrozenCritic:
+    """A critic with weights that no longer move.
+
+    Attributes:
+        contract: what its values mean.
+        digest: identifies weights, config, tokenizer, calibrators and contract together.
+        model: the network, a Hugging Face sequence classifier.
+    """
+
+    def __init__(
+        self, model: Any, contract: Contract, critic_digest: str, *, micro_batch_tokens: int
+    ) -> None:
+        self.model = model
+        self.contract = contract
+        self.digest = critic_digest
+        self._micro_batch_tokens = micro_batch_tokens
+
+    def values(
+        self, rollouts: Sequence[Rollout], *, families: Sequence[str] | None = None
+    ) -> list[np.ndarray]:
+        """Returns the calibrated V of each rollout's step states, [T] float64 in (0, 1), in the order given.
+
+        One causal pass over prompt and response, read at the token before each step's first.
+
+        Args:
+            rollouts: with steps; of the contract's tokenizer and template.
+            families: of each rollout; needed only if the critic has several.
+
+        Raises:
+            ArtifactError: a rollout of another tokenizer or template.
+            ValueError: families are needed, or unknown.
+        """
+        if families is None:
+            if len(self.contract.families) != 1:
+                raise ValueError(f"this critic has families {self.contract.families}; say each rollout's")
+            families = [self.contract.families[0]] * len(rollouts)
+        for row, rollout in enumerate(rollouts):
+            try:
+                self.check_matches(
+                    tokenizer_digest=rollout.tokenizer_digest, template_digest=rollout.template_digest
+                )
+            except ArtifactError as error:
+                raise ArtifactError(f"row {row}, rollout {rollout.rollout_id}: {error}") from error
+        unknown = set(families) - set(self.contract.families)
+        if unknown or len(families) != len(rollouts):
+            raise ValueError(
+                f"{len(rollouts)} rollouts, {len(families)} families, unknown: {sorted(unknown)}"
+            )
+        return [
+            self.contract.calibrators[family](
+                z, step_index=np.array([step.step_index for step in rollout.steps]), guided=rollout.guided
+            )
+            for family, z, rollout in zip(families, self.value_logits(rollouts), rollouts, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Moves its weights to host memory, so that others find the GPU free; idempotent."""
+        self.model.to("cpu")
+        torch.cuda.empty_cache()  # does nothing on a machine without GPUs
+
+    def value_logits(self, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
+        """Returns the raw value logits z of each rollout's step states, [T] float64."""
+        rows = [TrainingRow(np.array(r.token_ids, dtype=np.int32)) for r in rollouts]
+        return read_value_logits(
+            self.model, rows, [value_positions(r) for r in rollouts], self._micro_batch_tokens
+        )
+
+    def check_matches(
+        self,
+        *,
+        tokenizer_digest: str | None = None,
+        template_digest: str | None = None,
+        label_policy_digest: str | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        max_response_tokens: int | None = None,
+        gamma: float | None = None,
+        splitter: str | None = None,
+        reward: str | None = None,
+        families: Sequence[str] = (),
+        contexts: Sequence[str] = (),
+    ) -> None:
+        """Raises ArtifactError unless the critic was made for exactly what is given; None is not compared.
+
+        It may have been made for more families and contexts than are given.
+        """
+        given = {
+            "tokenizer_digest": tokenizer_digest,
+            "template_digest": template_digest,
+            "label_policy_digest": label_policy_digest,
+            "temperature": temperature,
+            "top_p": top_p,
+            "top_k": top_k,
+            "max_response_tokens": max_response_tokens,
+            "gamma": gamma,
+            "splitter": splitter,
+            "reward": reward,
+        }
+        for name, got in given.items():
+            if got is not None and got != (made_for := getattr(self.contract, name)):
+                raise ArtifactError(
+                    f"critic {self.digest[:12]} was made for {name} {made_for}, got {got}. "
+                    "Its values would mean nothing here; run: make critic"
+                )
+        if unknown := set(families) - set(self.contract.families):
+            raise ArtifactError(
+                f"critic {self.digest[:12]} was made for families {self.contract.families}, got "
+                f"{sorted(unknown)}. Its values would mean nothing here; run: make critic"
+            )
+        if strangers := set(contexts) - set(self.contract.contexts):
+            raise ArtifactError(
+                f"critic {self.digest[:12]} was fitted on {self.contract.contexts} states, "
+                f"not on {sorted(strangers)}. Label such states and run: make critic"
+            )
+
+
+def read_value_logits(
+    model: Any, rows: Sequence[TrainingRow], positions: Sequence[np.ndarray], micro_batch_tokens: int
+) -> list[np.ndarray]:
+    """Returns z at the given token positions of each row, float64; rows are batched by length."""
+    device = model.score.weight.device
+    results: list[np.ndarray] = [np.zeros(0)] * len(rows)
+    with torch.inference_mode():
+        for batch in micro_batches(rows, micro_batch_tokens):
+            packing = Packing(batch.lengths, device)
+            hidden = run_packed(model.base_model, batch.token_ids.to(device), packing)
+            for i, start in zip(batch.row_indices, batch.starts, strict=True):
+                states = hidden[torch.as_tensor(start + positions[i], device=device)].float()
+                z = torch.nn.functional.linear(states, model.score.weight.float())[:, VALUE]
+                results[i] = z.cpu().numpy().astype(np.float64)
+    return results

@@ -1,0 +1,57 @@
+"""A model folder in Hugging Face form: cheap checks, before a plan fixes which folder it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from safetensors import safe_open
+
+from pipeline.errors import ArtifactError
+
+
+def check_policy_folder(folder: Path) -> list[str]:
+    """Returns the architectures a policy folder names; cheap checks before torch is imported."""
+    if not folder.is_dir():
+        raise ArtifactError(
+            f"no policy at {folder}: there is no such folder. Name a folder in Hugging Face format"
+        )
+    config_path = folder / "config.json"
+    if not config_path.is_file():
+        raise ArtifactError(
+            f"no policy in {folder}: config.json is missing. Name a folder in Hugging Face format"
+        )
+    try:
+        architectures = [
+            str(name) for name in json.loads(config_path.read_text("utf-8")).get("architectures") or []
+        ]
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ArtifactError(
+            f"{config_path} is not a JSON object with a list of architectures: {error}"
+        ) from error
+    if not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in architectures):
+        raise ArtifactError(
+            f"the model in {folder} is {architectures or 'of no architecture'}, not a causal language model "
+            "(...ForCausalLM). Name another folder"
+        )
+    check_weights(folder)
+    if not (folder / "tokenizer.json").is_file():
+        raise ArtifactError(
+            f"no tokenizer in {folder}: tokenizer.json is missing. Save the tokenizer beside the model"
+        )
+    return architectures
+
+
+def check_weights(folder: Path) -> None:
+    """Raises ArtifactError unless a model folder has weights in readable files; reads their headers alone."""
+    paths = sorted(folder.glob("*.safetensors"))
+    if not paths:
+        raise ArtifactError(f"no weights in {folder}: no *.safetensors file. Export the model again")
+    for path in paths:
+        try:
+            with safe_open(path, "numpy"):
+                pass
+        except Exception as error:  # OSError, or a kind of its own
+            raise ArtifactError(
+                f"the weights in {path} are not readable: {error}. Export the model again, or name another"
+            ) from None
