@@ -88,7 +88,7 @@ def held_beside(config: Config, run: Path, folder: Path, num_tasks: int) -> dict
     from env.play.team import Team
     from env.play.units import Chained, Episodes
     from stages.wiring.build import load_critic
-    from stages.wiring.player import Recipe, make_hands
+    from stages.wiring.hands import Recipe, make_hands
     from stages.wiring.watch import Watch, chosen_for_check
 
     seed, settings = config.run.seed, config.actor.credit.model_dump()["drift"]

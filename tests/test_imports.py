@@ -117,10 +117,10 @@ LIGHT = {
     "pipeline": r"pipeline\.(artifacts\.(?!wandb_sink)|cli\.|credit|config|settings|tables|statistics)",
     "critics": r"critics\.(labels|frozen\.contract|fit\.(data|rows|splits))",
     "env": r"env\.(?!adapters\.(gymnasium|verl))",
-    "stages": r"stages\.(settings|command|(?!summary)[a-z_]+$)",
+    "stages": r"stages\.(settings|command|bodies\.(rollouts|labels|evaluation)|(?!summary)[a-z_]+$)",
 }
-"""What a finished stage, a dry run and `vdapo status` load, besides the packages themselves. All else is
-for `stages.bodies` and workers, and may load torch. A summary draws, so it loads matplotlib."""
+"""What loads nothing heavy, besides the packages themselves: a finished stage, a dry run, `vdapo status`, and
+stages that only sample where players have processes of their own. A summary draws, so it loads matplotlib."""
 
 
 @pytest.mark.parametrize("package", MAY_IMPORT)

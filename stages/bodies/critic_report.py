@@ -26,8 +26,8 @@ from pipeline.types import Rollout, Task
 from stages.settings import Config
 from stages.wiring.audit import audit_of, in_fixed_order, reference_of, sibling_tasks, solver_values
 from stages.wiring.build import load_critic
+from stages.wiring.hands import Recipe, make_hands
 from stages.wiring.inputs import policy_folder, tasks_of_split
-from stages.wiring.player import Recipe, make_hands
 from stages.wiring.probes import probe
 
 Work = tuple[list[Sequence[Task]], list[Sequence[Rollout]]]

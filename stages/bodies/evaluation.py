@@ -20,8 +20,8 @@ from pipeline.statistics import ClusterBootstrap, interval_dict
 from pipeline.tables import rollouts_from, rollouts_table, steps_table
 from pipeline.types import Rollout, Task
 from stages.settings import Config
+from stages.wiring.hands import Recipe, make_hands
 from stages.wiring.inputs import policy_folder, tasks_of_split
-from stages.wiring.player import Recipe, make_hands
 
 POLICIES = {"start": ("sft", "policy"), "actor": ("actor", "actor")}
 MEASURES = ("first_try", "greedy", "with_feedback")

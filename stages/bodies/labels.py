@@ -20,8 +20,8 @@ from pipeline.tables import labels_table, rollouts_from, rollouts_table, steps_t
 from pipeline.types import Rollout, Task
 from stages.settings import Config
 from stages.settings.engine import overlaps_shards
+from stages.wiring.hands import Recipe, make_hands
 from stages.wiring.inputs import policy_folder
-from stages.wiring.player import Recipe, make_hands
 
 
 def make(

@@ -12,8 +12,8 @@ from env.play.units import Chained
 from pipeline.artifacts.runner import Start
 from pipeline.tables import rollouts_table, steps_table
 from stages.settings import Config
+from stages.wiring.hands import Recipe, make_hands
 from stages.wiring.inputs import policy_folder
-from stages.wiring.player import Recipe, make_hands
 
 
 def make(start: Start[Config], groups: list[Sequence[Group]]) -> None:

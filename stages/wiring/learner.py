@@ -18,7 +18,8 @@ from pipeline.training import Trainer
 from stages.settings import Actor, Config
 from stages.settings.engine import shares_gpus
 from stages.wiring.build import load_critic, make_trainer
-from stages.wiring.player import Recipe, Seat, make_hands
+from stages.wiring.hands import Recipe, make_hands
+from stages.wiring.player import Seat
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,46 +1,18 @@
-"""Players made from settings, in this process or in processes of their own: the rollouts are the same."""
+"""Players made from settings: in the stage's process, or in a process of their own."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 from env.catalog import offer_of
-from env.play.hands import Here, OneQueue, Processes
 from env.play.player import Player
 from env.play.requests import PlaySettings
-from env.play.team import Hands
 from pipeline.engines import Engine
-from pipeline.hardware import usable_cores
 from pipeline.models.policy import Policy, load_policy
-from pipeline.processes.pool import Pool
-from pipeline.processes.shared_weights import Layout, read_shared
+from pipeline.processes.shared_weights import read_shared
 from stages.settings import Config
-from stages.settings.engine import overlaps_shards
 from stages.wiring.build import make_engine
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """All that makes a player; it can be pickled.
-
-    Attributes:
-        config: the settings.
-        folder: the policy, in Hugging Face form.
-        temperature: > 0, or 0 for greedy.
-        weights: where a process of its own finds newer weights than the folder's.
-        policy_digest: their name; None stands for the folder's.
-    """
-
-    config: Config
-    folder: Path
-    temperature: float = 1.0
-    weights: Layout | None = None
-    policy_digest: str | None = None
+from stages.wiring.hands import Recipe
 
 
 def make_player(
@@ -108,32 +80,3 @@ class Seat:
         if recipe.weights is not None and engine.policy_digest != recipe.policy_digest:
             engine.load_weights(dict(read_shared(recipe.weights)), str(recipe.policy_digest))
         return make_player(recipe.config, policy, temperature=recipe.temperature, engine=engine)
-
-
-def make_hands(config: Config, log_folder: Path | None = None, seat: Seat | None = None) -> Hands:
-    """Returns who plays as configured.
-
-    Args:
-        config: the settings.
-        log_folder: where processes of their own keep their logs; None keeps none.
-        seat: makes the players of this process.
-    """
-    engine = config.engine
-    seat = seat or Seat()
-    if overlaps_shards(engine):
-        return OneQueue(seat, part_episodes=None, one_thread=False)
-    if engine.kind == "vllm":  # whose replicas are processes of their own
-        return Here(seat, part_episodes=None, one_thread=False)
-    number = engine.replicas or usable_cores()
-    if number == 1:
-        return Here(seat)
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return Processes(
-        Pool(
-            "stages.wiring.player_process",
-            number,
-            "player",
-            log_folder=log_folder,
-            env={"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
-        )
-    )
