@@ -1,7 +1,5 @@
 """One YAML table -> one frozen pydantic model, strictly: an unknown key or wrong type ends the run early."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re
@@ -22,11 +20,9 @@ M = TypeVar("M", bound=Section)
 def load_config(model: type[M], path: Path, overrides: Sequence[str] = ()) -> M:
     """Returns the settings of a YAML file, with `a.b=value` overrides (the value is YAML) put on top.
 
-    Raises:
-        ConfigError: unreadable file, duplicate or unknown key (naming the nearest known one), wrong type,
-            value out of range. All problems are named at once.
+    Raises ConfigError for an unreadable file, a duplicate or unknown key (naming the nearest known one), a
+    wrong type or a value out of range. All problems are named at once.
     """
-    path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -34,8 +30,7 @@ def load_config(model: type[M], path: Path, overrides: Sequence[str] = ()) -> M:
             f"{path}: cannot read this configuration ({error}). Next: give the path of a YAML file"
         ) from None
     data = _parse(text, str(path))
-    if data is None:
-        data = {}
+    data = {} if data is None else data
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: got a {type(data).__name__}; a configuration is a table of sections")
     origins: dict[str, str] = {}
@@ -58,11 +53,7 @@ def load_config(model: type[M], path: Path, overrides: Sequence[str] = ()) -> M:
 def validate(
     model: type[M], data: Mapping[str, Any], source: str, origins: Mapping[str, str] | None = None
 ) -> M:
-    """Returns `model` filled from plain data; `source` (or the origin of a dotted key) opens each message.
-
-    Raises:
-        ConfigError: see `load_config`.
-    """
+    """Returns `model` filled from plain data; `source`, or the origin of a dotted key, opens each message."""
     try:
         # JSON in strict mode: "4" is no integer and true is no number, yet a list may fill a tuple.
         return model.model_validate_json(json.dumps(data, default=str), strict=True)
@@ -85,8 +76,7 @@ def split_settings(section: BaseModel) -> tuple[dict[str, Any], dict[str, Any]]:
         >>> split_settings(Inner())
         ({'lr': 0.1}, {'threads': 2})
     """
-    semantic: dict[str, Any] = {}
-    other: dict[str, Any] = {}
+    semantic, other = dict[str, Any](), dict[str, Any]()
     plain = section.model_dump(mode="json")
     for name, info in type(section).model_fields.items():
         value = getattr(section, name)
@@ -149,14 +139,10 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
         key = loader.construct_object(key_node, deep=True)
         if isinstance(key, bool):
             key = key_node.value  # YAML 1.1 reads the names `on` and `yes` as true
-        if not isinstance(key, str | int | float):
-            raise yaml.constructor.ConstructorError(
-                None, None, f"key {key!r} is not a name", key_node.start_mark
-            )
-        if key in result:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"key {key!r} is given twice", key_node.start_mark
-            )
+        is_name = isinstance(key, str | int | float)
+        if not is_name or key in result:
+            problem = "is given twice" if is_name else "is not a name"
+            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} {problem}", key_node.start_mark)
         result[key] = loader.construct_object(value_node, deep=True)
     return result
 

@@ -1,49 +1,38 @@
 """What is said of a configuration that cannot be used: where, got, allowed, the nearest right setting."""
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
 from pipeline.settings import Kinds, kinds_of, known_keys, section_of
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where in a configuration a problem lies.
+class _Union(NamedTuple):
+    """The innermost union of sections around a place: its dotted name, and the kind that is given."""
 
-    Attributes:
-        key: dotted name.
-        description: of the setting, if it is one.
-        union: dotted name of the innermost union of sections around it, its kinds and members, and the kind
-            that is given; None outside of any.
-    """
+    name: str
+    kinds: Kinds
+    members: Mapping[str, type[BaseModel]]
+    kind: str
+
+
+class _Place(NamedTuple):
+    """Where in a configuration a problem lies."""
 
     key: str
     description: str | None
-    union: tuple[str, Kinds, Mapping[str, type[BaseModel]], str] | None
+    union: _Union | None
 
 
 def explain(
-    model: type[BaseModel],
-    problem: Any,
-    source: str,
-    origins: Mapping[str, str],
-    data: Mapping[str, Any],
+    model: type[BaseModel], problem: Any, source: str, origins: Mapping[str, str], data: Mapping[str, Any]
 ) -> str:
-    """Returns one of pydantic's problems as a sentence for who wrote the configuration.
+    """Returns an entry of `ValidationError.errors()` as a sentence for who wrote the configuration.
 
-    Args:
-        model: of the whole configuration.
-        problem: an entry of `ValidationError.errors()`.
-        source: where the configuration comes from.
-        origins: dotted key -> the override that set it.
-        data: the whole configuration as it was given.
+    `origins` has the override that set a dotted key; `data` is the whole configuration as it was given.
     """
     place = _place_of(model, problem["loc"], data)
     key = place.key
@@ -56,10 +45,10 @@ def explain(
     got = json.dumps(given, ensure_ascii=False, default=str)
     got = got if len(got) <= 120 else got[:117] + "..."
     if problem["type"].startswith("union_tag") and place.union:
-        _, kinds, members, _ = place.union
-        setting = f"{key}.{kinds.name}"
+        name, members = place.union.kinds.name, place.union.members
+        setting = f"{key}.{name}"
         if isinstance(given, dict):
-            return f"{where}: {setting} = {json.dumps(given[kinds.name])}; allowed: {', '.join(members)}"
+            return f"{where}: {setting} = {json.dumps(given[name])}; allowed: {', '.join(members)}"
         meant = f"{setting} = {given}" if given in members else setting
         return f"{where}: {key} = {got}, but it is a section; did you mean {meant}?"
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("String ")
@@ -90,7 +79,7 @@ def _place_of(model: type[BaseModel], loc: Sequence[Any], data: Any) -> _Place:
         section = section_of(info, data)
         if found := kinds_of(info):
             kinds, members = found
-            union = (".".join(parts), kinds, members, kinds(data) or kinds.default)
+            union = _Union(".".join(parts), kinds, members, kinds(data) or kinds.default)
             if rest and rest[0] in members:
                 rest.pop(0)
     return _Place(".".join(parts), description, union)
@@ -149,9 +138,8 @@ def _suggestion(model: type[BaseModel], place: _Place) -> str:
         nearest = [name for name in places if name.partition(".")[0] == head][:1] or places[:1]
     parent = key.rpartition(".")[0]
     allowed = [name for name in known if name.rpartition(".")[0] == parent]
-    if place.union and parent == place.union[0]:
-        name, _, members, kind = place.union
-        allowed = [f"{name}.{own}" for own in members[kind].model_fields]
+    if place.union and parent == place.union.name:
+        allowed = [f"{parent}.{own}" for own in place.union.members[place.union.kind].model_fields]
     allowed = allowed or [name for name in known if "." not in name]
     nearest = nearest or difflib.get_close_matches(leaf, [name.rpartition(".")[2] for name in allowed], n=1)
     if nearest:

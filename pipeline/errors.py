@@ -4,8 +4,6 @@ A message says what is wrong, what was got, what is allowed, and the next move. 
 escapes a stage is a defect and exits 1.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import shutil
@@ -55,12 +53,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 def explain(error: BaseException, folder: Path) -> tuple[ExitCode, str] | None:
     """Returns exit code and message of an error that the user or the machine can mend; None for a defect.
 
-    Missing files and dead connections are defects of the program, unless the file is one of `folder`: then
-    somebody removed it.
-
-    Args:
-        error: that ended a command.
-        folder: what the command works on; of a full disk, its free space is named.
+    Missing files and dead connections are defects of the program, unless the file is one of `folder`, which
+    the command works on: then somebody removed it.
     """
     if isinstance(error, ConfigError | ArtifactError):
         return ExitCode(error.code), str(error)

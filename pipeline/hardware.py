@@ -1,7 +1,5 @@
 """What this machine has, and whether that is what the configuration counts on."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -33,13 +31,9 @@ def check_gpus(num_gpus: int, gpu_memory_gib: float) -> None:
 
 
 def check_enough_gpus(wanted: Mapping[str, int]) -> None:
-    """Raises ConfigError if workers outnumber the GPUs of a machine that has some.
+    """Raises ConfigError if a setting wants more GPUs than there are; without any, the CPU is shared.
 
-    Without a check they would use what they find, or fail over what is missing. On a machine without GPUs
-    they share the CPU.
-
-    Args:
-        wanted: setting -> number of GPUs that it asks for.
+    Without a check workers would use what they find, or fail over what is missing.
     """
     if max(wanted.values(), default=1) == 1:
         return

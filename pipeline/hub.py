@@ -1,7 +1,5 @@
 """Rows of a data set: by name from the Hugging Face hub, or from a local file or folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +11,10 @@ KINDS = {".parquet": "parquet", ".jsonl": "json", ".json": "json", ".csv": "csv"
 
 
 def load_rows(source: str, split: str = "train") -> list[dict[str, Any]]:
-    """Returns the rows of one split, in order.
+    """Returns the rows of one split, in order; raises ConfigError for what cannot be read.
 
-    Args:
-        source: a file (.parquet, .jsonl, .json, .csv), a folder that `datasets` saved or that is laid out
-            as on the hub, or a name on the hub, which needs the network unless it is cached.
-        split: of a folder with several, or of the hub's; a file has one.
-
-    Raises:
-        ConfigError: nothing there, of another kind, not readable, or without that split.
+    `source` is a file (.parquet, .jsonl, .json, .csv; its only split), a folder that `datasets` saved or that
+    is laid out as on the hub, or a name on the hub, which needs the network unless it is cached.
     """
     path = Path(source)
     try:

@@ -3,8 +3,6 @@
 `H` is BLAKE2b-128 of canonical JSON; files use SHA-256. Source: DESIGN.md, "Ids, seeds, digests".
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,20 +1,15 @@
 """Rows of unequal lengths, one after another: as a rectangle and back, and which models can run them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
 
 def padding(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns where tokens of R rows go when each row is padded to T, the longest; None if all are equal.
+    """Returns where tokens of R rows, of `lengths` [R], go when padded to the longest; None if all are equal.
 
     First [R * T]: the token that fills each place; padding repeats a row's last token. Second [N]: the place
     of each token.
-
-    Args:
-        lengths: [R] tokens of each row, >= 1.
 
     Example:
         >>> padding(np.array([2, 1]))

@@ -1,13 +1,13 @@
 """What a table is: columns with a type, a unit and a description; Parquet in and out, checked both ways."""
 
-from __future__ import annotations
-
 import functools
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -19,24 +19,13 @@ ROW_GROUP_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table.
-
-    Attributes:
-        name: as in the file.
-        type: Arrow type.
-        description: what it holds.
-        unit: of its values, "" where there is none.
-        nullable: whether null is allowed, and then has the meaning that the description gives.
-        volatile: left out of content digests (times, hosts).
-        allowed: the only values of a text column, () for any.
-    """
+    """One column of a table; `allowed` are the only values of a text column, () for any."""
 
     name: str
     type: pa.DataType
     description: str
     unit: str = ""
     nullable: bool = False
-    volatile: bool = False
     allowed: tuple[str, ...] = ()
 
 
@@ -54,11 +43,6 @@ class TableSpec:
         """The Arrow schema, in the order of the columns."""
         return pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns])
 
-    @property
-    def volatile(self) -> frozenset[str]:
-        """Names of the columns that no content digest covers."""
-        return frozenset(c.name for c in self.columns if c.volatile)
-
 
 def list_of(element: pa.DataType) -> pa.DataType:
     """Returns a list type without null elements."""
@@ -75,22 +59,8 @@ def struct_of(**fields: pa.DataType | tuple[pa.DataType, bool]) -> pa.DataType:
     )
 
 
-def spec_of(name: str, schema: pa.Schema, id_columns: Sequence[str], volatile: Sequence[str]) -> TableSpec:
-    """Returns the spec of a table that is known only by its file and its manifest."""
-    columns = tuple(
-        Column(f.name, f.type, "", nullable=f.nullable, volatile=f.name in volatile) for f in schema
-    )
-    return TableSpec(name, "", columns, tuple(id_columns))
-
-
 def table_of(spec: TableSpec, columns: dict[str, Sequence[Any]]) -> pa.Table:
-    """Returns an Arrow table with exactly the schema of `spec`, from python values.
-
-    Raises:
-        ValueError: a column is missing or unknown, or a value does not fit its type.
-    """
-    if set(columns) != set(spec.schema.names):
-        raise ValueError(f"{spec.name}: got columns {sorted(columns)}; allowed: {sorted(spec.schema.names)}")
+    """Returns a table of python values; raises ValueError for one that does not fit its column's type."""
     arrays = []
     for column in spec.columns:
         try:
@@ -101,11 +71,7 @@ def table_of(spec: TableSpec, columns: dict[str, Sequence[Any]]) -> pa.Table:
 
 
 def check_table(table: pa.Table, spec: TableSpec) -> None:
-    """Checks schema, nulls, finite numbers, allowed texts and unique ids. `tables.py` checks rollouts.
-
-    Raises:
-        ValueError: naming table, row and column, what was got and what is allowed.
-    """
+    """Raises ValueError for a wrong schema, null, NaN or infinity, a text not allowed, or a doubled id."""
     if not table.schema.equals(spec.schema, check_metadata=False):
         for field in spec.schema:
             index = table.schema.get_field_index(field.name)
@@ -124,15 +90,13 @@ def check_table(table: pa.Table, spec: TableSpec) -> None:
         )
     for column in spec.columns:
         values = table.column(column.name).combine_chunks()
+        if isinstance(values, pa.ChunkedArray):
+            raise ValueError(f"{spec.name}: column {column.name} holds more than 2 GB; split the table")
         _check_values(values, column, spec.name)
-    seen = table.select(list(spec.id_columns)).group_by(list(spec.id_columns)).aggregate([([], "count_all")])
+    ids = list(spec.id_columns)
+    seen = table.select(ids).group_by(ids).aggregate([([], "count_all")])
     if seen.num_rows != table.num_rows:
-        doubled = (
-            seen.filter(pc.greater(seen["count_all"], 1))
-            .select(list(spec.id_columns))
-            .slice(0, 1)
-            .to_pylist()
-        )
+        doubled = seen.filter(pc.greater(seen["count_all"], 1)).select(ids).slice(0, 1).to_pylist()
         raise ValueError(f"{spec.name}: more than one row has {doubled[0]}; ids must be unique")
 
 
@@ -141,10 +105,6 @@ def _type(field: pa.Field) -> str:
 
 
 def _check_values(values: pa.Array, column: Column, table: str) -> None:
-    if isinstance(values, pa.ChunkedArray):  # more text than one array can hold
-        for chunk in values.chunks:
-            _check_values(chunk, column, table)
-        return
     if not column.nullable and values.null_count:
         row = pc.index(values.is_null(), True).as_py()
         raise ValueError(f"{table}: row {row}, column {column.name} is null; allowed: {column.type}")
@@ -156,10 +116,8 @@ def _check_values(values: pa.Array, column: Column, table: str) -> None:
             f"{table}: row {row}, column {column.name} is {got}; allowed: finite numbers, no null inside"
         )
     if column.allowed:
-        ok = pc.is_in(
-            values, value_set=pa.array([*column.allowed, *([None] if column.nullable else [])], values.type)
-        )
-        if not pc.all(ok).as_py() and len(values):
+        ok = pc.or_(values.is_null(), pc.is_in(values, value_set=pa.array(column.allowed, values.type)))
+        if len(values) and not pc.all(ok).as_py():
             row = pc.index(ok, False).as_py()
             raise ValueError(
                 f"{table}: row {row}, column {column.name} is {values[row].as_py()!r}; "
@@ -181,15 +139,12 @@ def _first_bad_row(values: pa.Array) -> int | None:
         return None if row is None else pc.list_parent_indices(values)[row].as_py()
     if pa.types.is_struct(values.type):
         rows = []
-        for index, child in enumerate(values.flatten()):
-            row = _first_bad_row(child)
-            if row is not None:
-                rows.append(row)
-            if not values.type.field(index).nullable:
-                missing = pc.and_(child.is_null(), values.is_valid())
-                if pc.any(missing).as_py():
-                    rows.append(pc.index(missing, True).as_py())
-        return min(rows, default=None)
+        for field, child in zip(values.type, values.flatten(), strict=True):
+            rows.append(_first_bad_row(child))
+            missing = pc.and_(child.is_null(), values.is_valid())
+            if not field.nullable and pc.any(missing).as_py():
+                rows.append(pc.index(missing, True).as_py())
+        return min((row for row in rows if row is not None), default=None)
     return None
 
 
@@ -234,8 +189,7 @@ def _leaves(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
 def read_parquet(path: Path, spec: TableSpec | None = None) -> pa.Table:
     """Returns a table after a check of its page checksums, and of schema and values under `spec`.
 
-    Raises:
-        ArtifactError: naming the file, and the row and column where there is one.
+    Raises ArtifactError naming the file, and the row and column where there is one.
     """
     try:
         # ParquetFile, not read_table: that would infer partitions from the path.
@@ -244,7 +198,8 @@ def read_parquet(path: Path, spec: TableSpec | None = None) -> pa.Table:
     except FileNotFoundError:
         raise ArtifactError(f"{path}: this file is missing") from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise ArtifactError(f"{path}: not a readable Parquet file ({_one_line(error)})") from None
+        words = " ".join(str(error).split())[:200]
+        raise ArtifactError(f"{path}: not a readable Parquet file ({words})") from None
     if spec is not None:
         try:
             check_table(table, spec)
@@ -253,5 +208,41 @@ def read_parquet(path: Path, spec: TableSpec | None = None) -> pa.Table:
     return table
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+def content_digest(table: pa.Table, id_columns: Sequence[str]) -> str:
+    """Returns a digest of a table's values alone, in id order.
+
+    It does not depend on row order, chunks, row groups, compression or Arrow's buffers.
+    """
+    order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in id_columns])
+    state = hashlib.blake2b(digest_size=16)
+    for field, column in zip(table.schema, table.columns, strict=True):
+        state.update(field.name.encode() + b"\0" + str(field.type).encode() + b"\0")
+        _hash_array(column.take(order).combine_chunks(), state)
+    return state.hexdigest()
+
+
+def _hash_array(values: Any, state: Any) -> None:
+    state.update(len(values).to_bytes(8, "little"))
+    state.update(np.packbits(values.is_valid().to_numpy(zero_copy_only=False)).tobytes())
+    kind = values.type
+    if pa.types.is_struct(kind):
+        for child in values.flatten():
+            _hash_array(child, state)
+        return
+    present = values.drop_null()
+    if pa.types.is_list(kind):
+        state.update(pc.list_value_length(present).cast(pa.int64()).to_numpy().tobytes())
+        _hash_array(present.flatten(), state)
+    elif pa.types.is_string(kind):
+        if len(present):
+            offsets = np.frombuffer(present.buffers()[1], np.int32)[
+                present.offset : present.offset + len(present) + 1
+            ]
+            state.update(np.diff(offsets).astype("<i8").tobytes())
+            if offsets[-1] > offsets[0]:
+                state.update(memoryview(present.buffers()[2])[offsets[0] : offsets[-1]])
+    else:
+        numbers = present.to_numpy(zero_copy_only=False)
+        if numbers.dtype.kind == "f":
+            numbers = numbers + 0.0  # -0.0 and 0.0 are one value
+        state.update(np.ascontiguousarray(numbers).astype(numbers.dtype.newbyteorder("<")).tobytes())

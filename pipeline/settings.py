@@ -4,8 +4,6 @@ Every setting is semantic (it decides what is made, and enters the stage key) or
 is recorded, and may change between two starts of one stage), and basic or advanced (who needs it).
 """
 
-from __future__ import annotations
-
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -64,15 +62,10 @@ def mark_of(info: FieldInfo, name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """How the members of a union of sections are told apart: by one setting, which may be left out.
-
-    Attributes:
-        name: of the setting, a Literal in each member.
-        default: kind of a section that does not name one.
-    """
+    """How the members of a union of sections are told apart: by one setting, a Literal in each member."""
 
     name: str
-    default: str
+    default: str  # of a section that does not name its kind
 
     @property
     def __name__(self) -> str:

@@ -5,8 +5,6 @@ are drawn with replacement (Davison and Hinkley, Bootstrap Methods and their App
 measures are functions of sums over rows: each cluster is summed once, and a resample only adds sums up.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,13 +53,9 @@ def interval_words(interval: Interval, digits: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClusterBootstrap:
-    """N rows, the clusters that they belong to, and how to draw these.
+    """N rows, the clusters [N] that they belong to, and how to draw these.
 
-    Attributes:
-        clusters: [N] of any hashable kind.
-        num_resamples: draws of as many clusters as there are.
-        seed: of the draws.
-        min_clusters: with fewer there are no bounds; at least 2, as one cluster says nothing about spread.
+    With fewer than `min_clusters` there are no bounds; at least 2, as one cluster says nothing about spread.
     """
 
     clusters: Sequence[object] | np.ndarray
@@ -107,11 +101,7 @@ class ClusterBootstrap:
         return self.ratio(column, np.ones(len(column)), at)
 
     def weighted(self, statistics: Callable[[np.ndarray], np.ndarray]) -> list[Interval]:
-        """Returns intervals of M statistics that are no functions of sums.
-
-        Args:
-            statistics: how often each row is drawn [B, N] -> numbers [B, M].
-        """
+        """Returns intervals of M statistics [B, M] of how often each row is drawn [B, N]."""
         codes, num_clusters = cluster_codes(self.clusters)
         values = statistics(np.ones((1, len(codes))))[0].tolist()
         if num_clusters < self.min_clusters:
@@ -144,8 +134,7 @@ def interval_of_draws(value: float, draws: np.ndarray, *, level: float = 0.95) -
 
 def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     """Returns numerator / denominator; NaN where the denominator is 0."""
-    safe = np.where(denominator == 0, 1.0, denominator)
-    return np.where(denominator == 0, np.nan, numerator / safe)
+    return np.where(denominator == 0, np.nan, numerator / np.where(denominator == 0, 1.0, denominator))
 
 
 def positive(x: np.ndarray) -> np.ndarray:
@@ -171,10 +160,7 @@ def standard_errors_apart(
 
 
 def wilson(num_successes: float, num_trials: int) -> Interval:
-    """Returns a success rate with Wilson's 95 % score interval; for independent trials.
-
-    Source:
-        Wilson (1927), JASA 22:209.
+    """Returns a success rate of independent trials with its 95 % score interval (Wilson 1927, JASA 22:209).
 
     Example:
         >>> wilson(8, 10)

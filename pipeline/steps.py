@@ -1,7 +1,5 @@
 """Steps as spans of a rollout's tokens: whether they tile it, the states before them, whole episodes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +8,7 @@ from pipeline.types import Rollout
 
 
 def check_tiling(rollout: Rollout) -> None:
-    """Checks that the steps count up from the rollout's first and tile exactly the tokens with loss_mask 1.
-
-    Raises:
-        ValueError: naming the rollout and what was found.
-    """
+    """Raises ValueError unless steps count up from the first and tile exactly the tokens with loss_mask 1."""
     times_covered = np.zeros(len(rollout.response_token_ids), np.int64)
     for expected, step in enumerate(rollout.steps, rollout.start_step_index):
         if step.step_index != expected or not 0 <= step.token_start <= step.token_end <= len(times_covered):
@@ -42,9 +36,6 @@ def joined(parent: Rollout, continuation: Rollout) -> Rollout:
     """Returns the whole episode that a continuation ends, as if it had been played from the prompt.
 
     It keeps the continuation's id, and the parent's seed, which decided the wording of its first replies.
-
-    Raises:
-        ValueError: it does not continue this parent.
     """
     start = continuation.start_step_index
     if continuation.prompt_token_ids != state_tokens(parent, start):

@@ -1,7 +1,5 @@
 """Rows of the main tables: dataclasses to Arrow and back. `columns.py` says what each column means."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.columns import LABELS, ROLLOUTS, STEPS, TASKS, UPDATES, VALUES
-from pipeline.schema import table_of
+from pipeline.schema import TableSpec, table_of
 from pipeline.types import Event, Label, Message, Rollout, Step, Task
 
 
@@ -23,22 +21,14 @@ def tasks_table(tasks: Sequence[Task]) -> pa.Table:
                 raise ValueError(
                     f"task {task.task_id}: prompt message has keys {sorted(message)}; allowed: role, content"
                 )
-    plain = {
-        name: [getattr(t, name) for t in tasks]
-        for name in ("task_id", "data_source", "split", "level", "ability")
+    nested = {
+        "reward_model": [{"style": t.style, "ground_truth": t.ground_truth} for t in tasks],
+        "extra_info": [
+            {"split": t.split, "index": t.index, "cluster": t.cluster, "details": _json(t.details)}
+            for t in tasks
+        ],
     }
-    return table_of(
-        TASKS,
-        {
-            **plain,
-            "prompt": [[dict(message) for message in t.prompt] for t in tasks],
-            "reward_model": [{"style": t.style, "ground_truth": t.ground_truth} for t in tasks],
-            "extra_info": [
-                {"split": t.split, "index": t.index, "cluster": t.cluster, "details": _json(t.details)}
-                for t in tasks
-            ],
-        },
-    )
+    return _table(TASKS, tasks, **nested)
 
 
 def tasks_from(table: pa.Table) -> list[Task]:
@@ -63,56 +53,46 @@ def task_from(row: Mapping[str, Any]) -> Task:
     )
 
 
-_ROLLOUT_NUMBERS = ("prompt_token_ids", "response_token_ids", "loss_mask", "logprobs")
-_ROLLOUT_TEXTS = ("parent_rollout_ids",)
+_NUMBERS = ("prompt_token_ids", "response_token_ids", "loss_mask", "logprobs")
 
 
 def rollouts_table(rollouts: Iterable[Rollout]) -> pa.Table:
     """Returns the rollouts table, without the steps (see `steps_table`).
 
-    Raises:
-        ValueError: lengths of tokens, mask and log-probabilities differ, a mask is not 0 or 1, a
-            log-probability is given where nothing was sampled, or a message has unknown keys.
+    Raises ValueError if lengths of tokens, mask and log-probabilities differ, a mask is not 0 or 1, a
+    log-probability is given where nothing was sampled, or a message has unknown keys.
     """
     rollouts = list(rollouts)
     for rollout in rollouts:
         _check_rollout(rollout)
-    columns: dict[str, Any] = {}
-    for name in ROLLOUTS.schema.names:
-        if name == "messages":
-            columns[name] = [[_message_row(m, r.rollout_id) for m in r.messages] for r in rollouts]
-        elif name == "events":
-            columns[name] = [[dataclasses.asdict(event) for event in r.events] for r in rollouts]
-        elif name == "loss_mask":
-            columns[name] = [[int(bit) for bit in r.loss_mask] for r in rollouts]
-        else:
-            columns[name] = [getattr(r, name) for r in rollouts]
-    return table_of(ROLLOUTS, columns)
+    return _table(
+        ROLLOUTS,
+        rollouts,
+        messages=[[_message_row(m, r.rollout_id) for m in r.messages] for r in rollouts],
+        events=[[dataclasses.asdict(event) for event in r.events] for r in rollouts],
+        loss_mask=[[int(bit) for bit in r.loss_mask] for r in rollouts],
+    )
 
 
 def steps_table(rollouts: Iterable[Rollout]) -> pa.Table:
     """Returns the steps of rollouts, rollout after rollout."""
     pairs = [(r.rollout_id, step) for r in rollouts for step in r.steps]
-    names = [name for name in STEPS.schema.names if name != "rollout_id"]
-    columns: dict[str, Any] = {name: [getattr(step, name) for _, step in pairs] for name in names}
-    return table_of(STEPS, {"rollout_id": [rollout_id for rollout_id, _ in pairs], **columns})
+    return _table(STEPS, [step for _, step in pairs], rollout_id=[rollout_id for rollout_id, _ in pairs])
 
 
 def rollouts_from(rollouts: pa.Table, steps: pa.Table) -> list[Rollout]:
     """Returns the rollouts of a table, in its order, with their steps by index; other steps are ignored."""
     by_rollout: dict[str, list[Step]] = {}
-    names = [name for name in STEPS.schema.names if name != "rollout_id"]
-    columns = [steps.column(name).to_pylist() for name in names]
-    for rollout_id, *values in zip(steps.column("rollout_id").to_pylist(), *columns, strict=True):
-        by_rollout.setdefault(rollout_id, []).append(Step(**dict(zip(names, values, strict=True))))
+    for row in steps.to_pylist():
+        by_rollout.setdefault(row.pop("rollout_id"), []).append(Step(**row))
     data: dict[str, Sequence[Any]] = {
-        name: _lists(rollouts.column(name)) if name in _ROLLOUT_NUMBERS else rollouts.column(name).to_pylist()
+        name: _lists(rollouts.column(name)) if name in _NUMBERS else rollouts.column(name).to_pylist()
         for name in ROLLOUTS.schema.names
     }
     result = []
     for index in range(rollouts.num_rows):
         row = {name: column[index] for name, column in data.items()}
-        row.update({name: tuple(row[name]) for name in (*_ROLLOUT_NUMBERS, *_ROLLOUT_TEXTS)})
+        row |= {name: tuple(row[name]) for name in (*_NUMBERS, "parent_rollout_ids")}
         row["messages"] = tuple(_message(m) for m in row["messages"])
         row["events"] = tuple(Event(**{**event, "fields": tuple(event["fields"])}) for event in row["events"])
         mine = sorted(by_rollout.get(row["rollout_id"], []), key=lambda step: step.step_index)
@@ -122,9 +102,7 @@ def rollouts_from(rollouts: pa.Table, steps: pa.Table) -> list[Rollout]:
 
 def labels_table(labels: Sequence[Label]) -> pa.Table:
     """Returns the labels table."""
-    return table_of(
-        LABELS, {name: [getattr(label, name) for label in labels] for name in LABELS.schema.names}
-    )
+    return _table(LABELS, labels)
 
 
 def labels_from(table: pa.Table) -> list[Label]:
@@ -134,24 +112,31 @@ def labels_from(table: pa.Table) -> list[Label]:
 
 def values_table(rows: Sequence[tuple[str, int, str, str, float]]) -> pa.Table:
     """Returns the values table from rows of (rollout_id, step_index, context, critic, value)."""
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(VALUES.columns)
-    return table_of(VALUES, dict(zip(VALUES.schema.names, columns, strict=True)))
+    return _table_of_tuples(VALUES, rows)
 
 
 def values_from(table: pa.Table) -> dict[str, np.ndarray]:
     """Returns rollout_id -> [T] the values of a table that holds one critic's."""
     found: dict[str, list[float]] = {}
-    for rollout_id, value in zip(
-        *(table.column(n).to_pylist() for n in ("rollout_id", "value")), strict=True
-    ):
-        found.setdefault(rollout_id, []).append(value)
+    for row in table.select(["rollout_id", "value"]).to_pylist():
+        found.setdefault(row["rollout_id"], []).append(row["value"])
     return {rollout_id: np.array(values) for rollout_id, values in found.items()}
 
 
 def updates_table(rows: Sequence[tuple[str, int, float, np.ndarray | None, np.ndarray | None]]) -> pa.Table:
     """Returns the updates table from rows of (rollout_id, update, token_weight, old and ref logprobs)."""
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(UPDATES.columns)
-    return table_of(UPDATES, dict(zip(UPDATES.schema.names, columns, strict=True)))
+    return _table_of_tuples(UPDATES, rows)
+
+
+def _table(spec: TableSpec, rows: Sequence[Any], **given: Sequence[Any]) -> pa.Table:
+    """Returns a table of rows' attributes, but for the columns that are given."""
+    plain = {name: [getattr(row, name) for row in rows] for name in spec.schema.names if name not in given}
+    return table_of(spec, plain | given)
+
+
+def _table_of_tuples(spec: TableSpec, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [()] * len(spec.columns)
+    return table_of(spec, dict(zip(spec.schema.names, columns, strict=True)))
 
 
 def _check_rollout(rollout: Rollout) -> None:

@@ -1,7 +1,5 @@
 """Text of a model or a service is hostile until shown harmless: control characters are made visible."""
 
-from __future__ import annotations
-
 import re
 
 _HIDDEN = re.compile(

@@ -1,37 +1,27 @@
-"""What the stages hand to each other, as frozen dataclasses; `tables.py` is their form on disk."""
+"""What the stages hand to each other, as frozen dataclasses; `tables.py` is their form on disk.
 
-from __future__ import annotations
+An `Annotated` field is a column of its table: its type, what it holds, its unit.
+"""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
 
 Context = Literal["bare", "guided"]
 VerifierStatus = Literal["ok", "wrong", "unknown"]
 FinishReason = Literal["success", "ended", "max_turns", "max_tokens", "failed"]
 RolloutKind = Literal["whole", "continuation", "sibling", "after_sibling"]
-"""Played from its prompt; continued from a state; continued to be one of several next steps from a state;
-continued after such a step."""
 Message = dict[str, Any]
 """OpenAI chat message: role, content, and for assistants `tool_calls` with arguments as JSON strings."""
+Int8 = Annotated[int, pa.int8()]
+Int64 = Annotated[int, pa.int64()]
+Float32 = Annotated[float, pa.float32()]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A problem with what its grader needs; verl's columns, so verl and TRL users can bring theirs.
-
-    Attributes:
-        task_id: H of the content.
-        data_source: which grader and generator, e.g. "phone".
-        split: train, val, or a test split, named test_...
-        level: difficulty, from 1.
-        prompt: OpenAI messages that open the episode.
-        style: how the answer is graded ("rule").
-        ground_truth: a string for the grader alone; for generated worlds the generator's key.
-        ability: verl's family name of the skill.
-        cluster: the unit that intervals and splits must not cut.
-        index: place in the split.
-        details: facts for analysis, JSON-serialisable; never shown to a policy.
-    """
+    """A problem with what its grader needs; `pipeline.columns.TASKS` says what each field means."""
 
     task_id: str
     data_source: str
@@ -48,135 +38,118 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened in an episode: the single source of feedback, metrics and step labels.
+    """One thing that happened in an episode: the single source of feedback, metrics and step labels."""
 
-    Attributes:
-        code: a status, tool error, parser kind, `probe` or `over_collected`.
-        turn: 0-based turn in which it happened.
-        target: what it concerns (a department, a tool), or "".
-        fields: field names it concerns, sorted.
-        detail: a short fact in words, never a hidden value.
-    """
-
-    code: str
-    turn: int
-    target: str = ""
-    fields: tuple[str, ...] = ()
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The grader's word on a whole episode.
-
-    Attributes:
-        reward: in [0, 1]; None when it could not be graded (then `infra_error` says why).
-        success: whether the task was solved; None with a null reward.
-        cost: price of over-collection, probing and other faults, >= 0; kept whatever the reward style.
-        steps: verdicts on messages or parts of them, in order.
-        first_error: place in `steps` of the first `wrong` one, or None.
-        infra_error: kind of environment failure, or None.
-    """
-
-    reward: float | None
-    success: bool | None
-    cost: float = 0.0
-    steps: tuple[StepVerdict, ...] = ()
-    first_error: int | None = None
-    infra_error: str | None = None
+    code: str  # a status, tool error, parser kind, `probe` or `over_collected`
+    turn: int  # from 0
+    target: str = ""  # what it concerns (a department, a tool)
+    fields: tuple[str, ...] = ()  # names it concerns, sorted
+    detail: str = ""  # a short fact in words, never a hidden value
 
 
 @dataclass(frozen=True, slots=True)
 class StepVerdict:
-    """The verifier's word on a message of the policy, or a part of it. `unknown` is never read as `wrong`.
+    """The verifier's word on a message of the policy, or a part of it. `unknown` is never read as `wrong`."""
 
-    Attributes:
-        message_index: which of the episode's assistant messages, from 0.
-        status: ok, wrong or unknown.
-        code: event code behind a `wrong`.
-        message: the verdict in words.
-        char_start: first character of the message that it is about.
-        char_end: one past the last; None: to the end of the message.
-    """
-
-    message_index: int
+    message_index: int  # which of the episode's assistant messages, from 0
     status: VerifierStatus
-    code: str = ""
-    message: str = ""
-    char_start: int = 0
-    char_end: int | None = None
+    code: str = ""  # event code behind a `wrong`
+    message: str = ""  # the verdict in words
+    char_start: int = 0  # first character of the message that it is about
+    char_end: int | None = None  # one past the last; None: to the end of the message
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The grader's word on a whole episode; its steps are verdicts on messages or parts of them, in order."""
+
+    reward: float | None  # in [0, 1]; None when it could not be graded (then `infra_error` says why)
+    success: bool | None  # None with a null reward
+    cost: float = 0.0  # of over-collection, probing and other faults, >= 0; kept whatever the reward style
+    steps: tuple[StepVerdict, ...] = ()
+    infra_error: str | None = None  # kind of environment failure
 
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What a failed attempt tells the next one.
+    """What a failed attempt tells the next one."""
 
-    Attributes:
-        text: at most 600 characters.
-        source: which generator and verbosity, e.g. "rules/observed".
-        privileged: whether it states a fact the rollout neither saw nor could derive.
-    """
-
-    text: str
-    source: str
-    privileged: bool = False
+    text: str  # at most 600 characters
+    source: str  # which generator and verbosity, e.g. "rules/observed"
+    privileged: bool = False  # whether it states a fact the rollout neither saw nor could derive
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The unit of value and advantage: a message of the policy, a line of it, a block of code.
+    """The unit of value and advantage: a message of the policy, a line of it, a block of code."""
 
-    `pipeline.columns.STEPS` says what each field means.
-    """
-
-    step_index: int
-    message_index: int
-    token_start: int
-    token_end: int
-    text: str
-    verifier_status: VerifierStatus = "unknown"
-    verifier_code: str = ""
-    verifier_message: str = ""
+    step_index: Annotated[int, "place in the whole rollout; a continuation starts at its `start_step_index`"]
+    message_index: Annotated[int, "which of the policy's messages it lies in, counted over the whole rollout"]
+    token_start: Annotated[int, "first token, as an offset into `response_token_ids`", "tokens"]
+    token_end: Annotated[int, "one past the last; spans tile exactly the tokens with `loss_mask` 1", "tokens"]
+    text: Annotated[str, "its part of the message as sampled"]
+    verifier_status: Annotated[VerifierStatus, "`ok`, `wrong` or `unknown`"] = "unknown"
+    verifier_code: Annotated[str, "event code behind a `wrong`, else empty"] = ""
+    verifier_message: Annotated[str, "the verdict in words"] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One graded episode of one policy on one task: complete enough to recompute every loss.
+    """One graded episode of one policy on one task: complete enough to recompute every loss."""
 
-    `pipeline.columns.ROLLOUTS` says what each field means; `steps` has one entry per step.
-    """
-
-    rollout_id: str
-    kind: RolloutKind
-    task_id: str
-    group_id: str
-    iteration: int
-    attempt: int
-    draw: int
-    parent_rollout_ids: tuple[str, ...]
-    start_step_index: int
-    guided: bool
-    feedback_in_context: str
-    messages: tuple[Message, ...]
-    prompt_token_ids: tuple[int, ...]
-    response_token_ids: tuple[int, ...]
-    loss_mask: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    temperature: float
-    top_p: float
-    top_k: int
-    max_response_tokens: int
-    seed: int
-    policy_digest: str
-    tokenizer_digest: str
-    template_digest: str
-    finish_reason: FinishReason
-    reward: float | None
-    cost: float
-    env_status: str
-    events: tuple[Event, ...]
-    feedback_text: str
-    feedback_source: str
+    rollout_id: Annotated[
+        str, "H of group, attempt and draw (a continuation: of parent, step, context, draw)"
+    ]
+    kind: Annotated[
+        RolloutKind,
+        "`whole`: played from its prompt; `continuation`: from a state; `sibling`: one of several next "
+        "steps from a state, and on; `after_sibling`: a continuation after such a step",
+    ]
+    task_id: Annotated[str, "its task"]
+    group_id: Annotated[str, "the rollouts of one task in one iteration"]
+    iteration: Annotated[int, "pass of sampling, from 0"]
+    attempt: Annotated[int, "0-based place in the group's feedback chain"]
+    draw: Annotated[int, "place among the rollouts of that attempt"]
+    parent_rollout_ids: Annotated[
+        tuple[str, ...], "failed rollouts with feedback in the prompt; a continuation's parent"
+    ]
+    start_step_index: Annotated[int, "0, or the step from which a continuation was sampled"]
+    guided: Annotated[bool, "whether the prompt carries feedback"]
+    feedback_in_context: Annotated[str, "that feedback as text; empty for a bare prompt"]
+    messages: Annotated[
+        tuple[Message, ...],
+        "the whole episode in OpenAI form; `tool_calls` is that list as JSON text, or null",
+    ]
+    prompt_token_ids: Annotated[tuple[int, ...], "everything before the first sampled token", "token ids"]
+    response_token_ids: Annotated[
+        tuple[int, ...],
+        "sampled tokens and the environment's replies, as the engine was given them",
+        "token ids",
+    ]
+    loss_mask: Annotated[tuple[Int8, ...], "1 where the token was sampled by this rollout's policy, else 0"]
+    logprobs: Annotated[
+        tuple[Float32, ...], "of the behaviour policy at its temperature; 0 where `loss_mask` is 0", "nats"
+    ]
+    temperature: Annotated[float, "of sampling; 0 is greedy"]
+    top_p: Annotated[float, "nucleus; 1 for anything that is trained on"]
+    top_k: Annotated[int, "-1 (off) for anything that is trained on"]
+    max_response_tokens: Annotated[int, "budget of the episode, replies included", "tokens"]
+    seed: Annotated[Int64, "seeds sampling and the environment's wording"]
+    policy_digest: Annotated[str, "weights that sampled it"]
+    tokenizer_digest: Annotated[str, "tokenizer that encoded it"]
+    template_digest: Annotated[str, "prompt style that rendered it"]
+    finish_reason: Annotated[
+        FinishReason, "`success`, `ended` (a message without a call), `max_turns`, `max_tokens`, `failed`"
+    ]
+    reward: Annotated[float | None, "the grader's word, in [0, 1]; null when it could not be graded"]
+    cost: Annotated[float, "price of over-collection, probing and other faults, >= 0"]
+    env_status: Annotated[str, "`ok`, or the kind of failure that was not the policy's"]
+    events: Annotated[
+        tuple[Event, ...],
+        "everything that happened: the single source of feedback, metrics and step verdicts",
+    ]
+    feedback_text: Annotated[str, "what the environment says of this attempt; empty if nothing"]
+    feedback_source: Annotated[str, "who said it, e.g. `rules/observed`"]
     steps: tuple[Step, ...]
 
     @property
@@ -207,25 +180,33 @@ class Rollout:
 class StateRef:
     """The state before a step of a rollout, in the rollout's own context."""
 
-    rollout_id: str
-    step_index: int
-    context: Context
+    rollout_id: Annotated[str, "rollout the state lies in"]
+    step_index: Annotated[int, "the state before this step"]
+    context: Annotated[Context, "`bare` or `guided`"]
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What is known of the value of one step state.
-
-    `pipeline.columns.LABELS` says what each field means.
-    """
+    """What is known of the value of one step state."""
 
     rollout_id: str
     step_index: int
     context: Context
-    num_continuations: int
-    num_success: float
-    outcome: float | None
-    target: float
-    weight: float
-    label_source: str
-    label_policy_digest: str
+    num_continuations: Annotated[int, "fresh samples of the target policy from this state"]
+    num_success: Annotated[float, "sum of their rewards: how many succeeded, where rewards are 0 or 1"]
+    outcome: Annotated[float | None, "the rollout's own reward where it may label this state, else null"]
+    target: Annotated[
+        float,
+        "the value the critic is fitted to, in [0, 1]; the reward under `td` and `td_lambda`: "
+        "their values are made during the fit",
+    ]
+    weight: Annotated[
+        float,
+        "n_eff > 0: `num_continuations`, 1 more with an `outcome`, plus kappa; 1 where the rule in "
+        "`labels.target` made the target",
+        "samples",
+    ]
+    label_source: Annotated[
+        str, "`continuation`, `outcome`, `recovery` (only the recovery model), or the rule in `labels.target`"
+    ]
+    label_policy_digest: Annotated[str, "the target policy's weights"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.artifacts.disk import fsync_file, fsync_folder
+from pipeline.artifacts.disk import fsync
 from pipeline.errors import ArtifactError
 
 
@@ -60,10 +60,10 @@ class KeptWeights:
         the best weights either here or there, whole.
         """
         for path in final.rglob("*"):
-            (fsync_folder if path.is_dir() else fsync_file)(path)
-        fsync_folder(final)
+            fsync(path)
+        fsync(final)
         removed = self.folder.with_name(f"{self.folder.name}_removed")
         shutil.rmtree(removed, ignore_errors=True)
         os.replace(self.folder, removed)
-        fsync_folder(self.folder.parent)
+        fsync(self.folder.parent)
         shutil.rmtree(removed)

@@ -1,14 +1,12 @@
 """Training state to go on from: a folder counts once commit.json is there and every digest matches."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts.disk import fsync_file, fsync_folder, inside, publish_once, sealed, unsealed
+from pipeline.artifacts.disk import fsync, publish_once, sealed, unsealed, verified
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.errors import ArtifactError
 from pipeline.ids import file_sha256
@@ -19,13 +17,7 @@ PART_BYTES = 2 * 10**9
 
 
 class Checkpoints:
-    """The checkpoints of one stage, under `<stage>/checkpoints/u<update>-<save>-<nonce>/`.
-
-    Args:
-        folder: the stage's folder.
-        stage: its name, for failpoints.
-        say: takes log lines.
-    """
+    """The checkpoints of one stage, under `<stage>/checkpoints/u<update>-<save>-<nonce>/`."""
 
     def __init__(self, folder: Path, stage: str, say: Callable[[str], None]) -> None:
         self.folder = folder / "checkpoints"
@@ -36,10 +28,7 @@ class Checkpoints:
     def save(self, update: int, write: Callable[[Path], object], state: dict[str, Any]) -> Path:
         """Writes a checkpoint durably, then removes all but the newest two; returns its folder.
 
-        Args:
-            update: number of updates it holds; orders checkpoints.
-            write: puts its files into the given folder.
-            state: JSON data that `latest` gives back.
+        `write` puts its files into the given folder; `latest` gives back `state`, which is JSON data.
         """
         failpoint(f"{self._stage}.checkpoint.before")
         folder = self.folder / f"u{update:08d}-{self._next_save(update):04d}-{os.urandom(4).hex()}"
@@ -48,11 +37,11 @@ class Checkpoints:
         failpoint(f"{self._stage}.checkpoint.mid")
         files = {}
         for path in _files(folder):
-            fsync_file(path)
+            fsync(path)
             name = path.relative_to(folder).as_posix()
             files[name] = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
         for sub in [*(p for p in folder.rglob("*") if p.is_dir()), folder, self.folder, self.folder.parent]:
-            fsync_folder(sub)
+            fsync(sub)
         failpoint(f"{self._stage}.checkpoint.after_files")
         record = {"schema_version": 1, "update": update, "state": state, "files": files}
         publish_once(folder / "commit.json", sealed(record), f"{self._stage}.checkpoint.commit")
@@ -64,34 +53,16 @@ class Checkpoints:
         """Returns (folder, state) of the newest sound checkpoint, or None; damaged ones are logged."""
         for folder in self._newest_first():
             try:
-                record = self.verify(folder)
+                record = unsealed(folder / "commit.json")
+                for name, facts in record["files"].items():
+                    verified(folder, name, facts["sha256"])
+                return folder, record["state"]
+            except FileNotFoundError:
+                self._say(f"checkpoint skipped: {folder}: was never committed")
             except ArtifactError as error:
                 self._say(f"checkpoint skipped: {error}")
-                self._damaged.add(folder)
-                continue
-            return folder, record["state"]
+            self._damaged.add(folder)
         return None
-
-    @staticmethod
-    def verify(folder: Path) -> dict[str, Any]:
-        """Returns a checkpoint's commit record after comparing every file with it.
-
-        Raises:
-            ArtifactError: not committed, or a file is missing or differs.
-        """
-        try:
-            record = unsealed(folder / "commit.json")
-        except FileNotFoundError:
-            raise ArtifactError(f"{folder}: was never committed") from None
-        for name, facts in record["files"].items():
-            path = inside(folder, name)
-            if (
-                not path.is_file()
-                or path.stat().st_size != facts["bytes"]
-                or file_sha256(path) != facts["sha256"]
-            ):
-                raise ArtifactError(f"{path}: missing or damaged")
-        return record
 
     def _next_save(self, update: int) -> int:
         """Returns the number that orders a save of this update after the earlier ones."""
@@ -99,11 +70,7 @@ class Checkpoints:
         return 1 + max((int(folder.name.split("-")[1]) for folder in earlier), default=-1)
 
     def _newest_first(self) -> list[Path]:
-        if not self.folder.is_dir():
-            return []
-        found = (p for p in self.folder.iterdir() if p.name.startswith("u") and p.is_dir())
-        # Those of before saves were counted have no number, and come first of their update.
-        return sorted(found, key=lambda p: (p.name[:9], p.name.count("-"), p.name), reverse=True)
+        return sorted(self.folder.glob("u*-*-*"), reverse=True)
 
     def _remove_others(self, saved: Path) -> None:
         """Keeps what was saved and the newest sound ones before it; others are old, damaged or unfinished."""

@@ -1,21 +1,17 @@
 """Files that survive a power cut: written beside their place, flushed, then renamed or linked into it."""
 
-from __future__ import annotations
-
-import contextlib
 import errno
 import json
 import os
 import re
 import socket
 import stat
-import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.errors import FULL, ArtifactError, ConfigError
-from pipeline.ids import digest
+from pipeline.ids import digest, file_sha256
 
 MAX_JSON_BYTES = 256 * 2**20
 STALE_SECONDS = 120.0  # without a heartbeat for so long, a process on another host counts as dead
@@ -51,49 +47,41 @@ def writer_name() -> str:
     return f"{host_name()}_{os.getpid()}_{process_start(os.getpid()) or 0}"
 
 
-def fsync_folder(folder: Path) -> None:
-    """Makes a folder's entries durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+def fsync(path: Path) -> None:
+    """Makes a file's content durable, or a folder's entries."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
 
 
-def fsync_file(path: Path) -> None:
-    """Makes a file's content durable."""
-    fsync_folder(path)  # the same calls
-
-
 def temporary(path: Path) -> Path:
-    """Returns where this process writes `path` before it is published; `remove_dead_temporaries` knows it."""
+    """Returns where this process writes `path` before it is published; see `remove_temporaries`."""
     return path.with_name(f".{path.name}-{writer_name()}.tmp")
 
 
 def write_durably(path: Path, data: bytes) -> None:
     """Replaces a file atomically and durably."""
+    os.replace(_draft(path, data), path)
+    fsync(path.parent)
+
+
+def _draft(path: Path, data: bytes) -> Path:
     name = temporary(path)
     with name.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(name, path)
-    fsync_folder(path.parent)
+    return name
 
 
 def publish_once(path: Path, data: bytes, point: str) -> bool:
     """Creates a file atomically and durably; returns False, changing nothing, if it is there already.
 
-    Args:
-        path: where it appears.
-        data: its content.
-        point: failpoints `<point>.temporary` and `<point>.published` surround the moment of truth.
+    The failpoints `<point>.temporary` and `<point>.published` surround the moment of truth.
     """
-    name = temporary(path)
-    with name.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    name = _draft(path, data)
     failpoint(f"{point}.temporary")
     try:
         os.link(name, path)
@@ -107,28 +95,17 @@ def publish_once(path: Path, data: bytes, point: str) -> bool:
             name.unlink()
             return False
         os.rename(name, path)
-    with contextlib.suppress(FileNotFoundError):
-        name.unlink()
-    fsync_folder(path.parent)
+    name.unlink(missing_ok=True)
+    fsync(path.parent)
     failpoint(f"{point}.published")
     return True
 
 
-def remove_dead_temporaries(folder: Path) -> list[Path]:
-    """Removes temporary files that a dead writer left in a folder; returns them."""
-    gone = []
-    for path in sorted(folder.glob(".*.tmp")):
-        match = re.search(r"-([^-/]+)_(\d+)_(\d+)\.tmp$", path.name)
-        if match is None:
-            continue
-        host, pid, start = match[1], int(match[2]), int(match[3])
-        if host == host_name():
-            alive = process_start(pid) in (start, 0) and pid != os.getpid()
-        else:
-            alive = time.time() - path.stat().st_mtime < STALE_SECONDS
-        if not alive:
-            path.unlink(missing_ok=True)
-            gone.append(path)
+def remove_temporaries(folder: Path) -> list[Path]:
+    """Removes temporary files from a folder and returns them; who holds the stage's lock is alone there."""
+    gone = sorted(folder.glob(".*.tmp"))
+    for path in gone:
+        path.unlink(missing_ok=True)
     return gone
 
 
@@ -170,12 +147,7 @@ def sealed(record: dict[str, Any]) -> bytes:
 
 
 def unsealed(path: Path) -> dict[str, Any]:
-    """Returns what `sealed` wrote.
-
-    Raises:
-        FileNotFoundError: it is not there.
-        ArtifactError: it is damaged.
-    """
+    """Returns what `sealed` wrote; raises FileNotFoundError, or ArtifactError for what is damaged."""
     if path.is_dir():
         raise ArtifactError(f"{path}: damaged (a folder where a file belongs)")
     if path.stat().st_size > MAX_JSON_BYTES:
@@ -194,11 +166,7 @@ def unsealed(path: Path) -> dict[str, Any]:
 
 
 def inside(folder: Path, relative: str) -> Path:
-    """Returns `folder / relative`, which must stay inside the folder and pass no link.
-
-    Raises:
-        ArtifactError: absolute, with `..`, or through a symbolic link.
-    """
+    """Returns `folder / relative`; raises ArtifactError if it leaves the folder or passes a symbolic link."""
     pure = PurePosixPath(relative)
     if not relative or pure.is_absolute() or ".." in pure.parts or "\\" in relative or "\0" in relative:
         raise ArtifactError(f"{folder}: path {relative!r} must be relative and stay inside this folder")
@@ -207,4 +175,13 @@ def inside(folder: Path, relative: str) -> Path:
         path = path / part
         if path.is_symlink():
             raise ArtifactError(f"{path}: a symbolic link; a stage's folder holds plain files only")
+    return path
+
+
+def verified(folder: Path, relative: str, sha256: str, hint: str = "") -> Path:
+    """Returns a file of a folder that has this SHA-256; else raises ArtifactError, with the hint."""
+    path = inside(folder, relative)
+    if not path.is_file() or file_sha256(path) != sha256:
+        state = "damaged (SHA-256 differs)" if path.is_file() else "missing"
+        raise ArtifactError(f"{path}: {state}. {hint}".rstrip())
     return path

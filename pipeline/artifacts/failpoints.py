@@ -4,8 +4,6 @@
 Actions: `kill` (SIGKILL to this process), `raise`, `enospc` (the disk-full error), `hang`.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -56,9 +54,6 @@ def parse(text: str) -> dict[tuple[str, int], str]:
     Example:
         >>> parse("tasks.exit:1=kill")
         {('tasks.exit', 1): 'kill'}
-
-    Raises:
-        ConfigError: not of that form.
     """
     result = {}
     for item in filter(None, text.split(",")):

@@ -1,7 +1,5 @@
 """Which shards of a stage are committed: one line each, one file per writer, readers take the union."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -9,33 +7,23 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pipeline.artifacts.disk import fsync_folder, writer_name
+from pipeline.artifacts.disk import fsync, writer_name
 from pipeline.ids import digest
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A committed shard. One line covers all of its tables: they are all there, or none is.
+    """A committed shard. One line covers all of its tables: they are all there, or none is."""
 
-    Attributes:
-        index: place in the plan.
-        generation: 0; higher where a line supersedes an earlier one.
-        files: table -> {path, rows, bytes, sha256}; path is relative to the stage's folder.
-        done: items that came out well.
-        failed: items that did not, by kind.
-        skipped: items that were not tried, by kind.
-        struck: the shard counts as not committed after all.
-    """
-
-    index: int
-    generation: int
-    files: dict[str, dict[str, Any]]
-    done: int
-    failed: dict[str, int] = field(default_factory=dict)
-    skipped: dict[str, int] = field(default_factory=dict)
-    struck: bool = False
+    index: int  # place in the plan
+    generation: int  # 0; higher where a line supersedes an earlier one
+    files: dict[str, dict[str, Any]]  # table -> {path, rows, bytes, sha256}; path from the stage's folder on
+    done: int  # items that came out well
+    failed: dict[str, int] = field(default_factory=dict)  # kind -> items
+    skipped: dict[str, int] = field(default_factory=dict)  # kind -> items that were not tried
+    struck: bool = False  # the shard counts as not committed after all
 
 
 def append(folder: Path, entry: Entry) -> None:
@@ -53,8 +41,8 @@ def append(folder: Path, entry: Entry) -> None:
     finally:
         os.close(fd)
     if new:
-        fsync_folder(ledger)
-        fsync_folder(folder)
+        fsync(ledger)
+        fsync(folder)
 
 
 def read(folder: Path) -> tuple[dict[int, Entry], list[str]]:
@@ -63,8 +51,21 @@ def read(folder: Path) -> tuple[dict[int, Entry], list[str]]:
     Of several lines for one shard the highest generation wins, then the smaller digest: every reader
     chooses the same.
     """
-    lines: list[tuple[Entry, str]] = []
-    warnings = []
+    lines, warnings = _lines(folder)
+    chosen: dict[int, Entry] = {}
+    for entry, _ in sorted(lines, key=lambda pair: (-pair[0].generation, pair[1])):
+        chosen.setdefault(entry.index, entry)
+    return {index: chosen[index] for index in sorted(chosen) if not chosen[index].struck}, warnings
+
+
+def next_generation(folder: Path, index: int) -> int:
+    """Returns a generation above every line of this shard, struck ones included."""
+    return 1 + max((entry.generation for entry, _ in _lines(folder)[0] if entry.index == index), default=-1)
+
+
+def _lines(folder: Path) -> tuple[list[tuple[Entry, str]], list[str]]:
+    """Returns every sound line with its digest, and warnings about the others."""
+    lines, warnings = [], []
     for path in sorted((folder / "_ledger").glob("*.jsonl")):
         for number, text in enumerate(path.read_bytes().split(b"\n"), 1):
             if not text:
@@ -77,24 +78,7 @@ def read(folder: Path) -> tuple[dict[int, Entry], list[str]]:
                 lines.append((Entry(**record), check))
             except (ValueError, KeyError, TypeError, AttributeError):
                 warnings.append(f"{path}: line {number} is torn or damaged; its shard will be made again")
-    chosen: dict[int, Entry] = {}
-    for entry, _ in sorted(lines, key=lambda pair: (-pair[0].generation, pair[1])):
-        chosen.setdefault(entry.index, entry)
-    return {index: chosen[index] for index in sorted(chosen) if not chosen[index].struck}, warnings
-
-
-def next_generation(folder: Path, index: int) -> int:
-    """Returns a generation above every line of this shard, struck ones included."""
-    highest = -1
-    for path in (folder / "_ledger").glob("*.jsonl"):
-        for text in path.read_bytes().split(b"\n"):
-            try:
-                record = json.loads(text)
-            except ValueError:
-                continue
-            if isinstance(record, dict) and record.get("index") == index:
-                highest = max(highest, int(record.get("generation", 0)))
-    return highest + 1
+    return lines, warnings
 
 
 @dataclass(frozen=True)
@@ -107,16 +91,14 @@ class Counts:
     skipped: dict[str, int]
 
     @classmethod
-    def of(cls, planned: int, parts: Iterable[tuple[int, Mapping[str, int], Mapping[str, int]]]) -> Counts:
+    def of(cls, planned: int, parts: Iterable[tuple[int, Mapping[str, int], Mapping[str, int]]]) -> Self:
         """Returns the sum of (done, failed, skipped) parts beside what was planned."""
         done, failed, skipped = 0, Counter[str](), Counter[str]()
         for one, two, three in parts:
             done += one
             failed.update(two)
             skipped.update(three)
-        return cls(
-            planned, done, {k: failed[k] for k in sorted(failed)}, {k: skipped[k] for k in sorted(skipped)}
-        )
+        return cls(planned, done, dict(sorted(failed.items())), dict(sorted(skipped.items())))
 
     @property
     def balanced(self) -> bool:

@@ -1,7 +1,5 @@
 """One process per stage: a kernel lock, and a lease for file systems that ignore it."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json
@@ -24,8 +22,7 @@ class Lock:
     close-on-exec: an inherited descriptor would keep it alive. Where a network file system ignores it the
     lease written into the file decides: on this host by pid and start time, on others by a heartbeat.
 
-    Raises:
-        ArtifactError: code LOCKED, naming host, pid and age of the other process.
+    Raises ArtifactError with code LOCKED, naming host, pid and age of the other process.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,9 +1,7 @@
 """What a complete stage says of itself, and whether that still holds."""
 
-from __future__ import annotations
-
+import contextlib
 import importlib.metadata
-import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,28 +16,18 @@ from pipeline.ids import digest
 SCHEMA_VERSION = 3
 NAME = "manifest.json"
 LIBRARIES = (
-    "numpy",
-    "pyarrow",
-    "pydantic",
-    "safetensors",
-    "scikit-learn",
-    "tokenizers",
-    "torch",
-    "transformers",
+    *("numpy", "pyarrow", "pydantic", "safetensors"),
+    *("scikit-learn", "tokenizers", "torch", "transformers"),
 )
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Returns a stage folder's manifest, or None if the stage is not complete.
-
-    Raises:
-        ArtifactError: damaged, or of another schema version.
-    """
+    """Returns a stage folder's manifest, or None; raises ArtifactError if damaged or of another layout."""
     return _read(folder / NAME)
 
 
 def read_plan(folder: Path) -> dict[str, Any] | None:
-    """Returns a stage folder's plan, or None. Raises ArtifactError as `read_manifest` does."""
+    """Returns a stage folder's plan, or None; raises ArtifactError as `read_manifest` does."""
     return _read(folder / "plan.json")
 
 
@@ -67,14 +55,12 @@ def check_sizes(folder: Path, manifest: Mapping[str, Any]) -> None:
     for facts in manifest["files"]:
         path = inside(folder, facts["path"])
         if not path.is_file():
-            raise ArtifactError(
-                f"{path}: missing, though the manifest lists it. {repair_hint(manifest['stage'])}"
-            )
-        size = path.stat().st_size
-        if size != facts["bytes"]:
-            raise ArtifactError(
-                f"{path}: {size} bytes, the manifest says {facts['bytes']}. {repair_hint(manifest['stage'])}"
-            )
+            problem = "missing, though the manifest lists it"
+        elif path.stat().st_size != facts["bytes"]:
+            problem = f"{path.stat().st_size} bytes, the manifest says {facts['bytes']}"
+        else:
+            continue
+        raise ArtifactError(f"{path}: {problem}. {repair_hint(manifest['stage'])}")
 
 
 def repair_hint(stage: str) -> str:
@@ -95,11 +81,7 @@ def key_of(record: Mapping[str, Any]) -> str:
 def refuse_if_changed(
     folder: Path, recorded: Mapping[str, Any], wanted: Mapping[str, Any], *, complete: bool
 ) -> None:
-    """Checks that a stage's folder was made (or begun) with the settings and inputs that are wanted now.
-
-    Raises:
-        ArtifactError: naming each setting and each input that differs.
-    """
+    """Raises ArtifactError if a stage was made or begun with other settings or inputs; names each of them."""
     if recorded["stage_key"] == wanted["stage_key"]:
         return
     stage = wanted["stage"]
@@ -124,17 +106,9 @@ def refuse_if_changed(
 def refuse_if_inputs_disagree(
     stage: str, settings: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Checks that what a stage shares with its inputs, the seed first, is as they were made with.
+    """Raises ArtifactError if a stage's inputs were made with other values of settings that it has as well.
 
     How to sample and how to train (`engine`, `training`) is each stage's own choice.
-
-    Args:
-        stage: that is to be made.
-        settings: of the stage, nested.
-        inputs: name -> settings that the input was made with, nested.
-
-    Raises:
-        ArtifactError: naming each setting that differs, and the input.
     """
     own = flatten(settings)
     lines = []
@@ -162,11 +136,7 @@ def input_changed(stage: str, name: str, old: str | None, new: str | None) -> st
 
 
 def check_lineage(run_dir: Path, names: Sequence[str]) -> None:
-    """Checks that each stage below was made from what its own inputs hold now, all the way up.
-
-    Raises:
-        ArtifactError: naming the stale stage and its changed input.
-    """
+    """Raises ArtifactError for a stage that was not made from what its inputs hold now, all the way up."""
     seen: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -184,9 +154,8 @@ def check_lineage(run_dir: Path, names: Sequence[str]) -> None:
 
 def provenance() -> dict[str, Any]:
     """Returns git commit, dirty flag and library versions: recorded, no part of any digest."""
-    here = Path(__file__).resolve().parents[2]
-
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    here = Path(__file__).parent
     try:
         answer = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10, check=True)
         commit = answer.stdout.strip()
@@ -194,17 +163,10 @@ def provenance() -> dict[str, Any]:
         commit = None  # not a checkout, or no git
     versions = {"python": sys.version.split()[0]}
     for name in LIBRARIES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return {
         "git_commit": commit and commit.removesuffix("-dirty"),
         "git_dirty": commit and commit.endswith("-dirty"),
         "libraries": versions,
     }
-
-
-def plain_json(value: Any) -> Any:
-    """Returns JSON data equal to `value`; raises TypeError or ValueError for what JSON cannot hold."""
-    return json.loads(json.dumps(value, allow_nan=False))

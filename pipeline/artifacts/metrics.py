@@ -1,7 +1,5 @@
 """metrics.jsonl: one line of numbers per update or iteration. A sink that fails never ends a run."""
 
-from __future__ import annotations
-
 import json
 import math
 import time
@@ -13,13 +11,7 @@ STEP_KEYS = ("iteration", "update")
 
 
 class Metrics:
-    """Appends lines to a file.
-
-    Args:
-        path: the file.
-        start: number of this start of the stage; later starts supersede what they do again.
-        warn: called once when writing fails.
-    """
+    """Appends lines to a file, each with the number of this start; `warn` is called once if writing fails."""
 
     def __init__(self, path: Path, start: int, warn: Callable[[str], None]) -> None:
         self.path = path

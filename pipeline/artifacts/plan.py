@@ -1,7 +1,5 @@
 """What a stage will make, as a value: a stage file computes it, nothing heavy is loaded before it stands."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,31 +18,18 @@ W = TypeVar("W")
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Generic[W]):
-    """The items of a stage, in shards that are committed one by one.
+    """The items of a stage, in shards that are committed one by one."""
 
-    Attributes:
-        items: item ids, a list for each shard.
-        unit: what an item is, in the plural.
-        tables: that each commit brings.
-        estimate: figures for --dry-run, e.g. rows, tokens, memory.
-        work: what `make` needs besides, such as the episodes that the ids stand for.
-
-    Raises:
-        ValueError: an id is planned twice, or two tables share a name.
-    """
-
-    items: Sequence[Sequence[str]]
-    unit: str
-    tables: Sequence[TableSpec] = ()
-    estimate: Mapping[str, Any] = field(default_factory=dict)
-    work: W
+    items: Sequence[Sequence[str]]  # ids, a list for each shard; each id once
+    unit: str  # what an item is, in the plural
+    tables: Sequence[TableSpec] = ()  # that each commit brings
+    estimate: Mapping[str, Any] = field(default_factory=dict)  # figures for --dry-run
+    work: W  # what `make` needs besides, such as the episodes that the ids stand for
 
     def __post_init__(self) -> None:
         flat = [item for shard in self.items for item in shard]
         if len(set(flat)) != len(flat):
             raise ValueError("the plan names an item twice; item ids must be unique")
-        if len({spec.name for spec in self.tables}) != len(self.tables):
-            raise ValueError("two tables of the plan share a name")
 
     @property
     def num_items(self) -> int:
@@ -52,11 +37,7 @@ class Plan(Generic[W]):
         return sum(map(len, self.items))
 
     def fix(self, folder: Path, identity: Mapping[str, Any]) -> None:
-        """Writes plan.json, or compares with what an earlier start wrote.
-
-        Raises:
-            ArtifactError: an earlier start planned other items.
-        """
+        """Writes plan.json; raises ArtifactError if an earlier start wrote one of other items."""
         wanted = {
             **identity,
             "unit": self.unit,
@@ -81,13 +62,7 @@ class Plan(Generic[W]):
             )
 
     def outlook(self, folder: Path, stage: str, inputs: Mapping[str, str]) -> str:
-        """Returns what --dry-run prints.
-
-        Args:
-            folder: the stage's.
-            stage: its name.
-            inputs: stage that is read -> its content digest.
-        """
+        """Returns what --dry-run prints; `inputs` are stages that are read -> their content digests."""
         begun = "begun" if read_plan(folder) else "absent"
         state = "complete" if read_manifest(folder) else begun
         what = f"{self.num_items} {self.unit} in {len(self.items)} shards"

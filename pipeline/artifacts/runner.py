@@ -3,8 +3,6 @@
 The promise: after any stop, the same command again is the right next move, without clean-up.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -21,13 +19,7 @@ import yaml
 from rich.console import Console
 
 from pipeline.artifacts.artifact import Artifact
-from pipeline.artifacts.disk import (
-    check_folder,
-    fsync_folder,
-    make_folder,
-    remove_dead_temporaries,
-    write_durably,
-)
+from pipeline.artifacts.disk import check_folder, fsync, make_folder, remove_temporaries, write_durably
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.ledger import Counts
 from pipeline.artifacts.lock import Lock
@@ -41,10 +33,8 @@ from pipeline.artifacts.manifest import (
 )
 from pipeline.artifacts.plan import Plan
 from pipeline.artifacts.publish import remove_merged
-from pipeline.artifacts.retries import IN_VAIN, MAX_STARTS_IN_VAIN, committed, repeats_in_vain
 from pipeline.artifacts.signals import StopFlag, StopRequested
-from pipeline.artifacts.stage import Stage, identity_of
-from pipeline.artifacts.start import Start
+from pipeline.artifacts.start import Stage, Start, identity_of
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ConfigError, ExitCode, explain
 from pipeline.processes.worker import WorkerDiedError
@@ -57,10 +47,8 @@ __all__ = ["Plan", "Stage", "Start", "run_stage"]
 def run_stage(stage: Stage[Any, Any], config_model: type[Section], argv: Sequence[str] | None = None) -> int:
     """Returns the exit code of one start of a stage, after printing what came of it.
 
-    Args:
-        stage: what to make.
-        config_model: the settings; must have `run.name`, `run.seed` and `run.data_dir`.
-        argv: command line, by default the process's own.
+    `config_model` must have `run` with `name`, `seed`, `data_dir` and `tracking`; `argv` is by default the
+    process's own.
     """
     run = _Run(stage, config_model)
     code, message = ExitCode.DEFECT, ""
@@ -71,11 +59,17 @@ def run_stage(stage: Stage[Any, Any], config_model: type[Section], argv: Sequenc
             return leaving.code if isinstance(leaving.code, int) else ExitCode.CONFIG
         except (StopRequested, Exception) as error:
             code, message = run.judge(error)
+            message = f"{stage.name}: {message}"
         finally:
             run.leave(code, message)
     if message:
         print(visible(message), file=sys.stdout if code == ExitCode.COMPLETE else sys.stderr, flush=True)
     return int(code)
+
+
+MAX_STARTS_IN_VAIN = 3
+IN_VAIN = "died_in_vain"
+"""Key of exit.json: a worker was killed, and nothing had been committed since the start."""
 
 
 class _Run:
@@ -134,6 +128,7 @@ class _Run:
         )
         start = Start(
             config=config,
+            run_dir=run_dir,
             identity=identity,
             inputs=inputs,
             number=_next_start(self.folder),
@@ -149,13 +144,14 @@ class _Run:
         (start.log_folder / "config.yaml").write_text(text, encoding="utf-8")
         self.start = start
         start.log(f"start {start.number}, stage key {start.stage_key}, arguments: {' '.join(argv)}")
-        self.committed = committed(self.folder)
+        self.committed = _committed(self.folder)
         plan = self.stage.plan(start)
-        start.begin(plan, repair=options.repair)
+        track_as = config.run.name if config.run.tracking == "wandb" else None
+        start.begin(plan, repair=options.repair, track_as=track_as)
         self.stage.body(start, plan.work)
         if start.counts is None:
             raise RuntimeError(f"stage {self.stage.name} returned without finish()")
-        self._unlock()
+        self._release()
         failpoint(f"{self.stage.name}.exit")
         return ExitCode.COMPLETE, f"{self.stage.name}: complete in {self.folder}\n{start.counts}"
 
@@ -167,7 +163,7 @@ class _Run:
         refuse_if_changed(self.folder, manifest, identity, complete=True)
         check_sizes(self.folder, manifest)
         remove_merged(self.folder)  # killed between the manifest and this
-        remove_dead_temporaries(self.folder)
+        remove_temporaries(self.folder)
         total = Counts(**manifest["counts"])
         return f"{self.stage.name}: up to date ({self.folder}, {manifest['content_digest'][:8]})\n{total}"
 
@@ -199,52 +195,42 @@ class _Run:
             while (target := old / f"{self.stage.name}-{number:03d}").exists():
                 number += 1
             os.rename(self.folder, target)
-            fsync_folder(old)
+            fsync(old)
             self.folder.mkdir()
-            fsync_folder(self.folder.parent)
+            fsync(self.folder.parent)
             former, self.lock = self.lock, Lock(self.folder)
             former.release()
             self._tell(f"the old folder is now {target}")
 
-    def _unlock(self) -> None:
-        if self.lock is not None:
-            self.lock.release()
-            self.lock = None
-
     def judge(self, error: BaseException) -> tuple[ExitCode, str]:
         """Returns exit code and message for what ended the stage."""
-        name = self.stage.name
         if isinstance(error, StopRequested):
-            return (
-                ExitCode.STOPPED,
-                f"{name}: stopped early by {error}. Next: the same command goes on from here",
-            )
+            return ExitCode.STOPPED, f"stopped early by {error}. Next: the same command goes on from here"
         if isinstance(error, WorkerDiedError):
             return self._judge_death(error)
         if isinstance(error, ConfigError | ArtifactError):
-            return ExitCode(error.code), f"{name}: {error}"
+            return ExitCode(error.code), str(error)
         if self.start is not None:
             self.start.log("".join(traceback.format_exception(error)))
         if explained := explain(error, self.folder.parent):
-            return explained[0], f"{name}: {explained[1]}"
+            return explained
         traceback.print_exception(error)
-        return ExitCode.DEFECT, f"{name}: a defect: {type(error).__name__}: {error}. What was committed stays"
+        return ExitCode.DEFECT, f"a defect: {type(error).__name__}: {error}. What was committed stays"
 
     def _judge_death(self, error: WorkerDiedError) -> tuple[ExitCode, str]:
         """Returns code and message for a worker's end: 75 for one that was killed, but not for ever."""
-        name = self.stage.name
         if self.stop.signal is not None:  # a scheduler tells all processes, workers among them
-            return ExitCode.STOPPED, f"{name}: stopped early by {self.stop.signal.name}. {error}"
+            return ExitCode.STOPPED, f"stopped early by {self.stop.signal.name}. {error}"
         if error.code != ExitCode.STOPPED or self.start is None:
-            return ExitCode(error.code), f"{name}: {error}"
-        self.in_vain = committed(self.folder) == self.committed
-        if self.in_vain and repeats_in_vain(self.start.log_folder):
+            return ExitCode(error.code), str(error)
+        self.in_vain = _committed(self.folder) == self.committed
+        if self.in_vain and _repeats_in_vain(self.start.log_folder):
             return (
                 ExitCode.FAILED_ITEMS,
-                f"{name}: {MAX_STARTS_IN_VAIN} starts running lost a worker before anything was committed; "
+                f"{MAX_STARTS_IN_VAIN} starts running lost a worker before anything was committed; "
                 f"another would too. The last: {error}",
             )
-        return ExitCode.STOPPED, f"{name}: {error}"
+        return ExitCode.STOPPED, str(error)
 
     def leave(self, code: ExitCode, message: str) -> None:
         """Writes exit.json and gives the lock back, whatever happened."""
@@ -261,7 +247,11 @@ class _Run:
             with contextlib.suppress(OSError):
                 write_durably(self.start.log_folder / "exit.json", json.dumps(record, indent=1).encode())
         with contextlib.suppress(OSError):
-            self._unlock()
+            self._release()
+
+    def _release(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
@@ -269,13 +259,9 @@ def _parser(name: str) -> argparse.ArgumentParser:
         prog=name, description=f"Makes data/<run>/{name}/; run it again after any stop."
     )
     parser.add_argument("config", metavar="CONFIG.yaml", help="the experiment")
-    parser.add_argument(
-        "overrides",
-        metavar="section.key=value",
-        nargs="*",
-        default=[],  # else argparse asks for at least one
-        help="settings that replace the file's",
-    )
+    # Without a default argparse asks for at least one.
+    settings = {"metavar": "section.key=value", "help": "settings that replace the file's"}
+    parser.add_argument("overrides", nargs="*", default=[], **settings)
     parser.add_argument("--run", metavar="NAME", help="folder under data_dir (run.name)")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and make nothing")
     again = parser.add_mutually_exclusive_group()
@@ -291,3 +277,22 @@ def _parser(name: str) -> argparse.ArgumentParser:
 def _next_start(folder: Path) -> int:
     numbers = [int(path.name[6:]) for path in (folder / "logs").glob("start_*") if path.name[6:].isdigit()]
     return max(numbers, default=-1) + 1
+
+
+def _committed(folder: Path) -> list[tuple[str, int]]:
+    """Returns what stands in a stage's ledger and checkpoints: the same again means no progress."""
+    paths = [*(folder / "_ledger").glob("*.jsonl"), *(folder / "checkpoints").glob("*/commit.json")]
+    return sorted((path.relative_to(folder).as_posix(), path.stat().st_size) for path in paths)
+
+
+def _repeats_in_vain(log_folder: Path) -> bool:
+    """Returns whether this start, of `logs/start_NNN` and in vain itself, is one too many in a row."""
+    number = int(log_folder.name.removeprefix("start_"))
+    for earlier in range(number - MAX_STARTS_IN_VAIN + 1, number):
+        try:
+            record = json.loads((log_folder.parent / f"start_{earlier:03d}" / "exit.json").read_bytes())
+        except (OSError, ValueError):
+            return False
+        if not record.get(IN_VAIN) or record["code"] != ExitCode.STOPPED:
+            return False
+    return True

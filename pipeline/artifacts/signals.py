@@ -1,7 +1,5 @@
 """Asked to stop: a signal sets a flag, and the work ends at its next safe place; a second ends it at once."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -30,14 +28,14 @@ class StopFlag:
             raise StopRequested(self.signal.name)
 
     @contextlib.contextmanager
-    def installed(self) -> Iterator[StopFlag]:
+    def installed(self) -> Iterator[None]:
         """Handles TERM, INT and USR1 while inside, then restores; a no-op outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
-            yield self
+            yield
             return
         former = {number: signal.signal(number, self._handle) for number in SIGNALS}
         try:
-            yield self
+            yield
         finally:
             for number, handler in former.items():
                 signal.signal(number, handler)

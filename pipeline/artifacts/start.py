@@ -1,55 +1,39 @@
-"""One start of one stage: what its `plan` and `make` work with."""
-
-from __future__ import annotations
+"""What a stage file declares, and one start of it: what its `plan` and `make` work with."""
 
 import contextlib
+import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from pkgutil import resolve_name
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
+from pydantic import BaseModel
 from rich.console import Console
 
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.checkpoints import Checkpoints
-from pipeline.artifacts.commit import Shard, Shards
+from pipeline.artifacts.commit import Shards
+from pipeline.artifacts.disk import inside
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.ledger import Counts
+from pipeline.artifacts.manifest import key_of
 from pipeline.artifacts.metrics import Metrics
 from pipeline.artifacts.plan import Plan
 from pipeline.artifacts.progress import Progress
-from pipeline.artifacts.publish import Outputs, account, earlier_seconds, publish
+from pipeline.artifacts.publish import RESERVED, account, earlier_seconds, publish
 from pipeline.artifacts.signals import StopFlag
 from pipeline.artifacts.tracking import Tracker
+from pipeline.config import split_settings
 from pipeline.schema import TableSpec
 from pipeline.text import visible
 from pipeline.types import Rollout
 
-__all__ = ["Shard", "Shards", "Start"]
-
-
-class RunSettings(Protocol):
-    """What the runner itself reads of a configuration."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def data_dir(self) -> str: ...
-    @property
-    def tracking(self) -> str: ...
-
-
-class Settings(Protocol):
-    """A configuration that a stage can be started with."""
-
-    @property
-    def run(self) -> RunSettings: ...
-
-
-C = TypeVar("C", bound=Settings)
+C = TypeVar("C")
+W = TypeVar("W")
 
 
 class Start(Generic[C]):
@@ -60,11 +44,8 @@ class Start(Generic[C]):
 
     Attributes:
         config: the whole configuration.
-        run_dir: `<data_dir>/<run>`.
-        stage: its name.
-        folder: `<run_dir>/<stage>`.
+        run_dir: `<data_dir>/<run>`; the stage's `folder` lies in it.
         stage_key: identifies settings, code version and inputs.
-        seed: `run.seed`.
         inputs: the stages before it, verified.
         number: of this start, from 0.
         checkpoints: training state, if the stage saves any.
@@ -78,6 +59,7 @@ class Start(Generic[C]):
         self,
         *,
         config: C,
+        run_dir: Path,
         identity: Mapping[str, Any],
         inputs: Mapping[str, Artifact],
         number: int,
@@ -86,11 +68,11 @@ class Start(Generic[C]):
         runtime_settings: Mapping[str, Any],
     ) -> None:
         self.config = config
-        self.run_dir = Path(config.run.data_dir) / config.run.name
+        self.run_dir = run_dir
         self.stage: str = identity["stage"]
-        self.folder = self.run_dir / self.stage
+        self.folder = run_dir / self.stage
         self.stage_key: str = identity["stage_key"]
-        self.seed = config.run.seed
+        self.seed: int = identity["settings"]["run"]["seed"]
         self.inputs = inputs
         self.number = number
         self.checkpoints = Checkpoints(self.folder, self.stage, self.say)
@@ -100,15 +82,15 @@ class Start(Generic[C]):
         self._stop = stop
         self._console = console
         self._metrics = Metrics(self.folder / "metrics.jsonl", number, self.say)
-        self._outputs = Outputs(self.folder, self.stage)
+        self._outputs: dict[str, bool] = {}
         self._tracker: Tracker | None = None
         self._began = time.monotonic()
 
-    def begin(self, plan: Plan[Any], *, repair: bool) -> None:
+    def begin(self, plan: Plan[Any], *, repair: bool, track_as: str | None) -> None:
         """Fixes the plan and takes over what earlier starts committed; the runner calls it before `make`.
 
-        Raises:
-            ArtifactError: an earlier start planned other items, or a committed shard is damaged.
+        `track_as` is the run's name for a tracking service, None for none. Raises ArtifactError if an earlier
+        start planned other items, or a committed shard is damaged.
         """
         plan.fix(self.folder, self._identity)
         failpoint(f"{self.stage}.plan_written")
@@ -122,22 +104,30 @@ class Start(Generic[C]):
             stop_if_asked=self.stop_if_asked,
         )
         self.shards.take_over(repair=repair)
-        if self.config.run.tracking == "wandb":
-            named = {"run": self.config.run.name, "stage": self.stage, "stage_key": self.stage_key}
+        if track_as is not None:
+            named = {"run": track_as, "stage": self.stage, "stage_key": self.stage_key}
             self._tracker = Tracker(self.folder, self.log_folder, named, self.say)
-
-    # -- along the way -------------------------------------------------------------------------------------
 
     def output(self, relative: str, *, volatile: bool = False) -> Path:
         """Returns where to write a file or folder that belongs to the stage; its parent folder is there.
 
         It enters the manifest with its SHA-256 at `finish`. What an unfinished start left there goes first.
-
-        Args:
-            relative: path inside the stage's folder.
-            volatile: leave it out of the content digest (pages, plots: what no later stage reads).
+        Volatile ones (pages, plots: what no later stage reads) are no part of the content digest.
         """
-        return self._outputs.path(relative, volatile=volatile)
+        path = inside(self.folder, relative)
+        first = Path(relative).parts[0]
+        if first in RESERVED or first.startswith(("_", ".")):
+            raise ValueError(
+                f"{self.stage}: output {relative!r}; these names belong to the runner: {', '.join(RESERVED)}"
+            )
+        if relative not in self._outputs:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        self._outputs[relative] = volatile
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
 
     def stop_if_asked(self) -> None:
         """Ends the stage with exit code 75 if a signal came. Call it wherever what follows could be long."""
@@ -176,8 +166,6 @@ class Start(Generic[C]):
         """`logs/start_NNN` of this start."""
         return self.folder / "logs" / f"start_{self.number:03d}"
 
-    # -- the end -------------------------------------------------------------------------------------------
-
     def finish(
         self,
         *,
@@ -197,10 +185,6 @@ class Start(Generic[C]):
             done: items that came out well outside any commit (stages that plan updates and commit no shards).
             failed: items that failed outside any commit, by kind.
             skipped: items that were not tried outside any commit, by kind.
-
-        Raises:
-            ValueError: the counts do not balance, or a table is wrong.
-            ArtifactError: code FAILED_ITEMS if too many items failed; a shard is damaged.
         """
         total = self.shards.counts(done, failed, skipped)
         account(self.shards, self.stage, total, self.log_folder)
@@ -225,3 +209,56 @@ class Start(Generic[C]):
         """Ends what runs beside the stage, however it ended; the runner calls it."""
         if self._tracker is not None:
             self._tracker.close()
+
+
+@dataclass(frozen=True)
+class Stage(Generic[C, W]):
+    """What a stage file declares.
+
+    Attributes:
+        name: of the stage, its make target and its folder.
+        code_version: raised when the output changes its meaning.
+        inputs: config -> names of the stages that it reads.
+        sections: settings that decide what it makes, as `section`, `section.key` and so on; `run.seed` always
+            does. Those that an input was made with too must be the same.
+        plan: says what it will make, after cheap checks; --dry-run ends there.
+        make: makes it, given the plan's `work`: a function, or "module:function", which is loaded only then,
+            so that a stage that is up to date, or only planned, answers without torch.
+    """
+
+    name: str
+    code_version: int
+    inputs: Callable[[C], tuple[str, ...]]
+    sections: tuple[str, ...]
+    plan: Callable[[Start[C]], Plan[W]]
+    make: Callable[[Start[C], W], None] | str
+
+    @property
+    def body(self) -> Callable[[Start[C], W], None]:
+        """`make` itself."""
+        body: Callable[[Start[C], W], None] = (
+            resolve_name(self.make) if isinstance(self.make, str) else self.make
+        )
+        return body
+
+
+def identity_of(
+    stage: Stage[Any, Any], config: Any, inputs: Mapping[str, Artifact]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns what decides the stage's content, its key included, and the runtime settings beside it."""
+    semantic: dict[str, Any] = {"run": {"seed": config.run.seed}}
+    runtime_settings: dict[str, Any] = {"run": split_settings(config.run)[1]}
+    for name in stage.sections:
+        section, _, key = name.rpartition(".")
+        owner = attrgetter(section)(config) if section else config
+        if isinstance(getattr(owner, key), BaseModel):
+            semantic[name], runtime_settings[name] = split_settings(getattr(owner, key))
+        else:
+            semantic[name] = owner.model_dump(mode="json", include={key})[key]
+    identity = {
+        "stage": stage.name,
+        "code_version": stage.code_version,
+        "settings": semantic,
+        "inputs": {name: artifact.content_digest for name, artifact in inputs.items()},
+    }
+    return {**identity, "stage_key": key_of(identity)}, runtime_settings

@@ -4,8 +4,6 @@ The stage appends to a file; a process of its own follows that file and alone im
 hangs, there is one warning, and metrics.jsonl has everything.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -24,14 +22,7 @@ COLUMNS = ("update", "task", "attempt", "draw", "reward", "dialogue")
 
 
 class Tracker:
-    """Sends on what is written to it.
-
-    Args:
-        folder: the stage's.
-        log_folder: of this start.
-        identity: what the tracked run is called by: run, stage and stage key.
-        warn: takes one line if sending fails.
-    """
+    """Sends on what is written to it; `identity` names run, stage and stage key, `warn` says a failure."""
 
     def __init__(
         self, folder: Path, log_folder: Path, identity: Mapping[str, str], warn: Callable[[str], None]
@@ -72,8 +63,6 @@ class Tracker:
             if self._process.wait(CLOSE_SECONDS):
                 self._give_up(self._last_words())
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
             self._give_up(f"it was not done {CLOSE_SECONDS:.0f} s after the stage")
 
     def _write(self, record: Mapping[str, Any]) -> None:
@@ -86,12 +75,13 @@ class Tracker:
             with self._inbox.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(plain(record), allow_nan=False) + "\n")
         except (OSError, TypeError, ValueError) as error:
-            self._process.kill()
-            self._process.wait()
             self._give_up(str(error))
 
     def _give_up(self, why: str) -> None:
-        self._process = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
         self._warn(f"run.tracking: nothing more is sent ({why}); metrics.jsonl has everything")
 
     def _last_words(self) -> str:

@@ -4,8 +4,6 @@ Offline unless WANDB_MODE says otherwise; `wandb sync` sends later what was kept
 one wandb run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

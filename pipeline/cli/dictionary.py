@@ -1,7 +1,5 @@
 """`vdapo dictionary`: the folder of a run and every column of every table, as the page data/README.md."""
 
-from __future__ import annotations
-
 import argparse
 from importlib.resources import files
 
@@ -13,7 +11,7 @@ from pipeline.schema import Column
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what the command takes."""
+    """Adds nothing: the command takes no arguments."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -23,7 +21,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def dictionary() -> str:
-    """Returns data/README.md: the words of `dictionary.md.jinja`, the columns of `pipeline.tables`."""
+    """Returns data/README.md: the words of `dictionary.md.jinja`, the columns of `pipeline.columns`."""
     text = files("pipeline.cli").joinpath("dictionary.md.jinja").read_text("utf-8")
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     page = environment.from_string(text).render(specs=SPECS.values(), type_name=_of_column)

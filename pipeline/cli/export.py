@@ -1,7 +1,5 @@
 """`vdapo export`: a run's tables as a data set folder, as the Hugging Face hub has them."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 from pathlib import Path
@@ -41,15 +39,12 @@ def run(options: argparse.Namespace) -> int:
     configs, lines = [], []
     for artifact, name in tables:
         title = name if name == artifact.stage else f"{artifact.stage}_{name}"
-        files = [facts["path"] for facts in artifact.manifest["files"] if facts.get("table") == name]
         (folder / title).mkdir()
-        for path in files:
-            shutil.copyfile(artifact.path(path), folder / title / Path(path).name)
+        shutil.copyfile(artifact.path(f"{name}.parquet"), folder / title / f"{name}.parquet")
         configs.append({"config_name": title, "data_files": f"{title}/*.parquet"})
         rows = artifact.manifest["tables"][name]["rows"]
-        lines.append(
-            f"- `{title}` ({rows} rows): {SPECS[name].description if name in SPECS else ''}".rstrip()
-        )
+        description = SPECS[name].description if name in SPECS else ""
+        lines.append(f"- `{title}` ({rows} rows): {description}".rstrip())
         print(f"{title}: {rows} rows")
     head = yaml.safe_dump({"configs": configs}, sort_keys=False)
     text = f"---\n{head}---\n# Tables of the run {run_dir.name}\n\n" + "\n".join(lines) + "\n"

@@ -1,10 +1,9 @@
 """`vdapo show`: the rows of a stage's table; rollouts as dialogues."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,23 +38,22 @@ def run(options: argparse.Namespace) -> int:
     if options.rows < 1:
         raise ConfigError(f"--rows is {options.rows}; allowed: 1 or more")
     console = Console()
-    table_name: str | None = options.table
     stage_dir = _stage_dir(options.stage_dir)
     report = _report(stage_dir)
     opening = _opening(stage_dir) or report.get("opening", [])
     for line in [opening] if isinstance(opening, str) else opening:
         console.print(Text(visible(str(line))), soft_wrap=True)
     tables = _tables(stage_dir)
-    if not tables and table_name is None:
+    if not tables and options.table is None:
         if not opening:
             text = json.dumps(report, indent=1, ensure_ascii=False)
-            told = f"report.json says: {text}" if report else "and no report.json yet"
-            console.print(Text(visible(f"{stage_dir} has no tables; {told}")), soft_wrap=True)
+            said = f"report.json says: {text}" if report else "and no report.json yet"
+            console.print(Text(visible(f"{stage_dir} has no tables; {said}")), soft_wrap=True)
         return 0
-    name = table_name or next(iter(tables))
+    name = options.table or next(iter(tables))
     if name not in tables:
         raise ConfigError(f"{stage_dir} has no table {name!r}; it has: {', '.join(tables) or 'none'}")
-    table = tables[name]()
+    table = tables[name](name)
     console.print(Text(f"{name}: {table.num_rows} rows; tables here: {', '.join(tables)}", style="bold"))
     head = table.slice(0, options.rows)
     if name == "rollouts" and "steps" in tables:
@@ -90,8 +88,7 @@ def _opening(stage_dir: Path) -> str | list[str] | None:
         return None
     if judged["inputs"].get(stage_dir.name) != manifest["content_digest"]:
         return None  # of another critic
-    opening: str | list[str] | None = Artifact.open(stage_dir.parent, judge).report.get("opening")
-    return opening
+    return Artifact.open(stage_dir.parent, judge).report.get("opening")
 
 
 def _absence(folder: Path) -> str:
@@ -118,12 +115,11 @@ def _report(stage_dir: Path) -> dict[str, Any]:
     return report
 
 
-def _tables(stage_dir: Path) -> dict[str, Any]:
-    """Returns table name -> function that reads it."""
-    manifest = read_manifest(stage_dir)
-    if manifest is not None:
+def _tables(stage_dir: Path) -> dict[str, Callable[[str], pa.Table]]:
+    """Returns table name -> function that reads the table of a name."""
+    if read_manifest(stage_dir) is not None:
         artifact = Artifact.open(stage_dir.parent, stage_dir.name)
-        return {name: lambda name=name: artifact.table(name) for name in artifact.tables}
+        return dict.fromkeys(artifact.tables, artifact.table)
     plan = read_plan(stage_dir)
     if plan is None:
         raise ArtifactError(_absence(stage_dir))
@@ -135,7 +131,7 @@ def _tables(stage_dir: Path) -> dict[str, Any]:
             raise ArtifactError(f"{stage_dir}: no shard is committed yet. Run: make {stage_dir.name}")
         return pa.concat_tables(parts)
 
-    return {name: lambda name=name: shards_of(name) for name in plan["tables"]}
+    return dict.fromkeys(plan["tables"], shards_of)
 
 
 def short(value: Any, limit: int = 300) -> str:

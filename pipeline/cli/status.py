@@ -1,10 +1,9 @@
 """`vdapo status`: what of a run is done, stage by stage."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -30,16 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints a table per run, its refreshes after it; returns 3 if a stage is damaged, else 0."""
-    run_dirs: Sequence[Path] = options.run_dirs
-    console = Console()
+    run_dirs: Sequence[Path] = options.run_dirs or sorted(
+        path for path in Path("data").glob("*") if path.is_dir() and not path.name.startswith(".")
+    )
     if not run_dirs:
-        run_dirs = sorted(p for p in Path("data").glob("*") if p.is_dir() and not p.name.startswith("."))
-        if not run_dirs:
-            raise ArtifactError("no run under data/. Next: make demo, or vdapo status RUN_DIR")
-    code = 0
+        raise ArtifactError("no run under data/. Next: make demo, or vdapo status RUN_DIR")
     for run_dir in run_dirs:
         if not run_dir.is_dir():
             raise ArtifactError(f"{run_dir} is no folder; give the folder of a run, such as data/demo")
+    console, code = Console(), 0
     for run_dir in [run for given in run_dirs for run in (given, *refreshes_of(given))]:
         table = Table(title=Text(visible(str(run_dir))), title_justify="left")
         for name in ("stage", "state", "items", "rows", "finished", "digest"):
@@ -64,12 +62,10 @@ def _state(run_dir: Path, stage: str) -> list[str]:
         if plan is None:
             return [("begun" if running else "absent") + running, "", "", "", ""]
         entries, _ = ledger.read(folder)
-        parts = [(e.done, e.failed, e.skipped) for e in entries.values()]
-        counts = ledger.Counts.of(plan["planned"], parts)
-        ended = counts.done + sum(counts.failed.values()) + sum(counts.skipped.values())
+        ended = sum(e.done + sum(e.failed.values()) + sum(e.skipped.values()) for e in entries.values())
         rows = _sum_rows((name, f["rows"]) for e in entries.values() for name, f in e.files.items())
         state = f"resumable, {len(entries)} of {plan['shards']} shards"
-        return [state + running, f"{ended} of {counts.planned} {plan['unit']}", rows, "", ""]
+        return [state + running, f"{ended} of {plan['planned']} {plan['unit']}", rows, "", ""]
     Artifact.open(run_dir, stage)
     state = "complete"
     try:
@@ -84,7 +80,7 @@ def _state(run_dir: Path, stage: str) -> list[str]:
 
 
 def _sum_rows(pairs: Iterable[tuple[str, int]]) -> str:
-    rows: dict[str, int] = {}
+    rows = Counter[str]()
     for name, number in pairs:
-        rows[name] = rows.get(name, 0) + number
+        rows[name] += number
     return "\n".join(f"{name} {number}" for name, number in rows.items())

@@ -1,7 +1,5 @@
 """`vdapo verify`: every digest, schema, id and count of a run."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 
@@ -10,11 +8,10 @@ from rich.text import Text
 
 from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
-from pipeline.artifacts.disk import inside
+from pipeline.artifacts.disk import verified
 from pipeline.artifacts.manifest import check_lineage, read_manifest, read_plan, repair_hint
 from pipeline.cli.runs import refreshes_of, stages_of
 from pipeline.errors import ArtifactError, ExitCode
-from pipeline.ids import file_sha256
 from pipeline.schema import read_parquet
 from pipeline.steps import check_tiling
 from pipeline.tables import rollouts_from
@@ -32,24 +29,21 @@ def run(options: argparse.Namespace) -> int:
     console = Console()
     if not run_dir.is_dir():
         raise ArtifactError(f"{run_dir} is missing; give the folder of a run, such as data/demo")
-    code = 0
-    looked_at = 0
+    code, num_stages = 0, 0
     for parent in (run_dir, *refreshes_of(run_dir)):
         for stage in stages_of(parent):
             folder = parent / stage
-            name = folder.relative_to(run_dir)
             try:
-                done = _verify_stage(parent, stage)
-                if done is None:
-                    continue
-                said = Text(visible(f"{name}: {done}"))
+                found, style = _verify_stage(parent, stage), ""
             except (ArtifactError, ValueError) as error:
                 code = int(ExitCode.ARTIFACT)
                 where = "" if isinstance(error, ArtifactError) else f"{folder}: "
-                said = Text(visible(f"{name}: WRONG: {where}{error}"), style="red")
-            looked_at += 1
-            console.print(said, soft_wrap=True)
-    if not looked_at:
+                found, style = f"WRONG: {where}{error}", "red"
+            if found is not None:
+                num_stages += 1
+                line = f"{folder.relative_to(run_dir)}: {found}"
+                console.print(Text(visible(line), style=style), soft_wrap=True)
+    if not num_stages:
         raise ArtifactError(f"{run_dir} holds no stage. Next: make tasks, or give the folder of a run")
     return code
 
@@ -72,9 +66,6 @@ def _verify_stage(run_dir: Path, stage: str) -> str | None:
     entries, warnings = ledger.read(folder)
     for entry in entries.values():
         for facts in entry.files.values():
-            path = inside(folder, facts["path"])
-            if not path.is_file() or file_sha256(path) != facts["sha256"]:
-                raise ArtifactError(f"{path}: missing or damaged. {repair_hint(stage)}")
-            read_parquet(path)
+            read_parquet(verified(folder, facts["path"], facts["sha256"], repair_hint(stage)))
     torn = f", {len(warnings)} torn ledger lines (their shards will be made again)" if warnings else ""
     return f"resumable and sound: {len(entries)} of {plan['shards']} shards{torn}"

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from critics.drift.state import DriftRules
 from critics.fit.schedule import FitSettings
-from pipeline.artifacts.stage import identity_of
+from pipeline.artifacts.start import identity_of
 from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.credit import MODES, LossOptions
 from pipeline.engines.vllm import VllmOptions

@@ -339,9 +339,8 @@ class PhoneEnv:
         if self._infra_error is not None:
             return Verdict(None, None, infra_error=self._infra_error)
         steps = step_verdicts(self.world, self.states, self._turn_events)
-        first_error = next((step.message_index for step in steps if step.status == "wrong"), None)
         reward = final_reward(self.reward_style, self._success, self.events)
-        return Verdict(reward, self._success, episode_cost(self.events), steps, first_error)
+        return Verdict(reward, self._success, episode_cost(self.events), steps)
 
     def feedback(self) -> Feedback | None:
         """Says what a failed episode's events teach; None after a success or an environment failure."""
