@@ -1,7 +1,5 @@
 """A model folder behind vLLM's server, as a user starts it."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import os

@@ -1,7 +1,5 @@
 """Pages keep to their size, and what they name exists."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

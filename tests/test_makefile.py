@@ -1,7 +1,5 @@
 """The Makefile's choice of packages, on stand-ins for the machine."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import re

@@ -1,7 +1,5 @@
 """The environment of docs/environments.md, whole, as somebody would use it: beside the project, not in it."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -4,8 +4,7 @@ Each test works in a copy of the project whose `.venv` lends the packages of the
 commands stay as they are written and nothing is installed.
 """
 
-from __future__ import annotations
-
+import importlib
 import os
 import re
 import shlex
@@ -13,10 +12,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+
+from pipeline.config import load_config
+from pipeline.errors import ExitCode
+from stages.settings import Config
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -38,8 +41,7 @@ TINY = (
 some rollouts succeed; such a critic knows nothing, so the actor must not ask for its gate."""
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """One command of the README: a line of a bash block, or a whole python block."""
 
     language: str
@@ -118,9 +120,7 @@ def run_all(commands: list[Command], folder: Path, environment: dict[str, str]) 
     for command in commands:
         if command.text in EXEMPT:
             continue
-        program = (
-            ["bash", "-c", command.text] if command.language == "bash" else ["python", "-c", command.text]
-        )
+        program = [command.language, "-c", command.text]
         done = subprocess.run(
             program, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
@@ -134,15 +134,6 @@ def run_all(commands: list[Command], folder: Path, environment: dict[str, str]) 
 @pytest.fixture(scope="module")
 def page() -> str:
     return README.read_text(encoding="utf-8")
-
-
-def test_a_block_that_no_test_can_run_is_refused() -> None:
-    with pytest.raises(AssertionError, match="console"):
-        commands_of("```console\n$ make demo\n```\n")
-
-
-def test_the_two_commands_come_first(page: str) -> None:
-    assert [command.text for command in commands_of(page)[:2]] == ["make demo", "make test"]
 
 
 def test_every_make_target_that_is_named_exists(page: str) -> None:
@@ -160,11 +151,6 @@ def test_every_make_target_that_is_named_exists(page: str) -> None:
 
 
 def test_the_stage_table_says_what_the_stages_read(page: str) -> None:
-    import importlib
-
-    from pipeline.config import load_config
-    from stages.settings import Config
-
     config = load_config(Config, ROOT / "configs" / "demo.yaml", [])
     for name, reads in re.findall(r"^\| (\w+) \| ([^|]*) \| .* \| `make \w+` \|$", page, flags=re.MULTILINE):
         inputs = importlib.import_module(f"stages.{name}").STAGE.inputs(config)
@@ -172,8 +158,6 @@ def test_the_stage_table_says_what_the_stages_read(page: str) -> None:
 
 
 def test_the_exit_codes_are_those_of_the_program(page: str) -> None:
-    from pipeline.errors import ExitCode
-
     assert [int(code) for code in re.findall(r"^\| (\d+) \|", page, flags=re.MULTILINE)] == list(ExitCode)
 
 
@@ -186,9 +170,8 @@ def test_every_command_works_on_a_tiny_run(page: str, tmp_path: Path) -> None:
     run_all(commands, tmp_path / "project", environment)
     made = {path.name for path in (tmp_path / "project" / "data" / "demo").iterdir()}
     assert {"summary.json", "summary.html", "critic_report", "actor"} <= made
-    assert not (tmp_path / "project" / "data" / "mine" / "labels" / "plan.json").exists(), (
-        "--dry-run made a plan"
-    )
+    planned_only = tmp_path / "project" / "data" / "mine" / "labels" / "plan.json"
+    assert not planned_only.exists()
 
 
 @pytest.mark.soak
@@ -196,10 +179,3 @@ def test_every_command_works_on_a_tiny_run(page: str, tmp_path: Path) -> None:
 def test_every_command_works_to_the_letter(page: str, tmp_path: Path) -> None:
     environment = copy_of_the_project(tmp_path / "project")
     run_all(commands_of(page), tmp_path / "project", environment)
-
-
-def test_shrinking_keeps_a_command_s_own_settings_last() -> None:
-    words = shlex.split(shrunk('make rollouts RUN=mine SET="rollouts.chain.draws=4"'))
-    assert words[:3] == ["make", "rollouts", "RUN=mine"]
-    assert words[3].endswith(" rollouts.chain.draws=4")
-    assert shrunk("vdapo status") == "vdapo status"

@@ -1,7 +1,5 @@
 """docs/tour.py: the whole algorithm in one file, run."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

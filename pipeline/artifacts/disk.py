@@ -18,23 +18,12 @@ STALE_SECONDS = 120.0  # without a heartbeat for so long, a process on another h
 
 
 def process_start(pid: int) -> int | None:
-    """Returns when a process of this host began, in kernel ticks; None if gone, 0 if it cannot be known."""
+    """Returns when a process of this host began, in kernel ticks; None if it is gone."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-        fields = text.rpartition(")")[2].split()
-        return None if fields[0] == "Z" else int(fields[19])
-    except FileNotFoundError:
-        if Path("/proc/self").exists():
-            return None
-    except (OSError, IndexError, ValueError):
-        pass
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        pass
-    return 0
+        return None
+    return None if fields[0] == "Z" else int(fields[19])
 
 
 def host_name() -> str:
@@ -44,7 +33,7 @@ def host_name() -> str:
 
 def writer_name() -> str:
     """Returns the name of this process among all that ever wrote here: host, pid, start time."""
-    return f"{host_name()}_{os.getpid()}_{process_start(os.getpid()) or 0}"
+    return f"{host_name()}_{os.getpid()}_{process_start(os.getpid())}"
 
 
 def fsync(path: Path) -> None:

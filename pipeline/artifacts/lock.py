@@ -85,7 +85,7 @@ def holder(folder: Path) -> dict[str, Any] | None:
     if lease.get("pid") == os.getpid() or lease.get("boot_id") != _boot_id():
         return None
     start = process_start(int(lease.get("pid", 0)))
-    return lease if start is not None and start in (0, lease.get("process_start")) else None
+    return lease if start is not None and start == lease.get("process_start") else None
 
 
 def _lease(path: Path) -> dict[str, Any] | None:

@@ -1,7 +1,5 @@
 """The harness: what is asked, kept and written, and when a result may take the place of a committed one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What benchmarks compute by themselves, held against known truths."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

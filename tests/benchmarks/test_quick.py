@@ -1,7 +1,5 @@
 """The critics' benchmarks at tiny sizes, on one run: they work, share what was sampled, and go on."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Committed results: one small schema, criteria that follow from the rows, pages that show them."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Slurm scripts, with stand-ins for Slurm and for the stage: signals, codes, order."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Records golden numbers: python -m tests.golden [backend ...]. Look at what changed before you commit."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The numbers that must not change by accident, of each backend; weights and rows follow from formulas."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Losses, advantages and values are what they were; `python -m tests.golden` records them anew."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,6 +1,3 @@
-from __future__ import annotations
-
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,84 +9,38 @@ import pytest
 
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import sealed, unsealed
-from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
+from pipeline.artifacts.runner import Start, run_stage
 from pipeline.columns import LABELS, ROLLOUTS, STEPS
 from pipeline.errors import ConfigError
 from pipeline.hub import load_rows
-from pipeline.schema import TableSpec
-from pipeline.settings import Section
 from pipeline.tables import labels_table, rollouts_table, steps_table
-from pipeline.types import Event, Label, Rollout, Step
+from pipeline.types import Event, Label, Step
 from stages.command import main
+from tests.pipeline import toy
 
 EVIL = "\x1b[2J[bold]x[/bold] \u202egnp"
 
 
-class Run(Section):
-    name: str = "r"
-    seed: int = 0
-    data_dir: str = "data"
-    tracking: str = "none"
-
-
-class Config(Section):
-    run: Run = Run()
-
-
 def run(
-    name: str,
-    items: list[list[str]],
-    make: Callable[[Start[Any]], None],
-    argv: list[str],
-    *,
-    unit: str = "items",
-    tables: tuple[TableSpec, ...] = (),
-    inputs: tuple[str, ...] = (),
+    folder: Path, name: str, items: list[list[str]], make: Callable[[Start[Any]], None], **more: Any
 ) -> int:
     """Runs one start of a stage of fixed items."""
-    stage: Stage[Any, None] = Stage(
-        name,
-        1,
-        lambda config: inputs,
-        (),
-        lambda start: Plan(items=items, tables=tables, unit=unit, work=None),
-        lambda start, _: make(start),
-    )
-    return run_stage(stage, Config, argv)
+    return run_stage(toy.stage_of(name, items, make, **more), toy.ToyConfig, [toy.config_in(folder)])
 
 
-ROLLOUT = Rollout(
-    rollout_id="r0",
-    kind="whole",
-    task_id="t",
-    group_id="g",
-    iteration=0,
+ROLLOUT = toy.rollout(
     attempt=1,
-    draw=0,
-    parent_rollout_ids=(),
-    start_step_index=0,
     guided=True,
     feedback_in_context="you asked twice",
     messages=({"role": "user", "content": "hello"}, {"role": "assistant", "content": EVIL}),
-    prompt_token_ids=(1,),
     response_token_ids=(2, 3),
     loss_mask=(1, 1),
     logprobs=(-1.0, -1.0),
-    temperature=1.0,
-    top_p=1.0,
-    top_k=-1,
-    max_response_tokens=8,
-    seed=0,
-    policy_digest="p",
-    tokenizer_digest="t",
-    template_digest="m",
     finish_reason="ended",
     reward=0.0,
     cost=0.25,
-    env_status="ok",
     events=(Event("probe", 0, "sales", ("city",), "asked before"),),
     feedback_text="wrong department",
-    feedback_source="rules/observed",
     steps=(Step(0, 0, 0, 2, EVIL),),
 )
 
@@ -97,8 +48,6 @@ ROLLOUT = Rollout(
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """A run with complete `rollouts`, complete `critic` and half-done `labels`."""
-    (tmp_path / "c.yaml").write_text(f"run: {{data_dir: {tmp_path}}}\n")
-    argv = [str(tmp_path / "c.yaml")]
 
     def rollouts(start: Start[Any]) -> None:
         both = [ROLLOUT, replace(ROLLOUT, rollout_id="r1", reward=None, guided=False)]
@@ -114,10 +63,11 @@ def run_dir(tmp_path: Path) -> Path:
         start.shards.commit(0, {"labels": labels_table([label])}, done=1)
         raise KeyboardInterrupt
 
-    assert run("rollouts", [["r0", "r1"]], rollouts, argv, unit="rollouts", tables=(ROLLOUTS, STEPS)) == 0
-    assert run("critic", [["u"]], critic, argv, inputs=("rollouts",)) == 0
+    tables = (ROLLOUTS, STEPS)
+    assert run(tmp_path, "rollouts", [["r0", "r1"]], rollouts, unit="rollouts", tables=tables) == 0
+    assert run(tmp_path, "critic", [["u"]], critic, inputs=("rollouts",)) == 0
     with pytest.raises(KeyboardInterrupt):
-        run("labels", [["r0"], ["r1"]], labels, argv, unit="states", tables=(LABELS,), inputs=("rollouts",))
+        run(tmp_path, "labels", [["r0"], ["r1"]], labels, unit="states", tables=(LABELS,))
     return tmp_path / "r"
 
 
@@ -161,24 +111,18 @@ def test_status_finds_runs_under_data_and_says_what_to_do_without_any(
 
 
 def test_status_says_damaged_and_stale(out: Any, run_dir: Path) -> None:
-    path = run_dir / "rollouts" / "manifest.json"
-    manifest = unsealed(path)
-    path.write_bytes(sealed({**manifest, "content_digest": "f" * 32}))
+    path, table = run_dir / "rollouts" / "manifest.json", run_dir / "rollouts" / "rollouts.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(sealed({**unsealed(path), "content_digest": "f" * 32}))
     code, text = out("status", run_dir)
     assert code == 0
     assert "stale" in next(line for line in text.splitlines() if line.startswith("│ critic "))
-    path.write_text("{}")
-    code, text = out("status", run_dir)
-    assert code == 3
-    assert "damaged" in text
-
-
-def test_status_says_that_a_file_of_a_complete_stage_is_damaged(out: Any, run_dir: Path) -> None:
-    table = next((run_dir / "rollouts").rglob("*.parquet"))
-    table.write_bytes(table.read_bytes() + b"x")
-    code, text = out("status", run_dir)
-    assert code == 3
-    assert "damaged" in next(line for line in text.splitlines() if line.startswith("│ rollouts "))
+    path.write_bytes(whole)
+    for spoilt, content in ((table, table.read_bytes() + b"x"), (path, b"{}")):
+        spoilt.write_bytes(content)
+        code, text = out("status", run_dir)
+        assert code == 3
+        assert "damaged" in next(line for line in text.splitlines() if line.startswith("│ rollouts "))
 
 
 def test_show_prints_rollouts_as_dialogues_with_hostile_text_made_harmless(out: Any, run_dir: Path) -> None:
@@ -201,36 +145,28 @@ def test_show_prints_rollouts_as_dialogues_with_hostile_text_made_harmless(out: 
 
 
 def test_show_prints_any_table_of_complete_and_half_done_stages(out: Any, run_dir: Path) -> None:
-    code, text = out("show", run_dir / "rollouts", "--table", "steps")
-    assert code == 0
-    assert "text: ␛[2J[bold]x[/bold] <U+202E>gnp" in text
+    assert "text: ␛[2J[bold]x[/bold] <U+202E>gnp" in out("show", run_dir / "rollouts", "--table", "steps")[1]
     code, text = out("show", f"{run_dir}/labels/")
     assert code == 0
     assert "labels: 1 rows" in text
     assert "target: 0.5" in text
 
 
-def test_show_prints_the_opening_of_a_report(out: Any, run_dir: Path) -> None:
-    code, text = out("show", run_dir / "critic")
-    assert code == 0
-    assert text == "The gate passed: [bold]yes[/bold].\n"
-
-
-def judge(run_dir: Path, opening: str, *argv: str) -> int:
-    """Makes a critic_report of the run's critic; returns the exit code."""
-
-    def make(start: Start[Any]) -> None:
-        start.finish(report={"opening": opening}, done=1)
-
-    config = str(run_dir.parent / "c.yaml")
-    return run("critic_report", [["u"]], make, [config, *argv], inputs=("critic",))
-
-
-def test_show_prints_the_first_lines_of_the_report_on_a_critic(
+def test_show_prints_the_opening_of_the_report_on_this_critic(
     out: Any, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert judge(run_dir, "PASS. It explains [bold]41 %[/bold].") == 0
+    def make(start: Start[Any]) -> None:
+        start.finish(report={"opening": "PASS. It explains [bold]41 %[/bold]."}, done=1)
+
+    own = (0, "The gate passed: [bold]yes[/bold].\n")
+    assert out("show", run_dir / "critic") == own
+    assert run(run_dir.parent, "critic_report", [["u"]], make, inputs=("critic",)) == 0
     out("status", run_dir)  # takes what the stage printed
+    path = run_dir / "critic_report" / "manifest.json"
+    whole = path.read_bytes()
+    path.write_bytes(sealed(unsealed(path) | {"inputs": {"critic": "f" * 32}}))  # a report on another
+    assert out("show", run_dir / "critic") == own
+    path.write_bytes(whole)
     assert out("show", run_dir / "critic") == (0, "PASS. It explains [bold]41 %[/bold].\n")
     (run_dir.parent / "data").mkdir()
     run_dir.rename(run_dir.parent / "data" / "r")
@@ -240,14 +176,6 @@ def test_show_prints_the_first_lines_of_the_report_on_a_critic(
     code, text = out("show", "critic")
     assert code == 2
     assert "data/r/critic, data/s/critic" in text
-
-
-def test_a_report_on_another_critic_is_not_shown(out: Any, run_dir: Path) -> None:
-    assert judge(run_dir, "PASS.") == 0
-    path = run_dir / "critic_report" / "manifest.json"
-    path.write_bytes(sealed(unsealed(path) | {"inputs": {"critic": "f" * 32}}))
-    out("status", run_dir)
-    assert out("show", run_dir / "critic")[1] == "The gate passed: [bold]yes[/bold].\n"
 
 
 def test_status_and_verify_look_at_refreshes_too(out: Any, run_dir: Path) -> None:
@@ -274,8 +202,7 @@ def test_show_prints_the_report_of_a_stage_without_tables_or_opening(out: Any, r
         assert "sft has no tables; and no report.json yet" in out("show", run_dir / "sft")[1]
         start.finish(report={"updates": 7, "name": EVIL}, done=1)
 
-    argv = [str(run_dir.parent / "c.yaml")]
-    assert run("sft", [["u"]], sft, argv) == 0
+    assert run(run_dir.parent, "sft", [["u"]], sft) == 0
     out("status", run_dir)  # takes what the stage printed
     code, text = out("show", run_dir / "sft")
     assert code == 0
@@ -319,25 +246,30 @@ def test_verify_passes_a_sound_run_and_finds_any_damage(out: Any, run_dir: Path)
     assert out("verify", run_dir / "nothing")[0] == 3
 
 
-def test_verify_finds_counts_that_do_not_balance_even_under_a_right_digest(out: Any, run_dir: Path) -> None:
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"counts": {"planned": 2, "done": 1, "failed": {}, "skipped": {}}}, "counts do not balance"),
+        ({"verdict": {"passed": True}}, "does not match the manifest's own parts"),
+    ],
+)
+def test_verify_finds_what_contradicts_itself_under_a_right_digest(
+    out: Any, run_dir: Path, changed: dict[str, Any], words: str
+) -> None:
     path = run_dir / "rollouts" / "manifest.json"
-    manifest = unsealed(path)
-    manifest["counts"]["done"] -= 1
-    path.write_bytes(sealed(manifest))
+    path.write_bytes(sealed(unsealed(path) | changed))
     code, text = out("verify", run_dir)
     assert code == 3
-    assert "counts do not balance" in text
+    assert words in text
 
 
 def test_verify_finds_steps_that_do_not_tile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "c.yaml").write_text(json.dumps({"run": {"data_dir": str(tmp_path)}}))
-
     def make(start: Start[Any]) -> None:
         wrong = replace(ROLLOUT, steps=(Step(0, 0, 0, 1, "x"),))
         start.shards.commit(0, {"rollouts": rollouts_table([wrong]), "steps": steps_table([wrong])}, done=1)
         start.finish()
 
-    assert run("rollouts", [["r0"]], make, [str(tmp_path / "c.yaml")], tables=(ROLLOUTS, STEPS)) == 0
+    assert run(tmp_path, "rollouts", [["r0"]], make, tables=(ROLLOUTS, STEPS)) == 0
     assert main(["verify", str(tmp_path / "r")]) == 3
     assert "steps must tile" in capsys.readouterr().out
 

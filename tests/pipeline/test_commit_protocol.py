@@ -22,12 +22,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pipeline.artifacts import failpoints, ledger
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.manifest import read_manifest
-from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
+from pipeline.artifacts.runner import Start, run_stage
 from pipeline.artifacts.signals import StopRequested
 from pipeline.columns import VALUES
 from pipeline.errors import ArtifactError
-from pipeline.settings import Section, runtime
 from pipeline.tables import values_table
+from tests.pipeline import toy
 
 SHARDS = (("a", "b"), ("c", "d"), ("e",))
 IN_COMMIT = ("shard.before_write", "shard.after_write", "shard.after_fsync", "shard.after_rename")
@@ -36,17 +36,6 @@ POINTS = (
     *("start", "lock_taken", "plan_written", *IN_COMMIT, "shard.after_ledger"),
     *(*BEFORE_MANIFEST, "manifest.published", "exit"),
 )
-
-
-class Run(Section):
-    name: str = "r"
-    seed: int = 0
-    data_dir: str = runtime("data", description="where")
-    tracking: str = runtime("none", description="service")
-
-
-class Config(Section):
-    run: Run = Run()
 
 
 @dataclasses.dataclass
@@ -76,7 +65,6 @@ class Protocol(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="protocol"))
-        (self.folder / "c.yaml").write_text(f"run: {{data_dir: {self.folder}}}\n")
         self.stage_folder = self.folder / "r" / "s"
         self.version = 0
         self.forget()
@@ -104,8 +92,6 @@ class Protocol(RuleBasedStateMachine):
         last = dict(self.lines)
         return {index: entry for index, entry in sorted(last.items()) if entry is not None}
 
-    # -- a start, and what the model says of it ------------------------------------------------------------
-
     def start(self, flag: str, commits: int, failing: int, supersede: bool, point: str, nth: int) -> int:
         def attempt(start: Start[Any], index: int, *, over: bool = False) -> None:
             self.version += 1
@@ -115,7 +101,7 @@ class Protocol(RuleBasedStateMachine):
             done = len(SHARDS[index]) - made.failed
             start.shards.commit(index, tables, done=done, failed={"infra_error": made.failed}, supersede=over)
 
-        def make(start: Start[Any], _: None) -> None:
+        def make(start: Start[Any]) -> None:
             if supersede and start.shards.is_committed(0):
                 attempt(start, 0, over=True)
             for number, shard in enumerate(start.shards.to_do()):
@@ -125,10 +111,9 @@ class Protocol(RuleBasedStateMachine):
             start.finish(report={"made": self.version})
 
         self.attempts: list[tuple[int, Committed]] = []
-        plan = Plan(items=SHARDS, tables=(VALUES,), unit="items", work=None)
-        stage: Stage[Any, None] = Stage("s", 1, lambda config: (), (), lambda start: plan, make)
+        stage = toy.stage_of("s", SHARDS, make, (VALUES,))
         with armed(point, nth):
-            return run_stage(stage, Config, [str(self.folder / "c.yaml"), *([flag] if flag else [])])
+            return run_stage(stage, toy.ToyConfig, [toy.config_in(self.folder), *([flag] if flag else [])])
 
     def expected(self, flag: str, commits: int, supersede: bool, point: str, nth: int) -> int:
         """Returns the exit code that must have come, after bringing the model to where the disk must be."""
@@ -190,8 +175,6 @@ class Protocol(RuleBasedStateMachine):
         code = self.start(flag, commits, failing, supersede, point, nth)
         assert code == self.expected(flag, commits, supersede, point, nth)
 
-    # -- what happens to files -----------------------------------------------------------------------------
-
     @precondition(lambda self: self.complete or self.committed)
     @rule(how=st.sampled_from(["cut", "flip"]), data=st.data())
     def damage(self, how: str, data: st.DataObject) -> None:
@@ -216,8 +199,6 @@ class Protocol(RuleBasedStateMachine):
         lines = path.read_bytes().split(b"\n")
         path.write_bytes(b"\n".join(lines[:-1]) + b"\n" * (len(lines) > 1))  # torn, then cut off whole
         self.lines.pop()
-
-    # -- what must hold ------------------------------------------------------------------------------------
 
     @invariant()
     def the_ledger_has_what_was_committed_and_no_more(self) -> None:
@@ -255,10 +236,7 @@ Protocol.TestCase.settings = settings(
     max_examples=60,
     stateful_step_count=14,
     deadline=None,
-    phases=(
-        Phase.reuse,
-        Phase.generate,
-    ),  # shrinking would take minutes, and the steps are printed as they are
+    phases=(Phase.reuse, Phase.generate),  # shrinking would take minutes; the steps are printed as they are
     suppress_health_check=list(HealthCheck),
 )
 TestProtocol = Protocol.TestCase

@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 from pydantic import Field, Tag
@@ -31,15 +29,15 @@ class Config(Section):
     rollouts: Rollouts = Rollouts()
 
 
-def load(tmp_path: Path, text: str, *overrides: str) -> Config:
+def load(tmp_path: Path, text: str, *overrides: str, model: Any = Config) -> Any:
     path = tmp_path / "laptop.yaml"
     path.write_text(text, encoding="utf-8")
-    return load_config(Config, path, overrides)
+    return load_config(model, path, overrides)
 
 
-def refusal(tmp_path: Path, text: str, *overrides: str) -> str:
+def refusal(tmp_path: Path, text: str, *overrides: str, model: Any = Config) -> str:
     with pytest.raises(ConfigError) as caught:
-        load(tmp_path, text, *overrides)
+        load(tmp_path, text, *overrides, model=model)
     assert caught.value.code == 2
     return str(caught.value)
 
@@ -50,14 +48,12 @@ class TwoSections(Section):
 
 
 def test_an_override_changes_one_of_two_sections_that_share_a_table_by_alias(tmp_path: Path) -> None:
-    path = tmp_path / "laptop.yaml"
-    path.write_text("first: {chain: &chain {num_attempts: 2}}\nsecond: {chain: *chain}\n", encoding="utf-8")
-    config = load_config(TwoSections, path, ["second.chain.num_attempts=7"])
+    text = "first: {chain: &chain {num_attempts: 2}}\nsecond: {chain: *chain}\n"
+    config = load(tmp_path, text, "second.chain.num_attempts=7", model=TwoSections)
     assert (config.first.chain.num_attempts, config.second.chain.num_attempts) == (2, 7)
 
 
 def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
-    assert load(tmp_path, "") == Config()
     assert load(tmp_path, "# nothing\n") == Config()
 
 
@@ -104,7 +100,6 @@ def test_an_override_of_one_entry_keeps_the_others_of_a_table(tmp_path: Path) ->
             'rollouts.chain.num_attempts = "4", but it should be a valid integer',
         ),
         ("rollouts: {chain: {num_attempts: true}}", [], "num_attempts = true"),
-        ("rollouts: {chain: {num_attempts: 2.5}}", [], "num_attempts = 2.5"),
         ("rollouts: {rate: .nan}", [], "rollouts.rate = NaN"),
         ("rollouts: {rate: .inf}", [], "rollouts.rate"),
         ("rollouts: {on: 1}", [], "rollouts.on = 1"),
@@ -150,20 +145,6 @@ def test_differences_name_every_changed_field_and_tell_true_from_one() -> None:
     assert differences({"a": {"x": 1}}, {"a": {}}) == ["a: (absent) -> {}", "a.x: 1 -> (absent)"]
 
 
-def test_every_key_is_known_by_its_dotted_name() -> None:
-    assert set(known_keys(Config)) >= {
-        "rollouts",
-        "rollouts.chain",
-        "rollouts.chain.num_attempts",
-        "rollouts.max_live",
-    }
-
-
-def test_settings_are_frozen() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        Config().rollouts.rate = 0.5  # type: ignore[misc]
-
-
 class Torch(Section):
     backend: Literal["torch"] = "torch"
     threads: int = runtime(0, ge=0, description="CPU threads")
@@ -187,19 +168,15 @@ class WithUnion(Section):
     rollouts: Rollouts = Rollouts()
 
 
-def of_union(tmp_path: Path, text: str, *overrides: str) -> WithUnion:
-    path = tmp_path / "laptop.yaml"
-    path.write_text(text, encoding="utf-8")
-    return load_config(WithUnion, path, overrides)
-
-
 def test_a_section_is_of_the_kind_that_it_names_or_of_the_default_one(tmp_path: Path) -> None:
-    assert of_union(tmp_path, "training: {rank: 4}").training == Torch(rank=4)
-    two = Deepspeed(num_ranks=2)
-    assert of_union(tmp_path, "training: {backend: deepspeed, num_ranks: 2}").training == two
-    assert of_union(tmp_path, "", "training.num_ranks=2", "training.backend=deepspeed").training == two
+    assert load(tmp_path, "training: {rank: 4}", model=WithUnion).training == Torch(rank=4)
+    two, overrides = Deepspeed(num_ranks=2), ("training.num_ranks=2", "training.backend=deepspeed")
+    assert load(tmp_path, "training: {backend: deepspeed, num_ranks: 2}", model=WithUnion).training == two
+    assert load(tmp_path, "", *overrides, model=WithUnion).training == two
     assert split_settings(WithUnion(training=two))[0]["training"] == {"backend": "deepspeed"}
-    assert len(list(known_keys(WithUnion))) == len(set(known_keys(WithUnion)))
+    known = list(known_keys(WithUnion))
+    assert len(known) == len(set(known))
+    assert {"training.num_ranks", "rollouts", "rollouts.chain", "rollouts.chain.num_attempts"} < set(known)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +201,6 @@ def test_a_section_is_of_the_kind_that_it_names_or_of_the_default_one(tmp_path: 
 def test_a_setting_of_another_kind_is_refused_with_the_right_one(
     tmp_path: Path, text: str, words: str
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
-        of_union(tmp_path, text)
-    assert words in str(caught.value)
-    assert "training.cpu" not in str(caught.value)
+    message = refusal(tmp_path, text, model=WithUnion)
+    assert words in message
+    assert "training.cpu" not in message

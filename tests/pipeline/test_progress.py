@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 
 import pytest
@@ -34,17 +32,10 @@ def test_what_earlier_starts_did_counts_but_does_not_speed_up_the_rate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, sink = Clock(monkeypatch), io.StringIO()
-    with Progress(Console(file=sink, width=200), "x", 100) as bar:
-        bar.advance(50)
-        clock.now += 10
-        bar.advance(10)
     with Progress(Console(file=sink, width=200), "y", 100, initial=50) as bar:
         clock.now += 10
         bar.set(60)
-    assert sink.getvalue().splitlines() == [
-        "x: 60 of 100 (60 %), 1/s, 40 s left",
-        "y: 60 of 100 (60 %), 1/s, 40 s left",
-    ]
+    assert sink.getvalue() == "y: 60 of 100 (60 %), 1/s, 40 s left\n"
 
 
 def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,11 +45,6 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
         bar._bar and bar._bar.refresh()
     assert "bar" in sink.getvalue()
     assert "2 of 4 (50 %)" in sink.getvalue()
-
-
-def test_an_unarmed_failpoint_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("VDAPO_FAILPOINTS", raising=False)
-    failpoint("anything")
 
 
 def test_a_failpoint_fails_at_the_passage_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

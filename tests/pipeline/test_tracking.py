@@ -1,32 +1,18 @@
 """The real wandb, offline: one run for all starts of a stage; whatever happens to it, the stage goes on."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from pipeline.artifacts import tracking
 from pipeline.artifacts.metrics import read_metrics
-from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
-from pipeline.settings import Section, runtime
-
-
-class Run(Section):
-    name: str = "r"
-    seed: int = 0
-    data_dir: str = runtime("data", description="where")
-    tracking: Literal["none", "wandb"] = runtime("wandb", description="service")
-
-
-class Config(Section):
-    run: Run = Run()
-
+from pipeline.artifacts.runner import Start, run_stage
+from tests.pipeline import toy
 
 MESSAGES = (
     {"role": "user", "content": "hello"},
@@ -38,7 +24,7 @@ ROLLOUT: Any = SimpleNamespace(task_id="t", attempt=1, draw=0, reward=0.5, messa
 def start_stage(folder: Path, updates: tuple[int, ...], *argv: str, ends: bool = True) -> int:
     """Runs one start that measures some updates; returns the exit code."""
 
-    def make(start: Start[Any], _: None) -> None:
+    def make(start: Start[Any]) -> None:
         start.samples(updates[0], [ROLLOUT] * 9)
         for update in updates:
             start.metrics({"update": update, "loss": float("nan") if update == 2 else 1.0 / (1 + update)})
@@ -48,12 +34,8 @@ def start_stage(folder: Path, updates: tuple[int, ...], *argv: str, ends: bool =
             raise RuntimeError("stopped here")
         start.finish(report={"good": True}, done=1)
 
-    stage: Stage[Any, None] = Stage(
-        "s", 1, lambda config: (), (), lambda start: Plan(items=[["a"]], unit="items", work=None), make
-    )
-    folder.mkdir(exist_ok=True)
-    (folder / "c.yaml").write_text(json.dumps({"run": {"data_dir": str(folder)}}))
-    return run_stage(stage, Config, [str(folder / "c.yaml"), *argv])
+    overrides = argv or ("run.tracking=wandb",)
+    return run_stage(toy.stage_of("s", [["a"]], make), toy.ToyConfig, [toy.config_in(folder), *overrides])
 
 
 def records(path: Path) -> Iterator[Any]:

@@ -1,7 +1,5 @@
 """A small stage with everything a stage can have, and its input; also a script."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -20,30 +18,30 @@ from pipeline.processes.worker import Worker
 from pipeline.schema import TableSpec
 from pipeline.settings import Section, runtime
 from pipeline.tables import labels_table, values_table
-from pipeline.types import Label
+from pipeline.types import Event, Label, Rollout, Step
 
 
 class Run(Section):
-    name: str = Field("r", description="folder")
-    seed: int = Field(0, description="seed")
+    name: str = "r"
+    seed: int = 0
     data_dir: str = runtime("data", description="where")
     tracking: Literal["none", "wandb"] = runtime("none", description="service")
 
 
 class Source(Section):
-    value: float = Field(0.5, description="what every value is")
+    value: float = 0.5
 
 
 class Inner(Section):
-    depth: int = Field(2, ge=1, description="semantic, nested")
-    workers: int = runtime(1, ge=1, description="runtime, nested")
+    depth: int = 2
+    workers: int = runtime(1, description="nested")
 
 
 class Toy(Section):
     num_items: int = Field(7, ge=0, description="items")
-    shard_size: int = Field(3, ge=1, description="items per shard")
-    rate: float = Field(0.1, gt=0, description="a rate")
-    kind: Literal["plain", "other"] = Field("plain", description="a choice")
+    shard_size: int = 3
+    rate: float = 0.1
+    kind: Literal["plain", "other"] = "plain"
     shares: dict[str, float] = Field({"a": 0.5, "b": 0.5}, description="a table")
     inner: Inner = Inner()
     note: str = runtime("", description="changes nothing")
@@ -55,55 +53,91 @@ class ToyConfig(Section):
     toy: Toy = Toy()
 
 
+def rollout(number: int = 0, **changes: object) -> Rollout:
+    call = {"id": "c0", "function": {"z": "1", "a": "2"}}
+    fields = {
+        "rollout_id": f"r{number}",
+        "kind": "whole",
+        "task_id": "t1",
+        "group_id": "g",
+        "iteration": 0,
+        "attempt": number,
+        "draw": 0,
+        "parent_rollout_ids": ("p1", "p2")[:number],
+        "start_step_index": 0,
+        "guided": number > 0,
+        "feedback_in_context": "",
+        "messages": (
+            {"role": "user", "content": "hello"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "content": "", "tool_call_id": "c0"},
+        ),
+        "prompt_token_ids": (5, 6),
+        "response_token_ids": (1, 2, 3, 4, 5),
+        "loss_mask": (1, 1, 0, 1, 1),
+        "logprobs": (-0.5, -0.25, 0.0, -1.0, 0.0),
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": -1,
+        "max_response_tokens": 512,
+        "seed": 2**63 - 1,
+        "policy_digest": "p",
+        "tokenizer_digest": "k",
+        "template_digest": "m",
+        "finish_reason": "success",
+        "reward": 1.0,
+        "cost": 0.0,
+        "env_status": "ok",
+        "events": (Event("ok", 0, "sales", ("a", "b"), "d"), Event("probe", 1)),
+        "feedback_text": "f",
+        "feedback_source": "rules/observed",
+        "steps": (Step(0, 0, 0, 2, "first", "ok"), Step(1, 1, 3, 5, "second", "wrong", "probe", "why")),
+    }
+    return Rollout(**fields | changes)  # type: ignore[arg-type]
+
+
+def config_in(folder: Path) -> str:
+    """Writes a configuration of the run `r` in a folder; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "c.yaml").write_text(f"run: {{data_dir: {folder}}}\n")
+    return str(folder / "c.yaml")
+
+
 def stage_of(
     name: str,
     items: Sequence[Sequence[str]],
     make: Callable[[Start[Any]], None],
     tables: Sequence[TableSpec] = (),
     inputs: tuple[str, ...] = (),
+    unit: str = "items",
 ) -> Stage[Any, None]:
     """Returns a stage of fixed items without settings."""
-    return Stage(
-        name,
-        1,
-        lambda config: inputs,
-        (),
-        lambda start: Plan(items=items, tables=tables, unit="items", work=None),
-        lambda start, _: make(start),
-    )
+    plan = Plan(items=items, tables=tables, unit=unit, work=None)
+    return Stage(name, 1, lambda config: inputs, (), lambda start: plan, lambda start, _: make(start))
 
 
 def make_source(start: Start[ToyConfig], value: float) -> None:
     for shard in start.shards.to_do():
-        rows = [("r", 0, "bare", "c", value)]
-        start.shards.commit(shard.index, {"values": values_table(rows)}, done=1)
+        start.shards.commit(shard.index, {"values": values_table([("r", 0, "bare", "c", value)])}, done=1)
     start.finish()
 
 
 def plan_toy(start: Start[ToyConfig]) -> Plan[list[str]]:
-    settings = start.config.toy
-    ids = [f"item-{i}" for i in range(settings.num_items)]
-    return Plan(
-        items=in_shards(ids, settings.shard_size),
-        tables=(VALUES, LABELS),
-        unit="items",
-        estimate={"rows": len(ids)},
-        work=ids,
-    )
+    ids = [f"item-{i}" for i in range(start.config.toy.num_items)]
+    items = in_shards(ids, start.config.toy.shard_size)
+    return Plan(items=items, tables=(VALUES, LABELS), unit="items", estimate={"rows": len(ids)}, work=ids)
 
 
 def make_toy(start: Start[ToyConfig], ids: list[str]) -> None:
-    settings = start.config.toy
     value = start.inputs["source"].table("values")["value"][0].as_py()
-    checkpoint = start.checkpoints.latest()
-    total = float(checkpoint[1]["total"]) if checkpoint else 0.0
-    seen = int(checkpoint[1]["shards"]) if checkpoint else 0
-    if checkpoint:
+    total, seen = 0.0, 0
+    if checkpoint := start.checkpoints.latest():
+        total, seen = float(checkpoint[1]["total"]), int(checkpoint[1]["shards"])
         assert (checkpoint[0] / "weights.txt").read_text() == str(total)
-    signals = os.environ.get("TOY_SIGNALS", "")
+    signals = int(os.environ.get("TOY_SIGNALS") or 0)
     for shard in start.shards.to_do():
         for item in shard.item_ids:
-            for _ in range(int(signals or 0) if item == "item-4" else 0):
+            for _ in range(signals if item == "item-4" else 0):
                 os.kill(os.getpid(), signal.SIGTERM)
             if os.environ.get("TOY_HANG") == item:
                 Path(os.environ["TOY_HANG_FILE"]).write_text("here")
@@ -112,31 +146,22 @@ def make_toy(start: Start[ToyConfig], ids: list[str]) -> None:
             if os.environ.get("TOY_WORKER_AT") == item:
                 lose_a_worker(os.environ["TOY_WORKER"])
         labels = [Label(i, 0, "bare", 1, 1, None, value, 1.0, "continuation", "p") for i in shard.item_ids]
-        tables = {
-            "values": values_table([(i, 0, "bare", "c", value * settings.rate) for i in shard.item_ids]),
-            "labels": labels_table(labels),
-        }
-        failed = int(os.environ.get("TOY_FAILED", "0")) if shard.index == 0 else 0
-        start.shards.commit(
-            shard.index, tables, done=len(shard.item_ids) - failed, failed={"infra_error": failed}
-        )
+        values = [(item, 0, "bare", "c", value * start.config.toy.rate) for item in shard.item_ids]
+        tables = {"values": values_table(values), "labels": labels_table(labels)}
+        start.shards.commit(shard.index, tables, done=len(shard.item_ids))
     for shard in list(start.shards)[seen:]:
         total += sum(start.shards.read(shard.index, "values")["value"].to_pylist())
         start.metrics({"update": shard.index, "total": total})
-        text = str(total)
         start.checkpoints.save(
             shard.index + 1,
-            lambda folder, text=text: (folder / "weights.txt").write_text(text),
+            lambda folder, text=str(total): (folder / "weights.txt").write_text(text),
             {"total": total, "shards": shard.index + 1},
         )
-    (start.output("policy/weights.txt")).write_text(str(total))
+    start.output("policy/weights.txt").write_text(str(total))
     start.output("page.html", volatile=True).write_text(f"<p>{start.number}")
     mean = values_table([("mean", 0, "bare", "c", total / max(1, len(ids)))])
-    start.finish(
-        more_tables=[(VALUES_OF_ALL, mean)],
-        report={"total": total, "opening": ["It went well."]},
-        verdict={"ok": True},
-    )
+    report = {"total": total, "opening": ["It went well."]}
+    start.finish(more_tables=[(VALUES_OF_ALL, mean)], report=report, verdict={"ok": True})
 
 
 def lose_a_worker(how: str) -> None:
@@ -154,17 +179,18 @@ def lose_a_worker(how: str) -> None:
     worker.receive(60)
 
 
-VALUES_OF_ALL = type(VALUES)("summary", VALUES.description, VALUES.columns, VALUES.id_columns)
-SOURCE: Stage[ToyConfig, float] = Stage(
-    "source",
-    1,
-    lambda config: (),
-    ("source",),
-    lambda start: Plan(items=[["only"]], tables=(VALUES,), unit="values", work=start.config.source.value),
-    make_source,
-)
-TOY = Stage("toy", 1, lambda config: ("source",), ("toy",), plan_toy, make_toy)
-STAGES: dict[str, Stage[Any, Any]] = {"source": SOURCE, "toy": TOY}
+VALUES_OF_ALL = TableSpec("summary", VALUES.description, VALUES.columns, VALUES.id_columns)
+STAGES: dict[str, Stage[Any, Any]] = {
+    "source": Stage(
+        "source",
+        1,
+        lambda config: (),
+        ("source",),
+        lambda start: Plan(items=[["only"]], tables=(VALUES,), unit="values", work=start.config.source.value),
+        make_source,
+    ),
+    "toy": Stage("toy", 1, lambda config: ("source",), ("toy",), plan_toy, make_toy),
+}
 
 
 def run(name: str, *argv: str) -> int:
