@@ -22,25 +22,20 @@ def test_a_page_keeps_to_its_size(name: str) -> None:
 
 
 @pytest.mark.parametrize("page", [*PAGES, *DECISIONS], ids=lambda page: str(page.relative_to(ROOT)))
-def test_files_and_links_of_a_page_exist(page: Path) -> None:
+def test_files_links_and_headings_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     rooms = "pipeline|critics|env|stages|configs|tests|benchmarks|docs"
     named = {ROOT / name for name in re.findall(rf"`((?:{rooms})/[\w/.-]+)`", text)}
-    linked = {page.parent / link for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) if "://" not in link}
-    assert sorted(str(path) for path in named | linked if not path.exists()) == []
-
-
-@pytest.mark.parametrize(
-    "page", [p for p in (*PAGES, *DECISIONS) if "#" in p.read_text("utf-8")], ids=lambda p: p.name
-)
-def test_a_link_into_a_page_finds_its_heading(page: Path) -> None:
-    for name, anchor in re.findall(r"\]\(([^)#\s]*)#([\w-]+)\)", page.read_text(encoding="utf-8")):
+    for name, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([\w-]+))?[^)]*\)", text):
         if "://" in name:
             continue
-        text = (page.parent / name if name else page).read_text(encoding="utf-8")
-        headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-        slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-        assert anchor in slugs, f"{page.name}: {name}#{anchor}"
+        target = page.parent / name if name else page
+        named.add(target)
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in slugs, f"{name}#{anchor}"
+    assert sorted(str(path) for path in named if not path.exists()) == []
 
 
 def test_every_decision_is_short_and_in_the_index() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import _run
 from benchmarks._results import Row, Table, judge, measured, read_rows, remembered
-from benchmarks._run import Benchmark, main, status_bytes
+from benchmarks._run import Benchmark, main
 from pipeline.statistics import Interval
 
 CRITERIA: dict[str, Callable[[Table], bool]] = {"x is small": lambda t: t("a", "x", "high") < 1}
@@ -78,9 +78,3 @@ def test_rows_are_remembered_under_their_key_alone(tmp_path: Path) -> None:
     assert remembered(path, "one", lambda: made[0]) == made[0]
     assert remembered(path, "one", lambda: made[1]) == made[0]
     assert remembered(path, "two", lambda: made[1]) == made[1]
-
-
-def test_a_process_knows_its_memory() -> None:
-    assert status_bytes("VmHWM") >= status_bytes("VmRSS") > 10_000_000
-    with pytest.raises(ValueError, match="VmNone"):
-        status_bytes("VmNone")

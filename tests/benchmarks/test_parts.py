@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import critic_quality, engines, logprob_memory, phone_policies
+from benchmarks import critic_quality, engines, phone_policies
 from benchmarks._engines import Recorder, SentPrefixes
 from benchmarks._material import Material
 from critics.audit.data import AuditData, AuditRollout
@@ -143,11 +143,3 @@ def test_yardstick_policies_are_all_played_and_second_attempts_are_never_worse()
     assert success["train L3 oracle"] == 1.0
     for first, second in phone_policies.REMEMBERED.items():
         assert success[f"train L3 {second}"] >= success[f"train L3 {first}"]
-
-
-def test_tiles_of_logits_agree_with_the_whole_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logprob_memory, "VOCABULARY", 9001)  # more than one tile
-    monkeypatch.setattr(logprob_memory, "WIDTH", 16)
-    found = logprob_memory.compare(40)
-    assert set(found) == {str(piece) for piece in logprob_memory.PIECES}
-    assert max(max(differences.values()) for differences in found.values()) < 1e-5
