@@ -47,21 +47,12 @@ def load_config(model: type[M], path: Path, overrides: Sequence[str] = ()) -> M:
     model = model.specialised(draft)
     for key, value in given.items():
         _set(model, data, key, value)
-    return validate(model, data, str(path), origins)
-
-
-def validate(
-    model: type[M], data: Mapping[str, Any], source: str, origins: Mapping[str, str] | None = None
-) -> M:
-    """Returns `model` filled from plain data; `source`, or the origin of a dotted key, opens each message."""
     try:
         # JSON in strict mode: "4" is no integer and true is no number, yet a list may fill a tuple.
         return model.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        lines = [
-            explain(model, problem, source, origins or {}, data)
-            for problem in error.errors(include_url=False)
-        ]
+        problems = error.errors(include_url=False)
+        lines = [explain(model, problem, str(path), origins, data) for problem in problems]
         raise ConfigError("\n".join(dict.fromkeys(lines))) from None
 
 

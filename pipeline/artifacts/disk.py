@@ -129,10 +129,8 @@ def _unusable(folder: Path, setting: str, error: Exception) -> ConfigError:
 def sealed(record: dict[str, Any]) -> bytes:
     """Returns a record as JSON with the digest of its own content: a single flipped bit is noticed."""
     plain = json.loads(json.dumps(record, allow_nan=False))
-    text = json.dumps(
-        {**plain, "digest": digest("record", plain)}, indent=1, ensure_ascii=False, allow_nan=False
-    )
-    return text.encode() + b"\n"
+    plain["digest"] = digest("record", plain)
+    return json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def unsealed(path: Path) -> dict[str, Any]:

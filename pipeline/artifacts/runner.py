@@ -260,8 +260,9 @@ def _parser(name: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("config", metavar="CONFIG.yaml", help="the experiment")
     # Without a default argparse asks for at least one.
-    settings = {"metavar": "section.key=value", "help": "settings that replace the file's"}
-    parser.add_argument("overrides", nargs="*", default=[], **settings)
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="section.key=value", help="settings to replace"
+    )
     parser.add_argument("--run", metavar="NAME", help="folder under data_dir (run.name)")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and make nothing")
     again = parser.add_mutually_exclusive_group()

@@ -42,29 +42,32 @@ def run(options: argparse.Namespace) -> int:
     report = _report(stage_dir)
     opening = _opening(stage_dir) or report.get("opening", [])
     for line in [opening] if isinstance(opening, str) else opening:
-        console.print(Text(visible(str(line))), soft_wrap=True)
+        _print(console, str(line))
     tables = _tables(stage_dir)
     if not tables and options.table is None:
         if not opening:
             text = json.dumps(report, indent=1, ensure_ascii=False)
             said = f"report.json says: {text}" if report else "and no report.json yet"
-            console.print(Text(visible(f"{stage_dir} has no tables; {said}")), soft_wrap=True)
+            _print(console, f"{stage_dir} has no tables; {said}")
         return 0
     name = options.table or next(iter(tables))
     if name not in tables:
         raise ConfigError(f"{stage_dir} has no table {name!r}; it has: {', '.join(tables) or 'none'}")
     table = tables[name](name)
-    console.print(Text(f"{name}: {table.num_rows} rows; tables here: {', '.join(tables)}", style="bold"))
-    head = table.slice(0, options.rows)
-    if name == "rollouts" and "steps" in tables:
-        for row in head.to_pylist():
+    _print(console, f"{name}: {table.num_rows} rows; tables here: {', '.join(tables)}", "bold")
+    for number, row in enumerate(table.slice(0, options.rows).to_pylist()):
+        if name == "rollouts" and "steps" in tables:
             _dialogue(console, row)
-    else:
-        for number, row in enumerate(head.to_pylist()):
-            console.print(Text(f"row {number}", style="bold"))
-            for key, value in row.items():
-                console.print(Text(f"  {key}: {short(value)}"), soft_wrap=True)
+            continue
+        _print(console, f"row {number}", "bold")
+        for key, value in row.items():
+            _print(console, f"  {key}: {short(value)}")
     return 0
+
+
+def _print(console: Console, text: str, style: str = "") -> None:
+    """Prints what a model or a service may have said: no markup, no escapes."""
+    console.print(Text(visible(text), style=style), soft_wrap=True)
 
 
 def _stage_dir(given: Path) -> Path:
@@ -150,28 +153,23 @@ _COLOURS = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yell
 
 
 def _dialogue(console: Console, row: dict[str, Any]) -> None:
-    """Prints a rollout as played. What a model said passes Text and `visible`: no markup, no escapes."""
+    """Prints a rollout as played."""
     kind = f"{'guided by feedback, ' if row['guided'] else ''}attempt {row['attempt']}, draw {row['draw']}"
     console.rule(Text(visible(f"rollout {row['rollout_id'][:12]} of task {row['task_id'][:12]} ({kind})")))
     for message in row["messages"]:
         role = str(message["role"])
         line = Text(f"{role}: ", style=f"bold {_COLOURS.get(role, '')}".strip())
-        line.append(Text(visible(message["content"] or ""), style="not bold"))
-        if message["tool_calls"]:
-            line.append(Text(f" calls {visible(message['tool_calls'])}", style="not bold"))
+        calls = f" calls {message['tool_calls']}" if message["tool_calls"] else ""
+        line.append(Text(visible((message["content"] or "") + calls), style="not bold"))
         console.print(line, soft_wrap=True)
     if row["feedback_in_context"]:
-        console.print(Text(f"feedback in the prompt: {visible(row['feedback_in_context'])}", style="magenta"))
+        _print(console, f"feedback in the prompt: {row['feedback_in_context']}", "magenta")
     for event in row["events"]:
         where = " ".join(filter(None, [event["target"], ", ".join(event["fields"]), event["detail"]]))
-        console.print(
-            Text(visible(f"event in turn {event['turn']}: {event['code']} {where}".rstrip()), style="blue")
-        )
+        _print(console, f"event in turn {event['turn']}: {event['code']} {where}".rstrip(), "blue")
     reward = "none" if row["reward"] is None else f"{row['reward']:g}"
     tokens = f"{sum(row['loss_mask'])} sampled tokens of {len(row['response_token_ids'])}"
     facts = f"reward {reward}, cost {row['cost']:g}, {row['finish_reason']}, {row['env_status']}, {tokens}"
-    console.print(Text(visible(facts), style="bold"))
+    _print(console, facts, "bold")
     if row["feedback_text"]:
-        console.print(
-            Text(visible(f"feedback ({row['feedback_source']}): {row['feedback_text']}"), style="magenta")
-        )
+        _print(console, f"feedback ({row['feedback_source']}): {row['feedback_text']}", "magenta")
