@@ -21,7 +21,7 @@ def tasks_table(tasks: Sequence[Task]) -> pa.Table:
                 raise ValueError(
                     f"task {task.task_id}: prompt message has keys {sorted(message)}; allowed: role, content"
                 )
-    nested = {
+    nested: dict[str, list[Any]] = {
         "reward_model": [{"style": t.style, "ground_truth": t.ground_truth} for t in tasks],
         "extra_info": [
             {"split": t.split, "index": t.index, "cluster": t.cluster, "details": _json(t.details)}

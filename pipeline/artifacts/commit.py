@@ -3,8 +3,9 @@
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,7 +31,8 @@ def make_durable(draft: Path, num_rows: int) -> str:
     return file_sha256(draft)
 
 
-class Shard(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Shard:
     """Items that are committed together: their place in the plan, from 0, and their ids."""
 
     index: int
