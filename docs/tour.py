@@ -61,8 +61,8 @@ class Sizes:
 
 
 MODEL = TinyShape(
-    hidden_size=48, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=24, intermediate_size=96,
-    max_position=1024, initializer_range=0.12,
+    hidden_size=48, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=24,
+    intermediate_size=96, max_position_embeddings=1024, initializer_range=0.12,
 )  # fmt: skip
 FIT = FitSettings(
     head_updates=2, head_learning_rate=1e-3, learning_rate=5e-4, max_epochs=4, batch_states=64,

@@ -1,8 +1,25 @@
-"""Rows of unequal lengths, one after another: as a rectangle and back, and which models can run them."""
+"""Rows of unequal lengths, one after another: as rectangles and back, and which models can run them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+
+def similar_runs(lengths: Sequence[int] | np.ndarray, slack: float, extra: int) -> list[slice]:
+    """Returns runs of neighbours, the longest at most `slack` times the shortest plus `extra`.
+
+    Example:
+        >>> similar_runs([4, 5, 9, 8], 1.25, 0)
+        [slice(0, 2, None), slice(2, 4, None)]
+    """
+    runs, first, shortest, longest = [], 0, lengths[0], lengths[0]
+    for place, length in enumerate(lengths):
+        shortest, longest = min(shortest, length), max(longest, length)
+        if longest > shortest * slack + extra:
+            runs.append(slice(first, place))
+            first, shortest, longest = place, length, length
+    return [*runs, slice(first, len(lengths))]
 
 
 def padding(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:

@@ -111,7 +111,7 @@ def assert_serves(client: Any, model: Any, tokenizer: Any, messages: list[dict[s
 
 def _greedy(model: Any, prompt: list[int], number: int, stop: int) -> list[int]:
     tokens: list[int] = []
-    while len(tokens) < number and (not tokens or tokens[-1] != stop):
+    while len(tokens) < number and stop not in tokens:
         with torch.inference_mode():
             logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, -1]
         tokens.append(int(logits.argmax()))

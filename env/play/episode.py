@@ -180,8 +180,8 @@ class Episode:
             loss_mask=tuple(self.mask),
             logprobs=tuple(self.logprobs),
             temperature=self.settings.temperature,
-            top_p=self.settings.top_p,
-            top_k=self.settings.top_k,
+            top_p=1.0,
+            top_k=-1,
             max_response_tokens=self.settings.max_response_tokens,
             seed=request.seed,
             policy_digest=self.settings.policy_digest,
@@ -219,8 +219,6 @@ class Episode:
             max_new_tokens=budget,
             stop_token_ids=(self.coder.stop_id,),
             temperature=self.settings.temperature,
-            top_p=self.settings.top_p,
-            top_k=self.settings.top_k,
             cache_key=self.request.rollout_id,
         )
 

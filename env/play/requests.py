@@ -87,8 +87,6 @@ class PlaySettings:
         tokenizer_digest: tokenizer that encodes.
         template_digest: prompt style that renders.
         splitter: what a step is: a key of `env.splitters.SPLITTERS`.
-        top_p: 1 keeps every token, as anything that is trained on must.
-        top_k: -1 keeps every token, as anything that is trained on must.
     """
 
     temperature: float
@@ -98,8 +96,6 @@ class PlaySettings:
     tokenizer_digest: str
     template_digest: str
     splitter: str = "message"
-    top_p: float = 1.0
-    top_k: int = -1
 
 
 FollowUps = Callable[[Rollout], Sequence[EpisodeRequest]]

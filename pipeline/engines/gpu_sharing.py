@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipeline.engines.protocol import Engine
@@ -16,11 +16,8 @@ TRAINER_WORKS = frozenset({"update", "forward", "weights", "save_checkpoint", "l
 class Turns:
     """Hands the GPUs to whoever is asked to work, after everybody else has given their memory back.
 
-    Who calls an engine or a trainer need not know of it: each is wrapped, so that its working methods take
-    the turn first. Without sharing everything stays as it is made.
-
-    Args:
-        shared: whether there is anything to take turns for.
+    Callers of an engine or a trainer need not know: each is wrapped, so that its working methods take the
+    turn first. Unless the GPUs are shared, everything stays as it is made.
     """
 
     def __init__(self, shared: bool) -> None:
@@ -30,36 +27,32 @@ class Turns:
 
     def trainer(self, make: Callable[[], Trainer]) -> Trainer:
         """Returns the trainer that `make` makes; it holds the GPUs from its start."""
-        return cast("Trainer", self._in_turn(make, TRAINER_WORKS, "offload"))
+        return self._in_turn(make, TRAINER_WORKS, "offload")
 
     def engine(self, make: Callable[[], Engine]) -> Engine:
         """Returns the engine that `make` makes; it holds the GPUs from its start."""
-        return cast("Engine", self._in_turn(make, ENGINE_WORKS, "sleep"))
+        return self._in_turn(make, ENGINE_WORKS, "sleep")
 
     def _in_turn(self, make: Callable[[], Any], works: frozenset[str], leave: str) -> Any:
         if not self._shared:
             return make()
         number = len(self._leave)
-        self._leave[number] = lambda: None  # until it is made there is nobody to leave
         self._take(number)
         thing = make()
         self._leave[number] = getattr(thing, leave)
         return _InTurn(thing, works, lambda: self._take(number))
 
     def _take(self, number: int) -> None:
-        if self._holder == number:
-            return
-        for other, leave in self._leave.items():
-            if other != number:
-                leave()
-        self._holder = number
+        if self._holder != number:
+            for other, leave in self._leave.items():
+                if other != number:
+                    leave()
+            self._holder = number
 
 
 class _InTurn:
     def __init__(self, thing: Any, works: frozenset[str], take: Callable[[], None]) -> None:
-        self._thing = thing
-        self._works = works
-        self._take = take
+        self._thing, self._works, self._take = thing, works, take
 
     def __getattr__(self, name: str) -> Any:
         if name in self._works:

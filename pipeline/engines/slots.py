@@ -1,12 +1,9 @@
 """Key-value caches in slots, and attention over them: what lets rows of any length share one forward pass.
 
-A forward pass takes a flat list of N tokens, [1, N], of many rows: one token of a row that is being
-decoded, a chunk of a row that is being prefilled. Everything but attention sees only that flat list, so
-nothing is padded there. Attention writes the new keys and values to each row's slot, then works group by
-group: rows of similar lengths, padded to the longest of their group.
+A forward pass takes a flat list of N tokens, [1, N], of many rows: one token of a row that is being decoded,
+a chunk of a row that is being prefilled. Only attention pads: it writes the new keys and values to each row's
+slot, then works group by group, rows of similar lengths padded to the longest of their group.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass
@@ -15,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.ragged import padding
+from pipeline.ragged import padding, similar_runs
 
 ATTENTION_NAME = "vdapo_slots"
 _ROUND = 32  # lengths are rounded up to this, so that shapes repeat and memory is reused
@@ -26,14 +23,7 @@ _GATHER_COST = 1.8  # reading gathered rows, copy included, against reading them
 
 
 class SlotCache:
-    """Keys and values of a fixed number of rows, each in its slot; grows in length as needed.
-
-    Args:
-        num_layers, num_kv_heads, head_dim: of the model.
-        num_slots: rows.
-        max_length: tokens a row may ever hold.
-        dtype: of the model; its device is the CPU.
-    """
+    """Keys and values of a fixed number of rows on the CPU, each in its slot; grows in length as needed."""
 
     def __init__(
         self,
@@ -44,7 +34,7 @@ class SlotCache:
         max_length: int,
         dtype: torch.dtype,
     ) -> None:
-        self.max_length = max_length
+        self._max_length = max_length
         self._shape = (2, num_layers, num_slots, num_kv_heads, head_dim)
         self._dtype = dtype
         self._data = self._make(0)
@@ -52,27 +42,21 @@ class SlotCache:
     def _make(self, length: int) -> torch.Tensor:
         """Returns zeros, not garbage: masked positions are multiplied by 0, and 0 times NaN is NaN."""
         shape = (*self._shape[:4], length, self._shape[4])
-        if length == 0:
-            return torch.zeros(shape, dtype=self._dtype)
         # numpy's zeros take memory page by page when it is written, torch's take all of it at once.
         size = math.prod(shape) * self._dtype.itemsize
         raw = np.zeros(size + _ALIGNMENT, dtype=np.uint8)
         first = -raw.ctypes.data % _ALIGNMENT
         return torch.from_numpy(raw[first : first + size]).view(self._dtype).view(shape)
 
-    def keys(self, layer: int) -> torch.Tensor:
-        """Returns [slots, kv_heads, length, head_dim] of one layer."""
-        return self._data[0, layer]
-
-    def values(self, layer: int) -> torch.Tensor:
-        """Returns [slots, kv_heads, length, head_dim] of one layer."""
-        return self._data[1, layer]
+    def keys_and_values(self, layer: int) -> torch.Tensor:
+        """Returns [2, slots, kv_heads, length, head_dim] of one layer."""
+        return self._data[:, layer]
 
     def reserve(self, length: int) -> None:
         """Makes room for rows of `length` tokens."""
         have = self._data.shape[4]
         if length > have:
-            grown = self._make(min(-(-max(length, 128) // 128) * 128, -(-self.max_length // _ROUND) * _ROUND))
+            grown = self._make(min(_rounded(max(length, 128), 128), _rounded(self._max_length, _ROUND)))
             grown[:, :, :, :, :have] = self._data
             self._data = grown
 
@@ -86,29 +70,24 @@ class SlotCache:
         self._data = self._make(0)
 
 
+def _rounded(length: int, to: int) -> int:
+    return -(-length // to) * to
+
+
 @dataclass
 class _Group:
-    """Rows that attend together. Its tokens are `start:stop` of the flat list, row after row.
+    """R rows that attend together, each padded to T tokens, over L keys of their slots.
 
     Attributes:
-        start, stop: place in the flat list.
-        slots: [R], or None: slots 0 to `prefix` in place, of which `inside` are the group's rows.
-        prefix: number of slots read in place; 0 when gathered.
-        inside: [R] the group's rows among the prefix; None when they are all of it.
-        length: L, keys that are read.
-        chunk: T, longest chunk; 1 while decoding.
+        tokens: its part of the flat list, row after row.
+        slots: [R]; None means slots 0 to R - 1, which are read in place.
         pad: [R * T] token of the group for each padded place; None if nothing is padded.
-        unpad: [stop - start] padded place of each token; None if nothing is padded.
-        bias: [R or prefix, 1, 1, T, L] 0 where a token sees a key, else -inf.
+        unpad: padded place of each of its tokens; None if nothing is padded.
+        bias: [R, 1, 1, T, L] 0 where a token sees a key, else -inf.
     """
 
-    start: int
-    stop: int
+    tokens: slice
     slots: torch.Tensor | None
-    prefix: int
-    inside: torch.Tensor | None
-    length: int
-    chunk: int
     pad: torch.Tensor | None
     unpad: torch.Tensor | None
     bias: torch.Tensor
@@ -116,38 +95,26 @@ class _Group:
     def attend(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float
     ) -> torch.Tensor:
-        """Returns [stop - start, heads, head_dim] for the flat queries [N, heads, head_dim]."""
+        """Returns [its tokens, heads, head_dim] for the flat queries [N, heads, head_dim]."""
         num_heads, head_dim = query.shape[1:]
         num_kv_heads = keys.shape[1]
         repeats = num_heads // num_kv_heads
-        query = query[self.start : self.stop]
+        rows, _, _, chunk, length = self.bias.shape
+        query = query[self.tokens]
+        if self.pad is not None:
+            query = query.index_select(0, self.pad)
         if self.slots is None:
-            keys, values = keys[: self.prefix, :, : self.length], values[: self.prefix, :, : self.length]
-            if self.inside is not None:
-                everyone = query.new_zeros((self.prefix, num_heads, head_dim))
-                everyone[self.inside] = query
-                query = everyone
+            keys, values = keys[:rows, :, :length], values[:rows, :, :length]
         else:
-            keys = keys[:, :, : self.length].index_select(0, self.slots)
-            values = values[:, :, : self.length].index_select(0, self.slots)
-            if self.pad is not None:
-                query = query.index_select(0, self.pad)
-        rows, chunk = keys.shape[0], self.chunk
-        if chunk == 1:
-            packed = query.view(rows, num_kv_heads, repeats, head_dim)
-        else:
-            packed = query.view(rows, chunk, num_kv_heads, repeats, head_dim).permute(0, 2, 3, 1, 4)
-            packed = packed.reshape(rows, num_kv_heads, repeats * chunk, head_dim)
+            keys = keys[:, :, :length].index_select(0, self.slots)
+            values = values[:, :, :length].index_select(0, self.slots)
+        packed = query.view(rows, chunk, num_kv_heads, repeats, head_dim).permute(0, 2, 3, 1, 4)
+        packed = packed.reshape(rows, num_kv_heads, repeats * chunk, head_dim)
         scores = torch.matmul(packed * scaling, keys.transpose(2, 3))
-        scores.view(rows, num_kv_heads, repeats, chunk, self.length).add_(self.bias)
+        scores.view(rows, num_kv_heads, repeats, chunk, length).add_(self.bias)
         mixed = torch.matmul(scores.softmax(-1), values)
-        if chunk == 1:
-            flat = mixed.view(rows, num_heads, head_dim)
-        else:
-            flat = mixed.view(rows, num_heads, chunk, head_dim).transpose(1, 2)
-            flat = flat.reshape(rows * chunk, num_heads, head_dim)
-        if self.inside is not None:
-            return flat.index_select(0, self.inside)
+        flat = mixed.view(rows, num_heads, chunk, head_dim).transpose(1, 2)
+        flat = flat.reshape(rows * chunk, num_heads, head_dim)
         return flat if self.unpad is None else flat.index_select(0, self.unpad)
 
 
@@ -173,7 +140,7 @@ class SlotPlan:
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
     ) -> torch.Tensor:
         """Returns [1, N, heads, head_dim]; writes the new keys and values to their slots first."""
-        keys, values = self._cache.keys(layer), self._cache.values(layer)
+        keys, values = self._cache.keys_and_values(layer)
         keys[self.slots, :, self.positions] = key[0].transpose(0, 1)
         values[self.slots, :, self.positions] = value[0].transpose(0, 1)
         flat = query[0].transpose(0, 1).contiguous()
@@ -192,47 +159,31 @@ def make_plan(rows: np.ndarray, cached: np.ndarray, known: np.ndarray, cache: Sl
     """
     cache.reserve(int(known.max()))
     chunk = known - cached
-    decode = np.flatnonzero(chunk == 1)
-    prefill = np.flatnonzero(chunk > 1)
-    parts: list[tuple[np.ndarray, int]] = []  # places in rows, prefix (0: gathered)
+    parts: list[tuple[np.ndarray, int]] = []  # places in rows; number of slots read in place, 0: gathered
+    decode, prefill = np.flatnonzero(chunk == 1), np.flatnonzero(chunk > 1)
     if len(decode):
         parts.extend(_decode_parts(rows, known, decode))
     if len(prefill):
         prefill = prefill[np.lexsort((rows[prefill], known[prefill], chunk[prefill]))]
-        first = 0
-        for place in range(1, len(prefill) + 1):
-            if (
-                place == len(prefill)
-                or chunk[prefill[place]] > chunk[prefill[first]] * _CHUNK_SLACK + _CHUNK_EXTRA
-            ):
-                parts.append((prefill[first:place], 0))
-                first = place
+        parts += [(prefill[run], 0) for run in similar_runs(chunk[prefill], _CHUNK_SLACK, _CHUNK_EXTRA)]
+    groups: list[_Group] = []
+    for places, in_place in parts:
+        start = groups[-1].tokens.stop if groups else 0
+        groups.append(_make_group(start, rows[places], cached[places], chunk[places], in_place))
     order = np.concatenate([places for places, _ in parts])
     lengths = chunk[order]
     ends = np.cumsum(lengths)
     within = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
-    groups, done, row = [], 0, 0
-    for places, prefix in parts:
-        row += len(places)
-        stop = int(ends[row - 1])
-        groups.append(_make_group(done, stop, rows[places], cached[places], chunk[places], prefix))
-        done = stop
-    return SlotPlan(
-        rows=rows[order],
-        slots=torch.from_numpy(np.repeat(rows[order], lengths)),
-        positions=torch.from_numpy(np.repeat(cached[order], lengths) + within),
-        last=torch.from_numpy(ends - 1),
-        _groups=groups,
-        _cache=cache,
-    )
+    slots = torch.from_numpy(np.repeat(rows[order], lengths))
+    positions = torch.from_numpy(np.repeat(cached[order], lengths) + within)
+    return SlotPlan(rows[order], slots, positions, torch.from_numpy(ends - 1), groups, cache)
 
 
 def _decode_parts(rows: np.ndarray, known: np.ndarray, decode: np.ndarray) -> list[tuple[np.ndarray, int]]:
-    """Splits decoding rows into the cheaper of a prefix of the slots, in place, and gathered groups."""
-    prefix = int(rows[decode[-1]]) + 1
-    in_place = prefix * float(known[decode].max())
+    """Splits decoding rows into the cheaper of the first slots, read in place, and gathered groups."""
+    first_slots = int(rows[decode[-1]]) + 1
+    best, best_cost = [(decode, first_slots)], first_slots * float(known[decode].max())
     ordered = decode[np.lexsort((rows[decode], known[decode]))]
-    best, best_cost = [(decode, prefix)], in_place
     for num_groups in (1, 2, 4):
         pieces = [piece for piece in np.array_split(ordered, num_groups) if len(piece)]
         overhead = 500.0 * (num_groups - 1)
@@ -243,34 +194,26 @@ def _decode_parts(rows: np.ndarray, known: np.ndarray, decode: np.ndarray) -> li
 
 
 def _make_group(
-    start: int, stop: int, slots: np.ndarray, cached: np.ndarray, chunk: np.ndarray, prefix: int
+    start: int, slots: np.ndarray, cached: np.ndarray, chunk: np.ndarray, in_place: int
 ) -> _Group:
+    """Returns the group of a run of rows; `in_place` is the number of slots to read in place, or 0."""
     longest = int(chunk.max())
-    length = -(-int((cached + chunk).max()) // _ROUND) * _ROUND
-    inside = pad = unpad = None
-    if prefix:
-        seen = np.zeros(prefix, dtype=np.int64)  # a slot that is not in the group sees key 0: no row is empty
-        seen[slots] = cached
+    if in_place:
+        # A slot that is not in the group computes the first row's query over its key 0, and is left out.
+        seen, pad = np.zeros(in_place, dtype=np.int64), np.zeros(in_place, dtype=np.int64)
+        seen[slots], pad[slots] = cached, np.arange(len(slots))
         seen = seen[:, None]
-        inside = torch.from_numpy(slots) if len(slots) < prefix else None
+        padded = (pad, slots) if len(slots) < in_place else None
     else:
         seen = cached[:, None] + np.minimum(np.arange(longest)[None], chunk[:, None] - 1)
-        if (padded := padding(chunk)) is not None:
-            pad, unpad = (torch.from_numpy(places) for places in padded)
+        padded = padding(chunk)
+    pad_places, unpad_places = (None, None) if padded is None else map(torch.from_numpy, padded)
+    length = _rounded(int((cached + chunk).max()), _ROUND)
     sees = torch.arange(length)[None, None] <= torch.from_numpy(seen)[:, :, None]
     bias = torch.zeros(sees.shape).masked_fill_(~sees, float("-inf"))
-    return _Group(
-        start=start,
-        stop=stop,
-        slots=None if prefix else torch.from_numpy(slots),
-        prefix=prefix,
-        inside=inside,
-        length=length,
-        chunk=longest,
-        pad=pad,
-        unpad=unpad,
-        bias=bias[:, None, None],
-    )
+    tokens = slice(start, start + int(chunk.sum()))
+    gathered = None if in_place else torch.from_numpy(slots)
+    return _Group(tokens, gathered, pad_places, unpad_places, bias[:, None, None])
 
 
 def slot_attention(

@@ -1,7 +1,5 @@
 """Generation with a transformers model: a continuous batch, the cache kept across a rollout's turns."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -12,9 +10,7 @@ import torch
 from torch.nn.functional import linear
 from transformers import AttentionInterface
 
-from pipeline.engines.protocol import EngineCounters, Generation, GenerationRequest
-from pipeline.engines.requests import check_requests
-from pipeline.engines.sampling import choose_tokens
+from pipeline.engines.protocol import Generation, GenerationRequest, check_requests, refuse_in_flight
 from pipeline.engines.slot_owners import SlotOwners
 from pipeline.engines.slots import ATTENTION_NAME, SlotCache, make_plan, slot_attention
 from pipeline.ragged import check_full_attention
@@ -23,6 +19,9 @@ AttentionInterface.register(ATTENTION_NAME, slot_attention)
 
 FINISH_SHARE = 0.1
 """Of the requests that it found, answered when `collect` returns; more would leave more rows idle."""
+
+PASS_TOKENS = 4096
+"""Of one pass at most, unless a single prompt is longer."""
 
 
 class TransformersEngine:
@@ -36,30 +35,14 @@ class TransformersEngine:
     A result depends on its request alone up to rounding: token i uses the i-th number of Philox(seed).
 
     Args:
-        model: a transformers model on the CPU with full attention in every layer, such as Qwen3ForCausalLM.
-            Its attention is replaced, so nothing else may run it: give a trainer a model of its own.
+        model: a transformers model, such as Qwen3ForCausalLM; ValueError unless it is on the CPU with full
+            attention. That is replaced, so nothing else may run it: give a trainer a model of its own.
         policy_digest: name of the weights.
         max_live: slots, >= 1; more requests wait in the queue.
         dtype: of weights, keys and values: "float32" or "bfloat16"; None keeps the model's.
-        max_length: longest row, prompt and sampled tokens; None is the model's limit.
-        max_pass_tokens: tokens of one pass, unless a single prompt is longer.
-
-    Raises:
-        ValueError: a setting out of range, or a model elsewhere or with another kind of attention.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        policy_digest: str,
-        max_live: int,
-        *,
-        dtype: str | None = None,
-        max_length: int | None = None,
-        max_pass_tokens: int = 4096,
-    ) -> None:
-        if max_live < 1:
-            raise ValueError(f"max_live = {max_live}; at least one request must be in flight")
+    def __init__(self, model: Any, policy_digest: str, max_live: int, *, dtype: str | None = None) -> None:
         config = model.config
         check_full_attention(config)
         if dtype is not None:
@@ -69,78 +52,64 @@ class TransformersEngine:
         if parameter.device.type != "cpu":
             raise ValueError(f"the model is on {parameter.device}; this engine plans its batches for the CPU")
         self.policy_digest = policy_digest
-        self.counters = EngineCounters()
         self._model = model.eval()
         model.set_attn_implementation(ATTENTION_NAME)
-        self._max_pass_tokens = max_pass_tokens
-        self.max_length = min(max_length or config.max_position_embeddings, config.max_position_embeddings)
+        self.max_length = config.max_position_embeddings
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         sizes = (config.num_hidden_layers, max_live, config.num_key_value_heads, head_dim)
         self._cache = SlotCache(*sizes, self.max_length, parameter.dtype)
-        self._queue: deque[tuple[int, GenerationRequest]] = deque()
-        self._in_flight: set[str] = set()
-        self._order = 0
+        self._queue: deque[GenerationRequest] = deque()
+        self._in_flight: dict[str, None] = {}  # ids, oldest first
         # What each slot holds. `cached` tokens have keys and values, `known` are there as ids.
         self._tokens = np.zeros((max_live, self.max_length), dtype=np.int64)
         self._logprobs = np.zeros((max_live, self.max_length), dtype=np.float32)
         self._uniforms = np.zeros((max_live, self.max_length), dtype=np.float64)
         self._cached = np.zeros(max_live, dtype=np.int64)
         self._known = np.zeros(max_live, dtype=np.int64)
-        # The request each slot serves.
+        # The request that each slot serves, and how many tokens its prompt has and has reused.
+        self._request: dict[int, GenerationRequest] = {}
         self._active = np.zeros(max_live, dtype=bool)
         self._source = np.full(max_live, -1, dtype=np.int64)  # slot that still computes the same prompt
         self._prompt = np.zeros(max_live, dtype=np.int64)
-        self._reused = np.zeros(max_live, dtype=np.int64)  # tokens of the prompt
-        self._limit = np.zeros(max_live, dtype=np.int64)
-        self._stops = np.full((max_live, 1), -1, dtype=np.int64)
-        self._temperature = np.ones(max_live, dtype=np.float32)
-        self._top_p = np.ones(max_live, dtype=np.float32)
-        self._top_k = np.full(max_live, -1, dtype=np.int64)
-        self._request: list[tuple[int, GenerationRequest] | None] = [None] * max_live
-        self._owners = SlotOwners(max_live)
+        self._reused = np.zeros(max_live, dtype=np.int64)
+        self._owners = SlotOwners(self._cached)
         self._slot_of_prompt: dict[bytes, int] = {}  # a hint; checked before use
         self._name_of_slot: list[bytes | None] = [None] * max_live
 
     def submit(self, requests: Sequence[GenerationRequest]) -> None:
-        """Adds requests to the queue. Raises ValueError, adding none, if one is empty or cannot fit."""
+        """Adds requests to the queue."""
         check_requests(requests, self._in_flight, self.max_length)
-        for request in requests:
-            self._in_flight.add(request.request_id)
-            self._queue.append((self._order, request))
-            self._order += 1
+        self._in_flight.update(dict.fromkeys(request.request_id for request in requests))
+        self._queue.extend(requests)
 
     @torch.inference_mode()
     def collect(self, *, wait: bool = True) -> list[Generation]:
-        """Returns at least one finished request, or [] when nothing is in flight; oldest first.
-
-        Without `wait`, what one pass has finished.
-        """
+        """Returns finished requests, oldest first; without `wait`, what one pass has finished."""
         self._admit()
         wanted = math.ceil(FINISH_SHARE * int(self._active.sum()))
-        finished: list[tuple[int, Generation]] = []
+        finished: dict[str, Generation] = {}
         while len(finished) < wanted:
-            finished.extend(self._finish(slot) for slot in self._pass())
+            for slot in self._pass():
+                generation = self._finish(slot)
+                finished[generation.request_id] = generation
             if not wait:
                 break
-        return [generation for _, generation in sorted(finished, key=lambda pair: pair[0])]
+        oldest_first = [name for name in self._in_flight if name in finished]
+        for name in oldest_first:
+            del self._in_flight[name]
+        return [finished[name] for name in oldest_first]
 
     def release(self, cache_keys: Sequence[str]) -> None:
         """Forgets the caches kept under these keys; a request in flight keeps its own until answered."""
         for key in cache_keys:
-            if (slot := self._owners.release(key)) is not None:
-                self._cached[slot] = 0
+            self._owners.release(key)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], policy_digest: str) -> None:
         """Copies the weights in and drops every cache; tied weights may be given once.
 
-        Raises:
-            RuntimeError: requests are in flight.
-            ValueError: names are missing or unknown; the model is then unusable until the next load.
+        Raises ValueError if names are missing or unknown; the model is then unusable until the next load.
         """
-        if self._in_flight:
-            raise RuntimeError(
-                f"{len(self._in_flight)} requests are in flight; collect them before loading weights"
-            )
+        refuse_in_flight(self._in_flight, "loading weights")
         missing, unexpected = self._model.load_state_dict(weights, strict=False)
         missing = set(missing) - set(getattr(self._model, "_tied_weights_keys", None) or {})
         if missing or unexpected:
@@ -151,9 +120,8 @@ class TransformersEngine:
         self.policy_digest = policy_digest
 
     def sleep(self) -> None:
-        """Drops every cache; the model stays, it is the caller's. Raises RuntimeError in flight."""
-        if self._in_flight:
-            raise RuntimeError(f"{len(self._in_flight)} requests are in flight; collect them before sleeping")
+        """Drops every cache; the model stays, it is the caller's."""
+        refuse_in_flight(self._in_flight, "sleeping")
         self._drop_caches()
 
     def close(self) -> None:
@@ -164,26 +132,21 @@ class TransformersEngine:
         self._drop_caches()
 
     def _drop_caches(self) -> None:
-        slots = len(self._request)
         self._cache.clear()
         self._cached[:] = 0
-        self._known[:] = 0
-        self._request = [None] * slots
-        self._name_of_slot = [None] * slots
+        self._name_of_slot = [None] * len(self._cached)
         self._slot_of_prompt.clear()
-        self._owners = SlotOwners(slots)
+        self._owners = SlotOwners(self._cached)
 
     def _admit(self) -> None:
         """Gives queued requests a slot each, as long as there are any."""
         number = min(len(self._queue), self._owners.available)
         batch = [self._queue.popleft() for _ in range(number)]
-        slots = self._owners.take([request.cache_key for _, request in batch])
-        for (order, request), (slot, is_own) in zip(batch, slots, strict=True):
-            if not is_own:
-                self._cached[slot] = 0
-            self._place(order, request, slot)
+        slots = self._owners.take([request.cache_key for request in batch])
+        for request, slot in zip(batch, slots, strict=True):
+            self._place(request, slot)
 
-    def _place(self, order: int, request: GenerationRequest, slot: int) -> None:
+    def _place(self, request: GenerationRequest, slot: int) -> None:
         """Writes a request into its slot, keeping what its slot or an equal prompt has computed."""
         prompt = np.asarray(request.prompt_token_ids, dtype=np.int64)
         size = len(prompt)
@@ -195,24 +158,12 @@ class TransformersEngine:
             kept = self._borrow(slot, prompt, kept)
         self._tokens[slot, :size] = prompt
         self._cached[slot] = self._reused[slot] = kept
-        self._known[slot] = size
-        self._prompt[slot] = size
-        self._limit[slot] = size + request.max_new_tokens
-        if len(request.stop_token_ids) > self._stops.shape[1]:
-            extra = len(request.stop_token_ids) - self._stops.shape[1]
-            self._stops = np.pad(self._stops, ((0, 0), (0, extra)), constant_values=-1)
-        self._stops[slot] = -1
-        self._stops[slot, : len(request.stop_token_ids)] = request.stop_token_ids
-        self._temperature[slot] = request.temperature
-        self._top_p[slot] = request.top_p
-        self._top_k[slot] = request.top_k
+        self._known[slot] = self._prompt[slot] = size
         if request.temperature > 0:
             generator = np.random.Generator(np.random.Philox(request.seed))
             self._uniforms[slot, : request.max_new_tokens] = generator.random(request.max_new_tokens)
         self._active[slot] = True
-        self._request[slot] = (order, request)
-        self.counters.prompt_tokens += size
-        self.counters.cached_tokens += kept
+        self._request[slot] = request
 
     def _borrow(self, slot: int, prompt: np.ndarray, kept: int) -> int:
         """Returns the tokens a slot need not compute: all but one if another slot has the same prompt."""
@@ -245,56 +196,64 @@ class TransformersEngine:
         rows = np.flatnonzero(self._active & (self._source < 0))
         new = self._known[rows] - self._cached[rows]
         cheap_first = np.argsort(new, kind="stable")
-        within = np.cumsum(new[cheap_first]) <= self._max_pass_tokens
+        within = np.cumsum(new[cheap_first]) <= PASS_TOKENS
         within[0] = True
         rows = np.sort(rows[cheap_first[within]])
         plan = make_plan(rows, self._cached[rows], self._known[rows], self._cache)
         ids = torch.from_numpy(self._tokens[plan.slots.numpy(), plan.positions.numpy()])
-        hidden = self._model.base_model(
-            input_ids=ids[None],
-            position_ids=plan.positions[None],
-            use_cache=False,
-            slot_plan=plan,
-        ).last_hidden_state[0]
+        found = self._model.base_model(
+            input_ids=ids[None], position_ids=plan.positions[None], use_cache=False, slot_plan=plan
+        )
+        hidden = found.last_hidden_state[0]
         rows = plan.rows
         self._cached[rows] = self._known[rows]
         self._copy_sources()
         head = self._model.get_output_embeddings().weight
         logits = linear(hidden[plan.last].float(), head.float())  # bf16 logits would be off by up to 0.06
-        known, top_p, top_k = self._known[rows], self._top_p[rows], self._top_k[rows]
-        chosen = choose_tokens(
-            logits,
-            torch.from_numpy(self._uniforms[rows, known - self._prompt[rows]]),
-            torch.from_numpy(self._temperature[rows]),
-            torch.from_numpy(top_p) if (top_p < 1).any() else None,
-            torch.from_numpy(top_k) if (top_k >= 0).any() else None,
-        )
-        tokens, logprobs = (tensor.numpy() for tensor in chosen)
+        requests = [self._request[row] for row in rows]
+        known, sampled = self._known[rows], self._known[rows] - self._prompt[rows]
+        uniforms = torch.from_numpy(self._uniforms[rows, sampled])
+        temperatures = torch.tensor([request.temperature for request in requests], dtype=torch.float32)
+        tokens, logprobs = (part.numpy() for part in choose_tokens(logits, uniforms, temperatures))
         self._tokens[rows, known] = tokens
         self._logprobs[rows, known] = logprobs
         self._known[rows] = known + 1
-        stopped = (self._stops[rows] == tokens[:, None]).any(1)
-        return rows[stopped | (known + 1 >= self._limit[rows])]
+        ended = [
+            token in request.stop_token_ids or number + 1 >= request.max_new_tokens
+            for request, token, number in zip(requests, tokens, sampled, strict=True)
+        ]
+        return rows[ended]
 
-    def _finish(self, slot: int) -> tuple[int, Generation]:
-        held = self._request[slot]
-        assert held is not None
-        order, request = held
+    def _finish(self, slot: int) -> Generation:
+        request = self._request.pop(slot)
         start, stop = self._prompt[slot], self._known[slot]
         token_ids = self._tokens[slot, start:stop].tolist()
         reason: Literal["stop", "length"] = "stop" if token_ids[-1] in request.stop_token_ids else "length"
-        generation = Generation(
-            request.request_id,
-            token_ids,
-            self._logprobs[slot, start:stop].tolist(),
-            reason,
-            int(self._reused[slot]),
-        )
-        self.counters.requests += 1
-        self.counters.generated_tokens += len(token_ids)
+        logprobs = self._logprobs[slot, start:stop].tolist()
         self._active[slot] = False
-        self._request[slot] = None
-        self._in_flight.remove(request.request_id)
-        if self._owners.leave(slot):
-            self._cached[slot] = 0
-        return order, generation
+        self._owners.leave(slot)
+        return Generation(request.request_id, token_ids, logprobs, reason, int(self._reused[slot]))
+
+
+def choose_tokens(
+    logits: torch.Tensor, uniforms: torch.Tensor, temperatures: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the chosen tokens [N] and their log-probabilities [N], float32, for logits [N, V].
+
+    A sampled token is the inverse of the cumulative distribution of softmax(logits / temperature) at its
+    uniform number, float64 in [0, 1). A greedy token (temperature 0) is the argmax; its log-probability is
+    the one under temperature 1.
+    """
+    greedy = temperatures == 0
+    logits = logits.float()
+    best = logits.argmax(-1) if bool(greedy.any()) else None
+    if bool((temperatures != 1).any()):
+        logits = logits / torch.where(greedy, 1.0, temperatures)[:, None]
+    logprobs = logits.log_softmax(-1)
+    cumulative = logprobs.exp().cumsum(-1, dtype=torch.float64)
+    # Below the total by more than rounding, so that no token of probability 0 can be the last choice.
+    threshold = uniforms.clamp(max=1 - 1e-12)[:, None] * cumulative[:, -1:]
+    tokens = torch.searchsorted(cumulative, threshold, right=True)[:, 0]
+    if best is not None:
+        tokens = torch.where(greedy, best, tokens)
+    return tokens, logprobs.gather(1, tokens[:, None])[:, 0]

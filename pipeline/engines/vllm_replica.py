@@ -1,22 +1,17 @@
 """One vLLM engine in a process of its own: the only file that imports vllm."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading
 import traceback
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.engines.protocol import Generation, GenerationRequest
 from pipeline.engines.vllm_options import BLOCK_SIZE, VllmOptions
 from pipeline.processes.shared_weights import Layout, read_shared
 from pipeline.processes.worker import connect_to_parent
-
-EXTENSION = f"{__package__}.vllm_replica.WeightReceiver"
-
 
 CPU_BATCH_TOKENS = 4096
 """Tokens of a pass on a CPU, at least."""
@@ -41,19 +36,14 @@ def make_engine(folder: str, max_length: int, max_live: int, options: VllmOption
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    on_gpu = torch.cuda.is_available()
-    if options.threads and not on_gpu:
-        torch.set_num_threads(options.threads)
-    where: dict[str, Any] = (
-        {"gpu_memory_utilization": options.memory_share, "enable_sleep_mode": True}
-        if on_gpu
-        else {
+    where: dict[str, Any] = {"gpu_memory_utilization": options.memory_share, "enable_sleep_mode": True}
+    if not torch.cuda.is_available():
+        where = {
             "kv_cache_memory_bytes": int(options.kv_cache_gib * 2**30),
             # A prompt cut in two makes vLLM 0.32 take back a draw, and a CPU's generator cannot.
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(max_length, CPU_BATCH_TOKENS),
         }
-    )
     return LLMEngine.from_engine_args(
         EngineArgs(
             model=folder,
@@ -68,7 +58,7 @@ def make_engine(folder: str, max_length: int, max_live: int, options: VllmOption
             generation_config="vllm",  # the model folder's own sampling defaults must not creep in
             hf_overrides={"head_dtype": "float32"},  # log-probabilities as the trainer has them
             enforce_eager=options.eager,
-            worker_extension_cls=EXTENSION,
+            worker_extension_cls=f"{__package__}.vllm_replica.WeightReceiver",
             disable_log_stats=True,
             seed=0,
             **where,
@@ -76,26 +66,15 @@ def make_engine(folder: str, max_length: int, max_live: int, options: VllmOption
     )
 
 
-class Sender:
-    """Sends in a thread of its own, in order, so that who has something to say never waits.
+def send_all(connection: Connection, messages: SimpleQueue[Any]) -> None:
+    """Sends messages as they come; in a thread of its own, so that the replica never waits.
 
     A parent reads nothing while it hands over a long batch of requests. A replica that waited for it to read
     results would not read the batch either, and a pipe holds only some 200 KB: both would wait for ever.
     """
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._queue: SimpleQueue[Any] = SimpleQueue()
-        threading.Thread(target=self._work, name="sender", daemon=True).start()
-
-    def send(self, message: Any) -> None:
-        """Sends a message as soon as those before it are sent."""
-        self._queue.put(message)
-
-    def _work(self) -> None:
-        with contextlib.suppress(OSError):  # the parent has hung up, which the next `recv` tells
-            while True:
-                self._connection.send(self._queue.get())
+    with contextlib.suppress(OSError):  # the parent has hung up: the replica's next `recv` says so
+        while True:
+            connection.send(messages.get())
 
 
 class Replica:
@@ -103,18 +82,18 @@ class Replica:
 
     def __init__(self, connection: Connection, engine: Any) -> None:
         self._connection = connection
-        self._sender = Sender(connection)
         self._engine = engine
-        self._stops: dict[str, tuple[int, ...]] = {}
+        self._stops: dict[str, tuple[int, ...]] = {}  # of the requests in flight
+        self._answers: SimpleQueue[Any] = SimpleQueue()
+        threading.Thread(target=send_all, args=(connection, self._answers), daemon=True).start()
 
     def run(self) -> None:
         """Works until the parent hangs up."""
         while True:
-            idle = not self._stops
-            while idle or self._connection.poll():
+            while not self._stops or self._connection.poll():
                 self._hear(self._connection.recv())
-                idle = not self._stops
-            self._step()
+            if finished := [output for output in self._engine.step() if output.finished]:
+                self._answers.put([self._generation(output) for output in finished])
 
     def _hear(self, message: tuple[Any, ...]) -> None:
         kind, content = message
@@ -123,7 +102,7 @@ class Replica:
                 self._add(request)
         elif kind == "sleep":
             self._engine.sleep(level=2)  # level 1 would park weights in host memory, where they are already
-            self._sender.send(("asleep",))
+            self._answers.put(("asleep",))
         elif kind == "load":
             asleep = self._engine.is_sleeping()
             if asleep:  # the cache wakes last: beside it and the old weights the new ones may find no room
@@ -133,7 +112,7 @@ class Replica:
                 self._engine.wake_up(tags=["kv_cache"])
             if not self._engine.reset_prefix_cache():
                 raise RuntimeError("vLLM kept its prefix cache although nothing is in flight")
-            self._sender.send(("loaded",))
+            self._answers.put(("loaded",))
         else:
             raise RuntimeError(f"unknown message {kind!r}")
 
@@ -150,19 +129,12 @@ class Replica:
                 max_tokens=request.max_new_tokens,
                 stop_token_ids=list(request.stop_token_ids),
                 temperature=request.temperature,
-                top_p=request.top_p,
-                top_k=max(0, request.top_k),
                 logprobs=0,
                 ignore_eos=True,
                 detokenize=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
             ),
         )
-
-    def _step(self) -> None:
-        finished = [output for output in self._engine.step() if output.finished]
-        if finished:
-            self._sender.send([self._generation(output) for output in finished])
 
     def _generation(self, output: Any) -> Generation:
         completion = output.outputs[0]
@@ -171,13 +143,8 @@ class Replica:
             float(table[token].logprob) for token, table in zip(token_ids, completion.logprobs, strict=True)
         ]
         stops = self._stops.pop(output.request_id)
-        return Generation(
-            output.request_id,
-            token_ids,
-            logprobs,
-            "stop" if token_ids[-1] in stops else "length",
-            output.num_cached_tokens or 0,
-        )
+        reason: Literal["stop", "length"] = "stop" if token_ids[-1] in stops else "length"
+        return Generation(output.request_id, token_ids, logprobs, reason, output.num_cached_tokens or 0)
 
 
 def main() -> None:

@@ -1,7 +1,5 @@
 """A model folder in Hugging Face form: cheap checks, before a plan fixes which folder it is."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -16,22 +14,18 @@ def check_policy_folder(folder: Path) -> list[str]:
         raise ArtifactError(
             f"no policy at {folder}: there is no such folder. Name a folder in Hugging Face format"
         )
-    config_path = folder / "config.json"
-    if not config_path.is_file():
+    config = folder / "config.json"
+    if not config.is_file():
         raise ArtifactError(
             f"no policy in {folder}: config.json is missing. Name a folder in Hugging Face format"
         )
     try:
-        architectures = [
-            str(name) for name in json.loads(config_path.read_text("utf-8")).get("architectures") or []
-        ]
+        names = [str(name) for name in json.loads(config.read_text("utf-8")).get("architectures") or []]
     except (ValueError, AttributeError, TypeError) as error:
+        raise ArtifactError(f"{config} is not a JSON object with a list of architectures: {error}") from error
+    if not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names):
         raise ArtifactError(
-            f"{config_path} is not a JSON object with a list of architectures: {error}"
-        ) from error
-    if not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in architectures):
-        raise ArtifactError(
-            f"the model in {folder} is {architectures or 'of no architecture'}, not a causal language model "
+            f"the model in {folder} is {names or 'of no architecture'}, not a causal language model "
             "(...ForCausalLM). Name another folder"
         )
     check_weights(folder)
@@ -39,7 +33,7 @@ def check_policy_folder(folder: Path) -> list[str]:
         raise ArtifactError(
             f"no tokenizer in {folder}: tokenizer.json is missing. Save the tokenizer beside the model"
         )
-    return architectures
+    return names
 
 
 def check_weights(folder: Path) -> None:

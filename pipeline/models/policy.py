@@ -1,11 +1,9 @@
 """Policies: folders in Hugging Face form, read, written, checked and digested."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,19 +20,11 @@ from pipeline.models.folder import check_policy_folder
 
 @dataclass(frozen=True)
 class Policy:
-    """A causal language model with its tokenizer, and what identifies both.
-
-    Attributes:
-        folder: where it is.
-        config: the model's transformers configuration.
-        tokenizer: a fast tokenizer.
-        policy_digest: `weights_digest` of the model.
-        tokenizer_digest: `tokenizer_digest` of the tokenizer.
-    """
+    """A causal language model with its tokenizer, and the digests of both."""
 
     folder: Path
-    config: Any
-    tokenizer: Any
+    config: Any  # transformers' configuration of the model
+    tokenizer: Any  # a fast one
     policy_digest: str
     tokenizer_digest: str
 
@@ -57,12 +47,6 @@ def save_for_serving(tokenizer: Any, folder: Path, *, stop_token: str, chat_temp
 
     Messages end with the stop token and are sampled as in training, at temperature 1 with every token kept;
     a base's own defaults, or transformers' top_k of 50, would be another policy.
-
-    Args:
-        tokenizer: of the policy.
-        folder: that the weights were exported to.
-        stop_token: ends a message.
-        chat_template: jinja source of the style that the policy was trained in.
     """
     tokenizer.save_pretrained(folder)
     (folder / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
@@ -80,29 +64,23 @@ def load_policy(folder: Path) -> Policy:
     """Returns the policy in a folder; never looks on the network.
 
     Its model is read when somebody asks for it. An engine or trainer in processes of its own needs none here,
-    and 8 billion parameters take 33 GB.
-
-    Raises:
-        ArtifactError: the folder is not a policy; the message says what is missing or damaged.
+    and 8 billion parameters take 33 GB. Raises ArtifactError, which says what is missing or damaged.
     """
-    check_policy_folder(folder)
-    with _unusable(folder):
+    with _loadable(folder):
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         weights = _weights_in_files(folder, config)
-    if weights is not None:
-        return Policy(folder, config, tokenizer, weights_digest(weights), tokenizer_digest(tokenizer))
-    model = _load_model(folder)  # which says what is wrong, or knows how to read such files
-    policy = Policy(
-        folder, config, tokenizer, weights_digest(model.state_dict()), tokenizer_digest(tokenizer)
-    )
-    policy.__dict__["model"] = model
+    model = None if weights is not None else _load_model(folder)  # which knows more files, or what is wrong
+    digest = weights_digest(weights if model is None else model.state_dict())
+    policy = Policy(folder, config, tokenizer, digest, tokenizer_digest(tokenizer))
+    if model is not None:
+        policy.__dict__["model"] = model
     return policy
 
 
 def _load_model(folder: Path) -> Any:
     disable_progress_bar()
-    with _unusable(folder):
+    with _loadable(folder):
         model, info = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
         )
@@ -115,17 +93,19 @@ def _load_model(folder: Path) -> Any:
     return model.eval()
 
 
+def _loadable(folder: Path) -> AbstractContextManager[None]:
+    architectures = ", ".join(check_policy_folder(folder))
+    return _readable(f"cannot load the policy in {folder} ({architectures})", "Make it again")
+
+
 @contextmanager
-def _unusable(folder: Path) -> Iterator[None]:
-    """Tells of whatever transformers raises, which is of many kinds, that the folder is unusable."""
+def _readable(complaint: str, next_move: str) -> Iterator[None]:
+    """Turns whatever transformers raises, which is of many kinds, into an ArtifactError."""
     try:
         yield
     except Exception as error:
-        first_line = (str(error).splitlines() or [""])[0]
-        raise ArtifactError(
-            f"cannot load the policy in {folder} ({', '.join(check_policy_folder(folder))}): "
-            f"{type(error).__name__}: {first_line}. Make it again, or name another folder"
-        ) from error
+        cause = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        raise ArtifactError(f"{complaint}: {cause}. {next_move}, or name another folder") from error
 
 
 class _FileWeights(Mapping[str, "torch.Tensor"]):
@@ -169,23 +149,13 @@ def _weights_in_files(folder: Path, config: Any) -> _FileWeights | None:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Returns the tokenizer in a model folder; never looks on the network.
-
-    Raises:
-        ArtifactError: there is none, or it is damaged.
-    """
+    """Returns the tokenizer in a model folder; never looks on the network. Raises ArtifactError."""
     if not (folder / "tokenizer.json").is_file():
         raise ArtifactError(
             f"no tokenizer in {folder}: tokenizer.json is missing. Name a model folder in Hugging Face format"
         )
-    try:
+    with _readable(f"the tokenizer in {folder} is not readable", "Save it there again"):
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # of many kinds, as in `load_policy`
-        first_line = (str(error).splitlines() or [""])[0]
-        raise ArtifactError(
-            f"the tokenizer in {folder} is not readable: {type(error).__name__}: {first_line}. "
-            "Save it there again, or name another folder"
-        ) from error
 
 
 def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:

@@ -1,9 +1,7 @@
 """A tiny Qwen3 from scratch, and a tokenizer from text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,51 +12,30 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 PAD_TOKEN = "<|endoftext|>"
 STOP_TOKEN = "<|im_end|>"
 
-
 PIECES = r" ?\d{3}-|\d{1,2}| ?[\p{L}_]+| ?[^\s\p{L}_\d]+|\s+"
 """What a token may not cross: dialling prefixes, pairs of digits, words, marks, blanks."""
 
 
 @dataclass(frozen=True, slots=True)
 class TinyShape:
-    """Shape of a tiny Qwen3.
+    """Shape of a tiny Qwen3, in the words of its transformers configuration.
 
-    Attributes:
-        hidden_size: width.
-        num_layers: depth.
-        num_heads: query heads.
-        num_kv_heads: key and value heads, of which `num_heads` is a multiple.
-        head_dim: width of a head, even for rotary positions.
-        intermediate_size: width of the MLP.
-        max_position: longest sequence in tokens.
-        initializer_range: standard deviation of fresh weights. At width 128 it has to be near 1/sqrt(width):
-            with the usual 0.02 a two-operand rule is not learnt from scratch.
+    At width 128 `initializer_range`, the standard deviation of fresh weights, has to be near 1/sqrt(width):
+    with the usual 0.02 a two-operand rule is not learnt from scratch.
     """
 
     hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
     head_dim: int
     intermediate_size: int
-    max_position: int
+    max_position_embeddings: int
     initializer_range: float = 0.08
 
     def config(self, vocab_size: int, **options: Any) -> Any:
         """Returns its transformers configuration, embeddings tied."""
-        return Qwen3Config(
-            vocab_size=vocab_size,
-            hidden_size=self.hidden_size,
-            num_hidden_layers=self.num_layers,
-            num_attention_heads=self.num_heads,
-            num_key_value_heads=self.num_kv_heads,
-            head_dim=self.head_dim,
-            intermediate_size=self.intermediate_size,
-            max_position_embeddings=self.max_position,
-            initializer_range=self.initializer_range,
-            tie_word_embeddings=True,
-            **options,
-        )
+        return Qwen3Config(vocab_size=vocab_size, tie_word_embeddings=True, **asdict(self), **options)
 
 
 def train_tokenizer(
@@ -72,28 +49,20 @@ def train_tokenizer(
 
     Numbers are cut into pairs of digits from the left, so that the same number is always spelt the same
     way; a dialling prefix such as `555-` and a name_with_underscores may become one token. Any text
-    encodes without loss; `<|endoftext|>` pads and `<|im_end|>` ends a message.
-
-    Args:
-        texts: training text; the order does not matter.
-        vocab_size: tokens at most, special ones and the 256 bytes included, >= 300; little text gives fewer.
-        folder: made if absent; receives tokenizer.json and its config.
-        chat_template: jinja source.
-        special_tokens: more of them, each one token wherever it stands.
+    encodes without loss; `<|endoftext|>` pads and `<|im_end|>` ends a message. Each of `special_tokens` is
+    one token wherever it stands.
 
     Raises:
-        ValueError: vocab_size too small.
+        ValueError: `vocab_size`, which counts special tokens and the 256 bytes too, is below 300.
     """
     if vocab_size < 300:
         raise ValueError(
             f"vocab_size = {vocab_size}; it is at least 300: 256 bytes, special tokens, some merges"
         )
     backend = Tokenizer(models.BPE())
+    bytes_of_pieces = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PIECES), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
+        [pre_tokenizers.Split(Regex(PIECES), "isolated"), bytes_of_pieces]
     )
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

@@ -4,13 +4,11 @@ A job is a picklable value, and its result has to follow from it alone. Then res
 many workers there are, which of them does what, or how often one dies on the way.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -61,6 +59,8 @@ class Pool:
         self._log_folder, self._env = log_folder, env
         self._started = self._deaths = 0
         self._desks: list[_Desk] = []
+        self._again: list[tuple[int, Any]] = []  # jobs of workers that died
+        self._done: dict[int, Any] = {}  # results that wait for an older one
 
     def start(self, number: int) -> None:
         """Starts workers, `number` or as many as there may be, before there are jobs for them."""
@@ -70,28 +70,33 @@ class Pool:
     def do(self, jobs: Iterable[Any], on_tick: Callable[[int], None]) -> Generator[Any, None, None]:
         """Yields the result of each job, in their order; further jobs are drawn as workers fall free.
 
-        Args:
-            jobs: what to do; drawn in this process.
-            on_tick: called several times a second with the number of items that are done since, as the
-                workers say; what it raises ends the jobs that are being done.
-
-        Raises:
-            WorkerDiedError: more workers died than a pool survives.
-            WorkerFailedError: a job failed over an error that is none of the two below; it would do so again.
-            ConfigError: as a job raised it.
-            ArtifactError: as a job raised it.
+        `on_tick` is called several times a second with the number of items that are done since, as the
+        workers say; what it raises ends the jobs that are being done. A job's ConfigError or ArtifactError is
+        raised as it is. Raises WorkerFailedError over any other error, which would come again, and
+        WorkerDiedError when more workers died than a pool survives.
         """
-        source = _Source(jobs, AHEAD * self._size)
-        done: dict[int, Any] = {}
+        source = enumerate(jobs)
+        drawn = due = 0  # jobs so far; the place of the next result
+
+        def draw() -> tuple[int, Any] | None:
+            nonlocal drawn
+            if self._again:
+                return self._again.pop()
+            job = next(source, None) if drawn - due < AHEAD * self._size else None
+            drawn += job is not None
+            return job
+
+        self._again, self._done = [], {}
         try:
             while True:
-                self._hand_out(source)
-                if source.due in done:
-                    source.due += 1
-                    yield done.pop(source.due - 1)
-                elif source.exhausted and all(desk.job is None for desk in self._desks):
+                while self._has_room() and (job := draw()) is not None:
+                    self._give(job)
+                if due in self._done:
+                    due += 1
+                    yield self._done.pop(due - 1)
+                elif all(desk.job is None for desk in self._desks):
                     return
-                on_tick(self._hear(done, source, 0.0 if source.due in done else TICK))
+                on_tick(self._hear(0.0 if due in self._done else TICK))
         finally:
             for desk in [desk for desk in self._desks if desk.job is not None]:
                 desk.worker.close(grace=0.0)
@@ -111,116 +116,86 @@ class Pool:
         self._started += 1
         return desk
 
-    def _hand_out(self, source: _Source) -> None:
-        """Gives jobs to workers that have none, and to new ones as long as there may be more."""
-        while True:
-            idle = sorted((desk for desk in self._desks if desk.job is None), key=lambda desk: not desk.ready)
-            if not idle and len(self._desks) == self._size:
-                return
-            if (job := source.draw()) is None:
-                return
-            desk = idle[0] if idle else self._hire()
-            desk.job = job
-            if desk.ready:
-                self._ask(desk, source, partial(desk.worker.send, job[1]))
+    def _has_room(self) -> bool:
+        return len(self._desks) < self._size or any(desk.job is None for desk in self._desks)
 
-    def _hear(self, done: dict[int, Any], source: _Source, timeout: float) -> int:
+    def _give(self, job: tuple[int, Any]) -> None:
+        """Gives a job to a worker that has none, rather a ready one, else to a new one."""
+        idle = [desk for desk in self._desks if desk.job is None]
+        desk = min(idle, key=lambda desk: not desk.ready) if idle else self._hire()
+        desk.job = job
+        self._begin(desk)
+
+    def _begin(self, desk: _Desk) -> None:
+        if desk.ready and desk.job is not None:
+            with self._surviving(desk):
+                desk.worker.send(desk.job[1])
+
+    def _hear(self, timeout: float) -> int:
         """Takes what workers have to say; returns how many items they have finished."""
         items = 0
         desk_of = {desk.worker.connection: desk for desk in self._desks}
         for connection in wait(list(desk_of), timeout):
             desk = desk_of[connection]  # type: ignore[index]
-            answer = self._ask(desk, source, desk.worker.receive)
-            if answer is None:
-                continue
-            kind, content = answer
+            kind, content = "died", None
+            with self._surviving(desk):
+                kind, content = desk.worker.receive()
             if kind == "items":
                 items += content
             elif kind == "refused":
                 raise content
             elif kind == "done":
                 assert desk.job is not None
-                done[desk.job[0]], desk.job = content, None
+                self._done[desk.job[0]], desk.job = content, None
             elif kind == "ready":
                 desk.ready = True
-                if desk.job is not None:
-                    self._ask(desk, source, partial(desk.worker.send, desk.job[1]))
+                self._begin(desk)
         return items
 
-    def _ask(self, desk: _Desk, source: _Source, call: Callable[[], Any]) -> Any:
-        """Returns what a call of a worker returns; None if it was killed, and another does what it did."""
+    @contextmanager
+    def _surviving(self, desk: _Desk) -> Iterator[None]:
+        """Has another worker do the job of this one if it is killed in the block."""
         try:
-            return call()
+            yield
         except WorkerDiedError as error:
             desk.worker.close()
             self._desks.remove(desk)
             self._deaths += 1
             if isinstance(error, WorkerFailedError) or self._deaths > MAX_DEATHS:
                 raise
-        if desk.job is not None:
-            source.again.append(desk.job)
-        return None
-
-
-class _Source:
-    """Jobs with their places: those to be done again first, none too far ahead of the oldest."""
-
-    def __init__(self, jobs: Iterable[Any], ahead: int) -> None:
-        self.due = 0  # place of the oldest job without a handed-out result
-        self.exhausted = False
-        self.again: list[tuple[int, Any]] = []
-        self._jobs: Iterator[tuple[int, Any]] = enumerate(jobs)
-        self._ahead = ahead
-        self._drawn = 0
-
-    def draw(self) -> tuple[int, Any] | None:
-        """Returns the next job, or None if there is none for now."""
-        if self.again:
-            return self.again.pop()
-        if self.exhausted or self._drawn - self.due >= self._ahead:
-            return None
-        job = next(self._jobs, None)
-        self.exhausted = job is None
-        self._drawn += job is not None
-        return job
+            if desk.job is not None:
+                self._again.append(desk.job)
 
 
 def serve(connection: Connection, do: Callable[[Any, Callable[[], None]], Any]) -> None:
     """Does jobs until the parent hangs up.
 
-    Args:
-        connection: of `connect_to_parent`.
-        do: (job, what to call after each finished item) -> result. A ConfigError or ArtifactError is raised
-            in the parent; any other error ends this process, with its traceback as last words.
+    `do` gets a job and what to call after each finished item; it returns the result. A ConfigError or an
+    ArtifactError is raised in the parent; any other error ends this process, its traceback as last words.
     """
+    items, said = 0, time.monotonic()
+
+    def say() -> None:
+        nonlocal items, said
+        if items:
+            connection.send(("items", items))
+        items, said = 0, time.monotonic()
+
+    def one_more() -> None:
+        nonlocal items
+        items += 1
+        if time.monotonic() - said > TICK:
+            say()
+
     connection.send(("ready", None))
     while True:
         try:
             job = connection.recv()
         except EOFError:
             sys.exit(0)
-        items = _Items(connection)
         try:
-            answer = ("done", do(job, items.one_more))
+            answer = ("done", do(job, one_more))
         except (ConfigError, ArtifactError) as error:
             answer = ("refused", error)
-        items.tell()
+        say()
         connection.send(answer)
-
-
-class _Items:
-    """Counts finished items, and tells the parent from time to time."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._number, self._told = 0, time.monotonic()
-
-    def one_more(self) -> None:
-        self._number += 1
-        if time.monotonic() - self._told > TICK:
-            self.tell()
-
-    def tell(self) -> None:
-        if self._number:
-            self._connection.send(("items", self._number))
-        self._number, self._told = 0, time.monotonic()

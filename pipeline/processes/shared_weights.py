@@ -38,18 +38,13 @@ class SharedWeights:
         self._path = f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def write(self, weights: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None) -> Layout:
-        """Copies the tensors in, over what was there; returns where each lies.
+        """Copies floating-point tensors in, over what was there; returns where each lies.
 
-        Args:
-            weights: floating-point tensors on any device.
-            dtype: to store them in; None keeps each one's own.
+        They are stored in `dtype`; None keeps each one's own.
         """
-        import torch
-
         layout = self.reserve({name: (dtype or w.dtype, tuple(w.shape)) for name, w in weights.items()})
-        with torch.no_grad():
-            for name, target in read_shared(layout):
-                target.copy_(weights[name])
+        for name, target in read_shared(layout):
+            target.copy_(weights[name].detach())
         return layout
 
     def reserve(self, tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> Layout:
@@ -73,17 +68,10 @@ class SharedWeights:
 
 def read_shared(layout: Layout) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields (name, tensor); the tensors are views of the shared memory, valid until it is written again."""
-    descriptor = os.open(layout.path, os.O_RDWR)  # torch has no read-only tensors
-    try:
-        memory = mmap.mmap(descriptor, layout.num_bytes)
-    finally:
-        os.close(descriptor)
-    yield from _tensors(memory, layout)
-
-
-def _tensors(memory: mmap.mmap, layout: Layout) -> Iterator[tuple[str, torch.Tensor]]:
     import torch
 
+    with open(layout.path, "r+b", buffering=0) as file:  # torch has no read-only tensors
+        memory = mmap.mmap(file.fileno(), layout.num_bytes)
     for name, kind, shape, offset in layout.tensors:
         dtype, count = getattr(torch, kind), math.prod(shape)
         if count == 0:  # torch makes no empty view

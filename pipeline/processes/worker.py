@@ -30,15 +30,9 @@ _PARENT = "VDAPO_PARENT_PID"
 class WorkerDiedError(ArtifactError):
     """A child process was ended while it was needed. Exit code 75: what is committed stays, run again."""
 
-    def __init__(self, message: str, code: ExitCode = ExitCode.STOPPED) -> None:
-        super().__init__(message, code=code)
-
 
 class WorkerFailedError(WorkerDiedError):
     """A child process ended itself over an error that it reports. Exit code 1: it would do so again."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code=ExitCode.DEFECT)
 
 
 class Worker:
@@ -47,24 +41,18 @@ class Worker:
     It has a session of its own, so a Ctrl-C meant for the stage does not reach it, and it is killed by the
     kernel when the stage dies in whatever way.
 
-    Attributes:
+    Args:
+        module: run with the pipe's descriptor as its argument; it calls `connect_to_parent` first.
         name: in messages.
-        connection: to `multiprocessing.connection.wait` on; use `send` and `receive` for the rest.
+        env: set over this process's environment.
+        log: file for its output, kept; None keeps the output as long as the process lives.
     """
 
     def __init__(
         self, module: str, name: str, *, env: Mapping[str, str] | None = None, log: Path | None = None
     ) -> None:
-        """Starts the process; returns at once.
-
-        Args:
-            module: run with the pipe's descriptor as its argument; it calls `connect_to_parent` first.
-            name: in messages.
-            env: set over this process's environment.
-            log: file for its output, kept; None keeps the output as long as the process lives.
-        """
         self.name = name
-        self.connection, theirs = Pipe()
+        self.connection, theirs = Pipe()  # to wait on; `send` and `receive` do the rest
         self._log_path = log
         self._log = tempfile.TemporaryFile() if log is None else log.open("w+b")  # noqa: SIM115 - lives as long
         self._process = subprocess.Popen(
@@ -93,14 +81,9 @@ class Worker:
             raise self.death() from error
 
     def receive(self, timeout: float | None = None) -> Any:
-        """Returns the next message.
+        """Returns the next message; a worker that is silent for more than `timeout` seconds is killed.
 
-        Args:
-            timeout: seconds; None waits for ever. A worker that is silent for longer is killed.
-
-        Raises:
-            WorkerDiedError: it was killed, or silent for too long.
-            WorkerFailedError: it ended itself over an error.
+        Raises WorkerDiedError if it was killed, WorkerFailedError if it ended itself over an error.
         """
         try:
             if self.connection.poll(timeout):
@@ -119,43 +102,41 @@ class Worker:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=60)
         self._stop()
-        status = self._process.returncode
+        status, who, words = self._process.returncode, f"{self.name} (process {self.pid})", self._last_words()
         if why is None and status > 0:
             killed = self._killed_beside()
             if killed is None:
-                return self._failure(status)
+                is_full = "OutOfMemoryError" in words or "MemoryError" in words
+                step = "less load or memory (vdapo plan says what fits)" if is_full else "remove the cause"
+                return WorkerFailedError(
+                    f"{who} failed and ended with status {status}. Its last words:\n{words}\n"
+                    f"What was committed stays. Next: {step}, then the same command goes on",
+                    code=ExitCode.DEFECT,
+                )
             why = f"ended with status {status} after {killed.name} (process {killed.pid}) had been killed"
-        cause = why or (
-            f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-        )
-        memory = " (out of memory?)" if why is None and status == -signal.SIGKILL else ""
+        elif why is None and status < 0:
+            memory = " (out of memory?)" if status == -signal.SIGKILL else ""
+            why = f"was killed by {signal.Signals(-status).name}{memory}"
         return WorkerDiedError(
-            f"{self.name} (process {self.pid}) {cause}{memory}. Its last words:\n{self.last_words()}\n"
-            "What was committed stays. Next: the same command again, with less memory or load if it recurs"
-        )
-
-    def _failure(self, status: int) -> WorkerFailedError:
-        words = self.last_words()
-        is_full = "OutOfMemoryError" in words or "MemoryError" in words
-        step = "less load or memory (vdapo plan says what fits)" if is_full else "remove the cause"
-        return WorkerFailedError(
-            f"{self.name} (process {self.pid}) failed and ended with status {status}. Its last words:\n"
-            f"{words}\nWhat was committed stays. Next: {step}, then the same command goes on"
+            f"{who} {why or f'ended with status {status}'}. Its last words:\n{words}\n"
+            "What was committed stays. Next: the same command again, with less memory or load if it recurs",
+            code=ExitCode.STOPPED,
         )
 
     def _killed_beside(self) -> Worker | None:
         """Returns another worker that was killed, and not by this process."""
         others = [other for other in _WORKERS if other is not self and not other.connection.closed]
         deadline = time.monotonic() + _GRACE
-        while True:
+        while others:
             for other in others:
                 if (other._process.poll() or 0) < 0:
                     return other
-            if not others or time.monotonic() > deadline:
-                return None
+            if time.monotonic() > deadline:
+                break
             time.sleep(0.05)  # its connections break a moment before its death can be reported
+        return None
 
-    def last_words(self) -> str:
+    def _last_words(self) -> str:
         """Returns the last lines of its output."""
         if self._log.closed:
             return "  (nothing)"
@@ -192,7 +173,6 @@ def _end(process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
 
 _WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
 """Those of this process, to tell a failure from the consequence of another's death."""
-
 
 _GUARDS: list[subprocess.Popen[bytes]] = []
 """This worker's own; kept, since nobody waits for it."""

@@ -1,10 +1,7 @@
 """The page that goes with exported weights: README.md with the front matter that Hugging Face reads.
 
-Whoever writes one gives facts of finished stages; nothing here depends on time, machine or folder, so equal
-models have equal pages.
+Nothing here depends on time, machine or folder, so equal models have equal pages.
 """
-
-from __future__ import annotations
 
 import json
 import math
@@ -16,27 +13,16 @@ import jinja2
 import yaml
 from safetensors import safe_open
 
-NAME = "README.md"
-
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What a model's page says.
-
-    Attributes:
-        title: its heading.
-        opening: first paragraph, what the model is.
-        tags: to find it by.
-        sections: heading -> facts by name, in order; each section becomes a table.
-        limits: what nobody should expect of it, in sentences.
-        stop_token: ends a message.
-    """
+    """What a model's page says."""
 
     title: str
-    opening: str
+    opening: str  # what the model is, as first paragraph
     tags: tuple[str, ...]
-    sections: Mapping[str, Mapping[str, object]]
-    limits: tuple[str, ...]
+    sections: Mapping[str, Mapping[str, object]]  # heading -> facts by name; each section becomes a table
+    limits: tuple[str, ...]  # what nobody should expect of it, in sentences
     stop_token: str
 
 
@@ -56,7 +42,7 @@ def render(card: ModelCard) -> str:
 
 def write_card(card: ModelCard, folder: Path) -> None:
     """Writes the page beside a model."""
-    (folder / NAME).write_text(render(card), encoding="utf-8")
+    (folder / "README.md").write_text(render(card), encoding="utf-8")
 
 
 def weights_facts(folder: Path) -> dict[str, object]:
@@ -75,5 +61,4 @@ def weights_facts(folder: Path) -> dict[str, object]:
 
 
 def _cell(value: object) -> str:
-    """Returns a value as one cell of a table."""
     return " ".join(str(value).split()).replace("|", "\\|")

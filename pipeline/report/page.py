@@ -1,12 +1,8 @@
 """One self-contained page from sections of words, figures, tables and drawings.
 
 Everything is inline and the content security policy forbids any request, so a page can be mailed, archived
-and opened years later. Drawings stand side by side where there is room; on a phone the rows of tables with
-more than three columns become blocks of lines; on paper nothing scrolls and nothing is folded. Text is
-escaped; only drawings made by `pipeline.report.plots` enter as markup.
+and opened years later. Text is escaped; only drawings made by `pipeline.report.plots` enter as markup.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,14 +49,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class DialogueStep:
-    """One step of a shown rollout.
-
-    Attributes:
-        text: the step as sampled.
-        value: V before it, or None.
-        status: the verifier's word.
-        note: the verifier's message.
-    """
+    """One step of a shown rollout, with V before it and the verifier's word and message."""
 
     text: str
     value: float | None

@@ -4,8 +4,6 @@ No pyplot: figures are made without global state, so drawing is safe in any proc
 `pipeline.statistics.interval_dict` makes them: value, low, high, null where undefined.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import re
@@ -41,13 +39,10 @@ Numbers = Mapping[str, float | None]
 def draw(
     name: str, paint: Callable[[Any], None], *, size: tuple[float, float] = (WIDTH, 3.4), rows: int = 1
 ) -> str:
-    """Returns an SVG element of what `paint` puts on the axes it is given.
+    """Returns an SVG element of what `paint` puts on its axes; `size` is in inches.
 
-    Args:
-        name: keeps the ids of drawings on one page apart.
-        paint: gets one axes, or with rows > 1 an array of them sharing x.
-        size: inches.
-        rows: axes on top of each other, the first three times as high.
+    The name keeps the ids of drawings on one page apart. With rows > 1 `paint` gets an array of axes on top
+    of each other, sharing x, the first three times as high.
     """
     with matplotlib.rc_context(_SETTINGS | {"svg.hashsalt": name}):
         figure = Figure(figsize=size, layout="constrained")
@@ -56,9 +51,7 @@ def draw(
         file = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(file, format="svg", metadata=nothing)
-    svg = file.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"^.*?(?=<svg)|<metadata>.*?</metadata>", "", file.getvalue(), flags=re.DOTALL)
     # Nothing refers to the ids of groups; the others get the drawing's name, to be unique on a page.
     svg = re.sub(r'<g id="[^"]+">', "<g>", svg)
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
@@ -76,21 +69,17 @@ class Line:
     high: Sequence[float] | None = None
 
 
-def paint_bounds(
-    axes: Any, x: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str
-) -> None:
+def _paint_bounds(axes: Any, curve: Line, colour: str) -> None:
     """Draws a band between bounds, or a bar at each point that has them if some (NaN) have not.
 
     A band would have no width at a point between neighbours without bounds.
     """
-    at, below, above = (np.asarray(of, dtype=float) for of in (x, low, high))
-    known = np.isfinite(below) & np.isfinite(above)
-    if not known.any():
-        return
+    at, low, high = np.array([curve.x, curve.low, curve.high], dtype=float)
+    known = np.isfinite(low) & np.isfinite(high)
     if known.all():
-        axes.fill_between(at, below, above, color=colour, alpha=0.15, linewidth=0)
-    else:
-        axes.vlines(at[known], below[known], above[known], color=colour, alpha=0.3)
+        axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
+    elif known.any():
+        axes.vlines(at[known], low[known], high[known], color=colour, alpha=0.3)
 
 
 def lines(
@@ -101,22 +90,16 @@ def lines(
     y_label: str,
     level: float | None = None,
     marks: Sequence[tuple[float, str]] = (),
-    diagonal: bool = False,
 ) -> str:
-    """Returns curves with bands, e.g. learning curves.
-
-    `level` is a dashed line, `marks` are places on x, `diagonal` is the line from 0 to 1.
-    """
+    """Returns curves with bands; `level` is a dashed line, `marks` are places on x."""
 
     def paint(axes: Any) -> None:
-        if diagonal:
-            axes.plot([0, 1], [0, 1], color=GREY, ls="--", lw=1)
         for place, curve in enumerate(curves):
             colour = _COLOURS[place % len(_COLOURS)]
-            marker = "" if diagonal or len(curve.x) > 40 else _MARKERS[place % len(_MARKERS)]
+            marker = "" if len(curve.x) > 40 else _MARKERS[place % len(_MARKERS)]
             axes.plot(curve.x, curve.y, color=colour, marker=marker, ms=4, label=curve.name)
             if curve.low is not None and curve.high is not None:
-                paint_bounds(axes, curve.x, curve.low, curve.high, colour)
+                _paint_bounds(axes, curve, colour)
         if level is not None:
             axes.axhline(level, color=GREY, ls="--", lw=1)
         for x, text in marks:
@@ -255,14 +238,10 @@ def value_path(
     reward: float | None,
     audited: Sequence[tuple[int, float, float, float]] = (),
 ) -> str:
-    """Returns V before each step of one rollout, the reward at its end, verifier marks and audited bands.
+    """Returns V before each step of one rollout [T], the reward at its end, verifier marks and audited bands.
 
-    Args:
-        name: of the drawing.
-        values: [T].
-        statuses: [T] ok, wrong or unknown.
-        reward: the outcome, drawn at T; None if ungraded.
-        audited: (step, measured value, low, high) of states with fresh continuations.
+    Statuses are ok, wrong or unknown; `audited` has (step, measured value, low, high) of states with fresh
+    continuations.
     """
 
     def paint(axes: Any) -> None:

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from pipeline.ragged import padding
+from pipeline.ragged import padding, similar_runs
 
 ATTENTION_NAME = "vdapo_packed"
 _SLACK = 1.25  # a group's longest row is at most this times its shortest, plus _EXTRA
@@ -160,22 +160,15 @@ class Packing:
 
 def _groups(lengths: Sequence[int], device: torch.device) -> list[_Group]:
     """Returns neighbours of similar lengths, in the order given."""
-    groups, first, start = [], 0, 0
-    for place in range(1, len(lengths) + 1):
-        members = lengths[first:place]
-        if place < len(lengths):
-            wider = [*members, lengths[place]]
-            if max(wider) <= min(wider) * _SLACK + _EXTRA:
-                continue
-        groups.append(_group(start, members, device))
-        first, start = place, start + sum(members)
+    groups, start = [], 0
+    for run in similar_runs(lengths, _SLACK, _EXTRA):
+        members = lengths[run]
+        padded = padding(np.array(members))
+        pad, unpad = (None, None) if padded is None else (torch.from_numpy(a).to(device) for a in padded)
+        stop = start + sum(members)
+        groups.append(_Group(start, stop, len(members), max(members), pad, unpad))
+        start = stop
     return groups
-
-
-def _group(start: int, lengths: Sequence[int], device: torch.device) -> _Group:
-    padded = padding(np.array(lengths))
-    pad, unpad = (None, None) if padded is None else (torch.from_numpy(a).to(device) for a in padded)
-    return _Group(start, start + sum(lengths), len(lengths), max(lengths), pad, unpad)
 
 
 def packed_attention(

@@ -86,12 +86,12 @@ def tiny_shape(config: Config) -> TinyShape:
     model = config.sft.model
     return TinyShape(
         hidden_size=model.hidden_size,
-        num_layers=model.num_layers,
-        num_heads=model.num_heads,
-        num_kv_heads=model.num_kv_heads,
+        num_hidden_layers=model.num_layers,
+        num_attention_heads=model.num_heads,
+        num_key_value_heads=model.num_kv_heads,
         head_dim=HEAD_DIM,
         intermediate_size=model.intermediate_size,
-        max_position=config.row_tokens,
+        max_position_embeddings=config.row_tokens,
     )
 
 

@@ -1,6 +1,3 @@
-from __future__ import annotations
-
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ CARD = ModelCard(
     tags=("v-dapo", "phone: yes"),
     sections={"Training": {"updates": 3, "gate": "a | b\nc"}, "Data": {"tasks": 12}},
     limits=("It knows one thing.", "It forgets the rest."),
-    stop_token="<|im_end|>",
+    stop_token="</s>",
 )
 
 
@@ -30,16 +27,8 @@ def test_hugging_face_reads_the_front_matter(tmp_path: Path) -> None:
 def test_each_fact_is_one_row_whatever_is_in_it() -> None:
     lines = render(CARD).splitlines()
     start = lines.index("## Training")
-    assert lines[start + 2 : start + 7] == [
-        "| | |",
-        "|---|---|",
-        "| updates | 3 |",
-        "| gate | a \\| b c |",
-        "",
-    ]
+    facts = ["| | |", "|---|---|", "| updates | 3 |", "| gate | a \\| b c |", ""]
+    assert lines[start + 2 : start + 7] == facts
     assert "| tasks | 12 |" in lines
     assert lines[-2:] == ["- It knows one thing.", "- It forgets the rest."]
-
-
-def test_the_page_says_how_a_message_ends() -> None:
-    assert "A message ends with `</s>`." in render(replace(CARD, stop_token="</s>"))
+    assert any(line.startswith("A message ends with `</s>`.") for line in lines)

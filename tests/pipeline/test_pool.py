@@ -1,7 +1,5 @@
 """A pool's results are those of its jobs, in order, whoever does them and whoever dies on the way."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal
@@ -22,13 +20,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def pool(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pool]:
-    made = Pool(
-        "tests.pipeline.pool_worker",
-        getattr(request, "param", 2),
-        "worker",
-        log_folder=tmp_path,
-        env={"PYTHONPATH": str(ROOT)},
-    )
+    size, env = getattr(request, "param", 2), {"PYTHONPATH": str(ROOT)}
+    made = Pool("tests.pipeline.pool_worker", size, "worker", log_folder=tmp_path, env=env)
     yield made
     made.close()
 

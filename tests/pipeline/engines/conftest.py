@@ -1,16 +1,13 @@
 """Engines that take long to start: one of each kind serves all tests of a session."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.engines import EngineCounters
 from pipeline.engines.vllm import VllmEngine, VllmOptions
-from tests.pipeline.engines.helpers import tiny_model
+from tests.pipeline.engines.helpers import answers, tiny_model
 
 AsNew = Callable[..., VllmEngine]
 
@@ -28,12 +25,9 @@ def vllm_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AsNew]:
         options = VllmOptions(**settings | changes)
         if options not in made or made[options].closed:
             made[options] = VllmEngine(folder, "first", 256, options)
-        engine = made[options]
-        while engine.collect():
-            pass
-        engine.load_weights(tiny_model().state_dict() if weights is None else weights, "first")
-        engine.counters = EngineCounters()
-        return engine
+        answers(made[options])
+        made[options].load_weights(tiny_model().state_dict() if weights is None else weights, "first")
+        return made[options]
 
     yield as_new
     for engine in made.values():

@@ -4,14 +4,12 @@ What it is to do wrong stands in the environment: FAKE_ROOM, tokens of the longe
 FAKE_FAULT, "raise" or "kill" in the first step; FAKE_STEPS, a file that is written before each step ends.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
 from enum import Enum
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -46,20 +44,16 @@ def finished(request_id: str, number: int) -> Any:
     return SimpleNamespace(request_id=request_id, outputs=[completion], finished=True, num_cached_tokens=0)
 
 
-def module(name: str, **content: Any) -> None:
-    sys.modules[name] = ModuleType(name)
-    vars(sys.modules[name]).update(content)
-
-
 # Not for whoever only looks at this file, as pytest does for examples: that process keeps the real vLLM.
 if __name__ == "__main__":
-    module("vllm", SamplingParams=SimpleNamespace)
-    module("vllm.sampling_params", RequestOutputKind=Enum("RequestOutputKind", "FINAL_ONLY"))
-    module("vllm.engine")
-    module("vllm.engine.arg_utils", EngineArgs=SimpleNamespace)
-    module("vllm.v1")
-    module("vllm.v1.engine")
-    module("vllm.v1.engine.llm_engine", LLMEngine=LLMEngine)
+    content: dict[str, Any] = {
+        "vllm": SimpleNamespace(SamplingParams=SimpleNamespace),
+        "vllm.sampling_params": SimpleNamespace(RequestOutputKind=Enum("RequestOutputKind", "FINAL_ONLY")),
+        "vllm.engine.arg_utils": SimpleNamespace(EngineArgs=SimpleNamespace),
+        "vllm.v1.engine.llm_engine": SimpleNamespace(LLMEngine=LLMEngine),
+    }
+    sys.modules.update(dict.fromkeys(("vllm.engine", "vllm.v1", "vllm.v1.engine"), SimpleNamespace()))
+    sys.modules.update(content)
 
     from pipeline.engines.vllm_replica import main
 

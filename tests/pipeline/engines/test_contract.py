@@ -1,12 +1,10 @@
 """What every engine promises, asked of each one."""
 
-from __future__ import annotations
-
 import copy
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,9 @@ from pipeline.engines.transformers import TransformersEngine
 from pipeline.engines.vllm import VllmEngine
 from pipeline.engines.vllm_options import BLOCK_SIZE
 from pipeline.models.policy import Policy, load_policy
-from tests.pipeline.engines.helpers import STOP, answers, ask, some_prompts, tiny_model
+from tests.pipeline.engines.helpers import STOP, answers, ask, reused, some_requests, tiny_model
+
+MakeEngine = Callable[[], Engine]
 
 
 def pseudo_reply(request: GenerationRequest) -> list[int]:
@@ -41,7 +41,7 @@ class Subject:
         exact: fp32, so that no token depends on what is computed beside it.
     """
 
-    make: Callable[[], Engine]
+    make: MakeEngine
     first_weights: Callable[[], Mapping[str, torch.Tensor]] = lambda: tiny_model().state_dict()
     other_weights: Callable[[], Mapping[str, torch.Tensor]] = lambda: tiny_model(seed=1).state_dict()
     stops: tuple[int, ...] = (STOP, 5, 9)
@@ -53,20 +53,12 @@ class Subject:
         return 1.0 if self.exact else 0.0
 
 
-def scripted_engine() -> Engine:
-    return ScriptedEngine(pseudo_reply, "first", max_per_collect=2)
-
-
-def transformers_engine() -> Engine:
-    return TransformersEngine(tiny_model(), "first", max_live=4)
-
-
 @pytest.fixture(scope="module")
 def smollm2_policy(smollm2: Path) -> Policy:
     return load_policy(smollm2)
 
 
-def smollm2_subject(policy: Policy, make: Callable[[], Engine]) -> Subject:
+def smollm2_subject(policy: Policy, make: MakeEngine) -> Subject:
     weights = {name: 0.9 * tensor for name, tensor in policy.model.state_dict().items()}
     stops = policy.tokenizer.convert_tokens_to_ids([",", ".", "Ġthe"])
     return Subject(make, policy.model.state_dict, lambda: weights, tuple(stops), exact=False)
@@ -87,31 +79,32 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
 
     if request.param == "vllm":
         yield Subject(request.getfixturevalue("vllm_engine"))
-    elif request.param == "smollm2 vllm":
-        policy = request.getfixturevalue("smollm2_policy")
-        weights, as_new = policy.model.state_dict(), request.getfixturevalue("vllm_engine")
-        yield smollm2_subject(policy, lambda: as_new(policy.folder, weights, dtype="bfloat16", max_live=8))
-    elif request.param == "smollm2 transformers":
-        policy = request.getfixturevalue("smollm2_policy")
-        yield smollm2_subject(policy, lambda: keep(smollm2_engine(policy)))
+    elif request.param == "scripted":
+        yield Subject(lambda: keep(ScriptedEngine(pseudo_reply, "first", max_per_collect=2, max_length=256)))
+    elif request.param == "transformers":
+        yield Subject(lambda: keep(TransformersEngine(tiny_model(), "first", max_live=4)))
     else:
-        make = scripted_engine if request.param == "scripted" else transformers_engine
-        yield Subject(lambda: keep(make()))
+        policy = request.getfixturevalue("smollm2_policy")
+        as_new = request.getfixturevalue("vllm_engine") if request.param == "smollm2 vllm" else None
+
+        def make() -> Engine:
+            if as_new:
+                return as_new(policy.folder, policy.model.state_dict(), dtype="bfloat16", max_live=8)
+            return keep(TransformersEngine(copy.deepcopy(policy.model), "first", 4, dtype="bfloat16"))
+
+        yield smollm2_subject(policy, make)
     for engine in made:
         engine.close()
 
 
 @pytest.fixture
-def make_engine(subject: Subject) -> Callable[[], Engine]:
+def make_engine(subject: Subject) -> MakeEngine:
     return subject.make
 
 
-def smollm2_engine(policy: Policy) -> Engine:
-    return TransformersEngine(copy.deepcopy(policy.model), "first", 4, dtype="bfloat16", max_length=256)
-
-
-def assert_same(subject: Subject, pairs: Sequence[tuple[Generation, Generation]]) -> None:
-    """Checks that both of each pair are one message; in bf16 up to rounding, which may turn a close call."""
+def assert_same(subject: Subject, first: Mapping[str, Generation], second: Mapping[str, Generation]) -> None:
+    """Checks that all messages are the same; in bf16 up to rounding, which may turn a close call."""
+    pairs = [(first[name], second[name]) for name in first]
     if subject.exact:
         assert [left.token_ids for left, _ in pairs] == [right.token_ids for _, right in pairs]
     shared = [common_prefix(left.token_ids, right.token_ids) for left, right in pairs]
@@ -121,97 +114,74 @@ def assert_same(subject: Subject, pairs: Sequence[tuple[Generation, Generation]]
         assert left.logprobs[:number] == pytest.approx(right.logprobs[:number], abs=tolerance)
 
 
-def block_of(engine: Engine) -> int:
-    """Returns how many tokens an engine caches at a time."""
-    return BLOCK_SIZE if isinstance(engine, VllmEngine) else 1
-
-
-def test_every_request_is_answered_once_and_then_nothing_is_left(make_engine: Callable[[], Engine]) -> None:
+def test_every_request_is_answered_once_and_then_nothing_is_left(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    found = answers(engine, [ask(f"r{i}", prompt, seed=i) for i, prompt in enumerate(some_prompts(11))])
-    assert set(found) == {f"r{i}" for i in range(11)}
+    assert set(answers(engine, some_requests(11))) == {f"r{i}" for i in range(11)}
     assert engine.collect() == []
-    assert engine.counters.requests == 11
-    assert engine.counters.generated_tokens == sum(len(found[name].token_ids) for name in found)
 
 
-def test_requests_may_be_added_between_collects(make_engine: Callable[[], Engine]) -> None:
+def test_requests_may_be_added_between_collects(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    engine.submit([ask(f"a{i}", prompt, seed=i) for i, prompt in enumerate(some_prompts(5))])
+    engine.submit(some_requests(5, "a"))
     first = [generation.request_id for generation in engine.collect()]
-    found = answers(engine, [ask(f"b{i}", prompt, seed=i) for i, prompt in enumerate(some_prompts(5))])
+    found = answers(engine, some_requests(5, "b"))
     assert sorted([*first, *found]) == [f"{letter}{i}" for letter in "ab" for i in range(5)]
 
 
 def test_a_stop_token_ends_a_message_and_is_kept(subject: Subject) -> None:
     stops = subject.stops
-    requests = [
-        ask(f"r{i}", prompt, seed=i, stop_token_ids=stops, max_new_tokens=60)
-        for i, prompt in enumerate(some_prompts(12))
-    ]
-    found = answers(subject.make(), requests)
+    found = answers(subject.make(), some_requests(12, stop_token_ids=stops, max_new_tokens=60))
     assert any(generation.finish_reason == "stop" for generation in found.values())
     for generation in found.values():
         assert not set(generation.token_ids[:-1]) & set(stops)
         assert (generation.token_ids[-1] in stops) == (generation.finish_reason == "stop")
 
 
-def test_a_message_without_a_stop_token_ends_at_max_new_tokens(make_engine: Callable[[], Engine]) -> None:
-    found = answers(
-        make_engine(), [ask(f"r{n}", [3, 4], stop_token_ids=(), max_new_tokens=n) for n in (1, 2, 9)]
-    )
-    assert [(len(found[f"r{n}"].token_ids), found[f"r{n}"].finish_reason) for n in (1, 2, 9)] == [
-        (1, "length"),
-        (2, "length"),
-        (9, "length"),
-    ]
-
-
-def test_there_is_one_finite_logprob_per_token_and_none_is_positive(
-    make_engine: Callable[[], Engine],
+def test_a_message_without_a_stop_token_ends_at_max_new_tokens_with_a_logprob_for_each(
+    make_engine: MakeEngine,
 ) -> None:
-    for generation in answers(
-        make_engine(), [ask(f"r{i}", p) for i, p in enumerate(some_prompts(6))]
-    ).values():
-        assert len(generation.logprobs) == len(generation.token_ids)
+    numbers = (1, 2, 9)
+    found = answers(
+        make_engine(), [ask(f"r{n}", [3, 4], stop_token_ids=(), max_new_tokens=n) for n in numbers]
+    )
+    for n in numbers:
+        generation = found[f"r{n}"]
+        assert (len(generation.token_ids), len(generation.logprobs)) == (n, n)
+        assert generation.finish_reason == "length"
         assert all(-1e9 < value <= 0 for value in generation.logprobs)
 
 
 def test_a_result_depends_on_its_request_and_not_on_its_company(subject: Subject) -> None:
-    requests = [
-        ask(f"r{i}", prompt, seed=i, temperature=subject.temperature)
-        for i, prompt in enumerate(some_prompts(9))
-    ]
+    requests = some_requests(9, temperature=subject.temperature)
     together = answers(subject.make(), requests)
     backwards = answers(subject.make(), requests[::-1])
     alone = {}
     for request in requests:
         alone |= answers(subject.make(), [request])
-    assert_same(subject, [(together[name], alone[name]) for name in together])
-    assert_same(subject, [(together[name], backwards[name]) for name in together])
+    assert_same(subject, together, alone)
+    assert_same(subject, together, backwards)
 
 
-def test_other_seeds_give_other_messages(make_engine: Callable[[], Engine]) -> None:
-    found = answers(make_engine(), [ask(f"r{i}", [3, 4, 5], seed=i, stop_token_ids=()) for i in range(8)])
-    assert len({tuple(generation.token_ids) for generation in found.values()}) > 4
+def test_other_seeds_give_other_messages_unless_they_are_greedy(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+
+    def different(temperature: float) -> int:
+        how = {"temperature": temperature, "stop_token_ids": ()}
+        found = answers(engine, [ask(f"r{i}", [3, 4, 5], seed=i, **how) for i in range(8)])
+        return len({tuple(generation.token_ids) for generation in found.values()})
+
+    assert different(1.0) > 4
+    assert different(0.0) == 1
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_tokens_are_drawn_as_often_as_their_logprobs_say(
-    make_engine: Callable[[], Engine], temperature: float
-) -> None:
+def test_tokens_are_drawn_as_often_as_their_logprobs_say(make_engine: MakeEngine, temperature: float) -> None:
     """600 draws of one token, under seeds as close together as seeds can be."""
-    engine = make_engine()
+    engine, number = make_engine(), 600
     if isinstance(engine, ScriptedEngine):
         pytest.skip("a script is not drawn")
-    number = 600
-    found = answers(
-        engine,
-        [
-            ask(f"r{i}", [3, 4, 5], seed=i, temperature=temperature, max_new_tokens=1, stop_token_ids=())
-            for i in range(number)
-        ],
-    ).values()
+    how: dict[str, Any] = {"temperature": temperature, "max_new_tokens": 1, "stop_token_ids": ()}
+    found = answers(engine, [ask(f"r{i}", [3, 4, 5], seed=i, **how) for i in range(number)]).values()
     times = Counter(generation.token_ids[0] for generation in found)
     chances = {generation.token_ids[0]: math.exp(generation.logprobs[0]) for generation in found}
     for token, chance in chances.items():
@@ -220,58 +190,45 @@ def test_tokens_are_drawn_as_often_as_their_logprobs_say(
     assert sum(chances.values()) <= 1 + 1e-3
 
 
-def test_greedy_messages_do_not_depend_on_the_seed(make_engine: Callable[[], Engine]) -> None:
-    found = answers(make_engine(), [ask(f"r{i}", [3, 4, 5], seed=i, temperature=0.0) for i in range(4)])
-    assert len({tuple(generation.token_ids) for generation in found.values()}) == 1
-
-
 def first_turn(engine: Engine) -> list[int]:
     """Plays one turn under the key `k`; returns the prompt of the second, 105 tokens of it cacheable."""
     prompt = [2 + i % 40 for i in range(100)]
-    turn = answers(engine, [ask("turn 0", prompt, cache_key="k", stop_token_ids=(), max_new_tokens=6)])[
-        "turn 0"
-    ]
-    assert engine.counters.cached_tokens == 0
+    turn = answers(engine, [ask("t", prompt, cache_key="k", stop_token_ids=(), max_new_tokens=6)])["t"]
+    assert turn.cached_tokens == 0
     return [*prompt, *turn.token_ids, 30, 31, 32]
 
 
-def test_the_next_turn_of_a_rollout_reuses_what_was_computed(subject: Subject) -> None:
+@pytest.mark.parametrize("changed", [None, 70], ids=["as it was", "changed at 70"])
+def test_the_next_turn_reuses_what_was_computed_up_to_the_first_change(
+    subject: Subject, changed: int | None
+) -> None:
     engine = subject.make()
     second = first_turn(engine)
+    if changed:
+        second[changed] = 45
     how = {"temperature": subject.temperature}
-    with_cache = answers(engine, [ask("turn 1", second, cache_key="k", **how)])["turn 1"]
-    assert engine.counters.cached_tokens == 105 // block_of(engine) * block_of(engine)
-    assert with_cache.cached_tokens == engine.counters.cached_tokens
-    assert engine.counters.prompt_tokens == 100 + 109
-    without = answers(subject.make(), [ask("turn 1", second, **how)])["turn 1"]
-    assert_same(subject, [(with_cache, without)])
+    with_cache = answers(engine, [ask("t", second, cache_key="k", **how)])
+    block = BLOCK_SIZE if isinstance(engine, VllmEngine) else 1
+    assert reused(with_cache) == (changed or 105) // block * block
+    assert_same(subject, with_cache, answers(subject.make(), [ask("t", second, **how)]))
 
 
-def test_a_changed_prefix_is_reused_only_up_to_the_change(subject: Subject) -> None:
+@pytest.mark.parametrize("how", ["release", "weights", "sleep"])
+def test_dropped_caches_are_not_reused(subject: Subject, how: str) -> None:
     engine = subject.make()
     second = first_turn(engine)
-    second[70] = 45
-    how = {"temperature": subject.temperature}
-    changed = answers(engine, [ask("turn 1", second, cache_key="k", **how)])["turn 1"]
-    assert engine.counters.cached_tokens == 70 // block_of(engine) * block_of(engine)
-    assert_same(subject, [(changed, answers(subject.make(), [ask("turn 1", second, **how)])["turn 1"])])
-
-
-def test_a_released_cache_is_not_reused(make_engine: Callable[[], Engine]) -> None:
-    engine = make_engine()
-    second = first_turn(engine)
-    engine.release(["k", "never seen"])
-    answers(engine, [ask("turn 1", second, cache_key="k")])
-    if not isinstance(engine, VllmEngine):  # whose cache is by content: the least recently used goes first
-        assert engine.counters.cached_tokens == 0
-
-
-def test_new_weights_drop_the_caches_and_change_the_digest(subject: Subject) -> None:
-    engine = subject.make()
-    second = first_turn(engine)
-    engine.load_weights(subject.other_weights(), "second")
-    answers(engine, [ask("turn 1", second, cache_key="k")])
-    assert (engine.counters.cached_tokens, engine.policy_digest) == (0, "second")
+    if how == "release":
+        engine.release(["k", "never seen"])
+    elif how == "weights":
+        engine.load_weights(subject.other_weights(), "second")
+    else:
+        engine.sleep()
+    found = answers(engine, [ask("t", second, cache_key="k")])
+    if how != "release" or not isinstance(
+        engine, VllmEngine
+    ):  # by content: the least recently used goes first
+        assert reused(found) == 0
+    assert engine.policy_digest == ("second" if how == "weights" else "first")
 
 
 def test_an_engine_with_a_request_in_flight_takes_no_weights_and_does_not_sleep(subject: Subject) -> None:
@@ -284,24 +241,22 @@ def test_an_engine_with_a_request_in_flight_takes_no_weights_and_does_not_sleep(
     assert engine.policy_digest == "first"
 
 
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
+def test_a_malformed_or_too_long_request_is_refused_by_name_and_none_is_queued(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine()
+    for changes, word in (
         ({"prompt": []}, "empty prompt"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"temperature": -1.0}, "temperature"),
-        ({"top_p": 0.0}, "top_p"),
-        ({"top_k": 0}, "top_k"),
-    ],
-)
-def test_a_malformed_request_is_refused_by_name(
-    make_engine: Callable[[], Engine], changes: dict[str, Any], word: str
-) -> None:
-    with pytest.raises(ValueError, match=word):
-        make_engine().submit([ask("r", **({"prompt": [3]} | changes))])
+        ({"prompt": [3] * (engine.max_length - 11)}, f"'r' needs {engine.max_length + 1} positions"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            engine.submit([ask("fits", [3]), ask("r", **({"prompt": [3]} | changes))])
+    assert engine.collect() == []
 
 
-def test_an_id_in_flight_is_refused_and_may_be_used_again_later(make_engine: Callable[[], Engine]) -> None:
+def test_an_id_in_flight_is_refused_and_may_be_used_again_later(make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.submit([ask("r", [3])])
     with pytest.raises(ValueError, match="in flight"):
@@ -311,30 +266,15 @@ def test_an_id_in_flight_is_refused_and_may_be_used_again_later(make_engine: Cal
 
 
 def test_a_sleeping_engine_wakes_for_requests_and_for_weights_and_samples_the_same(subject: Subject) -> None:
-    engine, prompts = subject.make(), some_prompts(6)
-    requests = [
-        ask(f"r{i}", prompt, seed=i, cache_key=f"k{i}", temperature=subject.temperature)
-        for i, prompt in enumerate(prompts)
-    ]
+    engine = subject.make()
+    requests = some_requests(6, temperature=subject.temperature)
     before = answers(engine, requests)
     for wake in ("requests", "weights"):
         engine.sleep()
         engine.sleep()  # nothing more to free
         if wake == "weights":
             engine.load_weights(subject.first_weights(), "first")
-        after = answers(engine, requests)
-        assert_same(subject, [(before[name], after[name]) for name in before])
-
-
-def test_sleep_drops_the_caches(make_engine: Callable[[], Engine]) -> None:
-    engine = make_engine()
-    prompt = [2 + i % 40 for i in range(100)]
-    for expected in ("none", "all", "none after sleep"):
-        if "sleep" in expected:
-            engine.sleep()
-        cached = engine.counters.cached_tokens
-        answers(engine, [ask("r", prompt, cache_key="k")])
-        assert (engine.counters.cached_tokens > cached) == (expected == "all")
+        assert_same(subject, before, answers(engine, requests))
 
 
 def test_a_script_that_neither_stops_nor_fills_its_budget_is_refused() -> None:
@@ -344,7 +284,7 @@ def test_a_script_that_neither_stops_nor_fills_its_budget_is_refused() -> None:
         engine.collect()
 
 
-def test_closing_twice_is_allowed_and_drops_the_queue(make_engine: Callable[[], Engine]) -> None:
+def test_closing_twice_is_allowed_and_drops_the_queue(make_engine: MakeEngine) -> None:
     """The last test: vLLM takes long to start again."""
     engine = make_engine()
     engine.submit([ask("r", [3])])

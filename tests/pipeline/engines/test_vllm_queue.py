@@ -1,7 +1,5 @@
 """The queue before vLLM's replicas: room, deaths, full pipes. vLLM itself is a stand-in here."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
