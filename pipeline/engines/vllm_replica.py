@@ -91,19 +91,18 @@ class Replica:
         """Works until the parent hangs up."""
         while True:
             while not self._stops or self._connection.poll():
-                self._hear(self._connection.recv())
+                self._hear(*self._connection.recv())
             if finished := [output for output in self._engine.step() if output.finished]:
                 self._answers.put([self._generation(output) for output in finished])
 
-    def _hear(self, message: tuple[Any, ...]) -> None:
-        kind, content = message
+    def _hear(self, kind: str, content: Any) -> None:
         if kind == "submit":
             for request in content:
                 self._add(request)
         elif kind == "sleep":
             self._engine.sleep(level=2)  # level 1 would park weights in host memory, where they are already
             self._answers.put(("asleep",))
-        elif kind == "load":
+        else:  # load
             asleep = self._engine.is_sleeping()
             if asleep:  # the cache wakes last: beside it and the old weights the new ones may find no room
                 self._engine.wake_up(tags=["weights"])
@@ -113,8 +112,6 @@ class Replica:
             if not self._engine.reset_prefix_cache():
                 raise RuntimeError("vLLM kept its prefix cache although nothing is in flight")
             self._answers.put(("loaded",))
-        else:
-            raise RuntimeError(f"unknown message {kind!r}")
 
     def _add(self, request: GenerationRequest) -> None:
         from vllm import SamplingParams

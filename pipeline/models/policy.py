@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -69,12 +69,14 @@ def load_policy(folder: Path) -> Policy:
     with _loadable(folder):
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        weights = _weights_in_files(folder, config)
-    model = None if weights is not None else _load_model(folder)  # which knows more files, or what is wrong
-    digest = weights_digest(weights if model is None else model.state_dict())
+        stored = _weights_in_files(folder, config)
+        if stored is not None:
+            digest = _digest((name, _stored_weight(*stored[name])) for name in sorted(stored))
+            return Policy(folder, config, tokenizer, digest, tokenizer_digest(tokenizer))
+    model = _load_model(folder)  # which says what is wrong, or knows how to read such files
+    digest = weights_digest(model.state_dict())
     policy = Policy(folder, config, tokenizer, digest, tokenizer_digest(tokenizer))
-    if model is not None:
-        policy.__dict__["model"] = model
+    policy.__dict__["model"] = model
     return policy
 
 
@@ -108,27 +110,15 @@ def _readable(complaint: str, next_move: str) -> Iterator[None]:
         raise ArtifactError(f"{complaint}: {cause}. {next_move}, or name another folder") from error
 
 
-class _FileWeights(Mapping[str, "torch.Tensor"]):
-    """Weights in safetensors files as a loaded fp32 model's state dictionary holds them, read one by one."""
-
-    def __init__(self, stored: Mapping[str, tuple[Path, str]]) -> None:
-        self._stored = stored  # name in the model -> file and name in it
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        path, stored_name = self._stored[name]
-        with safe_open(path, "pt") as file:
-            tensor: torch.Tensor = file.get_tensor(stored_name)
-        return tensor.to(torch.float32) if tensor.is_floating_point() else tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stored)
-
-    def __len__(self) -> int:
-        return len(self._stored)
+def _stored_weight(path: Path, name: str) -> torch.Tensor:
+    """Returns a weight as a loaded fp32 model holds it."""
+    with safe_open(path, "pt") as file:
+        tensor: torch.Tensor = file.get_tensor(name)
+    return tensor.to(torch.float32) if tensor.is_floating_point() else tensor
 
 
-def _weights_in_files(folder: Path, config: Any) -> _FileWeights | None:
-    """Returns what the model would hold, or None unless the files hold every weight by name and shape."""
+def _weights_in_files(folder: Path, config: Any) -> dict[str, tuple[Path, str]] | None:
+    """Returns file and stored name of each weight; None unless the files hold every one by name and shape."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     stored: dict[str, tuple[Path, str]] = {}
@@ -145,7 +135,7 @@ def _weights_in_files(folder: Path, config: Any) -> _FileWeights | None:
                 return None
             stored[tied], shapes[tied] = stored[source], shapes[source]
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    return _FileWeights(stored) if shapes == expected else None
+    return stored if shapes == expected else None
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -160,9 +150,13 @@ def load_tokenizer(folder: Path) -> Any:
 
 def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
     """Returns the SHA-256 of names, dtypes, shapes and contents; the mapping's order does not matter."""
+    return _digest((name, weights[name]) for name in sorted(weights))
+
+
+def _digest(weights: Iterable[tuple[str, torch.Tensor]]) -> str:
     hasher = hashlib.sha256()
-    for name in sorted(weights):
-        tensor = weights[name].detach().cpu().contiguous()
+    for name, weight in weights:
+        tensor = weight.detach().cpu().contiguous()
         hasher.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
         hasher.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return hasher.hexdigest()

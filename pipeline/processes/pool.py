@@ -42,18 +42,12 @@ class Pool:
         module: of the workers; its `main` calls `connect_to_parent`, then `serve`.
         size: number of workers at most.
         name: of a worker, in messages and of its log.
-        log_folder: of their logs; None keeps no log.
         env: set over this process's environment.
+        log_folder: of their logs; None keeps no log.
     """
 
     def __init__(
-        self,
-        module: str,
-        size: int,
-        name: str,
-        *,
-        log_folder: Path | None = None,
-        env: Mapping[str, str] | None = None,
+        self, module: str, size: int, name: str, *, env: Mapping[str, str], log_folder: Path | None = None
     ) -> None:
         self._module, self._size, self._name = module, size, name
         self._log_folder, self._env = log_folder, env

@@ -7,7 +7,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from pipeline.training.rank_group import DeepSpeedOptions
 from pipeline.training.torch import TorchTrainer
 from stages.wiring.refusals import MAX_LOGPROB_GAP
 from tests.pipeline.engines.helpers import answers
-from tests.serving import assert_serves, served, vllm_serve
+from tests.serving import api_server, assert_serves, served
 
 pytestmark = pytest.mark.soak
 
@@ -202,8 +202,7 @@ def test_an_engine_in_bf16_and_the_trainer_agree_over_turns(
         assert gaps.mean() <= MAX_GAP, compute_dtype
 
 
-@dataclass
-class Updated:
+class Updated(NamedTuple):
     """Trainers after one update on the same rows, and what they said before and after."""
 
     rows: list[TrainingRow]
@@ -259,36 +258,24 @@ def test_new_weights_reach_the_engine_and_stale_ones_are_caught(
     assert engine_trainer_gap(engine, trainer, prompts, stop) <= MAX_LOGPROB_GAP[True]
 
 
-@pytest.fixture(scope="module")
-def exported(policy: Policy, updated: Updated, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folders that both trainers export."""
-    folders = {}
-    for name, trainer in updated.trainers.items():
-        folders[name] = tmp_path_factory.mktemp(name)
-        trainer.export(folders[name])
-        template = policy.tokenizer.chat_template
-        save_for_serving(policy.tokenizer, folders[name], stop_token=STOP, chat_template=template)
-    return folders
-
-
 @pytest.mark.parametrize("backend", ["torch", "deepspeed"])
-def test_what_is_exported_loads_as_it_was_trained(
-    backend: str, policy: Policy, updated: Updated, exported: dict[str, Path]
+def test_what_is_exported_loads_as_it_was_trained_and_is_served(
+    backend: str, policy: Policy, updated: Updated, tmp_path: Path
 ) -> None:
     from transformers import AutoModelForCausalLM
 
-    loaded = load_policy(exported[backend])
+    trainer, template = updated.trainers[backend], policy.tokenizer.chat_template
+    trainer.export(tmp_path)
+    save_for_serving(policy.tokenizer, tmp_path, stop_token=STOP, chat_template=template)
+    loaded = load_policy(tmp_path)
     assert loaded.tokenizer_digest == policy.tokenizer_digest
-    for name, tensor in updated.trainers[backend].weights().items():
+    for name, tensor in trainer.weights().items():
         assert torch.equal(loaded.model.state_dict()[name], tensor), name
-    plain = AutoModelForCausalLM.from_pretrained(exported[backend], local_files_only=True)
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path, local_files_only=True)
     assert plain.generation_config.eos_token_id == 2
     tokens = torch.tensor([prompt_of(policy.tokenizer, QUESTION)])
     with torch.inference_mode():
         assert torch.equal(plain(tokens).logits, loaded.model(tokens).logits)
-
-
-def test_the_exported_model_is_served(policy: Policy, exported: dict[str, Path]) -> None:
-    loaded = load_policy(exported["deepspeed"])
-    with served(vllm_serve(exported["deepspeed"])) as client:
-        assert "Paris" in assert_serves(client, loaded.model, policy.tokenizer, QUESTION)
+    if backend == "deepspeed":
+        with served(api_server(tmp_path)) as client:
+            assert "Paris" in assert_serves(client, loaded.model, policy.tokenizer, QUESTION)

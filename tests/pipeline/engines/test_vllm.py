@@ -86,7 +86,7 @@ def test_more_prompts_at_once_than_a_pass_takes_are_sampled_under_their_seeds(vl
     few = {}
     for request in requests[::10]:
         few |= answers(engine, [request])
-    assert all(together[name].token_ids == generation.token_ids for name, generation in few.items())
+    assert {name: together[name].token_ids for name in few} == {n: g.token_ids for n, g in few.items()}
 
 
 def test_later_turns_and_attempts_reuse_what_was_sent(vllm_engine: AsNew) -> None:
