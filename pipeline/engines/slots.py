@@ -23,25 +23,23 @@ _GATHER_COST = 1.8  # reading gathered rows, copy included, against reading them
 
 
 class SlotCache:
-    """Keys and values of a fixed number of rows on the CPU, each in its slot; grows in length as needed."""
+    """Keys and values of rows on the CPU, each in its slot; grows in length as needed.
 
-    def __init__(
-        self,
-        num_layers: int,
-        num_slots: int,
-        num_kv_heads: int,
-        head_dim: int,
-        max_length: int,
-        dtype: torch.dtype,
-    ) -> None:
+    Args:
+        shape: layers, slots, key and value heads, head_dim.
+        max_length: tokens that a row may ever hold.
+        dtype: of the model.
+    """
+
+    def __init__(self, shape: tuple[int, int, int, int], max_length: int, dtype: torch.dtype) -> None:
         self._max_length = max_length
-        self._shape = (2, num_layers, num_slots, num_kv_heads, head_dim)
+        self._shape = shape
         self._dtype = dtype
         self._data = self._make(0)
 
     def _make(self, length: int) -> torch.Tensor:
         """Returns zeros, not garbage: masked positions are multiplied by 0, and 0 times NaN is NaN."""
-        shape = (*self._shape[:4], length, self._shape[4])
+        shape = (2, *self._shape[:3], length, self._shape[3])
         # numpy's zeros take memory page by page when it is written, torch's take all of it at once.
         size = math.prod(shape) * self._dtype.itemsize
         raw = np.zeros(size + _ALIGNMENT, dtype=np.uint8)

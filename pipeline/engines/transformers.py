@@ -57,7 +57,7 @@ class TransformersEngine:
         self.max_length = config.max_position_embeddings
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         sizes = (config.num_hidden_layers, max_live, config.num_key_value_heads, head_dim)
-        self._cache = SlotCache(*sizes, self.max_length, parameter.dtype)
+        self._cache = SlotCache(sizes, self.max_length, parameter.dtype)
         self._queue: deque[GenerationRequest] = deque()
         self._in_flight: dict[str, None] = {}  # ids, oldest first
         # What each slot holds. `cached` tokens have keys and values, `known` are there as ids.
