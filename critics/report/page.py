@@ -16,10 +16,10 @@ from pipeline.report import (
     Table,
     Text,
     Tiles,
-    Tone,
     page,
     plots,
 )
+from pipeline.report.page import Tone
 
 
 def report_page(report: Mapping[str, Any], *, title: str = "Critic report") -> str:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pipeline.credit import LossOptions
-from pipeline.engines import Engine, GenerationRequest
+from pipeline.engines import Engine
 from pipeline.engines.transformers import TransformersEngine
 from pipeline.engines.vllm import VllmEngine, VllmOptions
 from pipeline.models.policy import Policy, load_policy, save_for_serving, weights_digest
@@ -26,7 +26,7 @@ from pipeline.training.policy_update import engine_trainer_gap
 from pipeline.training.rank_group import DeepSpeedOptions
 from pipeline.training.torch import TorchTrainer
 from stages.wiring.refusals import MAX_LOGPROB_GAP
-from tests.pipeline.engines.helpers import answers
+from tests.pipeline.engines.helpers import answers, ask
 from tests.serving import api_server, assert_serves, served
 
 pytestmark = pytest.mark.soak
@@ -34,18 +34,9 @@ pytestmark = pytest.mark.soak
 STOP = "<|im_end|>"
 MAX_GAP = 0.02  # mean absolute difference of log-probabilities, in nats a token
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
-COMPANIES = (
-    ("Blue Harbor", "555-0377", "555-0312"),
-    ("Cedar Mill", "555-0954", "555-0901"),
-    ("Stone Bridge", "555-0685", "555-0630"),
-    ("Red Canyon", "555-0148", "555-0172"),
-    ("White Oak", "555-0823", "555-0867"),
-    ("Amber Ridge", "555-0102", "555-0164"),
-    ("Silver Lake", "555-0786", "555-0723"),
-    ("Green Valley", "555-0441", "555-0418"),
-    ("North Star", "555-0239", "555-0295"),
-)
-SOLVED, TO_SOLVE = COMPANIES[:5], COMPANIES[5:]
+SOLVED = ("Blue Harbor", "Cedar Mill", "Stone Bridge", "Red Canyon", "White Oak")
+TO_SOLVE = ("Amber Ridge", "Silver Lake", "Green Valley", "North Star")
+BILLING = {company: f"555-0{137 + 91 * i}" for i, company in enumerate(SOLVED + TO_SOLVE)}
 TRAINING: dict[str, Any] = {
     "head": "policy",
     "learning_rate": lambda done: 1e-4,  # one update has to show
@@ -111,25 +102,20 @@ def prompt_of(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
     return ids
 
 
-def replies_of(company: str, billing: str, sales: str) -> tuple[str, str]:
+def replies_of(company: str) -> tuple[str, str]:
     """Returns what the tools say to a search and to a call."""
-    return f"{company}: sales {sales}, billing {billing}", "Billing: the bill is corrected."
+    return f"{company}: sales 555-0990, billing {BILLING[company]}", "Billing: the bill is corrected."
 
 
 def few_shot(company: str) -> list[dict[str, str]]:
     """Returns solved tasks, then a new one: in such a context a small model knows what to say."""
     said = [("system", "You call companies for customers.")]
-    for solved, billing, sales in SOLVED:
-        found, called = replies_of(solved, billing, sales)
-        said += [
-            ("user", f"Dispute a bill at {solved}."),
-            ("assistant", f"search {solved}"),
-            ("tool", found),
-            ("assistant", f"call {billing}"),
-            ("tool", called),
-            ("assistant", f"Your bill at {solved} is corrected."),
-        ]
-    said.append(("user", f"Dispute a bill at {company}."))
+    for solved in SOLVED:
+        found, called = replies_of(solved)
+        said += [("user", f"Dispute a bill at {solved}."), ("assistant", f"search {solved}"), ("tool", found)]
+        said += [("assistant", f"call {BILLING[solved]}"), ("tool", called)]
+        said += [("assistant", f"Your bill at {solved} is corrected.")]
+    said += [("user", f"Dispute a bill at {company}.")]
     return [{"role": role, "content": content} for role, content in said]
 
 
@@ -138,23 +124,21 @@ def talk(engine: Engine, tokenizer: Any) -> list[Conversation]:
     stop = tokenizer.convert_tokens_to_ids(STOP)
     tasks = TO_SOLVE * 2
     conversations = [Conversation() for _ in tasks]
-    for conversation, (company, _, _) in zip(conversations, tasks, strict=True):
+    for conversation, company in zip(conversations, tasks, strict=True):
         conversation.add(prompt_of(tokenizer, few_shot(company)))
+    how: dict[str, Any] = {"max_new_tokens": 24, "stop_token_ids": (stop,)}
     for turn in range(3):
         requests = [
-            GenerationRequest(
-                f"{i}:{turn}", list(c.token_ids), seed=10 * i + turn, max_new_tokens=24,
-                stop_token_ids=(stop,), cache_key=str(i),
-            )
+            ask(f"{i}:{turn}", c.token_ids, seed=10 * i + turn, cache_key=str(i), **how)
             for i, c in enumerate(conversations)
-        ]  # fmt: skip
+        ]
         found = answers(engine, requests)
         for i, conversation in enumerate(conversations):
             generation = found[f"{i}:{turn}"]
             conversation.add(generation.token_ids, generation.logprobs)
             if turn < 2:
                 end = "" if generation.finish_reason == "stop" else STOP
-                reply = replies_of(*tasks[i])[turn]
+                reply = replies_of(tasks[i])[turn]
                 text = f"{end}\n<|im_start|>tool\n{reply}{STOP}\n<|im_start|>assistant\n"
                 conversation.add(encoded(tokenizer, text))
     return conversations
@@ -247,7 +231,7 @@ def test_new_weights_reach_the_engine_and_stale_ones_are_caught(
     kind: str, backend: str, policy: Policy, engines: dict[str, Engine], updated: Updated
 ) -> None:
     engine, trainer = engines[kind], updated.trainers[backend]
-    prompts = [prompt_of(policy.tokenizer, few_shot(company)) for company, _, _ in TO_SOLVE]
+    prompts = [prompt_of(policy.tokenizer, few_shot(company)) for company in TO_SOLVE]
     stop = policy.tokenizer.convert_tokens_to_ids(STOP)
     engine.load_weights(policy.model.state_dict(), policy.policy_digest)
     assert engine_trainer_gap(engine, trainer, prompts, stop) > MAX_LOGPROB_GAP[True]
