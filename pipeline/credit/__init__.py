@@ -4,8 +4,6 @@ A credit mode is a frozen dataclass; `MODES` holds each as published, `make_cred
 configuration says differently.
 """
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from typing import Any
 
@@ -13,7 +11,6 @@ from pipeline.credit.group import DECOUPLED_CLIP, GRPO, GroupRelative
 from pipeline.credit.options import LossOptions
 from pipeline.credit.protocol import Credit
 from pipeline.credit.sets import CreditSet, SetKind, baseline_sets, credit_set
-from pipeline.credit.shaping import Overlong
 from pipeline.credit.v_dapo import VDapo
 
 __all__ = [
@@ -24,7 +21,6 @@ __all__ = [
     "CreditSet",
     "GroupRelative",
     "LossOptions",
-    "Overlong",
     "SetKind",
     "VDapo",
     "baseline_sets",
@@ -40,12 +36,7 @@ MODES: dict[str, GroupRelative | VDapo] = {
 
 
 def make_credit(mode: str, **options: Any) -> Credit:
-    """Returns a credit mode with plain values in place of some of its defaults.
-
-    Args:
-        mode: a key of `MODES`.
-        options: attributes of the mode; those of `LossOptions` (clip_low, clip_high, dual_clip, kl,
-            aggregation, engine_weight_cap); overlong_factor (0 is off) and overlong_buffer_tokens.
+    """Returns a mode of `MODES` with other values for some of its attributes and of `LossOptions`.
 
     Raises:
         ValueError: no such mode, or one of the options is none of its own.
@@ -58,14 +49,9 @@ def make_credit(mode: str, **options: Any) -> Credit:
         raise ValueError(f"credit mode {mode!r}; modes are {', '.join(MODES)}")
     credit = MODES[mode]
     of_loss = {field.name for field in fields(LossOptions)}
-    of_overlong = {f"overlong_{field.name}": field.name for field in fields(Overlong)}
-    own = {field.name for field in fields(credit)} - {"loss", "overlong"}
-    known = own | of_loss | of_overlong.keys()
-    if unknown := options.keys() - known:
-        raise ValueError(f"{mode} has no {sorted(unknown)}; its options are {', '.join(sorted(known))}")
+    own = {field.name for field in fields(credit)} - {"loss"}
+    if unknown := options.keys() - own - of_loss:
+        allowed = ", ".join(sorted(own | of_loss))
+        raise ValueError(f"{mode} has no {sorted(unknown)}; its options are {allowed}")
     loss = replace(credit.loss, **{k: v for k, v in options.items() if k in of_loss})
-    shape = {of_overlong[k]: v for k, v in options.items() if k in of_overlong}
-    overlong = credit.overlong if not shape else replace(credit.overlong or Overlong(factor=0.0), **shape)
-    if overlong is not None and overlong.factor == 0:
-        overlong = None
-    return replace(credit, loss=loss, overlong=overlong, **{k: v for k, v in options.items() if k in own})
+    return replace(credit, loss=loss, **{k: v for k, v in options.items() if k in own})

@@ -11,7 +11,15 @@ import numpy as np
 
 from pipeline.credit.options import Aggregation
 from pipeline.credit.protocol import Credit
-from pipeline.credit.sets import UNIFORM, CreditSet, SetKind, baseline_sets, credit_set, thinned
+from pipeline.credit.sets import (
+    UNIFORM,
+    CreditSet,
+    SetKind,
+    baseline_sets,
+    credit_set,
+    overlong_penalty,
+    thinned,
+)
 from pipeline.ids import seed_of
 from pipeline.types import Rollout
 
@@ -23,10 +31,9 @@ ValuesOf = Callable[[Sequence[Rollout]], list[np.ndarray]]
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one optimizer step trains on.
+    """What one optimizer step trains on: the kept sets.
 
     Attributes:
-        sets: the kept ones.
         set_weights: how many candidate sets each of them stands for, see `sets.thinned`.
         num_tokens: trainable tokens of all candidates, dropped ones included: the loss is a mean over them.
         num_rollouts: of all candidates.
@@ -45,11 +52,8 @@ class Update:
     def token_weights(self, aggregation: Aggregation) -> list[float]:
         """Returns for each rollout the weight of each of its trainable tokens in the update's loss.
 
-        Without thinning they sum to 1 over the update's tokens; with it they do so in expectation.
-
-        Args:
-            aggregation: "token": set weight / tokens of all candidates; "rollout": set weight / (tokens of
-                the rollout * rollouts of all candidates).
+        "token": set weight / tokens of all candidates; "rollout": set weight / (tokens of the rollout *
+        rollouts of all candidates). They sum to 1 over the update's tokens; with thinning, in expectation.
         """
         return [
             weight
@@ -89,10 +93,11 @@ class Batch:
         rollouts = list(rollouts)
         sets = baseline_sets(rollouts)
         shaping = None
-        if credit.overlong is not None:
+        if credit.overlong_factor:
             members = [rollout for of_set in sets for rollout in of_set]
             lengths = np.array([len(r.response_token_ids) for r in members])  # as the budget counts them
-            penalties = credit.overlong(lengths, np.array([r.max_response_tokens for r in members]))
+            budgets = np.array([r.max_response_tokens for r in members])
+            penalties = overlong_penalty(lengths, budgets, factor=credit.overlong_factor)
             shaping = {r.rollout_id: float(p) for r, p in zip(members, penalties, strict=True)}
         pairs = [(members, credit_set(members, values=values, shaping=shaping)) for members in sets]
         candidates = [pair for pair in pairs if credit.trains_on(pair[1])]
@@ -100,19 +105,17 @@ class Batch:
         return cls(rollouts, None if values is None else dict(values), candidates, left_out)
 
     @property
+    def _kept_tasks(self) -> set[str]:
+        return {members[0].task_id for members, s in self.candidates if s.kind not in UNIFORM}
+
+    @property
     def num_kept_tasks(self) -> int:
         """Tasks that dynamic sampling counts: with a set of rewards that differ, or a usable set of one."""
-        return len({members[0].task_id for members, s in self.candidates if s.kind not in UNIFORM})
+        return len(self._kept_tasks)
 
     def updates(self, num: int, *, max_uniform_share: float, seed: int) -> list[Update]:
-        """Returns `num` updates of whole tasks, each thinned; tasks that count are spread evenly.
-
-        Args:
-            num: optimizer steps.
-            max_uniform_share: see `sets.thinned`.
-            seed: the order of tasks and sets follows from it.
-        """
-        counted = {members[0].task_id for members, s in self.candidates if s.kind not in UNIFORM}
+        """Returns `num` updates of whole tasks, each thinned; tasks that count are spread evenly."""
+        counted = self._kept_tasks
         tasks = {members[0].task_id for members, _ in self.candidates}
         order = sorted(tasks, key=lambda task: (task not in counted, seed_of(seed, "part", task)))
         place = {task: i % num for i, task in enumerate(order)}

@@ -1,41 +1,31 @@
 """Credit between the rollouts of one baseline set: grpo and decoupled_clip."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from pipeline.credit.options import LossOptions
 from pipeline.credit.sets import CreditSet
-from pipeline.credit.shaping import Overlong
 
 _EPSILON = 1e-6
-_LOSS, _OVERLONG = LossOptions(), Overlong()
+_LOSS = LossOptions()
 
 
 def group_advantages(rewards: np.ndarray) -> np.ndarray:
-    """Returns each rollout's advantage over its set: (R - mean) / (std + 1e-6), unbiased std.
-
-    Args:
-        rewards: [G] of one baseline set, shaping included.
-
-    Returns:
-        [G] float64, without unit; zeros where all rewards are equal.
+    """Returns [G] each rollout's advantage over its set: (R - mean) / (std + 1e-6), unbiased std.
 
     Raises:
         ValueError: G < 2: one rollout has nobody to be compared with.
 
-    Source:
-        Shao et al., arXiv:2402.03300, section 4.1.2.
+    Source: Shao et al., arXiv:2402.03300, section 4.1.2.
 
     Example:
         >>> group_advantages(np.array([1.0, 0.0, 0.0, 1.0])).round(3)
         array([ 0.866, -0.866, -0.866,  0.866])
     """
-    rewards = np.asarray(rewards, dtype=np.float64)
     if len(rewards) < 2:
         raise ValueError(
             f"a group advantage needs at least 2 rollouts, got {len(rewards)}; leave sets of one out"
@@ -50,12 +40,8 @@ def leave_one_out_mean(numbers: np.ndarray) -> np.ndarray:
         >>> leave_one_out_mean(np.array([1.0, 0.0, 0.5]))
         array([0.25, 0.75, 0.5 ])
     """
-    numbers = np.asarray(numbers, dtype=np.float64)
-    others = len(numbers) - 1
-    if others < 1:
-        raise ValueError(f"leave-one-out needs at least 2 numbers, got {len(numbers)}")
     # A sum over the others, not total minus own: so the own number cannot leak in through rounding.
-    return np.array([np.delete(numbers, i).mean() for i in range(others + 1)])
+    return np.array([np.delete(numbers, i).mean() for i in range(len(numbers))])
 
 
 def broadcast(advantages: np.ndarray, credit_set: CreditSet) -> list[np.ndarray]:
@@ -74,12 +60,7 @@ def set_metrics(sets: Sequence[CreditSet]) -> dict[str, float]:
 
 
 def rms(numbers: np.ndarray) -> float:
-    """Returns the root mean square, 0.0 of nothing.
-
-    Example:
-        >>> rms(np.array([3.0, -3.0]))
-        3.0
-    """
+    """Returns the root mean square, 0.0 of nothing."""
     return float(np.sqrt(np.mean(np.square(numbers)))) if len(numbers) else 0.0
 
 
@@ -88,30 +69,18 @@ class GroupRelative:
     """Group-relative credit; the defaults are decoupled clip's, `GRPO` has its own.
 
     Attributes:
-        loss: what it asks of the loss.
-        overlong: penalty of long rollouts, added to their rewards; None is none.
         dynamic_sampling: trains on sets with *raw* rewards that differ and samples on until there are enough.
             Raw, because shaping makes every set vary (eq. 11). Without it only sets of one are left out, and
             those of equal rewards get advantage 0.
 
-    Source:
-        Yu et al., arXiv:2503.14476 (Decoupled Clip and Dynamic sAmpling), eq. 8-13. Dual clip:
-        arXiv:1912.09729.
+    Source: Yu et al., arXiv:2503.14476 (Decoupled Clip and Dynamic sAmpling), eq. 8-13.
     """
 
     loss: LossOptions = _LOSS
-    overlong: Overlong | None = _OVERLONG
+    overlong_factor: float = 0.5
     dynamic_sampling: bool = True
-
-    @property
-    def needs_critic(self) -> bool:
-        """False."""
-        return False
-
-    @property
-    def max_uniform_share(self) -> float:
-        """1: nothing is thinned."""
-        return 1.0
+    needs_critic: ClassVar[bool] = False
+    max_uniform_share: ClassVar[float] = 1.0  # nothing is thinned
 
     def trains_on(self, credit_set: CreditSet) -> bool:
         """Returns whether the rewards differ; without dynamic sampling, whether there are two to compare."""
@@ -135,7 +104,7 @@ class GroupRelative:
 DECOUPLED_CLIP = GroupRelative()
 GRPO = GroupRelative(
     loss=LossOptions(clip_high=0.2, dual_clip=None, kl=1e-3, aggregation="rollout"),
-    overlong=None,
+    overlong_factor=0.0,
     dynamic_sampling=False,
 )
 """Shao et al., arXiv:2402.03300, eq. 3 and section 4.1.2: symmetric clip, mean per rollout; KL 1e-3 is our

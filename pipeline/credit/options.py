@@ -1,7 +1,5 @@
 """What a credit mode asks of the loss, as plain numbers: no torch here."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,12 +13,10 @@ class LossOptions:
     Attributes:
         clip_low: the ratio is clipped from below at 1 - clip_low.
         clip_high: and from above at 1 + clip_high.
-        dual_clip: with A < 0 the loss of a token is at most -dual_clip * A; None is no bound
-            (arXiv 1912.09729, eq. 5).
+        dual_clip: with A < 0 the loss of a token is at most -dual_clip * A (arXiv 1912.09729, eq. 5).
         kl: coefficient of the k3 estimate of KL(actor || reference policy); 0 needs no reference.
         aggregation: "token": mean over the update's trainable tokens; "rollout": mean over each rollout's
-            tokens, then over rollouts. Built into the `weight` column by `batches.policy_rows`.
-        engine_weight_cap: tokens count min(pi_old/pi_engine, cap) times, without gradient; None is once.
+            tokens, then over rollouts. Built into the `weight` column, see `Update.token_weights`.
     """
 
     clip_low: float = 0.2
@@ -28,7 +24,6 @@ class LossOptions:
     dual_clip: float | None = 10.0
     kl: float = 0.0
     aggregation: Aggregation = "token"
-    engine_weight_cap: float | None = 2.0
 
     def __post_init__(self) -> None:
         if not (0 < self.clip_low < 1 and self.clip_high > 0 and self.kl >= 0):

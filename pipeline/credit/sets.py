@@ -1,7 +1,5 @@
 """Baseline sets: rollouts of one context and one round, the only ones with comparable rewards."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,39 +21,28 @@ class CreditSet:
 
     Attributes:
         rewards: [G] raw rewards R, never shaped.
-        num_tokens: G arrays [T_i]: trainable tokens of each step.
         signs: G arrays [T_i]: the verifier on each step, +1 ok, -1 wrong, 0 unknown.
         values: G arrays [T_i]: calibrated V(s_i) before each step; None without a critic.
         shaping: [G] P added to the reward for the group's advantage only; the critic never sees it.
 
     Example:
-        >>> CreditSet(np.array([1.0, 0.0]), [np.array([7]), np.array([9])], [np.zeros(1)] * 2).kind
+        >>> CreditSet(np.array([1.0, 0.0]), [np.zeros(1)] * 2).kind
         'mixed'
     """
 
     rewards: np.ndarray
-    num_tokens: Sequence[np.ndarray]
     signs: Sequence[np.ndarray]
     values: Sequence[np.ndarray] | None = None
     shaping: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        size = len(self.rewards)
-        per_rollout = {"num_tokens": self.num_tokens, "signs": self.signs, "values": self.values}
-        if size == 0 or not np.isfinite(self.rewards).all():
-            raise ValueError(f"rewards = {self.rewards}; a set has at least 1 rollout, all of them graded")
-        for name, arrays in per_rollout.items():
-            if arrays is not None and [len(a) for a in arrays] != [len(a) for a in self.num_tokens]:
-                raise ValueError(f"{name} has steps {[len(a) for a in arrays]}; want {self.num_steps}")
-        if len(self.num_tokens) != size or min(self.num_steps) < 1:
-            raise ValueError(f"{size} rewards but steps {self.num_steps}; want one count >= 1 per rollout")
-        if self.shaping is not None and len(self.shaping) != size:
-            raise ValueError(f"shaping has {len(self.shaping)} entries; want {size}")
+        if self.values is not None and [len(v) for v in self.values] != self.num_steps:
+            raise ValueError(f"values has steps {[len(v) for v in self.values]}; want {self.num_steps}")
 
     @property
     def num_steps(self) -> list[int]:
         """[G] T_i."""
-        return [len(steps) for steps in self.num_tokens]
+        return [len(signs) for signs in self.signs]
 
     @property
     def kind(self) -> SetKind:
@@ -69,7 +56,7 @@ class CreditSet:
     @property
     def shaping_or_zero(self) -> np.ndarray:
         """[G] P, zeros without shaping."""
-        return np.zeros(len(self.rewards)) if self.shaping is None else np.asarray(self.shaping, np.float64)
+        return np.zeros(len(self.rewards)) if self.shaping is None else self.shaping
 
 
 def thinned(kinds: Sequence[SetKind], order: Sequence[int], *, max_uniform_share: float) -> np.ndarray:
@@ -85,8 +72,7 @@ def thinned(kinds: Sequence[SetKind], order: Sequence[int], *, max_uniform_share
         max_uniform_share: share of the kept sets that uniform ones may make up, in [0, 1]; one is always
             kept, and all are if there is nothing else.
 
-    Source:
-        Horvitz and Thompson (1952).
+    Source: Horvitz and Thompson (1952).
 
     Example:
         >>> kinds = ["mixed", "all_wrong", "all_wrong", "mixed", "all_right", "all_wrong"]
@@ -103,6 +89,22 @@ def thinned(kinds: Sequence[SetKind], order: Sequence[int], *, max_uniform_share
             first = sorted(uniform, key=lambda i: order[i])[:room]
             weights[first] = len(uniform) / room
     return weights
+
+
+def overlong_penalty(num_tokens: np.ndarray, max_tokens: np.ndarray, *, factor: float) -> np.ndarray:
+    """Returns [N] shaping P = factor * clip((L_max - buffer - len) / buffer, -1, 0), buffer = L_max // 5.
+
+    Lengths and budgets L_max are [N]. Published with rewards of +-1 and factor 1; ours are 0 and 1, so
+    decoupled clip's factor is one half. The buffer is a fifth of the budget, as published (4,096 of 20,480).
+
+    Source: Yu et al., arXiv:2503.14476, eq. 13.
+
+    Example:
+        >>> overlong_penalty(np.array([70, 80, 90, 100]), np.full(4, 100), factor=0.5)
+        array([ 0.  ,  0.  , -0.25, -0.5 ])
+    """
+    buffers = np.maximum(max_tokens // 5, 1)
+    return factor * np.clip((max_tokens - buffers - num_tokens) / buffers, -1.0, 0.0) + 0.0  # no -0.0
 
 
 def baseline_sets(rollouts: Sequence[Rollout]) -> list[list[Rollout]]:
@@ -126,12 +128,7 @@ def credit_set(
     values: Mapping[str, np.ndarray] | None = None,
     shaping: Mapping[str, float] | None = None,
 ) -> CreditSet:
-    """Returns one baseline set in the form that credit takes.
-
-    Args:
-        rollouts: the members, all graded, as `baseline_sets` gives them.
-        values: rollout_id -> [T] calibrated values before each step; None without a critic.
-        shaping: rollout_id -> P; None is no shaping.
+    """Returns one of `baseline_sets` as credit takes it, with values [T] and shaping P by rollout_id.
 
     Raises:
         ValueError: a rollout is not graded or has no values.
@@ -145,7 +142,6 @@ def credit_set(
         raise ValueError(f"no critic values for rollout {missing[0]} ({len(missing)} of {len(rollouts)})")
     return CreditSet(
         rewards=np.array([rollout.reward for rollout in rollouts], dtype=np.float64),
-        num_tokens=[np.array([s.token_end - s.token_start for s in r.steps]) for r in rollouts],
         signs=[np.array([_SIGNS[s.verifier_status] for s in r.steps]) for r in rollouts],
         values=None if values is None else [np.asarray(values[r.rollout_id], np.float64) for r in rollouts],
         shaping=None if shaping is None else np.array([shaping[r.rollout_id] for r in rollouts], np.float64),

@@ -1,21 +1,22 @@
 """V-DAPO's credit: a group advantage over a shrunken baseline, plus the frozen critic's step advantages."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from pipeline.credit.group import broadcast, group_advantages, leave_one_out_mean, rms, set_metrics
 from pipeline.credit.options import LossOptions
 from pipeline.credit.sets import UNIFORM, CreditSet
-from pipeline.credit.shaping import Overlong
 from pipeline.credit.step_advantages import step_part
 
 _LOSS = LossOptions(kl=1e-3)
+_STEP_CLIP = 3.0  # bound on a scaled step advantage
+_MIN_SCALE = 0.05  # floor of the sigmas
+_SCALE_DECAY = 0.9  # of the running scales, per update
+_WRONG_GATE = 0.5  # g in all-wrong sets; elsewhere g = 1
 
 
 def shrinkage_baseline(rewards: np.ndarray, start_values: np.ndarray) -> np.ndarray:
@@ -26,15 +27,9 @@ def shrinkage_baseline(rewards: np.ndarray, start_values: np.ndarray) -> np.ndar
     lies within one standard error of what the others earned, and falls when they contradict it.
     No baseline sees its own rollout's reward. G = 1: b = V_0.
 
-    Args:
-        rewards: [G] raw rewards of one baseline set, in [0, 1].
-        start_values: [G] the critic's V(s_0); equal throughout, as the prompts are.
+    Rewards [G] are raw and in [0, 1]; start values [G] are equal throughout, as the prompts are.
 
-    Returns:
-        [G] float64 baselines in the units of the reward.
-
-    Source:
-        DESIGN.md, "Credit"; the idea of shrinking to a learned value: arXiv:2603.10848.
+    Source: DESIGN.md, "Credit"; the idea of shrinking to a learned value: arXiv:2603.10848.
 
     Example:
         One of four succeeded where the critic expected one half. The failures' others (1/3) agree with
@@ -43,7 +38,6 @@ def shrinkage_baseline(rewards: np.ndarray, start_values: np.ndarray) -> np.ndar
         >>> shrinkage_baseline(np.array([1.0, 0.0, 0.0, 0.0]), np.full(4, 0.5)).round(3)
         array([0.107, 0.5  , 0.5  , 0.5  ])
     """
-    rewards, start_values = np.asarray(rewards, np.float64), np.asarray(start_values, np.float64)
     size = len(rewards)
     if size == 1:
         return start_values.copy()
@@ -54,33 +48,18 @@ def shrinkage_baseline(rewards: np.ndarray, start_values: np.ndarray) -> np.ndar
     return mean + weight * (start_values - mean)
 
 
-def all_wrong_gate(step_advantages: np.ndarray, signs: np.ndarray, *, gate: float) -> np.ndarray:
-    """Returns [T] g of one rollout of an all-wrong set: `gate`, but 0 where the verifier disagrees.
+def all_wrong_gate(step_advantages: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """Returns [T] g of one rollout of an all-wrong set: one half, but 0 where the verifier disagrees.
 
     Nothing in such a set checks the critic but the verifier, so a step on which it has spoken counts only if
     both have the same sign; a step of which it knows nothing (0) keeps the gate.
 
     Example:
-        >>> all_wrong_gate(np.array([0.2, 0.2, -0.2]), np.array([1, -1, 0]), gate=0.5)
+        >>> all_wrong_gate(np.array([0.2, 0.2, -0.2]), np.array([1, -1, 0]))
         array([0.5, 0. , 0.5])
     """
     agrees = (signs == 0) | (np.sign(step_advantages) == signs)
-    return np.where(agrees, gate, 0.0)
-
-
-def group_part(credit_set: CreditSet) -> np.ndarray:
-    """Returns A_grp = R - b + (P - leave-one-out mean of P) of each rollout, [G].
-
-    The shaping term is 0 in a set of one; with the set's own P as its mean it would be a constant.
-
-    Raises:
-        ValueError: the set has no critic values.
-    """
-    values = _values(credit_set)
-    baseline = shrinkage_baseline(credit_set.rewards, np.array([v[0] for v in values]))
-    shaping = credit_set.shaping_or_zero
-    centred = shaping - leave_one_out_mean(shaping) if len(shaping) > 1 else np.zeros(1)
-    return credit_set.rewards - baseline + centred
+    return np.where(agrees, _WRONG_GATE, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,39 +75,30 @@ class VDapo:
 
     Attributes:
         loss: what it asks of the loss; the KL keeps the actor where the critic was judged.
-        overlong: penalty of long rollouts in the group part; None is none.
         alpha: weight of the step part; 0 leaves the group part alone.
         lam: trace decay per step. At 1 both parts are one signal: use less, or `step_only`.
         gamma: per-step discount.
         adv_rmse: the critic's error on advantages, from its gate.
-        step_clip: bound on a scaled step advantage.
-        min_scale: floor of the sigmas.
-        scale_decay: of the running scales, per update.
-        wrong_gate: g in all-wrong sets; elsewhere g = 1.
         max_uniform_share: see `sets.thinned`; 0 leaves out all sets of equal rewards, as decoupled clip does.
         baseline: "shrinkage"; "group_mean" is the set's own mean (decoupled clip's; sees its own outcome).
         scale: "running"; "group_std" divides by the set's standard deviation (decoupled clip's).
         step_only: drops the group part (ablation).
 
-    Source:
-        DESIGN.md, "Credit". Step differences as rewards: arXiv:2410.08146. Parts scaled apart:
-        arXiv:2505.10978. Numbers are start values of ours.
+    Source: DESIGN.md, "Credit". Step differences as rewards: arXiv:2410.08146. Parts scaled apart:
+    arXiv:2505.10978. Numbers are start values of ours.
     """
 
     loss: LossOptions = _LOSS
-    overlong: Overlong | None = None
+    overlong_factor: float = 0.0
     alpha: float = 0.5
     lam: float = 0.95
     gamma: float = 1.0
     adv_rmse: float = 0.0
-    step_clip: float = 3.0
-    min_scale: float = 0.05
-    scale_decay: float = 0.9
-    wrong_gate: float = 0.5
     max_uniform_share: float = 0.5
     baseline: Literal["shrinkage", "group_mean"] = "shrinkage"
     scale: Literal["running", "group_std"] = "running"
     step_only: bool = False
+    dynamic_sampling: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.alpha < 0 or self.adv_rmse < 0 or not math.isfinite(self.adv_rmse):
@@ -142,11 +112,6 @@ class VDapo:
     def needs_critic(self) -> bool:
         """Whether sets must carry values: not for alpha 0 over the group's mean."""
         return self.alpha > 0 or self.baseline == "shrinkage"
-
-    @property
-    def dynamic_sampling(self) -> bool:
-        """True: sample on until enough tasks have a set with rewards that differ."""
-        return True
 
     def trains_on(self, credit_set: CreditSet) -> bool:
         """Returns whether a set has an advantage: not one of equal rewards without a critic's say in it."""
@@ -163,15 +128,7 @@ class VDapo:
     def credit(
         self, sets: Sequence[CreditSet], state: dict[str, float]
     ) -> tuple[list[np.ndarray], dict[str, float], dict[str, float]]:
-        """Returns [T_i] advantages of every rollout in order of the sets, metrics, and the next state.
-
-        Args:
-            sets: the kept baseline sets of one update.
-            state: `initial_state()`, or what the update before returned.
-
-        Raises:
-            ValueError: values are needed and missing, or the baseline is the mean of a set of one.
-        """
+        """Returns [T_i] advantages of every rollout in order of the sets, metrics, and the next state."""
         sigma_group, sigma_step = (self._sigma(state, part) for part in ("group", "step"))
         groups, steps = [self._group(s) for s in sets], [self._steps(s) for s in sets]
         parts: list[tuple[list[np.ndarray], list[np.ndarray]]] = []
@@ -190,13 +147,17 @@ class VDapo:
         return advantages, metrics, self._next_state(state, groups, steps)
 
     def _group(self, s: CreditSet) -> np.ndarray:
-        """Returns [G] group advantages before they are scaled."""
-        if self.baseline == "shrinkage":
-            return group_part(s)
-        total = s.rewards + s.shaping_or_zero
-        if len(total) < 2:
-            raise ValueError("baseline group_mean needs at least 2 rollouts in a set; leave sets of one out")
-        return total - total.mean()
+        """Returns [G] A_grp = R - b + (P - leave-one-out mean of P), or R + P less its mean.
+
+        The shaping term is 0 in a set of one; with the set's own P as its mean it would be a constant.
+        """
+        shaping = s.shaping_or_zero
+        if self.baseline == "group_mean":
+            total = s.rewards + shaping
+            return total - total.mean()
+        baseline = shrinkage_baseline(s.rewards, np.array([v[0] for v in _values(s)]))
+        centred = shaping - leave_one_out_mean(shaping) if len(shaping) > 1 else np.zeros(1)
+        return s.rewards - baseline + centred
 
     def _scaled(self, s: CreditSet, group: np.ndarray, sigma: float) -> np.ndarray:
         """Returns [G] group advantages, scaled; equal rewards have no standard deviation, so by sigma."""
@@ -205,12 +166,12 @@ class VDapo:
             return group_advantages(total)
         if self.scale == "group_std" and s.kind == "mixed":
             return group / (total.std(ddof=1) + 1e-6)
-        return group / max(sigma, self.min_scale)
+        return group / max(sigma, _MIN_SCALE)
 
     def _bounded(self, s: CreditSet, step: np.ndarray, signs: np.ndarray, sigma: float) -> np.ndarray:
         """Returns [T_i] step advantages, scaled, clipped and gated."""
-        step = np.clip(step / max(sigma, self.min_scale), -self.step_clip, self.step_clip)
-        return step * all_wrong_gate(step, signs, gate=self.wrong_gate) if s.kind == "all_wrong" else step
+        step = np.clip(step / max(sigma, _MIN_SCALE), -_STEP_CLIP, _STEP_CLIP)
+        return step * all_wrong_gate(step, signs) if s.kind == "all_wrong" else step
 
     def _steps(self, s: CreditSet) -> list[np.ndarray]:
         """Returns G arrays [T_i]: step advantages, zeros where no critic is needed."""
@@ -237,7 +198,7 @@ class VDapo:
             "step_square": rms(np.concatenate([a for s in steps for a in s])) ** 2,
             "weight": 1.0,
         }
-        return {k: self.scale_decay * state[k] + (1 - self.scale_decay) * fresh[k] for k in fresh}
+        return {k: _SCALE_DECAY * state[k] + (1 - _SCALE_DECAY) * fresh[k] for k in fresh}
 
     def _metrics(
         self,
@@ -253,7 +214,7 @@ class VDapo:
             group = np.concatenate([groups[k] for k in chosen])
             step = np.concatenate([a for k in chosen for a in steps[k]])
             used = np.concatenate([a for k in chosen for a in parts[k][1]])
-            clipped, gated = np.abs(used) >= self.alpha * self.step_clip, (used == 0) & (step != 0)
+            clipped, gated = np.abs(used) >= self.alpha * _STEP_CLIP, (used == 0) & (step != 0)
             metrics |= {
                 f"group/{kind}/mean": float(group.mean()),
                 f"group/{kind}/rms": rms(group),

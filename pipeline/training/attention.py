@@ -6,8 +6,6 @@ elsewhere rows of similar lengths attend in groups, padded to the longest of the
 holds a row's T x T scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -27,22 +25,17 @@ _EXTRA = 16
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Rows that attend together; their tokens are `start:stop` of the flat list.
+    """Rows that attend together, as a rectangle of R x T places; their tokens are `start:stop` of all.
 
-    Attributes:
-        start, stop: place in the flat list.
-        rows: R, number of rows.
-        longest: T, of them.
-        pad: [R * T] token of the group for each padded place; None if all rows are equally long.
-        unpad: [stop - start] padded place of each token; None if nothing is padded.
+    `places` [stop - start] are their places in the rectangle; None if they fill it. What fills the other
+    places lies after its row, so no kept output depends on it.
     """
 
     start: int
     stop: int
     rows: int
     longest: int
-    pad: torch.Tensor | None
-    unpad: torch.Tensor | None
+    places: torch.Tensor | None
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float, repeat_heads: bool
@@ -56,27 +49,15 @@ class _Group:
             query, key, value, is_causal=True, scale=scaling, enable_gqa=key.shape[1] < heads
         )
         flat = mixed.transpose(1, 2).reshape(self.rows * self.longest, heads, query.shape[-1])
-        return flat if self.unpad is None else take_rows(flat, self.unpad)
+        return flat if self.places is None else take_rows(flat, self.places)
 
     def _padded(self, flat: torch.Tensor) -> torch.Tensor:
-        """Returns [R, heads, T, head_dim]; padding repeats a row's last token."""
+        """Returns [R, heads, T, head_dim]."""
         mine = flat[self.start : self.stop]
-        if self.pad is not None:
-            mine = _Pad.apply(mine, self.pad, self.unpad)
+        if self.places is not None:
+            empty = mine.new_zeros(self.rows * self.longest, *flat.shape[1:])
+            mine = empty.index_copy(0, self.places, mine)
         return mine.view(self.rows, self.longest, *flat.shape[1:]).transpose(1, 2)
-
-
-class _Pad(torch.autograd.Function):
-    """Repeats rows' last tokens. No kept output depends on the copies, so their gradient is 0 and dropped."""
-
-    @staticmethod
-    def forward(ctx: Any, flat: torch.Tensor, pad: torch.Tensor, unpad: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(unpad)
-        return flat.index_select(0, pad)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return gradients[0].index_select(0, ctx.saved_tensors[0]), None, None
 
 
 class _Take(torch.autograd.Function):
@@ -102,12 +83,10 @@ class Packing:
     """Where the rows of a flat list of tokens begin and end.
 
     Attributes:
-        lengths: tokens of each row; groups are fewest when they are sorted.
+        lengths: tokens of each row, >= 1; groups are fewest when they are sorted.
         positions: [N] place of each token in its row.
 
     Args:
-        lengths: tokens of each row, >= 1.
-        device: of the tokens.
         repeat_heads: copy keys and values for every query head; None does so off the CPU. A GPU's
             memory-efficient kernel, its only one for fp32, needs that: torch would take whole T x T matrices.
     """
@@ -138,14 +117,10 @@ class Packing:
         if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
             from torch.nn.attention.varlen import varlen_attn
 
+            longest = max(self.lengths)
             mixed = varlen_attn(
-                query.contiguous(),
-                key.contiguous(),
-                value.contiguous(),
-                self._ends,
-                self._ends,
-                max(self.lengths),
-                max(self.lengths),
+                *(tensor.contiguous() for tensor in (query, key, value)),
+                *(self._ends, self._ends, longest, longest),
                 scale=scaling,
                 window_size=(-1, 0),
                 enable_gqa=True,
@@ -164,9 +139,9 @@ def _groups(lengths: Sequence[int], device: torch.device) -> list[_Group]:
     for run in similar_runs(lengths, _SLACK, _EXTRA):
         members = lengths[run]
         padded = padding(np.array(members))
-        pad, unpad = (None, None) if padded is None else (torch.from_numpy(a).to(device) for a in padded)
+        places = None if padded is None else torch.from_numpy(padded[1]).to(device)
         stop = start + sum(members)
-        groups.append(_Group(start, stop, len(members), max(members), pad, unpad))
+        groups.append(_Group(start, stop, len(members), max(members), places))
         start = stop
     return groups
 
@@ -191,12 +166,9 @@ def packed_attention(
 
 
 def run_packed(model: Any, token_ids: torch.Tensor, packing: Packing) -> torch.Tensor:
-    """Returns the hidden states [N, width] of rows packed into token_ids [N].
+    """Returns the hidden states [N, width] of rows packed into token_ids [N] int64.
 
-    Args:
-        model: a decoder without head (`base_model`), set to `ATTENTION_NAME`.
-        token_ids: [N] int64.
-        packing: of these N tokens.
+    The model is a decoder without head (`base_model`), set to `ATTENTION_NAME`.
     """
     return model(
         input_ids=token_ids[None],

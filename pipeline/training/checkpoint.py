@@ -1,7 +1,5 @@
 """What every trainer's checkpoint has: tensors in safetensors files, and a state that vouches for them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,13 +12,7 @@ STATE = "state.json"
 
 
 def write_state(folder: Path, state: Mapping[str, Any], digests: Mapping[str, str]) -> None:
-    """Writes the state last, so that a folder with one is whole.
-
-    Args:
-        folder: of the checkpoint.
-        state: values for JSON.
-        digests: file name -> SHA-256.
-    """
+    """Writes the state last, so that a folder with one is whole; `digests` are of its files, by name."""
     content = {**state, "sha256": dict(digests)}
     (folder / STATE).write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
 

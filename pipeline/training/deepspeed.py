@@ -4,9 +4,8 @@ This side knows no DeepSpeed: it deals an update's rows to the ranks (`deepspeed
 they report. Every rank gets the same number of micro-batches, as collectives need.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ import numpy as np
 import torch
 from transformers.utils.logging import disable_progress_bar
 
-from pipeline.errors import DivergenceError
 from pipeline.processes.shared_weights import SharedWeights, read_shared
 from pipeline.training.checkpoint import read_state, write_state
 from pipeline.training.packing import Loss, bins_of
-from pipeline.training.protocol import TrainingRow
+from pipeline.training.protocol import TrainingRow, diverged
 from pipeline.training.rank_group import DeepSpeedOptions, RankGroup, RankSetup
 
 
@@ -44,7 +42,7 @@ class DeepSpeedTrainer:
     ) -> None:
         """Starts the ranks with a model's weights; see `TorchTrainer` for the arguments it shares.
 
-        Takes over the model: its weights live in the ranks from now on, here it keeps names and shapes only.
+        The model's weights live in the ranks from now on; here it keeps names and shapes only.
         """
         options = options or DeepSpeedOptions()
         self.model = model
@@ -82,70 +80,50 @@ class DeepSpeedTrainer:
                 f"trainable weights {list(prefixes)}; with DeepSpeed it is the head or everything"
             )
         self._trainable = None if prefixes is None else tuple(prefixes)
-        self._tell("set_head_only", self._trainable is not None)
+        self._present.tell("set_head_only", self._trainable is not None)
 
     def update(self, rows: Sequence[TrainingRow], loss: Loss) -> dict[str, float]:
-        """Takes one optimizer step on the sum of `loss` over rows; see `Trainer`.
-
-        Raises:
-            ValueError: there are no rows.
-            DivergenceError: loss or gradient is not finite; the weights have not changed.
-        """
+        """Takes one optimizer step on the sum of `loss` over rows; see `Trainer`."""
         if not rows or self.learning_rate is None:
             raise ValueError(f"an update needs rows (got {len(rows)}) and a trainer with a learning rate")
         rate = self.learning_rate(self.num_updates)
-        shares = self._deal(rows)
-        answers = self._tell_each("update", [((loss, rate, share),) for share in shares])
-        sums: dict[str, float] = {}
-        for metrics in answers:
-            for name, number in metrics["sums"].items():
-                sums[name] = sums.get(name, 0.0) + number
-        norm = answers[0]["grad_norm"]
-        if not answers[0]["stepped"]:
-            raise DivergenceError(
-                f"training diverged at update {self.num_updates}: loss {sums['loss']}, gradient norm {norm}; "
-                "both must be finite. The weights are those before it. Next: a lower learning_rate or more "
-                "warm-up, then the stage again with --fresh (the same command alone would end here again)"
-            )
+        answers = self._present.tell_each("update", [(loss, rate, share) for share in self._deal(rows)])
+        first = answers[0]
+        sums: dict[str, float] = {name: sum(a["sums"][name] for a in answers) for name in first["sums"]}
+        if not first["stepped"]:
+            raise diverged(self.num_updates, sums["loss"], first["grad_norm"])
         self.num_updates += 1
         self._steps["head"] += 1
         self._steps["body"] += self._trainable is None
-        return sums | {"grad_norm": norm, "learning_rate": rate}
+        return sums | {"grad_norm": first["grad_norm"], "learning_rate": rate}
 
     def forward(self, rows: Sequence[TrainingRow]) -> list[dict[str, np.ndarray]]:
-        """Returns each row's outputs without gradient, unpadded, in the order given."""
+        """Returns each row's outputs without gradient, unpadded, in the order given; see `Trainer`."""
         if not rows:
             return []
         results: list[dict[str, np.ndarray]] = [{} for _ in rows]
-        answers = self._tell_each("forward", [(share,) for share in self._deal(rows)])
+        answers = self._present.tell_each("forward", [(share,) for share in self._deal(rows)])
         for places, answer in zip(self._deal_places(rows), answers, strict=True):
-            for batch, outputs in zip(places, answer, strict=False):  # what follows is idle work
-                for i, output in zip(batch, outputs, strict=True):
-                    results[i] = output
+            for i, output in zip(chain(*places), answer, strict=False):  # what follows is idle work
+                results[i] = output
         return results
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        """Returns the model's weights by Hugging Face name; views that the next call overwrites."""
-        layout = self._tell("gather_weights")[0]
-        return dict(read_shared(layout))
+        """Returns the weights by Hugging Face name; views that the next call overwrites."""
+        return dict(read_shared(self._present.tell("gather_weights")[0]))
 
     def save_checkpoint(self, folder: Path) -> None:
         """Writes each rank's share of weights and moments, whole tensors in safetensors, then state.json."""
         folder.mkdir(parents=True, exist_ok=True)
-        digests: dict[str, str] = {}
-        for answer in self._tell("save", str(folder)):
-            digests |= answer
+        parts = self._present.tell("save", folder)
+        digests = {name: digest for part in parts for name, digest in part.items()}
         state = {"num_updates": self.num_updates, "steps": self._steps, "trainable": self._trainable}
         write_state(folder, state, digests)
 
     def load_checkpoint(self, folder: Path) -> None:
-        """Restores what `save_checkpoint` wrote, on whatever number of ranks.
-
-        Raises:
-            ArtifactError: a file is missing, its digest differs, or it belongs to another model.
-        """
+        """Restores what `save_checkpoint` wrote, on whatever number of ranks; see `Trainer`."""
         state = read_state(folder)
-        self._tell("load", str(folder), sorted(state["sha256"]), state["steps"])
+        self._present.tell("load", folder, sorted(state["sha256"]), state["steps"])
         self._steps = dict(state["steps"])
         self.num_updates = int(state["num_updates"])
         self.set_trainable(state["trainable"])
@@ -158,7 +136,7 @@ class DeepSpeedTrainer:
     def offload(self) -> None:
         """Moves every rank's part to host memory until the next call that needs it; see `Trainer`."""
         if not self._offloaded:
-            self._tell("offload")
+            self._ranks.tell("offload")
             self._offloaded = True
 
     def close(self) -> None:
@@ -166,40 +144,31 @@ class DeepSpeedTrainer:
         self._ranks.close()
         self._shared.close()
 
-    def _tell(self, method: str, *arguments: Any) -> list[Any]:
-        self._return()
-        return self._ranks.tell(method, *arguments)
-
-    def _tell_each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        self._return()
-        return self._ranks.tell_each(method, arguments)
-
-    def _return(self) -> None:
+    @property
+    def _present(self) -> RankGroup:
+        """The ranks, back on their GPUs."""
         if self._offloaded:
             self._offloaded = False
             self._ranks.tell("reload")
+        return self._ranks
 
     def _deal_places(self, rows: Sequence[TrainingRow]) -> list[list[list[int]]]:
         """Returns, for each rank, its micro-batches as places of rows, dealt heaviest first."""
         lengths = [len(row.token_ids) for row in rows]
         bins = bins_of(lengths, self._micro_batch_tokens)
-        cost = [sum(lengths[i] for i in members) for members in bins]
         shares: list[list[list[int]]] = [[] for _ in self._ranks.workers]
         loads = [0] * len(shares)
-        for place in sorted(range(len(bins)), key=lambda b: -cost[b]):
+        for cost, members in sorted(((sum(lengths[i] for i in b), b) for b in bins), key=lambda c: -c[0]):
             lightest = min(range(len(loads)), key=lambda r: (len(shares[r]), loads[r]))
-            shares[lightest].append(bins[place])
-            loads[lightest] += cost[place]
+            shares[lightest].append(members)
+            loads[lightest] += cost
         return shares
 
     def _deal(self, rows: Sequence[TrainingRow]) -> list[list[list[TrainingRow]]]:
         """Returns each rank's micro-batches, equally many: the missing ones repeat a row at weight 0."""
         shares = [[[rows[i] for i in batch] for batch in share] for share in self._deal_places(rows)]
+        shortest = min(rows, key=lambda row: len(row.token_ids))
+        zero = {name: np.zeros_like(column) for name, column in shortest.columns.items() if "weight" in name}
+        idle = TrainingRow(shortest.token_ids, shortest.columns | zero)
         most = max(map(len, shares))
-        idle = _without_weight(min(rows, key=lambda row: len(row.token_ids)))
         return [share + [[idle]] * (most - len(share)) for share in shares]
-
-
-def _without_weight(row: TrainingRow) -> TrainingRow:
-    zero = {name: np.zeros_like(column) for name, column in row.columns.items() if "weight" in name}
-    return TrainingRow(row.token_ids, row.columns | zero)

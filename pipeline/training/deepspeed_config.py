@@ -1,7 +1,5 @@
 """DeepSpeed's JSON configuration: what of it the trainer takes, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,23 +7,19 @@ from typing import Any
 
 from pipeline.errors import ConfigError
 
-OURS = ("optimizer", "scheduler", "gradient_clipping", "gradient_accumulation_steps", "train_batch_size")
+OURS = {"optimizer", "scheduler", "gradient_clipping", "gradient_accumulation_steps", "train_batch_size"}
 """What the stages' own settings decide."""
 
-ALLOWED: dict[str, tuple[Any, ...]] = {
-    "zero_optimization.stage": (1, 2, 3),
-    "zero_optimization.offload_param.device": ("none",),
-    "fp16.enabled": (False,),  # bf16 or fp32
+ALLOWED: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "zero_optimization.stage": (0, (1, 2, 3)),
+    "zero_optimization.offload_param.device": ("none", ("none",)),
+    "fp16.enabled": (False, (False,)),  # bf16 or fp32
 }
-"""Settings of DeepSpeed that the trainer supports in part."""
+"""Settings of DeepSpeed that the trainer supports in part -> DeepSpeed's default, what is supported."""
 
 
 def deepspeed_config(path: Path, dtype: str) -> dict[str, Any]:
-    """Returns the configuration in a file, of which `dtype` is the precision.
-
-    Raises:
-        ConfigError: as `read_deepspeed_config`, or its precision is not `training.dtype`.
-    """
+    """Returns `read_deepspeed_config` of a file; ConfigError if its precision is not `dtype`."""
     content = read_deepspeed_config(path)
     half = is_half(content)
     if half != (dtype == "bfloat16"):
@@ -40,12 +34,13 @@ def deepspeed_config(path: Path, dtype: str) -> dict[str, Any]:
 
 def is_half(content: Mapping[str, Any]) -> bool:
     """Returns whether a configuration of DeepSpeed computes in bf16."""
-    return bool(_object(content, "bf16").get("enabled"))
+    return bool(_at(content, "bf16.enabled"))
 
 
-def _object(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = content.get(name)
-    return found if isinstance(found, Mapping) else {}
+def _at(content: Any, name: str, default: Any = None) -> Any:
+    for part in name.split("."):
+        content = content.get(part) if isinstance(content, Mapping) else None
+    return default if content is None else content
 
 
 def read_deepspeed_config(path: Path) -> dict[str, Any]:
@@ -63,28 +58,21 @@ def read_deepspeed_config(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"training.deepspeed = {path}: a JSON object is needed, got {type(content).__name__}"
         )
-    if taken := sorted(set(content) & set(OURS)):
+    if taken := sorted(content.keys() & OURS):
         raise ConfigError(
             f"training.deepspeed = {path} sets {', '.join(taken)}, which the stage's own settings decide; "
             "remove them there"
         )
-    zero = _object(content, "zero_optimization")
-    stage = zero.get("stage", 0)
-    if stage == 1 and is_half(content):
+    if _at(content, "zero_optimization.stage") == 1 and is_half(content):
         raise ConfigError(
             f"training.deepspeed = {path}: zero_optimization.stage = 1 with bf16, for which DeepSpeed takes "
             "another optimizer than the trainer knows. Next: stage 2, which needs less memory"
         )
-    found = {
-        "zero_optimization.stage": stage,
-        "zero_optimization.offload_param.device": _object(zero, "offload_param").get("device", "none"),
-        "fp16.enabled": _object(content, "fp16").get("enabled", False),
-    }
-    for name, got in found.items():
-        if got not in ALLOWED[name]:
+    for name, (default, allowed) in ALLOWED.items():
+        if (got := _at(content, name, default)) not in allowed:
             raise ConfigError(
                 f"training.deepspeed = {path}: {name} = {json.dumps(got)}; allowed: "
-                f"{', '.join(map(json.dumps, ALLOWED[name]))}. Next: change it there, or take a file of "
+                f"{', '.join(map(json.dumps, allowed))}. Next: change it there, or take a file of "
                 "configs/deepspeed"
             )
     return content

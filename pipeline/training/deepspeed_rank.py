@@ -3,10 +3,8 @@
 With `rank_checkpoint.py` the only file that imports deepspeed.
 """
 
-from __future__ import annotations
-
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from transformers.initialization import no_init_weights
 
 from pipeline.processes.shared_weights import Layout, SharedWeights, read_shared
 from pipeline.training.network import Network, adamw_groups
-from pipeline.training.packing import micro_batches
+from pipeline.training.packing import Batch, Loss, packed, summed
 from pipeline.training.protocol import TrainingRow
 from pipeline.training.rank_checkpoint import MOMENTS, load_shares, save_share, whole_tensor
 from pipeline.training.rank_group import RankSetup, serve
@@ -40,7 +38,16 @@ class Rank:
             self._device = torch.device("cuda", self._rank)
             torch.cuda.set_device(self._device)
         if setup.trains:
-            self._meet(meeting)
+            import deepspeed
+
+            deepspeed.init_distributed(
+                verbose=False,
+                auto_mpi_discovery=False,
+                timeout=timedelta(seconds=setup.options.timeout),
+                init_method=f"file://{meeting}",
+                rank=self._rank,
+                world_size=self._world,
+            )
         model_class = getattr(transformers, setup.model_class)
         config = model_class.config_class.from_dict(setup.model_config)
         with no_init_weights():  # memory that nobody writes to is not taken
@@ -54,8 +61,6 @@ class Rank:
         if not setup.trains:  # every rank scores its share with a whole copy, and talks to no other
             self._engine: Any = self._network.to(self._device)
             return
-        import deepspeed
-
         zero = setup.options.config.get("zero_optimization", {})
         self._on_host = zero.get("offload_optimizer", {}).get("device", "none") != "none"
         optimizer = torch.optim.AdamW(
@@ -78,18 +83,6 @@ class Rank:
             },
         )
         self._make_moments()
-
-    def _meet(self, meeting: str) -> None:
-        import deepspeed
-
-        deepspeed.init_distributed(
-            verbose=False,
-            auto_mpi_discovery=False,
-            timeout=timedelta(seconds=self._setup.options.timeout),
-            init_method=f"file://{meeting}",
-            rank=self._rank,
-            world_size=self._world,
-        )
 
     def _read_weights(self, named: dict[str, torch.nn.Parameter]) -> None:
         for name, tensor in read_shared(self._setup.weights):
@@ -153,18 +146,14 @@ class Rank:
             moments = self._engine.optimizer.optimizer.state[flat]
             moments |= {kind: moments[kind].to(device) for kind in MOMENTS}
 
-    def update(self, work: tuple[Any, float, Sequence[Sequence[TrainingRow]]]) -> dict[str, Any]:
+    def update(self, loss: Loss, rate: float, share: Sequence[Sequence[TrainingRow]]) -> dict[str, Any]:
         """Takes one step on this rank's micro-batches; returns its sums, and what all ranks agree on."""
-        loss, rate, share = work
-        sums: dict[str, float] = {"loss": 0.0}
-        for rows in share:
-            [batch] = micro_batches(rows, sum(len(row.token_ids) for row in rows))
-            batch = batch.to(self._device)
-            total, metrics = loss(self._engine(batch), batch)
+
+        def backward(total: torch.Tensor) -> None:
             # DeepSpeed averages over ranks; our losses are sums over all of them.
             self._engine.backward(total * self._world, scale_wrt_gas=False)
-            for name, number in ({"loss": total} | metrics).items():
-                sums[name] = sums.get(name, 0.0) + float(number.detach())
+
+        sums = summed(self._batches(share), self._engine, loss, backward)
         for group in self._engine.optimizer.param_groups:
             group["lr"] = rate if self._moves(group["head"]) else 0.0
         steps = self._steps()
@@ -176,15 +165,13 @@ class Rank:
         norm = self._engine.get_global_grad_norm() if stepped else float("nan")
         return {"sums": sums, "grad_norm": float(norm or 0.0), "stepped": stepped}
 
-    def forward(self, share: Sequence[Sequence[TrainingRow]]) -> list[list[dict[str, np.ndarray]]]:
-        """Returns the outputs of each row of each micro-batch."""
-        answers = []
+    def forward(self, share: Sequence[Sequence[TrainingRow]]) -> list[dict[str, np.ndarray]]:
+        """Returns the outputs of each row, one micro-batch after another."""
         with torch.no_grad():
-            for rows in share:
-                [batch] = micro_batches(rows, sum(len(row.token_ids) for row in rows))
-                unpacked = dict(batch.unpacked(self._engine(batch.to(self._device))))
-                answers.append([unpacked[i] for i in range(len(rows))])
-        return answers
+            return [row for b in self._batches(share) for _, row in b.unpacked(self._engine(b))]
+
+    def _batches(self, share: Sequence[Sequence[TrainingRow]]) -> Iterator[Batch]:
+        return (packed(rows, range(len(rows))).to(self._device) for rows in share)
 
     def gather_weights(self) -> Layout | None:
         """Returns where rank 0 put all weights, fp32 and by Hugging Face name."""
@@ -199,13 +186,13 @@ class Rank:
             del whole  # no GPU has room for all of them
         return layout
 
-    def save(self, folder: str) -> dict[str, str]:
+    def save(self, folder: Path) -> dict[str, str]:
         """Writes this rank's share of weights and moments; returns file name -> SHA-256."""
-        return save_share(self._named(), Path(folder), self._rank, self._world)
+        return save_share(self._named(), folder, self._rank, self._world)
 
-    def load(self, folder: str, files: Sequence[str], steps: dict[str, int]) -> None:
+    def load(self, folder: Path, files: Sequence[str], steps: dict[str, int]) -> None:
         """Takes every tensor of a checkpoint, each rank its own part, and the steps of body and head."""
-        load_shares(dict(self._named()), [Path(folder) / file for file in files], self._device, self._rank)
+        load_shares(dict(self._named()), [folder / file for file in files], self._device, self._rank)
         for flat, (_, head) in self._steps().items():
             self._engine.optimizer.optimizer.state[flat]["step"].fill_(steps["head" if head else "body"])
 

@@ -6,9 +6,6 @@ vocabulary, is projected, reduced and forgotten, and projected again in the back
 more product with the output layer.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -26,15 +23,13 @@ def chosen_logprobs(
         hidden: [N, D], the state that predicts each target.
         weight: [V, D] of the output layer, which has no bias.
         targets: [N] int64 in [0, V).
-        piece_tokens: tokens of a tile, >= 1; logits of these and of `TILE_ENTRIES` entries exist at once.
+        piece_tokens: tokens of a tile; logits of these and of `TILE_ENTRIES` entries exist at once.
 
     Example:
         >>> hidden, weight = torch.eye(2), torch.eye(2)
         >>> chosen_logprobs(hidden, weight, torch.tensor([0, 0]))
         tensor([-0.3133, -1.3133])
     """
-    if piece_tokens < 1:
-        raise ValueError(f"piece_tokens = {piece_tokens}; it is at least 1")
     if torch.is_autocast_enabled(hidden.device.type):  # the function below must see the same types twice
         dtype = torch.get_autocast_dtype(hidden.device.type)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
@@ -92,8 +87,8 @@ class _ChosenLogprobs(torch.autograd.Function):
         return for_hidden, for_weight, None, None
 
 
-def _slices(number: int, size: int) -> Iterator[slice]:
-    return (slice(start, min(start + size, number)) for start in range(0, number, size))
+def _slices(number: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, number)) for start in range(0, number, size)]
 
 
 def _places(targets: torch.Tensor, tile: slice) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,8 +3,6 @@
 Whoever reads weights (an engine, an export) sees the merged model under its own names.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -18,11 +16,7 @@ def add_adapters(model: torch.nn.Module, rank: int, alpha: int) -> None:
     """Freezes a model but its critic's head and puts adapters into it, which change nothing at first.
 
     Always the same ones: they are drawn with a generator of their own, so training stays reproducible.
-
-    Args:
-        model: a Hugging Face decoder, changed in place.
-        rank: inner width of an adapter.
-        alpha: an adapter's product is scaled by alpha / rank.
+    An adapter's product, of inner width `rank`, is scaled by alpha / rank.
 
     Source: Hu et al., arXiv:2106.09685.
     """

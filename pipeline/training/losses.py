@@ -4,23 +4,18 @@ Whoever builds the rows has divided the `weight` column by the whole update's to
 normalises: the result cannot depend on micro-batches, packing or ranks. All metrics add up in the same way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 
 from pipeline.credit.options import LossOptions
-from pipeline.training.packing import Batch
-
-if TYPE_CHECKING:
-    from pipeline.training import Loss
+from pipeline.training.packing import Batch, Loss
 
 _MAX_LOG_RATIO = 20.0
 _MAX_K3 = 10.0
+_MAX_ENGINE_WEIGHT = 2.0  # importance weight of the engine's samples, truncated
 
 
 def clipped_policy_terms(
@@ -28,19 +23,9 @@ def clipped_policy_terms(
 ) -> torch.Tensor:
     """Returns each token's loss L = max(-A r, -A clip(r, 1 - low, 1 + high)), at most -dual_clip A if A < 0.
 
-    r = exp(clamp(logprob - old_logprob, -20, 20)).
+    r = exp(clamp(logprob - old_logprob, -20, 20)); old is the policy before this iteration's updates.
 
-    Args:
-        logprobs: any shape, of the actor, with gradient.
-        old_logprobs: same shape, of the policy before this iteration's updates.
-        advantages: same shape.
-        options: clip_low, clip_high, dual_clip.
-
-    Returns:
-        Same shape, in the units of the advantage.
-
-    Source:
-        Yu et al., arXiv:2503.14476, eq. 8-10; dual clip: Ye et al., arXiv:1912.09729, eq. 5.
+    Source: Yu et al., arXiv:2503.14476, eq. 8-10; dual clip: Ye et al., arXiv:1912.09729, eq. 5.
 
     Example:
         On policy the ratio is 1 and the loss is -A; a doubled probability is clipped at 1.28.
@@ -66,9 +51,8 @@ def k3(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
     The bound stops the gradient of tokens beyond it (d above 2.6 nats), whose gradient 1 - exp(d) would
     outweigh the rest of an update: -22,025 at d = 10.
 
-    Source:
-        Schulman, "Approximating KL divergence" (2020), k3; Shao et al., arXiv:2402.03300, eq. 4. The bound is
-        verl's (`kl_penalty`, low_var_kl).
+    Source: Schulman, "Approximating KL divergence" (2020), k3; Shao et al., arXiv:2402.03300, eq. 4. The
+    bound is verl's (`kl_penalty`, low_var_kl).
 
     Example:
         >>> k3(torch.tensor([-1.0, -1.0, -9.0]), torch.tensor([-1.0, -2.0, -1.0]))
@@ -79,10 +63,10 @@ def k3(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
 
 
 def policy_loss(options: LossOptions) -> Loss:
-    """Returns the clipped policy loss: sum of weight * min(pi_old/pi_engine, cap) * L_t [+ kl * k3].
+    """Returns the clipped policy loss: sum of weight * min(pi_old/pi_engine, 2) * L_t [+ kl * k3].
 
-    Reads outputs `logprobs`; columns `weight`, `advantages`, `old_logprobs`; `engine_logprobs` if the
-    engine's weight is on; `ref_logprobs` if `options.kl` > 0. Metrics are means by weight: `policy_loss`,
+    Reads outputs `logprobs`; columns `weight`, `advantages`, `old_logprobs`, `engine_logprobs`, and
+    `ref_logprobs` if `options.kl` > 0. Metrics are means by weight: `policy_loss`,
     `clip_high_share` and `clip_low_share` (tokens that the clip left without a gradient), `dual_clip_share`,
     `old_kl` (k3 to the old policy), `ref_kl`, `sampled_entropy` (-old_logprob: at temperature 1 an
     unbiased estimate of the entropy) and `engine_gap` (mean |old - engine|).
@@ -97,14 +81,9 @@ def _policy_loss(
     weight, advantages, old = (batch.columns[n][at] for n in ("weight", "advantages", "old_logprobs"))
     logprobs = outputs["logprobs"][at]
     terms = clipped_policy_terms(logprobs, old, advantages, options)
-    policy_weight = weight
-    metrics = {}
-    if options.engine_weight_cap is not None:
-        engine = batch.columns["engine_logprobs"][at]
-        gap = (old - engine).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
-        policy_weight = weight * torch.exp(gap).clamp(max=options.engine_weight_cap)
-        metrics["engine_gap"] = (weight * gap.abs()).sum()
-    total = policy_sum = (policy_weight * terms).sum()
+    gap = (old - batch.columns["engine_logprobs"][at]).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    metrics = {"engine_gap": (weight * gap.abs()).sum()}
+    total = policy_sum = (weight * torch.exp(gap).clamp(max=_MAX_ENGINE_WEIGHT) * terms).sum()
     if options.kl > 0:
         kl = (weight * k3(logprobs, batch.columns["ref_logprobs"][at])).sum()
         total = total + options.kl * kl
@@ -139,30 +118,21 @@ def critic_loss(*, base_logit: float = 0.0, error_weight: float = 0.5) -> Loss:
     Reads outputs `scores` [N, 2] (value logit z, error logit); columns `weight` and `targets` at value
     read-outs, and `error_weights` and `error_targets` (0 ok, 1 wrong) at its own if it has an error head.
     Targets are soft, in [0, 1]: on counts, cross-entropy is minimised at the true value (arXiv:2412.18279).
-
-    Args:
-        base_logit: b0, the logit of the base rate, so that a zero head predicts it.
-        error_weight: of the error head's loss.
+    b0 is the logit of the base rate, so that a zero head predicts it.
     """
     return partial(_critic_loss, base_logit, error_weight)
 
 
 def _critic_loss(
-    base_logit: float,
-    error_weight: float,
-    outputs: Mapping[str, torch.Tensor],
-    batch: Batch,
+    base_logit: float, error_weight: float, outputs: Mapping[str, torch.Tensor], batch: Batch
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     scores = outputs["scores"]
     value = weighted_bce(scores[..., 0] + base_logit, batch.columns["targets"], batch.columns["weight"])
     metrics = {"value_loss": value.detach()}
-    total = value
-    if "error_weights" in batch.columns and error_weight > 0:
-        columns = batch.columns["error_targets"], batch.columns["error_weights"]
-        error = weighted_bce(scores[..., 1], *columns)
-        metrics["error_loss"] = error.detach()
-        total = value + error_weight * error
-    return total, metrics
+    if "error_weights" not in batch.columns or error_weight == 0:
+        return value, metrics
+    error = weighted_bce(scores[..., 1], batch.columns["error_targets"], batch.columns["error_weights"])
+    return value + error_weight * error, metrics | {"error_loss": error.detach()}
 
 
 def weighted_bce(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

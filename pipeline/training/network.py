@@ -1,8 +1,7 @@
 """A decoder and its head as every trainer runs them: packed rows in, numbers per token out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
+from itertools import product
 from typing import Any, Literal
 
 import torch
@@ -31,9 +30,6 @@ class Network(torch.nn.Module):
         piece_tokens: tokens with logits in memory at once.
         recompute: keep only each layer's input and compute its inside again in the backward pass.
         compute_dtype: "bfloat16" computes products in it under autocast; "float32" in the weights' own.
-
-    Raises:
-        ValueError: a setting out of range, or a model that cannot be packed.
     """
 
     def __init__(
@@ -46,8 +42,6 @@ class Network(torch.nn.Module):
         compute_dtype: str = "float32",
     ) -> None:
         super().__init__()
-        if head == "critic" and not hasattr(model, "score"):
-            raise ValueError(f"head critic needs a model with a `score` layer, got {type(model).__name__}")
         check_full_attention(model.config)
         self.model = model.eval()
         self.head_only = False
@@ -77,14 +71,10 @@ class Network(torch.nn.Module):
             return {"logprobs": self._logprobs(hidden, batch)}
 
     def _logprobs(self, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """Returns log-probabilities [N] of the wanted tokens from the states before them, else 0.
-
-        Wanted are tokens where the `want` column is not 0, without it where `weight` is not 0, without either
-        all; never a row's first token, which nothing predicts. The output layer is a large share of the work.
-        """
+        """Returns [N] as `Trainer.forward` says: the output layer is a large share of the work."""
         number = len(batch.token_ids)
-        wanted = batch.columns.get("want", batch.columns.get("weight"))
-        flags = torch.ones(number, dtype=torch.bool, device=hidden.device) if wanted is None else wanted != 0
+        weight = batch.columns.get("weight")
+        flags = torch.ones(number, dtype=torch.bool, device=hidden.device) if weight is None else weight != 0
         flags[batch.starts] = False
         at = flags.nonzero()[:, 0]
         logprobs = chosen_logprobs(
@@ -97,19 +87,11 @@ class Network(torch.nn.Module):
 
 
 def adamw_groups(named: Mapping[str, torch.nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Returns AdamW's groups: a critic's head (`head`) apart from its body, and no decay for vectors.
-
-    Args:
-        named: the model's parameters.
-        weight_decay: of matrices, decoupled.
-    """
+    """Returns AdamW's groups: a critic's head (`head`) apart from its body, and no decay for vectors."""
     groups = []
-    for head in (False, True):
-        mine = [p for name, p in named.items() if name.startswith(HEAD) == head]
-        for decay, members in (
-            (weight_decay, [p for p in mine if p.ndim >= 2]),
-            (0.0, [p for p in mine if p.ndim < 2]),
-        ):
-            if members:
-                groups.append({"params": members, "weight_decay": decay, "head": head})
+    for head, vectors in product((False, True), repeat=2):
+        members = [p for n, p in named.items() if n.startswith(HEAD) == head and (p.ndim < 2) == vectors]
+        if members:
+            decay = 0.0 if vectors else weight_decay
+            groups.append({"params": members, "weight_decay": decay, "head": head})
     return groups

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -17,19 +17,12 @@ from pipeline.training.protocol import TrainingRow
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of one forward pass, one after another.
+    """Rows of one forward pass, one after another."""
 
-    Attributes:
-        token_ids: [N] int64, the tokens of all rows.
-        lengths: tokens of each row.
-        columns: name -> [N] float32.
-        row_indices: place of each row among those given to `micro_batches`.
-    """
-
-    token_ids: torch.Tensor
-    lengths: tuple[int, ...]
-    columns: dict[str, torch.Tensor]
-    row_indices: tuple[int, ...]
+    token_ids: torch.Tensor  # [N] int64, of all rows
+    lengths: tuple[int, ...]  # of each row
+    columns: dict[str, torch.Tensor]  # name -> [N] float32
+    row_indices: tuple[int, ...]  # place of each row among those given to `micro_batches`
 
     @property
     def starts(self) -> list[int]:
@@ -48,6 +41,7 @@ class Batch:
             yield index, {name: array[start : start + length].copy() for name, array in flat.items()}
 
 
+Network = Callable[[Batch], Mapping[str, torch.Tensor]]
 Loss = Callable[[Mapping[str, torch.Tensor], Batch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
 """Outputs of the network by name and the batch -> the sum that is minimised, and sums to report."""
 
@@ -79,40 +73,36 @@ def bins_of(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def micro_batches(rows: Sequence[TrainingRow], max_tokens: int) -> Iterator[Batch]:
-    """Yields all rows in packed batches of at most `max_tokens` tokens; a longer row is one of its own.
-
-    Raises:
-        ValueError: a row is empty, a column's length differs from its row's, or rows have different columns.
-    """
-    if max_tokens < 1:
-        raise ValueError(f"max_tokens = {max_tokens}; must be at least 1")
-    _check_rows(rows)
-    for chosen in bins_of([len(row.token_ids) for row in rows], max_tokens):
-        yield _packed([rows[i] for i in chosen], tuple(chosen))
+    """Yields all rows in packed batches of at most `max_tokens` tokens; a longer row is one of its own."""
+    return (packed(rows, chosen) for chosen in bins_of([len(row.token_ids) for row in rows], max_tokens))
 
 
-def _check_rows(rows: Sequence[TrainingRow]) -> None:
-    for i, row in enumerate(rows):
-        if len(row.token_ids) == 0:
-            raise ValueError(f"row {i} has no tokens")
-        if row.columns.keys() != rows[0].columns.keys():
-            raise ValueError(f"row {i} has columns {sorted(row.columns)}, row 0 {sorted(rows[0].columns)}")
-        for name, column in row.columns.items():
-            if len(column) != len(row.token_ids):
-                raise ValueError(
-                    f"row {i}: column {name} has {len(column)} entries, {len(row.token_ids)} tokens"
-                )
-
-
-def _packed(rows: Sequence[TrainingRow], row_indices: tuple[int, ...]) -> Batch:
+def packed(rows: Sequence[TrainingRow], chosen: Sequence[int]) -> Batch:
+    """Returns one batch of some of the rows; ValueError if their columns do not fit."""
+    names = rows[0].columns.keys()
+    for i in chosen:
+        if rows[i].columns.keys() != names:
+            raise ValueError(f"row {i} has columns {sorted(rows[i].columns)}, row 0 {sorted(names)}")
+        for name, column in rows[i].columns.items():
+            if len(column) != (tokens := len(rows[i].token_ids)):
+                raise ValueError(f"row {i}: column {name} has {len(column)} entries, {tokens} tokens")
+    columns = {name: np.concatenate([rows[i].columns[name] for i in chosen]) for name in names}
     return Batch(
-        token_ids=torch.from_numpy(np.concatenate([row.token_ids for row in rows]).astype(np.int64)),
-        lengths=tuple(len(row.token_ids) for row in rows),
-        columns={
-            name: torch.from_numpy(
-                np.concatenate([row.columns[name] for row in rows]).astype(np.float32, copy=False)
-            )
-            for name in rows[0].columns
-        },
-        row_indices=row_indices,
+        token_ids=torch.from_numpy(np.concatenate([rows[i].token_ids for i in chosen]).astype(np.int64)),
+        lengths=tuple(len(rows[i].token_ids) for i in chosen),
+        columns={n: torch.from_numpy(column.astype(np.float32, copy=False)) for n, column in columns.items()},
+        row_indices=tuple(chosen),
     )
+
+
+def summed(
+    batches: Iterable[Batch], network: Network, loss: Loss, backward: Callable[[torch.Tensor], object]
+) -> dict[str, float]:
+    """Returns a loss and its metrics, summed over batches; `backward` takes the loss of each."""
+    sums = {"loss": 0.0}
+    for batch in batches:
+        total, metrics = loss(network(batch), batch)
+        backward(total)
+        for name, number in ({"loss": total} | metrics).items():
+            sums[name] = sums.get(name, 0.0) + float(number.detach())
+    return sums

@@ -1,7 +1,5 @@
 """A policy update from baseline sets, and whether engine and trainer agree. Blind to the credit mode."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -18,20 +16,13 @@ Logprobs = Mapping[str, np.ndarray]
 
 
 def update_rows(
-    update: Update,
-    *,
-    credit: Credit,
-    state: dict[str, float],
-    logprobs: Mapping[str, Logprobs],
+    update: Update, *, credit: Credit, state: dict[str, float], logprobs: Mapping[str, Logprobs]
 ) -> tuple[list[TrainingRow], dict[str, float], dict[str, float]]:
     """Returns an update's rows, credit's metrics and its next state: all that its loss is computed from.
 
-    Args:
-        update: sets of rollouts.
-        credit: who gets how much advantage.
-        state: credit's, from the update before.
-        logprobs: `old_logprobs` of the trainer before the iteration's updates, without which the engine's are
-            taken; `ref_logprobs` of the reference policy, needed if the loss has a KL term.
+    `state` is credit's, from the update before. Of `logprobs`, `old_logprobs` are those of the trainer before
+    the iteration's updates, without which the engine's are taken; `ref_logprobs` of the reference policy are
+    needed if the loss has a KL term.
     """
     advantages, metrics, state = credit.credit([credit_set for _, credit_set in update.sets], state)
     columns = {name: [of[r.rollout_id] for r in update.rollouts] for name, of in logprobs.items()}
@@ -53,30 +44,26 @@ def logprob_gap(trainer: Trainer, rollouts: Sequence[Rollout]) -> float:
 
     Only meaningful while the trainer still holds the weights that sampled the rollouts.
     """
-    own = logprobs_of(trainer, rollouts)
-    gaps = [
-        np.abs(own[r.rollout_id] - np.asarray(r.logprobs, np.float32))[np.asarray(r.loss_mask) == 1]
-        for r in rollouts
-    ]
-    return float(np.concatenate(gaps).mean())
+    return _gap(trainer, policy_rows(rollouts, [np.zeros(len(r.steps)) for r in rollouts]))
 
 
 def engine_trainer_gap(trainer: Trainer, sampled: Sequence[tuple[Sequence[int], Generation]]) -> float:
     """Returns the mean absolute gap of engine and trainer log-probabilities after fixed prompts, in nats.
 
     Asked right after a weight sync, before anything expensive is sampled with the weights.
-
-    Args:
-        trainer: of the weights.
-        sampled: prompts, and what the engine sampled after them.
     """
     rows = []
     for prompt, generation in sampled:
-        want = np.zeros(len(prompt) + len(generation.token_ids), np.float32)
-        want[len(prompt) :] = 1
-        rows.append(TrainingRow(np.array([*prompt, *generation.token_ids], np.int32), {"want": want}))
+        token_ids = np.array([*prompt, *generation.token_ids], np.int32)
+        engine = np.array([*np.zeros(len(prompt)), *generation.logprobs], np.float32)
+        weight = (np.arange(len(token_ids)) >= len(prompt)).astype(np.float32)
+        rows.append(TrainingRow(token_ids, {"weight": weight, "engine_logprobs": engine}))
+    return _gap(trainer, rows)
+
+
+def _gap(trainer: Trainer, rows: Sequence[TrainingRow]) -> float:
     gaps = [
-        np.abs(outputs["logprobs"][-len(generation.logprobs) :] - generation.logprobs)
-        for outputs, (_, generation) in zip(trainer.forward(rows), sampled, strict=True)
+        np.abs(outputs["logprobs"] - row.columns["engine_logprobs"])[row.columns["weight"] != 0]
+        for row, outputs in zip(rows, trainer.forward(rows), strict=True)
     ]
     return float(np.concatenate(gaps).mean())

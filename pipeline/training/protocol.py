@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from pipeline.errors import DivergenceError
+
 if TYPE_CHECKING:
     import torch
 
@@ -45,40 +47,49 @@ class Trainer(Protocol):
     num_updates: int
 
     def update(self, rows: Sequence[TrainingRow], loss: Loss) -> dict[str, float]:
-        """Takes one optimizer step on the sum of `loss` over rows; returns its metrics.
+        """Takes one optimizer step on the sum of `loss` over all rows of an update.
 
-        The metrics are the loss's own (summed over micro-batches) and `loss`, `grad_norm`,
+        Returns the loss's metrics (summed over micro-batches), `loss`, `grad_norm` (before clipping) and
         `learning_rate`. A non-finite loss or gradient raises DivergenceError before the weights change.
         """
-        ...
 
     def forward(self, rows: Sequence[TrainingRow]) -> list[dict[str, np.ndarray]]:
-        """Returns each row's outputs without gradient, unpadded, in the order given."""
-        ...
+        """Returns each row's outputs without gradient, unpadded, in the order given.
+
+        A policy's numbers are computed where `weight` is not 0, without such a column at every token that
+        another precedes; elsewhere they are 0.
+        """
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        """Returns the model's weights by Hugging Face name, as an engine loads them."""
-        ...
+        """Returns the weights by Hugging Face name, as an engine loads them; copy what must last."""
 
     def save_checkpoint(self, folder: Path) -> None:
         """Writes weights, optimizer and update count: safetensors and JSON, never pickle."""
-        ...
 
     def load_checkpoint(self, folder: Path) -> None:
-        """Restores what `save_checkpoint` wrote; raises ArtifactError when digests differ."""
-        ...
+        """Restores what `save_checkpoint` wrote.
+
+        Raises:
+            ArtifactError: a file is missing, its digest differs, or it belongs to another model.
+        """
 
     def export(self, folder: Path) -> None:
         """Writes the model in Hugging Face format (config, safetensors)."""
-        ...
 
     def offload(self) -> None:
         """Moves what it holds on GPUs to host memory while others need them; idempotent, a no-op on a CPU.
 
         Whatever needs it there next moves it back by itself; nothing that it computes changes.
         """
-        ...
 
     def close(self) -> None:
         """Frees what it holds; idempotent."""
-        ...
+
+
+def diverged(num_updates: int, loss: float, grad_norm: float) -> DivergenceError:
+    """Returns the error of an update that is not taken."""
+    return DivergenceError(
+        f"training diverged at update {num_updates}: loss {loss}, gradient norm {grad_norm}; "
+        "both must be finite. The weights are those before it. Next: a lower learning_rate or more "
+        "warm-up, then the stage again with --fresh (the same command alone would end here again)"
+    )

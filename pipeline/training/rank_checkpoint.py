@@ -1,7 +1,5 @@
 """A rank's part of a checkpoint: whole tensors, so that any number of ranks can read them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

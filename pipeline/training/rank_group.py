@@ -1,7 +1,5 @@
 """DeepSpeed's ranks as one group of processes, and the pipe to each: both of its ends."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import sys
@@ -48,44 +46,27 @@ class DeepSpeedOptions:
 
 @dataclass(frozen=True, slots=True)
 class RankSetup:
-    """What a rank needs to build its part of the trainer.
+    """What a rank needs to build its part of the trainer; `head` and `network` are options of `Network`."""
 
-    Attributes:
-        model_class: class of the model in transformers.
-        model_config: its configuration as a dictionary.
-        weights: where the ranks read them; in bf16 if that is what they compute in.
-        head: of `Network`.
-        network: further options of `Network`.
-        weight_decay: AdamW's.
-        grad_clip: bound on the gradient's norm.
-        trains: whether there is an optimizer at all.
-        options: how DeepSpeed runs.
-    """
-
-    model_class: str
+    model_class: str  # of transformers
     model_config: dict[str, Any]
-    weights: Layout
+    weights: Layout  # in bf16 if that is what the ranks compute in
     head: str
     network: dict[str, Any]
     weight_decay: float
     grad_clip: float
-    trains: bool
+    trains: bool  # whether there is an optimizer at all
     options: DeepSpeedOptions
 
 
 class RankGroup:
-    """Ranks in processes of their own.
+    """Ranks in processes of their own, `workers`, in order of rank; all are ready once it is made.
 
-    Attributes:
-        workers: the processes, in order of rank.
+    Every call raises WorkerDiedError: of the rank that failed first, which makes the others fail, or of one
+    that was silent for too long.
     """
 
     def __init__(self, setup: RankSetup) -> None:
-        """Starts the ranks; returns when all are ready.
-
-        Raises:
-            WorkerDiedError: one of them was killed, failed, or was silent for too long.
-        """
         self._timeout = setup.options.timeout
         # Ranks meet in a file of their own, where torch would want a port that others may take.
         self._meeting = os.memfd_create("vdapo-ranks")
@@ -122,11 +103,6 @@ class RankGroup:
             self._meeting = -1
 
     def _answers(self) -> list[Any]:
-        """Returns every rank's answer, in order.
-
-        Raises:
-            WorkerDiedError: of the rank that failed first, which makes the others fail; or one was silent.
-        """
         answers: dict[int, Any] = {}
         waiting = {rank.connection: place for place, rank in enumerate(self.workers)}
         deadline = time.monotonic() + self._timeout
@@ -175,11 +151,12 @@ def rank_environment(rank: int, options: DeepSpeedOptions) -> dict[str, str]:
     The allocator's segments grow, unless the user has set it: packed batches differ in size, and segments of
     fixed size would leave more and more holes. DeepSpeed itself binds NCCL to the rank's device.
     """
+    threads = options.threads or max(1, len(os.sched_getaffinity(0)) // options.num_ranks)
     env = {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(options.num_ranks),
-        "OMP_NUM_THREADS": str(threads_of_a_rank(options)),
+        "OMP_NUM_THREADS": str(threads),
     }
     if not any(os.environ.get(name) for name in ALLOCATORS):
         env[ALLOCATORS[0]] = "expandable_segments:True"
@@ -190,16 +167,8 @@ def rank_environment(rank: int, options: DeepSpeedOptions) -> dict[str, str]:
     return env
 
 
-def threads_of_a_rank(options: DeepSpeedOptions) -> int:
-    """Returns CPU threads: as many as asked for, or an even share of the cores this process may use."""
-    return options.threads or max(1, len(os.sched_getaffinity(0)) // options.num_ranks)
-
-
 def extensions_folder() -> Path | None:
-    """Returns where ranks build what DeepSpeed compiles: one place an environment; None is torch's choice.
-
-    `TORCH_EXTENSIONS_DIR` says otherwise. It is torch's choice where the environment cannot be written.
-    """
+    """Returns where ranks build what DeepSpeed compiles; None, torch's choice, if we cannot write there."""
     folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path(sys.prefix) / "torch_extensions")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,5 @@
 """Rollouts and advantages, or demonstrations, to rows of tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -23,16 +21,14 @@ def policy_rows(
     (the same unless given), and those given.
 
     Args:
-        rollouts: of the whole update, all ranks and micro-batches.
+        rollouts: of the whole update.
         step_advantages: [T_i] of each rollout, entry j for `rollout.steps[j]`.
         token_weights: of each trainable token of each rollout; None is 1 / trainable tokens of all.
         columns: name -> [len(response)] numbers of each rollout.
 
     Raises:
-        ValueError: lengths differ, or a rollout's steps do not tile its trainable tokens.
+        ValueError: as `on_tokens`.
     """
-    if len(rollouts) != len(step_advantages):
-        raise ValueError(f"{len(rollouts)} rollouts but {len(step_advantages)} arrays of advantages")
     if token_weights is None:
         token_weights = [1 / max(1, sum(r.num_trainable_tokens for r in rollouts))] * len(rollouts)
     rows = []
@@ -69,12 +65,7 @@ def on_tokens(rollout: Rollout, step_numbers: np.ndarray) -> np.ndarray:
 def sft_rows(token_ids: Sequence[Sequence[int]], loss_masks: Sequence[Sequence[float]]) -> list[TrainingRow]:
     """Returns the rows of one whole supervised update, `weight` = mask / sum of all masks.
 
-    Args:
-        token_ids: of each row, prompt and response.
-        loss_masks: same lengths, 1 where the token is learnt; weights in between are allowed.
-
-    Raises:
-        ValueError: lengths differ, or nothing is learnt.
+    A row's mask is 1 where its token is learnt, 0 elsewhere; numbers in between are allowed.
     """
     masks = [np.asarray(mask, np.float64) for mask in loss_masks]
     total = float(sum(mask.sum() for mask in masks))

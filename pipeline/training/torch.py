@@ -4,9 +4,7 @@ The model is a Hugging Face decoder: a causal language model as a policy, or one
 two numbers per token as a critic. Rows are packed without padding.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +13,19 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers.utils.logging import disable_progress_bar
 
-from pipeline.errors import ArtifactError, DivergenceError
+from pipeline.errors import ArtifactError
 from pipeline.ids import file_sha256
 from pipeline.training.checkpoint import read_state, write_state
 from pipeline.training.lora import add_adapters, merged_weights
 from pipeline.training.network import Head, Network, adamw_groups
-from pipeline.training.packing import Loss, micro_batches
-from pipeline.training.protocol import TrainingRow
+from pipeline.training.packing import Batch, Loss, micro_batches, summed
+from pipeline.training.protocol import TrainingRow, diverged
 
 _WEIGHTS, _OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
 
 
 class TorchTrainer:
-    """A model, its AdamW and its schedule in this process.
+    """A `Trainer` in this process.
 
     Dropout is off at all times, so nothing here is random: a resumed run is the run, bit for bit.
 
@@ -53,14 +51,14 @@ class TorchTrainer:
         """Takes over a model.
 
         Args:
-            model: fp32, in Hugging Face form; weight decay spares its vectors (norms, biases).
+            model: fp32, in Hugging Face form.
             head: what a forward pass yields, see `Network`.
             learning_rate: number of updates taken -> rate of the next; None for a model that only scores.
-            weight_decay: AdamW's, decoupled.
+            weight_decay: AdamW's, decoupled; it spares vectors (norms, biases).
             grad_clip: bound on the gradient's norm.
             micro_batch_tokens: tokens per forward pass.
             lora_rank: width of adapters that are trained in place of the weights; 0 trains the weights.
-            lora_alpha: their product is scaled by alpha / rank.
+            lora_alpha: see `add_adapters`.
             network: further options of `Network`.
         """
         self._network = Network(model, head=head, **network)
@@ -78,11 +76,7 @@ class TorchTrainer:
         self._optimizer = torch.optim.AdamW(adamw_groups(self._named, weight_decay), fused=True)
 
     def set_trainable(self, prefixes: Sequence[str] | None) -> None:
-        """Trains only weights named by one of the prefixes (None: all); keeps their moments.
-
-        Raises:
-            ValueError: no weight has such a name.
-        """
+        """Trains only weights named by one of the prefixes (None: all); keeps their moments."""
         self._trainable = None if prefixes is None else tuple(prefixes)
         for name, parameter in self._named.items():
             parameter.requires_grad_(self._trainable is None or name.startswith(self._trainable))
@@ -92,41 +86,16 @@ class TorchTrainer:
             raise ValueError(f"no weight starts with {prefixes}; names are {names[0]} ... {names[-1]}")
 
     def update(self, rows: Sequence[TrainingRow], loss: Loss) -> dict[str, float]:
-        """Takes one optimizer step on the sum of `loss` over rows; returns its metrics.
-
-        Args:
-            rows: of the whole update; their `weight` columns are already normalised.
-            loss: what is summed, see `pipeline.training.losses`.
-
-        Returns:
-            The loss's metrics summed over micro-batches, `loss`, `grad_norm` (before clipping) and
-            `learning_rate`.
-
-        Raises:
-            ValueError: there are no rows.
-            DivergenceError: loss or gradient is not finite; the weights have not changed.
-        """
+        """Takes one optimizer step on the sum of `loss` over rows; see `Trainer`."""
         if not rows or self.learning_rate is None:
             raise ValueError(f"an update needs rows (got {len(rows)}) and a trainer with a learning rate")
-        self._return_home()
         self._optimizer.zero_grad(set_to_none=True)
-        sums: dict[str, float] = {"loss": 0.0}
-        for batch in micro_batches(rows, self._micro_batch_tokens):
-            batch = batch.to(self._device)
-            total, metrics = loss(self._network(batch), batch)
-            if total.requires_grad:
-                total.backward()
-            for name, number in ({"loss": total} | metrics).items():
-                sums[name] = sums.get(name, 0.0) + float(number.detach())
+        sums = summed(self._batches(rows), self._network, loss, torch.Tensor.backward)
         trained = [p for p in self.model.parameters() if p.requires_grad]
         norm = float(torch.nn.utils.clip_grad_norm_(trained, self._grad_clip))
         if not (np.isfinite(sums["loss"]) and np.isfinite(norm)):
             self._optimizer.zero_grad(set_to_none=True)
-            raise DivergenceError(
-                f"training diverged at update {self.num_updates}: loss {sums['loss']}, gradient norm {norm}; "
-                "both must be finite. The weights are those before it. Next: a lower learning_rate or more "
-                "warm-up, then the stage again with --fresh (the same command alone would end here again)"
-            )
+            raise diverged(self.num_updates, sums["loss"], norm)
         rate = self.learning_rate(self.num_updates)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
@@ -136,21 +105,19 @@ class TorchTrainer:
         return sums | {"grad_norm": norm, "learning_rate": rate}
 
     def forward(self, rows: Sequence[TrainingRow]) -> list[dict[str, np.ndarray]]:
-        """Returns each row's outputs without gradient, unpadded, in the order given.
-
-        A policy's numbers are computed where the `want` column is not 0, without it where `weight` is not 0,
-        without either at every token that another precedes; elsewhere they are 0.
-        """
-        self._return_home()
-        results: list[dict[str, np.ndarray]] = [{} for _ in rows]
+        """Returns each row's outputs without gradient, unpadded, in the order given; see `Trainer`."""
         with torch.inference_mode():
-            for batch in micro_batches(rows, self._micro_batch_tokens):
-                for i, outputs in batch.unpacked(self._network(batch.to(self._device))):
-                    results[i] = outputs
-        return results
+            outputs = dict(pair for b in self._batches(rows) for pair in b.unpacked(self._network(b)))
+        return [outputs[i] for i in range(len(rows))]
+
+    def _batches(self, rows: Sequence[TrainingRow]) -> Iterator[Batch]:
+        if self._home is not None:
+            self._move(self._home)
+            self._home = None
+        return (batch.to(self._device) for batch in micro_batches(rows, self._micro_batch_tokens))
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        """Returns the model's weights by Hugging Face name: the live tensors, so copy what must last."""
+        """Returns the weights by Hugging Face name: the live tensors."""
         if self._adapted:
             return merged_weights(self.model)
         return {name: tensor.detach() for name, tensor in self.model.state_dict().items()}
@@ -172,15 +139,11 @@ class TorchTrainer:
         write_state(folder, state, {name: file_sha256(folder / name) for name in (_WEIGHTS, _OPTIMIZER)})
 
     def load_checkpoint(self, folder: Path) -> None:
-        """Restores what `save_checkpoint` wrote: training goes on bit for bit as if it had never stopped.
-
-        Raises:
-            ArtifactError: a file is missing, its digest differs, or it belongs to another model.
-        """
+        """Restores what `save_checkpoint` wrote: training goes on bit for bit; see `Trainer`."""
         state = read_state(folder)
         weights, moments = load_file(folder / _WEIGHTS), load_file(folder / _OPTIMIZER)
-        shapes = {name: tuple(p.shape) for name, p in self._named.items()}
-        if shapes != {name: tuple(w.shape) for name, w in weights.items()}:
+        shapes = {name: p.shape for name, p in self._named.items()}
+        if shapes != {name: w.shape for name, w in weights.items()}:
             raise ArtifactError(f"{folder} holds another model's weights (names or shapes differ)")
         with torch.no_grad():
             for name, parameter in self._named.items():
@@ -205,19 +168,14 @@ class TorchTrainer:
             self._move(torch.device("cpu"))
             torch.cuda.empty_cache()  # else the allocator keeps what was freed from the engine beside it
 
-    def _return_home(self) -> None:
-        if self._home is not None:
-            self._move(self._home)
-            self._home = None
+    def close(self) -> None:
+        """Leaves the GPU; the model stays, it is the caller's."""
+        self.offload()
 
     def _move(self, device: torch.device) -> None:
         self.model.to(device)
         for moments in self._optimizer.state.values():
             moments |= {name: tensor.to(device) for name, tensor in moments.items()}
-
-    def close(self) -> None:
-        """Leaves the GPU; the model stays, it is the caller's."""
-        self.offload()
 
     @property
     def _device(self) -> torch.device:
