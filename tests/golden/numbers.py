@@ -84,13 +84,10 @@ def credit_numbers() -> dict[str, float]:
     """Returns advantages of each credit mode, of sets of each kind, and the scales of its second update."""
     values = [np.array(v) for v in ([0.3, 0.5, 0.8], [0.3, 0.2], [0.3, 0.6, 0.4, 0.1])]
     signs = [np.array(s) for s in ([1, 1, 1], [0, -1], [1, -1, 0, -1])]
-    tokens = [np.full(len(v), 9) for v in values]
 
     def of(*rewards: float) -> CreditSet:
         n = len(rewards)
-        return CreditSet(
-            np.array(rewards), tokens[:n], signs[:n], values[:n], np.array([0.0, -0.2, -0.1][:n])
-        )
+        return CreditSet(np.array(rewards), signs[:n], values[:n], np.array([0.0, -0.2, -0.1][:n]))
 
     sets = [of(1, 0, 0), of(0, 0, 0), of(1, 1), of(0.25, 0.75, 0.6), of(1)]
     found: dict[str, float] = {}

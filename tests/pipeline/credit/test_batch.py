@@ -9,27 +9,26 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.credit import DECOUPLED_CLIP, GRPO, Credit, Overlong, VDapo
+from pipeline.credit import DECOUPLED_CLIP, GRPO, Credit, VDapo
 from pipeline.credit.batch import Batch, Update
 from pipeline.credit.sets import thinned
-from pipeline.ids import rollout_id
-from pipeline.types import Rollout, Step
+from pipeline.types import Rollout
+from tests.rollouts import rollout
 
 REWARDS = {"mixed": (1, 0), "right": (1, 1), "also right": (1, 1), "wrong": (0, 0), "one": (1,)}
 
 
-def rollouts_of(rewards: dict[str, tuple[int, ...]] = REWARDS, length: int = 1) -> list[Rollout]:
-    """One baseline set of each name, which is also its task."""
-    return [
-        Rollout(
-            rollout_id(name, 0, draw), "whole", name, name, 0, 0, draw, (), 0, False, "", (), (1,),
-            (2,) * length, (1,) * length, (0.0,) * length, 1.0, 1.0, -1, 64, 10 * i + draw, "p", "tok", "tpl",
-            "ended",
-            float(reward), 0.0, "ok", (), "", "", (Step(0, 0, 0, length, ""),),
-        )
-        for i, (name, of_set) in enumerate(rewards.items())
-        for draw, reward in enumerate(of_set)
-    ]  # fmt: skip
+def rollouts_of(rewards: dict[str, tuple[int, ...]] = REWARDS, *lengths: int) -> list[Rollout]:
+    """One baseline set of each name, which is also its task; draws take turns in these lengths."""
+    lengths = lengths or (1,)
+    found = []
+    for i, (name, of_set) in enumerate(rewards.items()):
+        for draw, reward in enumerate(of_set):
+            length = lengths[draw % len(lengths)]
+            ids = {"rollout_id": f"{name}-{draw}", "task_id": name, "group_id": name, "draw": draw}
+            one = {"reward": float(reward), "seed": 10 * i + draw}
+            found.append(rollout((1,) * length, [(0, length)], **ids, **one))
+    return found
 
 
 def half(rollouts: list[Rollout]) -> dict[str, np.ndarray]:
@@ -93,8 +92,7 @@ def test_the_expected_gradient_weight_of_every_token_is_that_of_the_whole_update
 
 
 def test_token_weights_count_tokens_and_rollout_weights_count_rollouts() -> None:
-    short, long = rollouts_of({"a": (1, 0)}, 1)[0], rollouts_of({"a": (1, 0)}, 3)[1]
-    batch = Batch.of([short, long], None, DECOUPLED_CLIP)
+    batch = Batch.of(rollouts_of({"a": (1, 0)}, 1, 3), None, DECOUPLED_CLIP)
     [update] = batch.updates(1, max_uniform_share=1.0, seed=0)
     assert update.token_weights("token") == [1 / 4, 1 / 4]
     assert update.token_weights("rollout") == [1 / 2, 1 / 6]
@@ -117,22 +115,13 @@ def test_tasks_whose_rewards_differ_are_spread_evenly_over_the_updates() -> None
 
 def test_long_rollouts_are_penalised_by_the_published_formula_where_the_mode_asks_for_it() -> None:
     """L_max 64, a buffer of 12: P is -.5 at 64 tokens, -.25 at 58; rewards 1, 1, 0 become .5, .75, 0."""
-    made = rollouts_of({"a": (1, 1, 0)}, 1)
-    lengths = (64, 58, 10)
-    rollouts = [
-        replace(r, response_token_ids=(2,) * n, loss_mask=(1,) * n, logprobs=(0.0,) * n,
-                steps=(Step(0, 0, 0, n, ""),))
-        for r, n in zip(made, lengths, strict=True)
-    ]  # fmt: skip
+    rollouts = rollouts_of({"a": (1, 1, 0)}, 64, 58, 10)
     [update] = Batch.of(rollouts, None, DECOUPLED_CLIP).updates(1, max_uniform_share=1.0, seed=0)
     advantages, metrics, _ = DECOUPLED_CLIP.credit([s for _, s in update.sets], {})
     shaped = np.array([0.5, 0.75, 0.0])
     expected = (shaped - shaped.mean()) / (shaped.std(ddof=1) + 1e-6)
     np.testing.assert_allclose([a[0] for a in advantages], expected, rtol=1e-12)
     assert metrics["shaping/mean"] == pytest.approx(-0.25)
-    plain = replace(DECOUPLED_CLIP, overlong=None)
+    plain = replace(DECOUPLED_CLIP, overlong_factor=0.0)
     [(_, unshaped)] = Batch.of(rollouts, None, plain).candidates
     assert unshaped.shaping is None
-    wide = replace(DECOUPLED_CLIP, overlong=Overlong(factor=1.0, buffer_tokens=64))
-    [(_, s)] = Batch.of(rollouts, None, wide).candidates
-    np.testing.assert_allclose(s.shaping_or_zero, [-1.0, -58 / 64, -10 / 64])

@@ -7,27 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.credit import DECOUPLED_CLIP, GRPO, MODES, CreditSet, LossOptions, Overlong, VDapo, make_credit
+from pipeline.credit import DECOUPLED_CLIP, GRPO, MODES, CreditSet, LossOptions, VDapo, make_credit
 from pipeline.credit.group import group_advantages, leave_one_out_mean
+from pipeline.credit.sets import overlong_penalty
 from pipeline.credit.v_dapo import shrinkage_baseline
 
 
 def plain_set(rewards: list[float], shaping: list[float] | None = None) -> CreditSet:
-    steps = [np.arange(1, 2 + i % 3) for i in range(len(rewards))]
-    return CreditSet(
-        np.array(rewards),
-        num_tokens=steps,
-        signs=[np.zeros(len(s)) for s in steps],
-        shaping=None if shaping is None else np.array(shaping),
-    )
+    signs = [np.zeros(1 + i % 3) for i in range(len(rewards))]
+    return CreditSet(np.array(rewards), signs, shaping=None if shaping is None else np.array(shaping))
 
 
 def test_group_advantage_by_hand() -> None:
     # mean 1/4, unbiased std 1/2
     np.testing.assert_allclose(group_advantages(np.array([1.0, 0, 0, 0])), [1.5, -0.5, -0.5, -0.5], rtol=1e-5)
-
-
-def test_uniform_set_gets_zero_and_a_set_of_one_is_refused() -> None:
     np.testing.assert_array_equal(group_advantages(np.ones(4)), np.zeros(4))
     with pytest.raises(ValueError, match="at least 2"):
         group_advantages(np.ones(1))
@@ -50,25 +43,20 @@ def test_a_set_with_one_success_is_trained_on_whole_and_graded_rewards_that_diff
     np.testing.assert_allclose([a[0] for a in graded], [-(0.5**0.5), 0.5**0.5], rtol=1e-4)
 
 
-def test_dynamic_sampling_ignores_shaping() -> None:
+def test_shaping_enters_the_group_advantage_but_not_dynamic_sampling() -> None:
     """Shaping makes every set vary: judged on it, sets without a signal would be kept."""
     sets = [plain_set([0, 0], [-0.5, 0.0]), plain_set([1, 0], [-1.0, 0.0])]  # the second is uniform after P
     assert [DECOUPLED_CLIP.trains_on(s) for s in sets] == [False, True]
-
-
-def test_shaping_enters_the_group_advantage() -> None:
     steps, _, _ = GRPO.credit([plain_set([1, 1], [0.0, -0.5])], {})
     assert steps[0][0] > 0 > steps[1][0]
 
 
 def test_overlong_penalty_is_zero_before_the_buffer_and_whole_at_the_budget() -> None:
-    lengths = np.array([1, 16384, 18432, 20480, 30000])
-    for overlong in (Overlong(), Overlong(buffer_tokens=4096)):  # a fifth of the budget, as published
-        np.testing.assert_allclose(overlong(lengths, np.full(5, 20480)), [0, 0, -0.25, -0.5, -0.5])
+    lengths, budgets = np.array([1, 16384, 18432, 20480, 30000]), np.full(5, 20480)
     # Published with rewards of +-1 and factor 1: twice ours, so group advantages are the same.
-    np.testing.assert_allclose(Overlong(factor=1.0)(lengths, np.full(5, 20480)), [0, 0, -0.5, -1, -1])
-    with pytest.raises(ValueError, match="more than a budget of 100"):
-        Overlong(buffer_tokens=200)(np.array([1]), np.array([100]))
+    for factor in (0.5, 1.0):
+        penalties = overlong_penalty(lengths, budgets, factor=factor)
+        np.testing.assert_allclose(penalties, factor * np.array([0, 0, -0.5, -1, -1]))
 
 
 def test_baseline_shared_across_contexts_punishes_useful_failures() -> None:
@@ -109,10 +97,9 @@ def test_baseline_shared_with_a_later_round_of_the_same_context_biases_the_gradi
 
 def test_options_are_plain_values_and_those_of_another_mode_are_refused() -> None:
     assert {name: make_credit(name) for name in MODES} == MODES
-    assert make_credit("grpo", kl=0.0, overlong_factor=0.5).overlong == Overlong()
-    assert make_credit("decoupled_clip", overlong_factor=0.0).overlong is None
-    made = make_credit("v_dapo", dual_clip=None, aggregation="rollout", lam=0.0, overlong_buffer_tokens=9)
-    assert made == VDapo(loss=LossOptions(dual_clip=None, kl=1e-3, aggregation="rollout"), lam=0.0)
+    made = make_credit("v_dapo", dual_clip=None, aggregation="rollout", lam=0.0, overlong_factor=0.5)
+    loss = LossOptions(dual_clip=None, kl=1e-3, aggregation="rollout")
+    assert made == VDapo(loss=loss, lam=0.0, overlong_factor=0.5)
     with pytest.raises(ValueError, match="modes are grpo, decoupled_clip, v_dapo"):
         make_credit("dapo")
     with pytest.raises(ValueError, match=r"grpo has no \['alpha'\]"):

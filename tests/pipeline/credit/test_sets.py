@@ -1,29 +1,13 @@
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pipeline.credit import CreditSet, baseline_sets, credit_set
-from pipeline.types import Rollout, Step
-
-
-def rollout(**changes: Any) -> Rollout:
-    numbers: dict[str, Any] = {
-        "rollout_id": "r", "kind": "whole", "task_id": "t", "group_id": "g", "iteration": 0,
-        "attempt": 0, "draw": 0,
-        "parent_rollout_ids": (), "start_step_index": 0, "guided": False, "feedback_in_context": "",
-        "messages": (),
-        "prompt_token_ids": (1, 2), "response_token_ids": (3, 4, 9, 5), "loss_mask": (1, 1, 0, 1),
-        "logprobs": (-0.5, -0.25, 0.0, -1.0), "temperature": 1.0, "top_p": 1.0, "top_k": -1,
-        "max_response_tokens": 64, "seed": 0, "policy_digest": "", "tokenizer_digest": "",
-        "template_digest": "",
-        "finish_reason": "ended", "reward": 1.0, "cost": 0.0, "env_status": "ok", "events": (),
-        "feedback_text": "", "feedback_source": "",
-        "steps": (Step(0, 0, 0, 2, "", "ok"), Step(1, 1, 3, 4, "", "wrong")),
-    }  # fmt: skip
-    return Rollout(**(numbers | changes))
+from pipeline.types import Step
+from tests.rollouts import rollout
 
 
 def test_a_baseline_is_never_shared_across_groups_attempts_or_prompts() -> None:
@@ -44,23 +28,29 @@ def test_ungraded_rollouts_leave_every_set() -> None:
         credit_set([graded, failed])
 
 
-def test_credit_set_carries_signs_tokens_and_values_by_id() -> None:
-    made = credit_set([rollout()], values={"r": np.array([0.5, 0.25])}, shaping={"r": -0.5})
-    np.testing.assert_array_equal(made.num_tokens[0], [2, 1])
+def test_credit_set_carries_signs_values_and_shaping_by_id() -> None:
+    judged = replace(rollout(), steps=(Step(0, 0, 0, 2, "", "ok"), Step(1, 1, 3, 4, "", "wrong")))
+    made = credit_set([judged], values={"r": np.array([0.5, 0.25])}, shaping={"r": -0.5})
     np.testing.assert_array_equal(made.signs[0], [1, -1])
     assert made.values is not None
     np.testing.assert_array_equal(made.values[0], [0.5, 0.25])
     assert made.shaping_or_zero.tolist() == [-0.5]
     with pytest.raises(ValueError, match="no critic values for rollout r"):
-        credit_set([rollout()], values={})
+        credit_set([judged], values={})
     with pytest.raises(ValueError, match="values has steps"):
-        credit_set([rollout()], values={"r": np.array([0.5])})
+        credit_set([judged], values={"r": np.array([0.5])})
 
 
 @pytest.mark.parametrize(
     ("rewards", "kind"),
-    [([1, 0], "mixed"), ([0.2, 0.3], "mixed"), ([1, 1], "all_right"), ([0, 0], "all_wrong"), ([0], "single")],
+    [
+        ([1, 0], "mixed"),
+        ([0.2, 0.3], "mixed"),
+        ([1, 1], "all_right"),
+        ([0.5, 0.5], "all_right"),
+        ([0.4, 0.4], "all_wrong"),
+        ([0], "single"),
+    ],
 )
 def test_kind_is_read_from_raw_rewards(rewards: list[float], kind: str) -> None:
-    size = len(rewards)
-    assert CreditSet(np.array(rewards), [np.ones(1)] * size, [np.zeros(1)] * size).kind == kind
+    assert CreditSet(np.array(rewards), [np.zeros(1)] * len(rewards)).kind == kind

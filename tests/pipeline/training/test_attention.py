@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from pipeline.ragged import check_full_attention
 from pipeline.training.attention import ATTENTION_NAME, Packing, run_packed
+from tests.pipeline.training.helpers import policy
 
 
 @pytest.mark.parametrize("repeat_heads", [False, True])
@@ -83,22 +84,7 @@ def test_under_autocast_attention_computes_in_half_precision_whatever_it_is_give
 
 
 def test_a_packed_model_gives_each_row_the_states_of_a_plain_pass() -> None:
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(0)
-    model = Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=30,
-            hidden_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            head_dim=8,
-            intermediate_size=24,
-            max_position_embeddings=64,
-            initializer_range=0.2,
-        )
-    ).eval()
+    model = policy().eval()
     rows = [torch.randint(0, 30, (length,)) for length in (20, 19, 7, 1)]
     with torch.inference_mode():
         expected = [model.model(row[None]).last_hidden_state[0] for row in rows]

@@ -17,9 +17,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import Qwen3ForCausalLM
 
-from pipeline.errors import ArtifactError, DivergenceError
-from pipeline.processes.worker import WorkerDiedError
-from pipeline.training import TrainingRow
+from pipeline.errors import DivergenceError
 from pipeline.training.deepspeed import DeepSpeedTrainer
 from pipeline.training.deepspeed_config import read_deepspeed_config
 from pipeline.training.losses import critic_loss
@@ -155,17 +153,6 @@ def test_a_checkpoint_goes_on_under_another_stage_of_zero_and_on_another_number_
         torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
 
 
-def test_a_damaged_checkpoint_is_refused(groups: Groups, tmp_path: Path) -> None:
-    trainer = groups("zero2_fp32", 1)
-    trainer.save_checkpoint(tmp_path)
-    [file] = tmp_path.glob("*.safetensors")
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(ArtifactError, match="SHA-256"):
-        trainer.load_checkpoint(tmp_path)
-
-
 @pytest.mark.parametrize("zero", ["zero2_fp32", "3"])
 def test_a_loss_or_gradient_that_is_not_finite_changes_no_weight(zero: str, groups: Groups) -> None:
     trainer, fresh = groups(zero), alone()
@@ -183,27 +170,23 @@ def test_a_loss_or_gradient_that_is_not_finite_changes_no_weight(zero: str, grou
 @pytest.mark.parametrize("zero", ["zero2_fp32", "3", "zero3_cpu_adam"])
 def test_offloading_between_updates_changes_nothing(zero: str, groups: Groups, tmp_path: Path) -> None:
     seen = []
-    for leaves in (False, True):
+    for times in (0, 2):  # leaving twice is leaving once
         trainer = groups(zero)
-
-        def leave(trainer: DeepSpeedTrainer = trainer, leaves: bool = leaves) -> None:
-            if leaves:
-                trainer.offload()
-                trainer.offload()
-
         metrics = []
         for update in range(2):
-            leave()
+            for _ in range(times):
+                trainer.offload()
             metrics.append(trainer.update(policy_training_rows(update), LOSS))
-        leave()
-        weights = copied(trainer.weights())
-        leave()
-        seen.append((metrics, weights, moments_of(trainer, tmp_path / str(leaves))))
-    (metrics, weights, moments), (other_metrics, other_weights, other_moments) = seen
+        for _ in range(times):
+            trainer.offload()
+        tensors = copied(trainer.weights())
+        for _ in range(times):
+            trainer.offload()
+        seen.append((metrics, tensors | moments_of(trainer, tmp_path / str(times))))
+    (metrics, tensors), (other_metrics, others) = seen
     assert other_metrics == metrics
-    for mine, theirs in ((weights, other_weights), (moments, other_moments)):
-        assert mine.keys() == theirs.keys()
-        assert all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
+    assert tensors.keys() == others.keys()
+    assert all(torch.equal(tensor, others[name]) for name, tensor in tensors.items())
 
 
 @pytest.mark.parametrize("zero", ["zero2", "zero2_fp32", "zero3_cpu_adam"])
@@ -222,25 +205,6 @@ def test_the_shipped_configurations_train_and_hand_over_a_model(
     weights = trainer.weights()
     for key, parameter in Qwen3ForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).named_parameters():
         assert torch.equal(parameter, weights[key])
-
-
-def test_the_rank_that_failed_first_is_named_although_the_other_waits_for_it(
-    closing: list[DeepSpeedTrainer],
-) -> None:
-    """Rank 0 has the longer row and waits for rank 1, whose row lacks what the loss needs."""
-    given = policy()
-    parameters = sum(parameter.numel() for parameter in given.parameters())
-    trainer = DeepSpeedTrainer(given, head="policy", options=options_of("zero2_fp32"), **SETTINGS)
-    closing.append(trainer)
-    assert sum(parameter.numel() for parameter in given.parameters()) == parameters
-    columns = {
-        name: np.full(60, 0.1, np.float32)
-        for name in ("weight", "advantages", "old_logprobs", "engine_logprobs", "ref_logprobs")
-    }
-    whole = TrainingRow(np.arange(60, dtype=np.int32) % 50, columns)
-    wanting = TrainingRow(np.arange(30, dtype=np.int32), {"weight": np.full(30, 0.1, np.float32)})
-    with pytest.raises(WorkerDiedError, match=r"(?s)^DeepSpeed rank 1 .*KeyError"):
-        trainer.update([whole, wanting], LOSS)
 
 
 def test_a_critic_trains_its_head_first_and_then_everything(closing: list[DeepSpeedTrainer]) -> None:

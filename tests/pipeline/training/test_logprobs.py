@@ -9,11 +9,11 @@ from pipeline.training import logprobs as module
 from pipeline.training.logprobs import chosen_logprobs
 
 
-def problem(number: int = 37, width: int = 16, vocabulary: int = 101, seed: int = 0) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    hidden = torch.randn(number, width, generator=generator)
-    weight = torch.randn(vocabulary, width, generator=generator) * 0.5
-    targets = torch.randint(0, vocabulary, (number,), generator=generator)
+def problem(number: int = 37) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(number, 16, generator=generator)
+    weight = torch.randn(101, 16, generator=generator) * 0.5
+    targets = torch.randint(0, 101, (number,), generator=generator)
     return [hidden.requires_grad_(), weight.requires_grad_(), targets]
 
 
@@ -21,8 +21,8 @@ def whole(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> 
     return (hidden @ weight.T).log_softmax(1).gather(1, targets[:, None])[:, 0]
 
 
-@pytest.mark.parametrize("piece_tokens", [1, 5, 36, 37, 1000])
-@pytest.mark.parametrize("entries", [1, 10, 100, 101, 1000])
+@pytest.mark.parametrize("piece_tokens", [1, 36, 37, 1000])
+@pytest.mark.parametrize("entries", [1, 10, 101, 1000])
 def test_values_and_gradients_are_those_of_the_whole_matrix(
     piece_tokens: int, entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,26 +38,15 @@ def test_values_and_gradients_are_those_of_the_whole_matrix(
         torch.testing.assert_close(mine, reference, atol=1e-5, rtol=1e-5)
 
 
-def test_a_frozen_output_layer_gets_no_gradient() -> None:
-    hidden, weight, targets = problem()
-    frozen = weight.detach()
-    chosen_logprobs(hidden, frozen, targets).sum().backward()
-    assert hidden.grad is not None
-    assert frozen.grad is None
-
-
 @pytest.mark.parametrize("entries", [10, 1000])
 def test_half_precision_weights_give_float_logprobs_and_gradients_near_the_exact_ones(
     entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "TILE_ENTRIES", entries)
     hidden, weight, targets = problem()
-    exact = whole(hidden, weight, targets)
-    exact_gradients = torch.autograd.grad(exact.sum(), [hidden, weight])
+    exact_gradients = torch.autograd.grad(whole(hidden, weight, targets).sum(), [hidden, weight])
     half = [tensor.detach().bfloat16().requires_grad_() for tensor in (hidden, weight)]
     got = chosen_logprobs(*half, targets, piece_tokens=8)
-    assert got.dtype == torch.float32
-    assert (got - exact).abs().mean() < 0.05
     unrounded = whole(half[0].float(), half[1].float(), targets)
     torch.testing.assert_close(got, unrounded, rtol=0, atol=1e-5)  # the logits are fp32
     for mine, reference in zip(torch.autograd.grad(got.sum(), half), exact_gradients, strict=True):
@@ -72,21 +61,18 @@ def test_logits_of_no_more_than_a_tile_exist_at_once(monkeypatch: pytest.MonkeyP
         module, "_logits", lambda *args: sizes.append(len(args[0]) * len(args[1])) or project(*args)
     )
     monkeypatch.setattr(module, "TILE_ENTRIES", 20)
-    hidden, weight, targets = problem(37, 16, 101)
-    chosen_logprobs(hidden, weight, targets, piece_tokens=10).sum().backward()
+    chosen_logprobs(*problem(), piece_tokens=10).sum().backward()
     assert max(sizes) == 10 * 20
     assert sum(sizes) == 2 * 37 * 101
 
 
-def test_a_tile_without_tokens_is_refused() -> None:
-    with pytest.raises(ValueError, match="piece_tokens"):
-        chosen_logprobs(*problem(), piece_tokens=0)
-
-
-def test_no_tokens_give_no_logprobs_and_zero_gradients() -> None:
+def test_a_frozen_output_layer_gets_no_gradient_and_no_tokens_give_none() -> None:
+    hidden, weight, targets = problem()
+    chosen_logprobs(hidden, weight.detach(), targets).sum().backward()
+    assert hidden.grad is not None
+    assert weight.grad is None
     hidden, weight, targets = problem(0)
-    logprobs = chosen_logprobs(hidden, weight, targets)
-    logprobs.sum().backward()
+    (logprobs := chosen_logprobs(hidden, weight, targets)).sum().backward()
     assert logprobs.shape == (0,)
     assert weight.grad is not None
     assert not weight.grad.any()

@@ -19,7 +19,7 @@ from pipeline.training.rank_group import (
     RankSetup,
     building_extensions,
     extensions_folder,
-    threads_of_a_rank,
+    rank_environment,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -46,30 +46,23 @@ def make_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeGroup]:
         group.close()
 
 
-def test_ranks_see_their_place_and_an_allocator_whose_segments_grow(
+def test_ranks_see_their_place_get_their_own_arguments_and_answer_in_order(
     make_group: MakeGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ALLOCATORS:
         monkeypatch.delenv(name, raising=False)
-    for rank, seen in enumerate(make_group().tell("environment")):
+    for rank, seen in enumerate((group := make_group()).tell("environment")):
         assert (seen["RANK"], seen["LOCAL_RANK"], seen["WORLD_SIZE"]) == (str(rank), str(rank), "2")
         assert seen["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    assert group.tell_each("work", [(0.2, "a"), (0.0, "b")]) == ["a", "b"]
 
 
 @pytest.mark.parametrize("name", ALLOCATORS)
-def test_what_the_user_set_of_the_allocator_is_kept(
-    name: str, make_group: MakeGroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_user_set_of_the_allocator_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for other in ALLOCATORS:
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(name, "max_split_size_mb:128")
-    [seen] = make_group(1).tell("environment")
-    assert {n: seen[n] for n in ALLOCATORS if n in seen} == {name: "max_split_size_mb:128"}
-
-
-def test_every_rank_gets_its_own_arguments_and_answers_come_in_order(make_group: MakeGroup) -> None:
-    group = make_group(3)
-    assert group.tell_each("work", [(0.2, "a"), (0.0, "b"), (0.1, "c")]) == ["a", "b", "c"]
+    assert not rank_environment(0, DeepSpeedOptions()).keys() & set(ALLOCATORS)  # so it is inherited
 
 
 def test_the_rank_that_failed_first_is_the_one_that_is_named(make_group: MakeGroup) -> None:
@@ -125,4 +118,5 @@ def test_ranks_share_the_cores(
     threads: int, ranks: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(7)))
-    assert threads_of_a_rank(DeepSpeedOptions(num_ranks=ranks, threads=threads)) == expected
+    options = DeepSpeedOptions(num_ranks=ranks, threads=threads)
+    assert rank_environment(0, options)["OMP_NUM_THREADS"] == str(expected)

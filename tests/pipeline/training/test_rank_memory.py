@@ -66,7 +66,7 @@ def test_a_checkpoint_is_written_in_parts_and_never_held_whole(
     found: dict[str, torch.Tensor] = {}
     for number in (0, 1):
         gathering = Gathering(monkeypatch)
-        digests = rank_of(number).save(str(tmp_path))
+        digests = rank_of(number).save(tmp_path)
         assert gathering.most <= 2 * 4 * 16 * 8  # on a CPU: one as large as this kept, and the next gathered
         assert len(digests) > 2
         for name, digest in digests.items():
