@@ -71,19 +71,12 @@ def scored(rollouts: Iterable[Rollout], values_of: ValuesOf) -> dict[str, np.nda
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """An iteration's rollouts as baseline sets.
+    """An iteration's rollouts as baseline sets."""
 
-    Attributes:
-        rollouts: everything that was sampled, surplus included.
-        values: rollout_id -> [T] calibrated critic values; None without a critic.
-        candidates: the sets that the credit mode can learn from.
-        left_out: kind -> number of the others.
-    """
-
-    rollouts: list[Rollout]
-    values: dict[str, np.ndarray] | None
-    candidates: list[ScoredSet]
-    left_out: Counter[SetKind]
+    rollouts: list[Rollout]  # everything that was sampled, surplus included
+    values: dict[str, np.ndarray] | None  # rollout_id -> [T] calibrated critic values
+    candidates: list[ScoredSet]  # the sets that the credit mode can learn from
+    left_out: Counter[SetKind]  # kind -> number of the others
 
     @classmethod
     def of(

@@ -24,10 +24,6 @@ class CreditSet:
         signs: G arrays [T_i]: the verifier on each step, +1 ok, -1 wrong, 0 unknown.
         values: G arrays [T_i]: calibrated V(s_i) before each step; None without a critic.
         shaping: [G] P added to the reward for the group's advantage only; the critic never sees it.
-
-    Example:
-        >>> CreditSet(np.array([1.0, 0.0]), [np.zeros(1)] * 2).kind
-        'mixed'
     """
 
     rewards: np.ndarray

@@ -15,18 +15,14 @@ from transformers.utils.logging import disable_progress_bar
 
 from pipeline.processes.shared_weights import SharedWeights, read_shared
 from pipeline.training.checkpoint import read_state, write_state
+from pipeline.training.deepspeed_config import is_half
 from pipeline.training.packing import Loss, bins_of
 from pipeline.training.protocol import TrainingRow, diverged
 from pipeline.training.rank_group import DeepSpeedOptions, RankGroup, RankSetup
 
 
 class DeepSpeedTrainer:
-    """A `Trainer` with its model in the ranks, split as ZeRO says.
-
-    Attributes:
-        num_updates: optimizer steps taken.
-        learning_rate: number of updates taken -> rate of the next; may be replaced between phases.
-    """
+    """A `Trainer` with its model in the ranks, split as ZeRO says."""
 
     def __init__(
         self,
@@ -54,7 +50,8 @@ class DeepSpeedTrainer:
         self._trainable: tuple[str, ...] | None = None
         self._steps = {"head": 0, "body": 0}
         # A frozen critic's scores are calibrated, and serve as `FrozenCritic` computes them: in fp32.
-        weight_dtype = torch.float32 if head == "critic" and learning_rate is None else options.weight_dtype
+        frozen_critic = head == "critic" and learning_rate is None
+        weight_dtype = torch.bfloat16 if is_half(options.config) and not frozen_critic else torch.float32
         setup = RankSetup(
             model_class=type(model).__name__,
             model_config=model.config.to_dict(),

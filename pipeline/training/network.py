@@ -19,10 +19,8 @@ HEAD = "score."
 class Network(torch.nn.Module):
     """Wraps a Hugging Face decoder and replaces its attention; parameters are the model's own.
 
-    Dropout is never applied, so nothing here is random.
-
-    Attributes:
-        head_only: whether the body is left out of the backward pass.
+    Dropout is never applied, so nothing here is random. With `head_only` set, the body is left out of the
+    backward pass.
 
     Args:
         model: a causal language model, or one with a `score` layer that yields two numbers per token.

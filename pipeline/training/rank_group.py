@@ -26,22 +26,14 @@ class DeepSpeedOptions:
     """How DeepSpeed runs; nothing here changes what is computed but for rounding.
 
     Attributes:
-        num_ranks: processes, one GPU each.
-        config: DeepSpeed's own configuration, without what the trainer decides (optimizer, clipping, batch
-            sizes, accumulation).
-        threads: CPU threads of each rank; 0 is an even share of the cores.
+        config: DeepSpeed's own configuration, see `read_deepspeed_config`.
         timeout: seconds an update, and each exchange between ranks in it, may take until they count as hung.
     """
 
-    num_ranks: int = 1
+    num_ranks: int = 1  # processes, one GPU each
     config: Mapping[str, Any] = field(default_factory=lambda: {"zero_optimization": {"stage": 2}})
-    threads: int = 0
+    threads: int = 0  # of each rank; 0 is an even share of the cores
     timeout: float = 3600.0
-
-    @property
-    def weight_dtype(self) -> torch.dtype:
-        """Of the weights that a forward pass reads; master copy and moments are fp32."""
-        return torch.bfloat16 if self.config.get("bf16", {}).get("enabled") else torch.float32
 
 
 @dataclass(frozen=True, slots=True)

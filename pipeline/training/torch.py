@@ -25,14 +25,9 @@ _WEIGHTS, _OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
 
 
 class TorchTrainer:
-    """A `Trainer` in this process.
+    """A `Trainer` in this process, of a model that is trained in place.
 
     Dropout is off at all times, so nothing here is random: a resumed run is the run, bit for bit.
-
-    Attributes:
-        model: trained in place.
-        num_updates: optimizer steps taken.
-        learning_rate: number of updates taken -> rate of the next; may be replaced between phases.
     """
 
     def __init__(
@@ -48,18 +43,19 @@ class TorchTrainer:
         lora_alpha: int = 32,
         **network: Any,
     ) -> None:
-        """Takes over a model.
+        """Takes over an fp32 model in Hugging Face form; `head` and `network` are options of `Network`.
 
         Args:
-            model: fp32, in Hugging Face form.
-            head: what a forward pass yields, see `Network`.
+            model: trained in place.
+            head: what a forward pass yields.
             learning_rate: number of updates taken -> rate of the next; None for a model that only scores.
+                It may be replaced between phases.
             weight_decay: AdamW's, decoupled; it spares vectors (norms, biases).
             grad_clip: bound on the gradient's norm.
             micro_batch_tokens: tokens per forward pass.
             lora_rank: width of adapters that are trained in place of the weights; 0 trains the weights.
             lora_alpha: see `add_adapters`.
-            network: further options of `Network`.
+            network: further options.
         """
         self._network = Network(model, head=head, **network)
         self.model: Any = model
