@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +8,6 @@ from hypothesis import strategies as st
 from pipeline.credit import DECOUPLED_CLIP, GRPO, MODES, CreditSet, LossOptions, VDapo, make_credit
 from pipeline.credit.group import group_advantages, leave_one_out_mean
 from pipeline.credit.sets import overlong_penalty
-from pipeline.credit.v_dapo import shrinkage_baseline
 
 
 def plain_set(rewards: list[float], shaping: list[float] | None = None) -> CreditSet:
@@ -57,42 +54,6 @@ def test_overlong_penalty_is_zero_before_the_buffer_and_whole_at_the_budget() ->
     for factor in (0.5, 1.0):
         penalties = overlong_penalty(lengths, budgets, factor=factor)
         np.testing.assert_allclose(penalties, factor * np.array([0, 0, -0.5, -1, -1]))
-
-
-def test_baseline_shared_across_contexts_punishes_useful_failures() -> None:
-    """DESIGN.md, "No shared baseline": +.40, -.45, -.10 with a shared mean, +.8, -.2, -.2 with V(c_0)."""
-    second_success = {"success": 0.2, "informative": 0.9, "useless": 0.2}
-    expected_shared = {"success": 0.40, "informative": -0.45, "useless": -0.10}
-    expected_alone = {"success": 0.8, "informative": -0.2, "useless": -0.2}
-    mean = VDapo(alpha=0.0, baseline="group_mean")
-    for first, p in second_success.items():
-        reward = float(first == "success")
-        shared = sum(
-            probability * mean.credit([plain_set([reward, second])], mean.initial_state())[0][0][0]
-            for second, probability in ((1.0, p), (0.0, 1 - p))
-        )
-        assert shared == pytest.approx(expected_shared[first])
-        alone = reward - shrinkage_baseline(np.array([reward]), np.array([0.2]))[0]
-        assert alone == pytest.approx(expected_alone[first])
-
-
-def test_baseline_shared_with_a_later_round_of_the_same_context_biases_the_gradient() -> None:
-    """A success adds no feedback, so round 1 repeats round 0's context; a failure changes it.
-
-    Success rate p = .3, critic V = .6. Sharing: after a success the first rollout's baseline is the second's
-    reward, after a failure its own V. The gradient of the logit is .273; apart it is the truth, .21.
-    """
-    p, value = 0.3, 0.6
-    shared = apart = 0.0
-    for first, second in itertools.product((1.0, 0.0), repeat=2):
-        probability = (p if first else 1 - p) * (p if second else 1 - p)
-        score = first - p  # d log pi / d logit
-        own = shrinkage_baseline(np.array([first]), np.array([value]))[0]
-        others = leave_one_out_mean(np.array([first, second]))[0] if first else own
-        shared += probability * score * (first - others)
-        apart += probability * score * (first - own)
-    assert shared == pytest.approx(0.273)
-    assert apart == pytest.approx(0.21)
 
 
 def test_options_are_plain_values_and_those_of_another_mode_are_refused() -> None:
