@@ -43,11 +43,11 @@ class TorchTrainer:
         lora_alpha: int = 32,
         **network: Any,
     ) -> None:
-        """Takes over an fp32 model in Hugging Face form; `head` and `network` are options of `Network`.
+        """Takes over a model.
 
         Args:
-            model: trained in place.
-            head: what a forward pass yields.
+            model: fp32, in Hugging Face form.
+            head: what a forward pass yields, see `Network`.
             learning_rate: number of updates taken -> rate of the next; None for a model that only scores.
                 It may be replaced between phases.
             weight_decay: AdamW's, decoupled; it spares vectors (norms, biases).
@@ -55,7 +55,7 @@ class TorchTrainer:
             micro_batch_tokens: tokens per forward pass.
             lora_rank: width of adapters that are trained in place of the weights; 0 trains the weights.
             lora_alpha: see `add_adapters`.
-            network: further options.
+            network: further options of `Network`.
         """
         self._network = Network(model, head=head, **network)
         self.model: Any = model
@@ -102,11 +102,13 @@ class TorchTrainer:
 
     def forward(self, rows: Sequence[TrainingRow]) -> list[dict[str, np.ndarray]]:
         """Returns each row's outputs without gradient, unpadded, in the order given; see `Trainer`."""
+        batches = self._batches(rows)  # a model that comes home in inference mode could not be trained
         with torch.inference_mode():
-            outputs = dict(pair for b in self._batches(rows) for pair in b.unpacked(self._network(b)))
+            outputs = dict(pair for batch in batches for pair in batch.unpacked(self._network(batch)))
         return [outputs[i] for i in range(len(rows))]
 
     def _batches(self, rows: Sequence[TrainingRow]) -> Iterator[Batch]:
+        """Brings the model home from `offload`; returns micro-batches beside it."""
         if self._home is not None:
             self._move(self._home)
             self._home = None
