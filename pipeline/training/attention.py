@@ -117,10 +117,14 @@ class Packing:
         if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
             from torch.nn.attention.varlen import varlen_attn
 
-            longest = max(self.lengths)
             mixed = varlen_attn(
-                *(tensor.contiguous() for tensor in (query, key, value)),
-                *(self._ends, self._ends, longest, longest),
+                query.contiguous(),
+                key.contiguous(),
+                value.contiguous(),
+                self._ends,
+                self._ends,
+                max(self.lengths),
+                max(self.lengths),
                 scale=scaling,
                 window_size=(-1, 0),
                 enable_gqa=True,
