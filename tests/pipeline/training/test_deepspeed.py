@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +83,6 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Groups]:
         patch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
         yield group
     for trainer, _ in made.values():
-        trainer.close()
-
-
-@pytest.fixture
-def closing() -> Iterator[list[DeepSpeedTrainer]]:
-    made: list[DeepSpeedTrainer] = []
-    yield made
-    for trainer in made:
         trainer.close()
 
 
@@ -207,28 +200,26 @@ def test_the_shipped_configurations_train_and_hand_over_a_model(
         assert torch.equal(parameter, weights[key])
 
 
-def test_a_critic_trains_its_head_first_and_then_everything(closing: list[DeepSpeedTrainer]) -> None:
+def test_a_critic_trains_its_head_first_and_then_everything() -> None:
     rows, settings = critic_training_rows(), SETTINGS | {"learning_rate": lambda n: 1e-2}
-    ranks = DeepSpeedTrainer(critic(), head="critic", options=options_of("zero2_fp32"), **settings)
-    closing.append(ranks)
-    expected = TorchTrainer(critic(), head="critic", **settings)
-    for phase in (["score"], ["score"], None, None):
-        for trainer in (ranks, expected):
-            trainer.set_trainable(phase)
-            trainer.update(rows, critic_loss())
-        assert_has_weights_of(ranks, expected, 1e-3)
+    options, expected = options_of("zero2_fp32"), TorchTrainer(critic(), head="critic", **settings)
+    with closing(DeepSpeedTrainer(critic(), head="critic", options=options, **settings)) as ranks:
+        for phase in (["score"], ["score"], None, None):
+            for trainer in (ranks, expected):
+                trainer.set_trainable(phase)
+                trainer.update(rows, critic_loss())
+            assert_has_weights_of(ranks, expected, 1e-3)
 
 
 def test_ranks_that_only_score_need_no_deepspeed_leave_and_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closing: list[DeepSpeedTrainer]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = "def init_distributed(**_): raise RuntimeError('only ranks that train meet')"
     (tmp_path / "deepspeed.py").write_text(code)  # found before the real one
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    options = options_of("zero2_fp32")
-    closing.append(scorer := DeepSpeedTrainer(policy(), head="policy", options=options))
     rows, expected = policy_training_rows(0), TorchTrainer(policy(), head="policy")
-    for _ in range(2):
-        for mine, theirs in zip(scorer.forward(rows), expected.forward(rows), strict=True):
-            np.testing.assert_allclose(mine["logprobs"], theirs["logprobs"], atol=1e-5)
-        scorer.offload()
+    with closing(DeepSpeedTrainer(policy(), head="policy", options=options_of("zero2_fp32"))) as scorer:
+        for _ in range(2):
+            for mine, theirs in zip(scorer.forward(rows), expected.forward(rows), strict=True):
+                np.testing.assert_allclose(mine["logprobs"], theirs["logprobs"], atol=1e-5)
+            scorer.offload()
