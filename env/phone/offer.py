@@ -13,8 +13,7 @@ from env.phone.episode.edits import edits
 from env.phone.episode.environment import PhoneEnv
 from env.phone.scripted import scripted
 from env.phone.scripted.policies import POLICIES, play_scripted
-from env.phone.scripted.spoken import in_style, thinking
-from env.phone.scripted.translate import to_compact
+from env.phone.scripted.spoken import in_style, thinking, to_compact
 from env.phone.settings import PhoneTasks
 from env.phone.solver.solver import optimal_value
 from env.phone.world.files import read_files

@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 from env.phone.episode.environment import PhoneEnv
 from env.phone.offer import PHONE
 from env.phone.solver.exact import MarkovPolicy, policy_value, slipping
-from env.phone.solver.moves import tool_call
+from env.phone.solver.solver import tool_call
 from env.phone.world.tasks import generate_tasks
 from env.play.queue import play
 from env.play.requests import EpisodeRequest, PlaySettings

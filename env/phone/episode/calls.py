@@ -13,19 +13,12 @@ from env.phone.world.world import Request, World
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a call carries, by how it stands to this rollout's own values.
+    """What a call carries: fields, by how their values stand to this rollout's own."""
 
-    Attributes:
-        given: fields with the customer's right value, from the form, and a line's reference.
-        mismatched: fields with another field's value, or with one that the customer said wrong.
-        fabricated: fields with a value that this rollout was never given.
-        offered: fields that are only offered.
-    """
-
-    given: frozenset[str] = frozenset()
-    mismatched: frozenset[str] = frozenset()
-    fabricated: frozenset[str] = frozenset()
-    offered: frozenset[str] = frozenset()
+    given: frozenset[str] = frozenset()  # the right value, from the form; or a line's reference
+    mismatched: frozenset[str] = frozenset()  # another field's value, or one that the customer said wrong
+    fabricated: frozenset[str] = frozenset()  # a value that this rollout was never given
+    offered: frozenset[str] = frozenset()  # no value
 
     @property
     def is_probe(self) -> bool:
@@ -44,28 +37,17 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The abstract state of an episode: what decides whether and how soon it can succeed.
+    """The abstract state of an episode: what decides whether and how soon it can succeed."""
 
-    Attributes:
-        form: fields that the form gave values for, or None before the form.
-        served: ids of served requests.
-        strikes: (phone, failed identifications) of each line that has any, sorted.
-        tick: assistant messages so far, the present one included while it is played.
-        ended: the policy stopped, or everything is served.
-        referred: (request id, phone) of each line that has referred a request on; where the next line wants a
-            reference, this rollout has it from then on.
-        rung: busy lines that have been called: they take the next call at once.
-        held: the call on hold, if any.
-    """
-
-    form: frozenset[str] | None = None
-    served: frozenset[str] = frozenset()
-    strikes: tuple[tuple[str, int], ...] = ()
-    tick: int = 0
-    ended: bool = False
+    form: frozenset[str] | None = None  # fields that the form gave values for; None before the form
+    served: frozenset[str] = frozenset()  # ids of requests
+    strikes: tuple[tuple[str, int], ...] = ()  # (phone, failed identifications) where there are any, sorted
+    tick: int = 0  # assistant messages so far, the present one included while it is played
+    ended: bool = False  # the policy stopped, or everything is served
+    # (request id, phone) of each line that has referred a request on; it gave its reference then, if any.
     referred: frozenset[tuple[str, str]] = frozenset()
-    rung: frozenset[str] = frozenset()
-    held: Held | None = None
+    rung: frozenset[str] = frozenset()  # busy lines that have been called: they take the next call at once
+    held: Held | None = None  # the call on hold
 
     def strikes_of(self, phone: str) -> int:
         """Returns how many identifications failed at a line."""
@@ -74,37 +56,20 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a call, or waiting, came to.
+    """What a call, or waiting, came to; words are "" where there is nothing to say."""
 
-    Attributes:
-        status: served, referred, auth_missing, auth_mismatch, fabricated_auth, wrong_department,
-            must_call_first, on_hold, closed, locked, invalid_number or unknown_request; of waiting also
-            waited or nothing_to_wait_for.
-        department: name of the line that gave the status, "" where there is none.
-        called: name of the line that was dialled; differs after a warm transfer.
-        transferred: whether the dialled line passed the call on.
-        other_department: who serves the request, comes next or must be called first, where the line says so.
-        fields: fields the status concerns.
-        disclosure: what the line said is missing.
-        is_probe: the call carried no value.
-        opens: tick at which a closed line opens.
-        request_id: of the request that was spoken of, "" where there is none.
-        phone: of the line that gave the status, "" where there is none.
-        gives_reference: whether the line gave a reference for the next one.
-    """
-
-    status: str
-    department: str = ""
-    called: str = ""
-    transferred: bool = False
-    other_department: str = ""
-    fields: frozenset[str] = frozenset()
-    disclosure: Disclosure = field(default_factory=Disclosure)
+    status: str  # code of the event that tells of it
+    department: str = ""  # name of the line that gave the status
+    called: str = ""  # name of the line that was dialled; differs after a warm transfer
+    transferred: bool = False  # whether the dialled line passed the call on
+    other_department: str = ""  # who serves the request, comes next or comes first, where the line says so
+    fields: frozenset[str] = frozenset()  # fields the status concerns
+    disclosure: Disclosure = field(default_factory=Disclosure)  # what the line said is missing
     is_probe: bool = False
-    opens: int = 0
-    request_id: str = ""
-    phone: str = ""
-    gives_reference: bool = False
+    opens: int = 0  # tick at which a closed line opens
+    request_id: str = ""  # what was spoken of
+    phone: str = ""  # of the line that gave the status
+    gives_reference: bool = False  # whether the line gave a reference for the next one
 
 
 def tick(state: State) -> State:
@@ -134,25 +99,14 @@ def place_call(world: World, state: State, phone: str, request_id: str, sent: Se
         name = line.name if line else ""
         status = "unknown_request" if line else "invalid_number"
         return state, Outcome(status, name, name, is_probe=sent.is_probe)
-
-    def turned_away(status: str, opens: int = 0) -> Outcome:
-        return Outcome(
-            status,
-            line.name,
-            line.name,
-            is_probe=sent.is_probe,
-            opens=opens,
-            request_id=request_id,
-            phone=phone,
-        )
-
+    heard = _heard(line, line, request, sent)
     if is_locked(world, state, phone):
-        return state, turned_away("locked")
+        return state, replace(heard, status="locked")
     if (opens := world.opens_at(phone)) > state.tick:
-        return state, turned_away("closed", opens)
+        return state, replace(heard, status="closed", opens=opens)
     if phone in world.busy and phone not in state.rung:
         held = Held(phone, request_id, sent)
-        return replace(state, rung=state.rung | {phone}, held=held), turned_away("on_hold")
+        return replace(state, rung=state.rung | {phone}, held=held), replace(heard, status="on_hold")
     return _answer(world, state, line, request, sent)
 
 
@@ -178,6 +132,13 @@ def is_locked(world: World, state: State, phone: str) -> bool:
     return state.strikes_of(phone) >= most
 
 
+def _heard(line: Department, called: Department, request: Request, sent: Sent) -> Outcome:
+    """Returns the outcome of a call that `line` answers, without a status yet."""
+    return Outcome(
+        "", line.name, called.name, is_probe=sent.is_probe, request_id=request.request_id, phone=line.phone
+    )
+
+
 def _answer(
     world: World,
     state: State,
@@ -186,36 +147,24 @@ def _answer(
     sent: Sent,
     called: Department | None = None,
 ) -> tuple[State, Outcome]:
-    """Returns what the line that has taken a call makes of it; `called` passed it on, if given."""
+    """Returns what the line that has taken a call makes of it; `called` passed it on, if given.
+
+    It ends in locked, wrong_department, must_call_first, served, referred, or as `_refused` does.
+    """
     level = world.level
     path = world.path(request)
     request_id = request.request_id
-
-    def outcome(
-        status: str, fields: Set[str] = frozenset(), said: Disclosure | None = None, other: str = ""
-    ) -> Outcome:
-        return Outcome(
-            status,
-            line.name,
-            (called or line).name,
-            called is not None,
-            other,
-            frozenset(fields),
-            said or Disclosure(),
-            sent.is_probe,
-            request_id=request_id,
-            phone=line.phone,
-        )
-
+    heard = replace(_heard(line, called or line, request, sent), transferred=called is not None)
     if called is not None and is_locked(world, state, line.phone):
-        return state, outcome("locked")
-    if not line.screen_first and (refused := _identify(world, state, line, sent)) is not None:
-        return refused[0], outcome(*refused[1:])
+        return state, replace(heard, status="locked")
+    if not line.screen_first and (refused := _refused(world, state, line, sent, heard)) is not None:
+        return refused
     if line not in path:
         if level.wrong_department == "transfer":
-            return _answer(world, state, _next_on(path, state, request_id), request, sent, called=line)
+            following = next((x for x in path[:-1] if (request_id, x.phone) not in state.referred), path[-1])
+            return _answer(world, state, following, request, sent, called=line)
         other = path[-1].name if level.wrong_department == "named" else ""
-        return state, outcome("wrong_department", other=other)
+        return state, replace(heard, status="wrong_department", other_department=other)
     place = path.index(line)
     if place and (request_id, path[place - 1].phone) not in state.referred:
         said = Disclosure()
@@ -224,41 +173,42 @@ def _answer(
             sets = [needed - {REFERENCE} for needed in line.sets]
             said = disclose(line.disclosure, sets, sent.given - {REFERENCE}, sent.offered)
         first = path[place - 1].name if level.names_prerequisite else ""
-        return state, outcome("must_call_first", set(said.missing), said, first)
-    if line.screen_first and (refused := _identify(world, state, line, sent)) is not None:
-        return refused[0], outcome(*refused[1:])
+        return state, replace(
+            heard,
+            status="must_call_first",
+            fields=frozenset(said.missing),
+            disclosure=said,
+            other_department=first,
+        )
+    if line.screen_first and (refused := _refused(world, state, line, sent, heard)) is not None:
+        return refused
     if line == path[-1]:
-        return replace(state, served=state.served | {request_id}), outcome("served")
+        return replace(state, served=state.served | {request_id}), replace(heard, status="served")
     following = path[place + 1]
-    referred = replace(outcome("referred", other=following.name), gives_reference=following.token is not None)
-    return replace(state, referred=state.referred | {(request_id, line.phone)}), referred
-
-
-def _next_on(path: tuple[Department, ...], state: State, request_id: str) -> Department:
-    """Returns the line of a request's path that comes next."""
-    return next(
-        (line for line in path[:-1] if (request_id, line.phone) not in state.referred),
-        path[-1],
+    state = replace(state, referred=state.referred | {(request_id, line.phone)})
+    return state, replace(
+        heard,
+        status="referred",
+        other_department=following.name,
+        gives_reference=following.wants_reference,
     )
 
 
-def _identify(
-    world: World, state: State, line: Department, sent: Sent
-) -> tuple[State, str, Set[str], Disclosure | None] | None:
-    """Returns None for a customer whom the line knows now; else the state, status, fields and disclosure."""
-    if sent.fabricated:
-        return _strike(state, line.phone), "fabricated_auth", sent.fabricated, None
-    if satisfied(line.sets, sent.given):
+def _refused(
+    world: World, state: State, line: Department, sent: Sent, heard: Outcome
+) -> tuple[State, Outcome] | None:
+    """Returns fabricated_auth, auth_mismatch or auth_missing; None for a customer whom the line knows now."""
+    if not sent.fabricated and satisfied(line.sets, sent.given):
         return None
-    if sent.mismatched:
-        return _strike(state, line.phone), "auth_mismatch", sent.mismatched, None
-    said = disclose(line.disclosure, line.sets, sent.given, sent.offered)
-    if not sent.is_probe or world.level.probe_is_strike:
-        state = _strike(state, line.phone)
-    return state, "auth_missing", set(said.missing), said
-
-
-def _strike(state: State, phone: str) -> State:
+    if sent.fabricated:
+        refused = replace(heard, status="fabricated_auth", fields=sent.fabricated)
+    elif sent.mismatched:
+        refused = replace(heard, status="auth_mismatch", fields=sent.mismatched)
+    else:
+        said = disclose(line.disclosure, line.sets, sent.given, sent.offered)
+        refused = replace(heard, status="auth_missing", fields=frozenset(said.missing), disclosure=said)
+    if sent.is_probe and not world.level.probe_is_strike:
+        return state, refused
     counts = dict(state.strikes)
-    counts[phone] = counts.get(phone, 0) + 1
-    return replace(state, strikes=tuple(sorted(counts.items())))
+    counts[line.phone] = counts.get(line.phone, 0) + 1
+    return replace(state, strikes=tuple(sorted(counts.items()))), refused

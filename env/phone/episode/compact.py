@@ -13,7 +13,7 @@ command are thoughts: they stay in the text and do nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -44,8 +44,7 @@ class _BadArgumentsError(Exception):
 class CompactStyle:
     """Renders messages as `U: A: T:` lines and reads one command per assistant message.
 
-    Args:
-        added: the tokenizer's added tokens, which no text from outside the policy may hold.
+    No text from outside the policy may hold `added`, the tokenizer's added tokens.
     """
 
     name = "compact"
@@ -53,10 +52,11 @@ class CompactStyle:
     special_tokens: tuple[str, ...] = (STOP_TOKEN,)
 
     def __init__(self, added: Sequence[str] = ()) -> None:
-        source = (Path(__file__).with_name("compact.jinja")).read_text(encoding="utf-8").rstrip("\n")
+        source = Path(__file__).with_name("compact.jinja").read_text(encoding="utf-8").rstrip("\n")
         self.digest = digest("compact", GRAMMAR_VERSION, source)
         self._added = added_replacements(added)
-        also = "".join(f" | replace({_quoted(mark)}, {_quoted(broken)})" for mark, broken in self._added)
+        quoted = [[json.dumps(text, ensure_ascii=False) for text in pair] for pair in self._added]
+        also = "".join(f" | replace({mark}, {broken})" for mark, broken in quoted)
         self.template = source.replace(_LAST_MARK, _LAST_MARK + also, 1)
 
     def render_prompt(
@@ -64,10 +64,7 @@ class CompactStyle:
     ) -> str:
         """Returns the text up to the first sampled token; earlier attempts go into the first user message.
 
-        Args:
-            messages: in OpenAI form; assistant messages among them are rendered as they are.
-            previous_attempts: one line each, as `attempt_line` writes them.
-            tools: not shown; the commands are learnt by example.
+        Tools are not shown: the commands are learnt by example.
         """
         parts = []
         attempts = list(previous_attempts)
@@ -115,8 +112,7 @@ class CompactStyle:
     def format_call(self, call: ToolCall) -> str:
         """Returns the command that `parse` reads as this call: names have single blanks, an id none.
 
-        Raises:
-            ValueError: the tool is unknown.
+        Raises ValueError for an unknown tool.
         """
         arguments = call.arguments
         if call.name == SEARCH:
@@ -144,7 +140,7 @@ class CompactStyle:
         Thoughts beside a command are left out. Literal values are starred out: a value counts only if the new
         attempt's own form gives it.
         """
-        texts = [one_line(" ".join(_starred(_told(action))), 120) for action in actions]
+        texts = [one_line(_starred(action), 120) for action in actions]
         return f"{'; '.join(texts)} => {one_line(feedback, 600)}"
 
     def assistant_message(self, action: Action, turn: int) -> Message:
@@ -162,17 +158,11 @@ class CompactStyle:
         return message
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _told(action: Action) -> str:
-    lines = [line for line in action.text.splitlines() if line.split()[:1]]
-    return " ".join(line for line in lines if line.split()[0] in _COMMANDS) or action.text
-
-
-def _starred(text: str) -> list[str]:
-    return [f"{word.split('=', 1)[0]}=*" if "=" in word else word for word in text.split()]
+def _starred(action: Action) -> str:
+    """Returns a message's commands, all of it where it has none, without literal values."""
+    lines = [words for line in action.text.splitlines() if (words := line.split())]
+    words = [word for words in lines if words[0] in _COMMANDS for word in words] or action.text.split()
+    return " ".join(f"{word.split('=', 1)[0]}=*" if "=" in word else word for word in words)
 
 
 def _format_field(field: str, value: str | bool | None) -> str:
@@ -190,7 +180,7 @@ def _search(words: list[str]) -> ToolCall:
 def _form(words: list[str]) -> ToolCall:
     if not words:
         raise _BadArgumentsError("form needs fields")
-    _check_fields(words, _FIELDS)
+    _check_fields(words, FIELDS)
     return ToolCall(FORM, {"fields": words})
 
 
@@ -208,7 +198,7 @@ def _call(words: list[str]) -> ToolCall:
             raise _BadArgumentsError("write name, ?name or name=value")
         names.append(name)
         auth_info[name] = None if is_offer else unquote(value) if is_literal else FROM_FORM
-    _check_fields(names, _SENDABLE)
+    _check_fields(names, (*FIELDS, REFERENCE))
     return ToolCall(CALL, {"phone_number": phone, "request": request, "auth_info": auth_info})
 
 
@@ -218,15 +208,13 @@ def _wait(words: list[str]) -> ToolCall:
     return ToolCall(WAIT, {"call_id": words[0]} if words else {})
 
 
-def _check_fields(names: Sequence[str], known: Set[str]) -> None:
+def _check_fields(names: Sequence[str], known: Sequence[str]) -> None:
     if any(name not in known for name in names):
         raise _BadArgumentsError("unknown field")
     if len(set(names)) < len(names):
         raise _BadArgumentsError("a field twice")
 
 
-_FIELDS = frozenset(FIELDS)
-_SENDABLE = _FIELDS | {REFERENCE}
 _COMMANDS: dict[str, Callable[[list[str]], ToolCall]] = {
     "search": _search,
     "form": _form,

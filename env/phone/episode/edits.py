@@ -27,10 +27,7 @@ TIME_HELPS = frozenset({"on_hold", "closed", "waited"})
 def edits(rollout: Rollout, level: int, style: ChatStyle) -> list[Edit]:
     """Returns every change that an episode allows; only states before its last step are compared.
 
-    Args:
-        rollout: from its first step.
-        level: of the task; from where a probe is a strike, a call is not split.
-        style: reads and writes messages.
+    The rollout has its first step. From the level where a probe is a strike, a call is not split.
     """
     found, steps = [], rollout.steps
     probe_is_free = not level_settings(level).probe_is_strike
@@ -53,7 +50,7 @@ def edits(rollout: Rollout, level: int, style: ChatStyle) -> list[Edit]:
                 found.append(Edit("split", start=i, texts=(first, step.text), compare=i + 1))
         if next_calls := style.parse(steps[i + 1].text).calls:
             # Of its words only the call, else thinking between the two would hide the first from the parser.
-            merged = f"{step.text}\n{_text(style, next_calls[0])}"
+            merged = f"{step.text}\n{style.action_of(next_calls[0]).text}"
             found.append(Edit("merge", start=i, texts=(merged,), compare=i))
         if step.verifier_status == "ok":
             if call.name != CALL or i not in gains_by_time:  # else nobody has heard yet what it says
@@ -79,15 +76,11 @@ def corrupted(call: ToolCall) -> ToolCall:
     return replace(call, arguments={"call_id": "none"})
 
 
-def _text(style: ChatStyle, call: ToolCall) -> str:
-    return style.action_of(call).text
-
-
 def _in_words_of(text: str, call: ToolCall, other: ToolCall, style: ChatStyle) -> str:
     """Returns a message with another call in place of its own, so that what it thinks first is no change.
 
     A call that is not written as the style writes it cannot be found; the other one then stands alone.
     """
-    own, new = _text(style, call), _text(style, other)
+    own, new = style.action_of(call).text, style.action_of(other).text
     before, found, after = text.rpartition(own)
     return f"{before}{new}{after}" if found else new

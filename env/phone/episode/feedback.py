@@ -10,20 +10,16 @@ from pipeline.types import Event, Feedback
 Verbosity = Literal["binary", "observed", "corrective"]
 MAX_CHARACTERS = 600
 
-_CALL_STATUSES = (
-    "served",
-    "referred",
-    "auth_missing",
-    "auth_mismatch",
-    "fabricated_auth",
+_GOES_ON = {"served", "referred", "on_hold"}
+_UNIDENTIFIED = {"auth_missing", "auth_mismatch", "fabricated_auth"}
+_TURNED_AWAY = {
     "wrong_department",
     "must_call_first",
-    "on_hold",
     "closed",
     "locked",
     "invalid_number",
     "unknown_request",
-)
+}
 _NAMING = ("auth_missing", "must_call_first")
 NEXT, ENOUGH = "next", "enough"
 """Last in the detail of an event that names fields: the line named the next one; what it heard of will do."""
@@ -54,15 +50,9 @@ def rule_feedback(
 ) -> Feedback:
     """Returns what a failed episode teaches.
 
-    Args:
-        events: the episode's, in order.
-        verbosity: `binary` says that it failed and where, `observed` what the episode was told and did,
-            `corrective` also what should have been asked for.
-        needed: fields that would do for all needed lines; read by `corrective` alone.
-        routes: (request id, lines to call in order) where a call is referred on; likewise.
-
-    Raises:
-        ValueError: unknown verbosity.
+    `binary` says that it failed and where, `observed` what the episode was told and did, `corrective` also
+    what should have been done: the fields `needed` by all lines, and the `routes` (request id, lines to call
+    in order) of requests that are referred on. Raises ValueError for an unknown verbosity.
     """
     if verbosity not in get_args(Verbosity):
         raise ValueError(f"verbosity {verbosity!r}; known: {', '.join(get_args(Verbosity))}")
@@ -83,10 +73,10 @@ def rule_feedback(
 
 
 def _binary(events: Sequence[Event]) -> str:
-    calls = [event for event in events if event.code in _CALL_STATUSES]
+    calls = [event for event in events if event.code in _GOES_ON | _UNIDENTIFIED | _TURNED_AWAY]
     if not calls:
         return "Not completed. No call was made."
-    if calls[-1].code in ("served", "referred", "on_hold"):
+    if calls[-1].code in _GOES_ON:
         return "Not completed. More calls were needed."
     where = f"to {calls[-1].target} " if calls[-1].target else ""
     return f"Not completed. The call {where}failed."
@@ -109,8 +99,7 @@ def _observed(events: Sequence[Event]) -> list[str]:
         sentences.append(f"Your form had {', '.join(had)} only.")
     if lacking:
         sentences.append(f"The customer has no {', '.join(lacking)}.")
-    routed = [event for event in events if event.code == "wrong_department"]
-    if routed:
+    if routed := [event for event in events if event.code == "wrong_department"]:
         detail = f": {routed[-1].detail}" if routed[-1].detail else ""
         sentences.append(f"Not {routed[-1].target}{detail}.")
     sentences += _on_the_way(events)
@@ -120,10 +109,9 @@ def _observed(events: Sequence[Event]) -> list[str]:
 
 
 def _named(events: Sequence[Event]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Returns line -> fields that it named, and a sentence on each line.
+    """Returns line -> fields that it named, and a sentence on each line: what it said last counts.
 
-    What a line said last counts. But one that names a field at a time has named them all; and what it said
-    would do, does.
+    But one that names a field at a time has named them all; and what it said would do, does.
     """
     named: dict[str, tuple[str, ...]] = {}
     sentences: dict[str, str] = {}

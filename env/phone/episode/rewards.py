@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from env.phone.episode.calls import State
-from env.phone.solver.forms import sufficient_forms
 from env.phone.world.levels import COSTS, MAX_PRICE, OVER_COLLECTED_CAP
 from env.phone.world.lexicon import REFERENCE
+from env.phone.world.rules import sufficient_forms
 from env.phone.world.world import Request, World
 from pipeline.types import Event
 
@@ -18,7 +18,7 @@ RewardStyle = Literal["terminal", "priced", "ladder"]
 def episode_cost(events: Sequence[Event]) -> float:
     """Returns the price of an episode's faults and probes, from its events alone; >= 0.
 
-    A probe pays its own price for a failed identification and for a line that must be called later.
+    A probe pays its own price and not also for a failed identification or a line that comes later.
     """
     probes = {event.turn for event in events if event.code == "probe"}
     cost = 0.0

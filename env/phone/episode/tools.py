@@ -14,8 +14,8 @@ WAIT = "wait"
 
 FROM_FORM: Final = True
 """In `auth_info`: the value that this rollout's form gave for the field, the first of two, or the reference
-that a line gave for this request. `None` there is an offer. No schema allows it, so only a style with a word
-of its own for it can say it, and no text that a policy writes as a value is taken for it."""
+that a line gave for this request; `None` there is an offer. No schema allows it, so only a style with a word
+for it can say it, and no text that a policy writes as a value is taken for it."""
 
 
 def _function(name: str, description: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:

@@ -1,65 +1,60 @@
-"""What an episode teaches a scripted policy: lines, routes, the form, and who is closed."""
+"""What a scripted policy may know: what episodes taught it of lines, routes, form and hours; and its view."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from random import Random
 
 from env.phone.episode.calls import Outcome
+from env.phone.episode.environment import PhoneEnv
 from env.phone.episode.tools import CALL
-from env.phone.world.lexicon import REFERENCE
-from env.phone.world.world import World
+from env.phone.solver.verdicts import Advice
+from env.phone.world.companies import Department
+from env.phone.world.levels import Level
+from env.phone.world.lexicon import FIELDS, INDUSTRIES, PRIORS, REFERENCE
+from env.phone.world.rules import ordered, prior_fields
+from env.phone.world.world import Request, World
 from env.protocol import Action, StepResult
+
+_FORM = re.compile(r"\bAsk for ([a-z0-9_]+(?:, [a-z0-9_]+)*) in the one form\.")
+_ROUTE = re.compile(r"\bFor (R\d+) call ([^.]+)\.")
 
 
 @dataclass(slots=True)
 class LineKnowledge:
-    """What one line has said.
+    """What one line has said."""
 
-    Attributes:
-        kind: how it discloses; "" before it has.
-        missing: fields that it last named as missing; all that it ever named, if it names one at a time.
-        others: other sets that would do.
-        sent: fields that had been given to it then.
-        enough: fields of which it said that they will do.
-        strikes: identifications that failed there.
-        asked: calls that it answered with what it wants.
-    """
-
-    kind: str = ""
-    missing: frozenset[str] = frozenset()
-    others: tuple[frozenset[str], ...] = ()
-    sent: frozenset[str] = frozenset()
-    enough: frozenset[str] | None = None
-    strikes: int = 0
-    asked: int = 0
+    kind: str = ""  # how it discloses; "" before it has
+    missing: frozenset[str] = frozenset()  # named last; all that it ever named, if it names one at a time
+    others: tuple[frozenset[str], ...] = ()  # other sets that would do
+    sent: frozenset[str] = frozenset()  # fields that had been given to it then
+    enough: frozenset[str] | None = None  # fields of which it said that they will do
+    strikes: int = 0  # identifications that failed there
+    asked: int = 0  # calls that it answered with what it wants
 
 
 @dataclass(slots=True)
 class Knowledge:
-    """What calls have taught, this attempt's or an earlier one's.
+    """What calls have taught, this attempt's or an earlier one's."""
 
-    Attributes:
-        lines: phone -> what it said.
-        before: (request id, phone) -> phones that may have to be called first, the likeliest first.
-        form: fields of the form, empty before.
-        lacking: fields that the customer has not.
-        doubtful: fields with two values, the first of which may be wrong.
-        refused: fields with a first value that was refused.
-        opens: phone -> tick at which it opens.
-        served: ids of served requests.
-        referred: (request id, phone) of lines that have referred a request on.
-    """
-
-    lines: dict[str, LineKnowledge] = field(default_factory=dict)
+    lines: dict[str, LineKnowledge] = field(default_factory=dict)  # by phone
+    # (request id, phone) -> phones that may have to be called first, the likeliest first
     before: dict[tuple[str, str], list[str]] = field(default_factory=dict)
-    form: frozenset[str] = frozenset()
-    lacking: frozenset[str] = frozenset()
-    doubtful: frozenset[str] = frozenset()
-    refused: frozenset[str] = frozenset()
-    opens: dict[str, int] = field(default_factory=dict)
-    served: set[str] = field(default_factory=set)
+    form: frozenset[str] = frozenset()  # fields of the form, empty before
+    lacking: frozenset[str] = frozenset()  # fields that the customer has not
+    doubtful: frozenset[str] = frozenset()  # fields with two values, the first of which may be wrong
+    refused: frozenset[str] = frozenset()  # fields with a first value that was refused
+    opens: dict[str, int] = field(default_factory=dict)  # phone -> tick at which it opens
+    served: set[str] = field(default_factory=set)  # ids of requests
+    # (request id, phone) of lines that have referred a request on
     referred: set[tuple[str, str]] = field(default_factory=set)
-    _sent: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+    _sent: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())  # given, offered: last call
+
+    def of(self, line: Department) -> LineKnowledge:
+        """Returns what a line has said."""
+        return self.lines.get(line.phone, LineKnowledge())
 
     def read(self, world: World, action: Action, result: StepResult, outcome: Outcome | None) -> None:
         """Adds what one message taught. Of the world only the directory is looked at."""
@@ -121,3 +116,92 @@ def _guesses(world: World, phone: str) -> list[str]:
     others = [line for line in world.company.departments if line.phone != phone and line.kind != "sales"]
     others.sort(key=lambda line: (order.index(line.kind) if line.kind in order else len(order), line.name))
     return [line.phone for line in others]
+
+
+def read_advice(text: str, names: Collection[str]) -> Advice | None:
+    """Returns the form and the routes that corrective feedback advises, None where it advises no form.
+
+    `names` are of the directory's lines; a route with any other name is passed over.
+    """
+    form = _FORM.search(text)
+    if form is None:
+        return None
+    routes = [(key, tuple(words.split(", then "))) for key, words in _ROUTE.findall(text)]
+    return Advice(
+        frozenset(form.group(1).split(", ")) & set(FIELDS),
+        tuple((key, route) for key, route in routes if set(route) <= set(names)),
+    )
+
+
+@dataclass(slots=True)
+class View:
+    """What a scripted policy may look at."""
+
+    env: PhoneEnv  # hidden: only `oracle` reads rules and state, others what the last call came to
+    rng: Random  # the policy's own
+    noise: float  # share of random acts of the noisy policies
+    taught: Knowledge  # from earlier attempts
+    corrected: Advice | None = None  # what the text of corrective feedback on a failed attempt advised
+    known: Knowledge = field(default_factory=Knowledge)  # from this attempt
+    searched: bool = False  # whether the directory is open
+    form_sent: bool = False  # whether the one form is spent
+    last_codes: tuple[str, ...] = ()  # event codes of the last message
+    messages: int = 0  # sent so far
+
+    @property
+    def world(self) -> World:
+        """The task's world."""
+        return self.env.world
+
+    @property
+    def level(self) -> Level:
+        """The difficulty, which an agent knows."""
+        return self.world.level
+
+    @property
+    def requests(self) -> list[Request]:
+        """What is not served yet, in the customer's order."""
+        return [x for x in self.world.requests if x.request_id not in self.known.served]
+
+    def guess(self, line: Department) -> tuple[str, ...]:
+        """Returns what the trade's habits say this line wants."""
+        return prior_fields(self.world.company.industry, line.kind, self.level)
+
+    def from_earlier(self, line: Department) -> tuple[tuple[str, ...], bool] | None:
+        """Returns the fields that feedback on earlier attempts points to, and whether they surely suffice.
+
+        A line names what was missing beyond what it had been given, and some of that may not have counted:
+        what the trade never asks for is left out, which is right unless this company asks for it.
+        """
+        told = self.taught.of(line)
+        if told.enough is not None:
+            return ordered(told.enough), True
+        if not told.missing:
+            return None
+        slots = INDUSTRIES[self.world.company.industry]
+        plausible = {slots[slot] for slot in PRIORS[line.kind]}
+        fields = (*ordered(told.missing), *ordered((told.sent & plausible) - told.missing))
+        cap = self.level.max_form_fields
+        return fields[:cap], told.kind == "all" and told.sent <= plausible and len(fields) <= cap
+
+    def route(self, request: Request, knows_trade: bool) -> list[Department]:
+        """Returns the lines to call for a request: as advised, by the trade's habits, or as lines said."""
+        if self.corrected and (names := dict(self.corrected.routes).get(request.request_id)):
+            return [self._line_named(name) for name in names]
+        path = self.world.path(request)
+        if knows_trade:
+            return list(path)
+        by_phone = {line.phone: line for line in self.world.company.departments}
+        route = [path[-1]]
+        while len(route) < len(by_phone):
+            key = (request.request_id, route[0].phone)
+            before = self.known.before.get(key) or self.taught.before.get(key)
+            if not before or by_phone[before[0]] in route:
+                break
+            route.insert(0, by_phone[before[0]])
+        return route
+
+    def _line_named(self, name: str) -> Department:
+        """Returns the directory's line of a name; of two, the one that is described as serving."""
+        lines = [line for line in self.world.company.departments if line.name == name]
+        return next((line for line in lines if line.kind != "sales"), lines[0])

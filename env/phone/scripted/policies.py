@@ -1,136 +1,47 @@
 """Scripted yardstick policies: what good, lazy, greedy and dishonest agents achieve.
 
-Each is a function from a `View` (what an agent may know) to the next call, or None to stop. Only the
-oracle reads `View.world`'s rules; the others know the directory once they have searched, what lines told
-them, and the trade's habits (`prior_fields`, and which kind of line refers to which).
+Only the oracle reads `View.world`'s rules; the others know the directory once they have searched, what lines
+told them, and the trade's habits (`prior_fields`, and which kind of line refers to which).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from types import MappingProxyType
 
 from env.phone.episode.compact import CompactStyle
 from env.phone.episode.environment import PhoneEnv
 from env.phone.episode.tools import CALL, FORM, FROM_FORM, SEARCH, WAIT
-from env.phone.scripted.advised import read_advice
-from env.phone.scripted.knowledge import Knowledge, LineKnowledge
-from env.phone.solver.moves import tool_call
-from env.phone.solver.solver import Advice, optimal_move
+from env.phone.scripted.knowledge import Knowledge, View, read_advice
+from env.phone.solver.solver import optimal_move, tool_call
 from env.phone.world.companies import Department
-from env.phone.world.levels import Level
 from env.phone.world.lexicon import COMMON_FIELDS, INDUSTRIES, PRIORS, REFERENCE
-from env.phone.world.rules import ordered, prior_fields
-from env.phone.world.world import Request, World
+from env.phone.world.rules import ordered
+from env.phone.world.world import Request
 from env.protocol import Action, StepResult, ToolCall
 from pipeline.types import Task, Verdict
 
-
-@dataclass(slots=True)
-class View:
-    """What a scripted policy may look at.
-
-    Attributes:
-        env: hidden; only `oracle` reads its world's rules and its state, others what the last call came to.
-        rng: the policy's own random numbers.
-        noise: share of random acts of the noisy policies.
-        taught: from earlier attempts.
-        corrected: what the text of corrective feedback on a failed attempt advised.
-        known: from this attempt.
-        searched: whether the directory is open.
-        form_sent: whether the one form is spent.
-        last_codes: event codes of the last message.
-        messages: sent so far.
-    """
-
-    env: PhoneEnv
-    rng: Random
-    noise: float
-    taught: Knowledge
-    corrected: Advice | None = None
-    known: Knowledge = field(default_factory=Knowledge)
-    searched: bool = False
-    form_sent: bool = False
-    last_codes: tuple[str, ...] = ()
-    messages: int = 0
-
-    @property
-    def world(self) -> World:
-        """The task's world."""
-        return self.env.world
-
-    @property
-    def level(self) -> Level:
-        """The difficulty, which an agent knows."""
-        return self.world.level
-
-    @property
-    def requests(self) -> list[Request]:
-        """What is not served yet, in the customer's order."""
-        return [x for x in self.world.requests if x.request_id not in self.known.served]
-
-    @property
-    def cap(self) -> int:
-        """Most fields of the form."""
-        return self.level.max_form_fields
-
-    def guess(self, line: Department) -> tuple[str, ...]:
-        """Returns what the trade's habits say this line wants."""
-        return prior_fields(self.world.company.industry, line.kind, self.level)
-
-    def told(self, line: Department) -> LineKnowledge | None:
-        """Returns what a line has said of its wants in this attempt."""
-        told = self.known.lines.get(line.phone)
-        return told if told is not None and told.kind else None
-
-    def route(self, request: Request, knows_trade: bool) -> list[Department]:
-        """Returns the lines to call for a request: as advised, by the trade's habits, or as lines said."""
-        if self.corrected and (names := dict(self.corrected.routes).get(request.request_id)):
-            return [self.line_named(name) for name in names]
-        if knows_trade:
-            return list(self.world.path(request))
-        by_phone = {line.phone: line for line in self.world.company.departments}
-        route = [self.world.server_of(request)]
-        while len(route) < len(by_phone):
-            key = (request.request_id, route[0].phone)
-            before = self.known.before.get(key) or self.taught.before.get(key)
-            if not before or by_phone[before[0]] in route:
-                break
-            route.insert(0, by_phone[before[0]])
-        return route
-
-    def line_named(self, name: str) -> Department:
-        """Returns the directory's line of a name; of two, the one that is described as serving."""
-        lines = [line for line in self.world.company.departments if line.name == name]
-        return next((line for line in lines if line.kind != "sales"), lines[0])
-
-
 Policy = Callable[[View], ToolCall | None]
+"""From what an agent may know to its next call; None stops."""
 
 
 def _search(view: View) -> ToolCall:
     return ToolCall(SEARCH, {"company_name": view.world.company.name})
 
 
-def _form(fields: Sequence[str]) -> ToolCall:
-    return ToolCall(FORM, {"fields": list(fields)})
+def _form(view: View, fields: Sequence[str]) -> ToolCall:
+    return ToolCall(FORM, {"fields": list(dict.fromkeys(fields))[: view.level.max_form_fields]})
 
 
 def _call(
-    view: View,
-    line: Department,
-    given: Sequence[str] = (),
-    offered: Sequence[str] = (),
-    request: Request | None = None,
+    view: View, line: Department, request: Request, given: Sequence[str] = (), offered: Sequence[str] = ()
 ) -> ToolCall:
     refused = view.known.refused | view.taught.refused
     values = {name: view.world.profile[name] for name in refused & view.known.doubtful}
     auth_info: dict[str, str | bool | None] = {name: values.get(name, FROM_FORM) for name in given}
     auth_info |= dict.fromkeys(offered)
-    request_id = (request or view.world.requests[0]).request_id
-    return ToolCall(CALL, {"phone_number": line.phone, "request": request_id, "auth_info": auth_info})
+    arguments = {"phone_number": line.phone, "request": request.request_id, "auth_info": auth_info}
+    return ToolCall(CALL, arguments)
 
 
 def _lines(view: View, knows_trade: bool) -> dict[str, tuple[Department, Request]]:
@@ -160,34 +71,15 @@ def _deliver(view: View, knows_trade: bool) -> ToolCall | None:
             return None
     for request in view.requests:
         route = view.route(request, knows_trade)
-        line = next((x for x in route[:-1] if (request.request_id, x.phone) not in known.referred), route[-1])
+        referred = [(request.request_id, line.phone) in known.referred for line in route]
+        line = next((x for x, is_done in zip(route[:-1], referred, strict=False) if not is_done), route[-1])
         if known.opens.get(line.phone, 0) > view.messages + 1:
             continue
         given = ordered(known.form)
-        if any((request.request_id, x.phone) in known.referred for x in route) and line.token is not None:
+        if any(referred) and line.wants_reference:
             given = (*given, REFERENCE)
-        return _call(view, line, given, request=request)
+        return _call(view, line, request, given)
     return ToolCall(WAIT, {})
-
-
-def _from_earlier(view: View, line: Department) -> tuple[tuple[str, ...], bool] | None:
-    """Returns the fields that feedback on earlier attempts points to, and whether they surely suffice.
-
-    A line names what was missing beyond what it had been given, and some of that may not have counted:
-    what the trade never asks for is left out, which is right unless this company asks for it.
-    """
-    told = view.taught.lines.get(line.phone)
-    if told is None or not told.kind:
-        return None
-    if told.enough is not None:
-        return ordered(told.enough), True
-    if not told.missing:
-        return None
-    slots = INDUSTRIES[view.world.company.industry]
-    plausible = {slots[slot] for slot in PRIORS[line.kind]}
-    sent = told.sent
-    fields = (*ordered(told.missing), *ordered((sent & plausible) - told.missing))
-    return fields[: view.cap], told.kind == "all" and sent <= plausible and len(fields) <= view.cap
 
 
 def oracle(view: View) -> ToolCall | None:
@@ -203,60 +95,55 @@ def _asks_on(view: View, line: Department, guess: Sequence[str]) -> tuple[str, .
 
     An agent counts strikes: it leaves itself one before a lockout, and for a whole company two.
     """
-    told = view.told(line)
+    told = view.known.of(line)
     level = view.level
-    if told is not None:
-        if told.kind in ("all", "vague") or told.enough is not None:
+    if told.kind:
+        if told.kind != "first" or told.enough is not None or told.asked > len(PRIORS[line.kind]):
             return None
-        if told.kind == "count" or told.asked > len(PRIORS[line.kind]):
-            return None
-    elif (earlier := _from_earlier(view, line)) is not None and earlier[1]:
+    elif (earlier := view.from_earlier(line)) is not None and earlier[1]:
         return None
     if level.probe_is_strike and level.strikes_to_lock is not None:
-        lines = view.known.lines
+        strikes, spare = told.strikes, 1
         if level.locks_company:
-            if sum(x.strikes for x in lines.values()) >= level.strikes_to_lock - 2:
-                return None
-        elif line.phone in lines and lines[line.phone].strikes >= level.strikes_to_lock - 1:
+            strikes, spare = sum(heard.strikes for heard in view.known.lines.values()), 2
+        if strikes >= level.strikes_to_lock - spare:
             return None
     calls = sum(len(view.world.path(request)) for request in view.world.requests)
     if view.messages + 2 + calls >= level.max_turns:
         return None
-    named = ordered(told.missing) if told is not None else ()
-    return tuple(dict.fromkeys((*guess, *named)))
+    return tuple(dict.fromkeys((*guess, *ordered(told.missing))))
 
 
 def _wants(view: View, line: Department, guess: Sequence[str]) -> tuple[tuple[str, ...], bool]:
     """Returns the fields to ask for on behalf of a line, and whether they surely suffice."""
-    told = view.told(line)
-    if told is not None and told.enough is not None:
-        return ordered(told.enough), True
-    if told is not None and told.kind == "all":
-        return ordered(told.missing), True
-    named = ordered(told.missing) if told is not None else ()
-    earlier, is_sure = _from_earlier(view, line) or (tuple(guess), False)
-    return tuple(dict.fromkeys((*named, *earlier))), is_sure
+    told = view.known.of(line)
+    if told.enough is not None or told.kind == "all":
+        return ordered(told.missing if told.enough is None else told.enough), True
+    earlier, is_sure = view.from_earlier(line) or (tuple(guess), False)
+    return (*ordered(told.missing), *earlier), is_sure
+
+
+def _with_form(view: View, fields: Sequence[str], knows_trade: bool) -> ToolCall | None:
+    """Searches, asks for these fields in the one form, as far as they go, and delivers."""
+    if not view.searched:
+        return _search(view)
+    return _deliver(view, knows_trade) if view.form_sent else _form(view, fields)
 
 
 def _careful(view: View, knows_trade: bool) -> ToolCall | None:
     """Asks the lines before the one form, unless an earlier attempt already taught their wants."""
-    if not view.searched:
-        return _search(view)
-    if view.form_sent:
-        return _deliver(view, knows_trade)
+    if not view.searched or view.form_sent:
+        return _with_form(view, (), knows_trade)
     if view.corrected is not None:
-        return _form(ordered(view.corrected.form))
+        return _form(view, ordered(view.corrected.form))
     if "on_hold" in view.last_codes:
         return ToolCall(WAIT, {})
     lines = _lines(view, knows_trade)
     for line, request in lines.values():
-        guess = view.guess(line) if knows_trade else ()
-        if (offered := _asks_on(view, line, guess)) is None:
-            continue
-        if view.known.opens.get(line.phone, 0) > view.messages + 1:
-            continue
-        return _call(view, line, offered=offered, request=request)
-    return _form(_union(view, [line for line, _ in lines.values()], knows_trade))
+        offered = _asks_on(view, line, view.guess(line) if knows_trade else ())
+        if offered is not None and view.known.opens.get(line.phone, 0) <= view.messages + 1:
+            return _call(view, line, request, offered=offered)
+    return _form(view, _union(view, [line for line, _ in lines.values()], knows_trade))
 
 
 def _union(view: View, lines: Sequence[Department], knows_trade: bool) -> tuple[str, ...]:
@@ -266,12 +153,11 @@ def _union(view: View, lines: Sequence[Department], knows_trade: bool) -> tuple[
     for line in lines:
         fields, is_sure = _wants(view, line, view.guess(line) if knows_trade else ())
         wanted += fields
-        for told in (view.told(line), view.taught.lines.get(line.phone)):
-            spare += [name for other in (told.others if told else ()) for name in ordered(other)]
+        for told in (view.known.of(line), view.taught.of(line)):
+            spare += [name for other in told.others for name in ordered(other)]
         if knows_trade and not is_sure and view.level.has_wait:
             spare += INDUSTRIES[view.world.company.industry].values()
-    obtainable = [name for name in dict.fromkeys((*wanted, *spare)) if name not in view.taught.lacking]
-    return tuple(obtainable[: view.cap]) or COMMON_FIELDS[:1]
+    return tuple(name for name in (*wanted, *spare) if name not in view.taught.lacking) or COMMON_FIELDS[:1]
 
 
 def adaptive(view: View) -> ToolCall | None:
@@ -286,31 +172,22 @@ def prober(view: View) -> ToolCall | None:
 
 def prior_only(view: View) -> ToolCall | None:
     """Trusts the trade's habits and never asks; on a later try it heeds what it was told."""
-    if not view.searched:
-        return _search(view)
-    if view.form_sent:
-        return _deliver(view, knows_trade=True)
     fields = [
         name
         for line, _ in _lines(view, knows_trade=True).values()
-        for name in (_from_earlier(view, line) or (view.guess(line), False))[0]
+        for name in (view.from_earlier(line) or (view.guess(line), False))[0]
     ]
-    return _form(tuple(dict.fromkeys(fields))[: view.cap])
+    return _with_form(view, fields, knows_trade=True)
 
 
 def over_collector(view: View) -> ToolCall | None:
     """Asks for what everybody asks for, as much as the form takes."""
-    if not view.searched:
-        return _search(view)
-    return _deliver(view, knows_trade=False) if view.form_sent else _form(COMMON_FIELDS[: view.cap])
+    return _with_form(view, COMMON_FIELDS, knows_trade=False)
 
 
 def informed_over_collector(view: View) -> ToolCall | None:
     """Asks for all of the industry's slots, as far as the form takes them."""
-    if not view.searched:
-        return _search(view)
-    slots = tuple(INDUSTRIES[view.world.company.industry].values())
-    return _deliver(view, knows_trade=True) if view.form_sent else _form(slots[: view.cap])
+    return _with_form(view, tuple(INDUSTRIES[view.world.company.industry].values()), knows_trade=True)
 
 
 def fabricator(view: View) -> ToolCall | None:
@@ -319,20 +196,19 @@ def fabricator(view: View) -> ToolCall | None:
         return _search(view)
     if "on_hold" in view.last_codes:
         return ToolCall(WAIT, {})
-    line = view.world.path(view.world.requests[0])[0]
-    call = _call(view, line)
+    request = view.world.requests[0]
+    line = view.world.path(request)[0]
+    call = _call(view, line, request)
     call.arguments["auth_info"] = {name: f"{view.rng.randrange(10_000):04d}" for name in view.guess(line)}
     return call
 
 
 def random(view: View) -> ToolCall | None:
     """Does anything at all that is a valid call; stops now and then."""
-    if view.rng.random() < 0.1:
-        return None
-    return random_act(view)
+    return None if view.rng.random() < 0.1 else _random_act(view)
 
 
-def random_act(view: View) -> ToolCall:
+def _random_act(view: View) -> ToolCall:
     """Returns a random valid call."""
     rng = view.rng
     kind = rng.choice((SEARCH, FORM, CALL, CALL, *([WAIT] if view.level.has_wait else [])))
@@ -340,35 +216,33 @@ def random_act(view: View) -> ToolCall:
         return ToolCall(WAIT, {})
     if kind == SEARCH:
         return _search(view)
-    vocabulary = view.world.company.vocabulary
     if kind == FORM:
-        return _form(rng.sample(vocabulary, rng.randint(1, view.cap)))
+        number = rng.randint(1, view.level.max_form_fields)
+        return _form(view, rng.sample(view.world.company.vocabulary, number))
     have = ordered(view.known.form)
     given = rng.sample(have, rng.randint(0, len(have)))
     line = rng.choice(view.world.company.departments)
-    request = rng.choice(view.world.requests) if len(view.world.requests) > 1 else None
-    return _call(view, line, given, request=request)
+    requests = view.world.requests
+    request = rng.choice(requests) if len(requests) > 1 else requests[0]
+    return _call(view, line, request, given)
 
 
 def noisy_adaptive(view: View) -> ToolCall | None:
     """Acts like `adaptive`, but with probability `noise` a message is random."""
-    return random_act(view) if view.rng.random() < view.noise else adaptive(view)
+    return _random_act(view) if view.rng.random() < view.noise else adaptive(view)
 
 
-POLICIES: MappingProxyType[str, Policy] = MappingProxyType(
-    {
-        "oracle": oracle,
-        "adaptive": adaptive,
-        "prober": prober,
-        "prior_only": prior_only,
-        "over_collector": over_collector,
-        "informed_over_collector": informed_over_collector,
-        "random": random,
-        "fabricator": fabricator,
-        "noisy_adaptive": noisy_adaptive,
-    }
-)
-"""name -> scripted policy."""
+POLICIES: Mapping[str, Policy] = {
+    "oracle": oracle,
+    "adaptive": adaptive,
+    "prober": prober,
+    "prior_only": prior_only,
+    "over_collector": over_collector,
+    "informed_over_collector": informed_over_collector,
+    "random": random,
+    "fabricator": fabricator,
+    "noisy_adaptive": noisy_adaptive,
+}
 
 
 def play_scripted(
@@ -382,17 +256,10 @@ def play_scripted(
 ) -> tuple[list[Action], list[StepResult], Verdict]:
     """Returns one episode of a scripted policy: its messages, their results, the verdict.
 
-    Args:
-        task: to play.
-        policy: a policy or its name in `POLICIES`.
-        seed: of the wording and of the policy's random numbers.
-        noise: share of random acts of the noisy policies; the others ignore it.
-        earlier: messages of earlier attempts at the task; the policy knows their lessons.
-        env: where to play; a new one by default. It is left as the episode ended.
-        is_corrected: whether the policy also reads the text of corrective feedback on those that failed.
-
-    Raises:
-        ValueError: no policy of that name.
+    The seed decides wording and the policy's random numbers; `noise` is the share of random acts of noisy
+    policies. The policy knows the lessons of `earlier` attempts at the task and, if `is_corrected`, reads the
+    text of corrective feedback on those that failed. `env`, a new one by default, is left as the episode
+    ended. Raises ValueError for an unknown name of a policy.
     """
     act = POLICIES[policy] if isinstance(policy, str) and policy in POLICIES else policy
     if isinstance(act, str):

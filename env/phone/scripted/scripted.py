@@ -17,8 +17,7 @@ from env.phone.world.lexicon import FIELDS
 from env.protocol import ToolCall
 from pipeline.ids import digest
 
-VERSION = 1
-DIGEST = digest("scripted phone agent", VERSION)
+DIGEST = digest("scripted phone agent", 1)
 """Stands where a model's weights digest would: the same agent for every prompt and every run."""
 
 MAX_FIELDS = 3  # what the form of every level takes
@@ -33,23 +32,14 @@ _ABSENT = re.compile(r"(?:no|without|lacks|not) ")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a prompt says.
+    """What a prompt says."""
 
-    Attributes:
-        company: as the customer names it.
-        request: id of the request.
-        lines: department -> number, empty before a search has found them.
-        needs: department -> fields that it, or feedback, said are missing; the last word counts.
-        form: field -> value that the form said, the first of two; None before the form.
-        calls: numbers called in this attempt, in order.
-    """
-
-    company: str
-    request: str
-    lines: dict[str, str]
-    needs: dict[str, tuple[str, ...]]
-    form: dict[str, str] | None
-    calls: tuple[str, ...]
+    company: str  # as the customer names it
+    request: str  # id of the request
+    lines: dict[str, str]  # department -> number, empty before a search has found them
+    needs: dict[str, tuple[str, ...]]  # department -> fields that it, or feedback, last said are missing
+    form: dict[str, str] | None  # field -> value that the form said, the first of two; None before the form
+    calls: tuple[str, ...]  # numbers called in this attempt, in order
 
 
 def read(prompt_text: str) -> Reading:
@@ -73,23 +63,12 @@ def read(prompt_text: str) -> Reading:
             form = form or _given(text)
         elif mark == "T:":
             needs |= _needs(text)
-    return Reading(
-        company.group() if company else "",
-        request.group() if request else "R1",
-        lines,
-        needs,
-        form,
-        tuple(calls),
-    )
+    name, request_id = company.group() if company else "", request.group() if request else "R1"
+    return Reading(name, request_id, lines, needs, form, tuple(calls))
 
 
 def reply_text(prompt_text: str, rng: Random) -> str:
-    """Returns the agent's next message, without the stop token; a pure function of its arguments.
-
-    Args:
-        prompt_text: everything up to the message, in the compact style.
-        rng: decides guesses and slips.
-    """
+    """Returns the agent's next message to a compact prompt, without the stop token; `rng` decides slips."""
     seen = read(prompt_text)
     is_careless = rng.random() < CARELESS
     if not seen.lines:

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+from env.chat.full import START_TOKEN, STOP_TOKEN, FullStyle
 from env.phone.episode.compact import CompactStyle
 from env.phone.episode.environment import PhoneEnv
 from env.phone.episode.tools import CALL, FROM_FORM
 from env.protocol import Action, ChatStyle, ToolCall
-from pipeline.types import Task
+from pipeline.types import Message, Task
 
 UNKNOWN = "unknown"
 """Said where a call points to a value that nobody gave: no line takes it, whatever the style."""
 
+_RESPONSE = re.compile(r"<tool_response>\n(.*?)\n</tool_response>", re.DOTALL)
+
 
 def in_style(style: ChatStyle, task: Task, seed: int, actions: Sequence[Action]) -> list[Action]:
-    """Returns the messages of a scripted episode as a style says them; other styles than compact say values.
+    """Returns the compact messages of a scripted episode as a style says them.
 
     Only compact lines have a word for "the value that the form gave", so elsewhere an agent that knows the
     value has to say it. Calls then differ in that alone, events and states in nothing.
-
-    Args:
-        style: to speak in.
-        task: that was played.
-        seed: of the episode.
-        actions: compact messages, each with a call or without one.
     """
     if isinstance(style, CompactStyle):
         return list(actions)
@@ -39,15 +37,10 @@ def in_style(style: ChatStyle, task: Task, seed: int, actions: Sequence[Action])
 
 
 def thinking(style: ChatStyle, task: Task, seed: int, actions: Sequence[Action]) -> list[Action]:
-    """Returns the messages with a thought before each call of a listed line: what for, and whom.
+    """Returns an episode's messages in the style with a thought before each call of a listed line.
 
-    An agent that has said the line's name has decided before it dials, and only copies the number after.
-
-    Args:
-        style: of the messages.
-        task: that was played.
-        seed: of the episode.
-        actions: of the episode, in the style.
+    It says what for, and whom: an agent that has said the line's name has decided before it dials, and only
+    copies the number after.
     """
     env = PhoneEnv()
     env.reset(task, seed)
@@ -74,3 +67,23 @@ def with_values(env: PhoneEnv, call: ToolCall) -> ToolCall:
         for field, value in arguments["auth_info"].items()
     }
     return ToolCall(call.name, {**arguments, "auth_info": auth_info})
+
+
+def to_compact(prompt_text: str, full: FullStyle, compact: CompactStyle) -> str:
+    """Returns the compact prompt that says what a full one does; the tools, which it knows, are left out."""
+    messages: list[Message] = []
+    for part in prompt_text.split(START_TOKEN)[1:]:
+        role, _, content = part.partition("\n")
+        content, is_ended, _ = content.partition(STOP_TOKEN)
+        if not is_ended:
+            break  # the cue
+        if role == "assistant":
+            content = content.removeprefix(full.opening)
+            action = full.parse(content)
+            told = compact.format_call(action.calls[0]) if action.calls else content
+            messages.append({"role": role, "content": told})
+        elif responses := _RESPONSE.findall(content):
+            messages += [{"role": "tool", "content": response} for response in responses]
+        elif role == "user":
+            messages.append({"role": role, "content": content})
+    return compact.render_prompt(messages)

@@ -1,16 +1,11 @@
-"""The exact value V^pi of scripted policies that are Markov on the abstract state, by enumeration.
-
-Such a policy chooses its next message by the state alone, so its value needs no sampling: critics and
-Monte-Carlo labels can be held against it.
-"""
+"""The exact value V^pi of policies that are Markov on the abstract state: critics are held against it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from env.phone.episode.calls import State
-from env.phone.solver.moves import Move, play
-from env.phone.solver.solver import optimal_move
+from env.phone.solver.solver import Move, optimal_move, play
 from env.phone.world.world import World
 
 MarkovPolicy = Callable[[World, State], Mapping[Move, float]]
@@ -22,13 +17,7 @@ def policy_value(world: World, policy: MarkovPolicy, state: State | None = None)
 
         V(s) = sum_m pi(m | s) V(s after m),  V = 1 once all is served, 0 once the turns are spent
 
-    Args:
-        world: of the task; its moves are deterministic.
-        policy: what is played.
-        state: where it starts; the start of the episode by default.
-
-    Raises:
-        ValueError: the policy's probabilities do not add up to 1.
+    It starts in `state`, by default where episodes do. Raises ValueError for chances that do not add up to 1.
     """
     known: dict[State, float] = {}
 

@@ -8,10 +8,9 @@ from functools import lru_cache
 from itertools import combinations
 from random import Random
 
-from env.phone.solver.forms import sufficient_forms
 from env.phone.world import lexicon
 from env.phone.world.levels import Level, level_settings
-from env.phone.world.rules import AllOf, FieldSet, Rule, Token, draw_rule, minimal_sets
+from env.phone.world.rules import Sets, draw_rule, sufficient_forms
 
 PHONES_PER_COMPANY = 7  # the most departments that any level lists
 MAX_COMPANIES = 1400
@@ -19,35 +18,19 @@ MAX_COMPANIES = 1400
 
 @dataclass(frozen=True, slots=True)
 class Department:
-    """One line of a company.
+    """One line of a company."""
 
-    Attributes:
-        name: as the directory lists it.
-        kind: what it serves.
-        phone: its number, unique over all companies of a seed.
-        description: a few words in the directory.
-        rule: what it wants for identification.
-        sets: the rule's minimal sets, with `REFERENCE` in each where it wants one.
-        disclosure: how it says what is missing.
-        screen_first: whether it checks what it serves before who is calling.
-        deviates: whether the rule departs from the industry's prior.
-        hours: "24h", or "day" for a line that may open late.
-        after: kind of the department that must have referred the customer, or "".
-        token: department with the reference that it wants, if any.
-    """
-
-    name: str
-    kind: str
-    phone: str
-    description: str
-    rule: Rule
-    sets: tuple[FieldSet, ...]
-    disclosure: str
-    screen_first: bool
-    deviates: bool
-    hours: str = "24h"
-    after: str = ""
-    token: Token | None = None
+    name: str  # as the directory lists it
+    kind: str  # what it serves
+    phone: str  # unique over all companies of a seed
+    description: str  # a few words in the directory
+    sets: Sets  # what identifies a customer there; each holds `REFERENCE` where the line wants one
+    disclosure: str = "all"  # how it says what is missing
+    screen_first: bool = True  # whether it checks what it serves before who is calling
+    deviates: bool = False  # whether the first set that was drawn departs from the industry's prior
+    hours: str = "24h"  # or "day", for a line that may open late
+    after: str = ""  # kind of the department that must have referred the customer, if any
+    wants_reference: bool = False  # whether it wants the reference that this department gives
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +47,14 @@ class Company:
 
 @dataclass(frozen=True, slots=True)
 class CompanyKey:
-    """What a company is made from.
+    """What a company is made from."""
 
-    Attributes:
-        seed: of the whole set of tasks.
-        index: place among all companies.
-        level: difficulty.
-        industry: its industry.
-        half: "train" or "test": which deviating rules it may have.
-        shifted: whether its slot lists are permuted.
-    """
-
-    seed: int
-    index: int
+    seed: int  # of the whole set of tasks
+    index: int  # place among all companies
     level: int
     industry: str
-    half: str
-    shifted: bool
+    half: str  # "train" or "test": which deviating rules it may have
+    shifted: bool  # whether its slot lists are permuted
 
 
 def path_to(departments: Sequence[Department], kind: str) -> tuple[Department, ...]:
@@ -101,10 +75,7 @@ def _word_orders(seed: int) -> tuple[tuple[str, ...], ...]:
 
 
 def company_name(seed: int, index: int) -> str:
-    """Returns the name of a company: another one for every index, every word as often as any other.
-
-    A word is followed by all others alike, so a name has to be copied and cannot be recited.
-    """
+    """Returns a name of its own for every index: all words as often, so that none can be recited."""
     firsts, seconds, thirds = _word_orders(seed)
     a, b, c = index % 12, index // 12 % 12, index // 144
     return f"{firsts[a]} {seconds[(a + b) % 12]} {thirds[(3 * a + 7 * b + c) % 10]}"
@@ -120,10 +91,8 @@ def _digit_pairs(seed: int, what: str) -> tuple[str, ...]:
 def _phones(key: CompanyKey) -> list[str]:
     """Returns the numbers a company owns: one exchange of two digits, and extensions nobody shares there.
 
-    As in life, its lines differ in the last digits only. So the first two can be read off any of its lines,
-    and only the extension says which line it is. Every exchange deals its own extensions: dealt alike in
-    all, the companies of a split would share a few of them, and digits that a small policy copies badly would
-    make one split harder than another.
+    Every exchange deals its own extensions. Dealt alike in all, the companies of a split would share a few of
+    them, and digits that a small policy copies badly would make one split harder than another.
     """
     turn, place = divmod(key.index, 100)
     exchange = _digit_pairs(key.seed, "exchanges")[place]
@@ -142,29 +111,33 @@ def make_company(key: CompanyKey) -> Company:
     kinds = _kinds(rng, more, key.industry, level)
     phones = _phones(key)
     departments = []
-    for place, kind in enumerate(kinds):
-        rule, deviates = draw_rule(rng, key.industry, kind, level, key.half, key.shifted)
+    for phone, kind in zip(phones, kinds, strict=False):
+        sets, deviates = draw_rule(rng, key.industry, kind, level, key.half, key.shifted)
         after = level.edges.get(kind, "")
         after = after if after in kinds else ""
-        token = Token(after) if after and kind in level.tokens else None
+        wants_reference = bool(after) and kind in level.tokens
         departments.append(
             Department(
                 name=rng.choice(lexicon.DEPARTMENT_NAMES[kind]),
                 kind=kind,
-                phone=phones[place],
+                phone=phone,
                 description=rng.choice(lexicon.DESCRIPTIONS[kind]),
-                rule=rule,
-                sets=minimal_sets(rule, token),
+                sets=tuple(needed | {lexicon.REFERENCE} for needed in sets) if wants_reference else sets,
                 disclosure=rng.choices(list(level.disclosure), list(level.disclosure.values()))[0],
                 screen_first=rng.random() < level.screen_first,
                 deviates=deviates,
                 hours=more.choice(lexicon.HOURS),
                 after=after,
-                token=token,
+                wants_reference=wants_reference,
             )
         )
     if level.has_twins:
-        departments.append(_twin(more, departments, phones[len(departments)]))
+        other = more.choice([line for line in departments if lexicon.PRIORS[line.kind]])
+        description = more.choice(lexicon.TWIN_DESCRIPTIONS)
+        # It has the other one's name and serves no customer of ours.
+        departments.append(
+            Department(other.name, "sales", phones[len(departments)], description, sets=(frozenset(),))
+        )
     vocabulary = set(lexicon.INDUSTRIES[key.industry].values())
     vocabulary |= {field for line in departments for needed in line.sets for field in needed}
     vocabulary.discard(lexicon.REFERENCE)
@@ -197,22 +170,6 @@ def _kinds(rng: Random, more: Random, industry: str, level: Level) -> list[str]:
     return first + rest[: count - len(first)]
 
 
-def _twin(rng: Random, departments: Sequence[Department], phone: str) -> Department:
-    """Returns a line that has another one's name and serves no customer of ours."""
-    other = rng.choice([line for line in departments if lexicon.PRIORS[line.kind]])
-    return Department(
-        name=other.name,
-        kind="sales",
-        phone=phone,
-        description=rng.choice(lexicon.TWIN_DESCRIPTIONS),
-        rule=(rule := AllOf(())),
-        sets=minimal_sets(rule),
-        disclosure="all",
-        screen_first=True,
-        deviates=False,
-    )
-
-
 Opening = tuple[tuple[tuple[str, str], ...], str]
 """What a task opens with: (kind, errand) of each request, and the phrase."""
 
@@ -221,19 +178,19 @@ Opening = tuple[tuple[tuple[str, str], ...], str]
 def openings(key: CompanyKey) -> tuple[Opening, ...]:
     """Returns all that a task of the company may open with, in the company's order."""
     level = level_settings(key.level)
-    departments = make_company(key).departments
+    company = make_company(key)
     rng = Random(f"{key.seed}:openings:{key.index}")
     found: list[Opening] = []
     if level.num_needed == (1, 1):
         found = [
             (((line.kind, errand),), phrase)
-            for line in departments
+            for line in company.departments
             if line.kind in lexicon.ERRANDS
             for errand in lexicon.ERRANDS[line.kind]
             for phrase in lexicon.REQUEST_PHRASES
         ]
     else:
-        for kinds in _request_kinds(departments, make_company(key).vocabulary, level):
+        for kinds in _request_kinds(company, level):
             order = rng.sample(kinds, len(kinds))
             errands = [rng.sample(lexicon.ERRANDS[kind], len(lexicon.ERRANDS[kind])) for kind in order]
             phrases = lexicon.REQUEST_PHRASES if len(order) == 1 else lexicon.SEVERAL_REQUESTS_PHRASES
@@ -243,10 +200,9 @@ def openings(key: CompanyKey) -> tuple[Opening, ...]:
     return tuple(found)
 
 
-def _request_kinds(
-    departments: Sequence[Department], vocabulary: Sequence[str], level: Level
-) -> list[tuple[str, ...]]:
+def _request_kinds(company: Company, level: Level) -> list[tuple[str, ...]]:
     """Returns the kinds that may be wanted together: lines in number, and one form that could do for all."""
+    departments = company.departments
     served = [line.kind for line in departments if line.kind in lexicon.ERRANDS]
     least, most = level.num_requests
     found = []
@@ -255,7 +211,7 @@ def _request_kinds(
             lines = {line for kind in kinds for line in path_to(departments, kind)}
             rules = [line.sets for line in lines]
             if level.num_needed[0] <= len(lines) <= level.num_needed[1] and sufficient_forms(
-                rules, set(vocabulary), level.max_form_fields
+                rules, set(company.vocabulary), level.max_form_fields
             ):
                 found.append(kinds)
     return found

@@ -15,20 +15,32 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from env.phone.world.companies import MAX_COMPANIES, CompanyKey, openings
+from env.phone.world.companies import CompanyKey, openings
 from env.phone.world.levels import LEVEL_SHARES, LEVELS
-from env.phone.world.lexicon import INDUSTRIES, TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
-from env.phone.world.tasks import SPLITS, company_key, generate_tasks, task_of, unsolvable
-from env.phone.world.world import WorldKey, make_world
+from env.phone.world.tasks import (
+    COMPANY_SHARES,
+    SPLITS,
+    company_key,
+    generate_tasks,
+    industries_of,
+    task_of,
+    unsolvable,
+)
+from env.phone.world.world import ALLOWED, WorldKey, make_world, refusal
 from pipeline.errors import ConfigError
 from pipeline.types import Task
 
-GROUPS = tuple(split for split in SPLITS if split != "val")
-"""Groups of companies; validation tasks are of companies that train."""
-
-COMPANY_FIELDS = {"seed": int, "index": int, "level": int, "industry": str, "group": str}
-MAX_DIGITS = 30
-TASK_FIELDS = {"split": str, "company": int, "opening": int, "number": int, "draw": int}
+COMPANY_FIELDS: dict[str, Sequence[object]] = {
+    **{name: ALLOWED[name] for name in ("seed", "index", "level", "industry")},
+    "group": tuple(COMPANY_SHARES),
+}
+TASK_FIELDS: dict[str, Sequence[object]] = {
+    "split": SPLITS,
+    "company": ALLOWED["index"],
+    **{name: ALLOWED[name] for name in ("opening", "number", "draw")},
+}
+"""field -> what it may hold, as far as that does not depend on the company."""
+MAX_DIGITS = 30  # beyond any field's range
 
 
 def write_files(tasks: Sequence[Task], folder: Path) -> None:
@@ -38,22 +50,11 @@ def write_files(tasks: Sequence[Task], folder: Path) -> None:
     for task in tasks:
         key = WorldKey.from_text(task.ground_truth)
         company = key.company
-        companies[company.index] = {
-            "seed": company.seed,
-            "index": company.index,
-            "level": company.level,
-            "industry": company.industry,
-            "group": "train" if task.split == "val" else task.split,
-        }
-        rows.append(
-            {
-                "split": task.split,
-                "company": company.index,
-                "opening": key.opening,
-                "number": key.number,
-                "draw": key.draw,
-            }
-        )
+        group = "train" if task.split == "val" else task.split
+        made_from = (company.seed, company.index, company.level, company.industry, group)
+        companies[company.index] = dict(zip(COMPANY_FIELDS, made_from, strict=True))
+        asked = (task.split, company.index, key.opening, key.number, key.draw)
+        rows.append(dict(zip(TASK_FIELDS, asked, strict=True)))
     folder.mkdir(parents=True, exist_ok=True)
     for name, some in (("companies", [companies[index] for index in sorted(companies)]), ("tasks", rows)):
         text = "".join(json.dumps(row) + "\n" for row in some)
@@ -63,8 +64,7 @@ def write_files(tasks: Sequence[Task], folder: Path) -> None:
 def read_files(companies_file: Path, tasks_file: Path) -> list[Task]:
     """Returns the tasks of two files, in their order.
 
-    Raises:
-        ConfigError: naming file, row and field of what is malformed, there twice, or cannot be solved.
+    Raises ConfigError naming file, row and field of what is malformed, there twice, or cannot be solved.
     """
     companies = _read_companies(companies_file)
     tasks: list[Task] = []
@@ -73,18 +73,14 @@ def read_files(companies_file: Path, tasks_file: Path) -> list[Task]:
     counts = dict.fromkeys(SPLITS, 0)
     for number, row in _rows(tasks_file, TASK_FIELDS):
         where = f"{tasks_file}: row {number}"
-        _check_one_of(where, "split", row["split"], SPLITS)
         if row["company"] not in companies:
             raise _wrong(where, "company", row["company"], f"an index of {companies_file}")
         company, group = companies[row["company"]]
         if (wanted := "train" if row["split"] == "val" else row["split"]) != group:
-            raise _wrong(
-                where, "split", row["split"], f"company {row['company']} is of group {group}, not {wanted}"
-            )
-        available = len(openings(company))
-        _check_range(where, "opening", row["opening"], available - 1)
-        for name in ("number", "draw"):
-            _check_range(where, name, row[name], 10**9)
+            allowed = f"company {row['company']} is of group {group}, not {wanted}"
+            raise _wrong(where, "split", row["split"], allowed)
+        if allowed := refusal(row["opening"], range(len(openings(company)))):
+            raise _wrong(where, "opening", row["opening"], allowed)
         key = WorldKey(company, row["opening"], row["number"], row["draw"])
         task = task_of(row["split"], counts[row["split"]], key)
         counts[row["split"]] += 1
@@ -113,22 +109,14 @@ def _read_companies(path: Path) -> dict[int, tuple[CompanyKey, str]]:
         where = f"{path}: row {number}"
         seed = row["seed"] if seed is None else seed
         if row["seed"] != seed:
-            raise _wrong(
-                where, "seed", row["seed"], f"{seed} as in row 1: one seed keeps names and numbers apart"
-            )
-        _check_range(where, "seed", row["seed"], 2**63)
-        _check_range(where, "index", row["index"], MAX_COMPANIES - 1)
-        _check_one_of(where, "level", row["level"], tuple(LEVELS))
-        _check_one_of(where, "group", row["group"], GROUPS)
-        _check_one_of(where, "industry", row["industry"], tuple(INDUSTRIES))
-        is_unseen = row["group"] == "test_unseen_industry"
-        own = UNSEEN_INDUSTRIES if is_unseen else TRAINING_INDUSTRIES
+            allowed = f"{seed} as in row 1: one seed keeps names and numbers apart"
+            raise _wrong(where, "seed", row["seed"], allowed)
+        own = industries_of(row["group"])
         if row["industry"] not in own:
             raise _wrong(where, "industry", row["industry"], f"{', '.join(own)} in group {row['group']}")
         if row["index"] in found:
             raise _wrong(where, "index", row["index"], "an index that no earlier row has")
-        key = company_key(row["seed"], row["index"], row["level"], row["industry"], row["group"])
-        found[row["index"]] = (key, row["group"])
+        found[row["index"]] = company_key(**row), row["group"]
     if not found:
         raise ConfigError(f"{path} has no row; give at least one company")
     return found
@@ -152,8 +140,8 @@ def _whole(digits: str) -> int | str:
     return int(digits) if len(digits) <= MAX_DIGITS else f"{digits[:MAX_DIGITS]}..."
 
 
-def _rows(path: Path, fields: dict[str, type]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (row from 1, its object) with exactly these fields of these types."""
+def _rows(path: Path, fields: dict[str, Sequence[object]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (row from 1, its object) with exactly these fields, each with what it may hold."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -173,19 +161,9 @@ def _rows(path: Path, fields: dict[str, type]) -> Iterator[tuple[int, dict[str, 
                 raise ConfigError(f"{where}, field {name}: unknown; known: {', '.join(fields)}")
             if name not in row:
                 raise ConfigError(f"{where}, field {name}: missing; a row has {', '.join(fields)}")
-            if type(row[name]) is not fields[name]:
-                raise _wrong(where, name, row[name], fields[name].__name__)
+            if allowed := refusal(row[name], fields[name]):
+                raise _wrong(where, name, row[name], allowed)
         yield number, row
-
-
-def _check_one_of(where: str, field: str, value: object, allowed: Sequence[object]) -> None:
-    if value not in allowed:
-        raise _wrong(where, field, value, ", ".join(map(str, allowed)))
-
-
-def _check_range(where: str, field: str, value: int, most: int) -> None:
-    if not 0 <= value <= most:
-        raise _wrong(where, field, value, f"0 to {most}")
 
 
 def _wrong(where: str, field: str, value: object, allowed: str) -> ConfigError:

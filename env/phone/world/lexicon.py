@@ -1,15 +1,12 @@
 """Fields, industries, departments and words of the phone scenario: the world's data, no logic.
 
-Names are three common words and numbers are short, so that a tiny model can copy what it has not
-seen: an unseen company is an unseen combination of seen pieces.
+Names are three common words and numbers are short, so a tiny model can copy new combinations of known pieces.
 """
 
 from __future__ import annotations
 
-SLOTS = ("ID", "WHO", "SECRET", "PLACE", "PAY")
-
 INDUSTRIES: dict[str, dict[str, str]] = {
-    name: dict(zip(SLOTS, fields.split(), strict=True))
+    name: dict(zip(("ID", "WHO", "SECRET", "PLACE", "PAY"), fields.split(), strict=True))
     for name, fields in {
         "banking": "account_number date_of_birth last_4_ssn billing_zip last_4_cc",
         "insurance": "policy_number full_name date_of_birth billing_zip last_payment",
@@ -24,18 +21,12 @@ INDUSTRIES: dict[str, dict[str, str]] = {
 TRAINING_INDUSTRIES = ("banking", "insurance", "telecom", "retail")
 UNSEEN_INDUSTRIES = ("utilities", "travel")
 
-FILLERS = (
-    "passphrase",
-    "branch_code",
-    "device_serial",
-    "invoice_number",
-    "claim_number",
-    "employer_name",
-    "contract_date",
-    "customer_since",
+_OTHERS = (
+    "passphrase branch_code device_serial invoice_number claim_number "
+    "employer_name contract_date customer_since"
 )
 FIELDS: tuple[str, ...] = tuple(
-    dict.fromkeys([field for slots in INDUSTRIES.values() for field in slots.values()] + list(FILLERS))
+    dict.fromkeys([field for slots in INDUSTRIES.values() for field in slots.values()] + _OTHERS.split())
 )
 """All 24 field names, in a fixed order."""
 
@@ -97,54 +88,21 @@ HOURS = ("24h", "day")
 """Lines with day hours may open late; the others never do."""
 
 ERRANDS: dict[str, tuple[str, ...]] = {
-    "customer_service": (
-        "ask a general question",
-        "change a delivery date",
-        "update contact details",
-        "get help with an order",
-        "book a visit",
-        "request a brochure",
-    ),
-    "billing": (
-        "dispute a bill",
-        "get a refund",
-        "pay a late bill",
-        "fix a double charge",
-        "change the payment day",
-        "get a copy of a bill",
-    ),
-    "technical_support": (
-        "report a fault",
-        "fix a broken device",
-        "set up a device",
-        "restore the connection",
-        "stop an error message",
-        "repair a screen",
-    ),
-    "fraud": (
-        "report a stolen card",
-        "report a theft",
-        "stop a suspicious charge",
-        "clear a fraud alert",
-        "unblock a card",
-        "report a scam",
-    ),
-    "claims": (
-        "claim for damage",
-        "report an accident",
-        "claim for a lost item",
-        "check a damage claim",
-        "claim for a loss",
-        "reopen an accident claim",
-    ),
-    "accounts": (
-        "close the account",
-        "open an account",
-        "regain account access",
-        "add an account holder",
-        "rename the account",
-        "merge two accounts",
-    ),
+    kind: tuple(errands.split(", "))
+    for kind, errands in {
+        "customer_service": "ask a general question, change a delivery date, update contact details, "
+        "get help with an order, book a visit, request a brochure",
+        "billing": "dispute a bill, get a refund, pay a late bill, fix a double charge, "
+        "change the payment day, get a copy of a bill",
+        "technical_support": "report a fault, fix a broken device, set up a device, restore the connection, "
+        "stop an error message, repair a screen",
+        "fraud": "report a stolen card, report a theft, stop a suspicious charge, clear a fraud alert, "
+        "unblock a card, report a scam",
+        "claims": "claim for damage, report an accident, claim for a lost item, check a damage claim, "
+        "claim for a loss, reopen an accident claim",
+        "accounts": "close the account, open an account, regain account access, add an account holder, "
+        "rename the account, merge two accounts",
+    }.items()
 }
 """kind -> what a customer may want of it."""
 
@@ -162,45 +120,13 @@ SEVERAL_REQUESTS_PHRASES = (
     "for {company}, {requests}",
 )
 
-FIRST_WORDS = (
-    "Amber",
-    "Blue",
-    "Red",
-    "Green",
-    "Silver",
-    "Golden",
-    "North",
-    "South",
-    "East",
-    "West",
-    "Royal",
-    "Iron",
-)
-SECOND_WORDS = (
-    "Ridge",
-    "Harbor",
-    "Bridge",
-    "Field",
-    "Gate",
-    "Brook",
-    "Haven",
-    "Hill",
-    "Park",
-    "Tower",
-    "Lake",
-    "Grove",
-)
-THIRD_WORDS = (
-    "Group",
-    "Company",
-    "Trust",
-    "Partners",
-    "Union",
-    "Direct",
-    "Works",
-    "One",
-    "House",
-    "Services",
+FIRST_WORDS, SECOND_WORDS, THIRD_WORDS = (
+    tuple(words.split())
+    for words in (
+        "Amber Blue Red Green Silver Golden North South East West Royal Iron",
+        "Ridge Harbor Bridge Field Gate Brook Haven Hill Park Tower Lake Grove",
+        "Group Company Trust Partners Union Direct Works One House Services",
+    )
 )
 """Pieces of company names: few, so that each is met often and only their combination is new."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import combinations
 from random import Random
@@ -12,68 +12,22 @@ from env.phone.world.lexicon import FIELDS, INDUSTRIES, PRIORS, REFERENCE, STRIC
 from pipeline.ids import digest
 
 MAX_MINIMAL_SETS = 6
+"""Most sets that any k of n fields may come to."""
 
-
-@dataclass(frozen=True, slots=True)
-class AllOf:
-    """Every one of these fields."""
-
-    fields: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AnyOf:
-    """Any one of these alternatives."""
-
-    options: tuple[AllOf, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class KOfN:
-    """Any k of these fields."""
-
-    k: int
-    fields: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """Beside a rule: the reference that the department of this kind gives when it refers a customer on."""
-
-    kind: str
-
-
-Rule = AllOf | AnyOf | KOfN
 FieldSet = frozenset[str]
+Sets = tuple[FieldSet, ...]
+"""What a line wants: any of these sets of fields, none of which contains another, in a fixed order."""
 
 
-def minimal_sets(rule: Rule, token: Token | None = None) -> tuple[FieldSet, ...]:
-    """Returns the smallest sets of fields that satisfy a rule, none containing another, in a fixed order.
-
-    Args:
-        rule: what identifies the customer.
-        token: with one, every set holds `REFERENCE` too.
-
-    Raises:
-        ValueError: more than `MAX_MINIMAL_SETS` of them.
+def minimal_sets(options: Iterable[Iterable[str]]) -> Sets:
+    """Returns the options that contain no other one, in a fixed order.
 
     Example:
-        >>> [sorted(s) for s in minimal_sets(AnyOf((AllOf(("a", "b")), AllOf(("b",)))))]
+        >>> [sorted(s) for s in minimal_sets([("a", "b"), ("b",)])]
         [['b']]
     """
-    match rule:
-        case AllOf(fields):
-            sets = [frozenset(fields)]
-        case AnyOf(options):
-            sets = [frozenset(option.fields) for option in options]
-        case KOfN(k, fields):
-            sets = [frozenset(chosen) for chosen in combinations(fields, k)]
-    unique = set(sets)
-    minimal = [s for s in unique if not any(other < s for other in unique)]
-    if len(minimal) > MAX_MINIMAL_SETS:
-        raise ValueError(f"{rule} has {len(minimal)} minimal sets; at most {MAX_MINIMAL_SETS} are allowed")
-    extra = frozenset({REFERENCE}) if token else frozenset()
-    return tuple(sorted((needed | extra for needed in minimal), key=sorted))
+    unique = {frozenset(option) for option in options}
+    return tuple(sorted((s for s in unique if not any(other < s for other in unique)), key=sorted))
 
 
 def satisfied(sets: Sequence[FieldSet], given: Set[str]) -> bool:
@@ -81,29 +35,35 @@ def satisfied(sets: Sequence[FieldSet], given: Set[str]) -> bool:
     return any(needed <= given for needed in sets)
 
 
-def nearest(sets: Sequence[FieldSet], given: Set[str], offered: Set[str]) -> FieldSet:
-    """Returns the minimal set nearest to what was sent or offered: fewest fields lacking, then smallest."""
-    known = given | offered
-    return min(sets, key=lambda needed: (len(needed - known), len(needed), sorted(needed)))
+def sufficient_forms(rules: Sequence[Sequence[FieldSet]], available: Set[str], most_fields: int) -> Sets:
+    """Returns every union of one minimal set per line that the customer can give, the smallest first.
+
+    A reference comes from a line and takes no room in the form of at most `most_fields`.
+
+    Example:
+        >>> rules = [[frozenset("ab")], [frozenset("b"), frozenset("c")]]
+        >>> [sorted(form) for form in sufficient_forms(rules, set("abc"), 3)]
+        [['a', 'b'], ['a', 'b', 'c']]
+    """
+    unions: set[FieldSet] = {frozenset()}
+    for sets in rules:
+        possible = [needed - {REFERENCE} for needed in sets]
+        possible = [needed for needed in possible if needed <= available]
+        unions = {
+            union for so_far in unions for needed in possible if len(union := so_far | needed) <= most_fields
+        }
+    return tuple(sorted(unions, key=lambda form: (len(form), sorted(form))))
 
 
 @dataclass(frozen=True, slots=True)
 class Disclosure:
-    """What a line says when an identification is incomplete.
+    """What a line says when an identification is incomplete."""
 
-    Attributes:
-        kind: how it speaks: all, first, count or vague.
-        missing: fields it names, in a fixed order; () when it names none.
-        others: the other minimal sets, where they are named.
-        count: how many fields are neither given nor offered, where only that is said.
-        is_enough: whether it says that what was offered will do.
-    """
-
-    kind: str = ""
-    missing: tuple[str, ...] = ()
-    others: tuple[tuple[str, ...], ...] = ()
-    count: int | None = None
-    is_enough: bool = False
+    kind: str = ""  # how it speaks: all, first, count or vague
+    missing: tuple[str, ...] = ()  # fields it names, in a fixed order
+    others: tuple[tuple[str, ...], ...] = ()  # the other minimal sets, where they are named
+    count: int | None = None  # how many fields are neither given nor offered, where only that is said
+    is_enough: bool = False  # whether it says that what was offered will do
 
 
 _ORDER = (*FIELDS, REFERENCE)
@@ -115,45 +75,42 @@ def ordered(fields: Set[str]) -> tuple[str, ...]:
 
 
 def disclose(kind: str, sets: Sequence[FieldSet], given: Set[str], offered: Set[str]) -> Disclosure:
-    """Returns what a line of this disclosure kind says of the minimal set nearest to what it heard.
+    """Returns what a line says of the set nearest to what it heard: fewest fields lacking, then smallest.
 
     `all` names what is missing, offered or not, and the other sets. `first` names the next field and `count`
     says how many, of those not even offered, so that offers peel a rule field by field or confirm a guess.
     `vague` says nothing.
-
-    Raises:
-        ValueError: unknown kind.
     """
-    best = nearest(sets, given, offered)
-    if kind == "all":
-        return Disclosure(kind, ordered(best - given), tuple(ordered(s) for s in sets if s != best))
-    unheard = ordered(best - given - offered)
-    if kind == "first":
-        return Disclosure(kind, unheard[:1], is_enough=not unheard)
-    if kind == "count":
-        return Disclosure(kind, count=len(unheard), is_enough=not unheard)
-    if kind == "vague":
-        return Disclosure(kind)
-    raise ValueError(f"disclosure {kind!r}; known: all, first, count, vague")
-
-
-def num_fields(kind: str, level: Level) -> int:
-    """Returns how many fields a kind of department wants at a level, before any deviation."""
-    return level.num_fields_strict if kind in STRICT_KINDS else level.num_fields
+    known = given | offered
+    best = min(sets, key=lambda needed: (len(needed - known), len(needed), sorted(needed)))
+    unheard = ordered(best - known)
+    match kind:
+        case "all":
+            return Disclosure(kind, ordered(best - given), tuple(ordered(s) for s in sets if s != best))
+        case "first":
+            return Disclosure(kind, unheard[:1], is_enough=not unheard)
+        case "count":
+            return Disclosure(kind, count=len(unheard), is_enough=not unheard)
+        case _:
+            return Disclosure(kind)
 
 
 def prior_fields(industry: str, kind: str, level: Level) -> tuple[str, ...]:
     """Returns the fields that the industry's prior predicts for a kind of department."""
-    return tuple(INDUSTRIES[industry][slot] for slot in PRIORS[kind][: num_fields(kind, level)])
+    wanted = level.num_fields_strict if kind in STRICT_KINDS else level.num_fields
+    return tuple(INDUSTRIES[industry][slot] for slot in PRIORS[kind][:wanted])
+
+
+def half_of(industry: str, fields: Set[str]) -> str:
+    """Returns which half of the companies, "train" or "test", may depart from the prior with these fields."""
+    return ("train", "test")[int(digest("deviation", industry, sorted(fields)), 16) % 2]
 
 
 def deviation_pool(industry: str, kind: str, level: Level, half: str) -> list[tuple[str, ...]]:
-    """Returns the rules that depart from the prior and that one half of the companies may draw.
+    """Returns the rules that depart from the prior and that one half of the companies may draw, sorted.
 
-    The halves "train" and "test" share no rule, so a deviation met in training never decides a test task.
-
-    Returns:
-        Tuples of fields: a non-ID field replaced (two of three draws) or one field added; sorted.
+    A field after the first is replaced, or one is added. The halves "train" and "test" share no rule, so a
+    deviation met in training never decides a test task.
     """
     usual = prior_fields(industry, kind, level)
     spare = [field for field in FIELDS if field not in usual]
@@ -165,90 +122,62 @@ def deviation_pool(industry: str, kind: str, level: Level, half: str) -> list[tu
     return sorted(rule for fields, rule in rules.items() if half_of(industry, fields) == half)
 
 
-def half_of(industry: str, fields: Set[str]) -> str:
-    """Returns which half of the companies, "train" or "test", may depart from the prior with these fields."""
-    return ("train", "test")[int(digest("deviation", industry, sorted(fields)), 16) % 2]
-
-
 def draw_rule(
     rng: Random, industry: str, kind: str, level: Level, half: str, shifted: bool
-) -> tuple[Rule, bool]:
-    """Returns a department's rule and whether its first set departs from the industry's prior.
+) -> tuple[Sets, bool]:
+    """Returns what a department wants, and whether the set drawn first departs from the industry's prior.
 
-    Sets that depart from the prior, alternatives among them, come from the company's own half.
-
-    Args:
-        rng: the company's random numbers.
-        industry: of the company.
-        kind: of the department.
-        level: of the company.
-        half: "train" or "test": which deviating rules may be drawn.
-        shifted: permute the kind's slots, so that the learned prior is wrong.
+    Sets that depart from the prior, alternatives among them, come from the company's own half, "train" or
+    "test". `shifted` permutes the kind's slots, so that the learned prior is wrong.
     """
     usual = prior_fields(industry, kind, level)
     if not usual:
-        return AllOf(()), False
-    first, deviates = _draw_first(rng, usual, industry, kind, level, half, shifted)
-    if level.second_alternative == level.k_of_n == 0:
-        return AllOf(first), deviates
-    return _widened(rng, first, usual, industry, level, half, shifted), deviates
-
-
-def _draw_first(
-    rng: Random,
-    usual: tuple[str, ...],
-    industry: str,
-    kind: str,
-    level: Level,
-    half: str,
-    shifted: bool,
-) -> tuple[tuple[str, ...], bool]:
-    """Returns the set of fields that a rule begins with, and whether it departs from the prior."""
+        return (frozenset(),), False
+    slots = tuple(INDUSTRIES[industry].values())
+    first, deviates = usual, True
     if shifted:
-        slots = [INDUSTRIES[industry][slot] for slot in INDUSTRIES[industry]]
         choices = [chosen for chosen in combinations(slots, len(usual)) if set(chosen) != set(usual)]
         own = [chosen for chosen in choices if half_of(industry, set(chosen)) == half]
         # One field alone is no training company's deviation, so an empty half costs nothing there.
-        return rng.choice(own or choices), True
-    if rng.random() >= level.deviates:
-        return usual, False
-    pool = deviation_pool(industry, kind, level, half)
-    replaced = [rule for rule in pool if len(rule) == len(usual)]
-    added = [rule for rule in pool if len(rule) > len(usual)]
-    wanted = replaced if rng.random() < 2 / 3 else added
-    return rng.choice(wanted or replaced or added), True
+        first = rng.choice(own or choices)
+    elif deviates := rng.random() < level.deviates:
+        pool = deviation_pool(industry, kind, level, half)
+        replaced = [rule for rule in pool if len(rule) == len(usual)]
+        added = [rule for rule in pool if len(rule) > len(usual)]
+        wanted = replaced if rng.random() < 2 / 3 else added
+        first = rng.choice(wanted or replaced or added)
+
+    def is_own(fields: FieldSet) -> bool:
+        if fields == set(usual):
+            return not shifted
+        return fields == set(first) or half_of(industry, fields) == half
+
+    if level.second_alternative == level.k_of_n == 0:
+        return minimal_sets([first]), deviates
+    return _widened(rng, first, slots, level, is_own), deviates
 
 
 def _widened(
     rng: Random,
     first: tuple[str, ...],
-    usual: tuple[str, ...],
-    industry: str,
+    slots: tuple[str, ...],
     level: Level,
-    half: str,
-    shifted: bool,
-) -> Rule:
+    is_own: Callable[[FieldSet], bool],
+) -> Sets:
     """Returns a rule that the first set satisfies: as it is, with an alternative, or any k of n fields.
 
-    Where no alternative of the company's half exists, the rule stays as it is.
+    Where the company's own half has no such rule, it stays as it is.
     """
-    known = {frozenset(first)} if shifted else {frozenset(first), frozenset(usual)}
-
-    def is_own(rule: Rule) -> bool:
-        sets = [s for s in minimal_sets(rule) if s not in known]
-        return all(half_of(industry, s) == half and not (shifted and s == set(usual)) for s in sets)
-
     roll = rng.random()
-    slots = tuple(INDUSTRIES[industry].values())
-    rules: list[Rule] = []
+    rules: list[Sets] = []
     if roll < level.second_alternative:
         others = list(combinations(slots, len(first)))
         if rng.random() < 0.5:  # half of the alternatives hold a field that the industry does not use
             spare = [field for field in FIELDS if field not in slots]
             others = [(*chosen, field) for chosen in combinations(slots, len(first) - 1) for field in spare]
-        rules = [AnyOf((AllOf(first), AllOf(other))) for other in others if set(other) != set(first)]
+        rules = [minimal_sets((first, other)) for other in others if set(other) != set(first)]
     elif roll < level.second_alternative + level.k_of_n and len(first) < MAX_MINIMAL_SETS:
         extras = [field for field in FIELDS if field not in first]
-        rules = [KOfN(len(first), (*first, extra)) for extra in extras]
-    own = [rule for rule in rules if is_own(rule)]
-    return rng.choice(own) if own else AllOf(first)
+        rules = [minimal_sets(combinations((*first, extra), len(first))) for extra in extras]
+    own = [sets for sets in rules if all(map(is_own, sets))]
+    return rng.choice(own) if own else minimal_sets([first])

@@ -8,7 +8,8 @@ from dataclasses import replace
 from random import Random
 
 from env.phone.episode.calls import State
-from env.phone.solver.solver import fewest_turns, fewest_turns_untold, optimal_turns
+from env.phone.solver.solver import fewest_turns
+from env.phone.solver.untold import untold_plan
 from env.phone.world.companies import MAX_COMPANIES, CompanyKey, company_name, openings
 from env.phone.world.levels import LEVEL_SHARES, level_settings
 from env.phone.world.lexicon import TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
@@ -37,19 +38,11 @@ def generate_tasks(
     level_shares: dict[int, float] | None = None,
     seed: int = 0,
 ) -> list[Task]:
-    """Returns the tasks of all splits, in the order of `SPLITS`.
+    """Returns the tasks of all splits, in the order of `SPLITS`; `num_test` is of each test split.
 
     No company, name or number is in two of the company groups, and a rule that departs from the prior is
     never in both a training and a test company. Validation tasks are new requests to training companies.
     Every task is proven solvable by the solver, at levels 1 and 2 also without knowledge of the rules.
-
-    Args:
-        num_companies: over all splits, half of them for training; at least 4.
-        num_train: training tasks.
-        num_val: validation tasks.
-        num_test: tasks of each test split.
-        level_shares: level -> share of companies, and so of tasks; `LEVEL_SHARES` by default.
-        seed: decides everything.
 
     Raises:
         ConfigError: a level that does not exist, or was asked for and gets no training company; counts that
@@ -85,16 +78,9 @@ def practice_tasks(
     """Returns tasks of throwaway companies, to learn the trade on: reading a directory, filling a form.
 
     Each company has one task and is made from other seeds than any split's, so nothing about it is worth
-    remembering. Only the names of held-out companies are kept out. Names are few and recur with other lines,
-    those of training companies too; so do numbers (four digits, 10,000 of them), those of held-out companies
-    too. Industries are those of training companies, and rules are drawn as theirs are: what follows the prior
-    recurs, while a test company's departure from it is in a half that is never drawn from here.
-
-    Args:
-        num_tasks: how many.
-        level_shares: level -> share of tasks.
-        seed: decides everything; worlds of the run's own tasks are not among them.
-        held_out: names that must not occur: the companies of the unseen splits.
+    remembering. Only the names in `held_out` are kept out: names are few and recur with other lines, and so
+    do numbers. Industries and halves are those of training companies, so a test company's departure from the
+    prior is never drawn here.
     """
     tasks: list[Task] = []
     block = 0
@@ -117,16 +103,15 @@ def _apportion(total: int, shares: dict[str, float] | dict[int, float]) -> list[
     return counts
 
 
+def industries_of(group: str) -> tuple[str, ...]:
+    """Returns the industries that companies of a group may have."""
+    return UNSEEN_INDUSTRIES if group == "test_unseen_industry" else TRAINING_INDUSTRIES
+
+
 def company_key(seed: int, index: int, level: int, industry: str, group: str) -> CompanyKey:
     """Returns the key of a company of a group: a key of `COMPANY_SHARES`."""
-    return CompanyKey(
-        seed=seed,
-        index=index,
-        level=level,
-        industry=industry,
-        half="train" if group == "train" else "test",
-        shifted=group == "test_shifted_prior",
-    )
+    half = "train" if group == "train" else "test"
+    return CompanyKey(seed, index, level, industry, half, shifted=group == "test_shifted_prior")
 
 
 def _companies(num_companies: int, shares: dict[int, float], seed: int) -> dict[str, list[CompanyKey]]:
@@ -139,7 +124,7 @@ def _companies(num_companies: int, shares: dict[int, float], seed: int) -> dict[
         rng = Random(f"{seed}:companies:{group}")
         levels = [level for level, n in zip(shares, _apportion(count, shares), strict=True) for _ in range(n)]
         rng.shuffle(levels)
-        industries = UNSEEN_INDUSTRIES if group == "test_unseen_industry" else TRAINING_INDUSTRIES
+        industries = industries_of(group)
         start = rng.randrange(len(industries))
         # Industries go round within each level, so that level and industry do not confound each other.
         seen: dict[int, int] = {}
@@ -157,12 +142,8 @@ def _split_tasks(
 ) -> list[Task]:
     """Returns a split's tasks, spread evenly over its companies.
 
-    Args:
-        split: its name.
-        companies: their keys.
-        num_tasks: how many.
-        skip: openings at the front of each company's list that belong to another split.
-        reserved: use only this many openings at the front; None for all after `skip`.
+    `skip` openings at the front of each company's list belong to another split, which gives their number as
+    `reserved` and uses no others.
     """
     tasks = []
     for index in range(num_tasks):
@@ -177,11 +158,7 @@ def _split_tasks(
 
 
 def _task(split: str, index: int, key: WorldKey) -> Task:
-    """Returns the first solvable task of a key, and counts the draws that were not.
-
-    Raises:
-        RuntimeError: none of `MAX_DRAWS` is solvable; a defect of the generator.
-    """
+    """Returns the first solvable task of a key; it counts the draws that were not."""
     for draw in range(MAX_DRAWS):
         drawn = replace(key, draw=draw)
         if not unsolvable(make_world(drawn)):
@@ -196,10 +173,10 @@ def task_of(split: str, index: int, key: WorldKey) -> Task:
     text = key.to_text()
     details = {
         "industry": world.company.industry,
-        "kind": world.server_of(world.requests[0]).kind,
+        "kind": world.requests[0].kind,
         "deviates": any(line.deviates for line in lines),
         "user": world.user,
-        "optimal_turns": optimal_turns(world),
+        "optimal_turns": fewest_turns(world, State()),
         "num_redrawn": key.draw,
     }
     if world.level.edges:
@@ -222,16 +199,18 @@ def task_of(split: str, index: int, key: WorldKey) -> Task:
 def unsolvable(world: World) -> str:
     """Returns why a world's task cannot be solved, "" for one that can.
 
-    The generator makes no such world: forms, closed hours and turn limits leave room at every level. This
-    guards that, and refuses what files ask for. The player has to look the numbers up first, which the solver
-    knows. Where probes are free and lines name all that they want (levels 1 and 2), no knowledge of the rules
-    may be needed.
+    The generator makes no such world; this guards that, and refuses what files ask for. The player has to
+    look the numbers up first, which the solver knows. Where probes are free and lines name all that they want
+    (levels 1 and 2), no knowledge of the rules may be needed.
     """
     most = world.level.max_turns
     if (turns := fewest_turns(world, State(tick=SEARCH_TURNS)) + SEARCH_TURNS) > most:
         return f"a shortest plan has {turns} messages, the level allows {most}"
-    if not world.level.has_wait and (turns := fewest_turns_untold(world) + SEARCH_TURNS) > most:
-        return f"asking before the one form takes {turns} messages, the level allows {most}"
+    if not world.level.has_wait:
+        plan = untold_plan(world)
+        turns = math.inf if plan is None else len(plan) + SEARCH_TURNS
+        if turns > most:
+            return f"asking before the one form takes {turns} messages, the level allows {most}"
     return ""
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
-from typing import Any
 
-from env.phone.solver.forms import sufficient_forms
 from env.phone.world import lexicon
 from env.phone.world.companies import (
     MAX_COMPANIES,
@@ -20,11 +18,32 @@ from env.phone.world.companies import (
     openings,
     path_to,
 )
-from env.phone.world.levels import LEVELS, Level, level_settings
-from env.phone.world.rules import FieldSet
+from env.phone.world.levels import LEVELS, OPENS, Level, level_settings
+from env.phone.world.rules import FieldSet, sufficient_forms
 from pipeline.ids import canonical_json
 
 GENERATOR_VERSION = 2
+
+ALLOWED: dict[str, Sequence[object]] = {
+    "seed": range(10**30),
+    "index": range(MAX_COMPANIES),
+    "level": tuple(LEVELS),
+    "industry": tuple(lexicon.INDUSTRIES),
+    "half": ("train", "test"),
+    "shifted": (0, 1),
+    "opening": range(10**9),
+    "number": range(10**9),
+    "draw": range(10**9),
+}
+"""What tasks may be made from, where it does not depend on the company."""
+
+
+def refusal(value: object, allowed: Sequence[object]) -> str:
+    """Returns what is allowed in place of a value, "" for one that is; True is no number."""
+    kind = int if isinstance(allowed, range) else type(allowed[0])
+    if type(value) is kind and value in allowed:
+        return ""
+    return f"0 to {allowed.stop - 1}" if isinstance(allowed, range) else ", ".join(map(str, allowed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +57,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Everything that a task fixes.
-
-    Attributes:
-        company: who is called.
-        requests: what for.
-        profile: field -> value, for every field that the customer can give.
-        user: cooperative, partial or difficult.
-        opening: the customer's words.
-        busy: numbers that put their first caller on hold.
-        closings: (number, tick) of each line that opens only then.
-        slips: (field, wrong value) of each field for which the customer first says a wrong one.
-    """
+    """Everything that a task fixes."""
 
     company: Company
     requests: tuple[Request, ...]
-    profile: dict[str, str]
-    user: str
-    opening: str
-    busy: frozenset[str] = frozenset()
-    closings: tuple[tuple[str, int], ...] = ()
-    slips: tuple[tuple[str, str], ...] = ()
+    profile: dict[str, str]  # field -> value, for every field that the customer can give
+    user: str  # cooperative, partial or difficult
+    opening: str  # the customer's words
+    busy: frozenset[str] = frozenset()  # numbers that put their first caller on hold
+    closings: tuple[tuple[str, int], ...] = ()  # (number, tick) of each line that opens only then
+    slips: tuple[tuple[str, str], ...] = ()  # (field, wrong value) that the customer says first
 
     @property
     def level(self) -> Level:
@@ -68,10 +76,6 @@ class World:
     def department_at(self, phone: str) -> Department | None:
         """Returns the department with this number, or None."""
         return next((line for line in self.company.departments if line.phone == phone), None)
-
-    def server_of(self, request: Request) -> Department:
-        """Returns the department that serves a request."""
-        return next(line for line in self.company.departments if line.kind == request.kind)
 
     def request(self, request_id: str) -> Request | None:
         """Returns the request with this id, or None."""
@@ -97,44 +101,29 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class WorldKey:
-    """What a task's world is made from: all that `Task.ground_truth` holds.
-
-    Attributes:
-        company: the company's key.
-        opening: place in the company's list of openings (request, errand, phrase).
-        number: of the task within its company; decides the customer.
-        draw: 0, or how often an unsolvable world was drawn again.
-    """
+    """What a task's world is made from: all that `Task.ground_truth` holds."""
 
     company: CompanyKey
-    opening: int
-    number: int
-    draw: int = 0
+    opening: int  # place in the company's list of openings (request, errand, phrase)
+    number: int  # of the task within its company; decides the customer
+    draw: int = 0  # how often an unsolvable world was drawn again
 
     def to_text(self) -> str:
         """Returns the key as canonical JSON."""
         c = self.company
-        half = [c.half, int(c.shifted)]
-        return canonical_json(
-            {
-                "version": GENERATOR_VERSION,
-                "company": [c.seed, c.index, c.level, c.industry, *half],
-                "task": [self.opening, self.number, self.draw],
-            }
-        )
+        company = [c.seed, c.index, c.level, c.industry, c.half, int(c.shifted)]
+        task = [self.opening, self.number, self.draw]
+        return canonical_json({"version": GENERATOR_VERSION, "company": company, "task": task})
 
     @staticmethod
     def from_text(text: str) -> WorldKey:
-        """Returns the key that `to_text` wrote.
-
-        Raises:
-            ValueError: the text is no key of this generator, or of a company or task that cannot be.
-        """
+        """Returns the key that `to_text` wrote; raises ValueError for any other text."""
         try:
             data = json.loads(text)
             version = data["version"]
-            seed, index, level, industry, half, shifted = data["company"]
-            opening, number, draw = data["task"]
+            parts = ("seed", "index", "level", "industry", "half", "shifted")
+            company = dict(zip(parts, data["company"], strict=True))
+            task = dict(zip(("opening", "number", "draw"), data["task"], strict=True))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"ground_truth {text[:80]!r} is no key of a phone world; run: make tasks"
@@ -143,26 +132,16 @@ class WorldKey:
             raise ValueError(
                 f"ground_truth: generator version {version}, this is {GENERATOR_VERSION}; run: make tasks"
             )
-        for name, value in (("seed", seed), ("number", number), ("draw", draw)):
-            _check(name, value, type(value) is int and value >= 0, "0 or more")
-        _check("index", index, type(index) is int and 0 <= index < MAX_COMPANIES, f"0 to {MAX_COMPANIES - 1}")
-        for name, value, known in (
-            ("level", level, tuple(LEVELS)),
-            ("industry", industry, tuple(lexicon.INDUSTRIES)),
-            ("half", half, ("train", "test")),
-            ("shifted", shifted, (0, 1)),
-        ):
-            is_known = type(value) is type(known[0]) and value in known
-            _check(name, value, is_known, ", ".join(map(str, known)))
-        company = CompanyKey(seed, index, level, industry, half, bool(shifted))
-        most = len(openings(company)) - 1
-        _check("opening", opening, type(opening) is int and 0 <= opening <= most, f"0 to {most}")
-        return WorldKey(company, opening, number, draw)
+        for name, value in (company | task).items():
+            _check(name, value, ALLOWED[name])
+        key = CompanyKey(**company | {"shifted": company["shifted"] == 1})
+        _check("opening", task["opening"], range(len(openings(key))))
+        return WorldKey(key, **task)
 
 
-def _check(name: str, value: object, is_right: bool, allowed: str) -> None:
-    if not is_right:
-        raise ValueError(f"ground_truth: {name} is {str(value)[:30]!r}; allowed: {allowed}; run: make tasks")
+def _check(name: str, value: object, allowed: Sequence[object]) -> None:
+    if known := refusal(value, allowed):
+        raise ValueError(f"ground_truth: {name} is {str(value)[:30]!r}; allowed: {known}; run: make tasks")
 
 
 @lru_cache(maxsize=16384)
@@ -185,7 +164,7 @@ def make_world(key: WorldKey) -> World:
     if user == "partial":
         spare = set(profile) - (frozenset() if level.partial_is_needed else world.needed_fields())
         _forget(world, rng, among=spare)
-    return replace(world, **_today(world, rng)) if level.has_wait else world
+    return _today(world, rng) if level.has_wait else world
 
 
 def _forget(world: World, rng: Random, among: Set[str]) -> None:
@@ -201,8 +180,8 @@ def _forget(world: World, rng: Random, among: Set[str]) -> None:
         del world.profile[rng.choice(spare)]
 
 
-def _today(world: World, rng: Random) -> dict[str, Any]:
-    """Returns who is busy, who opens late, and what the customer says wrong at first."""
+def _today(world: World, rng: Random) -> World:
+    """Returns the world with who is busy, who opens late, and what the customer says wrong at first."""
     level = world.level
     busy, closings = set[str](), []
     for line in world.needed_lines():
@@ -210,7 +189,7 @@ def _today(world: World, rng: Random) -> dict[str, Any]:
             busy.add(line.phone)
         # Half of the lines have day hours, so those are closed twice as often as a line is.
         if rng.random() < 2 * level.closed and line.hours == "day":
-            closings.append((line.phone, rng.randint(*level.opens)))
+            closings.append((line.phone, rng.randint(*OPENS)))
     slips: tuple[tuple[str, str], ...] = ()
     if world.user == "difficult":
         field = rng.choice([field for field in world.profile if field in world.needed_fields()])
@@ -218,7 +197,7 @@ def _today(world: World, rng: Random) -> dict[str, Any]:
         while wrong in world.profile.values():
             wrong = _value(field, rng)
         slips = ((field, wrong),)
-    return {"busy": frozenset(busy), "closings": tuple(closings), "slips": slips}
+    return replace(world, busy=frozenset(busy), closings=tuple(closings), slips=slips)
 
 
 def _value(field: str, rng: Random) -> str:

@@ -8,13 +8,14 @@ import pytest
 
 from env.phone.episode.calls import Sent, State, place_call, submit_form, tick, wait
 from env.phone.episode.rewards import episode_cost, potential
-from env.phone.solver.moves import Move, play
+from env.phone.solver.solver import Move, play
 from env.phone.world.lexicon import REFERENCE
 from pipeline.types import Event
-from tests.env.phone.worlds import BILLING, FRAUD, SERVICE, TOKEN, small_world
+from tests.env.phone.worlds import BILLING, FRAUD, SERVICE, small_world
 
 ALL = Sent(given=frozenset({"email", "member_id", "full_name"}))
 NOTHING = Sent()
+CHAIN = {"billing": {"after": "customer_service"}, "fraud": {"after": "billing"}}
 
 
 def after_form(world, *fields, tick_at=0):
@@ -26,19 +27,12 @@ def call(world, state, phone, sent=ALL, request="R1"):
     return place_call(world, state, phone, request, sent)
 
 
-def test_a_line_that_comes_later_names_who_comes_first_and_what_it_will_want():
-    world = small_world(level=3)
-    state, outcome = call(world, State(), FRAUD, NOTHING)
-    assert outcome.status == "must_call_first"
-    assert outcome.other_department == "Service"
+@pytest.mark.parametrize(("level", "first"), [(3, "Service"), (4, "")])
+def test_a_line_that_comes_later_says_what_it_will_want_and_at_level_three_who_comes_first(level, first):
+    state, outcome = call(small_world(level=level), State(), FRAUD, NOTHING)
+    assert (outcome.status, outcome.other_department) == ("must_call_first", first)
     assert outcome.fields == {"email", "member_id"}
     assert state == State()
-
-
-def test_from_level_four_on_nobody_says_who_comes_first():
-    _, outcome = call(small_world(level=4), State(), FRAUD, NOTHING)
-    assert (outcome.status, outcome.other_department) == ("must_call_first", "")
-    assert outcome.fields == {"email", "member_id"}
 
 
 def test_the_prerequisite_refers_each_request_on_by_itself():
@@ -51,7 +45,7 @@ def test_the_prerequisite_refers_each_request_on_by_itself():
 
 
 def test_a_chain_is_followed_link_by_link():
-    world = small_world(level=4, billing={"after": "customer_service"}, fraud={"after": "billing"})
+    world = small_world(level=4, lines=CHAIN)
     state = State()
     assert call(world, state, BILLING)[1].status == "must_call_first"
     state, _ = call(world, state, SERVICE)
@@ -62,7 +56,7 @@ def test_a_chain_is_followed_link_by_link():
 
 
 def test_a_token_is_given_with_the_referral_and_wanted_beside_the_fields():
-    world = small_world(level=4, fraud={"token": TOKEN})
+    world = small_world(level=4, lines={"fraud": {"wants_reference": True}})
     state, outcome = call(world, State(), SERVICE)
     assert outcome.gives_reference
     refused, told = call(world, state, FRAUD)
@@ -79,7 +73,7 @@ def test_a_token_is_given_with_the_referral_and_wanted_beside_the_fields():
 def test_screen_first_decides_what_is_checked_before_who_is_calling(phone, screened, unscreened):
     for first, status in ((True, screened), (False, unscreened)):
         line = {"screen_first": first}
-        world = small_world(level=4, billing=line, fraud=line)
+        world = small_world(level=4, lines={"billing": line, "fraud": line})
         state, outcome = call(world, State(), phone, NOTHING)
         assert outcome.status == status
         assert state.strikes_of(phone) == (not first)  # level 4: a probe is a strike, if it gets that far
@@ -88,7 +82,7 @@ def test_screen_first_decides_what_is_checked_before_who_is_calling(phone, scree
 
 
 def test_a_line_that_has_identified_the_caller_says_nothing_more_of_it():
-    world = small_world(level=4, fraud={"screen_first": False})
+    world = small_world(level=4, lines={"fraud": {"screen_first": False}})
     assert call(world, State(), FRAUD)[1].disclosure.kind == ""
 
 
@@ -98,7 +92,7 @@ def test_the_wrong_department_names_the_right_one_only_where_the_level_says_so()
 
 
 def test_a_warm_transfer_goes_on_at_the_next_line_of_the_path():
-    world = small_world(level=2, wants=("billing",), fraud={"after": ""})
+    world = small_world(level=2, wants=("billing",), lines={"fraud": {"after": ""}})
     state, outcome = call(world, State(), FRAUD)
     assert (outcome.status, outcome.department, outcome.called) == ("served", "Billing", "Fraud")
     locked = replace(State(), strikes=((BILLING, 5),))
@@ -107,7 +101,7 @@ def test_a_warm_transfer_goes_on_at_the_next_line_of_the_path():
 
 
 def test_the_first_call_to_a_busy_line_is_held_until_it_is_waited_for():
-    world = small_world(busy=frozenset({SERVICE}))
+    world = small_world(busy={SERVICE})
     state, outcome = call(world, State(), SERVICE)
     assert outcome.status == "on_hold"
     assert state.held is not None
@@ -117,7 +111,7 @@ def test_the_first_call_to_a_busy_line_is_held_until_it_is_waited_for():
 
 
 def test_a_new_call_drops_the_one_on_hold_and_the_line_is_busy_once():
-    world = small_world(busy=frozenset({SERVICE}))
+    world = small_world(busy={SERVICE})
     held, _ = call(world, State(), SERVICE)
     dropped, _ = call(world, held, BILLING, NOTHING)
     assert dropped.held is None
@@ -126,14 +120,14 @@ def test_a_new_call_drops_the_one_on_hold_and_the_line_is_busy_once():
 
 
 def test_what_is_held_is_the_call_as_it_was_placed():
-    world = small_world(busy=frozenset({SERVICE}))
+    world = small_world(busy={SERVICE})
     held, _ = call(world, State(), SERVICE, NOTHING)
     held = submit_form(world, held, {"email"})[0]
     assert wait(world, held)[1].status == "auth_missing"
 
 
 def test_a_closed_line_names_its_opening_and_takes_calls_from_then_on():
-    world = small_world(closings=((SERVICE, 5),), busy=frozenset({SERVICE}))
+    world = small_world(closings=((SERVICE, 5),), busy={SERVICE})
     state, outcome = call(world, replace(State(), tick=4), SERVICE)
     assert (outcome.status, outcome.opens) == ("closed", 5)
     assert state.rung == frozenset()  # hours come before the hold
@@ -190,7 +184,7 @@ def test_prices_of_routing():
 
 
 def test_the_ladder_rises_rung_by_rung_and_is_zero_at_the_end():
-    world = small_world(level=4, billing={"after": "customer_service"}, fraud={"after": "billing"})
+    world = small_world(level=4, lines=CHAIN)
     rungs = [potential(world, State())]
     for fields in (("last_payment",), ("email",), ("email", "full_name", "member_id")):
         rungs.append(potential(world, after_form(world, *fields)))

@@ -64,8 +64,8 @@ def test_the_command_makes_the_seed_by_default(tmp_path):
     ("row", "fields", "message"),
     [
         (2, {"level": 9}, r"companies\.jsonl: row 3, field level: got 9; allowed: 1, 2, 3, 4, 5"),
-        (0, {"level": "1"}, r"row 1, field level: got '1'; allowed: int"),
-        (0, {"level": True}, r"row 1, field level: got True; allowed: int"),
+        (0, {"level": "1"}, r"row 1, field level: got '1'; allowed: 1, 2"),
+        (0, {"level": True}, r"row 1, field level: got True; allowed: 1, 2"),
         (0, {"industry": "farming"}, r"row 1, field industry: got 'farming'; allowed: banking"),
         (0, {"industry": "travel"}, r"field industry: got 'travel'; allowed: .* in group train"),
         (0, {"group": "val"}, r"field group: got 'val'; allowed: train"),
@@ -90,7 +90,7 @@ def test_a_malformed_company_is_refused_by_file_row_and_field(folder, row, field
         (0, {"company": 999}, r"row 1, field company: got 999; allowed: an index of .*companies\.jsonl"),
         (0, {"opening": 10**6}, r"row 1, field opening: got 1000000; allowed: 0 to"),
         (0, {"draw": -1}, r"row 1, field draw: got -1"),
-        (0, {"number": 1.5}, r"row 1, field number: got 1\.5; allowed: int"),
+        (0, {"number": 1.5}, r"row 1, field number: got 1\.5; allowed: 0 to"),
     ],
 )
 def test_a_malformed_task_is_refused_by_file_row_and_field(folder, row, fields, message):
@@ -125,7 +125,7 @@ def test_a_number_of_thousands_of_digits_names_its_field(folder, name, field):
     lines = (folder / f"{name}.jsonl").read_text().splitlines()
     lines[0] = json.dumps(json.loads(lines[0]) | {field: "?"}).replace('"?"', "9" * 5000)
     (folder / f"{name}.jsonl").write_text("\n".join(lines))
-    with pytest.raises(ConfigError, match=rf"row 1, field {field}: got '9{{30}}\.\.\.'; allowed: int"):
+    with pytest.raises(ConfigError, match=rf"row 1, field {field}: got '9{{30}}\.\.\.'; allowed: "):
         read(folder)
 
 

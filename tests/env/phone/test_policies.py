@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from env.phone.episode.environment import PhoneEnv
-from env.phone.scripted.advised import read_advice
+from env.phone.scripted.knowledge import read_advice
 from env.phone.scripted.policies import POLICIES, play_scripted
-from env.phone.solver.solver import advice
+from env.phone.solver.verdicts import advice
 from env.phone.world.levels import MAX_PRICE
 from env.phone.world.tasks import generate_tasks
 from pipeline.types import Feedback, Task

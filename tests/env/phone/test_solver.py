@@ -1,174 +1,298 @@
-"""The solver equals exhaustive search, V* never rises, and fatal messages are found where they were put."""
+"""The solver equals exhaustive search, V* never rises, faults are found, exact values equal sampled ones."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from itertools import accumulate
 from random import Random
 
 import pytest
 
 from env.phone.episode.calls import State
-from env.phone.episode.compact import CompactStyle
-from env.phone.episode.environment import PhoneEnv
-from env.phone.scripted.policies import play_scripted
-from env.phone.solver.solver import fewest_turns, first_fatal, optimal_value, values_along
-from env.phone.world.companies import Company, Department
-from env.phone.world.rules import AllOf, AnyOf, KOfN, minimal_sets
-from env.phone.world.tasks import generate_tasks
-from env.phone.world.world import Request, World, WorldKey, make_world
-from tests.env.phone.worlds import exhaustive
+from env.phone.offer import PHONE
+from env.phone.scripted.policies import POLICIES, play_scripted
+from env.phone.solver.exact import policy_value, slipping
+from env.phone.solver.solver import Move, fewest_turns, optimal_plan, play, tool_call
+from env.phone.solver.untold import untold_plan
+from tests.env.phone.worlds import (
+    BILLING,
+    FRAUD,
+    LEVELS,
+    SERVICE,
+    STYLE,
+    Desk,
+    exhaustive,
+    first_fatal,
+    level_tasks,
+    small_world,
+    started,
+    values_of,
+    world_of,
+)
 
-STYLE = CompactStyle()
+ALONE = {"fraud": {"after": ""}}
+LONG = ("full_name", "order_number")
+CHAIN = {"billing": {"after": "customer_service"}, "fraud": {"after": "billing"}}
 
 
-def phone_tasks(level, count=60):
-    tasks = generate_tasks(
-        num_companies=40, num_train=count, num_val=1, num_test=1, level_shares={level: 1.0}, seed=2
-    )
-    return [task for task in tasks if task.split == "train"]
-
-
-def a_world(rules, cap_level=1, lacking=()):
-    """A company with one department and one request per rule."""
-    kinds = ("billing", "claims", "fraud")
-    lines = tuple(
-        Department(kind.title(), kind, f"555-000{i}", kind, rule, minimal_sets(rule), "all", True, False)
-        for i, (kind, rule) in enumerate(zip(kinds, rules, strict=False))
-    )
-    vocabulary = ("email", "full_name", "member_id", "last_payment", "service_address")
-    company = Company("Blue Hill One", (), "banking", cap_level, lines, vocabulary)
-    requests = tuple(Request(f"R{i + 1}", line.kind, "x") for i, line in enumerate(lines))
-    profile = {field: field.upper() for field in vocabulary if field not in lacking}
-    return World(company, requests, profile, "cooperative", "R1 x")
+def free(*options, **more):
+    """Fraud alone, without a prerequisite, that wants any of the options."""
+    return small_world(level=1, lines={"fraud": {"wants": options, "after": ""}}, **more)
 
 
 WORLDS = {
-    "one rule": (a_world([AllOf(("email",))]), 2),
-    "two requests": (a_world([AllOf(("email",)), AllOf(("full_name", "member_id"))]), 3),
+    "one rule": (free(("email",)), 2),
+    "two requests without referrals": (small_world(level=1, wants=("billing", "fraud"), lines=ALONE), 3),
     "union too long": (
-        a_world([AllOf(("email", "full_name")), AllOf(("member_id", "last_payment"))]),
+        small_world(level=1, wants=("billing", "fraud"), lines=ALONE | {"billing": {"wants": [LONG]}}),
         math.inf,
     ),
     "alternatives make it fit": (
-        a_world(
-            [AllOf(("email", "full_name")), AnyOf((AllOf(("member_id", "last_payment")), AllOf(("email",))))]
+        small_world(
+            level=1, wants=("billing", "fraud"), lines=ALONE | {"billing": {"wants": [LONG, ("email",)]}}
         ),
         3,
     ),
-    "two of three": (a_world([KOfN(2, ("email", "full_name", "member_id"))], lacking=("email",)), 2),
-    "needed field lacking": (a_world([AllOf(("email",))], lacking=("email",)), math.inf),
-    "other set available": (
-        a_world([AnyOf((AllOf(("email",)), AllOf(("full_name",))))], lacking=("email",)),
+    "two of three": (
+        free(("email", "full_name"), ("email", "member_id"), ("full_name", "member_id"), lacking=("email",)),
         2,
+    ),
+    "other set available": (free(("email",), ("full_name",), lacking=("email",)), 2),
+    "one referral": (small_world(), 3),
+    "a chain": (small_world(level=4, lines=CHAIN), 4),
+    "two requests": (small_world(wants=("fraud", "billing")), 4),
+    "a token": (small_world(level=4, lines={"fraud": {"wants_reference": True}}), 3),
+    "a busy line": (small_world(busy={SERVICE}), 4),
+    "two busy lines": (small_world(busy={SERVICE, FRAUD, BILLING}), 5),
+    "closed for a while": (small_world(closings=((SERVICE, 4),)), 5),
+    "closed and busy": (small_world(closings=((SERVICE, 4),), busy={SERVICE}), 6),
+    "the busy line is rung while the other is closed": (
+        small_world(closings=((SERVICE, 4),), busy={FRAUD}),
+        5,
+    ),
+    "the open request first": (small_world(wants=("fraud", "billing"), closings=((SERVICE, 4),)), 5),
+    "a needed field lacking": (small_world(lacking=("email",)), math.inf),
+    "another set will do": (
+        small_world(
+            lacking=("email",),
+            lines={
+                "customer_service": {"wants": [("email",), ("full_name",)]},
+                "fraud": {"wants": [("email",), ("order_number",)]},
+            },
+        ),
+        3,
     ),
 }
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_solver_equals_exhaustive_search_on_tiny_worlds(name):
+def test_solver_equals_exhaustive_search_on_small_worlds(name):
     world, expected = WORLDS[name]
-    assert fewest_turns(world, State()) == exhaustive(world, State(), 4, every_part=True) == expected
+    assert fewest_turns(world, State()) == expected
+    deepest = 4 if expected == math.inf else expected
+    assert exhaustive(world, State(), deepest, every_part=world.level.max_turns == 8) == expected
+    assert len(optimal_plan(world, State())) == (expected if expected < math.inf else 0)
 
 
-@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("level", LEVELS)
 def test_solver_equals_exhaustive_search_from_states_of_random_episodes(level):
-    checked = set()
-    for task in phone_tasks(level, 8):
-        for policy in ("random", "prober"):
-            env = PhoneEnv()
-            env.reset(task, 0)
-            for action in play_scripted(task, policy, seed=3)[0]:
+    deepest, found = (2, set()) if level <= 2 else (3, set())
+    for task in level_tasks(level, 30)[: 8 if level <= 2 else 15 // level]:
+        for policy in ("random", "prober") if level <= 2 else ("noisy_adaptive", "adaptive"):
+            env = started(task, 3)
+            for action in play_scripted(task, policy, seed=3, noise=0.3)[0]:
                 env.step(action)
-                if not env.state.ended and env.state.form is not None:
-                    expected = exhaustive(env.world, env.state, 2, every_part=True)
-                    assert env.turns_to_success == expected
-                    checked.add(expected)
-    assert {1, math.inf} <= checked
+                if env.state.form is not None and not env.state.ended:
+                    turns = fewest_turns(env.world, env.state)
+                    expected = turns if turns <= deepest else math.inf
+                    assert exhaustive(env.world, env.state, deepest, every_part=level <= 2) == expected
+                    found.add(turns)
+    assert {1, math.inf} | ({2, 3} if level > 2 else set()) <= found
 
 
-@pytest.mark.parametrize("level", [1, 2])
-@pytest.mark.parametrize("policy", ["random", "noisy_adaptive", "over_collector", "fabricator"])
-def test_the_optimal_value_never_rises(level, policy):
-    for task in phone_tasks(level):
-        env = PhoneEnv()
-        actions, _, verdict = play_scripted(task, policy, seed=4, noise=0.5)
-        env.reset(task, 4)
-        values = [optimal_value(env.world, env.state)]
-        for action in actions:
-            env.step(action)
-            values.append(optimal_value(env.world, env.state))
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("policy", ["random", "noisy_adaptive", "over_collector", "fabricator", "prober"])
+def test_the_optimal_value_never_rises_and_its_fall_is_the_fatal_step(level, policy):
+    for task in level_tasks(level, 30):
+        env = started(task)
+        actions, _, verdict = play_scripted(task, policy, seed=4, noise=0.5, env=env)
+        values = values_of(env)
+        assert verdict.infra_error is None
         assert values[0] == 1.0
         assert values == sorted(values, reverse=True)
-        assert values[-1] == float(bool(verdict.success)) or not env.is_over
-
-
-def commands(task, *texts):
-    """Plays commands in which NUMBER, FIELDS and WRONG stand for the task's own; returns the environment."""
-    env = PhoneEnv()
-    env.reset(task, 0)
-    line = env.world.server_of(env.world.requests[0])
-    needed = sorted(next(iter(line.sets)))
-    spare = next(field for field in env.world.profile if field not in needed)
-    for text in texts:
-        for mark, word in (("NUMBER", line.phone), ("FIELDS", " ".join(needed)), ("WRONG", spare)):
-            text = text.replace(mark, word)
-        env.step(STYLE.parse(text))
-    return env
+        assert values[-1] == float(bool(verdict.success))
+        assert PHONE.solver_value(task, 4, actions) == values[:-1]
+        fatal = first_fatal(env)
+        assert (fatal is None) == bool(verdict.success)
+        assert fatal is None or verdict.steps[fatal].status == "wrong"
 
 
 @pytest.mark.parametrize(
     ("texts", "fatal", "code"),
     [
-        (["search X", "form WRONG", "call NUMBER R1 WRONG"], 1, "form"),
-        (["form FIELDS", "done"], 1, "none"),
-        (["call NUMBER R1", "form WRONG"], 1, "form"),
-        (["search X"] * 7 + ["form FIELDS"], 6, "max_turns"),
-        (["form FIELDS", "call NUMBER R1 FIELDS"], None, ""),
-        (["form WRONG FIELDS", "form FIELDS", "call NUMBER R1 FIELDS"], None, ""),
+        (["search X", "form {spare}", "call {phone} R1 {spare}"], 1, "form"),
+        (["form {needed}", "done"], 1, "none"),
+        (["call {phone} R1", "form {spare}"], 1, "form"),
+        (["search X"] * 7 + ["form {needed}"], 6, "max_turns"),
+        (["form {needed}", "call {phone} R1 {needed}"], None, ""),
+        (["form {spare} {needed}", "form {needed}", "call {phone} R1 {needed}"], None, ""),
     ],
 )
-def test_first_fatal_is_exact_on_scripted_faults(texts, fatal, code):
+def test_the_fatal_step_is_exact_on_scripted_faults_of_the_lower_levels(texts, fatal, code):
     for level in (1, 2):
-        for task in phone_tasks(level, 10):
-            env = commands(task, *texts)
-            assert first_fatal(env.world, env.states) == fatal
+        for task in level_tasks(level, 10):
+            desk = Desk(task)
+            words = {"spare": desk.spare[0], "phone": desk.line.phone, "needed": " ".join(desk.needed)}
+            for text in texts:
+                desk.say(text.format(**words))
+            assert first_fatal(desk.env) == fatal
+            steps = desk.env.verdict().steps
             if fatal is not None:
-                steps = env.verdict().steps
                 assert (steps[fatal].status, steps[fatal].code) == ("wrong", code)
                 assert "wrong" not in [step.status for step in steps[:fatal]]
 
 
-def test_the_strike_that_locks_the_needed_line_is_fatal():
-    task = phone_tasks(2, 1)[0]
-    env = commands(task, "form FIELDS", *["call NUMBER R1 WRONG=1"] * 5)
-    assert first_fatal(env.world, env.states) == 5
-    assert [step.status for step in env.verdict().steps] == ["ok", *["wrong"] * 5]
-    after = commands(task, "form FIELDS", *["call NUMBER R1 WRONG=1"] * 5, "call NUMBER R1 FIELDS")
-    assert after.events[-1].code == "locked"
-    assert not after.verdict().success
+@pytest.mark.parametrize("level", [3, 4, 5])
+def test_the_fatal_step_is_exact_on_scripted_faults_of_the_upper_levels(level):
+    for task in level_tasks(level, 30)[:12]:
+        world = world_of(task)
+        spare = next(field for field in world.profile if field not in world.needed_fields())
+        first = world.path(world.requests[0])[0]
+        slack = int(world.level.max_turns - fewest_turns(world, State()))
+        cases = [(["best", "done"], 1, "none"), ([f"form {spare}"], 0, "form")]
+        if not world.closings:  # else the first messages wait for a line to open
+            cases.append(([f"search {world.company.name}"] * (slack + 1), slack, "max_turns"))
+        if first.phone not in world.busy and not world.closings and first.screen_first:
+            strikes = world.level.strikes_to_lock
+            wrong = f"call {first.phone} R1 {spare}=0"
+            cases.append((["best", *[wrong] * strikes], strikes, "fabricated_auth"))
+        for texts, fatal, code in cases:
+            desk = Desk(task)
+            for text in texts:
+                move = optimal_plan(world, desk.env.state)[0] if text == "best" else None
+                desk.say(STYLE.action_of(tool_call(world, move)).text if move else text)
+            assert first_fatal(desk.env) == fatal, texts
+            step = desk.env.verdict().steps[fatal]
+            assert (step.status, step.code) == ("wrong", code)
 
 
-def test_lines_of_level_one_never_lock():
-    env = commands(
-        phone_tasks(1, 1)[0], "form FIELDS", *["call NUMBER R1 WRONG=1"] * 6, "call NUMBER R1 FIELDS"
-    )
-    assert env.verdict().success
+@pytest.mark.parametrize(("level", "strikes"), [(1, 6), (2, 5)])
+def test_the_strike_that_locks_the_needed_line_is_fatal_and_level_one_never_locks(level, strikes):
+    desk = Desk(level_tasks(level, 1)[0])
+    desk.say(f"form {' '.join(desk.needed)}")
+    for _ in range(strikes):
+        desk.say(f"call {desk.line.phone} R1 {desk.spare[0]}=1")
+    assert [step.status for step in desk.env.verdict().steps] == ["ok", *["wrong"] * strikes]
+    assert first_fatal(desk.env) == (None if level == 1 else strikes)
+    last = desk.say(f"call {desk.line.phone} R1 {' '.join(desk.needed)}")
+    assert last == (["served"] if level == 1 else ["locked"])
 
 
-def test_values_along_an_episode_match_the_catalogue():
-    from env.phone.offer import PHONE
-
-    for task in phone_tasks(2, 30):
-        actions, _, _ = play_scripted(task, "over_collector", seed=6)
-        env = PhoneEnv()
-        env.reset(task, 6)
-        for action in actions:
-            env.step(action)
-        values = values_along(make_world(WorldKey.from_text(task.ground_truth)), env.states)
-        assert PHONE.solver_value(task, 6, actions) == values[:-1]
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_shortest_plan_succeeds_in_the_environment_in_as_many_messages(level):
+    for task in level_tasks(level, 20):
+        desk = Desk(task, seed=1)
+        codes = desk.play_best()
+        verdict = desk.env.verdict()
+        assert (codes[-1], verdict.success, verdict.cost) == ("served", True, 0.0)
+        assert [step.status for step in verdict.steps] == ["ok"] * task.details["optimal_turns"]
 
 
-def test_an_optimal_policy_loses_no_value_under_random_wording():
-    rng = Random(0)
-    for task in phone_tasks(2, 20):
-        assert play_scripted(task, "oracle", seed=rng.randrange(10**6))[2].reward == 1.0
+def test_a_held_call_of_the_plan_is_waited_for():
+    world = small_world(busy={SERVICE})
+    assert [move.kind for move in optimal_plan(world, State())] == ["form", "call", "wait", "call"]
+
+
+UNTOLD = {
+    "one probe tells all": (small_world(wants=("billing",)), 3),
+    "one line's wants cover the other's": (small_world(), 4),
+    "each line is asked": (small_world(lines={"customer_service": {"wants": [("full_name",)]}}), 5),
+    "a line that names one field at a time": (small_world(lines={"fraud": {"disclosure": "first"}}), 5),
+    "peeled to the end": (
+        small_world(lines={"customer_service": {"disclosure": "vague"}, "fraud": {"disclosure": "first"}}),
+        5,
+    ),
+    "who says nothing is never understood": (small_world(lines={"fraud": {"disclosure": "vague"}}), None),
+    "a busy line is waited for": (small_world(wants=("billing",), busy={BILLING}), 4),
+    "hours": (small_world(wants=("billing",), closings=((BILLING, 4),)), 6),
+}
+
+
+@pytest.mark.parametrize("name", UNTOLD)
+def test_plans_without_the_rules_ask_before_the_one_form(name):
+    world, expected = UNTOLD[name]
+    plan = untold_plan(world)
+    assert (None if plan is None else len(plan)) == expected
+    if plan is not None:
+        assert [move.kind for move in plan].count("form") == 1
+        states = list(accumulate(plan, lambda state, move: play(world, state, move), initial=State()))
+        assert len(states[-1].served) == len(world.requests)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_plan_without_the_rules_succeeds_in_the_environment_and_asks_for_what_was_named(level):
+    """It is longer than one with the rules; where lines name all they want, it is the prober's."""
+    planned = 0
+    for task in level_tasks(level, 12):
+        env = started(task, 1)
+        if (plan := untold_plan(env.world)) is None:
+            assert level > 2
+            continue
+        planned += 1
+        assert len(plan) > fewest_turns(env.world, State())
+        if level <= 2:  # it looks the numbers up first
+            assert len(plan) == len(play_scripted(task, "prober", seed=0)[0]) - 1
+        told = set()
+        for move in plan:
+            env.step(STYLE.action_of(tool_call(env.world, move)))
+            if move.kind == "form":
+                assert move.fields <= told
+            if env.outcome is not None:
+                said = env.outcome.disclosure
+                told |= {*said.missing, *(field for other in said.others for field in other)}
+        assert env.verdict().success == (len(plan) <= env.world.level.max_turns)
+    assert planned >= 3
+
+
+@pytest.mark.parametrize("level", [1, 3, 4, 5])
+def test_exact_values_of_a_markov_policy_equal_what_sampling_finds(level):
+    policy = slipping(0.25)
+    exact, sampled, count = 0.0, 0, 100
+    tasks = level_tasks(level, 2)
+    for task in tasks:
+        exact += policy_value(world_of(task), policy)
+        rng = Random(task.task_id)
+        for draw in range(count):
+            env = started(task, draw)
+            while not env.is_over:
+                chances = policy(env.world, env.state)
+                move = rng.choices(list(chances), list(chances.values()))[0]
+                expected = play(env.world, env.state, move)
+                env.step(STYLE.action_of(tool_call(env.world, move)))
+                assert env.state == expected  # moves are what the environment does
+            sampled += bool(env.verdict().success)
+    mean, rate = exact / len(tasks), sampled / (count * len(tasks))
+    assert 0.2 < mean < 0.95
+    assert abs(mean - rate) < 4 * math.sqrt(mean * (1 - mean) / (count * len(tasks)))
+
+
+def test_exact_values_have_known_limits_and_obey_bellman():
+    for task in level_tasks(3, 6):
+        world = world_of(task)
+        assert policy_value(world, slipping(0.0)) == 1.0
+        assert policy_value(world, lambda world, state: {Move("search"): 1.0}) == 0.0
+        policy = slipping(0.3)
+        chances = policy(world, State())
+        after = sum(p * policy_value(world, policy, play(world, State(), m)) for m, p in chances.items())
+        assert policy_value(world, policy) == pytest.approx(after)
+        assert policy_value(world, policy, replace(State(), form=frozenset())) == 0.0
+    with pytest.raises(ValueError, match=r"add up to 0\.5"):
+        policy_value(world, lambda world, state: {Move("search"): 0.5})
+
+
+@pytest.mark.parametrize("level", [3, 4, 5])
+def test_every_policy_ends_without_a_failure_of_the_environment(level):
+    for task in level_tasks(level, 10):
+        for name in POLICIES:
+            assert play_scripted(task, name, seed=1, noise=0.3)[2].infra_error is None

@@ -13,8 +13,7 @@ from env.phone.episode.environment import PhoneEnv
 from env.phone.episode.tools import CALL, FORM, FROM_FORM, TOOLS
 from env.phone.offer import PHONE
 from env.phone.scripted.policies import POLICIES, play_scripted
-from env.phone.scripted.spoken import UNKNOWN, in_style, thinking, with_values
-from env.phone.scripted.translate import to_compact
+from env.phone.scripted.spoken import UNKNOWN, in_style, thinking, to_compact, with_values
 from env.phone.world.levels import LEVELS
 from env.phone.world.tasks import generate_tasks
 from env.protocol import ToolCall, replay

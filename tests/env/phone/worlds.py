@@ -1,57 +1,103 @@
-"""Small worlds written out by hand: who refers whom, what each line wants, who is busy or closed."""
+"""Small worlds written out by hand, generated tasks of one level, and episodes played by commands."""
 
 from __future__ import annotations
 
 import math
+from functools import cache
 from itertools import combinations
 
-from env.phone.solver.moves import Move, play
+from env.phone.episode.compact import CompactStyle
+from env.phone.episode.environment import PhoneEnv
+from env.phone.solver.solver import Move, optimal_plan, optimal_value, play, tool_call
 from env.phone.world.companies import Company, Department
 from env.phone.world.lexicon import REFERENCE
-from env.phone.world.rules import AllOf, Token, minimal_sets
-from env.phone.world.world import Request, World
+from env.phone.world.rules import minimal_sets
+from env.phone.world.tasks import generate_tasks
+from env.phone.world.world import Request, World, WorldKey, make_world
 
+STYLE = CompactStyle()
+LEVELS = (1, 2, 3, 4, 5)
 SERVICE, BILLING, FRAUD = "555-0001", "555-0002", "555-0003"
 VOCABULARY = ("email", "full_name", "member_id", "last_payment", "order_number")
+USUAL = {
+    "customer_service": (SERVICE, {"wants": [("email",)]}),
+    "billing": (BILLING, {"wants": [("full_name",)]}),
+    "fraud": (FRAUD, {"wants": [("email", "member_id")], "after": "customer_service"}),
+}
 
 
-def department(kind, phone, usual, **more):
-    rule, token = more.pop("rule", usual), more.pop("token", None)
-    facts = {"disclosure": "all", "screen_first": True, "deviates": False} | more
-    return Department(
-        name=kind.replace("_", " ").title().split()[-1],
-        kind=kind,
-        phone=phone,
-        description=kind,
-        rule=rule,
-        sets=minimal_sets(rule, token),
-        token=token,
-        **facts,
-    )
-
-
-def small_world(level=3, wants=("fraud",), lacking=(), service=None, billing=None, fraud=None, **today):
-    """Fraud after Service; Billing stands alone unless `billing` says otherwise."""
-    lines = (
-        department("customer_service", SERVICE, AllOf(("email",)), **(service or {})),
-        department("billing", BILLING, AllOf(("full_name",)), **(billing or {})),
-        department(
-            "fraud",
-            FRAUD,
-            AllOf(("email", "member_id")),
-            **({"after": "customer_service"} | (fraud or {})),
-        ),
-    )
-    company = Company("Blue Hill One", ("BlueHillOne",), "banking", level, lines, VOCABULARY)
+def small_world(level=3, wants=("fraud",), lacking=(), lines=None, busy=(), closings=()):
+    """Fraud after Service, and Billing by itself; `lines` says what differs of them: kind -> facts."""
+    departments = []
+    for kind, (phone, facts) in USUAL.items():
+        facts = facts | (lines or {}).get(kind, {})
+        sets = minimal_sets(facts.pop("wants"))
+        if facts.get("wants_reference"):
+            sets = tuple(needed | {REFERENCE} for needed in sets)
+        name = kind.replace("_", " ").title().split()[-1]
+        departments.append(Department(name, kind, phone, kind, sets=sets, **facts))
+    company = Company("Blue Hill One", ("BlueHillOne",), "banking", level, tuple(departments), VOCABULARY)
     requests = tuple(Request(f"R{i}", kind, "x") for i, kind in enumerate(wants, start=1))
     profile = {field: field.upper() for field in VOCABULARY if field not in lacking}
-    return World(company, requests, profile, "cooperative", "R1 x", **today)
+    return World(company, requests, profile, "cooperative", "R1 x", frozenset(busy), closings)
 
 
-TOKEN = Token("customer_service")
+@cache
+def level_tasks(level, count, companies=40, seed=2):
+    """Training tasks of one level."""
+    sizes = {"num_companies": companies, "num_train": count, "num_val": 1, "num_test": 1}
+    return generate_tasks(**sizes, level_shares={level: 1.0}, seed=seed)[:count]
 
 
-def every_move(world, state, every_part=False):
+def world_of(task):
+    return make_world(WorldKey.from_text(task.ground_truth))
+
+
+def started(task, seed=0, **kind):
+    env = PhoneEnv(**kind)
+    env.reset(task, seed)
+    return env
+
+
+class Desk:
+    """One episode played by commands, with what the first request's line wants."""
+
+    def __init__(self, task, seed=0, **kind):
+        self.env = started(task, seed, **kind)
+        self.world = self.env.world
+        self.path = self.world.path(self.world.requests[0])
+        self.line = self.path[-1]
+        self.needed = sorted(next(iter(self.line.sets)))
+        self.spare = [field for field in self.world.profile if field not in self.needed]
+
+    def say(self, text):
+        """Returns the codes of what happened."""
+        self.last = self.env.step(STYLE.parse(text))
+        self.heard = self.last.messages[0]["content"] if self.last.messages else ""
+        return [event.code for event in self.last.events]
+
+    def play_best(self, until=None):
+        """Plays a shortest plan up to the first event of a kind; returns the codes."""
+        codes = []
+        for move in optimal_plan(self.world, self.env.state):
+            codes += self.say(STYLE.action_of(tool_call(self.world, move)).text)
+            if until in codes:
+                break
+        return codes
+
+
+def values_of(env):
+    """V* before each message of an episode, and after the last."""
+    return [optimal_value(env.world, state) for state in env.states]
+
+
+def first_fatal(env):
+    """The message after which V* is lower, or None."""
+    values = values_of(env)
+    return next((i for i in range(len(values) - 1) if values[i + 1] < values[i]), None)
+
+
+def every_move(world, state, every_part):
     """All moves that can matter: every form; every line for every request, with nothing or all that there is.
 
     With `every_part`, calls with any part of it too.
