@@ -149,16 +149,18 @@ def test_what_does_not_fit_or_does_something_else_is_left_out(played: Played) ->
 
 
 def test_a_thought_before_a_corrupted_or_split_call_stays(played: Played) -> None:
-    if played.style.name != "compact":
-        pytest.skip("thoughts of the full style stand in tags")
-    found = set()
+    style, found = played.style, set()
     for rollout in played.rollouts:
-        steps = tuple(replace(step, text=f"R1 first: Fraud\n{step.text}") for step in rollout.steps)
-        for edit in played.edits_of(replace(rollout, steps=steps)):
+        plain = [style.parse(step.text) for step in rollout.steps]
+        texts = [style.with_thought(action, "R1 first: Fraud").text for action in plain]
+        steps = [replace(step, text=text) for step, text in zip(rollout.steps, texts, strict=True)]
+        for edit in played.edits_of(replace(rollout, steps=tuple(steps))):
             if edit.kind in ("corrupted_step", "split"):
-                thought, call = edit.texts[0].split("\n")
-                assert thought == "R1 first: Fraud"
-                assert played.style.parse(call).status == "ok"
-                assert not steps[edit.start].text.endswith(f"\n{call}")
+                own = plain[edit.start].text
+                thought = texts[edit.start].removesuffix(own)
+                assert edit.texts[0].startswith(thought)
+                call = edit.texts[0].removeprefix(thought)
+                assert style.parse(call).status == "ok"
+                assert call != own
                 found.add(edit.kind)
     assert found == {"corrupted_step", "split"}
