@@ -1,22 +1,18 @@
 """The end of a stage: balanced accounts, merged shards, and the manifest that lists it all, written last."""
 
 import contextlib
-import dataclasses
 import json
 import os
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from pipeline.artifacts.commit import MAX_FAILED_SHARE, Shards, make_durable
-from pipeline.artifacts.disk import fsync, inside, publish_once, sealed, temporary, write_durably
-from pipeline.artifacts.failpoints import failpoint
+from pipeline.artifacts.disk import fsync, inside, temporary
 from pipeline.artifacts.ledger import Counts
-from pipeline.artifacts.manifest import NAME, SCHEMA_VERSION, content_of, provenance, read_manifest
-from pipeline.artifacts.metrics import plain
+from pipeline.artifacts.manifest import NAME
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.ids import file_sha256
 from pipeline.schema import TableSpec, content_digest, write_parquet
@@ -38,81 +34,25 @@ def account(shards: Shards, stage: str, total: Counts, logs: Path) -> None:
         )
 
 
-def publish(
-    folder: Path,
-    identity: Mapping[str, Any],
-    shards: Shards,
-    outputs: Mapping[str, bool],
-    *,
-    total: Counts,
-    more_tables: Sequence[tuple[TableSpec, pa.Table]],
-    report: Mapping[str, Any] | None,
-    verdict: Mapping[str, Any] | None,
-    how: Mapping[str, Any],
-) -> None:
-    """Writes tables, report and manifest of a stage: after that it is complete.
-
-    `outputs` are files and folders that are no tables -> whether they are volatile; `how` are facts that no
-    digest covers. Raises ArtifactError if another process published another result.
-    """
-    stage = identity["stage"]
-    whole = [*((spec, shards.table(name)) for name, spec in shards.specs.items()), *more_tables]
-    if len({spec.name for spec, _ in whole}) != len(whole):
-        raise ValueError(f"{stage}: a table of finish has the name of a planned one")
-    failpoint(f"{stage}.merge.before")
-    files: list[dict[str, Any]] = []
-    tables: dict[str, dict[str, Any]] = {}
-    for spec, table in whole:
-        files.append({"kind": "table", **_merged(folder, spec, table)})
-        tables[spec.name] = {
-            "rows": table.num_rows,
-            "content": content_digest(table, spec.id_columns),
-            "id_columns": list(spec.id_columns),
-        }
-    failpoint(f"{stage}.merge.after")
-    if report is not None:
-        text = json.dumps(plain(report), indent=1, ensure_ascii=False, allow_nan=False)
-        write_durably(folder / "report.json", text.encode() + b"\n")
-        files.append(_described(folder, folder / "report.json", volatile=True))
-    for relative, volatile in sorted(outputs.items()):
-        files += _collected(folder, relative, volatile)
-    failpoint(f"{stage}.report_written")
-    judged = plain(verdict)
-    manifest = {
-        "schema_version": SCHEMA_VERSION,
-        **identity,
-        **how,
-        "unit": shards.plan.unit,
-        "counts": dataclasses.asdict(total),
-        "tables": tables,
-        "files": files,
-        "content_digest": content_of(
-            {name: table["content"] for name, table in tables.items()},
-            {facts["path"]: facts["sha256"] for facts in files if facts["kind"] == "output"},
-            judged,
-        ),
-        "verdict": judged,
-        "finished": time.time(),
-        **provenance(),
-    }
-    if not publish_once(folder / NAME, sealed(manifest), f"{stage}.manifest"):
-        other = read_manifest(folder)
-        if other is None or other["content_digest"] != manifest["content_digest"]:
-            raise ArtifactError(f"{folder}: another process has finished this stage with another result")
-    remove_merged(folder)
+def merge(
+    folder: Path, tables: Sequence[tuple[TableSpec, pa.Table]]
+) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    """Writes a stage's tables; returns what the manifest says of each table, and of each file."""
+    facts, files = {}, []
+    for spec, table in tables:
+        path = folder / f"{spec.name}.parquet"
+        draft = temporary(path)
+        write_parquet(table, spec, draft)
+        sha, size = make_durable(draft, table.num_rows), draft.stat().st_size
+        os.replace(draft, path)
+        fsync(folder)
+        files.append({"kind": "table", "path": path.name, "bytes": size, "sha256": sha})
+        content = content_digest(table, spec.id_columns)
+        facts[spec.name] = {"rows": table.num_rows, "content": content, "id_columns": list(spec.id_columns)}
+    return facts, files
 
 
-def _merged(folder: Path, spec: TableSpec, table: pa.Table) -> dict[str, Any]:
-    path = folder / f"{spec.name}.parquet"
-    draft = temporary(path)
-    write_parquet(table, spec, draft)
-    sha = make_durable(draft, table.num_rows)
-    os.replace(draft, path)
-    fsync(folder)
-    return {"path": path.name, "bytes": path.stat().st_size, "sha256": sha, "rows": table.num_rows}
-
-
-def _collected(folder: Path, relative: str, volatile: bool) -> list[dict[str, Any]]:
+def collect(folder: Path, relative: str, volatile: bool) -> list[dict[str, Any]]:
     """Returns what the manifest says of an output's files, made durable."""
     path = inside(folder, relative)
     files = [path]
@@ -120,13 +60,14 @@ def _collected(folder: Path, relative: str, volatile: bool) -> list[dict[str, An
         files = sorted(p for p in path.rglob("*") if p.is_symlink() or p.is_file())
     if not path.exists() or not files:
         raise ValueError(f"{folder.name}: output {relative!r} was asked for and not written")
-    found = [_described(folder, file, volatile=volatile) for file in files]
+    found = [describe(folder, file, volatile=volatile) for file in files]
     for place in (*files, *{file.parent for file in files}):
         fsync(place)
     return found
 
 
-def _described(folder: Path, file: Path, *, volatile: bool) -> dict[str, Any]:
+def describe(folder: Path, file: Path, *, volatile: bool) -> dict[str, Any]:
+    """Returns what the manifest says of a file that is no table."""
     path = inside(folder, file.relative_to(folder).as_posix())
     return {
         "kind": "volatile" if volatile else "output",

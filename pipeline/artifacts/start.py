@@ -1,10 +1,11 @@
 """What a stage file declares, and one start of it: what its `plan` and `make` work with."""
 
 import contextlib
+import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from operator import attrgetter
 from pathlib import Path
 from pkgutil import resolve_name
@@ -17,17 +18,26 @@ from rich.console import Console
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.checkpoints import Checkpoints
 from pipeline.artifacts.commit import Shards
-from pipeline.artifacts.disk import inside
+from pipeline.artifacts.disk import inside, publish_once, sealed, write_durably
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.ledger import Counts
-from pipeline.artifacts.manifest import key_of
-from pipeline.artifacts.metrics import Metrics
+from pipeline.artifacts.manifest import NAME, SCHEMA_VERSION, content_of, key_of, provenance, read_manifest
+from pipeline.artifacts.metrics import Metrics, plain
 from pipeline.artifacts.plan import Plan
 from pipeline.artifacts.progress import Progress
-from pipeline.artifacts.publish import RESERVED, account, earlier_seconds, publish
+from pipeline.artifacts.publish import (
+    RESERVED,
+    account,
+    collect,
+    describe,
+    earlier_seconds,
+    merge,
+    remove_merged,
+)
 from pipeline.artifacts.signals import StopFlag
 from pipeline.artifacts.tracking import Tracker
 from pipeline.config import split_settings
+from pipeline.errors import ArtifactError
 from pipeline.schema import TableSpec
 from pipeline.text import visible
 from pipeline.types import Rollout
@@ -188,21 +198,46 @@ class Start(Generic[C]):
         """
         total = self.shards.counts(done, failed, skipped)
         account(self.shards, self.stage, total, self.log_folder)
-        publish(
-            self.folder,
-            self._identity,
-            self.shards,
-            self._outputs,
-            total=total,
-            more_tables=more_tables,
-            report=report,
-            verdict=verdict,
-            how={
-                "runtime": self._runtime,
-                "starts": self.number + 1,
-                "wall_seconds": round(earlier_seconds(self.folder) + time.monotonic() - self._began, 3),
-            },
+        planned = [(spec, self.shards.table(name)) for name, spec in self.shards.specs.items()]
+        failpoint(f"{self.stage}.merge.before")
+        tables, files = merge(self.folder, [*planned, *more_tables])
+        failpoint(f"{self.stage}.merge.after")
+        if report is not None:
+            text = json.dumps(plain(report), indent=1, ensure_ascii=False, allow_nan=False)
+            path = self.folder / "report.json"
+            write_durably(path, text.encode() + b"\n")
+            files.append(describe(self.folder, path, volatile=True))
+        for relative, volatile in sorted(self._outputs.items()):
+            files += collect(self.folder, relative, volatile)
+        failpoint(f"{self.stage}.report_written")
+        judged = plain(verdict)
+        content = content_of(
+            {name: facts["content"] for name, facts in tables.items()},
+            {facts["path"]: facts["sha256"] for facts in files if facts["kind"] == "output"},
+            judged,
         )
+        manifest = {
+            "schema_version": SCHEMA_VERSION,
+            **self._identity,
+            "runtime": self._runtime,
+            "starts": self.number + 1,
+            "wall_seconds": round(earlier_seconds(self.folder) + time.monotonic() - self._began, 3),
+            "unit": self.shards.plan.unit,
+            "counts": asdict(total),
+            "tables": tables,
+            "files": files,
+            "content_digest": content,
+            "verdict": judged,
+            "finished": time.time(),
+            **provenance(),
+        }
+        if not publish_once(self.folder / NAME, sealed(manifest), f"{self.stage}.manifest"):
+            other = read_manifest(self.folder)
+            if other is None or other["content_digest"] != content:
+                raise ArtifactError(
+                    f"{self.folder}: another process has finished this stage with another result"
+                )
+        remove_merged(self.folder)
         self.counts = total
 
     def close(self) -> None:
