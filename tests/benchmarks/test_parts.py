@@ -34,17 +34,6 @@ def test_the_recorder_counts_a_prompt_as_sent_at_once_and_an_answer_when_it_is_t
     assert recorder.cacheable["a:1"] == 6
 
 
-def test_requests_are_grouped_by_turn_and_attempt_and_excess_reuse_does_not_count() -> None:
-    recorder = Recorder(None, cacheable={"x:0": 0, "x:1": 100, "y:0": 50, "y:2": 100})
-    for name, cached in (("x:0", 32), ("x:1", 90), ("y:0", 64), ("y:2", 64)):
-        recorder.requests[name] = ask(name, *range(10))
-        recorder.generations[name] = Generation(name, [1], [0.0], "stop", cached_tokens=cached)
-    rows = {(row.variant, row.metric): row for row in engines.reuse(recorder, {"x": 0, "y": 1})}
-    assert rows["first turns of first attempts", "share reused"].value is None
-    assert rows["later attempts", "share reused"].value == 1.0
-    assert (rows["later turns", "share reused"].value, rows["later turns", "cacheable"].n) == (0.77, 2)
-
-
 @pytest.mark.parametrize(
     ("changes", "drift"),
     [({}, 0), ({4: 99}, 1), ({0: 99}, 2)],

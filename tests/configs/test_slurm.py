@@ -21,12 +21,11 @@ while :; do sleep 0.05; done
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
+    number = 'echo "$(wc -l < "$OUT/sbatch.log");cluster"'
     for name, text in {
         "python": STAGE,
         "scontrol": '#!/bin/bash\necho "$@" >> "$OUT/scontrol.log"\n',
-        "sbatch": (
-            '#!/bin/bash\necho "$@" >> "$OUT/sbatch.log"\necho "$(wc -l < "$OUT/sbatch.log");cluster"\n'
-        ),
+        "sbatch": f'#!/bin/bash\necho "$@" >> "$OUT/sbatch.log"\n{number}\n',
     }.items():
         path = tmp_path / name
         path.write_text(text)

@@ -55,39 +55,23 @@ class ToyConfig(Section):
 
 def rollout(number: int = 0, **changes: object) -> Rollout:
     call = {"id": "c0", "function": {"z": "1", "a": "2"}}
-    fields = {
-        "rollout_id": f"r{number}",
+    ids = {"rollout_id": f"r{number}", "task_id": "t1", "group_id": "g", "iteration": 0, "attempt": number}
+    chain = {"parent_rollout_ids": ("p1", "p2")[:number], "guided": number > 0, "feedback_in_context": ""}
+    tokens = {"prompt_token_ids": (5, 6), "response_token_ids": (1, 2, 3, 4, 5), "loss_mask": (1, 1, 0, 1, 1)}
+    sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_response_tokens": 512, "seed": 2**63 - 1}
+    digests = {"policy_digest": "p", "tokenizer_digest": "k", "template_digest": "m"}
+    outcome = {"finish_reason": "success", "reward": 1.0, "cost": 0.0, "env_status": "ok"}
+    fields = ids | chain | tokens | sampling | digests | outcome
+    fields |= {
         "kind": "whole",
-        "task_id": "t1",
-        "group_id": "g",
-        "iteration": 0,
-        "attempt": number,
         "draw": 0,
-        "parent_rollout_ids": ("p1", "p2")[:number],
         "start_step_index": 0,
-        "guided": number > 0,
-        "feedback_in_context": "",
         "messages": (
             {"role": "user", "content": "hello"},
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "content": "", "tool_call_id": "c0"},
         ),
-        "prompt_token_ids": (5, 6),
-        "response_token_ids": (1, 2, 3, 4, 5),
-        "loss_mask": (1, 1, 0, 1, 1),
         "logprobs": (-0.5, -0.25, 0.0, -1.0, 0.0),
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "top_k": -1,
-        "max_response_tokens": 512,
-        "seed": 2**63 - 1,
-        "policy_digest": "p",
-        "tokenizer_digest": "k",
-        "template_digest": "m",
-        "finish_reason": "success",
-        "reward": 1.0,
-        "cost": 0.0,
-        "env_status": "ok",
         "events": (Event("ok", 0, "sales", ("a", "b"), "d"), Event("probe", 1)),
         "feedback_text": "f",
         "feedback_source": "rules/observed",
