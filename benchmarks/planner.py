@@ -16,18 +16,15 @@ from typing import Any
 
 from benchmarks._results import Figure, Row, Table, measured, spread
 from benchmarks._run import Asked, Benchmark, in_process, main, status_bytes
+from pipeline.planner.activations import Forward
 from pipeline.planner.memory import GIB, Training, shape_of, training_phase
 
 VOCABULARY = 32_000
 CASES = {
-    "2,048 tokens": Training(micro_batch_tokens=2048, row_tokens=512, piece_tokens=512),
-    "4,096 tokens": Training(micro_batch_tokens=4096, row_tokens=512, piece_tokens=512),
-    "4,096 tokens, recompute": Training(
-        micro_batch_tokens=4096, row_tokens=512, piece_tokens=512, recompute=True
-    ),
-    "8,192 tokens, recompute": Training(
-        micro_batch_tokens=8192, row_tokens=1024, piece_tokens=512, recompute=True
-    ),
+    "2,048 tokens": Training(Forward(2048, 512), piece_tokens=512),
+    "4,096 tokens": Training(Forward(4096, 512), piece_tokens=512),
+    "4,096 tokens, recompute": Training(Forward(4096, 512), piece_tokens=512, recompute=True),
+    "8,192 tokens, recompute": Training(Forward(8192, 1024), piece_tokens=512, recompute=True),
 }
 
 
@@ -65,17 +62,17 @@ def peak_of(how: Training) -> int:
         AutoModelForCausalLM.from_config(config()),
         head="policy",
         learning_rate=lambda done: 1e-4,
-        micro_batch_tokens=how.micro_batch_tokens,
+        micro_batch_tokens=how.forward.tokens,
         piece_tokens=how.piece_tokens,
         recompute=how.recompute,
     )
-    rng = np.random.default_rng(0)
+    rng, row_tokens = np.random.default_rng(0), how.forward.row_tokens
     rows = [
         TrainingRow(
-            rng.integers(0, VOCABULARY, how.row_tokens).astype(np.int32),
-            {"weight": np.full(how.row_tokens, 1e-4, np.float32)},
+            rng.integers(0, VOCABULARY, row_tokens).astype(np.int32),
+            {"weight": np.full(row_tokens, 1e-4, np.float32)},
         )
-        for _ in range(2 * how.micro_batch_tokens // how.row_tokens)
+        for _ in range(2 * how.forward.tokens // row_tokens)
     ]
     for _ in range(2):
         trainer.update(rows, sft_loss)

@@ -4,13 +4,12 @@ One and two layers of the real model run on fake tensors, which have shapes and 
 layer's.
 """
 
-from __future__ import annotations
-
 import json
 import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -20,8 +19,17 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from pipeline.training.attention import ATTENTION_NAME, Packing, run_packed
 
-if TYPE_CHECKING:
-    from pipeline.planner.memory import Forward
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """One forward pass of a decoder."""
+
+    tokens: int
+    row_tokens: int  # of each row, at most `tokens`
+    half_weights: bool = False  # bf16
+    half_products: bool = False  # bf16 products of fp32 weights, under autocast
+    # A GPU's attention kernels: none pads in half precision, fp32's wants keys and values for every head.
+    on_gpu: bool = False
 
 
 def kept_bytes(config: Any, how: Forward) -> tuple[int, int]:
@@ -69,17 +77,9 @@ def _held_by(config_json: str, layers: int, how: Forward, with_gradient: bool) -
 
 
 class Counting(TorchDispatchMode):
-    """Counts the bytes of tensors made while it is entered.
+    """Counts the bytes of tensors made while it is entered, `held` now and at their `peak`, but for views."""
 
-    Attributes:
-        held: by tensors that live now.
-        peak: the most that ever lived at once.
-
-    Args:
-        known: tensors made before, of which only views may be made.
-    """
-
-    def __init__(self, known: Iterable[torch.Tensor]) -> None:
+    def __init__(self, known: Iterable[torch.Tensor]) -> None:  # made before
         super().__init__()
         self.held = self.peak = 0
         self._storages = {tensor.untyped_storage()._cdata for tensor in known}

@@ -1,18 +1,10 @@
 """What the data sheets of GPUs promise."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """A row of a data sheet.
-
-    Attributes:
-        tflops: dense bf16 TFLOP/s.
-        bandwidth_gbs: GB/s of its memory.
-    """
+class Gpu(NamedTuple):
+    """Dense bf16 TFLOP/s, and GB/s of its memory."""
 
     tflops: float
     bandwidth_gbs: float

@@ -15,11 +15,11 @@ from pipeline.models.policy import load_policy, weights_digest
 from stages.settings import Config
 from stages.wiring.actor_page import actor_page
 from stages.wiring.actor_report import actor_report
-from stages.wiring.cards import actor_card, serve_folder, write_beside
+from stages.wiring.cards import serve_folder, write_actor_card
 from stages.wiring.iteration import Iterations
 from stages.wiring.learner import ActorState, held
 from stages.wiring.refresh import critic_folder, policy_folder, refresh_name, refreshed
-from stages.wiring.refusals import check_made_for, override_words
+from stages.wiring.refusals import CRITIC_OF_ACTORS, override_words
 from stages.wiring.safety_stops import refuse_unsafe
 from stages.wiring.sampling import Sampling
 from stages.wiring.watch import Watch
@@ -79,12 +79,12 @@ def _trained(start: Start[Config], work: Work, state: ActorState) -> tuple[Actor
     ) as learner:
         watch = None
         if learner.critic is not None:
-            check_made_for(
-                learner.critic,
-                work.contexts,
+            learner.critic.check_matches(
+                **CRITIC_OF_ACTORS,
+                contexts=work.contexts,
                 max_response_tokens=start.config.sampling.max_response_tokens,
                 splitter=offer_of(start.config.tasks.environment).splitter,
-                family=start.config.tasks.environment,
+                families=(start.config.tasks.environment,),
                 tokenizer_digest=policy.tokenizer_digest,
                 label_policy_digest=state.drift.critic_policy or policy.policy_digest,
             )
@@ -135,8 +135,8 @@ def _trained(start: Start[Config], work: Work, state: ActorState) -> tuple[Actor
             return state, digest
         folder = start.output("actor")
         learner.trainer.export(folder)
-        card = actor_card(start, folder, credit=work.credit, num_updates=learner.trainer.num_updates)
-        write_beside(start, folder, policy.tokenizer, card)
+        serve_folder(start, folder, policy.tokenizer)
+        write_actor_card(start, folder, credit=work.credit, num_updates=learner.trainer.num_updates)
         return state, None
 
 

@@ -1,12 +1,10 @@
 """The actor's page: how it learned, and whether its critic still knew it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.report import Drawing, Section, Table, Text, page
+from pipeline.report import Block, Drawing, Section, Table, Text, page
 from pipeline.report.plots import Line, lines
 from stages.wiring.refusals import override_words
 
@@ -16,7 +14,7 @@ STEPS = (
     "Step advantages of the critic against the present actor's. Bands or bars are 95 % intervals; a point "
     "without one has no bounds, so it is no exact figure."
 )
-CURVES: tuple[tuple[str, tuple[str, ...], str, str, float | None, str], ...] = (
+CURVES = (
     ("level", ("bias", "skill"), "iteration", FRESH, 0.0, "Bias (value minus outcome) and Brier skill."),
     ("ranking", ("slope", "auroc"), "iteration", FRESH, 1.0, "Slope in log-odds (1 is right) and AUROC."),
     (
@@ -54,29 +52,24 @@ def actor_page(report: Mapping[str, Any]) -> str:
     It opens with the critic's failed gate if training went on in spite of it.
     """
     stamp, drift = report["critic_gate"], report["drift"]
-    opening = [Text(words, "fail")] if stamp is not None and (words := override_words(stamp)) else []
-    svg = _curves(
-        "learning", report["learning"], ("val", "first_try", "with_feedback"), "iteration", "success"
-    )
-    learning = (
-        [Drawing(svg, "Success of first tries on val, and of the rollouts that were trained on.")]
-        if svg
-        else []
-    )
-    blocks: list[Any] = [
-        Drawing(svg, caption)
-        for name, measures, x, y_label, level, caption in CURVES
-        if (svg := _curves(name, drift, measures, x, y_label, level))
-    ]
+    learned: list[Block] = []
+    if stamp is not None and (words := override_words(stamp)):
+        learned.append(Text(words, "fail"))
+    success = ("val", "first_try", "with_feedback")
+    caption = "Success of first tries on val, and of the rollouts that were trained on."
+    learned += _curves(report["learning"], "learning", success, "iteration", "success", None, caption)
+    watched: list[Block] = [Text(_drift_words(report))]
+    for curves in CURVES:
+        watched += _curves(drift, *curves)
     rows = []
     for name, reading in READINGS.items():
         if found := [entry for entry in drift if isinstance(entry.get(name), int | float)]:
             cells = (f"{entry[name]:.3f} (iteration {entry['iteration']})" for entry in (found[0], found[-1]))
             rows.append((name, *cells, reading))
     if rows:
-        blocks.append(Table(("measure", "first", "last", "reading"), tuple(rows)))
-    watched = Section("Does the critic still know the actor?", (Text(_drift_words(report)), *blocks))
-    return page("Actor", [Section("How it learned", (*opening, *learning)), watched])
+        watched.append(Table(("measure", "first", "last", "reading"), tuple(rows)))
+    sections = {"How it learned": learned, "Does the critic still know the actor?": watched}
+    return page("Actor", [Section(title, tuple(blocks)) for title, blocks in sections.items()])
 
 
 def _drift_words(report: Mapping[str, Any]) -> str:
@@ -105,13 +98,14 @@ def _drift_words(report: Mapping[str, Any]) -> str:
 
 
 def _curves(
-    name: str,
     entries: Sequence[Mapping[str, Any]],
+    name: str,
     measures: Sequence[str],
     x: str,
     y_label: str,
-    level: float | None = None,
-) -> str:
+    level: float | None,
+    caption: str,
+) -> list[Drawing]:
     """Returns the drawing of measures along x with their intervals; nothing if none was taken."""
     found = []
     for measure in measures:
@@ -120,5 +114,8 @@ def _curves(
         low, high = ([e.get(f"{measure}_{side}", math.nan) for e in points] for side in ("low", "high"))
         if points:
             found.append(Line(measure, [e[x] for e in points], [e[measure] for e in points], low, high))
-    x_label = KL if x == "kl" else x
-    return lines(name, found, x_label=x_label, y_label=y_label, level=level) if found else ""
+    if not found:
+        return []
+    return [
+        Drawing(lines(name, found, x_label=KL if x == "kl" else x, y_label=y_label, level=level), caption)
+    ]

@@ -1,7 +1,5 @@
 """The actor's report: how it learned, and how its critic drifted, iteration by iteration."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,34 +19,23 @@ LEARNING = {
 
 
 def actor_report(
-    history: Sequence[Mapping[str, Any]],
-    planned: int,
+    history: Sequence[Mapping[str, Any]],  # of metrics.jsonl
+    planned: int,  # updates that were asked for
     *,
-    refreshes: Sequence[str] = (),
-    refused_refreshes: Sequence[str] = (),
-    critic_gate: Mapping[str, Any] | None = None,
+    refreshes: Sequence[str] = (),  # runs that made another critic, as folders of the actor's run
+    refused_refreshes: Sequence[str] = (),  # those that could not
+    critic_gate: Mapping[str, Any] | None = None,  # by `refusals.stamp_of`; None without a critic
 ) -> dict[str, Any]:
     """Returns report.json of the actor: updates, its learning and the drift of its critic by iteration.
 
-    Args:
-        history: of metrics.jsonl.
-        planned: updates that were asked for.
-        refreshes: runs that made another critic, as folders of the actor's run.
-        refused_refreshes: those that could not, for the quality of what it plays or of the fit.
-        critic_gate: `stages.wiring.refusals.stamp_of` the critic that it began with; None without a critic.
-
-    Returns:
-        `updates`, `updates_planned`, `learning`, `drift`, `refreshes`, `refused_refreshes`, `critic_gate`,
-        `clean_up_to_kl`: the largest KL to the starting policy at which a paid check did not find the steps
-        off, before the first that did; None if none did, NOT_MEASURED if the loss had no KL term and so
-        nobody knows how far they were.
+    `clean_up_to_kl` is the largest KL to the starting policy at which a paid check did not find the steps
+    off, before the first that did; None if none did, NOT_MEASURED if the loss had no KL term.
     """
     looks = [entry for entry in history if "rollouts/count" in entry]
     drift = [
-        {"iteration": entry["iteration"]}
-        | {name.removeprefix(DRIFT): value for name, value in entry.items() if name.startswith(DRIFT)}
-        for entry in looks
-        if any(name.startswith(DRIFT) for name in entry)
+        {"iteration": look["iteration"]} | found
+        for look in looks
+        if (found := {name.removeprefix(DRIFT): x for name, x in look.items() if name.startswith(DRIFT)})
     ]
     checks = [entry for entry in drift if "steps_off" in entry]
     clean = list(itertools.takewhile(lambda entry: not entry["steps_off"], checks))

@@ -1,10 +1,8 @@
 """What the audit of a critic plays: held-out tasks with siblings, and tasks that the critic was fitted on."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from critics.labels.splits import parts_of
 from env.catalog import offer_of
@@ -12,15 +10,11 @@ from env.play.audits import Audit
 from env.play.chains import plan_groups
 from env.play.continuations import Continuations, one_bare_per_task
 from env.play.units import Chained, Episodes
+from pipeline.artifacts.runner import Start
 from pipeline.ids import seed_of
 from pipeline.tables import rollouts_from, tasks_from
-from pipeline.types import Rollout, RolloutKind
-from stages.settings import Critic
-
-if TYPE_CHECKING:
-    from pipeline.artifacts.runner import Start
-    from pipeline.types import Task
-    from stages.settings import Config
+from pipeline.types import Rollout, RolloutKind, Task
+from stages.settings import Config, Critic
 
 
 def sibling_tasks(start: Start[Config], tasks: Sequence[Task]) -> set[str]:
@@ -32,20 +26,16 @@ def sibling_tasks(start: Start[Config], tasks: Sequence[Task]) -> set[str]:
 def audit_of(start: Start[Config], tasks: Sequence[Task], with_siblings: set[str]) -> Audit:
     """Returns what is played on some audited tasks."""
     settings = start.config.critic_report
-    chained = Chained(
-        plan_groups(
-            tasks,
-            stage_key=start.stage_key,
-            seed=start.seed,
-            iteration=0,
-            num_attempts=2 if settings.guided else 1,
-            draws=settings.draws,
-        ),
+    groups = plan_groups(
+        tasks,
+        stage_key=start.stage_key,
         seed=start.seed,
-        purpose="critic_report",
-        max_feedback_tokens=start.config.prompt.max_feedback_tokens,
-        stop_at_success=False,
+        iteration=0,
+        num_attempts=2 if settings.guided else 1,
+        draws=settings.draws,
     )
+    feedback = start.config.prompt.max_feedback_tokens
+    chained = Chained(groups, start.seed, "critic_report", feedback, stop_at_success=False)
     continuations = Continuations(start.stage_key, start.seed, "critic_report")
     return Audit(chained, continuations, settings.num_continuations, frozenset(with_siblings))
 
@@ -85,12 +75,7 @@ def solver_values(
 
 
 def fitted_rollouts(start: Start, number: int) -> list[Rollout]:
-    """Returns a bare rollout of each of `number` tasks that moved the critic's weights, chosen by hash.
-
-    Args:
-        start: of a stage whose inputs are tasks, rollouts and critic.
-        number: of tasks, at most.
-    """
+    """Returns a bare rollout of each of `number` tasks that moved the critic's weights, chosen by hash."""
     if not number:
         return []
     tasks = {task.task_id: task for task in tasks_from(start.inputs["tasks"].table("tasks"))}

@@ -1,7 +1,5 @@
 """Engines, trainers and environments made from settings: the one place that imports their backends."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 from random import Random
@@ -12,8 +10,6 @@ import torch
 import critics
 from critics.frozen.critic import FrozenCritic
 from env.catalog import offer_of
-from env.offer import EnvironmentOffer
-from env.protocol import ChatStyle
 from pipeline.engines import Engine, GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.engines.transformers import TransformersEngine
@@ -26,7 +22,7 @@ from pipeline.training.deepspeed import DeepSpeedTrainer
 from pipeline.training.deepspeed_config import deepspeed_config
 from pipeline.training.rank_group import DeepSpeedOptions
 from pipeline.training.torch import TorchTrainer
-from stages.settings import Config, Vllm
+from stages.settings import Config
 from stages.settings.sft import HEAD_DIM
 
 
@@ -38,34 +34,27 @@ def limit_threads(config: Config) -> None:
 
 def make_engine(config: Config, policy: Policy) -> Engine:
     """Returns the configured engine: `policy`'s weights, or the scripted agent under its own digest."""
-    if config.engine.kind == "scripted":
-        environment, prompt = offer_of(config.tasks.environment), config.prompt
-        style = environment.style(prompt.style, thinking=prompt.thinking)
-        return _scripted_engine(environment, style, policy)
-    if config.engine.kind == "vllm":
-        return _vllm_engine(config.engine, policy, config.row_tokens)
+    settings = config.engine
+    if settings.kind == "scripted":
+        return _scripted_engine(config, policy)
+    if settings.kind == "vllm":
+        names = {field.name for field in fields(VllmOptions)}
+        options = {name: value for name, value in settings.model_dump().items() if name in names}
+        return VllmEngine(
+            policy.folder,
+            policy.policy_digest,
+            policy.config.max_position_embeddings,
+            VllmOptions(**options, max_length=config.row_tokens),
+        )
     return TransformersEngine(
-        policy.model,
-        policy_digest=policy.policy_digest,
-        max_live=config.engine.max_live,
-        dtype=config.engine.dtype,
+        policy.model, policy_digest=policy.policy_digest, max_live=settings.max_live, dtype=settings.dtype
     )
 
 
-def _vllm_engine(settings: Vllm, policy: Policy, row_tokens: int) -> Engine:
-    """Returns vLLM replicas that have loaded the policy's folder, with room for rows of so many tokens."""
-    names = {field.name for field in fields(VllmOptions)}
-    options = {name: value for name, value in settings.model_dump().items() if name in names}
-    return VllmEngine(
-        policy.folder,
-        policy.policy_digest,
-        policy.config.max_position_embeddings,
-        VllmOptions(**options, max_length=row_tokens),
-    )
-
-
-def _scripted_engine(environment: EnvironmentOffer, style: ChatStyle, policy: Policy) -> Engine:
+def _scripted_engine(config: Config, policy: Policy) -> Engine:
     """Returns an engine that plays the environment's scripted agent, encoded by `policy`'s tokenizer."""
+    environment, prompt = offer_of(config.tasks.environment), config.prompt
+    style = environment.style(prompt.style, thinking=prompt.thinking)
     if environment.scripted is None:
         raise ConfigError(
             f"engine.kind = scripted, but the environment {environment.name} has no scripted agent; choose "
@@ -109,25 +98,19 @@ def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:
     A critic that only scores is about to be calibrated: it computes in fp32 as `FrozenCritic` will.
     """
     limit_threads(config)
-    settings = config.training
-    frozen_critic = options.get("head") == "critic" and options.get("learning_rate") is None
+    settings, learns = config.training, options.get("learning_rate") is not None
+    frozen_critic = options.get("head") == "critic" and not learns
     options |= {
         "micro_batch_tokens": settings.micro_batch_tokens,
         "recompute": settings.recompute,
         "compute_dtype": "float32" if frozen_critic else settings.dtype,
     }
     if settings.backend == "deepspeed":
-        return DeepSpeedTrainer(
-            model,
-            options=DeepSpeedOptions(
-                num_ranks=settings.num_ranks,
-                config=deepspeed_config(Path(settings.deepspeed), settings.dtype),
-                threads=settings.threads,
-            ),
-            **options,
-        )
+        file = deepspeed_config(Path(settings.deepspeed), settings.dtype)
+        ranks = DeepSpeedOptions(num_ranks=settings.num_ranks, config=file, threads=settings.threads)
+        return DeepSpeedTrainer(model, options=ranks, **options)
     if config.hardware.num_gpus:
         model = model.to("cuda")
-    if options.get("learning_rate") is not None:  # what only scores has nothing to adapt
+    if learns:  # what only scores has nothing to adapt
         options |= {"lora_rank": settings.lora_rank, "lora_alpha": 2 * settings.lora_rank}
     return TorchTrainer(model, **options)

@@ -1,7 +1,5 @@
 """What goes beside exported weights: what servers need, and a page of facts of the stages' manifests."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -20,12 +18,6 @@ METHOD = {
 }
 
 
-def write_beside(start: Start, folder: Path, tokenizer: Any, card: ModelCard) -> None:
-    """Writes tokenizer, chat template, generation config and page beside exported weights."""
-    serve_folder(start, folder, tokenizer)
-    write_card(card, folder)
-
-
 def serve_folder(start: Start, folder: Path, tokenizer: Any) -> None:
     """Writes tokenizer, chat template and generation config beside exported weights."""
     prompt = start.config.prompt
@@ -33,45 +25,40 @@ def serve_folder(start: Start, folder: Path, tokenizer: Any) -> None:
     save_for_serving(tokenizer, folder, stop_token=style.stop_token, chat_template=style.template)
 
 
-def actor_card(start: Start, folder: Path, *, credit: Credit, num_updates: int) -> ModelCard:
-    """Returns the page of a trained actor.
-
-    Args:
-        start: of the actor stage.
-        folder: that the actor was exported to.
-        credit: who gave how much advantage.
-        num_updates: optimizer steps taken.
-    """
-    plan = _plan(start)
+def write_actor_card(start: Start, folder: Path, *, credit: Credit, num_updates: int) -> None:
+    """Writes the page of an actor that was exported to `folder` after so many optimizer steps."""
+    plan = read_plan(start.folder)
+    if plan is None:
+        raise ValueError(f"{start.stage}: a card is written after the plan")
     settings = plan["settings"]
-    actor, tasks = settings["actor"], settings["tasks"]
-    environment = offer_of(tasks["environment"]).name
+    actor, tasks, prompt = settings["actor"], settings["tasks"], settings["prompt"]
+    offer = offer_of(tasks["environment"])
     chain, mode = actor["chain"], actor["credit"]["mode"]
+    facts = {
+        name.replace("_", " "): _words(value)
+        for name, value in tasks.items()
+        if value is not None and name != "environment"
+    }
+    weight = (
+        {"weight of the critic (alpha)": credit.alpha, "lam": credit.lam} if isinstance(credit, VDapo) else {}
+    )
     sections: dict[str, dict[str, object]] = {
         "Model": {"starting policy": _origin(start), **weights_facts(folder)},
         "Data": {
             "environment": tasks["environment"],
-            **{
-                name.replace("_", " "): _words(value)
-                for name, value in tasks.items()
-                if value is not None and name != "environment"
-            },
+            **facts,
             "rollouts": "its own, graded by the environment; all are in `rollouts.parquet` of the stage",
             "attempts of a group": f"{chain['num_attempts']}, {chain['draws']} rollouts each",
             "groups that are one bare set": (
                 f"{chain['feedback_free_share']:g}, of {chain['feedback_free_draws']} rollouts"
             ),
-            "feedback between attempts": settings["prompt"]["verbosity"],
-            "prompt style": settings["prompt"]["style"] or "the environment's first",
+            "feedback between attempts": prompt["verbosity"],
+            "prompt style": prompt["style"] or "the environment's first",
             "tokens of an episode": f"{settings['sampling']['max_response_tokens']} at most",
         },
         "Training": {
             "credit": f"{mode}: {METHOD[mode]}",
-            **(
-                {"weight of the critic (alpha)": credit.alpha, "lam": credit.lam}
-                if isinstance(credit, VDapo)
-                else {}
-            ),
+            **weight,
             "updates": f"{num_updates} in {actor['num_iterations']} iterations of fresh rollouts",
             "tasks per update": actor["tasks_per_update"],
             "learning rate": f"{actor['learning_rate']:g} after {actor['warmup_updates']} updates of warm-up",
@@ -83,7 +70,7 @@ def actor_card(start: Start, folder: Path, *, credit: Credit, num_updates: int) 
         },
     }
     limits = [
-        f"It was trained for tasks of the environment `{environment}`, in its prompt style, and tested for "
+        f"It was trained for tasks of the environment `{offer.name}`, in its prompt style, and tested for "
         "nothing else.",
         "The reward is the environment's verdict at the end of an episode. What the verdict does not look at "
         "was not trained.",
@@ -96,24 +83,18 @@ def actor_card(start: Start, folder: Path, *, credit: Credit, num_updates: int) 
             "The critic's verdict holds for the starting policy, its sampling and this environment only."
         )
     sections["Made from"] = {f"content of {name}": f"`{digest}`" for name, digest in plan["inputs"].items()}
-    return ModelCard(
-        title=f"V-DAPO actor: {environment}",
+    card = ModelCard(
+        title=f"V-DAPO actor: {offer.name}",
         opening=(
-            f"A language model trained by reinforcement learning in the environment `{environment}` with "
+            f"A language model trained by reinforcement learning in the environment `{offer.name}` with "
             f"V-DAPO, credit mode {mode}."
         ),
-        tags=("v-dapo", "reinforcement-learning", environment),
+        tags=("v-dapo", "reinforcement-learning", offer.name),
         sections=sections,
         limits=tuple(limits),
-        stop_token=offer_of(tasks["environment"]).style(settings["prompt"]["style"]).stop_token,
+        stop_token=offer.style(prompt["style"]).stop_token,
     )
-
-
-def _plan(start: Start) -> dict[str, Any]:
-    plan = read_plan(start.folder)
-    if plan is None:
-        raise ValueError(f"{start.stage}: a card is written after the plan")
-    return plan
+    write_card(card, folder)
 
 
 def _origin(start: Start) -> str:
@@ -128,15 +109,12 @@ def _origin(start: Start) -> str:
 
 
 def _critic_facts(gate: dict[str, Any]) -> dict[str, object]:
-    facts: dict[str, object] = {
+    words = {True: "passed", False: "FAILED"}
+    return {
         "gate": gate["verdict"],
         "judged": ", ".join(f"{context} states of unseen clusters" for context in gate["contexts"]),
+        **{c["name"]: f"{words.get(c['passed'], c['passed'])}: {c['reason']}" for c in gate["conditions"]},
     }
-    words = {True: "passed", False: "FAILED"}
-    for condition in gate["conditions"]:
-        word = words.get(condition["passed"], condition["passed"])
-        facts[condition["name"]] = f"{word}: {condition['reason']}"
-    return facts
 
 
 def _trainer(training: dict[str, Any]) -> str:

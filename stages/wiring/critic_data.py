@@ -1,7 +1,5 @@
 """What the critic stage fits and the trunk that it fits, of its inputs: checked before any work."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 
@@ -21,8 +19,7 @@ def trunk_of(start: Start[Config]) -> Path:
     The policy itself is looked at when it is loaded; a trunk that a setting names is looked at here, before
     the plan fixes that setting.
 
-    Raises:
-        ArtifactError: no model there, or one that reads other token ids than the policy writes.
+    Raises ArtifactError if no model is there, or one that reads other token ids than the policy writes.
     """
     policy = Path(start.inputs["sft"].path("policy"))
     if start.config.critic.trunk == "policy":
@@ -43,8 +40,7 @@ def trunk_of(start: Start[Config]) -> Path:
 def data_of(start: Start[Config]) -> FitData:
     """Returns the labelled rollouts of the stage's inputs as rows and states, split by cluster.
 
-    Raises:
-        ArtifactError: the labels are unusable, or too few to fit, validate and calibrate on.
+    Raises ArtifactError if the labels are unusable, or too few to fit, validate and calibrate on.
     """
     settings = start.config.critic
     source, made = start.inputs["rollouts"], start.inputs["labels"]
@@ -71,5 +67,5 @@ def data_of(start: Start[Config]) -> FitData:
 
 def fit_settings(settings: Critic) -> FitSettings:
     """Returns how the critic is fitted."""
-    names = [field.name for field in fields(FitSettings) if field.name in Critic.model_fields]
-    return FitSettings(**{name: getattr(settings, name) for name in names})
+    names = {field.name for field in fields(FitSettings)}
+    return FitSettings(**settings.model_dump(include=names))

@@ -1,7 +1,5 @@
 """What a stage reads of the stages before it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from env.catalog import offer_of
@@ -14,9 +12,7 @@ from pipeline.types import Task
 def tasks_of_split(start: Start, split: str) -> list[Task]:
     """Returns the tasks of one split, in file order.
 
-    Raises:
-        ConfigError: the split is empty.
-        ArtifactError: a task of it has no grader.
+    Raises ConfigError if the split is empty, ArtifactError if a task of it has no grader.
     """
     tasks = tasks_from(start.inputs["tasks"].table("tasks"))
     chosen = [task for task in tasks if task.split == split]

@@ -1,7 +1,5 @@
 """One iteration of the actor: sample, score, commit, update."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,39 +32,28 @@ NUM_PROMPTS, PROMPT_TOKENS = 8, 16  # engine and trainer are compared on them af
 
 @dataclass(frozen=True, slots=True)
 class Iterations:
-    """Takes an actor from one iteration to the next.
-
-    Attributes:
-        learner: trainer, reference and players.
-        sampling: of rollouts.
-        watch: over the critic; None without one.
-        credit: the mode as configured.
-        settings: the actor's.
-        shards: of the stage; each iteration is one.
-        log: takes a line of metrics.
-        show: takes the number of updates and an iteration's rollouts, for whoever follows the run.
-        half_precision: whether engine or trainer computes in bf16; old log-probabilities are then its own.
-    """
+    """Takes an actor from one iteration, which is one shard, to the next."""
 
     learner: Learner
     sampling: Sampling
-    watch: Watch | None
-    credit: Credit
+    watch: Watch | None  # None without a critic
+    credit: Credit  # as configured
     settings: Actor
     shards: Shards
     log: Callable[[Mapping[str, Any]], None]
-    show: Callable[[int, Sequence[Rollout]], None]
-    half_precision: bool
+    show: Callable[[int, Sequence[Rollout]], None]  # takes the number of updates too
+    half_precision: bool  # of engine or trainer; old log-probabilities are then the trainer's
 
     def next(self, state: ActorState) -> ActorState:
         """Returns the state after one more iteration; a stop while it samples leaves the state as it was."""
         number, trainer, watch = state.iterations, self.learner.trainer, self.watch
         credit = self.credit if watch is None else watch.credit(self.credit)
+        check = partial(refuse_disagreement, iteration=number, half_precision=self.half_precision)
         team, began = self.learner.synced(), trainer.num_updates
         prompts = partial(sampled_after_prompts, self.sampling.val[:NUM_PROMPTS], PROMPT_TOKENS)
-        self._check(engine_trainer_gap(trainer, team.ask(prompts)), number)
+        check(engine_trainer_gap(trainer, team.ask(prompts)))
         batch, checked, updates, logprobs = self._sampled(team, credit, number, began)
-        self._check(gap := logprob_gap(trainer, batch.rollouts[:16]), number)
+        check(gap := logprob_gap(trainer, batch.rollouts[:16]))
         found: dict[str, Any] = {"iteration": number, **batch.metrics(), "engine/logprob_gap": gap}
         if number % self.settings.evaluate_every == 0:  # the weights that sampled this iteration
             found["val/first_try"] = self.sampling.look_at_val(team, number, self.settings.evaluate_tasks)
@@ -78,29 +65,21 @@ class Iterations:
         self.log(found)
         return replace(state, iterations=number + 1)
 
-    def _check(self, gap: float, number: int) -> None:
-        refuse_disagreement(gap, number, half_precision=self.half_precision)
-
     def _sampled(
         self, team: Team, credit: Credit, number: int, num_updates: int
     ) -> tuple[Batch, list[Rollout], list[Update], Mapping[str, Logprobs]]:
         """Returns rollouts, checked continuations, updates and log-probabilities; all are committed."""
         watch, shards, settings = self.watch, self.shards, self.settings
         whose_values, values_of = (watch.whose_values, watch.values) if watch is not None else ("", None)
-        recorded = Recorded.of(
-            shards, number, policy_digest=team.recipe.policy_digest, whose_values=whose_values
-        )
+        digest = team.recipe.policy_digest
+        recorded = Recorded.of(shards, number, policy_digest=digest, whose_values=whose_values)
         checked: list[Rollout] = []
         if recorded is not None:
             batch, checked = Batch.of(recorded.rollouts, recorded.values, credit), recorded.checked
         else:
+            wanted = settings.tasks_per_update * settings.updates_per_iteration
             batch = self.sampling.collect(
-                team,
-                credit,
-                values_of,
-                number,
-                wanted=settings.tasks_per_update * settings.updates_per_iteration,
-                max_refills=settings.max_refills,
+                team, credit, values_of, number, wanted=wanted, max_refills=settings.max_refills
             )
             if watch is not None and watch.is_due(num_updates, credit):
                 chosen = chosen_for_check(batch.rollouts, watch.rules.states)
@@ -142,5 +121,5 @@ class Iterations:
         failpoint("actor.update.after")
         self.log({"iteration": state.iterations, "update": self.learner.trainer.num_updates, **metrics})
         if self.watch is not None:
-            self.watch.moved(metrics)
+            self.watch.state = self.watch.state.moved(metrics)
         return replace(state, credit=after, empty_running=0)

@@ -1,7 +1,6 @@
 """What labels may cost: how many states a budget of tokens pays for, and what is sampled at most."""
 
-from __future__ import annotations
-
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from critics.labels.choose_states import choose_states
@@ -12,11 +11,7 @@ from stages.settings.engine import overlaps_shards
 
 
 def chosen_states(rollouts: Sequence[Rollout], settings: Labels, *, seed: int) -> tuple[list[StateRef], int]:
-    """Returns the states to continue, as many as the budget pays for, and how many tokens that should take.
-
-    Raises:
-        ConfigError: the budget pays for no state.
-    """
+    """Returns the states to continue, as many as the budget pays for, and how many tokens that takes."""
     by_id = {rollout.rollout_id: rollout for rollout in rollouts}
 
     def choose(cap: int | None) -> list[StateRef]:
@@ -26,10 +21,16 @@ def chosen_states(rollouts: Sequence[Rollout], settings: Labels, *, seed: int) -
         own = sum(tokens_after(by_id[state.rollout_id], state.step_index) for state in states)
         return settings.num_continuations * own
 
-    states = choose(settings.max_states)
-    if settings.max_tokens is not None:
-        check_budget(settings.max_tokens, tokens_of(choose(1)))
-        states = within_budget(choose, tokens_of, settings.max_tokens, len(states))
+    states, budget = choose(settings.max_states), settings.max_tokens
+    if budget is None:
+        return states, tokens_of(states)
+    if (for_a_state := tokens_of(choose(1))) > budget:
+        raise ConfigError(
+            f"labels.max_tokens = {budget}: the continuations of one state are expected to take "
+            f"{for_a_state} tokens, so no state would be continued. Next: raise labels.max_tokens or lower "
+            "labels.num_continuations"
+        )
+    states = within_budget(choose, tokens_of, budget, len(states))
     return states, tokens_of(states)
 
 
@@ -50,40 +51,12 @@ def tokens_at_most(config: Config, continuations: int) -> int:
     return min(continuations * response, labels.max_tokens + shard * response)
 
 
-def check_budget(max_tokens: int, for_a_state: int) -> None:
-    """Raises ConfigError unless the budget pays for the continuations of one state.
-
-    Args:
-        max_tokens: the budget.
-        for_a_state: tokens that the continuations of the first state are expected to take.
-    """
-    if for_a_state > max_tokens:
-        raise ConfigError(
-            f"labels.max_tokens = {max_tokens}: the continuations of one state are expected to take "
-            f"{for_a_state} tokens, so no state would be continued. Next: raise labels.max_tokens or lower "
-            "labels.num_continuations"
-        )
-
-
 def within_budget(
     choose: Callable[[int], list[StateRef]],
     tokens_of: Callable[[list[StateRef]], int],
     max_tokens: int,
     most: int,
 ) -> list[StateRef]:
-    """Returns as many states as are expected to fit the budget, spread over the tasks like any choice.
-
-    Args:
-        choose: a cap -> states.
-        tokens_of: states -> tokens that their continuations are expected to take.
-        max_tokens: the budget.
-        most: the cap without a budget.
-    """
-    fits, too_many = 0, most + 1
-    while too_many - fits > 1:
-        middle = (fits + too_many) // 2
-        if tokens_of(choose(middle)) <= max_tokens:
-            fits = middle
-        else:
-            too_many = middle
+    """Returns as many states, at most `most`, as are expected to fit; more states never take less."""
+    fits = bisect_right(range(1, most + 1), max_tokens, key=lambda number: tokens_of(choose(number)))
     return choose(fits)

@@ -1,12 +1,10 @@
 """What an actor holds while it trains: its policy in trainer and engine, a reference, the frozen critic."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from critics.drift.state import DriftState
 from critics.frozen.critic import FrozenCritic
@@ -15,7 +13,7 @@ from env.play.units import PART_EPISODES
 from pipeline.engines.gpu_sharing import Turns
 from pipeline.models.policy import Policy, weights_digest
 from pipeline.training import Trainer
-from stages.settings import Actor, Config
+from stages.settings import Config
 from stages.settings.engine import shares_gpus
 from stages.wiring.build import load_critic, make_trainer
 from stages.wiring.hands import Recipe, make_hands
@@ -24,22 +22,15 @@ from stages.wiring.player import Seat
 
 @dataclass(frozen=True, slots=True)
 class ActorState:
-    """What a checkpoint holds beside the weights.
+    """What a checkpoint holds beside the weights."""
 
-    Attributes:
-        credit: what runs from update to update.
-        drift: of the watch over the critic.
-        iterations: that are done.
-        empty_running: updates without anything to train on, one after another.
-    """
-
-    credit: dict[str, float]
+    credit: dict[str, float]  # what runs from update to update
     drift: DriftState
     iterations: int = 0
-    empty_running: int = 0
+    empty_running: int = 0  # updates without anything to train on, one after another
 
     @classmethod
-    def of_json(cls, state: Mapping[str, Any]) -> ActorState:
+    def of_json(cls, state: Mapping[str, Any]) -> Self:
         """Returns the state that `to_json` wrote."""
         return cls(**{**state, "drift": DriftState.of_json(state["drift"])})
 
@@ -50,14 +41,7 @@ class ActorState:
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """All that holds memory of GPUs, and whoever plays the actor.
-
-    Attributes:
-        trainer: of the actor.
-        reference: the starting policy; None without a KL term.
-        team: of the actor.
-        critic: None where no values are needed.
-    """
+    """All that holds memory of GPUs, and whoever plays the actor; None is what its credit does not need."""
 
     trainer: Trainer
     reference: Trainer | None
@@ -70,57 +54,42 @@ class Learner:
         return self.team.with_weights(weights, weights_digest(weights))
 
 
-def parts_of(settings: Actor) -> int:
-    """Returns about how many parts an iteration is cut into, each for a process of its own."""
-    draws = max(settings.chain.draws, settings.chain.feedback_free_draws)
-    return max(1, round(settings.tasks_per_update * settings.updates_per_iteration * draws / PART_EPISODES))
-
-
 @contextmanager
 def held(
     config: Config,
     policy: Policy,
-    log_folder: Path,
+    log_folder: Path,  # of processes that play
     *,
-    kl: float,
-    critic: Path | None,
-    checkpoint: Path | None,
+    kl: float,  # coefficient; 0 needs no reference
+    critic: Path | None,  # its folder; None where no values are needed
+    checkpoint: Path | None,  # that the trainer goes on from
 ) -> Iterator[Learner]:
-    """Holds a learner, and gives the memory of everything in it back at the end.
-
-    Args:
-        config: of the run.
-        policy: the starting policy.
-        log_folder: where processes that play keep their logs.
-        kl: coefficient of the KL to it; 0 needs no reference.
-        critic: its folder; None where no values are needed.
-        checkpoint: that the trainer goes on from; None begins.
-    """
+    """Holds a learner that starts from a policy, and gives the memory of everything in it back at the end."""
     settings, turns = config.actor, Turns(shares_gpus(config.engine))
 
     def rate(done: int) -> float:
         return settings.learning_rate * min(1.0, (done + 1) / max(1, settings.warmup_updates))
 
     with ExitStack() as stack:
+
+        def trainer_of(**options: Any) -> Trainer:
+            # Each has weights of its own: `replace` makes a policy that has not been read yet.
+            trainer = turns.trainer(
+                lambda: make_trainer(config, replace(policy).model, head="policy", **options)
+            )
+            stack.callback(trainer.close)
+            return trainer
+
         hands = make_hands(config, log_folder, Seat(replace(policy), turns.engine))
         stack.callback(hands.close)
-        hands.start(parts_of(settings))  # they load what they need while the rest is made
+        draws = max(settings.chain.draws, settings.chain.feedback_free_draws)
+        episodes = settings.tasks_per_update * settings.updates_per_iteration * draws
+        hands.start(max(1, round(episodes / PART_EPISODES)))  # they load while the rest is made
         frozen = load_critic(config, critic) if critic is not None else None
         if frozen is not None:
             stack.callback(frozen.close)
-        trainer = turns.trainer(
-            lambda: make_trainer(
-                config,
-                replace(policy).model,  # weights of its own
-                head="policy",
-                learning_rate=rate,
-            )
-        )
-        stack.callback(trainer.close)
-        reference = None
-        if kl > 0:
-            reference = turns.trainer(lambda: make_trainer(config, replace(policy).model, head="policy"))
-            stack.callback(reference.close)
+        trainer = trainer_of(learning_rate=rate)
+        reference = trainer_of() if kl > 0 else None
         if checkpoint is not None:
             trainer.load_checkpoint(checkpoint)
         yield Learner(trainer, reference, Team(hands, Recipe(config, policy.folder)), frozen)

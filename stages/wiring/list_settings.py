@@ -1,10 +1,9 @@
 """`vdapo settings [CONFIG]`: every setting, its value, what is allowed, where its default comes from."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +40,7 @@ def run(options: argparse.Namespace) -> int:
 def settings_of(given: BaseModel, prefix: str = "", of: str = "") -> Iterator[dict[str, Any]]:
     """Yields every setting of a section and of those within it, of all kinds.
 
-    Args:
-        given: the section.
-        prefix: dotted name of the section, with a dot behind it.
-        of: kind that the section is one of, where it is not the kind that is configured.
+    `prefix` is the section's dotted name with a dot behind it, `of` its kind where another is configured.
     """
     schema = type(given).model_json_schema()
     for name, info in type(given).model_fields.items():
@@ -101,23 +97,15 @@ def _allowed(schema: Mapping[str, Any]) -> str:
 
 def _print(rows: Sequence[Mapping[str, Any]]) -> None:
     console = Console()
-    for section in dict.fromkeys(row["setting"].partition(".")[0] for row in rows):
+    for section, of_section in groupby(rows, key=lambda row: row["setting"].partition(".")[0]):
         table = Table("setting", "value", "allowed", "meaning", "", title=section, title_justify="left")
-        for row in rows:
-            if row["setting"].partition(".")[0] == section:
-                changed = row["value"] != row["default"]
-                value = json.dumps(row["value"], ensure_ascii=False)
-                value += f" (default {json.dumps(row['default'], ensure_ascii=False)})" if changed else ""
-                of = f"[of {row['of']}] " if row["of"] else ""
-                source = f" ({row['source']})" if row["source"] else ""
-                marks = [row["level"]] * (row["level"] == "advanced")
-                marks += ["runtime"] * (row["decides"] == "how")
-                cells = (
-                    row["setting"],
-                    value,
-                    row["allowed"],
-                    of + row["meaning"] + source,
-                    ", ".join(marks),
-                )
-                table.add_row(*map(escape, cells))
+        for row in of_section:
+            value, default = (json.dumps(row[name], ensure_ascii=False) for name in ("value", "default"))
+            value += f" (default {default})" if row["value"] != row["default"] else ""
+            of = f"[of {row['of']}] " if row["of"] else ""
+            source = f" ({row['source']})" if row["source"] else ""
+            marks = [row["level"]] * (row["level"] == "advanced") + ["runtime"] * (row["decides"] == "how")
+            meaning = of + row["meaning"] + source
+            cells = (row["setting"], value, row["allowed"], meaning, ", ".join(marks))
+            table.add_row(*map(escape, cells))
         console.print(table)

@@ -1,7 +1,5 @@
 """A run's summary, printed and as a page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +10,13 @@ from pipeline.artifacts.metrics import read_metrics
 from pipeline.report import Drawing, Section, Tiles, page
 from pipeline.report import Table as PageTable
 from pipeline.report.plots import Line, lines
-from stages.wiring.summary import SKILLS
+from stages.wiring.summary import CRITIC, MEASURES
 
-MEASURES = {
-    "first_try": "first try, temperature 1",
-    "greedy": "first try, greedy",
-    "with_feedback": "with feedback",
-}
-CRITIC = {
-    "skill_vs_constant": "Brier skill against a constant",
-    "skill_vs_task_rate": "Brier skill against the task's success rate",
-    "skill_vs_position": "Brier skill against the position alone",
-    "ev": "explained variance",
-    "ev_within": "explained variance within rollouts",
+HEADER = ("", "start", "actor", "gain", "95 %")
+CURVES = {
+    "training tasks, first try": "rollouts/first_try",
+    "training tasks, with feedback": "rollouts/with_feedback",
+    "held-out val, first try": "val/first_try",
 }
 
 
@@ -68,56 +60,45 @@ def gate_words(critic: dict[str, Any]) -> str:
 def print_summary(summary: dict[str, Any], console: Console) -> None:
     """Prints what was won, how good the critic is, and what it cost."""
     table = Table(title=f"Held-out success in %, seed {summary['seed']}", title_justify="left")
-    table.add_column("")
-    for name in ("start", "actor", "gain", "95 %"):
-        table.add_column(name, justify="right")
+    for name in HEADER:
+        table.add_column(name, justify="right" if name else "left")
     for row in rows_of(summary):
         table.add_row(*row)
     console.print(table)
+    said, budget = [], summary["budget"]
     if critic := summary["critic"]:
-        words = ", ".join(f"{name.removeprefix('skill_vs_')} {share(critic[name])}" for name in SKILLS)
-        console.print(
-            f"Critic: gate {gate_words(critic)}; Brier skill against {words}", soft_wrap=True, highlight=False
-        )
-    budget = summary["budget"]
-    console.print(
+        skills = [name for name in CRITIC if name.startswith("skill_vs_")]
+        words = ", ".join(f"{name.removeprefix('skill_vs_')} {share(critic[name])}" for name in skills)
+        said.append(f"Critic: gate {gate_words(critic)}; Brier skill against {words}")
+    said.append(
         f"Budget: {budget['rollouts']:,} rollouts, {budget['tokens']:,} sampled tokens, "
-        f"{budget['updates']} updates; {summary['minutes']:.1f} minutes",
-        soft_wrap=True,
-        highlight=False,
+        f"{budget['updates']} updates; {summary['minutes']:.1f} minutes"
     )
+    for line in said:
+        console.print(line, soft_wrap=True, highlight=False)
 
 
 def page_of(run_dir: Path, summary: dict[str, Any]) -> str:
     """Returns summary.html: what was won, the learning curves and the critic, one offline page."""
     looks = [e for e in read_metrics(run_dir / "actor" / "metrics.jsonl") if "rollouts/first_try" in e]
+    curves = []
+    for name, key in CURVES.items():
+        if points := [e for e in looks if isinstance(e.get(key), float)]:
+            curves.append(Line(name, [e["iteration"] for e in points], [100 * e[key] for e in points]))
+    success = lines("success", curves, x_label="iteration", y_label="success in %")
     sft = [e for e in read_metrics(run_dir / "sft" / "metrics.jsonl") if "cross_entropy" in e]
-
-    def curve(name: str, key: str) -> Line:
-        points = [(e["iteration"], 100 * e[key]) for e in looks if isinstance(e.get(key), float)]
-        return Line(name, [x for x, _ in points], [y for _, y in points])
-
-    curves = (
-        curve("training tasks, first try", "rollouts/first_try"),
-        curve("training tasks, with feedback", "rollouts/with_feedback"),
-        curve("held-out val, first try", "val/first_try"),
-    )
     imitation = Line("", [e["update"] for e in sft], [e["cross_entropy"] for e in sft])
-    success = lines("success", [c for c in curves if c.x], x_label="iteration", y_label="success in %")
     loss = lines("imitation", [imitation], x_label="update", y_label="cross-entropy, nats per token")
     rows = rows_of(summary)
     won = Tiles(tuple((f"{start} to {actor} %", text) for text, start, actor, _, _ in rows))
-    caption = "Success in %; intervals are bootstraps over clusters."
-    table = PageTable(("", "start", "actor", "gain", "95 %"), tuple(rows), caption)
+    table = PageTable(HEADER, tuple(rows), "Success in %; intervals are bootstraps over clusters.")
+    learned = (
+        Drawing(success, "The actor, iteration by iteration."),
+        Drawing(loss, "The start, by imitation."),
+    )
     sections = [
         Section("What was won on held-out tasks", (won, table)),
-        Section(
-            "How it was learned",
-            (
-                Drawing(success, "The actor, iteration by iteration."),
-                Drawing(loss, "The start, by imitation."),
-            ),
-        ),
+        Section("How it was learned", learned),
     ]
     if critic := summary["critic"]:
         found = PageTable(

@@ -3,11 +3,10 @@
 Takes no GPU, no memory and no data: the model exists as shapes only.
 """
 
-from __future__ import annotations
-
 import argparse
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -16,35 +15,11 @@ from pipeline.config import load_config
 from pipeline.errors import ExitCode
 from pipeline.planner.memory import GIB, Shape, shape_of
 from stages.settings import Config
-from stages.wiring.plan_advice import advice, unused_gpus
-from stages.wiring.plan_cost import cost_table
+from stages.settings.engine import shares_gpus
+from stages.wiring.plan_advice import advice, can_share, changed, no_room_for_a_row, unused_gpus
 from stages.wiring.plan_memory import Memory, memory_of
 from stages.wiring.plan_models import critic_config, model_config
-
-
-def no_room_for_a_row(config: Config, memory: Memory, shape: Shape, limit: int) -> str | None:
-    """Returns what to say if vLLM would not start: its cache must hold one row of the engine's length.
-
-    Args:
-        config: all settings.
-        memory: what they take.
-        shape: of the policy.
-        limit: positions that the policy has.
-    """
-    if config.engine.kind != "vllm":
-        return None
-    [generation] = [phase for phase in memory.phases if phase.name == "generation"]
-    element = 2 if config.engine.dtype == "bfloat16" else 4
-    per_token = shape.cache_bytes(element) / config.engine.tensor_parallel
-    room = int(generation.device["key-value cache"] // per_token)
-    wanted = min(config.row_tokens, limit)
-    if wanted <= room:
-        return None
-    more = "engine.memory_share" if config.hardware.num_gpus else "engine.kv_cache_gib"
-    return (
-        f"generation: the cache holds {room:,} tokens, one row may take {wanted:,}; raise {more}, or lower "
-        "sampling.max_response_tokens or prompt.max_feedback_tokens"
-    )
+from stages.wiring.plan_work import least_hours, stored_gb, work_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,13 +32,11 @@ def run(options: argparse.Namespace) -> int:
     """Prints the plan of a configuration; returns 0 if it fits, else 2."""
     config = load_config(Config, options.config, options.overrides)
     policy = model_config(config)
-    critic = critic_config(config, policy)
-    context = min(
-        config.sampling.max_response_tokens + config.prompt.max_feedback_tokens,
-        int(policy.max_position_embeddings),
-    )
+    critic, positions = critic_config(config, policy), int(policy.max_position_embeddings)
+    context = min(config.sampling.max_response_tokens + config.prompt.max_feedback_tokens, positions)
     shapes = {"policy": shape_of(policy), "critic": shape_of(critic)}
-    memory = memory_of(config, policy, critic, context)
+    taken_by = partial(memory_of, policy, critic, context)
+    memory = taken_by(config)
     console = Console()
     for name, shape in shapes.items():
         console.print(
@@ -75,15 +48,13 @@ def run(options: argparse.Namespace) -> int:
         "replica"
     )
     console.print(_memory_table(memory))
-    for line in _other_way(config, policy, critic, context):
-        console.print(line)
-    console.print(cost_table(config, shapes, memory, context))
-    misfits = unused_gpus(config)
-    if said := no_room_for_a_row(config, memory, shapes["policy"], int(policy.max_position_embeddings)):
-        misfits.append(said)
-    for phase in memory.phases:
-        if not memory.fits(phase):
-            misfits.append(f"{phase.name}: {advice(config, policy, critic, context, phase.name)}")
+    if can_share(config):
+        console.print(_other_way(config, taken_by))
+    console.print(_cost_table(config, shapes, memory.live, context))
+    misfits = unused_gpus(config) + no_room_for_a_row(config, memory, shapes["policy"], positions)
+    for name in memory.phases:
+        if not memory.fits(name):
+            misfits.append(f"{name}: {advice(config, taken_by, context, name)}")
     for line in misfits:
         console.print(f"does not fit: {line}", style="bold")
     return ExitCode.CONFIG if misfits else ExitCode.COMPLETE
@@ -92,26 +63,47 @@ def run(options: argparse.Namespace) -> int:
 def _memory_table(memory: Memory) -> Table:
     limit = f"of {memory.limit / GIB:.1f}"
     table = Table("phase", "GiB", limit, "parts", title="memory of each GPU or process")
-    for phase in memory.phases:
-        parts = ", ".join(f"{name} {size / GIB:.2f}" for name, size in phase.device.items())
+    for name, phase in memory.phases.items():
+        parts = ", ".join(f"{part} {size / GIB:.2f}" for part, size in phase.device.items())
         if phase.host:
-            held = ", ".join(f"{name} {size / GIB:.0f}" for name, size in phase.host.items())
-            parts += f"; in host memory {sum(phase.host.values()) / GIB:.0f}: {held}"
-        fits = "fits" if memory.fits(phase) else "DOES NOT FIT"
-        table.add_row(phase.name, f"{phase.device_bytes / GIB:.2f}", fits, parts)
+            held = ", ".join(f"{part} {size / GIB:.0f}" for part, size in phase.host.items())
+            parts += f"; in host memory {phase.host_bytes / GIB:.0f}: {held}"
+        fits = "fits" if memory.fits(name) else "DOES NOT FIT"
+        table.add_row(name, f"{phase.device_bytes / GIB:.2f}", fits, parts)
     return table
 
 
-def _other_way(config: Config, policy: Any, critic: Any, context: int) -> list[str]:
+def _other_way(config: Config, taken_by: Callable[[Config], Memory]) -> str:
     """Returns what generation and update would take if the engine shared its GPUs, or no longer did."""
-    if not (config.hardware.num_gpus and config.engine.kind == "vllm"):
-        return []
-    shared = not config.engine.shared_gpus
-    other = config.model_copy(update={"engine": config.engine.model_copy(update={"shared_gpus": shared})})
-    memory = memory_of(other, policy, critic, context)
+    shared = not shares_gpus(config.engine)
+    memory = taken_by(changed(config, {"engine.shared_gpus": shared}))
     said = ", ".join(
-        f"{phase.name} {phase.device_bytes / GIB:.2f} GiB" + ("" if memory.fits(phase) else " (does not fit)")
-        for phase in memory.phases
-        if phase.name in ("generation", "actor update")
+        f"{name} {memory.phases[name].device_bytes / GIB:.2f} GiB"
+        + ("" if memory.fits(name) else " (does not fit)")
+        for name in ("generation", "actor update")
     )
-    return [f"with engine.shared_gpus={str(shared).lower()}: {said}"]
+    return f"with engine.shared_gpus={str(shared).lower()}: {said}"
+
+
+def _cost_table(config: Config, shapes: Mapping[str, Shape], live: int, context: int) -> Table:
+    work = work_of(config)
+    columns: dict[str, list[float | None]] = {
+        "rollouts": [w.rollouts for w in work],
+        "sampled tokens": [w.sampled_tokens for w in work],
+        "trained tokens": [w.trained_tokens for w in work],
+        "GB on disk": [stored_gb(w, shapes) for w in work],
+        "hours": [least_hours(w, config, shapes, live, context) for w in work],
+    }
+    for column in columns.values():
+        known = [number for number in column if number is not None]
+        column.append(sum(known) if known else None)
+    table = Table("stage", *columns, title="at most; hours: at least")
+    for stage, *numbers in zip([*(w.stage for w in work), "all"], *columns.values(), strict=True):
+        table.add_row(stage, *map(_figure, numbers))
+    return table
+
+
+def _figure(number: float | None) -> str:
+    if number is None:
+        return "-"
+    return f"{number:,}" if isinstance(number, int) else f"{number:.2f}"

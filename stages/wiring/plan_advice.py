@@ -1,14 +1,15 @@
 """What to change where a configuration does not fit its hardware."""
 
-from __future__ import annotations
-
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from typing import Any
 
-from pipeline.planner.memory import GIB
+from pipeline.planner.memory import GIB, Shape
 from stages.settings import Config
-from stages.wiring.plan_memory import memory_of
+from stages.settings.engine import shares_gpus
+from stages.wiring.plan_memory import Memory
 
 
 def unused_gpus(config: Config) -> list[str]:
@@ -23,41 +24,63 @@ def unused_gpus(config: Config) -> list[str]:
     return said
 
 
-def advice(config: Config, policy: Any, critic: Any, context: int, name: str) -> str:
-    """Returns the setting nearest to the given ones under which phase `name` fits."""
-    for trial, said in _trials(config, context):
-        memory = memory_of(trial, policy, critic, context)
-        [phase] = [phase for phase in memory.phases if phase.name == name]
-        if memory.fits(phase):
-            return said
+def no_room_for_a_row(config: Config, memory: Memory, shape: Shape, positions: int) -> list[str]:
+    """Returns what to say if vLLM would not start: its cache must hold one row of the engine's length."""
+    if config.engine.kind != "vllm":
+        return []
+    element = 2 if config.engine.dtype == "bfloat16" else 4
+    per_token = shape.cache_bytes(element) / config.engine.tensor_parallel
+    room = int(memory.phases["generation"].device["key-value cache"] // per_token)
+    wanted = min(config.row_tokens, positions)
+    if wanted <= room:
+        return []
+    more = "engine.memory_share" if config.hardware.num_gpus else "engine.kv_cache_gib"
+    return [
+        f"generation: the cache holds {room:,} tokens, one row may take {wanted:,}; raise {more}, or lower "
+        "sampling.max_response_tokens or prompt.max_feedback_tokens"
+    ]
+
+
+def advice(config: Config, memory_of: Callable[[Config], Memory], context: int, name: str) -> str:
+    """Returns the settings nearest to the given ones under which phase `name` fits."""
+    for changes in _nearby(config, context):
+        if memory_of(changed(config, changes)).fits(name):
+            return " ".join(f"{key}={json.dumps(value)}" for key, value in changes.items())
     if name == "generation":
-        return "raise engine.memory_share or engine.tensor_parallel"
-    [phase] = [p for p in memory_of(config, policy, critic, context).phases if p.name == name]
-    if sum(phase.host.values()) > config.hardware.host_memory_gib * GIB:
-        return f"needs hardware.host_memory_gib of {math.ceil(sum(phase.host.values()) / GIB)}"
+        if config.engine.kind == "vllm":
+            return "raise engine.memory_share or engine.tensor_parallel"
+        return "lower engine.replicas or engine.max_live"
+    phase = memory_of(config).phases[name]
+    if phase.host_bytes > config.hardware.host_memory_gib * GIB:
+        return f"needs hardware.host_memory_gib of {math.ceil(phase.host_bytes / GIB)}"
     lower = "a lower engine.memory_share, " if "engine" in phase.device else ""
     return f"no micro-batch does: {lower}more ranks, or a configuration of DeepSpeed that offloads"
 
 
-def _trials(config: Config, context: int) -> Iterator[tuple[Config, str]]:
-    """Yields nearby configurations and what they change: smaller batches, recompute, taking turns."""
-    can_share = config.hardware.num_gpus and config.engine.kind == "vllm" and not config.engine.shared_gpus
-    for shared in (False, True) if can_share else (False,):
-        for recompute in (False, True) if not config.training.recompute else (False,):
-            tokens = config.training.micro_batch_tokens
-            while tokens >= min(context, config.training.micro_batch_tokens):
-                training = {"micro_batch_tokens": tokens, **({"recompute": True} if recompute else {})}
-                engine = {"shared_gpus": True} if shared else {}
-                changed = ["engine.shared_gpus=true"] * shared
-                changed += [f"training.micro_batch_tokens={tokens}"] * (
-                    tokens < config.training.micro_batch_tokens
-                )
-                changed += ["training.recompute=true"] * recompute
-                trial = config.model_copy(
-                    update={
-                        "training": config.training.model_copy(update=training),
-                        "engine": config.engine.model_copy(update=engine),
-                    }
-                )
-                yield trial, " ".join(changed)
-                tokens //= 2
+def changed(config: Config, changes: Mapping[str, Any]) -> Config:
+    """Returns the settings with other values of `section.key`."""
+    for name, value in changes.items():
+        section, _, key = name.partition(".")
+        config = config.model_copy(update={section: getattr(config, section).model_copy(update={key: value})})
+    return config
+
+
+def can_share(config: Config) -> bool:
+    """Returns whether engine and trainer could take turns on the same GPUs."""
+    return config.hardware.num_gpus > 0 and config.engine.kind == "vllm"
+
+
+def _nearby(config: Config, context: int) -> Iterator[dict[str, Any]]:
+    """Yields changes of settings: smaller micro-batches, then with recompute, then with taking turns."""
+    training = config.training
+    sizes = [training.micro_batch_tokens]
+    while sizes[-1] // 2 >= context:
+        sizes.append(sizes[-1] // 2)
+    shares = (False, True) if can_share(config) and not shares_gpus(config.engine) else (False,)
+    for share, recompute, size in product(shares, (False, True)[: 2 - training.recompute], sizes):
+        changes: dict[str, Any] = {"engine.shared_gpus": True} if share else {}
+        if size < training.micro_batch_tokens:
+            changes["training.micro_batch_tokens"] = size
+        if recompute:
+            changes["training.recompute"] = True
+        yield changes

@@ -1,6 +1,4 @@
-"""What each phase of a configuration takes on a GPU and in host memory, and the setting that would fit."""
-
-from __future__ import annotations
+"""What each phase of a configuration takes on a GPU and in host memory, and the settings that would fit."""
 
 import math
 from collections.abc import Mapping
@@ -10,19 +8,18 @@ from typing import Any
 from pipeline.artifacts.checkpoints import PART_BYTES
 from pipeline.planner.memory import (
     GIB,
-    Generation,
     Phase,
     Shape,
     Training,
-    generation_phase,
     scoring_phase,
     shape_of,
     standing_bytes,
     training_phase,
 )
 from stages.settings import Config
-from stages.settings.engine import shares_gpus
+from stages.settings.engine import Vllm, shares_gpus
 from stages.wiring.plan_models import training_of
+from stages.wiring.hands import num_players
 
 WAITING = "trainer, while the engine works"
 ENGINE_WORK_BYTES = GIB  # start value: of vLLM's passes, in its share beside weights and cache
@@ -31,53 +28,34 @@ ENGINE_ASLEEP_BYTES = GIB  # start value: what vLLM keeps of a GPU while it slee
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a configuration takes.
+    """What a configuration takes, and the bytes that there are."""
 
-    Attributes:
-        phases: in the order of a run.
-        live: rollouts that a replica keeps alive; 0 if not one fits.
-        limit: bytes of a GPU, without GPUs of the machine.
-        host_limit: bytes of the machine.
-    """
-
-    phases: tuple[Phase, ...]
-    live: int
-    limit: int
+    phases: Mapping[str, Phase]  # by name, in the order of a run
+    live: int  # rollouts that a replica keeps alive; 0 if not one fits
+    limit: int  # of a GPU, without GPUs of the machine
     host_limit: int
 
-    def fits(self, phase: Phase) -> bool:
+    def fits(self, name: str) -> bool:
         """Returns whether a phase finds room."""
-        if phase.name == "generation" and self.live < 1:
+        if name == "generation" and self.live < 1:
             return False
-        return phase.device_bytes <= self.limit and sum(phase.host.values()) <= self.host_limit
+        phase = self.phases[name]
+        return phase.device_bytes <= self.limit and phase.host_bytes <= self.host_limit
 
 
-def memory_of(config: Config, policy: Any, critic: Any, context: int) -> Memory:
-    """Returns what every phase takes.
-
-    Args:
-        config: all settings.
-        policy: its transformers configuration.
-        critic: the shape of its trunk.
-        context: tokens of the longest row.
-    """
+def memory_of(policy: Any, critic: Any, context: int, config: Config) -> Memory:
+    """Returns what every phase takes, of transformers configurations and rows of `context` tokens."""
     engine, hardware = config.engine, config.hardware
-    shape = shape_of(policy)
-    how = training_of(config, policy, context)
+    shape, how = shape_of(policy), training_of(config, policy, context)
     kl = config.actor.credit.kl > 0
     update = training_phase("actor update", policy, how)
-    reference = scoring_phase("reference pass", policy, how) if kl else None
+    reference = scoring_phase("reference pass", policy, how.forward) if kl else None
     generation, live = _generation(config, shape, context)
     shared = shares_gpus(engine) and hardware.num_gpus > 0
     # What each leaves on the GPU while others work.
     asleep = ENGINE_ASLEEP_BYTES if shared else generation.device_bytes
     parked = 0 if shared else standing_bytes(update)
     aside = 0 if shared or reference is None else reference.device["weights"]
-    values = 0
-    if config.actor.credit.mode == "v_dapo":  # in fp32, and it stays
-        frozen = replace(how, half_weights=False, half_products=False)
-        values = scoring_phase("", critic, frozen).device_bytes
-    gathered = {"a gathered weight": 4 * shape.vocabulary * shape.width} if how.num_ranks > 1 else {}
     phases = [
         _beside(generation, {"trainer": parked, "reference": aside}),
         _beside(update, {"engine": asleep, "reference": aside}),
@@ -85,35 +63,44 @@ def memory_of(config: Config, policy: Any, critic: Any, context: int) -> Memory:
     if reference is not None:
         phases.append(_beside(reference, {"engine": asleep, "trainer": parked}))
     if engine.kind == "vllm" or how.backend == "deepspeed":
-        trainer = {"trainer": standing_bytes(update), **gathered}
+        gathered = 4 * shape.vocabulary * shape.width if how.num_ranks > 1 else 0
         host = _host_bytes(config, shape, how, update, reference=kl)
-        beside = {**trainer, "engine": asleep, "reference": aside}
+        beside = {"trainer": standing_bytes(update), "a gathered weight": gathered}
+        beside |= {"engine": asleep, "reference": aside}
         phases.append(_beside(Phase("hand-off", {}, host), beside))
         if how.backend == "deepspeed":
             phases.append(_beside(Phase("checkpoint", {}, _checkpoint_bytes(host, shape, how)), beside))
-    phases = [_beside(phase, {"critic (first GPU)": values}) for phase in phases]
-    phases.append(
-        training_phase("critic update", critic, training_of(config, critic, context), head="critic")
-    )
+    if config.actor.credit.mode == "v_dapo":  # its critic scores in fp32, and it stays
+        frozen = scoring_phase("", critic, replace(how.forward, half_weights=False, half_products=False))
+        phases = [_beside(phase, {"critic (first GPU)": frozen.device_bytes}) for phase in phases]
+    how = training_of(config, critic, context)
+    phases.append(training_phase("critic update", critic, how, head="critic"))
     limit = hardware.gpu_memory_gib if hardware.num_gpus else hardware.host_memory_gib
-    return Memory(tuple(phases), live, int(limit * GIB), int(hardware.host_memory_gib * GIB))
+    return Memory(
+        {phase.name: phase for phase in phases}, live, int(limit * GIB), int(hardware.host_memory_gib * GIB)
+    )
 
 
 def _generation(config: Config, shape: Shape, context: int) -> tuple[Phase, int]:
-    engine, memory = config.engine, config.hardware.gpu_memory_gib
-    if engine.kind != "vllm":
-        size = engine.max_live * context * shape.cache_bytes(4)
-        phase, live = generation_phase("generation", shape, Generation(1, 4, size, context))
-        return phase, min(live, engine.max_live)
-    element = 2 if engine.dtype == "bfloat16" else 4
-    work, cache = {}, int(engine.kv_cache_gib * GIB)
-    if config.hardware.num_gpus:
-        work = {"at work": ENGINE_WORK_BYTES}
-        weights = shape.parameters * element // engine.tensor_parallel
-        cache = max(0, int(engine.memory_share * memory * GIB) - weights - ENGINE_WORK_BYTES)
-    how = Generation(engine.tensor_parallel, element, cache, context)
-    phase, live = generation_phase("generation", shape, how)
-    return _beside(phase, work), min(live, math.ceil(engine.max_live / engine.replicas))
+    """Returns what the engines take while they sample, and how many rollouts each keeps alive."""
+    engine = config.engine
+    if not isinstance(engine, Vllm):  # on the CPU, where all players share the machine
+        players, weights = num_players(engine), 4 * shape.parameters
+        parts = {
+            "weights": players * weights,
+            "key-value cache": players * engine.max_live * context * shape.cache_bytes(4),
+        }
+        newest = {"weights that players read": weights if players > 1 else 0}
+        return _beside(Phase("generation", parts, {}), newest), engine.max_live
+    element, on_gpus = 2 if engine.dtype == "bfloat16" else 4, config.hardware.num_gpus > 0
+    weights, cache = shape.parameters * element // engine.tensor_parallel, int(engine.kv_cache_gib * GIB)
+    if on_gpus:
+        share = int(engine.memory_share * config.hardware.gpu_memory_gib * GIB)
+        cache = max(0, share - weights - ENGINE_WORK_BYTES)
+    live = int(cache // (shape.cache_bytes(element) / engine.tensor_parallel * context))
+    phase = Phase("generation", {"weights": weights, "key-value cache": cache}, {})
+    phase = _beside(phase, {"at work": ENGINE_WORK_BYTES * on_gpus})
+    return phase, min(live, math.ceil(engine.max_live / engine.replicas))
 
 
 def _host_bytes(
@@ -124,7 +111,7 @@ def _host_bytes(
     if how.backend == "deepspeed":
         parts["gathered weights, fp32"] = 4 * shape.parameters
         if reference:
-            parts["reference policy"] = (2 if how.half_weights else 4) * shape.parameters
+            parts["reference policy"] = (2 if how.forward.half_weights else 4) * shape.parameters
     if config.engine.kind == "vllm":
         parts["engine's copy"] = (2 if config.engine.dtype == "bfloat16" else 4) * shape.parameters
     if shares_gpus(config.engine) and config.hardware.num_gpus:

@@ -1,7 +1,5 @@
 """Models as shapes, and how they are trained, as the planner sees them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,6 +9,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from pipeline.errors import ConfigError
+from pipeline.planner.activations import Forward
 from pipeline.planner.memory import Shape, Training, adapter_parameters, shape_of
 from pipeline.training.deepspeed_config import deepspeed_config, is_half
 from stages.settings import Config
@@ -23,8 +22,7 @@ MODELS = Path(__file__).resolve().parents[2] / "configs" / "models"
 def model_config(config: Config) -> Any:
     """Returns the transformers configuration of the policy, without weights.
 
-    Raises:
-        ConfigError: `sft.base` is not here and `configs/models` does not describe it.
+    Raises ConfigError if `sft.base` is not here and `configs/models` does not describe it.
     """
     if config.sft.base is not None:
         return _described(config.sft.base, "sft.base")
@@ -32,7 +30,7 @@ def model_config(config: Config) -> Any:
 
 
 def critic_config(config: Config, policy: Any) -> Any:
-    """Returns the transformers configuration of the critic's trunk; raises ConfigError as `model_config`."""
+    """Returns the transformers configuration of the critic's trunk."""
     return policy if config.critic.trunk == "policy" else _described(config.critic.trunk, "critic.trunk")
 
 
@@ -49,39 +47,36 @@ def _described(folder: str, setting: str) -> Any:
 
 
 def training_of(config: Config, model: Any, row_tokens: int) -> Training:
-    """Returns how the configuration trains a model, as the planner sees it."""
-    settings = config.training
-    how = Training(
-        micro_batch_tokens=settings.micro_batch_tokens,
-        row_tokens=min(row_tokens, settings.micro_batch_tokens),
-        recompute=settings.recompute,
+    """Returns how the configuration trains a model, in rows of at most so many tokens."""
+    settings, tokens = config.training, config.training.micro_batch_tokens
+    forward = Forward(
+        tokens,
+        min(row_tokens, tokens),
         half_products=settings.dtype == "bfloat16",
         on_gpu=config.hardware.num_gpus > 0,
     )
     if settings.backend == "torch":
-        return replace(how, trained=adapter_parameters(model, rank)) if (rank := settings.lora_rank) else how
+        rank = settings.lora_rank
+        trained = adapter_parameters(model, rank) if rank else None
+        return Training(forward, recompute=settings.recompute, trained=trained)
     file = deepspeed_config(Path(settings.deepspeed), settings.dtype)
-    zero = file["zero_optimization"]
-    half = is_half(file)
-    return replace(
-        how,
-        backend="deepspeed",
+    zero, half = file["zero_optimization"], is_half(file)
+    return Training(
+        replace(forward, half_weights=half, half_products=False),  # of half weights they are so anyway
+        "deepspeed",
         zero_stage=int(zero.get("stage", 0)),
         num_ranks=settings.num_ranks,
-        half_weights=half,
-        half_products=False,  # of half weights they are so anyway
         offload=zero.get("offload_optimizer", {}).get("device", "none") != "none",
+        recompute=settings.recompute,
         buffer_bytes=_buffered(zero, shape_of(model)) * (2 if half else 4) if settings.num_ranks > 1 else 0,
     )
 
 
 def _buffered(zero: Mapping[str, Any], shape: Shape) -> int:
-    """Returns the numbers in DeepSpeed's buffers: a bucket of gradients, and under ZeRO 3 gathered weights.
-
-    Of these it holds `stage3_max_live_parameters`, and the largest one may come on top.
-    """
+    """Returns the numbers in DeepSpeed's buffers: a bucket of gradients, under ZeRO 3 gathered weights."""
     bucket = min(int(zero.get("reduce_bucket_size", 500_000_000)), shape.parameters)
     if zero.get("stage") != 3:
         return bucket
+    # The largest gathered weight may come on top of those that it holds.
     live = int(zero.get("stage3_max_live_parameters", 1_000_000_000))
     return bucket + min(live + shape.vocabulary * shape.width, shape.parameters)

@@ -1,15 +1,19 @@
-"""Players made from settings: in the stage's process, or in a process of their own."""
+"""Players made from settings: in the stage's process, or in a process of their own that runs this file."""
 
-from __future__ import annotations
-
+import sys
 from collections.abc import Callable
+from typing import Any
+
+import torch
 
 from env.catalog import offer_of
 from env.play.player import Player
 from env.play.requests import PlaySettings
 from pipeline.engines import Engine
 from pipeline.models.policy import Policy, load_policy
+from pipeline.processes.pool import serve
 from pipeline.processes.shared_weights import read_shared
+from pipeline.processes.worker import connect_to_parent
 from stages.settings import Config
 from stages.wiring.build import make_engine
 from stages.wiring.hands import Recipe
@@ -19,8 +23,7 @@ def make_player(
     config: Config, policy: Policy, *, temperature: float = 1.0, engine: Engine | None = None
 ) -> Player:
     """Returns a player of `policy`, on `engine` if one is given."""
-    environment = offer_of(config.tasks.environment)
-    prompt = config.prompt
+    environment, prompt = offer_of(config.tasks.environment), config.prompt
     style = environment.style(prompt.style, policy.tokenizer, thinking=prompt.thinking)
     engine = engine or make_engine(config, policy)
     return Player(
@@ -36,7 +39,7 @@ def make_player(
             template_digest=style.digest,
             splitter=environment.splitter,
         ),
-        make_env=lambda task: environment.make_env(config.tasks, config.prompt.verbosity),
+        make_env=lambda task: environment.make_env(config.tasks, prompt.verbosity),
         env_workers=environment.workers,
     )
 
@@ -44,9 +47,7 @@ def make_player(
 class Seat:
     """A place in a process where players are made: policy and engine stay as long as recipes name them.
 
-    Args:
-        policy: one that is loaded already.
-        wrap: makes the engine by calling what it is given, as `Turns.engine` does.
+    `policy` is loaded already; `wrap` makes the engine by calling what it is given, as `Turns.engine` does.
     """
 
     def __init__(
@@ -80,3 +81,23 @@ class Seat:
         if recipe.weights is not None and engine.policy_digest != recipe.policy_digest:
             engine.load_weights(dict(read_shared(recipe.weights)), str(recipe.policy_digest))
         return make_player(recipe.config, policy, temperature=recipe.temperature, engine=engine)
+
+
+def main() -> None:
+    """Serves players of one thread each, one job after the other; all is loaded while the parent plans."""
+    connection = connect_to_parent()
+    # transformers would import scikit-learn, scipy and pandas for a kind of generation that nobody asks for.
+    sys.modules["sklearn"] = None  # type: ignore[assignment]
+    del sys.modules["sklearn"]
+    torch.set_num_threads(1)
+    seat = Seat()
+
+    def do(job: Any, one_more: Callable[[], None]) -> Any:
+        recipe, act = job
+        return act(seat.player(recipe), lambda _: one_more())
+
+    serve(connection, do)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,25 +1,20 @@
 """What a stage refuses before its plan fixes its settings: a missing package, GPUs that are not there."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pipeline.errors import ConfigError
 from pipeline.hardware import check_enough_gpus, check_gpus
 from pipeline.training.deepspeed_config import deepspeed_config
-
-if TYPE_CHECKING:
-    from stages.settings import Config
-    from stages.settings.training import Training
+from stages.settings import Config
 
 
 def check_installed(config: Config, *, engine: bool = False, training: bool = False) -> None:
-    """Raises ConfigError if a stage will miss a package: before the plan fixes its settings."""
+    """Raises ConfigError if a stage with an engine, with training, will miss a package, a file or GPUs."""
+    trainer = config.training
     for needed, setting, kind in (
         (engine, "engine.kind", config.engine.kind),
-        (training, "training.backend", config.training.backend),
+        (training, "training.backend", trainer.backend),
     ):
         if needed and kind in ("vllm", "deepspeed") and find_spec(kind) is None:
             raise ConfigError(
@@ -27,32 +22,25 @@ def check_installed(config: Config, *, engine: bool = False, training: bool = Fa
                 f"a CPU, pip install -c constraints.txt -e '.[{kind}]' on a machine with GPUs, or another "
                 f"{setting}"
             )
-    if training:
-        check_backend(config.training)
+    if training and trainer.backend == "deepspeed":
+        deepspeed_config(Path(trainer.deepspeed), trainer.dtype)
+    if training and trainer.backend == "torch" and trainer.lora_rank and find_spec("peft") is None:
+        raise ConfigError(
+            f"training.lora_rank = {trainer.lora_rank}, but the package peft is not installed. Next: "
+            "pip install -c constraints.txt -e '.[lora]', or training.lora_rank = 0"
+        )
     if training or (engine and config.engine.kind == "vllm"):
         check_gpus(config.hardware.num_gpus, config.hardware.gpu_memory_gib)
         if not config.hardware.num_gpus:  # else the configuration itself says how many there are
             check_enough_gpus(gpus_wanted(config, engine=engine, training=training))
 
 
-def check_backend(settings: Training) -> None:
-    """Raises ConfigError if a training backend will miss its configuration or a package."""
-    if settings.backend == "deepspeed":
-        deepspeed_config(Path(settings.deepspeed), settings.dtype)
-    elif settings.lora_rank and find_spec("peft") is None:
-        raise ConfigError(
-            f"training.lora_rank = {settings.lora_rank}, but the package peft is not installed. Next: "
-            "pip install -c constraints.txt -e '.[lora]', or training.lora_rank = 0"
-        )
-
-
 def gpus_wanted(config: Config, *, engine: bool, training: bool) -> dict[str, int]:
     """Returns setting -> number of GPUs that a stage with an engine, with training, would use."""
     wanted = {}
     if engine and config.engine.kind == "vllm":
-        wanted["engine.replicas x engine.tensor_parallel"] = (
-            config.engine.replicas * config.engine.tensor_parallel
-        )
+        replicas = config.engine.replicas * config.engine.tensor_parallel
+        wanted["engine.replicas x engine.tensor_parallel"] = replicas
     if training and config.training.backend == "deepspeed":
         wanted["training.num_ranks"] = config.training.num_ranks
     return wanted

@@ -1,7 +1,5 @@
 """Probes of a frozen critic: one step of an audited rollout changed, replayed, scored."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -27,16 +25,10 @@ def probe(
     *,
     num_rollouts: int,
 ) -> Probed:
-    """Returns the critic's values before and after each kind of change, one of a kind per rollout.
+    """Returns the critic's values before and after each kind of change, one of a kind per bare rollout.
 
-    Args:
-        environment: whose changes are legal.
-        team: of the rollouts; one of its players replays them.
-        critic: scores the changed states.
-        rollouts: with values, of any order; bare ones are probed.
-        values: rollout_id -> [T] calibrated values.
-        tasks: by id.
-        num_rollouts: how many rollouts to change; chosen by their seeds.
+    `values` are [T] and calibrated, by rollout_id; the rollouts are chosen by their seeds, and one player of
+    the team replays them.
     """
     bare = [rollout for rollout in rollouts if not rollout.guided]
     ordered = sorted(bare, key=lambda r: digest("probed", r.seed))[:num_rollouts]
@@ -45,13 +37,8 @@ def probe(
     after = critic.values([state for _, _, state in changed])
     return Probed.of(
         [
-            (
-                edit.kind,
-                tasks[rollout.task_id].cluster,
-                float(values[rollout.rollout_id][edit.compare]),
-                float(v[0]),
-            )
-            for (rollout, edit, _), v in zip(changed, after, strict=True)
+            (edit.kind, tasks[r.task_id].cluster, float(values[r.rollout_id][edit.compare]), float(v[0]))
+            for (r, edit, _), v in zip(changed, after, strict=True)
         ]
     )
 
@@ -78,7 +65,8 @@ def changed_states(
         foreign = next(others, None)
         done: set[str] = set()
         env = player.make_env(task)
-        for edit in _in_hash_order(edits_of(rollout, task.level, player.style), rollout.seed):
+        edits = edits_of(rollout, task.level, player.style)
+        for edit in sorted(edits, key=lambda edit: digest(rollout.seed, edit.kind, edit.start)):
             if edit.kind in done or (edit.other_prompt and foreign is None):
                 continue
             state = changed_state(
@@ -96,7 +84,3 @@ def changed_states(
                 changed.append((rollout, edit, state))
         env.close()
     return changed
-
-
-def _in_hash_order(edits: Sequence[Edit], seed: int) -> list[Edit]:
-    return sorted(edits, key=lambda edit: digest(seed, edit.kind, edit.start))

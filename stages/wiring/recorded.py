@@ -1,9 +1,8 @@
 """An iteration of the actor as its tables hold it: all that the losses of its updates are made of."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -25,30 +24,16 @@ from pipeline.types import Rollout
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An iteration that an earlier start committed.
-
-    Attributes:
-        rollouts: whole ones.
-        checked: continuations of a paid drift check.
-        values: rollout_id -> [T] critic values; None without a critic.
-        logprobs: `old_logprobs` and `ref_logprobs`, as far as its updates need them.
-    """
+    """An iteration that an earlier start committed; `values` is None without a critic."""
 
     rollouts: list[Rollout]
-    checked: list[Rollout]
-    values: dict[str, np.ndarray] | None
-    logprobs: dict[str, Logprobs]
+    checked: list[Rollout]  # continuations of a paid drift check
+    values: dict[str, np.ndarray] | None  # rollout_id -> [T]
+    logprobs: dict[str, Logprobs]  # old_logprobs and ref_logprobs, as far as its updates need them
 
     @classmethod
-    def of(cls, shards: Shards, number: int, *, policy_digest: str, whose_values: str) -> Recorded | None:
-        """Returns an iteration if it is committed, these weights sampled it and this critic scored it.
-
-        Args:
-            shards: of the stage.
-            number: of the iteration.
-            policy_digest: of the weights.
-            whose_values: of the critic, "" without one.
-        """
+    def of(cls, shards: Shards, number: int, *, policy_digest: str, whose_values: str) -> Self | None:
+        """Returns an iteration if it is committed, these weights sampled it and this critic scored it."""
         if not shards.is_committed(number):
             return None
         rollouts, steps, values, updates = (
@@ -85,17 +70,7 @@ def iteration_tables(
     num_updates: int,
     aggregation: Aggregation,
 ) -> dict[str, pa.Table]:
-    """Returns an iteration's tables.
-
-    Args:
-        batch: what was sampled.
-        checked: continuations of a paid drift check.
-        updates: that will be made of it.
-        logprobs: as in `Recorded`.
-        whose_values: the critic's name in the values table.
-        num_updates: taken before.
-        aggregation: of the loss.
-    """
+    """Returns an iteration's tables; `num_updates` were taken before, the rest is as in `Recorded`."""
     contexts = {rollout.rollout_id: rollout.context for rollout in batch.rollouts}
     made = [update for update in updates if update.sets]
     old, ref = (logprobs.get(name, {}) for name in ("old_logprobs", "ref_logprobs"))

@@ -5,8 +5,6 @@ The run's starting policy is the actor's weights, taken as they are. Its folder,
 and goes on where it was stopped.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -46,38 +44,29 @@ def critic_folder(run_dir: Path, refresh_runs: Sequence[str]) -> Path:
 
 def refreshed(
     state: DriftState,
-    settings: Mapping[str, Any],
-    run_dir: Path,
-    name: str,
+    settings: Mapping[str, Any],  # of the actor's run, as JSON values
+    run_dir: Path,  # of the actor
+    name: str,  # of the refreshing run
     *,
     policy_digest: str,
-    contexts: Sequence[str],
+    contexts: Sequence[str],  # that the actor trains in
     say: Callable[[str], None],
-    stop_if_asked: Callable[[], None],
+    stop_if_asked: Callable[[], None],  # raises if a signal came
 ) -> DriftState:
     """Returns the watch's state after a critic was made for the weights in `policy_folder`, or could not be.
 
     If a stage of the run ends with code QUALITY, the run ends there and has no verdict: from rollouts that
-    all end alike nothing can be learned, and a fit that diverged would diverge again. Its stages are
-    processes that ask for the GPUs, so whoever calls must hold nothing on them.
+    all end alike nothing can be learned, and a fit that diverged would diverge again. Its stages ask for the
+    GPUs, so the caller must hold nothing on them.
 
-    Args:
-        state: before.
-        settings: the actor's run's, as JSON values.
-        run_dir: the actor's run.
-        name: of the refreshing one.
-        policy_digest: of the weights.
-        contexts: that the actor trains in.
-        say: tells the user a sentence.
-        stop_if_asked: raises if a signal came.
-
-    Raises:
-        ArtifactError: a stage of it failed otherwise; what it made stays.
-        StopRequested: asked to stop; the same call goes on from what was made.
+    Raises ArtifactError if a stage of it failed otherwise; the same call goes on from what was made.
     """
     home = run_dir.resolve() / REFRESH
     config = home / f"{name}.yaml"
-    config.write_text(yaml.safe_dump(refresh_settings(settings, home, name)))
+    changed = {key: dict(section) for key, section in settings.items()}
+    changed["run"] |= {"name": name, "data_dir": str(home)}
+    changed["sft"] |= {"base": str(home / "policies" / name), "num_updates": 0}  # its weights as they are
+    config.write_text(yaml.safe_dump(changed))
     for stage in STAGES:
         command = [sys.executable, "-m", f"stages.{stage}", str(config)]
         done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
@@ -92,12 +81,13 @@ def refreshed(
             )
     path, run = home / name / "critic_report" / "gate.json", f"{REFRESH}/{name}"
     gate = json.loads(path.read_text("utf-8")) if path.exists() else None
-    say(
-        f"drift: the critic was refreshed; its gate says {gate['verdict']}"
-        if gate is not None
-        else f"drift: no critic could be made of what this actor plays ({run}, whose message is above); the "
-        "step weight is 0 from now on"
-    )
+    if gate is None:
+        say(
+            f"drift: no critic could be made of what this actor plays ({run}, whose message is above); the "
+            "step weight is 0 from now on"
+        )
+    else:
+        say(f"drift: the critic was refreshed; its gate says {gate['verdict']}")
     allowed = gate is not None and gate_allows(gate, contexts, "group_only")
     return state.refreshed(run, gate, allowed=allowed, policy_digest=policy_digest)
 
@@ -105,17 +95,7 @@ def refreshed(
 def exit_code(returncode: int) -> ExitCode:
     """Returns what a stage's exit status means; one that no stage gives, as after a kill, is a defect.
 
-    Example:
-        >>> exit_code(4).name, exit_code(-9).name
-        ('QUALITY', 'DEFECT')
+    >>> exit_code(4).name, meaning_of(-9).name
+    ('QUALITY', 'DEFECT')
     """
-    known = {int(code) for code in ExitCode}
-    return ExitCode(returncode) if returncode in known else ExitCode.DEFECT
-
-
-def refresh_settings(settings: Mapping[str, Any], home: Path, name: str) -> dict[str, Any]:
-    """Returns the settings of the refreshing run: the actor's own, from its weights as they are."""
-    changed = {key: dict(section) for key, section in settings.items()}
-    changed["run"] |= {"name": name, "data_dir": str(home)}
-    changed["sft"] |= {"base": str(home / "policies" / name), "num_updates": 0}
-    return changed
+    return ExitCode(returncode) if returncode in set(ExitCode) else ExitCode.DEFECT

@@ -1,9 +1,7 @@
 """What the actor will not train with: a critic that failed its gate, an environment that keeps failing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from critics.frozen.contract import REWARD
 from pipeline.artifacts.commit import MAX_FAILED_SHARE
@@ -11,13 +9,18 @@ from pipeline.errors import ArtifactError, ExitCode
 from pipeline.types import Rollout
 from stages.settings import Chain
 
-if TYPE_CHECKING:
-    from critics.frozen.critic import FrozenCritic
-
 MAX_LOGPROB_GAP = {False: 1e-4, True: 0.05}
 """Nats per token between engine and trainer on the same weights, by whether either computes in bf16: above
 rounding (fp32 here: 4e-7; healthy bf16: .01 to .02), below a stale engine."""
 MAX_EMPTY_UPDATES = 3  # running; then there is nothing left to learn from, or something is broken
+CRITIC_OF_ACTORS: dict[str, Any] = {
+    "temperature": 1.0,  # an actor samples from the whole distribution
+    "top_p": 1.0,
+    "top_k": -1,
+    "gamma": 1.0,  # values are chances of success, whatever credit discounts
+    "reward": REWARD,
+}
+"""What the contract of any actor's critic says."""
 
 
 def contexts_of(chain: Chain) -> tuple[str, ...]:
@@ -26,54 +29,20 @@ def contexts_of(chain: Chain) -> tuple[str, ...]:
     return ("bare", "guided") if guided else ("bare",)
 
 
-def check_made_for(
-    critic: FrozenCritic,
-    contexts: Sequence[str],
-    *,
-    max_response_tokens: int,
-    family: str,
-    splitter: str,
-    tokenizer_digest: str,
-    label_policy_digest: str,
-) -> None:
-    """Raises ArtifactError unless a critic was made for this policy and for how the actor trains it."""
-    critic.check_matches(
-        tokenizer_digest=tokenizer_digest,
-        label_policy_digest=label_policy_digest,
-        temperature=1.0,  # the actor samples from the whole distribution
-        top_p=1.0,
-        top_k=-1,
-        max_response_tokens=max_response_tokens,
-        gamma=1.0,  # values are chances of success, whatever credit discounts
-        splitter=splitter,
-        reward=REWARD,
-        families=(family,),
-        contexts=contexts,
-    )
-
-
 def weaknesses(gate: Mapping[str, Any], contexts: Sequence[str]) -> list[str]:
     """Returns what speaks against credit from this critic: its gate's reasons, contexts not judged."""
-    reasons = list(gate["reasons"])
-    if set(contexts) - set(gate["contexts"]):
-        reasons.append(
-            "states after feedback were not judged (set critic_report.guided to true, or "
-            "actor.chain.num_attempts to 1)"
-        )
-    return reasons
+    unjudged = (
+        "states after feedback were not judged (set critic_report.guided to true, or "
+        "actor.chain.num_attempts to 1)"
+    )
+    return [*gate["reasons"], *([unjudged] if set(contexts) - set(gate["contexts"]) else [])]
 
 
 def stamp_of(gate: Mapping[str, Any], contexts: Sequence[str], on_weak_critic: str) -> dict[str, Any]:
-    """Returns what the actor's report says of its critic's gate: `verdict`, `reasons`, `override`.
-
-    The override is the setting that let training go on in spite of the reasons, None if nothing had to.
-    """
+    """Returns what the actor's report says of its critic's gate; the override let training go on in spite."""
     reasons = weaknesses(gate, contexts)
-    return {
-        "verdict": gate["verdict"],
-        "reasons": reasons,
-        "override": on_weak_critic if reasons else None,
-    }
+    override = on_weak_critic if reasons else None
+    return {"verdict": gate["verdict"], "reasons": reasons, "override": override}
 
 
 def override_words(stamp: Mapping[str, Any]) -> str:
@@ -91,12 +60,7 @@ def override_words(stamp: Mapping[str, Any]) -> str:
 
 
 def gate_allows(gate: Mapping[str, Any], contexts: Sequence[str], on_weak_critic: str) -> bool:
-    """Returns whether the critic may give credit; False means alpha 0 (`group_only`).
-
-    Raises:
-        ArtifactError: code QUALITY when the gate failed, or never judged a context that the actor trains in,
-            and a weak critic is to be refused.
-    """
+    """Returns whether the critic may give credit; False means alpha 0. Raises ArtifactError if refused."""
     reasons = weaknesses(gate, contexts)
     if not reasons or on_weak_critic == "allow":
         return True
@@ -122,13 +86,7 @@ def refuse_failing_environment(rollouts: Sequence[Rollout], iteration: int) -> N
 
 
 def refuse_disagreement(gap: float, iteration: int, *, half_precision: bool) -> None:
-    """Raises ArtifactError, code QUALITY, if engine and trainer disagree on the same weights.
-
-    Args:
-        gap: mean absolute difference of log-probabilities, nats per token.
-        iteration: in the message.
-        half_precision: whether engine or trainer computes in bf16, where rounding is visible.
-    """
+    """Raises ArtifactError, code QUALITY, if engine and trainer differ by too many nats per token."""
     limit = MAX_LOGPROB_GAP[half_precision]
     if not gap <= limit:
         raise ArtifactError(

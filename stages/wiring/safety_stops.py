@@ -1,33 +1,25 @@
 """When the actor stops itself: signs, in what is measured anyway, that it is learning the wrong thing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.errors import ArtifactError, ExitCode
-
-if TYPE_CHECKING:
-    from stages.settings import Stops
+from stages.settings import Stops
 
 CRITIC_RISE = "critic/rise"
 """Mean V_{T-1} - V_0. Not the mean of A_i(lam): that ends in R - V_{T-1}, so a critic that is pleased with
 failures lowers it."""
 KL_UPDATES = 3
+"""One unlikely token in ten thousand can make an update's k3 estimate a hundred nats: so a median."""
 FALLING_EVALUATIONS = 3
 """Looks at val running with less success and a more pleased critic, after which it stops (start value)."""
 LENGTHS = {"response_length/mean": "tokens of a response", "steps/mean": "steps of a rollout"}
 
 
 def refuse_unsafe(history: Sequence[Mapping[str, Any]], stops: Stops) -> None:
-    """Raises ArtifactError, code QUALITY, if the actor should not go on as it is.
-
-    Args:
-        history: of metrics.jsonl, up to the last iteration that is done and saved.
-        stops: what is too much.
-    """
+    """Raises ArtifactError, code QUALITY, if the actor should not go on: `history` is of metrics.jsonl."""
     if found := reasons(history, stops):
         iteration = max((line["iteration"] for line in history if "iteration" in line), default=0)
         raise ArtifactError(
@@ -38,26 +30,13 @@ def refuse_unsafe(history: Sequence[Mapping[str, Any]], stops: Stops) -> None:
         )
 
 
-def recent_kl(of_updates: Sequence[float]) -> float:
-    """Returns the median KL of the last three updates, nats a token.
-
-    One unlikely token in ten thousand can make an update's k3 estimate a hundred nats.
-    """
-    return median(of_updates[-KL_UPDATES:])
-
-
 def reasons(history: Sequence[Mapping[str, Any]], stops: Stops) -> list[str]:
-    """Returns what speaks against going on, in words; nothing in a healthy history.
-
-    The KL is `recent_kl`, lengths are the last iteration's against the first one's. The pass rate
-    on `val` falls while the critic's value rises ever more along the rollouts (mean V_{T-1} - V_0, between
-    two looks at `val`): the actor then pleases its critic, not the verifier.
-    """
+    """Returns what speaks against going on, in words; nothing in a healthy history."""
     found = []
-    kls = [line["ref_kl"] for line in history if "ref_kl" in line]
-    if stops.max_kl is not None and kls and recent_kl(kls) > stops.max_kl:
+    kls = [line["ref_kl"] for line in history if "ref_kl" in line][-KL_UPDATES:]
+    if stops.max_kl is not None and kls and median(kls) > stops.max_kl:
         found.append(
-            f"KL to the starting policy is {recent_kl(kls):.3g} nats a token "
+            f"KL to the starting policy is {median(kls):.3g} nats a token "
             f"(actor.stops.max_kl {stops.max_kl:g}), far from where any critic of it was judged"
         )
     for name, words in LENGTHS.items():
@@ -70,28 +49,29 @@ def reasons(history: Sequence[Mapping[str, Any]], stops: Stops) -> list[str]:
                 f"{words}: {lengths[-1]:.1f}, {change:+.0%} since the first iteration "
                 f"(actor.stops.max_length_change {stops.max_length_change:g})"
             )
-    if said := _pleases_critic(history, FALLING_EVALUATIONS):
-        found.append(said)
-    return found
+    return found + _pleases_critic(history)
 
 
-def _pleases_critic(history: Sequence[Mapping[str, Any]], number: int) -> str | None:
-    """Returns what to say if, `number` looks running, the pass rate fell and the critic was more pleased."""
-    looks = [line for line in history if "val/first_try" in line][-number - 1 :]
-    if len(looks) <= number:
-        return None
+def _pleases_critic(history: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns what to say if, some looks running, the pass rate fell and the critic was more pleased.
+
+    The actor then pleases its critic, not the verifier.
+    """
+    looks = [line for line in history if "val/first_try" in line][-FALLING_EVALUATIONS - 1 :]
+    if len(looks) <= FALLING_EVALUATIONS:
+        return []
     terms = [
         [line[CRITIC_RISE] for line in history if CRITIC_RISE in line and a <= line["iteration"] < b]
         for a, b in pairwise(look["iteration"] for look in looks)
     ]
     if not all(terms):
-        return None
+        return []
     means = [sum(values) / len(values) for values in terms]
     rates = [look["val/first_try"] for look in looks]
     falls = all(later < earlier for earlier, later in pairwise(rates))
-    if falls and all(later > earlier for earlier, later in pairwise(means)):
-        return (
-            f"success on val fell {number} times running, {rates[0]:.3f} to {rates[-1]:.3f}, while the "
-            f"critic's value rose ever more along the rollouts, {means[0]:+.3f} to {means[-1]:+.3f}"
-        )
-    return None
+    if not (falls and all(later > earlier for earlier, later in pairwise(means))):
+        return []
+    return [
+        f"success on val fell {FALLING_EVALUATIONS} times running, {rates[0]:.3f} to {rates[-1]:.3f}, while "
+        f"the critic's value rose ever more along the rollouts, {means[0]:+.3f} to {means[-1]:+.3f}"
+    ]

@@ -1,7 +1,5 @@
 """What an actor samples: the rollouts of an iteration, looks at val, continuations for a drift check."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,17 +20,7 @@ from stages.wiring.refusals import refuse_failing_environment
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How an actor samples, whatever its weights.
-
-    Attributes:
-        tasks: to train on.
-        val: held-out ones, for the learning curve.
-        chain: attempts of a group.
-        max_feedback_tokens: cap on feedback in a prompt.
-        seed: of the run.
-        stage_key: of the stage.
-        item_done: counts finished rollouts; raises if the stage is to stop.
-    """
+    """How an actor samples, whatever its weights."""
 
     tasks: Sequence[Task]
     val: Sequence[Task]
@@ -40,7 +28,7 @@ class Sampling:
     max_feedback_tokens: int
     seed: int
     stage_key: str
-    item_done: OnTick
+    item_done: OnTick  # raises if the stage is to stop
 
     def collect(
         self,
@@ -52,15 +40,9 @@ class Sampling:
         wanted: int,
         max_refills: int,
     ) -> Batch:
-        """Returns an iteration's rollouts, sampled on until enough tasks count or the refills are used up.
+        """Returns an iteration's rollouts, sampled on until `wanted` tasks count or the refills are used up.
 
-        Args:
-            team: of the actor's weights.
-            credit: says what counts.
-            values_of: the critic; None without one.
-            iteration: that the rollouts are of.
-            wanted: tasks that count.
-            max_refills: rounds of further tasks.
+        `credit` says which tasks count; it needs `values_of` if it needs a critic.
         """
         rest = sorted(self.tasks, key=lambda t: seed_of(self.seed, "actor order", iteration, t.task_id))
         rollouts: list[Rollout] = []
@@ -76,10 +58,7 @@ class Sampling:
                 stage_key=self.stage_key,
                 seed=self.seed,
                 iteration=iteration,
-                num_attempts=self.chain.num_attempts,
-                draws=self.chain.draws,
-                feedback_free_share=self.chain.feedback_free_share,
-                feedback_free_draws=self.chain.feedback_free_draws,
+                **self.chain.model_dump(),
             )
             played = self._played(team, groups, "actor", stop_at_success=False)
             rollouts += played
@@ -90,21 +69,13 @@ class Sampling:
         return batch
 
     def look_at_val(self, team: Team, iteration: int, num_tasks: int) -> float:
-        """Returns first-try success on some val tasks: a point of the learning curve, no more.
-
-        Raises:
-            ArtifactError: too many could not be graded; that is no failure of the actor.
-        """
+        """Returns first-try success on some val tasks: a point of the learning curve, no more."""
+        tasks = self.val[:num_tasks]
         groups = plan_groups(
-            self.val[:num_tasks],
-            stage_key="val",
-            seed=self.seed,
-            iteration=iteration,
-            num_attempts=1,
-            draws=1,
+            tasks, stage_key="val", seed=self.seed, iteration=iteration, num_attempts=1, draws=1
         )
         rollouts = self._played(team, groups, "look", stop_at_success=True)
-        refuse_failing_environment(rollouts, iteration)
+        refuse_failing_environment(rollouts, iteration)  # an outage is no failure of the actor
         rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
         return sum(rewards) / len(rewards)
 
@@ -121,11 +92,5 @@ class Sampling:
     def _played(
         self, team: Team, groups: list[Group], purpose: str, *, stop_at_success: bool
     ) -> list[Rollout]:
-        chained = Chained(
-            groups,
-            seed=self.seed,
-            purpose=purpose,
-            max_feedback_tokens=self.max_feedback_tokens,
-            stop_at_success=stop_at_success,
-        )
+        chained = Chained(groups, self.seed, purpose, self.max_feedback_tokens, stop_at_success)
         return in_plan_order(team.play(chained, self.item_done).rollouts, chained.rollout_ids)

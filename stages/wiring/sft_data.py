@@ -1,7 +1,6 @@
 """What sft trains on: demonstrated episodes as token ids, in an order that follows from the seed."""
 
-from __future__ import annotations
-
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,11 +21,7 @@ NOISE = 0.2
 
 
 def tasks_to_demonstrate(start: Start, train: list[Task]) -> list[Task]:
-    """Returns the training tasks, or throwaway ones that share no cluster with held-out tasks.
-
-    Raises:
-        ConfigError: the environment makes none.
-    """
+    """Returns the training tasks, or throwaway ones that share no cluster with held-out tasks."""
     settings: Sft = start.config.sft
     if not settings.practice_tasks:
         return train
@@ -44,26 +39,15 @@ def tasks_to_demonstrate(start: Start, train: list[Task]) -> list[Task]:
 
 
 def shares_of(settings: Sft, offer: EnvironmentOffer) -> Mapping[str, float]:
-    """Returns which scripted policies demonstrate, and how often: as set, else as the environment says.
-
-    Raises:
-        ConfigError: the environment has no such policies.
-    """
+    """Returns which scripted policies demonstrate, and how often; raises ConfigError if there are none."""
     offer.check_policies(settings.shares or ())
     return settings.shares or (offer.demonstrators.shares if offer.demonstrators else {})
 
 
 def play_demonstrations(start: Start, train: list[Task], tokenizer: Any = None) -> list[Demonstration]:
-    """Returns the demonstrated episodes, in order.
+    """Returns the demonstrated episodes, in order; no text from outside may hold added tokens of the base's.
 
-    Args:
-        start: of the sft stage.
-        train: training tasks.
-        tokenizer: of the base, whose added tokens no text from outside a policy may hold; a tokenizer of its
-            own, trained on these episodes, adds only what every style breaks.
-
-    Raises:
-        ConfigError: the tokenizer does not go with the style.
+    A tokenizer that is trained on these episodes adds only what every style breaks.
     """
     settings: Sft = start.config.sft
     offer = offer_of(start.config.tasks.environment)
@@ -72,36 +56,34 @@ def play_demonstrations(start: Start, train: list[Task], tokenizer: Any = None) 
     tasks = tasks_to_demonstrate(start, train)
     prompt = start.config.prompt
     style = offer.style(prompt.style, tokenizer, thinking=prompt.thinking)
-    demonstrations = []
+    played = []
     with start.progress(settings.num_demonstrations, "demonstrations") as advance:
         for i in range(settings.num_demonstrations):
             start.stop_if_asked()
-            demonstrations.append(
-                demonstrate(
-                    demonstrators,
-                    lambda: offer.make_env(start.config.tasks, prompt.verbosity),
-                    tasks[i % len(tasks)],
-                    style=style,
-                    shares=shares,
-                    guided_share=settings.guided_share,
-                    noise=NOISE,
-                    seed=seed_of(start.seed, "sft", i),
-                    thoughts=settings.thoughts,
-                )
+            demonstration = demonstrate(
+                demonstrators,
+                lambda: offer.make_env(start.config.tasks, prompt.verbosity),
+                tasks[i % len(tasks)],
+                style=style,
+                shares=shares,
+                guided_share=settings.guided_share,
+                noise=NOISE,
+                seed=seed_of(start.seed, "sft", i),
+                thoughts=settings.thoughts,
             )
+            played.append(demonstration)
             advance(1)
-    return demonstrations
+    return played
 
 
 def success_by_policy(demonstrations: Sequence[Demonstration]) -> dict[str, dict[str, float]]:
     """Returns how many demonstrations each scripted policy gave and how many of them succeeded."""
-    names = sorted({d.policy for d in demonstrations})
+    found: dict[str, list[bool]] = defaultdict(list)
+    for demonstration in demonstrations:
+        found[demonstration.policy].append(demonstration.success)
     return {
-        name: {
-            "demonstrations": float(len(own := [d.success for d in demonstrations if d.policy == name])),
-            "success": float(np.mean(own)),
-        }
-        for name in names
+        name: {"demonstrations": float(len(own)), "success": float(np.mean(own))}
+        for name, own in sorted(found.items())
     }
 
 
@@ -121,8 +103,7 @@ def encode(
 def rows_of_update(num_rows: int, batch_rows: int, update: int, seed: int) -> list[int]:
     """Returns which rows an update trains on: a pure function of (seed, update).
 
-    An epoch is a fresh shuffle cut into whole batches. No row comes twice in it; the last `num_rows %
-    batch_rows` of the shuffle are left out, other ones in each epoch.
+    An epoch is a fresh shuffle cut into whole batches; what is left over differs from epoch to epoch.
     """
     per_epoch = max(1, num_rows // batch_rows)
     epoch, place = divmod(update, per_epoch)

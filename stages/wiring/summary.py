@@ -1,7 +1,5 @@
 """What the finished stages of a run come to: what was won, how good the critic is, what it all cost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,107 +14,27 @@ from pipeline.columns import ROLLOUTS
 from pipeline.errors import ArtifactError
 from pipeline.schema import read_parquet
 
-MEASURES = ("first_try", "greedy", "with_feedback")
-SKILLS = ("skill_vs_constant", "skill_vs_task_rate", "skill_vs_position")
-CRITIC = (*SKILLS, "ev", "ev_within")
+MEASURES = {
+    "first_try": "first try, temperature 1",
+    "greedy": "first try, greedy",
+    "with_feedback": "with feedback",
+}
+CRITIC = {
+    "skill_vs_constant": "Brier skill against a constant",
+    "skill_vs_task_rate": "Brier skill against the task's success rate",
+    "skill_vs_position": "Brier skill against the position alone",
+    "ev": "explained variance",
+    "ev_within": "explained variance within rollouts",
+}
 SAMPLING = ("rollouts", "labels", "critic_report", "actor")  # what the method pays for; evaluation is free
 REFRESHED = ("rollouts", "labels", "critic_report")  # of these, what a refresh of the critic pays for again
 CRITIC_STAGES = ("rollouts", "labels", "critic", "critic_report")
 
 
-def gained(comparison: dict[str, Any]) -> dict[str, Any]:
-    """Returns one comparison of the evaluation in the summary's form."""
-    gain = comparison["gain"]
-    return {
-        "start": comparison["start"]["value"],
-        "actor": comparison["actor"]["value"],
-        "gain": gain["value"],
-        "interval": [gain["low"], gain["high"]],
-        "tasks": comparison["tasks"],
-        "rollouts": comparison["rollouts"],
-    }
-
-
-def with_interval(measure: dict[str, Any]) -> dict[str, Any]:
-    """Returns one measure of the critic report in the summary's form."""
-    return {"value": measure["value"], "interval": [measure["low"], measure["high"]]}
-
-
-def critic_of(audit: dict[str, Any]) -> dict[str, Any]:
-    """Returns what the critic report says, in the summary's form."""
-    measures = audit["measures"]["bare"]
-    return {
-        **{name: with_interval(measures[name.replace("_vs_", "_over_")]) for name in CRITIC},
-        "gate": audit["gate"]["verdict"],
-        "not_measured": audit["gate"]["not_measured"],
-    }
-
-
-def sampled_in(tables: Iterable[pa.Table]) -> dict[str, int]:
-    """Returns how many rollouts, and tokens of them, some tables of sampled rollouts hold."""
-    columns = [table.column("loss_mask").combine_chunks() for table in tables]
-    return {
-        "rollouts": sum(map(len, columns)),
-        "tokens": sum(int(masks.flatten().to_numpy().sum()) for masks in columns),
-    }
-
-
-def sampled_until_refused(run_dir: Path) -> list[pa.Table]:
-    """Returns what a refresh sampled that gave no critic: stage by stage, as far as each came.
-
-    Raises:
-        ArtifactError: the run is gone.
-    """
-    tables = [Artifact.open(run_dir, REFRESHED[0]).table("rollouts")]
-    if not (run_dir / REFRESHED[1]).is_dir():  # it refuses nothing before it has a folder
-        raise ArtifactError(f"{run_dir / REFRESHED[1]} is missing, so nobody knows what this refresh cost")
-    for stage in REFRESHED[1:]:
-        folder = run_dir / stage
-        if read_manifest(folder):
-            tables.append(Artifact.open(run_dir, stage).table("rollouts"))
-        else:
-            shards = ledger.read(folder)[0].values()
-            tables += [read_parquet(folder / s.files["rollouts"]["path"], ROLLOUTS) for s in shards]
-    return tables
-
-
-def budget_of(run_dir: Path, artifacts: dict[str, Artifact]) -> dict[str, Any]:
-    """Returns what was sampled to train: tokens, rollouts, updates; by stage as well.
-
-    A refreshed critic cost another such chain: its sampling counts as `refresh`.
-
-    Raises:
-        ArtifactError: a run of a refresh is gone, so that nobody knows what it cost.
-    """
-    by_stage = {
-        name: sampled_in([artifacts[name].table("rollouts")]) for name in SAMPLING if name in artifacts
-    }
-    refreshes = artifacts["actor"].report.get("refreshes", [])
-    refused = artifacts["actor"].report.get("refused_refreshes", [])
-    if refreshes or refused:
-        by_stage["refresh"] = sampled_in(
-            [
-                *(
-                    Artifact.open(run_dir / refresh, stage).table("rollouts")
-                    for refresh in refreshes
-                    for stage in REFRESHED
-                ),
-                *(table for refresh in refused for table in sampled_until_refused(run_dir / refresh)),
-            ]
-        )
-    return {
-        "tokens": sum(stage["tokens"] for stage in by_stage.values()),
-        "rollouts": sum(stage["rollouts"] for stage in by_stage.values()),
-        "updates": artifacts["actor"].report["updates"],
-        "by_stage": by_stage,
-    }
-
-
 def summarise(run_dir: Path, *, with_critic: bool = True) -> dict[str, Any]:
     """Returns summary.json of a run with a complete chain; an actor trained without a critic needs none.
 
-    Raises:
-        ArtifactError: a stage is not complete, or they are of different seeds.
+    Raises ArtifactError if a stage is not complete, or if they are of different seeds.
     """
     needed = [name for name in MAIN_CHAIN if with_critic or name not in CRITIC_STAGES]
     artifacts = {name: Artifact.open(run_dir, name) for name in needed}
@@ -134,3 +52,76 @@ def summarise(run_dir: Path, *, with_critic: bool = True) -> dict[str, Any]:
         "budget": budget_of(run_dir, artifacts),
         "minutes_by_stage": {name: round(value, 2) for name, value in minutes.items()},
     }
+
+
+def gained(comparison: dict[str, Any]) -> dict[str, Any]:
+    """Returns one comparison of the evaluation in the summary's form."""
+    gain = comparison["gain"]
+    return {
+        "start": comparison["start"]["value"],
+        "actor": comparison["actor"]["value"],
+        "gain": gain["value"],
+        "interval": [gain["low"], gain["high"]],
+        "tasks": comparison["tasks"],
+        "rollouts": comparison["rollouts"],
+    }
+
+
+def critic_of(audit: dict[str, Any]) -> dict[str, Any]:
+    """Returns what the critic report says, in the summary's form."""
+    found: dict[str, Any] = {}
+    for name in CRITIC:
+        measure = audit["measures"]["bare"][name.replace("_vs_", "_over_")]
+        found[name] = {"value": measure["value"], "interval": [measure["low"], measure["high"]]}
+    return found | {"gate": audit["gate"]["verdict"], "not_measured": audit["gate"]["not_measured"]}
+
+
+def budget_of(run_dir: Path, artifacts: dict[str, Artifact]) -> dict[str, Any]:
+    """Returns what was sampled to train: tokens, rollouts, updates; by stage as well.
+
+    A refreshed critic cost another such chain: its sampling counts as `refresh`. Raises ArtifactError if a
+    run of a refresh is gone, so that nobody knows what it cost.
+    """
+    by_stage = {
+        name: sampled_in([artifacts[name].table("rollouts")]) for name in SAMPLING if name in artifacts
+    }
+    report = artifacts["actor"].report
+    again = [
+        Artifact.open(run_dir / run, stage).table("rollouts")
+        for run in report.get("refreshes", [])
+        for stage in REFRESHED
+    ]
+    for run in report.get("refused_refreshes", []):
+        again += sampled_until_refused(run_dir / run)
+    if again:
+        by_stage["refresh"] = sampled_in(again)
+    return {
+        "tokens": sum(stage["tokens"] for stage in by_stage.values()),
+        "rollouts": sum(stage["rollouts"] for stage in by_stage.values()),
+        "updates": report["updates"],
+        "by_stage": by_stage,
+    }
+
+
+def sampled_in(tables: Iterable[pa.Table]) -> dict[str, int]:
+    """Returns how many rollouts, and tokens of them, some tables of sampled rollouts hold."""
+    columns = [table.column("loss_mask").combine_chunks() for table in tables]
+    return {
+        "rollouts": sum(map(len, columns)),
+        "tokens": sum(int(masks.flatten().to_numpy().sum()) for masks in columns),
+    }
+
+
+def sampled_until_refused(run_dir: Path) -> list[pa.Table]:
+    """Returns what a refresh sampled that gave no critic: stage by stage, as far as each came."""
+    tables = [Artifact.open(run_dir, REFRESHED[0]).table("rollouts")]
+    if not (run_dir / REFRESHED[1]).is_dir():  # it refuses nothing before it has a folder
+        raise ArtifactError(f"{run_dir / REFRESHED[1]} is missing, so nobody knows what this refresh cost")
+    for stage in REFRESHED[1:]:
+        folder = run_dir / stage
+        if read_manifest(folder):
+            tables.append(Artifact.open(run_dir, stage).table("rollouts"))
+        else:
+            shards = ledger.read(folder)[0].values()
+            tables += [read_parquet(folder / s.files["rollouts"]["path"], ROLLOUTS) for s in shards]
+    return tables

@@ -1,7 +1,5 @@
 """Watches the frozen critic while the actor trains: corrected values, checks, and what follows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,14 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from critics.audit.collected import audited_states
-from critics.drift.checks import (
-    Correction,
-    free_check,
-    is_measured,
-    level_is_off,
-    paid_check,
-    steps_are_off,
-)
+from critics.drift.checks import Correction, free_check, is_measured, level_is_off, paid_check, steps_are_off
 from critics.drift.state import Checks, DriftRules, DriftState, decide
 from critics.frozen.critic import FrozenCritic
 from critics.labels.samples import rewards_of
@@ -31,23 +22,14 @@ PREFIX = "critic_drift/"
 
 @dataclass
 class Watch:
-    """A critic under watch.
-
-    Attributes:
-        critic: as it was frozen, or as it was refreshed.
-        rules: how it acts.
-        tasks: that the actor trains on, by id.
-        seed: of the run.
-        say: takes a sentence for the user.
-        state: everything that later iterations depend on.
-    """
+    """A critic, as frozen or as refreshed, under watch."""
 
     critic: FrozenCritic
     rules: DriftRules
-    tasks: Mapping[str, Task]
+    tasks: Mapping[str, Task]  # by id
     seed: int
     say: Callable[[str], None]
-    state: DriftState
+    state: DriftState  # everything that later iterations depend on
 
     def values(self, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
         """Returns the corrected values [T] of each rollout's states."""
@@ -71,27 +53,15 @@ class Watch:
         alpha = credit.alpha if isinstance(credit, VDapo) else 0.0
         return self.state.check_is_due(num_updates, alpha, self.rules)
 
-    def moved(self, metrics: Mapping[str, float]) -> None:
-        """Notes how far from its start the actor was in an update, as its forward passes saw it."""
-        self.state = self.state.moved(metrics)
-
     def after(
         self,
         rollouts: Sequence[Rollout],
-        values: Mapping[str, np.ndarray],
-        checked: Sequence[Rollout],
-        num_updates: int,
+        values: Mapping[str, np.ndarray],  # rollout_id -> [T] as credit was given with them
+        checked: Sequence[Rollout],  # continuations of a paid check; nothing if none was due
+        num_updates: int,  # taken before the iteration's
         credit: Credit,
     ) -> dict[str, float]:
-        """Returns an iteration's checks as metrics, and decides what holds from the next one on.
-
-        Args:
-            rollouts: of the iteration.
-            values: rollout_id -> [T] those that its credit was given with, corrected as it was then.
-            checked: continuations of a paid check; nothing if none was due.
-            num_updates: taken before the iteration's.
-            credit: of the iteration's updates.
-        """
+        """Returns an iteration's checks as metrics, and decides what holds from the next one on."""
         bare = [r for r in rollouts if is_bare(r)]
         own, rewards = [values[r.rollout_id] for r in bare], [float(r.reward or 0.0) for r in bare]
         clusters = [self.tasks[r.task_id].cluster for r in bare]

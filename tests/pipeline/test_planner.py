@@ -12,25 +12,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 
-from pipeline.planner.activations import kept_bytes, scoring_bytes
-from pipeline.planner.memory import (
-    GIB,
-    Forward,
-    Generation,
-    Training,
-    generation_phase,
-    scoring_phase,
-    shape_of,
-    training_phase,
-)
+from pipeline.planner.activations import Forward, kept_bytes, scoring_bytes
+from pipeline.planner.memory import Training, scoring_phase, shape_of, training_phase
 from pipeline.training.attention import ATTENTION_NAME, Packing, run_packed
 
 MODELS = Path(__file__).parents[2] / "configs" / "models"
-
-
-def qwen3_8b() -> Any:
-    content = json.loads((MODELS / "qwen3-8b.json").read_text())
-    return AutoConfig.for_model(content.pop("model_type"), **content)
 
 
 def small(layers: int = 3) -> Qwen3Config:
@@ -42,7 +28,8 @@ def small(layers: int = 3) -> Qwen3Config:
 
 
 def test_qwen3_8b_has_its_published_sizes() -> None:
-    shape = shape_of(qwen3_8b())
+    content = json.loads((MODELS / "qwen3-8b.json").read_text())
+    shape = shape_of(AutoConfig.for_model(content.pop("model_type"), **content))
     assert shape.parameters == 8_190_735_360
     assert shape.cache_bytes(2) == 147_456
     # By hand: 36 (2 x 4096 x 4096 + 2 x 4096 x 1024 + 3 x 4096 x 12288) + 151936 x 4096
@@ -83,42 +70,31 @@ def test_what_a_forward_pass_holds_is_what_the_real_model_allocates(lengths: lis
 
 def test_scoring_in_fp32_takes_no_more_for_longer_rows() -> None:
     """Scores of 4 heads, 4,096 x 4,096 in fp32, would take 268 MB."""
-    phases = [
-        scoring_phase("", small(), Training(micro_batch_tokens=4096, row_tokens=row, on_gpu=True))
-        for row in (512, 4096)
-    ]
+    phases = [scoring_phase("", small(), Forward(4096, row, on_gpu=True)) for row in (512, 4096)]
     short, long = (phase.device["activations"] for phase in phases)
     assert long <= short < 20e6
 
 
 def test_activations_grow_with_tokens_and_shrink_with_recompute_and_bf16() -> None:
-    def activations(**changes: Any) -> int:
-        how = Training(**{"micro_batch_tokens": 4096, "row_tokens": 512} | changes)
+    def activations(tokens: int = 4096, recompute: bool = False, **changes: Any) -> int:
+        how = Training(Forward(tokens, 512, **changes), recompute=recompute)
         return training_phase("", small(8), how).device["activations"]
 
-    assert activations(micro_batch_tokens=8192) == pytest.approx(2 * activations(), rel=0.01)
+    assert activations(8192) == pytest.approx(2 * activations(), rel=0.01)
     assert activations(recompute=True) < 0.3 * activations()
     assert activations(half_weights=True) < 0.8 * activations()
 
 
 def test_zero_divides_what_it_says_it_divides() -> None:
-    config = small()
+    config, half = small(), Forward(4096, 512, half_weights=True)
     count = shape_of(config).parameters
     zero2, zero3 = (
-        training_phase("", config, Training("deepspeed", stage, 4, half_weights=True)).device
-        for stage in (2, 3)
+        training_phase("", config, Training(half, "deepspeed", stage, 4)).device for stage in (2, 3)
     )
     assert zero2["weights"] == 2 * count
     assert zero3["weights"] == 2 * count // 4
     assert zero2["gradients"] == zero3["gradients"] == 4 * count // 4
-    assert zero2["optimizer"] == 12 * count // 4 // 1
-    offloaded = training_phase("", config, Training("deepspeed", 3, 4, half_weights=True, offload=True))
+    assert zero2["optimizer"] == 12 * count // 4
+    offloaded = training_phase("", config, Training(half, "deepspeed", 3, 4, offload=True))
     assert "optimizer" not in offloaded.device
     assert offloaded.host["master copy and moments"] == pytest.approx(16 * count, rel=0.01)
-
-
-def test_a_replica_holds_as_many_rollouts_as_its_cache_has_room_for() -> None:
-    shape = shape_of(qwen3_8b())
-    phase, live = generation_phase("generation", shape, Generation(1, 2, 30 * GIB, 4096))
-    assert phase.device["weights"] == 2 * shape.parameters
-    assert live == 30 * GIB // (4096 * 147_456)

@@ -18,9 +18,8 @@ from pipeline.ids import rollout_id
 from pipeline.types import Rollout, Step, Task
 from stages.wiring.actor_page import actor_page
 from stages.wiring.actor_report import actor_report
-from stages.wiring.watch import Watch, chosen_for_check
+from stages.wiring.watch import PREFIX, Watch, chosen_for_check
 
-CRITIC = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
 NUM_STEPS = 4
 CREDIT = VDapo(alpha=0.5)
 TASKS = {f"t{i}": Task(f"t{i}", "phone", "train", 1, (), "rule", "", "x", f"c{i}", i) for i in range(500)}
@@ -79,33 +78,27 @@ def continued(rollouts: list[Rollout], number: int = 16) -> list[Rollout]:
     ]
 
 
-def watch_of(critic: FakeCritic, sampled_kl: float | None = 0.0, **rules: Any) -> tuple[Watch, list[str]]:
+def watch_of(critic: FakeCritic, sampled_kl: float | None = 0.0) -> tuple[Watch, list[str]]:
     said: list[str] = []
     state = DriftState(20, sampled_kl=sampled_kl)
-    return Watch(critic, DriftRules(**rules), TASKS, 0, said.append, state), said  # type: ignore[arg-type]
+    return Watch(critic, DriftRules(), TASKS, 0, said.append, state), said  # type: ignore[arg-type]
 
 
-def given(watch: Watch, rollouts: list[Rollout]) -> dict[str, np.ndarray]:
-    return {r.rollout_id: v for r, v in zip(rollouts, watch.values(rollouts), strict=True)}
-
-
-def test_a_critic_that_fits_keeps_its_weight() -> None:
-    rollouts, (watch, said) = rollouts_of(60), watch_of(FakeCritic())
-    found = watch.after(rollouts, given(watch, rollouts), continued(rollouts), 20, CREDIT)
-    assert (found["critic_drift/steps_off"], found["critic_drift/alpha"]) == (0.0, 0.5)
-    assert found["critic_drift/rho_a_low"] > 0
-    assert watch.credit(CREDIT) == CREDIT
-    assert said == []
+def looked(
+    watch: Watch, rollouts: Any, checked: Any, credit: Any = CREDIT, updates: int = 20
+) -> dict[str, Any]:
+    """What the watch makes of an iteration with its values, without the prefix of the metrics."""
+    values = {r.rollout_id: v for r, v in zip(rollouts, watch.values(rollouts), strict=True)}
+    found = watch.after(rollouts, values, checked, updates, credit)
+    return {name.removeprefix(PREFIX): value for name, value in found.items()}
 
 
 def test_a_stale_critic_loses_its_step_weight_from_the_next_iteration_on() -> None:
     rollouts, (watch, said) = rollouts_of(60), watch_of(FakeCritic(blind=True))
-    told = []
+    found = []
     for i in range(2):
-        now = watch.credit(CREDIT)
-        looked = watch.after(rollouts, given(watch, rollouts), continued(rollouts), i, now)
-        told.append((looked["critic_drift/steps_off"], looked["critic_drift/alpha"]))
-    assert told == [(1.0, 0.5), (1.0, 0.0)]
+        found.append(looked(watch, rollouts, continued(rollouts), watch.credit(CREDIT), i))
+    assert [(look["steps_off"], look["alpha"]) for look in found] == [(1.0, 0.5), (1.0, 0.0)]
     assert watch.state.wants_refresh
     assert "Cov(A, Ahat) is " in said[-1]
     watch.state = replace(watch.state, steps_off=False, adv_rmse=0.07)
@@ -117,22 +110,21 @@ def test_graded_rewards_are_watched_as_fractions() -> None:
     rollouts = [replace(r, reward=r.logprobs[-1]) for r in rollouts_of(200)]
     watch, said = watch_of(FakeCritic())
     fresh = [replace(c, reward=c.logprobs[c.start_step_index]) for c in continued(rollouts[:40])]
-    found = watch.after(rollouts, given(watch, rollouts), fresh, 20, CREDIT)
-    assert (found["critic_drift/level_off"], found["critic_drift/steps_off"]) == (0.0, 0.0)
-    assert abs(found["critic_drift/bias"]) < 0.03
-    assert found["critic_drift/rho_a"] == pytest.approx(1.0)
-    assert said == []
+    found = looked(watch, rollouts, fresh)
+    assert (found["level_off"], found["steps_off"]) == (0.0, 0.0)
+    assert abs(found["bias"]) < 0.03
+    assert found["rho_a"] == pytest.approx(1.0)
+    assert (found["alpha"], watch.credit(CREDIT), said) == (0.5, CREDIT, [])
     off, _ = watch_of(FakeCritic(shift=-1.5))
-    assert off.after(rollouts, given(off, rollouts), [], 20, CREDIT)["critic_drift/level_off"] == 1.0
+    assert looked(off, rollouts, [])["level_off"] == 1.0
     assert off.state.shift > 0.5
 
 
 def test_continuations_that_could_not_be_graded_measure_nothing() -> None:
     rollouts, (watch, said) = rollouts_of(60), watch_of(FakeCritic())
-    failed = [replace(r, reward=None) for r in continued(rollouts)]
-    found = watch.after(rollouts, given(watch, rollouts), failed, 20, CREDIT)
-    assert found["critic_drift/states"] == 0
-    assert "critic_drift/steps_off" not in found
+    found = looked(watch, rollouts, [replace(r, reward=None) for r in continued(rollouts)])
+    assert found["states"] == 0
+    assert "steps_off" not in found
     assert "says nothing of steps" in said[0]
 
 
@@ -140,13 +132,13 @@ def test_a_level_that_is_off_is_corrected_for_later_iterations_only() -> None:
     rollouts, (watch, _) = rollouts_of(400), watch_of(FakeCritic(shift=-1.5))
     before = watch.values(rollouts)
     assert watch.whose_values == "fake"
-    found = watch.after(rollouts, given(watch, rollouts), [], 0, CREDIT)
-    assert found["critic_drift/bias"] < -0.1
-    assert found["critic_drift/correction_shift"] == 0  # of the values that were looked at
+    found = looked(watch, rollouts, [])
+    assert found["bias"] < -0.1
+    assert found["correction_shift"] == 0  # of the values that were looked at
     assert watch.whose_values.startswith("fake slope=")
-    after = watch.after(rollouts, given(watch, rollouts), [], 0, CREDIT)
-    assert after["critic_drift/correction_shift"] > 0.5
-    assert abs(after["critic_drift/bias"]) < 0.02
+    after = looked(watch, rollouts, [])
+    assert after["correction_shift"] > 0.5
+    assert abs(after["bias"]) < 0.02
     assert all((a > b)[b < 0.95].all() for a, b in zip(watch.values(rollouts), before, strict=True))
 
 
@@ -184,9 +176,9 @@ def test_a_kl_that_no_update_measures_is_told_as_not_measured_and_never_as_0() -
         watch, _ = watch_of(FakeCritic(), sampled_kl)
         looks = []
         for i, metrics in enumerate(updates):
-            watch.moved(metrics)
-            found = watch.after(rollouts, given(watch, rollouts), continued(rollouts), i, CREDIT)
-            looks.append({"iteration": i, "rollouts/count": 60.0} | found)
+            watch.state = watch.state.moved(metrics)
+            found = looked(watch, rollouts, continued(rollouts), updates=i)
+            looks.append({"iteration": i, "rollouts/count": 60.0} | {PREFIX + k: x for k, x in found.items()})
         return actor_report(looks, 2)
 
     measured = report_of(0.0, [{"ref_kl": 0.02}] * 2)
@@ -223,7 +215,7 @@ def test_the_report_shows_the_curves_and_says_what_was_found() -> None:
 def test_an_actor_is_watched_and_its_checks_are_kept_with_its_rollouts(
     chain: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab = chain.copy(tmp_path / "lab", *CRITIC)
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels", "critic", "critic_report")
     monkeypatch.setattr(Watch, "whose_values", "critic slope=2.0 shift=0.5")
     drift = ["paid_every=1", "states=6", "num_continuations=2", "refresh=never", "react=false"]
     assert lab.start("actor", *(f"actor.credit.drift.{setting}" for setting in drift)) == 0

@@ -8,33 +8,27 @@ from typing import Any
 import pytest
 
 import pipeline.hardware
+from pipeline.engines.gpu_sharing import Turns
 from pipeline.errors import ConfigError
 from pipeline.hardware import check_enough_gpus, check_gpus, free_gpu_memory
 from stages.settings import Config
 from stages.wiring.preflight import gpus_wanted
 
 
-def test_gpus_as_configured_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        pipeline.hardware, "free_gpu_memory", lambda: [22.0] * 8 + [1.0]
-    )  # a ninth is not used
+def test_missing_gpus_and_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    ninth = [22.0] * 8 + [1.0]  # is not used
+    monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: ninth)
     check_gpus(8, 22.0)
-
-
-@pytest.mark.parametrize(
-    ("free", "expected"),
-    [
+    for free, expected in (
         ([22.5] * 7, "hardware.num_gpus = 8, but 7 are visible here"),
         ([], "but 0 are visible here"),
         ([22.5] * 5 + [21.9, 22.5, 22.5], r"GPU 5 has 21\.9 GiB free, hardware.gpu_memory_gib = 22"),
-    ],
-)
-def test_missing_gpus_and_memory_are_refused(
-    free: list[float], expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: free)
-    with pytest.raises(ConfigError, match=expected):
-        check_gpus(8, 22.0)
+    ):
+        monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda free=free: free)
+        with pytest.raises(ConfigError, match=expected):
+            check_gpus(8, 22.0)
+    monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: pytest.fail("looked"))
+    check_gpus(0, 0.0)
 
 
 def test_a_stage_is_refused_before_it_has_a_plan(
@@ -46,11 +40,6 @@ def test_a_stage_is_refused_before_it_has_a_plan(
     assert lab.start("critic", *wanted) == 2
     assert "GPU 0 has 3.5 GiB free" in capsys.readouterr().err
     assert not (lab.run_dir / "critic" / "plan.json").exists()
-
-
-def test_without_gpus_in_the_configuration_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: pytest.fail("looked"))
-    check_gpus(0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -97,3 +86,45 @@ def test_an_actor_that_takes_turns_is_the_actor_that_does_not(
         assert lab.start("actor") == 0
         digests.append(lab.artifact("actor").manifest["content_digest"])
     assert digests[0] == digests[1]
+
+
+class Recorder:
+    """Stands for an engine or a trainer: tells what it was asked, in the order of all of them."""
+
+    policy_digest = "weights"
+
+    def __init__(self, name: str, said: list[str]) -> None:
+        self._name, self._said = name, said
+        said.append(f"{name} is made")
+
+    def __getattr__(self, method: str) -> Any:
+        return lambda: self._said.append(f"{self._name}.{method}")
+
+
+def test_one_works_when_the_others_have_left() -> None:
+    said: list[str] = []
+    turns = Turns(shared=True)
+    trainer: Any = turns.trainer(lambda: Recorder("trainer", said))  # type: ignore[arg-type,return-value]
+    reference: Any = turns.trainer(lambda: Recorder("reference", said))  # type: ignore[arg-type,return-value]
+    engine: Any = turns.engine(lambda: Recorder("engine", said))  # type: ignore[arg-type,return-value]
+    assert said[:3] == ["trainer is made", "trainer.offload", "reference is made"]
+    assert said[3:] == ["trainer.offload", "reference.offload", "engine is made"]
+    for work, expected in (
+        (lambda: engine.submit(), ["engine.submit"]),
+        (lambda: engine.collect(), ["engine.collect"]),
+        (lambda: trainer.forward(), ["reference.offload", "engine.sleep", "trainer.forward"]),
+        (lambda: trainer.update(), ["trainer.update"]),
+        (lambda: reference.forward(), ["trainer.offload", "engine.sleep", "reference.forward"]),
+        (lambda: trainer.weights(), ["reference.offload", "engine.sleep", "trainer.weights"]),
+        (lambda: engine.load_weights(), ["trainer.offload", "reference.offload", "engine.load_weights"]),
+        (lambda: trainer.save_checkpoint(), ["reference.offload", "engine.sleep", "trainer.save_checkpoint"]),
+        (lambda: engine.close(), ["engine.close"]),  # frees memory, so it needs no turn
+    ):
+        said.clear()
+        work()
+        assert said == expected
+    said.clear()
+    assert engine.policy_digest == "weights"
+    assert said == []
+    made = Recorder("engine", said)  # who does not share is left alone
+    assert Turns(shared=False).engine(lambda: made) is made  # type: ignore[arg-type,return-value,comparison-overlap]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,76 +14,75 @@ from stages.command import main
 from stages.settings import Config
 from stages.wiring.plan_memory import Memory, memory_of
 from stages.wiring.plan_models import critic_config, model_config
-from stages.wiring.plan_work import work_of
+from stages.wiring.plan_work import Work, work_of
 
 ROOT = Path(__file__).parents[2]
-DEMO = str(ROOT / "configs" / "demo.yaml")
-QWEN3 = sorted((ROOT / "configs").glob("*qwen3*.yaml"))
-EIGHT_80, EIGHT_24 = (str(ROOT / "configs" / f"phone-qwen3-8b-8x{size}gb.yaml") for size in (80, 24))
+DEMO, ONE_GPU, EIGHT_80, EIGHT_24 = (
+    str(ROOT / "configs" / f"{name}.yaml")
+    for name in ("demo", "phone-qwen3-0.6b-1gpu", "phone-qwen3-8b-8x80gb", "phone-qwen3-8b-8x24gb")
+)
+PARAMETERS = {"0.6b": 596_049_920, "1.7b": 1_720_574_976, "8b": 8_190_735_360}
+TURNS = most_turns([1, 2])  # at the demo's levels
+
+Plan = Callable[..., str]
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plan:
+    """Runs the command; returns what it printed."""
+    monkeypatch.setenv("COLUMNS", "400")
+
+    def run(code: int, *argv: str) -> str:
+        assert main(["plan", *argv]) == code
+        return "".join(capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture(autouse=True)
 def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)  # configurations name files of the repository
-    monkeypatch.setenv("COLUMNS", "400")
 
 
 def memory(path: str, *overrides: str) -> tuple[Memory, dict[str, Phase]]:
     config = load_config(Config, Path(path), overrides)
     policy = model_config(config)
-    taken = memory_of(config, policy, critic_config(config, policy), 1536)
-    return taken, {phase.name: phase for phase in taken.phases}
+    taken = memory_of(policy, critic_config(config, policy), 1536, config)
+    return taken, dict(taken.phases)
 
 
-def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv, words in (
-        (["--help"], "{status,show,verify,plan,settings,dictionary,export}"),
-        (["plan", "--help"], "section.key=value"),
-    ):
-        with pytest.raises(SystemExit, match="0"):
-            main(argv)
-        assert words in capsys.readouterr().out
+def work(*overrides: str) -> dict[str, Work]:
+    return {entry.stage: entry for entry in work_of(load_config(Config, Path(DEMO), overrides))}
 
 
-def test_the_demo_fits_its_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", DEMO]) == 0
-    printed = capsys.readouterr().out
-    assert "1,082,752 parameters" in printed
+def test_the_shipped_configurations_fit_their_hardware(plan: Plan) -> None:
+    assert "1,082,752 parameters" in (printed := plan(0, DEMO, "engine.replicas=2"))
     assert "DOES NOT FIT" not in printed
+    found = sorted(str(path) for path in (ROOT / "configs").glob("*qwen3*.yaml"))
+    assert found == sorted([ONE_GPU, EIGHT_80, EIGHT_24])
+    for path in found:
+        printed = plan(0, path)
+        assert "DOES NOT FIT" not in printed
+        for phase in ("generation", "actor update", "reference pass", "hand-off", "critic update"):
+            assert phase in printed
+        assert f"{PARAMETERS['0.6b' if path == ONE_GPU else '8b']:,}" in printed
 
 
-@pytest.mark.parametrize("path", QWEN3, ids=lambda path: path.stem)
-def test_the_shipped_configurations_fit_their_hardware(
-    path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["plan", str(path)]) == 0
-    printed = capsys.readouterr().out
-    assert "DOES NOT FIT" not in printed
-    for phase in ("generation", "actor update", "reference pass", "hand-off", "critic update"):
-        assert phase in printed
-    assert ("596,049,920" if "0.6b" in path.stem else "8,190,735,360") in printed
-
-
-@pytest.mark.parametrize(
-    ("size", "parameters"), [("0.6b", 596_049_920), ("1.7b", 1_720_574_976)], ids=["0.6b", "1.7b"]
-)
-def test_a_trunk_of_either_size_is_counted(size: str, parameters: int) -> None:
+@pytest.mark.parametrize("size", ["0.6b", "1.7b"])
+def test_a_trunk_of_either_size_is_counted(size: str) -> None:
     """Per rank of ZeRO 2 over 8: weights in bf16; on the first GPU the frozen critic scores in fp32."""
+    parameters = PARAMETERS[size]
     taken, phases = memory(EIGHT_80, f"critic.trunk=models/Qwen3-{size.upper()}")
     update = phases["critic update"].device
     assert update["weights"] == 2 * parameters
     assert update["gradients"] + update["optimizer"] == pytest.approx(16 * parameters / 8, rel=1e-3)
     assert phases["actor update"].device["critic (first GPU)"] > 4 * parameters
-    assert all(taken.fits(phase) for phase in taken.phases)
-
-
-def test_there_are_three_of_them() -> None:
-    assert len(QWEN3) == 3
+    assert all(map(taken.fits, phases))
 
 
 def test_qwen3_8b_on_80_gb_takes_what_arithmetic_says() -> None:
     """ZeRO 2 over 8 ranks: 2 bytes of weights each, 16 of gradients, master copy and moments divided by 8."""
-    count = 8_190_735_360
+    count = PARAMETERS["8b"]
     taken, phases = memory(EIGHT_80)
     update = phases["actor update"].device
     assert update["weights"] == 2 * count
@@ -93,6 +93,7 @@ def test_qwen3_8b_on_80_gb_takes_what_arithmetic_says() -> None:
     assert without_others / GIB == pytest.approx(40.3, abs=0.3)
     generation = phases["generation"].device
     share = int(0.85 * 77 * GIB)
+    assert generation["weights"] == 2 * count
     assert generation["weights"] + generation["key-value cache"] + generation["at work"] == share
     assert taken.live == generation["key-value cache"] // (147_456 * 1536)
     parked = phases["hand-off"].host["trainer, while the engine works"]
@@ -101,7 +102,7 @@ def test_qwen3_8b_on_80_gb_takes_what_arithmetic_says() -> None:
 
 def test_qwen3_8b_on_24_gb_takes_what_arithmetic_says() -> None:
     """ZeRO 3 over 8 ranks, AdamW on the host: an eighth of the weights stays on each GPU."""
-    count = 8_190_735_360
+    count = PARAMETERS["8b"]
     _, phases = memory(EIGHT_24)
     update = phases["actor update"]
     assert update.device["weights"] == 2 * count // 8
@@ -110,84 +111,100 @@ def test_qwen3_8b_on_24_gb_takes_what_arithmetic_says() -> None:
     # A bucket of 2e8 gradients, 5e8 gathered weights and the output layer, in bf16.
     assert update.device["communication"] == 2 * (200_000_000 + 500_000_000 + 151_936 * 4096)
     assert phases["generation"].device["weights"] == count  # in bf16, over two GPUs
-
-
-def test_a_checkpoint_takes_host_memory_beside_what_the_hand_off_left() -> None:
-    """Each rank holds the largest tensor at most, 151,936 x 4,096 of fp32; of a smaller model 2 GB."""
-    _, phases = memory(EIGHT_24)
+    # Each rank writes the largest tensor at most, 151,936 x 4,096 of fp32; of a smaller model 2 GB.
     handoff, checkpoint = phases["hand-off"].host, phases["checkpoint"].host
     assert checkpoint["parts being written"] == 8 * 4 * 151_936 * 4096
     assert checkpoint["gathered weights, fp32"] == handoff["gathered weights, fp32"]
     assert "trainer, while the engine works" not in checkpoint
     assert phases["checkpoint"].device == phases["hand-off"].device
-    _, of_one = memory(str(ROOT / "configs" / "phone-qwen3-0.6b-1gpu.yaml"))
-    assert of_one["checkpoint"].host["parts being written"] == 2 * 10**9
-    _, of_torch = memory(DEMO)
-    assert "checkpoint" not in of_torch
+    assert memory(ONE_GPU)[1]["checkpoint"].host["parts being written"] == 2 * 10**9
+    assert "checkpoint" not in memory(DEMO)[1]
 
 
-def test_24_gb_without_taking_turns_do_not_do_and_the_setting_is_named(
-    capsys: pytest.CaptureFixture[str],
+def test_every_process_that_plays_has_a_copy_of_the_policy_and_a_cache() -> None:
+    count = 1_082_752
+    (_, one), (taken, three) = (memory(DEMO, f"engine.replicas={number}") for number in (1, 3))
+    assert one["generation"].device["weights"] == 4 * count
+    assert three["generation"].device["weights"] == 3 * 4 * count
+    assert three["generation"].device["weights that players read"] == 4 * count
+    cache = "key-value cache"
+    assert three["generation"].device[cache] == 3 * one["generation"].device[cache]
+    assert three["actor update"].device_bytes - one["actor update"].device_bytes == pytest.approx(
+        three["generation"].device_bytes - one["generation"].device_bytes
+    )
+    assert taken.live == 128
+    in_one_queue = "engine={kind: scripted, overlap_shards: true, replicas: 3, max_live: 128}"
+    assert memory(DEMO, in_one_queue)[1]["generation"] == one["generation"]
+
+
+def test_adapters_need_gradients_and_moments_of_their_own_only() -> None:
+    """Rank 8 on every linear layer of Qwen3-0.6B: 28 layers of 8 (in + out)."""
+    _, phases = memory(
+        ONE_GPU,
+        "training={backend: torch, lora_rank: 8, dtype: bfloat16, micro_batch_tokens: 8192, recompute: true}",
+    )
+    update = phases["actor update"].device
+    attention = (1024 + 2048) + 2 * (1024 + 1024) + (2048 + 1024)
+    trained = 28 * 8 * (attention + 3 * (1024 + 3072))
+    assert update["weights"] == 4 * PARAMETERS["0.6b"]
+    assert update["gradients"] == 4 * trained
+    assert update["optimizer"] == 8 * trained
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            ["engine.shared_gpus=false"],
+            [f"{name}: engine.shared_gpus=true" for name in ("generation", "actor update", "reference pass")],
+        ),
+        (["engine.memory_share=0.3"], ["generation: raise engine.memory_share"]),
+        (["hardware.host_memory_gib=100"], ["actor update: needs hardware.host_memory_gib of 123"]),
+        (
+            ["training={backend: torch}", "engine={kind: transformers}"],
+            [
+                "training.backend = torch trains on one GPU; ",
+                "engine.kind = transformers samples on the CPU; ",
+            ],
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named_with_the_setting_that_would(
+    plan: Plan, overrides: list[str], said: list[str]
 ) -> None:
-    assert main(["plan", EIGHT_24, "engine.shared_gpus=false"]) == 2
-    printed = capsys.readouterr().out
-    for phase in ("generation", "actor update", "reference pass"):
-        assert f"does not fit: {phase}: engine.shared_gpus=true" in printed
+    printed = plan(2, EIGHT_24, *overrides)
+    for words in said:
+        assert f"does not fit: {words}" in printed
 
 
-def test_a_micro_batch_that_is_too_large_is_named_with_one_that_fits(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["plan", EIGHT_24, "training.micro_batch_tokens=65536"]) == 2
-    printed = capsys.readouterr().out
+def test_a_row_that_no_cache_holds_and_players_that_no_machine_holds_do_not_fit(plan: Plan) -> None:
+    """vLLM would not start: Qwen3's 40,960 positions are more than this cache holds."""
+    printed = plan(2, ONE_GPU, "sampling.max_response_tokens=38912")
+    assert "generation: the cache holds 30,565 tokens, one row may take 40,960" in printed
+    printed = plan(2, DEMO, "engine.replicas=500")
+    assert "does not fit: generation: lower engine.replicas or engine.max_live" in printed
+
+
+def test_a_micro_batch_that_is_too_large_is_named_with_one_that_fits(plan: Plan) -> None:
+    printed = plan(2, EIGHT_24, "training.micro_batch_tokens=65536")
     [line] = [line for line in printed.splitlines() if "does not fit: actor update" in line]
     changed = line.split("actor update: ")[1].split()
     _, phases = memory(EIGHT_24, "training.micro_batch_tokens=65536", *changed)
     assert phases["actor update"].device_bytes <= 21.5 * GIB
 
 
-def test_an_engine_without_room_for_one_rollout_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", EIGHT_24, "engine.memory_share=0.3"]) == 2
-    assert "does not fit: generation: raise engine.memory_share" in capsys.readouterr().out
-
-
-def test_a_row_that_the_cache_cannot_hold_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
-    """vLLM would not start: Qwen3's 40,960 positions are more than this cache holds."""
-    [small] = [str(path) for path in QWEN3 if "0.6b" in path.stem]
-    assert main(["plan", small, "sampling.max_response_tokens=38912"]) == 2
-    said = capsys.readouterr().out
-    assert "does not fit: generation: the cache holds 30,565 tokens, one row may take 40,960" in said
-
-
-def test_host_memory_is_held_against_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", EIGHT_24, "hardware.host_memory_gib=100"]) == 2
-    printed = capsys.readouterr().out
-    assert "does not fit: actor update: needs hardware.host_memory_gib of 123" in printed
-
-
-def test_what_would_leave_gpus_idle_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", EIGHT_24, "training={backend: torch}", "engine={kind: transformers}"]) == 2
-    printed = capsys.readouterr().out
-    assert "training.backend=deepspeed uses all" in printed
-    assert "engine.kind=vllm uses the GPUs" in printed
-
-
-def test_a_model_that_is_not_here_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", DEMO, "sft.base=models/none"]) == 2
-    error = capsys.readouterr().err
-    assert "sft.base = models/none has no config.json here" in error
-    assert "qwen3-0.6b, qwen3-1.7b, qwen3-8b" in error
-    assert main(["plan", EIGHT_80, "critic.trunk=models/none"]) == 2
-    assert "critic.trunk = models/none has no config.json here" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="2"):
-        main(["plan"])
-
-
-def test_more_ranks_or_replicas_than_gpus_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", EIGHT_80, "training.num_ranks=9"]) == 2
-    assert "training.num_ranks = 9; hardware.num_gpus has 8" in capsys.readouterr().err
-    assert main(["plan", EIGHT_24, "engine.replicas=8"]) == 2
-    assert "engine.replicas x engine.tensor_parallel = 16" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([DEMO, "sft.base=models/none"], "sft.base = models/none has no config.json here"),
+        ([DEMO, "sft.base=models/none"], "qwen3-0.6b, qwen3-1.7b, qwen3-8b"),
+        ([EIGHT_80, "critic.trunk=models/none"], "critic.trunk = models/none has no config.json here"),
+        ([EIGHT_80, "training.num_ranks=9"], "training.num_ranks = 9; hardware.num_gpus has 8"),
+        ([EIGHT_24, "engine.replicas=8"], "engine.replicas x engine.tensor_parallel = 16"),
+    ],
+)
+def test_what_cannot_be_planned_is_asked_for(plan: Plan, argv: list[str], said: str) -> None:
+    assert said in plan(2, *argv)
 
 
 def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
@@ -199,75 +216,48 @@ def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
         "critic_report.draws=2", "critic_report.num_continuations=5", "critic_report.guided=true",
         "critic_report.fit_tasks=0",
     ]  # fmt: skip
-    work = {entry.stage: entry for entry in work_of(load_config(Config, Path(DEMO), overrides))}
-    assert work["rollouts"].rollouts == 70 * 2 * 3 + 30 * 4
-    assert work["labels"].rollouts == 70 * 3
+    plain = work(*overrides)
+    assert plain["rollouts"].rollouts == 70 * 2 * 3 + 30 * 4
+    assert plain["labels"].rollouts == 70 * 3
     # Two policies on 30 val tasks and 50 of an unseen split: two sampled tries, a greedy one, two attempts.
-    assert work["evaluation"].rollouts == 2 * (30 + 50) * (2 + 1 + 2)
+    assert plain["evaluation"].rollouts == 2 * (30 + 50) * (2 + 1 + 2)
     # Ten tasks of one split, bare and guided: two rollouts, of one of which every state is continued.
-    turns = most_turns([1, 2])  # the demo's levels
-    assert work["critic_report"].rollouts == 10 * 2 * (2 + turns * 5)
-    by_heart = load_config(Config, Path(DEMO), [*overrides, "critic_report.fit_tasks=9"])
-    again = {entry.stage: entry for entry in work_of(by_heart)}
-    assert again["critic_report"].rollouts - work["critic_report"].rollouts == 9 * turns * 5
+    assert plain["critic_report"].rollouts == 10 * 2 * (2 + TURNS * 5)
+    by_heart = work(*overrides, "critic_report.fit_tasks=9")
+    assert by_heart["critic_report"].rollouts - plain["critic_report"].rollouts == 9 * TURNS * 5
     more = [*overrides, "critic_report.sibling_sets=7"]
     more.append("actor.credit.drift={paid_every: 10, states: 20, num_continuations: 6}")
-    watched = {entry.stage: entry for entry in work_of(load_config(Config, Path(DEMO), more))}
+    watched = work(*more)
     # Seven sets of five next steps, each continued five times.
-    assert watched["critic_report"].rollouts - work["critic_report"].rollouts == 7 * 5 * (1 + 5)
+    assert watched["critic_report"].rollouts - plain["critic_report"].rollouts == 7 * 5 * (1 + 5)
     # Thirty updates, three checks: whole rollouts until there are twenty states.
-    check = (20 + turns - 1) * 6
-    assert watched["actor"].rollouts - work["actor"].rollouts == 3 * check
+    check = (20 + TURNS - 1) * 6
+    assert watched["actor"].rollouts - plain["actor"].rollouts == 3 * check
     # Three checks that find the critic stale: it may be refreshed once, as often, or never.
     chain = sum(watched[stage].rollouts for stage in ("rollouts", "labels", "critic_report"))
     for refresh, times in (("never", 0), ("once", 1), ("on_drift", 3)):
-        config = load_config(Config, Path(DEMO), [*more, f"actor.credit.drift.refresh={refresh}"])
-        found = {entry.stage: entry for entry in work_of(config)}
+        found = work(*more, f"actor.credit.drift.refresh={refresh}")
         assert ("refresh" in found) == bool(times)
         if times:
             assert found["refresh"].rollouts == times * chain
             assert found["refresh"].trained_tokens == times * watched["critic"].trained_tokens
-    assert "refresh" not in work  # nothing is checked
+    assert "refresh" not in plain  # nothing is checked
 
 
 def test_a_budget_of_label_tokens_bounds_what_labels_sample() -> None:
     def tokens(*overrides: str) -> int:
-        config = load_config(Config, Path(DEMO), ["sampling.max_response_tokens=100", *overrides])
-        found = {entry.stage: entry for entry in work_of(config)}
-        return found["labels"].sampled_tokens
+        states = ["labels.max_states=70", "labels.num_continuations=3", "run.rollouts_per_shard=15"]
+        return work("sampling.max_response_tokens=100", *states, *overrides)["labels"].sampled_tokens
 
-    states = ["labels.max_states=70", "labels.num_continuations=3", "run.rollouts_per_shard=15"]
-    assert tokens(*states) == 70 * 3 * 100
-    assert (
-        tokens(*states, "labels.max_tokens=2000") == 2000 + 5 * 3 * 100
-    )  # the shard that spends it is whole
-    assert tokens(*states, "labels.max_tokens=90000") == 70 * 3 * 100
+    assert tokens() == 70 * 3 * 100
+    assert tokens("labels.max_tokens=2000") == 2000 + 5 * 3 * 100  # the shard that spends it is whole
+    assert tokens("labels.max_tokens=90000") == 70 * 3 * 100
     # Nothing is cut off where shards overlap, and its choice goes by what is expected.
-    assert (
-        tokens(*states, "labels.max_tokens=2000", "engine.kind=vllm", "engine.overlap_shards=true")
-        == 70 * 3 * 100
-    )
+    overlap = ("engine.kind=vllm", "engine.overlap_shards=true")
+    assert tokens("labels.max_tokens=2000", *overlap) == 70 * 3 * 100
 
 
 def test_every_step_of_a_rollout_may_be_wrong_and_so_be_continued() -> None:
-    def rollouts(*overrides: str) -> int:
-        config = load_config(Config, Path(DEMO), ["labels.max_states=null", *overrides])
-        found = {entry.stage: entry for entry in work_of(config)}
-        return found["labels"].rollouts // config.labels.num_continuations // found["rollouts"].rollouts
-
-    turns = most_turns([1, 2])
-    assert rollouts() == turns > 4
-
-
-def test_adapters_need_gradients_and_moments_of_their_own_only() -> None:
-    """Rank 8 on every linear layer of Qwen3-0.6B: 28 layers of 8 (in + out)."""
-    _, phases = memory(
-        str(ROOT / "configs" / "phone-qwen3-0.6b-1gpu.yaml"),
-        "training={backend: torch, lora_rank: 8, dtype: bfloat16, micro_batch_tokens: 8192, recompute: true}",
-    )
-    update = phases["actor update"].device
-    attention = (1024 + 2048) + 2 * (1024 + 1024) + (2048 + 1024)
-    trained = 28 * 8 * (attention + 3 * (1024 + 3072))
-    assert update["weights"] == 4 * 596_049_920
-    assert update["gradients"] == 4 * trained
-    assert update["optimizer"] == 8 * trained
+    found = work("labels.max_states=null", "labels.num_continuations=2")
+    assert found["labels"].rollouts == found["rollouts"].rollouts * TURNS * 2
+    assert TURNS > 4

@@ -61,16 +61,13 @@ def test_a_refresh_ends_at_the_stage_that_refuses_for_quality(
     assert ran == list(STAGES[:stages_run])
     assert state == DriftState(20, steps_off=True, refused_runs=("refresh/00003-01234567",))
     assert "no critic could be made" in said[0]
+    assert critic_folder(tmp_path, state.refresh_runs) == tmp_path / "critic" / "critic"
+    last = critic_folder(tmp_path, ("refresh/a", "refresh/b"))
+    assert last == tmp_path / "refresh" / "b" / "critic" / "critic"
     config = load_config(Config, tmp_path / "refresh" / "00003-01234567.yaml", [])
     assert (config.run.name, config.run.data_dir) == ("00003-01234567", str(tmp_path / "refresh"))
     policy = tmp_path / "refresh" / "policies" / "00003-01234567"
     assert (config.sft.base, config.sft.num_updates) == (str(policy), 0)
-
-
-def test_the_critic_of_the_last_refresh_is_the_one_that_is_used(tmp_path: Path) -> None:
-    assert critic_folder(tmp_path, ()) == tmp_path / "critic" / "critic"
-    runs = ("refresh/a", "refresh/b")
-    assert critic_folder(tmp_path, runs) == tmp_path / "refresh" / "b" / "critic" / "critic"
 
 
 class Holding:
