@@ -18,8 +18,8 @@ from pipeline.planner.memory import (
 )
 from stages.settings import Config
 from stages.settings.engine import Vllm, shares_gpus
-from stages.wiring.plan_models import training_of
 from stages.wiring.hands import num_players
+from stages.wiring.plan_models import training_of
 
 WAITING = "trainer, while the engine works"
 ENGINE_WORK_BYTES = GIB  # start value: of vLLM's passes, in its share beside weights and cache
