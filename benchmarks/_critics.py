@@ -1,7 +1,5 @@
 """Critics that are fitted on a seed's samples in this process, and judged on its audit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the benchmarks of engines share: a policy of the demo's size, and a player on each engine."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence

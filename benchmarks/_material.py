@@ -1,7 +1,5 @@
 """What the benchmarks of critics share: a run whose stages are made once, critics fitted on its samples."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import defaultdict

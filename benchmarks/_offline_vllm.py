@@ -1,7 +1,5 @@
 """vLLM's own `LLM.generate` in a process of its own: the peer of this project's queue before vLLM."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping

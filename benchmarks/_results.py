@@ -1,7 +1,5 @@
 """The one schema of results: rows of seed, variant, metric, value, low, high, n, written and read."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -10,8 +10,6 @@ another option than the default made lies in the data directory instead, unless 
 `make results` renders the pages. Every script exits with 1 if a criterion is not met.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Results as text: numbers with their bounds, and one Markdown table for each section of docs/results.md."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence

@@ -7,8 +7,6 @@ the other. `processes` is the stage as it is, one process for every usable core.
 start-up included; ratios are between runs of one turn.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

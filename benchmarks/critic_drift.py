@@ -15,8 +15,6 @@ Then the critic of the starting policy is held beside fresh rollouts of `val` ta
 Stale and foreign must be caught, fresh must not.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence

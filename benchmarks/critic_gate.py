@@ -8,8 +8,6 @@ and probes, which need a critic to be played against, are judged in the run's ow
 pass as well. What is fitted is kept, so the same command goes on.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence

@@ -20,8 +20,6 @@ not know: the level and the verifier's count of wrong steps so far, then the sol
 reference, no critic.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections import defaultdict

@@ -9,8 +9,6 @@ The ways take turns; ratios are between runs of one turn. One rollout is also co
 sequence classifier.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time

@@ -6,8 +6,6 @@ Each seed runs the same stage commands as `make demo`, in `<data dir>/demo-seed<
 goes on where it stopped. The learning curves of seed 0 are copied to docs/figures/.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

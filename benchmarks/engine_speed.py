@@ -9,8 +9,6 @@
 What is compared takes turns, five times each; ratios are between runs of one turn.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Sequence

@@ -6,8 +6,6 @@ With a model of 113 million random weights. What is compared takes turns, five t
 between runs of one turn.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -12,8 +12,6 @@ A policy of the demo's size is made first, in a temporary folder. Then, on multi
   computed.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 python -m benchmarks.figures            # make figures
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from benchmarks._results import Row, Table

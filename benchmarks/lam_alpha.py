@@ -8,8 +8,6 @@ actor stage differs. Each look at `val` takes all of its tasks. Rollouts are the
 critic cost is the same in the arms that use it, and is no part of these figures.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

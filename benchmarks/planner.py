@@ -8,8 +8,6 @@ when it had only imported its modules. The allocator gives freed memory back (MA
 else its hoard is measured.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

@@ -5,8 +5,6 @@
 The words are in benchmarks/results.md.jinja; every number comes from a results file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

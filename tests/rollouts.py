@@ -1,7 +1,5 @@
 """A rollout of two steps, to be changed by whoever needs another."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

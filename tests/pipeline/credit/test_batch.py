@@ -1,7 +1,5 @@
 """From rollouts to what an update trains on: what is left out, thinned, weighed and penalised."""
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tiny models and rows for trainers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Packed attention equals each row's own attention, in value and gradient."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 Ranks take long to start, so a few groups serve the whole module; each test loads their first checkpoint.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Log-probabilities in pieces equal those from the whole matrix, in value and gradient."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The group of ranks: what a rank is given, who is to blame, who may compile. Ranks are stand-ins here."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """A rank never holds more gathered tensors than it must, at a hand-off and in a checkpoint."""
 
-from __future__ import annotations
-
 import math
 import weakref
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Training with plain torch: what an update computes, checkpoints, adapters."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path
