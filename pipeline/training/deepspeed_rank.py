@@ -1,7 +1,4 @@
-"""One rank of a DeepSpeed trainer in a process of its own.
-
-With `rank_checkpoint.py` the only file that imports deepspeed.
-"""
+"""One rank of a DeepSpeed trainer in a process of its own: the only file that imports deepspeed."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -11,16 +8,29 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from transformers.initialization import no_init_weights
 
+from pipeline.artifacts.checkpoints import PART_BYTES
+from pipeline.ids import file_sha256
 from pipeline.processes.shared_weights import Layout, SharedWeights, read_shared
 from pipeline.training.network import Network, adamw_groups
 from pipeline.training.packing import Batch, Loss, packed, summed
 from pipeline.training.protocol import TrainingRow
-from pipeline.training.rank_checkpoint import MOMENTS, load_shares, save_share, whole_tensor
 from pipeline.training.rank_group import RankSetup, serve
 
+MOMENTS = ("exp_avg", "exp_avg_sq")
 _PREFIX = "model."  # of the wrapped model's parameters in `Network`
+
+
+def whole_tensor(parameter: torch.nn.Parameter, kind: str = "weight") -> torch.Tensor:
+    """Returns a parameter's fp32 master copy, or one of its moments, from the parts of all ranks."""
+    from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+    if kind == "weight":
+        return safe_get_full_fp32_param(parameter)
+    return safe_get_full_optimizer_state(parameter, kind)
 
 
 class Rank:
@@ -187,14 +197,59 @@ class Rank:
         return layout
 
     def save(self, folder: Path) -> dict[str, str]:
-        """Writes this rank's share of weights and moments; returns file name -> SHA-256."""
-        return save_share(self._named(), folder, self._rank, self._world)
+        """Writes this rank's share of whole weights and moments; returns file name -> SHA-256.
+
+        In files of at most `PART_BYTES`, or of one larger tensor: no more lies in host memory at once.
+        """
+        digests: dict[str, str] = {}
+        part: dict[str, torch.Tensor] = {}
+
+        def write() -> None:
+            name = f"part-{self._rank:05d}-of-{self._world:05d}-{len(digests):05d}.safetensors"
+            save_file(part, folder / name)
+            digests[name] = file_sha256(folder / name)
+            part.clear()
+
+        for place, (name, parameter) in enumerate(self._named()):
+            for kind in ("weight", *MOMENTS):
+                whole = whole_tensor(parameter, kind)  # all ranks take part
+                if place % self._world == self._rank:
+                    if part and sum(t.nbytes for t in part.values()) + whole.nbytes > PART_BYTES:
+                        write()
+                    part[f"{kind}.{name}"] = whole.cpu().contiguous()
+                del whole
+        if part:
+            write()
+        return digests
 
     def load(self, folder: Path, files: Sequence[str], steps: dict[str, int]) -> None:
-        """Takes every tensor of a checkpoint, each rank its own part, and the steps of body and head."""
-        load_shares(dict(self._named()), [folder / file for file in files], self._device, self._rank)
+        """Takes all ranks' tensors, of which DeepSpeed keeps this rank's part, and the steps taken."""
+        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+
+        named = dict(self._named())
+        for file in files:
+            with safe_open(folder / file, "pt") as tensors:
+                for key in tensors.keys():  # noqa: SIM118 - not a dictionary
+                    kind, name = key.split(".", 1)
+                    value = tensors.get_tensor(key).to(self._device)
+                    if kind == "weight":
+                        safe_set_full_fp32_param(named[name], value)  # the master copy only
+                        self._set_working_copy(named[name], value)
+                    else:
+                        safe_set_full_optimizer_state(named[name], value, kind)
         for flat, (_, head) in self._steps().items():
             self._engine.optimizer.optimizer.state[flat]["step"].fill_(steps["head" if head else "body"])
+
+    def _set_working_copy(self, parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
+        from deepspeed.runtime.zero import GatheredParameters
+
+        with torch.no_grad():
+            if not hasattr(parameter, "ds_id"):  # whole on every rank
+                parameter.copy_(value)
+                return
+            with GatheredParameters([parameter], modifier_rank=0):
+                if self._rank == 0:
+                    parameter.copy_(value)
 
     def set_head_only(self, head_only: bool) -> None:
         """Lets only the head move, or everything."""

@@ -41,7 +41,7 @@ class Batch:
             yield index, {name: array[start : start + length].copy() for name, array in flat.items()}
 
 
-Network = Callable[[Batch], Mapping[str, torch.Tensor]]
+Forward = Callable[[Batch], Mapping[str, torch.Tensor]]
 Loss = Callable[[Mapping[str, torch.Tensor], Batch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
 """Outputs of the network by name and the batch -> the sum that is minimised, and sums to report."""
 
@@ -96,12 +96,12 @@ def packed(rows: Sequence[TrainingRow], chosen: Sequence[int]) -> Batch:
 
 
 def summed(
-    batches: Iterable[Batch], network: Network, loss: Loss, backward: Callable[[torch.Tensor], object]
+    batches: Iterable[Batch], forward: Forward, loss: Loss, backward: Callable[[torch.Tensor], object]
 ) -> dict[str, float]:
     """Returns a loss and its metrics, summed over batches; `backward` takes the loss of each."""
     sums = {"loss": 0.0}
     for batch in batches:
-        total, metrics = loss(network(batch), batch)
+        total, metrics = loss(forward(batch), batch)
         backward(total)
         for name, number in ({"loss": total} | metrics).items():
             sums[name] = sums.get(name, 0.0) + float(number.detach())

@@ -10,9 +10,8 @@ from safetensors.torch import load_file
 
 from pipeline.ids import file_sha256
 from pipeline.processes.shared_weights import SharedWeights, read_shared
-from pipeline.training import deepspeed_rank, rank_checkpoint
-from pipeline.training.deepspeed_rank import Rank
-from pipeline.training.rank_checkpoint import MOMENTS
+from pipeline.training import deepspeed_rank
+from pipeline.training.deepspeed_rank import MOMENTS, Rank
 
 NUMBERS = {"embedding": (8, 4), "large": (16, 8), "b": (4, 4), "c": (4, 4), "norm": (4,)}
 
@@ -23,8 +22,7 @@ class Gathering:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.alive: list[weakref.ref[torch.Tensor]] = []
         self.most = 0
-        for module in (deepspeed_rank, rank_checkpoint):
-            monkeypatch.setattr(module, "whole_tensor", self.whole)
+        monkeypatch.setattr(deepspeed_rank, "whole_tensor", self.whole)
 
     def whole(self, parameter: torch.Tensor, kind: str = "weight") -> torch.Tensor:
         gathered = parameter.detach() + ("weight", *MOMENTS).index(kind)
@@ -60,7 +58,7 @@ def test_a_checkpoint_is_written_in_parts_and_never_held_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = 4 * 50  # of fp32 numbers: several small tensors, less than a large one
-    monkeypatch.setattr(rank_checkpoint, "PART_BYTES", part)
+    monkeypatch.setattr(deepspeed_rank, "PART_BYTES", part)
     found: dict[str, torch.Tensor] = {}
     for number in (0, 1):
         gathering = Gathering(monkeypatch)
