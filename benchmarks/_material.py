@@ -46,22 +46,7 @@ QUICK = (
 
 
 class Material:
-    """What all variants of a seed share: rollouts, their continuations, the audit.
-
-    Attributes:
-        config: of the run.
-        folder: of the run.
-        tasks: by id.
-        rollouts: of the rollouts stage.
-        sampled: everything that the labels stage sampled.
-        samples: continuations by state.
-        audited: everything that the audit sampled.
-        values: the audit's values of the critic stage's critic, by rollout.
-        made: how that critic was made.
-        gate: what the gate says of it.
-        policy_digest: of the starting policy.
-        digests: of all of these.
-    """
+    """What all variants of a seed share: rollouts, their continuations, the audit, the stage's critic."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         self.config, self.folder = config, folder
@@ -71,10 +56,8 @@ class Material:
         def rollouts_of(stage: str) -> list[Rollout]:
             return rollouts_from(opened[stage].table("rollouts"), opened[stage].table("steps"))
 
-        self.rollouts = rollouts_of("rollouts")
-        self.sampled = rollouts_of("labels")
-        ids = {r.rollout_id for r in self.rollouts}
-        self.samples = samples_of(self.sampled, ids)
+        self.rollouts, self.sampled = rollouts_of("rollouts"), rollouts_of("labels")
+        self.samples = samples_of(self.sampled, {r.rollout_id for r in self.rollouts})
         self.values: dict[str, list[float]] = defaultdict(list)
         for row in opened["critic_report"].table("values").to_pylist():  # by rollout, steps in order
             self.values[row["rollout_id"]].append(row["value"])

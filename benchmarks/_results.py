@@ -84,7 +84,21 @@ class Table:
         return [row.variant for row in self.rows if row.metric == metric]
 
 
-def judge(rows: Iterable[Row], criteria: Mapping[str, Callable[[Table], bool]]) -> dict[str, bool]:
+Criteria = Mapping[str, Callable[[Table], bool]]
+"""Name -> whether the rows show it."""
+
+
+def at_least(least: float, variant: str, metric: str) -> Callable[[Table], bool]:
+    """Returns the criterion that a figure is this or more."""
+    return lambda t: t(variant, metric) >= least
+
+
+def surely_positive(variant: str, metric: str) -> Callable[[Table], bool]:
+    """Returns the criterion that a figure is above 0, its interval's lower bound included."""
+    return lambda t: t(variant, metric, "low") > 0
+
+
+def judge(rows: Iterable[Row], criteria: Criteria) -> dict[str, bool]:
     """Returns criterion -> whether the rows meet it; what is missing or undefined is not met."""
     table, verdicts = Table(rows), {}
     for name, met in criteria.items():

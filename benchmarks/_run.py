@@ -25,7 +25,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks._results import Row, Table, judge, write_results, written
+from benchmarks._results import Criteria, Row, judge, write_results, written
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -44,25 +44,15 @@ class Asked:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A script's figures and what they must show.
+    """A script's figures and what they must show."""
 
-    Attributes:
-        name: of the script and of its results.
-        doc: shown by --help.
-        measure: what is asked -> rows.
-        criteria: name -> whether the rows show it; a row that is missing shows nothing.
-        seeds: made when no --seeds are given; empty for a benchmark that has none.
-        quick: settings of --quick, which judges nothing; empty: there is no such option.
-        options: further options, `--name VALUE`, by default.
-    """
-
-    name: str
-    doc: str
+    name: str  # of the script and of its results
+    doc: str  # shown by --help
     measure: Callable[[Asked], Iterable[Row]]
-    criteria: Mapping[str, Callable[[Table], bool]] = field(default_factory=dict)
-    seeds: tuple[int, ...] = ()
-    quick: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    criteria: Criteria = field(default_factory=dict)
+    seeds: tuple[int, ...] = ()  # made when no --seeds are given; empty for a benchmark that has none
+    quick: tuple[str, ...] = ()  # settings of --quick, which judges nothing; empty: there is no such option
+    options: Mapping[str, Any] = field(default_factory=dict)  # further ones, `--name VALUE`, with defaults
 
 
 def main(benchmark: Benchmark, argv: Sequence[str] | None = None) -> int:

@@ -12,9 +12,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from benchmarks._results import Row, Table, measured, ratios, spread
+from benchmarks._results import Criteria, Row, at_least, measured, ratios, spread
 from benchmarks._run import ROOT, Asked, Benchmark, main, make_stages
 from pipeline.artifacts.artifact import Artifact
 
@@ -22,9 +22,9 @@ CONFIG, RUN = "configs/demo.yaml", "both-cores"
 THREADS = 2
 """Of the one engine: `training.threads` of the demo, which was the engine's too."""
 
-CRITERIA: dict[str, Callable[[Table], bool]] = {
-    "processes: at least 1.9 times the rollouts a second": lambda t: (
-        t("processes", "rollouts a second / one engine") >= 1.9
+CRITERIA: Criteria = {
+    "processes: at least 1.9 times the rollouts a second": at_least(
+        1.9, "processes", "rollouts a second / one engine"
     ),
     "processes: the rollouts of a single one": lambda t: t("processes", "rollouts of one process") == 1,
 }

@@ -17,14 +17,14 @@ Stale and foreign must be caught, fresh must not.
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks._material import CONFIG, QUICK, STAGES, linked
-from benchmarks._results import Row, Table, measured
+from benchmarks._results import Criteria, Row, measured
 from benchmarks._run import ROOT, Asked, Benchmark, main, make_stages
 from critics.drift.state import DriftRules, DriftState
 from env.play.chains import plan_groups
@@ -57,7 +57,7 @@ ARMS = {"far": "false", "watched": "true"}
 HELD = ("bias", "slope", "skill", "rho_a", "ev_within", "sign_agreement")
 CURVES = ("bias", "slope", "kl", "rho_a", "success")
 
-CRITERIA: dict[str, Callable[[Table], bool]] = {
+CRITERIA: Criteria = {
     "far: its watch only looked": lambda t: t("far", "only looked") == 1,
     "far: the level drifts by more than 10 points": lambda t: abs(t("far", "drift of the level")) > 0.1,
     "far: the KL to the starting policy grows above .1": lambda t: t("far", "last KL") > 0.1,

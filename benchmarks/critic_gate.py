@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks._critics import audit_of, fitted, values_of
 from benchmarks._material import QUICK, Material, material_of
-from benchmarks._results import Row, Table, measured, remembered
+from benchmarks._results import Criteria, Row, Table, measured, remembered
 from benchmarks._run import Asked, Benchmark, main
 from critics.audit.baselines import constant, task_rate
 from critics.audit.data import AuditData
@@ -69,19 +69,12 @@ def of_few_rollouts(labels: Sequence[Label], share: float = 0.1, least: int = 24
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """A critic that is fitted as it must not be.
-
-    Attributes:
-        reasons: conditions of the gate that it must fail.
-        labels: the method's labels and the seed -> what it is fitted on.
-        changes: settings of its critic section.
-        by_heart: its last weights are kept and calibrated on what they were fitted on.
-    """
+    """A critic that is fitted as it must not be: the conditions that it must fail, and what is wrong."""
 
     reasons: tuple[str, ...]
-    labels: Callable[[list[Label], int], list[Label]] = lambda labels, _: labels
-    changes: tuple[tuple[str, Any], ...] = ()
-    by_heart: bool = False
+    labels: Callable[[list[Label], int], list[Label]] = lambda labels, _: labels  # the method's, and a seed
+    changes: tuple[tuple[str, Any], ...] = ()  # of its critic section
+    by_heart: bool = False  # its last weights are kept and calibrated on what they were fitted on
 
 
 def by_step(material: Material, audit: AuditData) -> np.ndarray:
@@ -180,7 +173,7 @@ def refused(name: str, reasons: Sequence[str]) -> Callable[[Table], bool]:
 MUST_FAIL = {name: reasons for name, (_, reasons) in NO_CRITICS.items()} | {
     name: bad.reasons for name, bad in FITTED.items()
 }
-CRITERIA: dict[str, Callable[[Table], bool]] = {
+CRITERIA: Criteria = {
     "the method's critic passes here": lambda t: t(METHOD, "passed") == 1,
     "and in its run, where it is whole": lambda t: t("whole run", "passed") == 1,
     "under-trained: explains less than the method's": lambda t: t("under-trained", "ev") < t(METHOD, "ev"),

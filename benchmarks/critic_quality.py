@@ -23,7 +23,7 @@ reference, no critic.
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +31,7 @@ import numpy as np
 
 from benchmarks._critics import audit_of, fitted, parameters_of, values_of, with_layers
 from benchmarks._material import QUICK, Material, material_of
-from benchmarks._results import Row, Table, measured, remembered
+from benchmarks._results import Criteria, Row, at_least, measured, remembered, surely_positive
 from benchmarks._run import Asked, Benchmark, main
 from critics.audit.data import AuditData, AuditRollout
 from critics.audit.first_error import first_error
@@ -53,15 +53,10 @@ TOLD = {
 """What the trees are given beside value and place."""
 
 
-def aim(name: str, least: float) -> Callable[[Table], bool]:
-    """Returns the criterion that a figure of the method is at least its aim."""
-    return lambda t: t("soft", name) >= least
-
-
-CRITERIA: dict[str, Callable[[Table], bool]] = {
-    "explained variance within rollouts above 0, interval": lambda t: t("soft", "ev_within", "low") > 0,
-    "advantage correlation above 0, interval": lambda t: t("soft", "rho_a", "low") > 0,
-    **{f"aim: {name} >= {least}": aim(name, least) for name, least in AIMS.items()},
+CRITERIA: Criteria = {
+    "explained variance within rollouts above 0, interval": surely_positive("soft", "ev_within"),
+    "advantage correlation above 0, interval": surely_positive("soft", "rho_a"),
+    **{f"aim: {name} >= {least}": at_least(least, "soft", name) for name, least in AIMS.items()},
     "aim: calibration error within .02 of its floor": lambda t: t("soft", "ece_excess") <= MAX_EXCESS,
     "first errors: located better than by a constant value, against solver and events": lambda t: all(
         t("soft", f"first error {who}, F1") > t("soft", f"first error {who}, F1 of a constant")

@@ -12,18 +12,17 @@ sequence classifier.
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks._results import Figure, Row, Table, measured, ratios, spread
+from benchmarks._results import Criteria, Figure, Row, measured, ratios, spread
 from benchmarks._run import Asked, Benchmark, main
 
 STEPS = (4, 8, 16, 32)
 PROMPT, STEP_TOKENS = 120, 40
-CRITERIA: dict[str, Callable[[Table], bool]] = {
+CRITERIA: Criteria = {
     "values equal to 1e-5 at every number of steps": lambda t: all(
         t(f"{steps} steps", "difference") <= 1e-5 for steps in STEPS
     ),

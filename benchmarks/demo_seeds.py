@@ -10,10 +10,10 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks._results import Row, Table, measured
+from benchmarks._results import Criteria, Row, at_least, measured, surely_positive
 from benchmarks._run import ROOT, Asked, Benchmark, main, make_stages
 from pipeline.cli.runs import MAIN_CHAIN
 
@@ -30,23 +30,18 @@ SKILLS = {
 }
 
 
-def above_zero(skill: str) -> Callable[[Table], bool]:
-    """Returns the criterion that a skill's lower bound is above zero."""
-    return lambda t: t("critic", skill, "low") > 0
-
-
 FIRST, GREEDY, UNSEEN = PARTS["first_try"], PARTS["greedy"], PARTS["test_unseen_company"]
-CRITERIA: dict[str, Callable[[Table], bool]] = {
+CRITERIA: Criteria = {
     "start: first try in 15-45 %": lambda t: 0.15 <= t(FIRST, "start") <= 0.45,
     "first try: gain >= 20 points, with an interval": lambda t: (
         t(FIRST, "gain") >= 0.20 and math.isfinite(t(FIRST, "gain", "low") + t(FIRST, "gain", "high"))
     ),
     "greedy: start < 60 %": lambda t: t(GREEDY, "start") < 0.60,
-    "greedy: gain >= 10 points": lambda t: t(GREEDY, "gain") >= 0.10,
+    "greedy: gain >= 10 points": at_least(0.10, GREEDY, "gain"),
     "unseen companies: change not below 0": lambda t: t(UNSEEN, "gain", "high") >= 0,
     "unseen companies: >= 400 rollouts a side": lambda t: (t.row(UNSEEN, "gain").n or 0) >= 400,
     "gate: PASS": lambda t: t("critic", "gate passed") == 1,
-    **{f"critic: {name} > 0": above_zero(name) for name in SKILLS.values()},
+    **{f"critic: {name} > 0": surely_positive("critic", name) for name in SKILLS.values()},
     "at most 20 minutes": lambda t: max(t("run", "minutes"), t("run", "elapsed minutes")) <= 20,
 }
 

@@ -16,17 +16,17 @@ from typing import Any
 
 from benchmarks._engines import Bench, Recorder, ask_all, policy_in, prepared
 from benchmarks._offline_vllm import offline_options, start_offline
-from benchmarks._results import Row, Table, measured, ratios, spread
+from benchmarks._results import Criteria, Row, at_least, measured, ratios, spread
 from benchmarks._run import Asked, Benchmark, in_turns, main
 from pipeline.engines import GenerationRequest
 
 SINGLE_TURNS, NEW_TOKENS = 512, 32
-CRITERIA: dict[str, Callable[[Table], bool]] = {
-    "vLLM behind the queue: at least 0.9 of LLM.generate": lambda t: (
-        t("single turns", "vllm / LLM.generate") >= 0.9
+CRITERIA: Criteria = {
+    "vLLM behind the queue: at least 0.9 of LLM.generate": at_least(
+        0.9, "single turns", "vllm / LLM.generate"
     ),
-    "transformers engine: at least transformers' generate": lambda t: (
-        t("single turns", "transformers / model.generate") >= 1.0
+    "transformers engine: at least transformers' generate": at_least(
+        1.0, "single turns", "transformers / model.generate"
     ),
 }
 

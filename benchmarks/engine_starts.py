@@ -11,19 +11,18 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks._engines import CONFIG, ask_all, configured
 from benchmarks._offline_vllm import offline_options, start_offline
-from benchmarks._results import Row, Table, measured, ratios, spread
+from benchmarks._results import Criteria, Row, measured, ratios, spread
 from benchmarks._run import ROOT, Asked, Benchmark, in_turns, main, timed
 from pipeline.config import load_config
 from pipeline.engines import GenerationRequest
 from stages.settings import Config
 
-CRITERIA: dict[str, Callable[[Table], bool]] = {
+CRITERIA: Criteria = {
     "hand-off: at most a quarter of a restart": lambda t: (
         t("hand-off", "seconds by memory") <= t("start", "seconds after a kill") / 4
     ),

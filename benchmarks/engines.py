@@ -13,13 +13,13 @@ A policy of the demo's size is made first, in a temporary folder. Then, on multi
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from benchmarks._engines import Bench, Recorder, SentPrefixes, ask_all, policy_in, prepared
-from benchmarks._results import Row, Table, measured
+from benchmarks._results import Criteria, Row, at_least, measured
 from benchmarks._run import Asked, Benchmark, main
 from pipeline.engines import GenerationRequest
 from pipeline.engines.vllm_options import BLOCK_SIZE
@@ -31,12 +31,7 @@ LATER = ("later turns", "later attempts")
 KINDS = ("transformers", "vllm")
 
 
-def reuses(group: str) -> Callable[[Table], bool]:
-    """Returns the criterion that a group of requests reuses at least 90 % of its cacheable tokens."""
-    return lambda t: t(group, "share reused") >= 0.9
-
-
-CRITERIA: dict[str, Callable[[Table], bool]] = {
+CRITERIA: Criteria = {
     "multi-turn: at least half of the rollouts have replies of a tool": lambda t: all(
         t(kind, "multi-turn share") >= 0.5 for kind in KINDS
     ),
@@ -47,7 +42,7 @@ CRITERIA: dict[str, Callable[[Table], bool]] = {
         t(kind, "drifted tokens") == 0 and t(kind, "turns checked") > 0 for kind in KINDS
     ),
     "greedy: messages are equal but for ties": lambda t: not t("greedy", "largest gap where they part") > TIE,
-    **{f"prefix cache: {group} reuse at least 90 %": reuses(group) for group in LATER},
+    **{f"prefix cache: {group} reuse at least 90 %": at_least(0.9, group, "share reused") for group in LATER},
 }
 
 

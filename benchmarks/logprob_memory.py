@@ -11,11 +11,11 @@ compared entry by entry, in fp32.
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks._results import Figure, Row, Table, measured, ratios, spread
+from benchmarks._results import Criteria, Figure, Row, measured, ratios, spread
 from benchmarks._run import Asked, Benchmark, in_process, main, status_bytes
 
 VOCABULARY, WIDTH = 151_936, 1_024
@@ -29,7 +29,7 @@ def version(piece: int) -> str:
     return f"{piece} tokens" if piece else "whole matrix"
 
 
-CRITERIA: dict[str, Callable[[Table], bool]] = {
+CRITERIA: Criteria = {
     "extra memory at most 1/8 of the whole matrix's": lambda t: t(version(DEFAULT), "memory ratio") <= 1 / 8,
     "time at most 1.3 times the whole matrix's": lambda t: t(version(DEFAULT), "time ratio") <= 1.3,
     "loss and gradients equal to 1e-5": lambda t: all(

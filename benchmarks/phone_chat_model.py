@@ -8,10 +8,9 @@ dir>/phone-smollm2`; a critic that its own report refuses is a valid result.
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks._results import Row, Table, measured
+from benchmarks._results import Criteria, Row, measured
 from benchmarks._run import Asked, Benchmark, main, make_stages
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.metrics import read_metrics
@@ -21,7 +20,7 @@ CONFIG = "configs/phone-smollm2.yaml"
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
 SAMPLING = ("rollouts", "labels", "critic_report")
 
-CRITERIA: dict[str, Callable[[Table], bool]] = {
+CRITERIA: Criteria = {
     "sft: the loss falls": lambda t: t("sft", "last loss") < t("sft", "first loss"),
     "rollouts: none without a grade": lambda t: all(t(stage, "ungraded") == 0 for stage in SAMPLING),
     "rollouts: some message calls a tool": lambda t: t("rollouts", "found companies") > 0,

@@ -7,9 +7,9 @@ over companies. The run is `<data dir>/phone-l3-tiny` and stays there.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from benchmarks._results import Row, Table, measured
+from benchmarks._results import Criteria, Row, measured, surely_positive
 from benchmarks._run import Asked, Benchmark, main
 from benchmarks.demo_seeds import gained, run_chain
 
@@ -17,13 +17,8 @@ CONFIG = "configs/phone-l3-tiny.yaml"
 LEVELS = ("level 1", "level 2", "level 3")
 
 
-def improves_at(level: str) -> Callable[[Table], bool]:
-    """Returns the criterion that a level's gain is above zero, its interval's lower bound included."""
-    return lambda t: t(level, "gain", "low") > 0
-
-
-CRITERIA = {
-    **{f"{level}: first try gains, interval above 0": improves_at(level) for level in LEVELS},
+CRITERIA: Criteria = {
+    **{f"{level}: first try gains, interval above 0": surely_positive(level, "gain") for level in LEVELS},
     "gate: PASS": lambda t: t("critic", "gate passed") == 1,
 }
 

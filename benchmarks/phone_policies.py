@@ -8,10 +8,10 @@ and routes out of corrective feedback. Of other splits than train the success of
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
-from benchmarks._results import Row, Table, measured
+from benchmarks._results import Criteria, Row, Table, measured
 from benchmarks._run import Asked, Benchmark, main
 from env.phone.scripted.policies import POLICIES, play_scripted
 from env.phone.world.levels import LEVELS, MAX_PRICE
@@ -96,7 +96,7 @@ def falls(numbers: Sequence[float]) -> bool:
     return all(after < before for before, after in pairwise(numbers))
 
 
-CRITERIA: dict[str, Callable[[Table], bool]] = {
+CRITERIA: Criteria = {
     "the oracle always succeeds": lambda t: set(trained(t, "oracle")) == {1},
     "the fabricator never does": lambda t: set(trained(t, "fabricator")) == {0},
     "trusting the habit falls from level to level": lambda t: falls(trained(t, "prior_only")),

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from benchmarks._results import Row, Table, measured
+from benchmarks._results import Criteria, Row, measured
 from benchmarks._run import Asked, Benchmark, main
 from env.phone.episode.calls import State
 from env.phone.episode.compact import CompactStyle
@@ -114,7 +114,7 @@ def measure(asked: Asked) -> list[Row]:
     return [row for level in LEVELS for row in rows_of_level(level, tasks, repeats)]
 
 
-CRITERIA: dict[str, Callable[[Table], bool]] = {
+CRITERIA: Criteria = {
     "at least 2,000 turns a second at every level": lambda t: all(
         t(f"level {level}", "turns a second") >= 2000 for level in LEVELS
     ),

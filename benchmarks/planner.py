@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks._results import Figure, Row, Table, measured, spread
+from benchmarks._results import Criteria, Figure, Row, Table, measured, spread
 from benchmarks._run import Asked, Benchmark, in_process, main, status_bytes
 from pipeline.planner.activations import Forward
 from pipeline.planner.memory import GIB, Training, shape_of, training_phase
@@ -82,7 +82,7 @@ def within(case: str) -> Callable[[Table], bool]:
     return lambda t: abs(t(case, "planned / measured") - 1) <= 0.1
 
 
-CRITERIA: dict[str, Callable[[Table], bool]] = {
+CRITERIA: Criteria = {
     "at least 100M parameters": lambda t: t("model", "parameters") >= 100_000_000,
     **{f"{case}: within 10 %": within(case) for case in CASES},
 }
