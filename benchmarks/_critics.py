@@ -63,9 +63,8 @@ def fitted(
         labels,
         material.rollouts,
         material.tasks,
-        settings,
+        material.part_of(),
         rule=rule,
-        seed=config.run.seed,
         continuations=sampled if settings.fit_continuations else [],
         calibrating=("fit",) if by_heart else ("validate", "calibrate"),
     )

@@ -12,7 +12,7 @@ from critics.labels.checks import check_labels
 from critics.labels.named_targets import RULES, retarget
 from critics.labels.samples import samples_of
 from critics.labels.soft_targets import build_labels
-from critics.labels.splits import parts_of
+from critics.labels.splits import Part, parts_of
 from pipeline.artifacts.artifact import Artifact
 from pipeline.config import load_config
 from pipeline.ids import digest
@@ -82,6 +82,17 @@ class Material:
         settings = [getattr(self.config, name).model_dump(mode="json") for name in ("labels", "critic")]
         return digest(*asked, settings, self.digests, code)
 
+    def part_of(self) -> dict[str, Part]:
+        """Returns rollout_id -> part, as the critic stage has it."""
+        shares, seed = self.config.critic, self.config.run.seed
+        return parts_of(
+            self.rollouts,
+            self.tasks,
+            fit_share=shares.fit_share,
+            validate_share=shares.validate_share,
+            seed=seed,
+        )
+
     def share(self, share: float) -> dict[StateRef, list[Rollout]]:
         """Returns the continuations of states, in hash order, until a share of all their tokens is used."""
         seed = {r.rollout_id: r.seed for r in self.rollouts}
@@ -115,7 +126,7 @@ class Material:
         if rule != "soft":
             labels = retarget(labels, self.rollouts, rule, policy=self.policy_digest)
         check_labels(labels, self.rollouts, list(self.tasks.values()), label_policy_digest=self.policy_digest)
-        part_of = parts_of(self.rollouts, self.tasks, self.config.critic, seed=self.config.run.seed)
+        part_of = self.part_of()
         used = [
             members
             for state, members in samples.items()

@@ -1,7 +1,5 @@
 """Logistic regression on counts, by Newton: small, exact and without random numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 
 
@@ -33,18 +31,10 @@ def binomial_regression(
     offset: np.ndarray | float = 0.0,
     max_steps: int = 100,
 ) -> np.ndarray:
-    """Returns beta of k ~ Bin(n, sigmoid(X beta + offset)), penalised by ridge/2 * |beta - centre|^2.
+    """Returns beta [D] of k ~ Bin(n, sigmoid(X beta + offset)), penalised by ridge/2 * |beta - centre|^2.
 
-    Newton's steps are halved until the penalised likelihood does not fall.
-
-    Args:
-        features: [N, D].
-        num_success: [N], 0 <= k <= n; may be fractional.
-        num_samples: [N], n >= 0.
-        ridge: scalar or [D], >= 0.
-        centre: [D] where the penalty is zero; zeros by default.
-        offset: scalar or [N], added to the logit.
-        max_steps: Newton steps at most.
+    X is [N, D]; k and n are [N] and may be fractional. Newton's steps are halved until the penalised
+    likelihood does not fall.
     """
     X = np.asarray(features, dtype=np.float64)
     k = np.asarray(num_success, dtype=np.float64)

@@ -34,7 +34,10 @@ def plan(start: Start[Config]) -> Plan[tuple[list[Rollout], dict[str, Task], lis
     tasks = {task.task_id: task for task in tasks_from(start.inputs["tasks"].table("tasks"))}
     check_outcomes_differ(rollouts)
     by_id = {rollout.rollout_id: rollout for rollout in rollouts}
-    part_of = parts_of(rollouts, tasks, start.config.critic, seed=start.seed)
+    shares = start.config.critic
+    part_of = parts_of(
+        rollouts, tasks, fit_share=shares.fit_share, validate_share=shares.validate_share, seed=start.seed
+    )
     # Calibration goes by outcomes, so continuations are for those that fit and validate.
     continued = [r for r in rollouts if part_of.get(r.rollout_id) in ("fit", "validate")]
     states, tokens_expected = chosen_states(continued, settings, seed=start.seed)

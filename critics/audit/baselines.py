@@ -3,8 +3,6 @@
 All return p [N] for the audited states.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,23 +29,18 @@ def task_rate(audit: AuditData) -> np.ndarray:
     little in others; a fixed s, or a pull to one half, would be a handicap. Leaving out the state's own
     rollout keeps it from knowing the state's own ending.
     """
-    totals: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
-    rewards = {}
+    totals: dict[tuple[str, str], np.ndarray] = defaultdict(lambda: np.zeros(2))
+    own: dict[tuple[str, str], np.ndarray] = defaultdict(lambda: np.zeros(2))
     for rollout in audit.rollouts:
         if rollout.reward is not None:
-            rewards[rollout.rollout_id, rollout.context] = rollout.reward
-            totals[rollout.task_id, rollout.context][0] += rollout.reward
-            totals[rollout.task_id, rollout.context][1] += 1
-    others = np.zeros((len(audit), 2))
-    for row in range(len(audit)):
-        k, n = totals[str(audit.task_id[row]), str(audit.context[row])]
-        own = rewards.get((str(audit.rollout_id[row]), str(audit.context[row])))
-        if own is not None:
-            k, n = k - own, n - 1
-        others[row] = k, n
-    mean = constant(audit)
-    rates = [(others[:, 0] + s * mean) / (others[:, 1] + s) for s in PRIORS]
-    return min(rates, key=lambda rate: float(((rate - audit.v_hat) ** 2).sum()))
+            counted = np.array([rollout.reward, 1.0])
+            totals[rollout.task_id, rollout.context] += counted
+            own[rollout.rollout_id, rollout.context] = counted
+    places = zip(audit.task_id.tolist(), audit.rollout_id.tolist(), audit.context.tolist(), strict=True)
+    others = [totals[task, context] - own[rollout, context] for task, rollout, context in places]
+    k, n = np.array(others).reshape(len(audit), 2).T
+    rates = [(k + s * constant(audit)) / (n + s) for s in PRIORS]
+    return _nearest(audit, rates)
 
 
 def position_only(audit: AuditData) -> np.ndarray:
@@ -63,8 +56,11 @@ def position_only(audit: AuditData) -> np.ndarray:
     line = sigmoid(features @ binomial_regression(features, audit.k, audit.K, ridge=1e-3))
     steps = audit.step_index
     k, K = (np.bincount(steps, weights=counts) for counts in (audit.k, audit.K))
-    table = ((k + constant(audit)[0]) / (K + 1))[steps]
-    return min((line, table), key=lambda p: float(((p - audit.v_hat) ** 2).sum()))
+    return _nearest(audit, [line, ((k + constant(audit)[0]) / (K + 1))[steps]])
+
+
+def _nearest(audit: AuditData, estimates: list[np.ndarray]) -> np.ndarray:
+    return min(estimates, key=lambda p: float(((p - audit.v_hat) ** 2).sum()))
 
 
 def split_counts(audit: AuditData, num: int, seed: int) -> AuditData:

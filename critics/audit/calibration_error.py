@@ -1,7 +1,5 @@
 """Whether a critic's percentages are right: calibration error, its floor, parts of the Brier, logit line."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from critics.audit.data import AuditData
@@ -17,6 +15,7 @@ from pipeline.statistics import (
 
 NUM_BINS = 15
 NUM_FLOOR_DRAWS = 200
+BRIER_PARTS = ("reliability", "resolution", "uncertainty")
 
 
 def equal_mass_bins(p: np.ndarray, num_bins: int = NUM_BINS) -> np.ndarray:
@@ -27,14 +26,25 @@ def equal_mass_bins(p: np.ndarray, num_bins: int = NUM_BINS) -> np.ndarray:
     return np.unique(np.searchsorted(edges, p, side="left"), return_inverse=True)[1]
 
 
+def _members(p: np.ndarray) -> np.ndarray:
+    """Returns [N, bins] which bin each state lies in, as 0 and 1."""
+    bins = equal_mass_bins(p)
+    return np.eye(int(bins.max()) + 1)[bins]
+
+
+def _cluster_sums(codes: np.ndarray, num_clusters: int, rows: np.ndarray) -> np.ndarray:
+    sums = np.zeros((num_clusters, rows.shape[1]))
+    np.add.at(sums, codes, rows)
+    return sums
+
+
 def calibration(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
     """Returns ECE with bounds of the true error, its floor and excess, Brier decomposition, logit line."""
     p, V = audit.p, audit.v_hat
     if not len(p):
-        empty = ["ece", "ece_floor", "ece_excess", "reliability", "resolution", "uncertainty"]
-        return dict.fromkeys([*empty, "logit_slope", "logit_intercept"], UNDEFINED)
-    bins = equal_mass_bins(p)
-    member = np.eye(int(bins.max()) + 1)[bins]
+        names = ("ece", "ece_floor", "ece_excess", *BRIER_PARTS, "logit_slope", "logit_intercept")
+        return dict.fromkeys(names, UNDEFINED)
+    member = _members(p)
     boot = ClusterBootstrap(audit.cluster, num_resamples, seed)
 
     def decomposition(*sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -48,9 +58,8 @@ def calibration(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -
 
     columns = [*member.T, *(member * (p - V)[:, None]).T, *(member * V[:, None]).T]
     parts = {
-        "reliability": boot.interval(columns, lambda *s: decomposition(*s)[0]),
-        "resolution": boot.interval(columns, lambda *s: decomposition(*s)[1]),
-        "uncertainty": boot.interval(columns, lambda *s: decomposition(*s)[2]),
+        name: boot.interval(columns, lambda *sums, i=i: decomposition(*sums)[i])
+        for i, name in enumerate(BRIER_PARTS)
     }
     slope, intercept = logit_line(
         p, audit.k, audit.K, audit.cluster, num_resamples=min(num_resamples, 200), seed=seed
@@ -75,34 +84,21 @@ def calibration_error(
     states, so it holds continuations' noise, the critic's errors in single states and their likeness within a
     cluster. Low: what even the 97.5 % quantile of these draws leaves unexplained. High: the largest T that
     shows so low an ECE in 2.5 % of draws if every bin is off by T the same way, which is how equally noisy
-    bins hide it best.
-
-    Args:
-        p: [N] predictions.
-        v_hat: [N] k / K.
-        clusters: [N] what is resampled.
-        num_resamples: draws.
-        seed: of the draws.
-
-    Returns:
-        NaN bounds with a single cluster.
+    bins hide it best. No bounds with a single cluster.
     """
-    bins = equal_mass_bins(p)
-    member = np.eye(int(bins.max()) + 1)[bins]
+    member = _members(p)
     gaps = (p - v_hat) @ member / len(p)
     ece = float(np.abs(gaps).sum())
     codes, num_clusters = cluster_codes(clusters)
     if num_clusters < 2:
         return Interval(ece, np.nan, np.nan)
-    sizes_ = np.zeros((num_clusters, member.shape[1]))
-    np.add.at(sizes_, codes, member)
-    share = sizes_ / sizes_.sum(axis=0)
+    sizes = _cluster_sums(codes, num_clusters, member)
+    share = sizes / sizes.sum(axis=0)
     # Taking out the bin's own mean takes noise out too, the more the fewer clusters it has. A bin that lies
     # in one cluster keeps its gap: it may all be chance.
     alone = 1 - (share**2).sum(axis=0) < 1e-9
     loss = np.where(alone, 1.0, 1 - (share**2).sum(axis=0))
-    sums = np.zeros_like(sizes_)
-    np.add.at(sums, codes, member * (p - v_hat)[:, None] / len(p))
+    sums = _cluster_sums(codes, num_clusters, member * (p - v_hat)[:, None] / len(p))
     sums -= np.where(alone, 0.0, gaps) * share
     counts = resample_counts(num_clusters, num_resamples, seed)
     noise = ((counts - 1) @ sums) / np.sqrt(loss)
@@ -114,11 +110,8 @@ def calibration_error(
 def _largest_error(ece: float, noise: np.ndarray, mass: np.ndarray, tail: float = 0.025) -> float:
     """Returns the largest T in [0, 1] for which an ECE at most this low is not rarer than `tail`.
 
-    Args:
-        ece: observed.
-        noise: [B, bins] draws of the bins' gaps, times their mass, of a calibrated critic.
-        mass: [bins] shares of states, summing to 1.
-        tail: of the draws.
+    `noise` [B, bins] are draws of the bins' gaps, times their mass, of a calibrated critic; `mass` [bins] are
+    shares of states.
     """
     largest = 0.0
     for direction in (1.0, -1.0):
@@ -138,9 +131,8 @@ def calibration_excess(audit: AuditData, *, num_resamples: int = 1000, seed: int
     noise where rewards are graded. The excess has percentile bounds over clusters, moved by the mean that
     resampling adds to a sum of absolute values.
     """
-    p, V = audit.p, audit.v_hat
-    bins = equal_mass_bins(p)
-    member = np.eye(int(bins.max()) + 1)[bins]
+    p, gap = audit.p, audit.p - audit.v_hat
+    member = _members(p)
     rng = np.random.default_rng([seed, 15])
     size = (NUM_FLOOR_DRAWS, len(p))
     if audit.squares is not None:  # a mean of graded rewards varies less than one of successes
@@ -148,16 +140,15 @@ def calibration_excess(audit: AuditData, *, num_resamples: int = 1000, seed: int
     else:
         draws = rng.binomial(audit.K.astype(np.int64), p, size=size) / audit.K
     floor = float((np.abs((p - draws) @ member).sum(axis=1) / len(p)).mean())
-    excess = float(np.abs((p - V) @ member).sum() / len(p)) - floor
+    excess = float(np.abs(gap @ member).sum() / len(p)) - floor
     codes, num_clusters = cluster_codes(audit.cluster)
-    bounds = (np.nan, np.nan)
+    low = high = np.nan
     if num_clusters >= 2:
-        sums = np.zeros((num_clusters, member.shape[1] + 1))
-        np.add.at(sums, codes, np.c_[member * (p - V)[:, None], np.ones(len(p))])
+        sums = _cluster_sums(codes, num_clusters, np.c_[member * gap[:, None], np.ones(len(p))])
         drawn = resample_counts(num_clusters, num_resamples, seed) @ sums
         errors = ratio(np.abs(drawn[:, :-1]).sum(axis=1), drawn[:, -1])
-        bounds = tuple(excess + np.quantile(errors, (0.025, 0.975)) - errors.mean())
-    return {"ece_floor": Interval(floor, np.nan, np.nan), "ece_excess": Interval(excess, *map(float, bounds))}
+        low, high = (excess + np.quantile(errors, (0.025, 0.975)) - errors.mean()).tolist()
+    return {"ece_floor": Interval(floor, np.nan, np.nan), "ece_excess": Interval(excess, low, high)}
 
 
 def rising_curve(audit: AuditData) -> list[tuple[float, float]]:
@@ -176,15 +167,9 @@ def rising_curve(audit: AuditData) -> list[tuple[float, float]]:
 def logit_line(
     p: np.ndarray, k: np.ndarray, K: np.ndarray, clusters: np.ndarray, *, num_resamples: int, seed: int
 ) -> tuple[Interval, Interval]:
-    """Returns slope and intercept of logit V on logit p: 1 and 0 if p is calibrated.
+    """Returns slope and intercept of logit V on logit p [N]: 1 and 0 if p is calibrated.
 
-    Args:
-        p: [N] values.
-        k: [N] successes, weighted.
-        K: [N] samples, weighted alike.
-        clusters: [N] what is resampled.
-        num_resamples: each of them is a fit.
-        seed: of the resamples.
+    The counts, k of K, may be weighted; each resample of the clusters is a fit.
     """
     features = np.stack([logit(p), np.ones(len(p))], axis=1)
 

@@ -1,7 +1,5 @@
 """What an audit has sampled, collected into arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 
@@ -29,7 +27,7 @@ def audited_states(
         tasks: by id.
         solver_values: rollout_id -> [T] exact V*, NaN where unknown.
     """
-    rows = []
+    rows, shown = [], []
     for r in rollouts:
         task = tasks[r.task_id]
         for p, v_star, step in zip(values[r.rollout_id], solver_values[r.rollout_id], r.steps, strict=True):
@@ -40,36 +38,32 @@ def audited_states(
             of_task = (task.task_id, task.cluster, task.level, task.split)
             used, squares = step.token_start / r.max_response_tokens, sum(x * x for x in own)
             rows.append((*state, *of_task, used, float(p), sum(own), len(own), v_star, squares))
+        shown.append(
+            AuditRollout(
+                rollout_id=r.rollout_id,
+                task_id=r.task_id,
+                context=r.context,
+                reward=r.reward,
+                level=task.level,
+                split=task.split,
+                values=tuple(float(v) for v in values[r.rollout_id]),
+                texts=tuple(step.text for step in r.steps),
+                statuses=tuple(step.verifier_status for step in r.steps),
+                messages=tuple(step.verifier_message for step in r.steps),
+                cluster=task.cluster,
+            )
+        )
     names = [f.name for f in fields(AuditData) if f.name != "rollouts"]
     columns = {name: np.array([row[place] for row in rows]) for place, name in enumerate(names)}
     if (columns["squares"] == columns["k"]).all():
         del columns["squares"]
-    shown = [
-        AuditRollout(
-            rollout_id=r.rollout_id,
-            task_id=r.task_id,
-            context=r.context,
-            reward=r.reward,
-            level=tasks[r.task_id].level,
-            split=tasks[r.task_id].split,
-            values=tuple(float(v) for v in values[r.rollout_id]),
-            texts=tuple(step.text for step in r.steps),
-            statuses=tuple(step.verifier_status for step in r.steps),
-            messages=tuple(step.verifier_message for step in r.steps),
-            cluster=tasks[r.task_id].cluster,
-        )
-        for r in rollouts
-    ]
     return AuditData(**columns, rollouts=tuple(shown))
 
 
 def check_judged(audit: AuditData, trained_clusters: Collection[str], rollouts: Sequence[Rollout]) -> None:
     """Raises ArtifactError, with what was played and what could be used of it, if no state can be judged.
 
-    Args:
-        audit: of the rollouts.
-        trained_clusters: which are not judged.
-        rollouts: everything that was played.
+    States of `trained_clusters` are not judged; `rollouts` are everything that was played.
     """
     if len(unseen(audit.where(audit.context == "bare"), trained_clusters)):
         return

@@ -1,9 +1,8 @@
 """What an audit of a critic has measured: states with K fresh continuations each, as arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import numpy as np
 
@@ -16,33 +15,19 @@ NUM_FOLDS = 5
 
 @dataclass(frozen=True, slots=True)
 class AuditRollout:
-    """A rollout of the audited tasks: its outcome serves the per-task rate, its steps the drawings.
-
-    Attributes:
-        rollout_id: its id.
-        task_id: its task.
-        context: bare or guided.
-        reward: None if it could not be graded.
-        level: of the task.
-        split: of the task.
-        values: [T] calibrated values of all its states; () if it is not drawn.
-        texts: [T] steps in words.
-        statuses: [T] verifier status of each step.
-        messages: [T] the verifier's message.
-        cluster: what is resampled; its task where this is empty.
-    """
+    """A rollout of the audited tasks: its outcome serves the per-task rate, its steps the drawings."""
 
     rollout_id: str
     task_id: str
     context: str
-    reward: float | None
+    reward: float | None  # None if it could not be graded
     level: int = 0
     split: str = ""
-    values: tuple[float, ...] = ()
-    texts: tuple[str, ...] = ()
-    statuses: tuple[str, ...] = ()
-    messages: tuple[str, ...] = ()
-    cluster: str = ""
+    values: tuple[float, ...] = ()  # [T] calibrated values of all its states; () if it is not drawn
+    texts: tuple[str, ...] = ()  # [T] steps in words
+    statuses: tuple[str, ...] = ()  # [T] the verifier's word on each step
+    messages: tuple[str, ...] = ()  # [T] the same in words
+    cluster: str = ""  # its task where this is empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,54 +36,33 @@ class AuditData:
 
     Rewards are in [0, 1]. Of a graded one that fraction counts as a success and the rest as a failure, in k
     as in every measure of ranking; `squares` keeps the noise of its mean right.
-
-    Attributes:
-        rollout_id: rollout the state lies in.
-        step_index: the state before this step.
-        context: bare or guided.
-        task_id: its task.
-        cluster: what is resampled.
-        level: of the task.
-        split: of the task.
-        position: u in [0, 1], tokens so far over the budget.
-        p: calibrated value, in (0, 1).
-        k: sum of the continuations' rewards: successes, where a reward is 0 or 1.
-        K: continuations that were graded, >= 2.
-        v_star: the solver's exact V*, NaN where unknown.
-        rollouts: rollouts of the audited tasks, at least those the states lie in.
-        squares: sum of the squared rewards; None where rewards are 0 or 1, so that it is k.
     """
 
     rollout_id: np.ndarray
     step_index: np.ndarray
     context: np.ndarray
     task_id: np.ndarray
-    cluster: np.ndarray
+    cluster: np.ndarray  # what is resampled
     level: np.ndarray
     split: np.ndarray
-    position: np.ndarray
-    p: np.ndarray
-    k: np.ndarray
-    K: np.ndarray
-    v_star: np.ndarray
-    rollouts: tuple[AuditRollout, ...] = ()
-    squares: np.ndarray | None = None
+    position: np.ndarray  # u in [0, 1], tokens so far over the budget
+    p: np.ndarray  # calibrated value, in (0, 1)
+    k: np.ndarray  # sum of the continuations' rewards: successes, where a reward is 0 or 1
+    K: np.ndarray  # continuations that were graded, >= 2
+    v_star: np.ndarray  # the solver's exact V*, NaN where unknown
+    rollouts: tuple[AuditRollout, ...] = ()  # of the audited tasks, at least those the states lie in
+    squares: np.ndarray | None = None  # sum of squared rewards; None where these are 0 or 1, so that it is k
 
     def __post_init__(self) -> None:
         lengths = {name: len(column) for name, column in self._columns().items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"arrays of unequal lengths: {lengths}")
-        if len(self.p) == 0:
-            return
         if (self.K < 2).any() or (self.k < 0).any() or (self.k > self.K).any():
             raise ValueError("need 0 <= k <= K and K >= 2 for every audited state; leave the others out")
         if not ((self.p >= 0) & (self.p <= 1)).all():
             raise ValueError("p must be calibrated probabilities in [0, 1]")
-        keys = set(
-            zip(self.rollout_id.tolist(), self.step_index.tolist(), self.context.tolist(), strict=True)
-        )
-        if len(keys) != len(self.p):
-            raise ValueError(f"{len(self.p)} rows but {len(keys)} states; a state is audited once")
+        if len(states := set(self._states())) != len(self.p):
+            raise ValueError(f"{len(self.p)} rows but {len(states)} states; a state is audited once")
 
     def __len__(self) -> int:
         return len(self.p)
@@ -125,18 +89,18 @@ class AuditData:
         columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "rollouts"}
         return {name: column for name, column in columns.items() if column is not None}
 
-    def where(self, mask: np.ndarray) -> AuditData:
+    def _states(self) -> list[tuple[str, str, int]]:
+        return list(
+            zip(self.rollout_id.tolist(), self.context.tolist(), self.step_index.tolist(), strict=True)
+        )
+
+    def where(self, mask: np.ndarray) -> Self:
         """Returns the states of a boolean mask [N]; rollouts stay."""
         return replace(self, **{name: column[mask] for name, column in self._columns().items()})
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns row numbers (i, j) of states s_i and s_{i+1} of one rollout and context, both audited."""
-        place = {
-            key: row
-            for row, key in enumerate(
-                zip(self.rollout_id.tolist(), self.context.tolist(), self.step_index.tolist(), strict=True)
-            )
-        }
+        place = {state: row for row, state in enumerate(self._states())}
         found = [
             (row, place[rollout, context, step + 1])
             for (rollout, context, step), row in place.items()
@@ -148,7 +112,7 @@ class AuditData:
     def groups(self) -> np.ndarray:
         """Returns [N] the number of each state's rollout-in-context, 0-based."""
         numbers: dict[tuple[str, str], int] = {}
-        keys = zip(self.rollout_id.tolist(), self.context.tolist(), strict=True)
+        keys = (state[:2] for state in self._states())
         return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
@@ -159,10 +123,9 @@ def level_refitted(audit: AuditData, seed: int) -> AuditData:
     cluster. What a drift watch corrects from outcomes is thus taken off before steps and percentages are
     judged.
     """
-    folds = {
-        cluster: seed_of("level fold", seed, cluster) % NUM_FOLDS for cluster in set(audit.cluster.tolist())
-    }
-    fold = np.array([folds[cluster] for cluster in audit.cluster.tolist()], dtype=np.int64)
+    clusters = audit.cluster.tolist()
+    folds = {cluster: seed_of("level fold", seed, cluster) % NUM_FOLDS for cluster in set(clusters)}
+    fold = np.array([folds[cluster] for cluster in clusters], dtype=np.int64)
     z, p = logit(audit.p), audit.p.copy()
     for number in set(fold.tolist()):
         at, others = fold == number, fold != number

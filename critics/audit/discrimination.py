@@ -4,21 +4,18 @@ A graded reward counts as that much of a success and the rest of a failure. Same
 which has no way to make a thousand resamples at once.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from critics.audit.data import AuditData
 from pipeline.statistics import UNDEFINED, ClusterBootstrap, Interval, ratio
 
-CURVES = ("auroc", "auprc")
-WITHIN = ("auroc_within_task", "auprc_within_task")
+NAMES = ("auroc", "auprc", "auroc_within_task", "auprc_within_task")
 
 
 def discrimination(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interval]:
-    """Returns an interval for each of `CURVES` and `WITHIN`; the curves are drawn again for each resample."""
+    """Returns an interval for each of `NAMES`; those over all states are ranked again for each resample."""
     if not len(audit):
-        return dict.fromkeys((*CURVES, *WITHIN), UNDEFINED)
+        return dict.fromkeys(NAMES, UNDEFINED)
     # Descending p; equal p are one threshold.
     order = np.argsort(-audit.p, kind="stable")
     starts = np.flatnonzero(np.diff(audit.p[order], prepend=np.inf) != 0)
@@ -36,7 +33,7 @@ def discrimination(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interv
 
     won, pairs, precision = _within_tasks(audit)
     within = boot.ratio(won, pairs), boot.ratio(precision, audit.k)
-    return dict(zip((*CURVES, *WITHIN), (*boot.weighted(curves), *within), strict=True))
+    return dict(zip(NAMES, (*boot.weighted(curves), *within), strict=True))
 
 
 def _within_tasks(audit: AuditData) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

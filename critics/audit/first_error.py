@@ -1,7 +1,5 @@
 """Where a critic sees the first error of a rollout, against where the verifiers see it: not its purpose."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

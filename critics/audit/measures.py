@@ -12,8 +12,6 @@ A denominator that is not positive makes a measure undefined (NaN), which passes
 resample clusters. Without the debiasing a finite K makes critics look worse than they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -37,15 +35,9 @@ SOLVER_TOLERANCE = 0.05
 
 
 def measure(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
-    """Returns every measure of all audited states by name; NaN where undefined.
+    """Returns every measure of all audited states by name, NaN where undefined.
 
-    Error: `rmse`, `mae` (not debiased), `bias`. Explained variance: `ev`, `ev_within`. Steps: `rho_a`,
-    `cov_a`, `spearman_a` (not debiased), `adv_rmse`, `sign_agreement`, `flattening` (SD(A)/SD(Ahat)),
-    `slope_a` (of A on Ahat). Skill: `brier`, `nll`, `skill_over_constant`, `skill_over_task_rate`,
-    `skill_over_position`. Calibration: `ece`, `ece_floor` (no bounds), `ece_excess`, `reliability`,
-    `resolution`, `uncertainty`, `logit_slope`, `logit_intercept`. Ranking: `auroc`, `auprc`,
-    `auroc_within_task`, `auprc_within_task`. Solver: `p_where_lost` (mean p where V* = 0),
-    `share_above_solver` (p > V* + `SOLVER_TOLERANCE`). Counts come from `sizes`.
+    `critics.report.sections` says how to read each.
     """
     boot = ClusterBootstrap(audit.cluster, num_resamples, seed)
     measures = errors(audit, boot) | steps(audit, boot) | skills(audit, boot)
@@ -86,11 +78,9 @@ def explained_variance(audit: AuditData, boot: ClusterBootstrap) -> Interval:
     """Returns EV, the share of the differences between states that the critic explains."""
     p, V, v = audit.p, audit.v_hat, audit.noise
 
-    def statistic(
-        n: np.ndarray, error: np.ndarray, total: np.ndarray, square: np.ndarray, noise: np.ndarray
-    ) -> np.ndarray:
-        variance = ratio(square, n) - ratio(total, n) ** 2 - ratio(noise, n)
-        return 1 - ratio(error, n) / positive(variance)
+    def statistic(n: np.ndarray, error: np.ndarray, *sums: np.ndarray) -> np.ndarray:
+        total, square, noise = (ratio(column, n) for column in sums)
+        return 1 - ratio(error, n) / positive(square - total**2 - noise)
 
     return boot.interval([np.ones(len(p)), (p - V) ** 2 - v, V, V**2, v], statistic)
 
@@ -99,18 +89,19 @@ def explained_variance_within(audit: AuditData, boot: ClusterBootstrap) -> Inter
     """Returns EV_within: the same inside single rollouts; at most 0 is useless for steps."""
     if not len(audit):
         return UNDEFINED
-    groups = audit.groups()
-    n = np.bincount(groups)[groups]
-    noise = (1 - 1 / n) * audit.noise
-    p, V = _centred(audit.p, groups), _centred(audit.v_hat, groups)
+    return explained_within(audit.p, audit.v_hat, audit.noise, audit.groups(), boot)
+
+
+def explained_within(
+    p: np.ndarray, V: np.ndarray, v: np.ndarray, groups: np.ndarray, boot: ClusterBootstrap
+) -> Interval:
+    """Returns EV_within of p, Vhat, its noise and the numbers of the states' rollouts, [N >= 1] each."""
+    sizes = np.bincount(groups)
+    noise = (1 - 1 / sizes[groups]) * v
+    p, V = (x - (np.bincount(groups, weights=x) / np.maximum(sizes, 1))[groups] for x in (p, V))
     # A rollout with one audited state contributes exact zeros.
     columns = [(p - V) ** 2 - noise, V**2 - noise]
     return boot.interval(columns, lambda error, variance: 1 - error / positive(variance))
-
-
-def _centred(x: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    sizes_ = np.bincount(groups)
-    return x - (np.bincount(groups, weights=x) / np.maximum(sizes_, 1))[groups]
 
 
 def steps(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interval]:

@@ -4,43 +4,27 @@ A probe changes one step and looks at the change of p. Cosmetic changes must not
 and another task's prompt must lower it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from critics.audit.data import AuditData
-from pipeline.statistics import (
-    MIN_CLUSTERS,
-    ClusterBootstrap,
-    Interval,
-    interval_dict,
-    positive,
-    ratio,
-)
+from pipeline.statistics import MIN_CLUSTERS, ClusterBootstrap, Interval, interval_dict, positive, ratio
 
-Expectation = Literal["no rise", "fall"]
 MAX_RISE = 0.02
 """Cosmetic changes may raise p by this much on average (start value)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeKind:
-    """One kind of change.
+    """One kind of change."""
 
-    Attributes:
-        expects: where the change of p must lie.
-        means: what is changed, in any family of tasks.
-        why: which fault it looks for.
-    """
-
-    expects: Expectation
-    means: str
-    why: str
+    expects: Literal["no rise", "fall"]  # where the change of p must lie
+    means: str  # what is changed, in any family of tasks
+    why: str  # which fault it looks for
 
 
 KINDS: dict[str, ProbeKind] = {
@@ -60,22 +44,15 @@ KINDS: dict[str, ProbeKind] = {
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Changed states, one entry each in every sequence.
+    """Changed states, one entry each in every array."""
 
-    Attributes:
-        kind: a key of `KINDS`.
-        cluster: what is resampled.
-        before: p of the original state.
-        after: p of the changed one.
-    """
-
-    kind: np.ndarray
-    cluster: np.ndarray
-    before: np.ndarray
-    after: np.ndarray
+    kind: np.ndarray  # keys of `KINDS`
+    cluster: np.ndarray  # what is resampled
+    before: np.ndarray  # p of the original state
+    after: np.ndarray  # p of the changed one
 
     @classmethod
-    def of(cls, rows: Sequence[tuple[str, str, float, float]]) -> Probed:
+    def of(cls, rows: Sequence[tuple[str, str, float, float]]) -> Self:
         """Returns the arrays of rows (kind, cluster, before, after)."""
         kind, cluster, before, after = zip(*rows, strict=True) if rows else ((), (), (), ())
         return cls(np.array(kind, str), np.array(cluster, str), np.array(before), np.array(after))
@@ -97,11 +74,11 @@ def probe_changes(
     return found
 
 
-def holds(kind: str, change: Interval, *, max_rise: float = MAX_RISE) -> bool | None:
+def holds(kind: str, change: Interval) -> bool | None:
     """Returns whether the 95 % bound of a mean change lies where it must; None if it has no bounds."""
     if math.isnan(change.high):
         return None
-    return change.high <= max_rise if KINDS[kind].expects == "no rise" else change.high < 0
+    return change.high <= MAX_RISE if KINDS[kind].expects == "no rise" else change.high < 0
 
 
 def length_correlations(
@@ -142,9 +119,7 @@ def length_correlations(
     return found
 
 
-def probe_table(
-    changes: Mapping[str, tuple[Interval, int]], *, max_rise: float = MAX_RISE
-) -> list[dict[str, Any]]:
+def probe_table(changes: Mapping[str, tuple[Interval, int]]) -> list[dict[str, Any]]:
     """Returns a row per kind for report.json: name, what it means, change with interval, states, verdict."""
     return [
         {
@@ -154,7 +129,7 @@ def probe_table(
             "why": KINDS[kind].why,
             "change": interval_dict(change),
             "num_states": number,
-            "holds": holds(kind, change, max_rise=max_rise),
+            "holds": holds(kind, change),
         }
         for kind, (change, number) in changes.items()
     ]

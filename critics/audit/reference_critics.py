@@ -6,8 +6,6 @@ everything visible bound EV_within from below, and trees that are told the locat
 privileged critic would gain.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

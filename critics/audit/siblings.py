@@ -4,10 +4,9 @@ Credit compares steps that could have been taken at the same place, so this is t
 for. A step that ends the episode is no sibling: there V is the verifier's word and the critic is not asked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -24,6 +23,8 @@ from pipeline.types import Rollout
 
 MAX_REFERENCE = 8
 """Continuations that the Monte-Carlo reference may look at."""
+OfSet = tuple[str, float, float]
+"""A set's cluster, and two numbers."""
 
 
 def reference_size(K: np.ndarray) -> int:
@@ -39,24 +40,17 @@ def reference_size(K: np.ndarray) -> int:
 class Siblings:
     """States right after sibling steps, one entry each in every array [N].
 
-    Attributes:
-        set_id: which state they follow; sets of one are left out of every measure.
-        cluster: what is resampled.
-        p: calibrated value.
-        k: sum of its own fresh continuations' rewards: successes, where rewards are 0 or 1. Graded ones vary
-        less than
-            coins, whose noise the measures take out: of them they are cautious.
-        K: continuations that were graded, >= 2.
+    Graded rewards vary less than coins, whose noise the measures take out: of them they are cautious.
     """
 
-    set_id: np.ndarray
-    cluster: np.ndarray
-    p: np.ndarray
-    k: np.ndarray
-    K: np.ndarray
+    set_id: np.ndarray  # which state they follow; sets of one are left out of every measure
+    cluster: np.ndarray  # what is resampled
+    p: np.ndarray  # calibrated value
+    k: np.ndarray  # sum of its own fresh continuations' rewards
+    K: np.ndarray  # continuations that were graded, >= 2
 
     @classmethod
-    def of(cls, rows: Sequence[tuple[str, str, float, float, int]]) -> Siblings:
+    def of(cls, rows: Sequence[tuple[str, str, float, float, int]]) -> Self:
         """Returns the arrays of rows (set, cluster, p, k, K)."""
         columns = list(zip(*rows, strict=True)) if rows else [()] * 5
         kinds: list[type] = [str, str, float, float, np.int64]
@@ -129,47 +123,44 @@ def sibling_measures(
     rng = np.random.default_rng([seed, 8])
     V = siblings.k / np.maximum(siblings.K, 1)
     v = V * (1 - V) / np.maximum(siblings.K - 1, 1)
-    tops, references, pairs, spreads = [], [], [], []
     size = reference_size(siblings.K) if (siblings.k % 1 == 0).all() else 0  # drawn from counts
-    clusters: list[list[str]] = [[], [], [], []]
+    tops: list[OfSet] = []
+    references: list[OfSet] = []
+    ordered: list[OfSet] = []
+    spreads: list[OfSet] = []
     for rows in siblings.sets():
-        p, truth, cluster = siblings.p[rows], V[rows], str(siblings.cluster[rows[0]])
+        cluster = str(siblings.cluster[rows[0]])
+        p, truth, k, K = siblings.p[rows], V[rows], siblings.k[rows], siblings.K[rows]
         if truth.max() > truth.min():
-            tops.append(top_share(p, truth))
-            clusters[0].append(cluster)
-        if size and (siblings.K[rows] >= 2 * size).all():
-            k, K = siblings.k[rows].astype(np.int64), siblings.K[rows]
-            seen = rng.hypergeometric(k, K - k, size)
+            tops.append((cluster, *top_share(p, truth)))
+        if size and (2 * size <= K).all():
+            seen = rng.hypergeometric(k.astype(np.int64), K - k.astype(np.int64), size)
             rest = (k - seen) / (K - size)
             if rest.max() > rest.min():
-                references.append(top_share(seen.astype(float), rest))
-                clusters[1].append(cluster)
+                references.append((cluster, *top_share(seen.astype(float), rest)))
         i, j = np.triu_indices(len(rows), 1)
-        gap = truth[i] - truth[j]
-        k, K = siblings.k[rows], siblings.K[rows]
         clear = np.abs(standard_errors_apart(k[i], K[i], k[j], K[j])) > APART
-        pairs.append((float(((p[i] - p[j]) * gap > 0)[clear].sum()), float(clear.sum())))
-        clusters[2].append(cluster)
-        spreads.append(
-            (float(truth.var(ddof=1) - v[rows].mean()), float(np.cov(p, truth)[0, 1])),
-        )
-        clusters[3].append(cluster)
+        rightly = (p[i] - p[j]) * (truth[i] - truth[j]) > 0
+        ordered.append((cluster, float(rightly[clear].sum()), float(clear.sum())))
+        gain = float(np.cov(p, truth)[0, 1])
+        spreads.append((cluster, float(truth.var(ddof=1) - v[rows].mean()), gain))
 
-    def boot(of: list[str]) -> ClusterBootstrap:
-        return ClusterBootstrap(of, num_resamples, seed, MIN_CLUSTERS)
+    def drawn(found: list[OfSet]) -> tuple[ClusterBootstrap, np.ndarray, np.ndarray]:
+        boot = ClusterBootstrap([cluster for cluster, _, _ in found], num_resamples, seed, MIN_CLUSTERS)
+        x, y = np.array([numbers for _, *numbers in found], np.float64).reshape(-1, 2).T
+        return boot, x, y
 
-    named, sampled, paired, spread = (boot(of) for of in clusters)
-    ours, blind = np.array(tops, np.float64).reshape(-1, 2).T
-    theirs, by_chance = np.array(references, np.float64).reshape(-1, 2).T
-    ordered, clear_pairs = np.array(pairs, np.float64).reshape(-1, 2).T
-    variance, covariance = np.array(spreads, np.float64).reshape(-1, 2).T
+    named, ours, blind = drawn(tops)
+    sampled, theirs, by_chance = drawn(references)
+    paired, right, clear_pairs = drawn(ordered)
+    spread, variance, covariance = drawn(spreads)
     return {
         "sibling_top1": named.mean(ours),
         "sibling_chance": named.mean(blind),
         "sibling_excess": named.mean(ours - blind),
         "sibling_reference": sampled.mean(theirs),
         "sibling_reference_excess": sampled.mean(theirs - by_chance),
-        "sibling_pairs": paired.ratio(ordered, clear_pairs),
+        "sibling_pairs": paired.ratio(right, clear_pairs),
         "improvement_variance": spread.mean(variance),
         "improvement_covariance": spread.mean(covariance),
     }, len(tops)

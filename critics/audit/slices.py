@@ -1,7 +1,5 @@
 """A critic's quality by part of the audit: level, position, length, split, context."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,10 +19,7 @@ SLICE_METRICS = ("ev", "ev_within", "rho_a", "bias", "rmse", "auroc")
 def slices(
     audit: AuditData, *, kinds: Sequence[str] = SLICE_KINDS, num_resamples: int = 500, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Returns one row per slice: kind, name, num_states, num_tasks, and an Interval per measure.
-
-    Measures: `SLICE_METRICS`, see `critics.audit.measures.measure`.
-    """
+    """Returns one row per slice: kind, name, num_states, num_tasks, and an Interval of `SLICE_METRICS`."""
     keys: dict[str, np.ndarray] = {
         "level": audit.level,
         "position": position_bins(audit),
@@ -34,21 +29,17 @@ def slices(
     }
     rows = []
     for kind in kinds:
-        key = keys[kind]
-        for name in sorted(set(key.tolist())):
-            part = audit.where(key == name)
+        for name in sorted(set(keys[kind].tolist())):
+            part = audit.where(keys[kind] == name)
             boot = ClusterBootstrap(part.cluster, num_resamples, seed)
             found = errors(part, boot) | steps(part, boot) | discrimination(part, boot)
-            label = f"{name * 20}-{name * 20 + 20} %" if kind == "position" else str(name)
-            rows.append(
-                {
-                    "kind": kind,
-                    "name": label,
-                    "num_states": len(part),
-                    "num_tasks": len(set(part.task_id.tolist())),
-                }
-                | {metric: found[metric] for metric in SLICE_METRICS}
-            )
+            row = {
+                "kind": kind,
+                "name": f"{name * 20}-{name * 20 + 20} %" if kind == "position" else str(name),
+                "num_states": len(part),
+                "num_tasks": len(set(part.task_id.tolist())),
+            }
+            rows.append(row | {metric: found[metric] for metric in SLICE_METRICS})
     return rows
 
 

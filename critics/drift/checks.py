@@ -4,8 +4,6 @@ Free checks compare values with the outcomes of rollouts that training samples a
 advantages by fresh continuations of the present actor.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,8 +24,8 @@ MAX_BIAS, MIN_SLOPE, MAX_SLOPE = 0.1, 0.7, 1.4
 """Limits of mean V - R, and of the slope of log-odds of R on those of V, but for chance (start values)."""
 MIN_SIGN_AGREEMENT = 0.6
 """Share of clear steps with the right sign; with an upper bound below it steps are off (start value)."""
-NUM_SLOPES = 200
-"""Resamples of a slope, each of which is a fit."""
+NUM_RESAMPLES, NUM_SLOPES = 500, 200
+"""Resamples of clusters; fewer of a slope, where each is a fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class Correction:
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """Returns the corrected values, the same ones bit for bit where nothing is corrected."""
-        if self.slope == 1.0 and self.shift == 0.0:
+        if self == Correction():
             return values
         return sigmoid(self.slope * logit(values, floor=1e-9) + self.shift)
 
@@ -51,7 +49,7 @@ class Correction:
 
         Up to rounding, but for values that a steep correction took below 1e-9, or next to 1.
         """
-        if self.slope == 1.0 and self.shift == 0.0:
+        if self == Correction():
             return values
         return sigmoid((logit(values, floor=1e-9) - self.shift) / self.slope)
 
@@ -66,53 +64,36 @@ def _columns(
     """
     v = np.concatenate([np.asarray(x, np.float64) for x in values])
     r = np.concatenate([np.full(len(x), float(reward)) for x, reward in zip(values, rewards, strict=True)])
-    w = np.full(len(v), len(values) / len(v))
-    return v, r, w
+    return v, r, np.full(len(v), len(values) / len(v))
 
 
 @dataclass(frozen=True, slots=True)
 class FreeCheck:
     """What outcomes that training samples anyway say of the values.
 
-    Attributes:
-        num_rollouts: graded.
-        num_clusters: that these are of.
-        bias: mean V - R, each state weighing the same.
-        slope: of log-odds of R on those of V, 1 if right; NaN if outcomes are all equal, as are the next two.
-        skill: Brier gained over the best constant.
-        auroc: chance that a success is ranked above a failure.
+    If outcomes are all equal, slope, skill and AUROC are NaN.
     """
 
-    num_rollouts: int
+    num_rollouts: int  # graded
     num_clusters: int
-    bias: Interval
-    slope: Interval
-    skill: float
+    bias: Interval  # mean V - R, each state weighing the same
+    slope: Interval  # of log-odds of R on those of V, 1 if right
+    skill: float  # Brier gained over the best constant
     auroc: float
 
 
 def free_check(
-    values: Sequence[np.ndarray],
-    rewards: Sequence[float],
-    clusters: Sequence[str],
-    *,
-    num_resamples: int = 500,
-    seed: int = 0,
+    values: Sequence[np.ndarray], rewards: Sequence[float], clusters: Sequence[str], *, seed: int = 0
 ) -> FreeCheck:
-    """Returns the free check of graded bare rollouts; intervals resample clusters.
+    """Returns the free check of graded bare rollouts, one at least; intervals resample clusters.
 
-    Args:
-        values: [T_i] values of each rollout, at least one rollout.
-        rewards: R of each.
-        clusters: of each; its draws and tasks share what the cluster hides.
-        num_resamples: of clusters.
-        seed: of the resamples.
+    `values` are [T_i] of each rollout. Draws and tasks of a cluster share what it hides.
     """
     from sklearn.metrics import roc_auc_score
 
     v, r, w = _columns(values, rewards)
     of = np.repeat(np.asarray(clusters), [len(x) for x in values])
-    bias = ClusterBootstrap(of, num_resamples, seed).ratio(w * (v - r), w)
+    bias = ClusterBootstrap(of, NUM_RESAMPLES, seed).ratio(w * (v - r), w)
     slope, skill, auroc = UNDEFINED, math.nan, math.nan
     if r.min() < r.max():
         slope, _ = logit_line(v, r * w, w, of, num_resamples=NUM_SLOPES, seed=seed)
@@ -156,15 +137,12 @@ def level_is_off(check: FreeCheck) -> bool:
     return too_far or (not MIN_SLOPE <= check.slope.value <= MAX_SLOPE and check.slope.excludes(1))
 
 
-def paid_check(audit: AuditData, *, num_resamples: int = 500, seed: int = 0) -> dict[str, Interval]:
+def paid_check(audit: AuditData, *, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> dict[str, Interval]:
     """Returns `rho_a`, `cov_a`, `sign_agreement`, `ev_within` on states that the present actor continued."""
     boot = ClusterBootstrap(audit.cluster, num_resamples, seed)
     found = steps(audit, boot)
-    return {
-        "rho_a": found["rho_a"],
-        "cov_a": found["cov_a"],
-        "sign_agreement": found["sign_agreement"],
-        "ev_within": explained_variance_within(audit, boot),
+    return {name: found[name] for name in ("rho_a", "cov_a", "sign_agreement")} | {
+        "ev_within": explained_variance_within(audit, boot)
     }
 
 

@@ -3,12 +3,10 @@
 What is decided in an iteration counts from the next one on: no baseline then has seen its own outcome.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -42,38 +40,23 @@ class DriftRules:
 
 @dataclass(frozen=True, slots=True)
 class DriftState:
-    """Everything that later iterations depend on; JSON in checkpoints.
+    """Everything that later iterations depend on; JSON in checkpoints."""
 
-    Attributes:
-        next_check: number of updates from which on a paid check is due.
-        slope: of the correction of the critic's values.
-        shift: of the same.
-        recent: of the last iterations: [values as frozen, rewards] of bare rollouts.
-        steps_off: whether step advantages have no weight.
-        wants_refresh: whether a critic of the present actor is to be made next.
-        refresh_runs: runs that made one; the last one's critic is watched.
-        refused_runs: runs that could not.
-        adv_rmse: of the refreshed critic, None before.
-        critic_policy: digest of the policy that it was made for; None: the starting policy.
-        kls: of the last updates to the starting policy, nats per token, measured as each began.
-        sampled_kl: their median when the iteration was sampled; None is not measured.
-    """
-
-    next_check: int = 0
-    slope: float = 1.0
+    next_check: int = 0  # number of updates from which on a paid check is due
+    slope: float = 1.0  # of the correction of the critic's values, as is the shift
     shift: float = 0.0
-    recent: tuple[Any, ...] = ()
-    steps_off: bool = False
-    wants_refresh: bool = False
-    refresh_runs: tuple[str, ...] = ()
-    refused_runs: tuple[str, ...] = ()
-    adv_rmse: float | None = None
-    critic_policy: str | None = None
-    kls: tuple[float, ...] = ()
-    sampled_kl: float | None = None
+    recent: tuple[Any, ...] = ()  # of the last iterations: [values as frozen, rewards] of bare rollouts
+    steps_off: bool = False  # whether step advantages have no weight
+    wants_refresh: bool = False  # whether a critic of the present actor is to be made next
+    refresh_runs: tuple[str, ...] = ()  # that made one; the last one's critic is watched
+    refused_runs: tuple[str, ...] = ()  # that could not
+    adv_rmse: float | None = None  # of the refreshed critic
+    critic_policy: str | None = None  # digest of the policy that it was made for; None: the starting policy
+    kls: tuple[float, ...] = ()  # of the last updates to the starting policy, nats per token, as each began
+    sampled_kl: float | None = None  # their median when the iteration was sampled; None: not measured
 
     @classmethod
-    def of_json(cls, state: Mapping[str, Any]) -> DriftState:
+    def of_json(cls, state: Mapping[str, Any]) -> Self:
         """Returns the state that `to_json` wrote."""
         known: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in state.items()}
         return cls(**known)
@@ -92,7 +75,7 @@ class DriftState:
         """Median KL of the last updates, `sampled_kl` before the first."""
         return median(self.kls) if self.kls else self.sampled_kl
 
-    def moved(self, metrics: Mapping[str, float]) -> DriftState:
+    def moved(self, metrics: Mapping[str, float]) -> Self:
         """Returns the state after an update, with its KL if the loss measured one."""
         if "ref_kl" not in metrics:
             return self
@@ -113,14 +96,10 @@ class DriftState:
 
     def refreshed(
         self, run: str, gate: Mapping[str, Any] | None, *, allowed: bool, policy_digest: str
-    ) -> DriftState:
-        """Returns the state after a refresh; the step weight returns if its gate allows it.
+    ) -> Self:
+        """Returns the state after a run made a critic of this policy; the step weight returns if `allowed`.
 
-        Args:
-            run: that made the critic, or could not.
-            gate: its verdict; None if the run ended before there was one, and the critic stays as it is.
-            allowed: whether the gate lets the critic through.
-            policy_digest: of the actor that it was made for.
+        `gate` is its verdict, None if the run ended before there was one: then the critic stays as it is.
         """
         state = replace(self, wants_refresh=False, steps_off=not allowed)
         if gate is None:
@@ -132,21 +111,13 @@ class DriftState:
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What was checked in an iteration.
+    """What was checked in an iteration."""
 
-    Attributes:
-        values: [T_i] of its bare rollouts, corrected as credit was given with them.
-        rewards: of the same.
-        free: of them; None without rollouts.
-        paid: by fresh continuations; None where none was due.
-        num_updates: taken before the iteration's own.
-    """
-
-    values: Sequence[np.ndarray]
-    rewards: Sequence[float]
-    free: FreeCheck | None
-    paid: Mapping[str, Interval] | None
-    num_updates: int
+    values: Sequence[np.ndarray]  # [T_i] of its bare rollouts, corrected as credit was given with them
+    rewards: Sequence[float]  # of the same
+    free: FreeCheck | None  # of them; None without rollouts
+    paid: Mapping[str, Interval] | None  # by fresh continuations; None where none was due
+    num_updates: int  # taken before the iteration's own
 
 
 def decide(state: DriftState, checks: Checks, rules: DriftRules) -> tuple[DriftState, list[str]]:

@@ -1,17 +1,14 @@
 """Looks at a fit: has it converged, and which weights are best? By paired comparisons of held-out Briers."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 import numpy as np
 
-from critics.audit.data import AuditData
-from critics.audit.measures import brier_terms, explained_variance_within
+from critics.audit.measures import brier_terms, explained_within
 from critics.fit.held_out import HeldOut
 from critics.fit.rows import state_weight
-from critics.fit.schedule import FitSettings, Schedule, epoch_of
+from critics.fit.schedule import Schedule
 from critics.logit import level_shift, sigmoid
 from pipeline.statistics import ClusterBootstrap, resample_counts
 from pipeline.training import Trainer
@@ -40,7 +37,7 @@ def evaluate(
     trainer: Trainer,
     validation: HeldOut,
     plan: Schedule,
-    settings: FitSettings,
+    patience: int,
     shift: float,
     now: dict[str, Any],
     seed: int,
@@ -51,7 +48,7 @@ def evaluate(
         trainer: of the critic.
         validation: states to judge it on.
         plan: when what happens.
-        settings: of these `patience` decides.
+        patience: looks running without a gain, after which the fit has converged.
         shift: b0, which is added to the logits.
         now: of the fit, see `fresh_state`.
         seed: of the resamples.
@@ -62,26 +59,20 @@ def evaluate(
     weights = state_weight(n)  # as `task_brier` weighs them
     p = sigmoid(z + level_shift(z, weights * validation.num_success / n, weights))
     brier = task_brier(p, validation)
-    update = trainer.num_updates
+    update, number = trainer.num_updates, len(now["evaluations"])
     # A gain counts from the last evaluation that gained a whole standard error: small gains add up.
     reference = now["reference"]
     gain = gain_se = None
     if reference is not None:
         before = np.array(now["task_brier"][str(reference)])
         gain, gain_se = float(np.mean(before - brier)), paired_se(before, brier, seed)
-    number = len(now["evaluations"])
     improved = gain is None or gain_se is None or gain >= max(gain_se, 1e-12)
     # Phase 1 cannot converge: most weights have not moved yet.
     stale = 0 if improved or update <= plan.head else now["stale"] + 1
-    now["stale"] = stale
-    if improved:
-        now["reference"] = number
-    now["task_brier"] = now["task_brier"] | {str(number): brier.tolist()}
-    now["converged"] = stale >= settings.patience
     entry = {
         "number": number,
         "update": update,
-        "epoch": epoch_of(update, plan),
+        "epoch": plan.epochs(update),
         "phase": "head" if update <= plan.head else "all",
         "train_loss": now["loss_sum"] / now["loss_count"] if now["loss_count"] else None,
         "brier": float(brier.mean()),
@@ -92,10 +83,16 @@ def evaluate(
         "gain_se": gain_se,
         "stale": stale,
     }
-    # A fresh list, so that a state handed to `checkpoint` never changes afterwards.
-    now["evaluations"] = [*now["evaluations"], entry]
-    now["kept"] = [*now["kept"], number]
-    now["seed"] = seed
+    # Fresh lists and tables, so that a state handed to `checkpoint` never changes afterwards.
+    now |= {
+        "reference": number if improved else reference,
+        "stale": stale,
+        "converged": stale >= patience,
+        "task_brier": now["task_brier"] | {str(number): brier.tolist()},
+        "evaluations": [*now["evaluations"], entry],
+        "kept": [*now["kept"], number],
+        "seed": seed,
+    }
     return entry
 
 
@@ -120,26 +117,12 @@ def paired_se(ours: np.ndarray, theirs: np.ndarray, seed: int) -> float:
 def ev_within(p: np.ndarray, validation: HeldOut) -> float | None:
     """Returns EV_within on fresh continuations; None if undefined or of too few rollouts."""
     at = validation.fresh_samples >= 2
-    if not at.any():
+    groups, K = validation.row[at], validation.fresh_samples[at]
+    if np.count_nonzero(np.bincount(groups) >= 2) < MIN_GROUPS_WITHIN:
         return None
-    N = int(at.sum())
-    audit = AuditData(
-        rollout_id=validation.rollout_id[at],
-        step_index=validation.step_index[at],
-        context=validation.context[at],
-        task_id=validation.task_id[at],
-        cluster=validation.task_id[at],
-        level=np.zeros(N, dtype=np.int64),
-        split=np.full(N, ""),
-        position=np.zeros(N),
-        p=p[at],
-        k=validation.fresh_success[at],
-        K=validation.fresh_samples[at],
-        v_star=np.full(N, np.nan),
-    )
-    if np.count_nonzero(np.bincount(audit.groups()) >= 2) < MIN_GROUPS_WITHIN:
-        return None
-    value = explained_variance_within(audit, ClusterBootstrap(audit.cluster)).value
+    V = validation.fresh_success[at] / K
+    noise = np.maximum(V - V**2, 0.0) / (K - 1)
+    value = explained_within(p[at], V, noise, groups, ClusterBootstrap(validation.task_id[at])).value
     return float(value) if math.isfinite(value) else None
 
 

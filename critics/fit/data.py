@@ -1,19 +1,16 @@
 """What a critic is fitted, validated and calibrated on: labelled rollouts split by cluster, and checked."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from critics.fit.held_out import HeldOut, check_enough, held_out, outcome_states
 from critics.fit.rows import critic_rows
 from critics.fit.td_targets import Bootstrap
-from critics.frozen.calibrator import check_states
 from critics.labels.checks import check_continuations
 from critics.labels.named_targets import BOOTSTRAPPED, RULES, TD_LAM
-from critics.labels.samples import graded, samples_of
+from critics.labels.samples import samples_of
 from critics.labels.soft_targets import continued_labels
-from critics.labels.splits import Part, Shares, parts_of
+from critics.labels.splits import Part
 from pipeline.errors import ArtifactError
 from pipeline.training import TrainingRow
 from pipeline.types import Label, Rollout, Task
@@ -21,41 +18,27 @@ from pipeline.types import Label, Rollout, Task
 
 @dataclass(frozen=True, slots=True)
 class FitData:
-    """What the critic is made from. Fit, validate and calibrate are parts that share no cluster.
-
-    Attributes:
-        labels: all of them.
-        first: a labelled rollout; all were sampled alike.
-        clusters: number of each part.
-        num_rollouts: labelled ones of each part.
-        contexts: of the states that move the weights.
-        num_continued: continuations that are fitted as well.
-        fit: rows that move the weights.
-        validation: states of `validate` that decide convergence.
-        calibration: states that calibrate, of both parts that move no weight.
-        bootstrap: makes the fit rows' targets from the critic itself; None for targets that are labels.
-    """
+    """What the critic is made from. Fit, validate and calibrate are parts that share no cluster."""
 
     labels: list[Label]
-    first: Rollout
-    clusters: dict[str, int]
-    num_rollouts: dict[str, int]
-    contexts: tuple[str, ...]
-    num_continued: int
-    fit: list[TrainingRow]
-    validation: HeldOut
-    calibration: HeldOut
-    bootstrap: Bootstrap | None = None
+    first: Rollout  # a labelled one; all were sampled alike
+    clusters: dict[str, int]  # number of each part
+    num_rollouts: dict[str, int]  # labelled ones of each part
+    contexts: tuple[str, ...]  # of the states that move the weights
+    num_continued: int  # continuations that are fitted as well
+    fit: list[TrainingRow]  # rows that move the weights
+    validation: HeldOut  # decides convergence
+    calibration: HeldOut  # of both parts that move no weight
+    bootstrap: Bootstrap | None  # makes the fit rows' targets; None for targets that are labels
 
 
 def fit_data(
     labels: list[Label],
     rollouts: Sequence[Rollout],
     tasks: Mapping[str, Task],
-    shares: Shares,
+    part_of: Mapping[str, Part],
     *,
     rule: str,
-    seed: int,
     continuations: Sequence[Rollout] = (),
     calibrating: Sequence[Part] = ("validate", "calibrate"),
 ) -> FitData:
@@ -65,9 +48,8 @@ def fit_data(
         labels: that passed `check_labels`; those of one target policy.
         rollouts: of the rollouts stage.
         tasks: by id.
-        shares: of the parts.
+        part_of: rollout_id -> part, see `critics.labels.splits.parts_of`.
         rule: the labels' target.
-        seed: of the split.
         continuations: what the labels stage sampled; those of the part that fits are fitted as well.
         calibrating: parts that calibrate.
 
@@ -78,7 +60,6 @@ def fit_data(
     if not labels:
         raise ArtifactError("there are no labels to fit, validate and calibrate on. Next: make labels")
     labelled, policy = {label.rollout_id for label in labels}, labels[0].label_policy_digest
-    part_of = parts_of(rollouts, tasks, shares, seed=seed)
     members: dict[Part, list[Rollout]] = {"fit": [], "validate": [], "calibrate": []}
     for rollout in rollouts:
         if rollout.rollout_id in labelled:
@@ -88,9 +69,19 @@ def fit_data(
         labels_of[part_of[label.rollout_id]].append(label)
     first = next(rollout for rollout in rollouts if rollout.rollout_id in labelled)
     fitted = [label for label in labels_of["fit"] if rule not in RULES or label.label_source == rule]
-    continued = graded(samples_of(continuations, {rollout.rollout_id for rollout in members["fit"]}), policy)
+    continued = [
+        sample
+        for own in samples_of(continuations, {r.rollout_id for r in members["fit"]}).values()
+        for sample in own
+        if sample.reward is not None and sample.policy_digest == policy
+    ]
     check_continuations(continued, first)
     later = continued_labels(continued, label_policy_digest=policy)
+    bootstrap = None
+    if rule in BOOTSTRAPPED:
+        sources = {label.rollout_id for label in fitted}
+        bootstrapped = [rollout for rollout in members["fit"] if rollout.rollout_id in sources]
+        bootstrap = Bootstrap.of(bootstrapped, 0.0 if rule == "td" else TD_LAM)
     data = FitData(
         labels=labels,
         first=first,
@@ -103,17 +94,13 @@ def fit_data(
         calibration=outcome_states(
             [r for part in calibrating for r in members[part] if r.policy_digest == policy]
         ),
-        bootstrap=_bootstrap(members["fit"], fitted, rule),
+        bootstrap=bootstrap,
     )
     check_enough(data.fit, data.validation)
-    check_states(len(data.calibration.row))
+    if not len(data.calibration.row):
+        raise ArtifactError(
+            "no graded rollout of the starting policy lies in the clusters that calibrate the critic. Next: "
+            "more rollouts (rollouts.num_tasks), tasks of more clusters (section tasks), or a smaller "
+            "critic.fit_share"
+        )
     return data
-
-
-def _bootstrap(rollouts: Sequence[Rollout], labels: Sequence[Label], rule: str) -> Bootstrap | None:
-    """Returns what makes the targets of `critic_rows(rollouts, labels)`; None if the labels hold them."""
-    if rule not in BOOTSTRAPPED:
-        return None
-    labelled = {label.rollout_id for label in labels}
-    rows = [rollout for rollout in rollouts if rollout.rollout_id in labelled]
-    return Bootstrap.of(rows, 0.0 if rule == "td" else TD_LAM)

@@ -1,7 +1,5 @@
 """States with samples that a fit is judged or calibrated on."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,29 +18,18 @@ from pipeline.types import Label, Rollout
 class HeldOut:
     """States with samples that the critic is looked at on, one entry per state in every array [N].
 
-    Attributes:
-        rows: forward passes.
-        row: which of `rows` the state lies in.
-        position: token at which it is read.
-        rollout_id: its rollout.
-        step_index: the state before this step.
-        context: bare or guided.
-        task_id: its task.
-        num_success: k, sum of rewards, own outcome included.
-        num_samples: n >= 1, own outcome included.
-        fresh_success: sum of rewards of fresh continuations alone.
-        fresh_samples: fresh continuations alone.
+    Rewards are summed in `num_success`; both counts of all samples have the rollout's own outcome in them,
+    the `fresh` ones have continuations alone.
     """
 
-    rows: tuple[TrainingRow, ...]
-    row: np.ndarray
-    position: np.ndarray
-    rollout_id: np.ndarray
+    rows: tuple[TrainingRow, ...]  # forward passes, one for each rollout with a state
+    row: np.ndarray  # which of these the state lies in
+    position: np.ndarray  # token at which it is read
     step_index: np.ndarray
     context: np.ndarray
     task_id: np.ndarray
     num_success: np.ndarray
-    num_samples: np.ndarray
+    num_samples: np.ndarray  # >= 1
     fresh_success: np.ndarray
     fresh_samples: np.ndarray
 
@@ -54,9 +41,13 @@ class HeldOut:
         )
 
 
+Counts = tuple[float, int, float, int]
+"""k and n of all samples of a state, and of fresh ones."""
+
+
 def held_out(rollouts: Sequence[Rollout], labels: Sequence[Label]) -> HeldOut:
     """Returns the labelled states of the rollouts that have at least one sample."""
-    counts: dict[str, dict[int, tuple[float, int, float, int]]] = defaultdict(dict)
+    counts: dict[str, dict[int, Counts]] = defaultdict(dict)
     for label in labels:
         k, n = label_counts(label)
         if n > 0:
@@ -72,32 +63,28 @@ def outcome_states(rollouts: Sequence[Rollout]) -> HeldOut:
     on, which tells of what the state does not show: of a task that is harder than it looks, for one.
     """
     counts = {
-        r.rollout_id: {step.step_index: (r.reward, 1, 0, 0) for step in r.steps}
+        r.rollout_id: {step.step_index: (r.reward, 1, 0.0, 0) for step in r.steps}
         for r in rollouts
         if r.reward is not None
     }
     return _held_out(rollouts, counts)
 
 
-def _held_out(
-    rollouts: Sequence[Rollout], counts: Mapping[str, Mapping[int, tuple[float, int, float, int]]]
-) -> HeldOut:
-    """Returns the states of `counts`, rollout_id -> step_index -> (k, n, fresh k, fresh n), in order."""
+def _held_out(rollouts: Sequence[Rollout], counts: Mapping[str, Mapping[int, Counts]]) -> HeldOut:
+    """Returns the states of `counts`, rollout_id -> step_index -> counts, in order."""
     rows: list[TrainingRow] = []
     entries: list[tuple[Any, ...]] = []
     for rollout in rollouts:
         if not (of := counts.get(rollout.rollout_id)):
             continue
-        tokens = np.array(rollout.token_ids, dtype=np.int32)
         at = value_positions(rollout)
-        for step_index in sorted(of):
-            state = (rollout.rollout_id, step_index, rollout.context, rollout.task_id)
-            entries.append((len(rows), at[step_index - rollout.start_step_index], *state, *of[step_index]))
+        for i in sorted(of):
+            position = at[i - rollout.start_step_index]
+            entries.append((len(rows), position, i, rollout.context, rollout.task_id, *of[i]))
+        tokens = np.array(rollout.token_ids, dtype=np.int32)
         rows.append(TrainingRow(tokens, {"weight": np.zeros(len(tokens), dtype=np.float32)}))
-    columns = [np.array(column) for column in zip(*entries, strict=True)] or [
-        np.zeros(0, dtype=np.int64)
-    ] * 10
-    return HeldOut(tuple(rows), *columns)
+    nothing = [np.zeros(0, dtype=np.int64)] * 9
+    return HeldOut(tuple(rows), *([np.array(column) for column in zip(*entries, strict=True)] or nothing))
 
 
 def check_enough(fit_rows: Sequence[TrainingRow], validation: HeldOut) -> None:

@@ -1,7 +1,5 @@
 """Weights of evaluations that may still become the best, on disk while a fit goes on."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
@@ -14,11 +12,7 @@ from pipeline.errors import ArtifactError
 
 @dataclass(frozen=True, slots=True)
 class KeptWeights:
-    """A folder with one model folder for each kept evaluation.
-
-    Attributes:
-        folder: of this fit alone.
-    """
+    """A folder of one fit alone, with a model folder for each kept evaluation."""
 
     folder: Path
 
@@ -42,11 +36,7 @@ class KeptWeights:
             os.replace(final, self.folder / str(best))
 
     def copy_best(self, folder: Path, best: int) -> None:
-        """Copies the best evaluation's weights to a folder that is not there yet.
-
-        Raises:
-            ArtifactError: they are lost.
-        """
+        """Copies the best evaluation's weights to a folder that is not there yet."""
         if not (source := self.folder / str(best)).exists():
             raise ArtifactError(
                 f"{source}, the weights of the best evaluation, are gone. Next: make critic SET=--fresh"

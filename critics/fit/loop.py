@@ -4,23 +4,13 @@ Every update is a function of (seed, epoch, place in the epoch), and everything 
 dictionary, so a killed fit goes on as if it had never stopped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from critics.fit.convergence import best_of, evaluate, fresh_state, retain
-from critics.fit.held_out import HeldOut, check_enough
-from critics.fit.rows import COLUMNS
-from critics.fit.schedule import (
-    FitSettings,
-    bootstrap_epoch,
-    epoch_of,
-    learning_rate,
-    rows_of_update,
-    schedule,
-)
+from critics.fit.held_out import HeldOut
+from critics.fit.schedule import FitSettings, learning_rate, rows_of_update, schedule
 from critics.fit.td_targets import Bootstrap
 from critics.frozen.calibrator import Calibrator, fit_calibrator
 from critics.logit import logit
@@ -44,21 +34,17 @@ class CriticTrainer(Trainer, Protocol):
 class FitResult:
     """How a fit went.
 
-    Attributes:
-        converged: `patience` evaluations running gained less than one standard error.
-        best: number of the evaluation with the critic's weights: within one standard error of the lowest
-            Brier the highest EV_within, or the lowest Brier where that could not be measured.
-        evaluations: one dictionary each: number, update, epoch, phase, train_loss, brier, brier_se,
-            ev_within (these at the level of the validation counts), bias (at the level that was found), gain,
-            gain_se, stale.
-        base_logit: b0.
-        num_updates: taken.
+    It has `converged` when `patience` evaluations running gained less than one standard error. `best` is the
+    number of the evaluation with the critic's weights: within one standard error of the lowest Brier the
+    highest EV_within, or the lowest Brier where that could not be measured. `evaluations` have number,
+    update, epoch, phase, train_loss, brier, brier_se, ev_within (these at the level of the validation
+    counts), bias (at the level that was found), gain, gain_se, stale.
     """
 
     converged: bool
     best: int
     evaluations: tuple[dict[str, Any], ...]
-    base_logit: float
+    base_logit: float  # b0
     num_updates: int
 
 
@@ -86,8 +72,8 @@ def fit(
     Args:
         trainer: of a critic; its schedule and trainable weights are set here.
         fit_rows: `critics.fit.rows.critic_rows` of the fit clusters.
-        validation: `held_out` states of the validation clusters.
-        settings: see `FitSettings`.
+        validation: `held_out` states of the validation clusters; both have passed `check_enough`.
+        settings: how to fit.
         seed: of the order of rows and of the resamples.
         keep: stores the present weights as those of an evaluation; called again with the same number after
             a kill, so it must overwrite.
@@ -97,20 +83,17 @@ def fit(
             `on_update` was asked to stop.
         on_update: sees each update's metrics; may raise StopRequested.
         on_evaluation: sees each evaluation.
-        bootstrap: makes the targets of the rows from the critic's own values at the start of each epoch;
-            None keeps the rows' targets.
+        bootstrap: makes the rows' targets from the critic's own values at the start of each epoch.
 
     Raises:
-        ArtifactError: nothing to fit or to validate on, see `check_enough`.
         ValueError: trainer and state disagree.
         DivergenceError: from the trainer; the weights are those before the update.
         StopRequested: from `on_update`; what was done is saved.
     """
-    check_enough(fit_rows, validation)
     plan = schedule(fit_rows, settings)
     shift = base_logit(fit_rows)
-    # Rows without any error verdict still need the loss's columns, which `critic_rows` always gives.
-    error_weight = settings.error_weight if any(row.columns[COLUMNS[2]].any() for row in fit_rows) else 0.0
+    # Without any error verdict the error head learns nothing.
+    error_weight = settings.error_weight if any(row.columns["error_weights"].any() for row in fit_rows) else 0
     loss = critic_loss(base_logit=shift, error_weight=error_weight)
     trainer.learning_rate = learning_rate(plan, settings)
     now = dict(state) if state else fresh_state()
@@ -120,7 +103,7 @@ def fit(
     while True:
         taken = trainer.num_updates
         if taken in plan.evaluations and (not now["evaluations"] or now["evaluations"][-1]["update"] < taken):
-            entry = evaluate(trainer, validation, plan, settings, shift, now, seed)
+            entry = evaluate(trainer, validation, plan, settings.patience, shift, now, seed)
             forgotten = retain(now)
             if entry["number"] in now["kept"]:
                 keep(entry["number"])
@@ -134,7 +117,7 @@ def fit(
             break
         trainer.set_trainable(["score"] if taken < plan.head else None)
         if bootstrap is not None:
-            epoch = bootstrap_epoch(taken, plan)
+            epoch = list(plan.place_of(taken)[:2])
             if now.get("bootstrap_epoch") != epoch:
                 now |= {"bootstrap_epoch": epoch, "bootstrap": bootstrap.values(trainer, fit_rows, shift)}
                 rows = None
@@ -144,16 +127,16 @@ def fit(
         metrics = trainer.update(rows_of_update(rows or fit_rows, plan, taken, seed), loss)
         failpoint("critic.update.after")
         now |= {
-            "num_updates": trainer.num_updates,
+            "num_updates": taken + 1,
             "loss_sum": now["loss_sum"] + metrics["value_loss"],
             "loss_count": now["loss_count"] + 1,
         }
         try:
-            on_update(metrics | {"update": trainer.num_updates, "epoch": epoch_of(trainer.num_updates, plan)})
+            on_update(metrics | {"update": taken + 1, "epoch": plan.epochs(taken + 1)})
         except StopRequested:
             checkpoint(dict(now))
             raise
-    return FitResult(now["converged"], best_of(now), tuple(now["evaluations"]), shift, trainer.num_updates)
+    return FitResult(now["converged"], best_of(now), tuple(now["evaluations"]), shift, taken)
 
 
 def base_logit(rows: Sequence[TrainingRow]) -> float:

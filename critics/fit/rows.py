@@ -1,7 +1,5 @@
 """Labels and rollouts to rows of tokens with targets at their read-outs."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TypeVar
@@ -33,12 +31,9 @@ def state_weight(num_effective: Number) -> Number:
 
 
 def critic_rows(
-    rollouts: Sequence[Rollout],
-    labels: Sequence[Label],
-    *,
-    continuations: Sequence[Rollout] = (),
+    rollouts: Sequence[Rollout], labels: Sequence[Label], *, continuations: Sequence[Rollout] = ()
 ) -> list[TrainingRow]:
-    """Returns one row per labelled rollout, in the order of the rollouts, then of the continuations.
+    """Returns one row per labelled rollout, in the order of the rollouts, then of the graded continuations.
 
     Columns: `weight` (w of each labelled state, divided by the number of its task's rollouts of attempt 0,
     or of its task's graded continuations) and `targets` at value read-outs; `error_weights` and
@@ -50,11 +45,6 @@ def critic_rows(
     task would pull V(s_0) towards failures that end early. How many states of a task were continued depends
     on how its rollouts went, not on how the continuations did, so these share their task's weight, and so
     do those that ended at once, without a state of their own: where many do, a task is harder than it looks.
-
-    Args:
-        rollouts: the labels' and maybe more.
-        labels: of states of these rollouts and of the continuations.
-        continuations: all graded ones; those that came to another state have labels of their own.
 
     Raises:
         ValueError: a label of no rollout, step or context.
@@ -79,8 +69,7 @@ def critic_rows(
     class_weights = [len(first_attempts) / 2 / size if all(class_sizes) else 0.0 for size in class_sizes]
     rows = []
     for rollout, statuses, shared_by in zip(rollouts, verdicts, sharing, strict=True):
-        num_tokens = len(rollout.prompt_token_ids) + len(rollout.response_token_ids)
-        columns = {name: np.zeros(num_tokens, dtype=np.float32) for name in COLUMNS}
+        columns = {name: np.zeros(len(rollout.token_ids), dtype=np.float32) for name in COLUMNS}
         at = value_positions(rollout)
         for label in by_rollout[rollout.rollout_id]:
             place = label.step_index - rollout.start_step_index
@@ -94,8 +83,7 @@ def critic_rows(
             if status != "unknown":
                 columns["error_weights"][position] = class_weights[status == "wrong"]
                 columns["error_targets"][position] = status == "wrong"
-        tokens = np.array(rollout.token_ids, dtype=np.int32)
-        rows.append(TrainingRow(tokens, columns))
+        rows.append(TrainingRow(np.array(rollout.token_ids, dtype=np.int32), columns))
     return rows
 
 

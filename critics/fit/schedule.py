@@ -1,7 +1,5 @@
 """When a fit does what: its phases, epochs and learning rate, the rows of an update, when to look."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,49 +20,35 @@ FINAL_RATE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class FitSettings:
-    """How to fit.
-
-    Attributes:
-        head_updates: of phase 1, the head alone.
-        head_learning_rate: of phase 1.
-        learning_rate: peak of phase 2, all weights.
-        max_epochs: of phase 2 at most.
-        batch_states: states of an update.
-        evaluations_per_epoch: looks at the validation states.
-        patience: evaluations running without a gain of one standard error.
-        error_weight: of the error head's loss (start value).
-    """
+    """How to fit: first the head alone, then all weights."""
 
     head_updates: int
     head_learning_rate: float
-    learning_rate: float
-    max_epochs: float
-    batch_states: int
+    learning_rate: float  # peak of phase 2
+    max_epochs: float  # of phase 2
+    batch_states: int  # of an update
     evaluations_per_epoch: int
     patience: int = PATIENCE
-    error_weight: float = 0.5
+    error_weight: float = 0.5  # of the error head's loss (start value)
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When what happens, in updates.
-
-    Attributes:
-        per_epoch: updates of one epoch of all labelled rows.
-        head: updates of phase 1.
-        total: updates of both phases at most.
-        evaluations: numbers of updates after which the validation states are looked at.
-    """
+    """When what happens, in updates."""
 
     per_epoch: int
-    head: int
-    total: int
-    evaluations: frozenset[int]
+    head: int  # phase 1
+    total: int  # both phases at most
+    evaluations: frozenset[int]  # after so many updates the validation states are looked at
 
     def place_of(self, update: int) -> tuple[str, int, int]:
         """Returns the phase that an update is of (`head`, `all`), its epoch there, and its place in that."""
         phase, since = ("head", update) if update < self.head else ("all", update - self.head)
         return phase, *divmod(since, self.per_epoch)
+
+    def epochs(self, update: int) -> float:
+        """Returns epochs of phase 2 taken."""
+        return max(0, update - self.head) / self.per_epoch
 
 
 def schedule(rows: Sequence[TrainingRow], settings: FitSettings) -> Schedule:
@@ -97,14 +81,3 @@ def rows_of_update(rows: Sequence[TrainingRow], plan: Schedule, update: int, see
     phase, epoch, place = plan.place_of(update)
     order = np.random.default_rng(seed_of("fit order", seed, phase, epoch)).permutation(len(rows))
     return normalised([rows[i] for i in np.array_split(order, plan.per_epoch)[place]])
-
-
-def epoch_of(update: int, plan: Schedule) -> float:
-    """Returns epochs of phase 2 taken."""
-    return max(0, update - plan.head) / plan.per_epoch
-
-
-def bootstrap_epoch(taken: int, plan: Schedule) -> list[int]:
-    """Returns which epoch of which phase the next update lies in: its targets are made once."""
-    phase, epoch, _ = plan.place_of(taken)
-    return [int(phase == "all"), epoch]

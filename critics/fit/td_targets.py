@@ -6,10 +6,9 @@ V is the critic as it was when the epoch began. A copy that is held still plays 
 one and needs no second set of weights beside the trainer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -20,12 +19,9 @@ from pipeline.types import Rollout
 
 
 def td_targets(values: np.ndarray, reward: float, lam: float) -> np.ndarray:
-    """Returns y [T] of one rollout.
+    """Returns y [T] of one rollout: lam 0 is TD(0), 1 is Monte-Carlo.
 
-    Args:
-        values: [T] V(s_0) .. V(s_{T-1}); the first one enters no target.
-        reward: R.
-        lam: 0 is TD(0), 1 is Monte-Carlo.
+    The first of the values [T], V(s_0) .. V(s_{T-1}), enters no target.
 
     Example:
         >>> td_targets(np.array([0.1, 0.4, 0.8]), 1.0, 0.0)
@@ -42,33 +38,23 @@ def td_targets(values: np.ndarray, reward: float, lam: float) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """What turns a critic's values into targets of the rows that it is fitted on.
+    """What turns a critic's values into targets of the rows that it is fitted on."""
 
-    Attributes:
-        lam: trace decay per step.
-        positions: per row, [T] where its states are read.
-        rewards: per row, R.
-    """
-
-    lam: float
-    positions: tuple[np.ndarray, ...]
-    rewards: tuple[float, ...]
+    lam: float  # trace decay per step
+    positions: tuple[np.ndarray, ...]  # per row, [T] where its states are read
+    rewards: tuple[float, ...]  # per row, R
 
     @classmethod
-    def of(cls, rollouts: Sequence[Rollout], lam: float) -> Bootstrap:
+    def of(cls, rollouts: Sequence[Rollout], lam: float) -> Self:
         """Returns the bootstrap of the rows of these rollouts, one each in their order."""
-        return cls(
-            lam,
-            tuple(value_positions(rollout) for rollout in rollouts),
-            tuple(float(rollout.reward or 0.0) for rollout in rollouts),
-        )
+        positions = tuple(value_positions(rollout) for rollout in rollouts)
+        return cls(lam, positions, tuple(float(rollout.reward or 0.0) for rollout in rollouts))
 
     def values(self, trainer: Trainer, rows: Sequence[TrainingRow], shift: float) -> list[list[float]]:
         """Returns the present critic's uncalibrated values of every row's states, as JSON knows them."""
-        outputs = trainer.forward(list(rows))
         return [
             sigmoid(out["scores"][at, 0].astype(np.float64) + shift).tolist()
-            for out, at in zip(outputs, self.positions, strict=True)
+            for out, at in zip(trainer.forward(list(rows)), self.positions, strict=True)
         ]
 
     def retargeted(self, rows: Sequence[TrainingRow], values: Sequence[Sequence[float]]) -> list[TrainingRow]:

@@ -9,14 +9,11 @@ map for all steps cannot mend that. States after feedback are states of failed t
 they shift on their own, so that they cannot bias the bare ones.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from critics.logit import binomial_regression, logit, sigmoid
-from pipeline.errors import ArtifactError
 
 MIN_ROLLOUTS_FOR_SHIFT = 200
 """Below this many rollouts only the temperature is fitted, a_low = a_high (start value)."""
@@ -31,38 +28,23 @@ MIN_SLOPE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Calibrator:
-    """The map of one family.
+    """The map of one family."""
 
-    Attributes:
-        slope_low: a_low > 0.
-        slope_high: a_high > 0.
-        shift: c, in log-odds.
-        base_logit: b0 = logit of the base rate the critic was fitted around.
-        num_states: what it was fitted on.
-        guided_shift: added to c for states after feedback.
-        position_shifts: d_0, d_1, ...; the last one counts for all later steps too. Empty: none.
-    """
-
-    slope_low: float
-    slope_high: float
-    shift: float
-    base_logit: float
-    num_states: int = 0
-    guided_shift: float = 0.0
-    position_shifts: tuple[float, ...] = ()
+    slope_low: float  # a_low > 0
+    slope_high: float  # a_high > 0
+    shift: float  # c, in log-odds
+    base_logit: float  # b0, logit of the base rate the critic was fitted around
+    num_states: int = 0  # what it was fitted on
+    guided_shift: float = 0.0  # added to c for states after feedback
+    position_shifts: tuple[float, ...] = ()  # d_0, d_1, ...; the last one counts for all later steps too
 
     def __call__(
         self, z: np.ndarray, *, step_index: np.ndarray | None = None, guided: bool | np.ndarray = False
     ) -> np.ndarray:
-        """Returns calibrated probabilities, [N] float64 in (0, 1).
+        """Returns calibrated probabilities of raw value logits, [N] float64 in (0, 1).
 
-        Args:
-            z: [N] raw value logits.
-            step_index: [N] the state before which step each one is of; needed with position shifts.
-            guided: whether the states lie after feedback, one for all or [N].
-
-        Raises:
-            ValueError: step indices are needed.
+        `step_index` [N] says which step each state lies before; with position shifts it must be given
+        (ValueError). `guided` says whether the states lie after feedback, one for all or [N].
         """
         shift = self.shift + self.guided_shift * np.asarray(guided)
         if self.position_shifts:
@@ -79,16 +61,6 @@ def _sides(x: np.ndarray) -> np.ndarray:
     return np.stack([-np.logaddexp(0.0, -x), np.logaddexp(0.0, x)], axis=-1)
 
 
-def check_states(number: int) -> None:
-    """Raises ArtifactError if there is no state to calibrate on."""
-    if not number:
-        raise ArtifactError(
-            "no graded rollout of the starting policy lies in the clusters that calibrate the critic. Next: "
-            "more rollouts (rollouts.num_tasks), tasks of more clusters (section tasks), or a smaller "
-            "critic.fit_share"
-        )
-
-
 def fit_calibrator(
     z: np.ndarray,
     num_success: np.ndarray,
@@ -99,7 +71,7 @@ def fit_calibrator(
     guided: np.ndarray | None = None,
     rollout: np.ndarray | None = None,
 ) -> Calibrator:
-    """Returns the maximum-likelihood calibrator of counts k of n given raw value logits.
+    """Returns the maximum-likelihood calibrator of counts k of n > 0 given raw value logits, N >= 1 states.
 
     All but the guided shift is of bare states, if there are any. Fewer than `MIN_ROLLOUTS_FOR_SHIFT` rollouts
     of theirs: one slope alone, and no shift of theirs.
@@ -107,16 +79,12 @@ def fit_calibrator(
     Args:
         z: [N] raw value logits.
         num_success: [N] k.
-        num_samples: [N] n > 0.
+        num_samples: [N] n.
         base_logit: b0.
         step_index: [N] the state before which step each one is of; None: no shifts by step.
         guided: [N] whether the state lies after feedback; None: none does.
         rollout: [N] which rollout the state lies in; None: each in one of its own.
-
-    Raises:
-        ArtifactError: no states.
     """
-    check_states(len(z))
     after = np.zeros(len(z), dtype=bool) if guided is None else guided
     of = np.arange(len(z)) if rollout is None else rollout
     apart = bool(after.any()) and not after.all()

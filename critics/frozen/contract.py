@@ -1,7 +1,5 @@
 """The frozen critic on disk: a Hugging Face folder and contract.json, which says where it may be used."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -16,73 +14,42 @@ CONTRACT = "contract.json"
 FORMAT = 3
 REWARD = "success"
 """What every environment pays: 1 for a solved task, 0 otherwise."""
-_HASHED = ("config.json", "tokenizer.json")
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What a critic's values mean and where they hold.
+    """What a critic's values mean and where they hold."""
 
-    Attributes:
-        tokenizer_digest: of the token ids it reads.
-        template_digest: of the prompt style it reads.
-        label_policy_digest: V is this policy's chance of success.
-        labels_digest: content of the labels it was fitted on.
-        splitter: rule that cuts messages into steps, by name.
-        families: task families; one calibrator each.
-        contexts: step states it was fitted on: bare, guided.
-        reward: what success is.
-        gamma: per-step discount.
-        temperature: of the labels' sampling.
-        top_p: of the labels' sampling.
-        top_k: of the labels' sampling.
-        max_response_tokens: token budget of the labels' sampling.
-        calibrators: family -> map from value logit to probability; holds b0, slopes and shifts.
-        converged: whether fitting had nothing left to gain.
-        convergence: what the fitting stage says of it.
-    """
-
-    tokenizer_digest: str
-    template_digest: str
-    label_policy_digest: str
-    labels_digest: str
-    splitter: str
-    families: tuple[str, ...]
-    contexts: tuple[str, ...]
-    reward: str
-    gamma: float
-    temperature: float
+    tokenizer_digest: str  # of the token ids it reads
+    template_digest: str  # of the prompt style it reads
+    label_policy_digest: str  # V is this policy's chance of success
+    labels_digest: str  # content of the labels it was fitted on
+    splitter: str  # rule that cuts messages into steps, by name
+    families: tuple[str, ...]  # of tasks; one calibrator each
+    contexts: tuple[str, ...]  # step states it was fitted on: bare, guided
+    reward: str  # what success is
+    gamma: float  # per-step discount
+    temperature: float  # this and the next three: of the labels' sampling
     top_p: float
     top_k: int
     max_response_tokens: int
     calibrators: Mapping[str, Calibrator]
-    converged: bool
-    convergence: dict[str, Any] = field(default_factory=dict)
+    converged: bool  # whether fitting had nothing left to gain
+    convergence: dict[str, Any] = field(default_factory=dict)  # what the fitting stage says of it
 
 
 def save(folder: Path, contract: Contract) -> str:
     """Writes contract.json beside an exported model and returns the critic's digest.
 
     The digest covers the contract and, through their hashes, weights, config and tokenizer.
-
-    Raises:
-        ArtifactError: the folder holds no exported model.
-        ValueError: a family without a calibrator.
     """
-    if set(contract.calibrators) != set(contract.families):
-        raise ValueError(f"families {contract.families} but calibrators {sorted(contract.calibrators)}")
     weights = sorted(path.name for path in folder.glob("*.safetensors"))
     if not weights or not (folder / "config.json").is_file():
         raise ArtifactError(f"no exported critic in {folder}; export the model before its contract")
-    names = [*weights, *(name for name in _HASHED if (folder / name).is_file())]
-    content = {
-        "format": FORMAT,
-        "sha256": {name: file_sha256(folder / name) for name in names},
-        **asdict(contract),
-    }
-    content = json.loads(
-        json.dumps(content)
-    )  # tuples as JSON knows them, so that the digest survives a round trip
+    names = [*weights, *(name for name in ("config.json", "tokenizer.json") if (folder / name).is_file())]
+    hashes = {name: file_sha256(folder / name) for name in names}
+    # Tuples as JSON knows them, so that the digest survives a round trip.
+    content = json.loads(json.dumps({"format": FORMAT, "sha256": hashes, **asdict(contract)}))
     critic_digest = digest("critic", content)
     text = json.dumps(content | {"critic_digest": critic_digest}, indent=1, sort_keys=True, allow_nan=False)
     (folder / CONTRACT).write_text(text + "\n", "utf-8")
@@ -92,12 +59,8 @@ def save(folder: Path, contract: Contract) -> str:
 def read_contract(folder: Path, *, with_files: bool = True) -> tuple[Contract, str]:
     """Returns the contract of a folder and the critic's digest, without loading the model.
 
-    Args:
-        folder: of the critic.
-        with_files: whether to compare the files that it names as well, which reads all weights.
-
-    Raises:
-        ArtifactError: a file is missing, damaged or differs from what the contract names.
+    `with_files` compares the files that it names as well, which reads all weights. Raises ArtifactError if a
+    file is missing, damaged or differs from what the contract names.
     """
     path = folder / CONTRACT
     if not path.is_file():
@@ -119,10 +82,10 @@ def read_contract(folder: Path, *, with_files: bool = True) -> tuple[Contract, s
             raise ArtifactError(
                 f"{folder / name} has SHA-256 {got[:12]}, the contract says {expected[:12]}. Run: make critic"
             )
-    fields_ = {name: content[name] for name in Contract.__dataclass_fields__}
-    fields_["calibrators"] = {
-        family: Calibrator(**numbers | {"position_shifts": tuple(numbers.get("position_shifts", ()))})
+    made = {name: content[name] for name in Contract.__dataclass_fields__}
+    made["families"], made["contexts"] = tuple(content["families"]), tuple(content["contexts"])
+    made["calibrators"] = {
+        family: Calibrator(**numbers | {"position_shifts": tuple(numbers["position_shifts"])})
         for family, numbers in content["calibrators"].items()
     }
-    fields_["families"], fields_["contexts"] = tuple(content["families"]), tuple(content["contexts"])
-    return Contract(**fields_), stated
+    return Contract(**made), stated

@@ -1,7 +1,5 @@
 """The frozen critic itself: a network that no longer moves, read where its contract holds, calibrated."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,25 +19,11 @@ from pipeline.training.packing import micro_batches
 from pipeline.types import Rollout
 
 
-def load(folder: Path, *, device: str = "cpu", micro_batch_tokens: int = 16384) -> FrozenCritic:
-    """Returns the critic of a folder once every file agrees with its contract; see `critics.load`."""
-    contract, critic_digest = read_contract(folder)
-    disable_progress_bar()
-    model = AutoModelForSequenceClassification.from_pretrained(
-        folder, dtype=torch.float32, local_files_only=True
-    )
-    model.set_attn_implementation(ATTENTION_NAME)
-    model = model.eval().to(device).requires_grad_(False)
-    return FrozenCritic(model, contract, critic_digest, micro_batch_tokens=micro_batch_tokens)
-
-
 class FrozenCritic:
     """A critic with weights that no longer move.
 
-    Attributes:
-        contract: what its values mean.
-        digest: identifies weights, config, tokenizer, calibrators and contract together.
-        model: the network, a Hugging Face sequence classifier.
+    `digest` identifies weights, config, tokenizer, calibrators and contract together; `model` is a Hugging
+    Face sequence classifier.
     """
 
     def __init__(
@@ -55,11 +39,8 @@ class FrozenCritic:
     ) -> list[np.ndarray]:
         """Returns the calibrated V of each rollout's step states, [T] float64 in (0, 1), in the order given.
 
-        One causal pass over prompt and response, read at the token before each step's first.
-
-        Args:
-            rollouts: with steps; of the contract's tokenizer and template.
-            families: of each rollout; needed only if the critic has several.
+        One causal pass over prompt and response, read at the token before each step's first. `families` of
+        the rollouts are needed only if the critic has several.
 
         Raises:
             ArtifactError: a rollout of another tokenizer or template.
@@ -69,6 +50,8 @@ class FrozenCritic:
             if len(self.contract.families) != 1:
                 raise ValueError(f"this critic has families {self.contract.families}; say each rollout's")
             families = [self.contract.families[0]] * len(rollouts)
+        if unknown := set(families) - set(self.contract.families):
+            raise ValueError(f"unknown families {sorted(unknown)}; known: {self.contract.families}")
         for row, rollout in enumerate(rollouts):
             try:
                 self.check_matches(
@@ -76,11 +59,6 @@ class FrozenCritic:
                 )
             except ArtifactError as error:
                 raise ArtifactError(f"row {row}, rollout {rollout.rollout_id}: {error}") from error
-        unknown = set(families) - set(self.contract.families)
-        if unknown or len(families) != len(rollouts):
-            raise ValueError(
-                f"{len(rollouts)} rollouts, {len(families)} families, unknown: {sorted(unknown)}"
-            )
         return [
             self.contract.calibrators[family](
                 z, step_index=np.array([step.step_index for step in rollout.steps]), guided=rollout.guided
@@ -96,58 +74,44 @@ class FrozenCritic:
     def value_logits(self, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
         """Returns the raw value logits z of each rollout's step states, [T] float64."""
         rows = [TrainingRow(np.array(r.token_ids, dtype=np.int32)) for r in rollouts]
-        return read_value_logits(
-            self.model, rows, [value_positions(r) for r in rollouts], self._micro_batch_tokens
-        )
+        positions = [value_positions(r) for r in rollouts]
+        return read_value_logits(self.model, rows, positions, self._micro_batch_tokens)
 
     def check_matches(
-        self,
-        *,
-        tokenizer_digest: str | None = None,
-        template_digest: str | None = None,
-        label_policy_digest: str | None = None,
-        temperature: float | None = None,
-        top_p: float | None = None,
-        top_k: int | None = None,
-        max_response_tokens: int | None = None,
-        gamma: float | None = None,
-        splitter: str | None = None,
-        reward: str | None = None,
-        families: Sequence[str] = (),
-        contexts: Sequence[str] = (),
+        self, *, families: Sequence[str] = (), contexts: Sequence[str] = (), **given: str | float
     ) -> None:
-        """Raises ArtifactError unless the critic was made for exactly what is given; None is not compared.
+        """Raises ArtifactError unless the critic was made for exactly what is given, by fields of `Contract`.
 
         It may have been made for more families and contexts than are given.
         """
-        given = {
-            "tokenizer_digest": tokenizer_digest,
-            "template_digest": template_digest,
-            "label_policy_digest": label_policy_digest,
-            "temperature": temperature,
-            "top_p": top_p,
-            "top_k": top_k,
-            "max_response_tokens": max_response_tokens,
-            "gamma": gamma,
-            "splitter": splitter,
-            "reward": reward,
-        }
+        useless = "Its values would mean nothing here; run: make critic"
         for name, got in given.items():
-            if got is not None and got != (made_for := getattr(self.contract, name)):
+            if got != (made_for := getattr(self.contract, name)):
                 raise ArtifactError(
-                    f"critic {self.digest[:12]} was made for {name} {made_for}, got {got}. "
-                    "Its values would mean nothing here; run: make critic"
+                    f"critic {self.digest[:12]} was made for {name} {made_for}, got {got}. {useless}"
                 )
         if unknown := set(families) - set(self.contract.families):
             raise ArtifactError(
                 f"critic {self.digest[:12]} was made for families {self.contract.families}, got "
-                f"{sorted(unknown)}. Its values would mean nothing here; run: make critic"
+                f"{sorted(unknown)}. {useless}"
             )
         if strangers := set(contexts) - set(self.contract.contexts):
             raise ArtifactError(
                 f"critic {self.digest[:12]} was fitted on {self.contract.contexts} states, "
                 f"not on {sorted(strangers)}. Label such states and run: make critic"
             )
+
+
+def load(folder: Path, *, device: str = "cpu", micro_batch_tokens: int = 16384) -> FrozenCritic:
+    """Returns the critic of a folder once every file agrees with its contract; see `critics.load`."""
+    contract, critic_digest = read_contract(folder)
+    disable_progress_bar()
+    model = AutoModelForSequenceClassification.from_pretrained(
+        folder, dtype=torch.float32, local_files_only=True
+    )
+    model.set_attn_implementation(ATTENTION_NAME)
+    model = model.eval().to(device).requires_grad_(False)
+    return FrozenCritic(model, contract, critic_digest, micro_batch_tokens=micro_batch_tokens)
 
 
 def read_value_logits(

@@ -1,7 +1,5 @@
 """The critic's network: a decoder trunk and one linear layer, value logit and error logit per token."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,8 @@ VALUE, ERROR = 0, 1
 def trunk_config(trunk_folder: Path) -> Any:
     """Returns the configuration of a trunk, its pad token filled in; reads no weights.
 
-    Raises:
-        ArtifactError: no model there, not a causal one with a classifier of its kind, or no pad token.
+    Raises ArtifactError for no model, one that is not causal or has no classifier of its kind, or no pad
+    token (the class would then pool at a wrong token).
     """
     if not (trunk_folder / "config.json").is_file():
         raise ArtifactError(
@@ -57,14 +55,8 @@ def trunk_config(trunk_folder: Path) -> Any:
 def make_critic(trunk_folder: Path) -> Any:
     """Returns a sequence classifier of the trunk's kind, fp32, in eval mode: its weights and a head of zeros.
 
-    The head (`score`, hidden size -> 2, no bias) starts at zero, so the first critic predicts the base rate.
-
-    Args:
-        trunk_folder: a causal language model in Hugging Face format, with a pad token in its config or
-            tokenizer.
-
-    Raises:
-        ArtifactError: no usable model there, or no pad token (the class then pools at a wrong token).
+    The trunk is a causal language model in Hugging Face format. The head (`score`, hidden size -> 2, no bias)
+    starts at zero, so the first critic predicts the base rate.
     """
     logging.disable_progress_bar()
     config = trunk_config(trunk_folder)

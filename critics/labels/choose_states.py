@@ -1,19 +1,17 @@
 """Which step states get fresh continuations.
 
-A sample may label a state only if the state was chosen without looking at that sample. Fresh
-continuations always qualify, so states may be chosen here by fractions of the final length and around
-located errors; `targets.py` never gives those choices the rollout's own outcome. Such choices still tell
-of what the state does not show, a hidden rule for one, so no critic is calibrated on them.
+A sample may label a state only if the state was chosen without looking at that sample. Fresh continuations
+always qualify, so states may be chosen here by fractions of the final length and around located errors;
+`soft_targets.py` never gives those choices the rollout's own outcome. Such choices still tell of what the
+state does not show, a hidden rule for one, so no critic is calibrated on them.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
 from pipeline.ids import digest
 from pipeline.steps import state_tokens
-from pipeline.types import Context, Rollout, StateRef
+from pipeline.types import Rollout, StateRef
 
 ANCHORS = (0.3, 0.6, 0.9)
 """Chosen states, as shares of the response (start values)."""
@@ -23,45 +21,36 @@ every rollout's own outcome tells of the start, and whether it is taken must not
 states there are to choose from, for that depends on how the rollouts went."""
 
 
-def candidate_steps(rollout: Rollout, *, anchors: Sequence[float], around_errors: bool) -> tuple[int, ...]:
+def candidate_steps(rollout: Rollout) -> tuple[int, ...]:
     """Returns the step indices of one rollout that may get continuations, ascending.
 
-    s_0; for each share of the response the step start nearest to it (the earlier on a tie); with
-    `around_errors` also the states just before and just after each step with the verdict `wrong`.
+    s_0; for each of `ANCHORS` the step start nearest to it (the earlier on a tie); the states just before and
+    just after each step with the verdict `wrong`.
     """
     if not rollout.steps:
         return ()
-    first, last = rollout.steps[0].step_index, rollout.steps[-1].step_index
+    last = rollout.steps[-1].step_index
     length = len(rollout.response_token_ids)
-    chosen = {first}
-    for share in anchors:
+    chosen = {rollout.steps[0].step_index}
+    for share in ANCHORS:
         nearest = min(
             rollout.steps, key=lambda step: (abs(step.token_start - share * length), step.step_index)
         )
         chosen.add(nearest.step_index)
-    if around_errors:
-        for step in rollout.steps:
-            if step.verifier_status == "wrong":
-                chosen.update(i for i in (step.step_index, step.step_index + 1) if i <= last)
+    for step in rollout.steps:
+        if step.verifier_status == "wrong":
+            chosen.update(i for i in (step.step_index, step.step_index + 1) if i <= last)
     return tuple(sorted(chosen))
 
 
 def choose_states(
-    rollouts: Sequence[Rollout],
-    *,
-    max_states: int | None,
-    guided_share: float,
-    seed: int,
-    anchors: Sequence[float] = ANCHORS,
-    around_errors: bool = True,
+    rollouts: Sequence[Rollout], *, max_states: int | None, guided_share: float, seed: int
 ) -> list[StateRef]:
-    """Returns the states to continue from; a pure function of the set of rollouts and the seed.
+    """Returns the states to continue from, by rollout and step.
 
-    Ordered by rollout and step. Rollouts are distinguished by their seeds, which stay when a digest upstream
-    changes every id.
-
-    Left out: continuations from a later state (`start_step_index` > 0), rollouts without a reward
-    (infrastructure failed), and all but one of the states with equal task, context and tokens (one state).
+    A pure function of the set of rollouts and the seed. Rollouts are told apart by their seeds, which stay
+    when a digest upstream changes every id. Left out: continuations from a later state, rollouts without a
+    reward (infrastructure failed), and all but one of the states with equal task, context and tokens.
 
     Args:
         rollouts: candidates, of any order.
@@ -69,22 +58,16 @@ def choose_states(
         guided_share: share of states in a guided context, at most; bare states fill what guided lack, and
             under a cap guided states fill what bare ones lack.
         seed: of the order in which states are taken.
-        anchors: shares of the response, in [0, 1].
-        around_errors: whether located errors choose states too.
-
-    Raises:
-        ValueError: an anchor or share outside [0, 1].
     """
-    if any(not 0 <= share <= 1 for share in (*anchors, guided_share)):
-        raise ValueError(f"anchors {tuple(anchors)} and guided_share {guided_share} must lie in [0, 1]")
-    queues: dict[Context, list[StateRef]] = {"bare": [], "guided": []}
+    if not 0 <= guided_share <= 1:
+        raise ValueError(f"guided_share {guided_share} must lie in [0, 1]")
     drawn = {rollout.rollout_id: rollout.seed for rollout in rollouts}
-    for context in queues:
-        own = [rollout for rollout in rollouts if rollout.context == context]
-        queues[context] = _rounds(own, drawn, anchors, around_errors, seed)
-    num_bare, num_guided = _shares(len(queues["bare"]), len(queues["guided"]), max_states, guided_share)
-    chosen = queues["bare"][:num_bare] + queues["guided"][:num_guided]
-    return sorted(chosen, key=lambda s: (drawn[s.rollout_id], s))
+    bare, guided = (
+        _rounds([rollout for rollout in rollouts if rollout.guided is own], drawn, seed)
+        for own in (False, True)
+    )
+    num_bare, num_guided = _shares(len(bare), len(guided), max_states, guided_share)
+    return sorted(bare[:num_bare] + guided[:num_guided], key=lambda s: (drawn[s.rollout_id], s))
 
 
 def _shares(num_bare: int, num_guided: int, cap: int | None, share: float) -> tuple[int, int]:
@@ -98,33 +81,23 @@ def _shares(num_bare: int, num_guided: int, cap: int | None, share: float) -> tu
     return bare, guided
 
 
-def _rounds(
-    rollouts: Sequence[Rollout],
-    drawn: Mapping[str, int],
-    anchors: Sequence[float],
-    around_errors: bool,
-    seed: int,
-) -> list[StateRef]:
-    """Returns all candidate states so that any first n of them are spread over the tasks.
-
-    `drawn` is rollout_id -> its seed.
-    """
+def _rounds(rollouts: Sequence[Rollout], drawn: Mapping[str, int], seed: int) -> list[StateRef]:
+    """Returns all candidate states so that any first n of them are spread over the tasks."""
     by_task: dict[str, dict[str, StateRef]] = {}
     for rollout in sorted(rollouts, key=lambda r: (digest(seed, r.seed), r.rollout_id)):
         if rollout.start_step_index > 0 or rollout.reward is None or rollout.env_status != "ok":
             continue
-        for index in candidate_steps(rollout, anchors=anchors, around_errors=around_errors):
+        for index in candidate_steps(rollout):
             state = StateRef(rollout.rollout_id, index, rollout.context)
             by_task.setdefault(rollout.task_id, {}).setdefault(digest(state_tokens(rollout, index)), state)
     ordered: list[tuple[float, int, StateRef]] = []
     for place, task_id in enumerate(sorted(by_task, key=lambda task: digest(seed, task))):
-        start_first = place % START_EVERY == 0
         states = sorted(
             by_task[task_id].values(), key=lambda s: (digest(seed, drawn[s.rollout_id], s.step_index), s)
         )
         starts = [state for state in states if state.step_index == 0]
         later = [state for state in states if state.step_index > 0]
-        in_turn, at_last = ([*starts, *later], []) if start_first else (later, starts)
+        in_turn, at_last = ([*starts, *later], []) if place % START_EVERY == 0 else (later, starts)
         ordered += [(float(turn), place, state) for turn, state in enumerate(in_turn)]
         ordered += [(math.inf, place, state) for state in at_last]
     return [state for _, _, state in sorted(ordered, key=lambda entry: entry[:2])]

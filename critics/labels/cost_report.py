@@ -1,8 +1,5 @@
 """What labels are worth and what they cost: guided share, noise, duplicates, tokens by source."""
 
-from __future__ import annotations
-
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,40 +17,34 @@ def audit_labels(
     rollouts: Sequence[Rollout],
     continuations_by_state: Mapping[StateRef, Sequence[Rollout]],
 ) -> dict[str, Any]:
-    """Returns the audit of labels, JSON-serialisable; None where a share is undefined.
+    """Returns the audit of all clusters' labels, JSON-serialisable; None where a share is undefined.
 
-    `guided_share`: of the labels. `base_rate`: successes of all samples. `noise_share` and
-    `noise_share_one_sample`: see `noise_shares`. `num_duplicates`, `duplicate_share`: labels that share
-    task, context and tokens with another one, all but the first of each: one state, more than once.
+    `base_rate`: successes of all samples. `noise_share` and `noise_share_one_sample`: see `noise_shares`.
+    `num_duplicates`: labels that share task, context and tokens with another one, all but the first of each.
     `sources`: what samples came from -> labels with any, samples, and the tokens that were sampled for them:
-    continuations cost their own, own outcomes those of rollouts that the rollouts stage has paid for, the
-    recovery model none.
-
-    Args:
-        labels: of all clusters; those that only validate or calibrate are among them.
-        rollouts: that they lie in.
-        continuations_by_state: everything that was sampled for them, ungraded ones included.
+    continuations cost their own, ungraded ones included, own outcomes those of rollouts that the rollouts
+    stage has paid for, the recovery model none.
     """
     by_id = {rollout.rollout_id: rollout for rollout in rollouts}
     counts = [label_counts(label) for label in labels]
-    k, n = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
-    states = Counter(
-        digest(rollout.task_id, label.context, state_tokens(rollout, label.step_index))
-        for label in labels
-        for rollout in [by_id[label.rollout_id]]
-    )
+    states = {
+        digest(by_id[x.rollout_id].task_id, x.context, state_tokens(by_id[x.rollout_id], x.step_index))
+        for x in labels
+    }
     duplicates = len(labels) - len(states)
     continued = [label for label in labels if label.num_continuations]
-    own = [label for label in labels if has_outcome(label)]
-    rest = [label for label in labels if not label.num_continuations and not has_outcome(label)]
+    own = [label for label in labels if _has_outcome(label)]
+    without = sum(not label.num_continuations and not _has_outcome(label) for label in labels)
     noise, one = noise_shares(
         np.array([label.num_success for label in labels]),
         np.array([label.num_continuations for label in labels]),
     )
+    sampled = [rollout for samples in continuations_by_state.values() for rollout in samples]
+    ended = [by_id[name] for name in {label.rollout_id for label in own}]
     return {
         "num_labels": len(labels),
         "guided_share": _share(sum(label.context == "guided" for label in labels), len(labels)),
-        "base_rate": _share(k, n),
+        "base_rate": _share(sum(k for k, _ in counts), sum(n for _, n in counts)),
         "noise_share": noise,
         "noise_share_one_sample": one,
         "num_duplicates": duplicates,
@@ -62,25 +53,16 @@ def audit_labels(
             "continuation": {
                 "labels": len(continued),
                 "samples": sum(label.num_continuations for label in continued),
-                "tokens": sum(
-                    r.num_trainable_tokens for own_ in continuations_by_state.values() for r in own_
-                ),
+                "tokens": sum(rollout.num_trainable_tokens for rollout in sampled),
             },
             "outcome": {
                 "labels": len(own),
                 "samples": len(own),
-                "tokens": sum(
-                    by_id[name].num_trainable_tokens for name in {label.rollout_id for label in own}
-                ),
+                "tokens": sum(rollout.num_trainable_tokens for rollout in ended),
             },
-            "no sample": {"labels": len(rest), "samples": 0, "tokens": 0},
+            "no sample": {"labels": without, "samples": 0, "tokens": 0},
         },
     }
-
-
-def has_outcome(label: Label) -> bool:
-    """Returns whether the outcome of the label's own rollout entered it."""
-    return label.outcome is not None or label.label_source in RULES
 
 
 def noise_shares(k: np.ndarray, n: np.ndarray) -> tuple[float | None, float | None]:
@@ -104,6 +86,10 @@ def noise_shares(k: np.ndarray, n: np.ndarray) -> tuple[float | None, float | No
     v = V * (1 - V) / (n - 1)
     m = V.mean()
     return _share(float(v.mean()), float(V.var())), _share(float((n * v).mean()), float(m * (1 - m)))
+
+
+def _has_outcome(label: Label) -> bool:
+    return label.outcome is not None or label.label_source in RULES
 
 
 def _share(part: float, whole: float) -> float | None:

@@ -11,8 +11,6 @@ They follow from R; bootstrapped ones from the critic's own values too, `rule_de
 Counts stay as they are, so that all kinds are validated alike; calibration looks at outcomes alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, get_args
@@ -49,19 +47,11 @@ def rule_target(rollout: Rollout, place: int, rule: str) -> float | None:
 
 
 def retarget(labels: Sequence[Label], rollouts: Sequence[Rollout], rule: str, *, policy: str) -> list[Label]:
-    """Returns the labels with the rule's targets, in the rollouts' order.
+    """Returns the labels of `build_labels` with the targets of one of `RULES`, in the rollouts' order.
 
-    Its rows have the rule as `label_source` and weight 1; the critic is fitted on these alone. Rows that only
-    continuations or the recovery model gave stay for validation.
-
-    Args:
-        labels: of `critics.labels.soft_targets.build_labels`.
-        rollouts: that they are of.
-        rule: one of `RULES`.
-        policy: the target policy; only its rollouts are targets.
-
-    Raises:
-        ValueError: no such rule.
+    Only rollouts of `policy` are targets. The rule's rows have it as `label_source` and weight 1, and the
+    critic is fitted on these alone. Rows that only continuations or the recovery model gave stay for
+    validation.
     """
     if rule not in RULES:
         raise ValueError(f"rule {rule!r}; known: {', '.join(RULES)}")

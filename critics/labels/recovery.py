@@ -7,10 +7,8 @@ the task in the same context, u the tokens so far over the budget. Fitted on con
 task, so no state's m has seen its own task.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +16,7 @@ import numpy as np
 
 from critics.logit import binomial_regression, logit, sigmoid
 from pipeline.ids import seed_of
-from pipeline.statistics import ClusterBootstrap, Interval, interval_dict
+from pipeline.statistics import ClusterBootstrap, interval_dict
 
 NUM_FOLDS = 5
 MIN_CONTINUATIONS, MIN_TASKS = 50, 20
@@ -28,40 +26,25 @@ _RIDGE_EVENT, _RIDGE = 1.0, 1e-3
 
 @dataclass(frozen=True, slots=True)
 class StateFeatures:
-    """What the recovery model sees of a state.
-
-    Attributes:
-        task_id: decides the fold.
-        code: latest `wrong` event code before the state, "" if none.
-        task_rate: q in (0, 1).
-        budget_used: u in [0, 1].
-    """
+    """What the recovery model sees of a state."""
 
     task_id: str
-    code: str
-    task_rate: float
-    budget_used: float
+    code: str  # latest `wrong` event code before the state, "" if none
+    task_rate: float  # q in (0, 1)
+    budget_used: float  # u in [0, 1]
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryModel:
-    """A fitted recovery model.
-
-    Attributes:
-        codes: counted event codes, sorted; others are treated as one code.
-        coefficients: [NUM_FOLDS, D] fitted without that fold's tasks; None if there was nothing to fit.
-        seed: of the folds.
-    """
+    """A fitted recovery model; all codes that are not counted are one to it."""
 
     codes: tuple[str, ...]
-    coefficients: np.ndarray | None
-    seed: int
+    coefficients: np.ndarray | None  # [NUM_FOLDS, D] fitted without that fold's tasks; None without states
+    seed: int  # of the folds
 
     def __call__(self, states: Sequence[StateFeatures]) -> np.ndarray:
         """Returns m [N]; without a fit, q itself."""
-        if not states:
-            return np.zeros(0)
-        if self.coefficients is None:
+        if not states or self.coefficients is None:
             return np.array([state.task_rate for state in states])
         folds = np.array([fold_of(state.task_id, self.seed) for state in states])
         return sigmoid(np.sum(_features(states, self.codes) * self.coefficients[folds], axis=1))
@@ -75,25 +58,16 @@ def fold_of(task_id: str, seed: int) -> int:
 def fit_recovery(
     states: Sequence[StateFeatures], num_success: Sequence[float], num_samples: Sequence[int], *, seed: int
 ) -> tuple[RecoveryModel, dict[str, Any]]:
-    """Returns the model fitted on continuation counts, and a report of it.
+    """Returns the model of continuation counts, k of n >= 1 at each of N states, and a report of it.
 
-    Args:
-        states: [N] states with fresh continuations.
-        num_success: [N] k, sums of rewards.
-        num_samples: [N] n >= 1.
-        seed: of folds and intervals.
-
-    Returns:
-        The model, and `{"fitted", "num_states", "coefficients" (mean over folds), "codes": {code:
-        {num_continuations, num_tasks, recovery_rate, low, high, correlation, correlation_low,
-        correlation_high, counted}}}`; the code of states without an error is "none".
+    The report has `fitted`, `num_states`, `coefficients` (means over folds) and `codes`, see `event_report`.
     """
-    codes_report = event_report(states, num_success, num_samples, seed=seed)
-    counted = tuple(code for code, entry in sorted(codes_report.items()) if entry["counted"])
-    if not states:
-        return RecoveryModel(counted, None, seed), {"fitted": False, "num_states": 0, "codes": codes_report}
-    X = _features(states, counted)
     k, n = np.asarray(num_success, np.float64), np.asarray(num_samples, np.float64)
+    codes = event_report(states, k, n, seed=seed)
+    counted = tuple(code for code, entry in codes.items() if entry["counted"])
+    if not states:
+        return RecoveryModel(counted, None, seed), {"fitted": False, "num_states": 0, "codes": codes}
+    X = _features(states, counted)
     ridge = np.array([_RIDGE, *([_RIDGE_EVENT] * (len(counted) + 1)), _RIDGE, _RIDGE])
     centre = np.zeros(X.shape[1])
     centre[-2] = 1.0  # with little evidence m leans to q
@@ -102,35 +76,29 @@ def fit_recovery(
     for fold in range(NUM_FOLDS):
         others = folds != fold
         fits.append(binomial_regression(X[others], k[others], n[others], ridge=ridge, centre=centre))
-    names = [
-        "intercept",
-        *(f"event:{code}" for code in counted),
-        "event:other",
-        "logit_task_rate",
-        "budget_used",
-    ]
     coefficients = np.stack(fits)
+    events = [f"event:{code}" for code in (*counted, "other")]
+    names = ["intercept", *events, "logit_task_rate", "budget_used"]
     report = {
         "fitted": True,
         "num_states": len(states),
         "coefficients": dict(zip(names, coefficients.mean(axis=0).round(6).tolist(), strict=True)),
-        "codes": codes_report,
+        "codes": codes,
     }
     return RecoveryModel(counted, coefficients, seed), report
 
 
 def event_report(
-    states: Sequence[StateFeatures], num_success: Sequence[float], num_samples: Sequence[int], *, seed: int
+    states: Sequence[StateFeatures], k: np.ndarray, n: np.ndarray, *, seed: int
 ) -> dict[str, dict[str, Any]]:
     """Returns, per event code, its recovery rate with an interval by task, and whether it counts.
 
     It counts after `MIN_CONTINUATIONS` continuations from `MIN_TASKS` tasks and if the interval of its
-    point-biserial correlation with success excludes 0.
+    point-biserial correlation with success excludes 0. States without an error have the code "none".
     """
     places: dict[str, list[int]] = defaultdict(list)
     for place, state in enumerate(states):
         places[state.code].append(place)
-    k, n = np.asarray(num_success, np.float64), np.asarray(num_samples, np.float64)
     tasks = np.array([state.task_id for state in states])
     boot = ClusterBootstrap(tasks, num_resamples=500, seed=seed)
     report = {}
@@ -147,7 +115,8 @@ def event_report(
             "counted": False,
         }
         if code:
-            found = _correlation(np.isin(np.arange(len(states)), at), k, n, boot)
+            has_event = np.isin(np.arange(len(states)), at)
+            found = boot.interval([n, k, n * has_event, k * has_event], _phi)
             enough = n[at].sum() >= MIN_CONTINUATIONS and num_tasks >= MIN_TASKS
             for name, number in interval_dict(found).items():
                 entry["correlation" if name == "value" else f"correlation_{name}"] = number
@@ -156,17 +125,13 @@ def event_report(
     return report
 
 
-def _correlation(has_event: np.ndarray, k: np.ndarray, n: np.ndarray, boot: ClusterBootstrap) -> Interval:
-    """Returns corr(event, success) over samples."""
-
-    def phi(N: np.ndarray, K: np.ndarray, Ne: np.ndarray, Ke: np.ndarray) -> np.ndarray:
-        spread = K * (N - K) * Ne * (N - Ne)
-        return np.where(spread > 0, (N * Ke - K * Ne) / np.sqrt(np.where(spread > 0, spread, 1.0)), np.nan)
-
-    return boot.interval([n, k, n * has_event, k * has_event], phi)
+def _phi(N: np.ndarray, K: np.ndarray, Ne: np.ndarray, Ke: np.ndarray) -> np.ndarray:
+    """Returns the correlation over samples of success (K of N) with an event (Ne samples, Ke successes)."""
+    spread = K * (N - K) * Ne * (N - Ne)
+    return np.where(spread > 0, (N * Ke - K * Ne) / np.sqrt(np.where(spread > 0, spread, 1.0)), np.nan)
 
 
-def _features(states: Sequence[StateFeatures], codes: Mapping[str, int] | Sequence[str]) -> np.ndarray:
+def _features(states: Sequence[StateFeatures], codes: Sequence[str]) -> np.ndarray:
     """Returns [N, 1 + len(codes) + 1 + 2]: intercept, counted events, any other event, logit q, u."""
     place = {code: i for i, code in enumerate(codes)}
     X = np.zeros((len(states), len(place) + 4))

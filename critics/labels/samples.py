@@ -1,19 +1,15 @@
 """Which continuations sample which state."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable
 
 from pipeline.types import Rollout, StateRef
 
 
 def samples_of(sampled: Iterable[Rollout], parents: Container[str]) -> dict[StateRef, list[Rollout]]:
-    """Returns the fresh continuations of each state; siblings, and what follows them, are none.
+    """Returns the fresh continuations of each state of some rollouts, which `parents` holds the ids of.
 
-    Args:
-        sampled: what was sampled, rollouts of other kinds included.
-        parents: ids of the rollouts that the states lie in.
+    Siblings in `sampled`, and what follows them, are none.
     """
     samples: dict[StateRef, list[Rollout]] = defaultdict(list)
     for sample in sampled:
@@ -30,13 +26,3 @@ def rewards_of(sampled: Iterable[Rollout], parents: Container[str]) -> dict[Stat
             if sample.reward is not None:
                 rewards[state].append(sample.reward)
     return rewards
-
-
-def graded(samples: Mapping[StateRef, Sequence[Rollout]], policy: str) -> list[Rollout]:
-    """Returns the graded continuations by a policy."""
-    return [
-        sample
-        for own in samples.values()
-        for sample in own
-        if sample.reward is not None and sample.policy_digest == policy
-    ]

@@ -1,9 +1,7 @@
 """Which clusters the critic is fitted, validated and calibrated on; those that validate calibrate as well."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
-from typing import Literal, Protocol
+from typing import Literal
 
 from pipeline.errors import ArtifactError
 from pipeline.ids import digest
@@ -12,36 +10,21 @@ from pipeline.types import Rollout, Task
 Part = Literal["fit", "validate", "calibrate"]
 
 
-class Shares(Protocol):
-    """How large the parts are; `stages.settings.Critic` is one."""
-
-    @property
-    def fit_share(self) -> float: ...  # noqa: D102
-    @property
-    def validate_share(self) -> float: ...  # noqa: D102
-
-
 def parts_of(
-    rollouts: Collection[Rollout], tasks: Mapping[str, Task], shares: Shares, *, seed: int
+    rollouts: Collection[Rollout],
+    tasks: Mapping[str, Task],
+    *,
+    fit_share: float,
+    validate_share: float,
+    seed: int,
 ) -> dict[str, Part]:
-    """Returns rollout_id -> part of all rollouts of clusters with a graded one; a cluster is in one part.
+    """Returns rollout_id -> part of all rollouts of clusters with a graded one; see `split_clusters`.
 
     Whoever labels, fits or judges on the same rollouts finds the same parts.
-
-    Args:
-        rollouts: of the rollouts stage.
-        tasks: by id.
-        shares: of clusters; those that are left do nothing but calibrate.
-        seed: of the split.
-
-    Raises:
-        ArtifactError: fewer than 3 clusters.
     """
     cluster_of = {r.rollout_id: tasks[r.task_id].cluster for r in rollouts}
     graded = {cluster_of[r.rollout_id] for r in rollouts if r.reward is not None and r.steps}
-    part_of = split_clusters(
-        graded, fit_share=shares.fit_share, validate_share=shares.validate_share, seed=seed
-    )
+    part_of = split_clusters(graded, fit_share=fit_share, validate_share=validate_share, seed=seed)
     return {name: part_of[cluster] for name, cluster in cluster_of.items() if cluster in part_of}
 
 
@@ -50,12 +33,8 @@ def split_clusters(
 ) -> dict[str, Part]:
     """Returns cluster -> part: clusters in hash order, cut at the shares, at least one in each part.
 
-    Cutting the sorted hashes (not thresholding them) keeps the shares right with few clusters, where a
-    part could else be empty.
-
-    Raises:
-        ArtifactError: fewer than 3 clusters.
-        ValueError: shares that leave nothing to calibrate on.
+    Cutting the sorted hashes (not thresholding them) keeps the shares right with few clusters. Raises
+    ArtifactError for fewer than 3 clusters, ValueError for shares that leave nothing to calibrate on.
     """
     ordered = sorted(set(clusters), key=lambda cluster: digest("critic split", seed, cluster))
     if len(ordered) < 3:

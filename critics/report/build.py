@@ -4,8 +4,6 @@ Judged are states of clusters that no training task belongs to, their level refi
 biases are of all audited bare states, with values as they were frozen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -60,14 +58,16 @@ def build_report(
 ) -> dict[str, Any]:
     """Returns report.json: verdict, measures, slices, references and the numbers behind every drawing.
 
+    `["gate"]` is the content of gate.json, `["passed"]` the verdict.
+
     Args:
-        audit: audited states, of any contexts.
+        audit: audited states, of any contexts; one at least a bare one of an unseen cluster.
         trained_clusters: of the training tasks; states of the others are judged.
         converged: from the fit.
         policy_digest: whose chance of success is estimated.
         critic_digest: which critic.
         evaluations: the fit's, for its curves.
-        labels_report: of `critics.labels.soft_targets.build_labels`.
+        labels_report: of the labels stage.
         fit_report: of the fit; what is shown of it is `FITTED_ON`.
         judged_contexts: contexts that the gate judges; "guided" too if the actor trains there.
         num_resamples: of clusters, behind each interval.
@@ -75,12 +75,6 @@ def build_report(
         siblings: states after sibling steps; None if no sets were played.
         probed: changed states; None if none were made.
         fitted: states of tasks that the critic was fitted on; None if none were continued.
-
-    Returns:
-        JSON-serialisable; `["gate"]` is the content of gate.json, `["passed"]` the verdict.
-
-    Raises:
-        ValueError: no audited bare state of an unseen cluster.
     """
     contexts = sorted({*audit.context.tolist(), *judged_contexts, "bare"})
     frozen = {c: unseen(audit.where(audit.context == c), trained_clusters) for c in contexts}
@@ -91,8 +85,9 @@ def build_report(
     # A context that was never audited is judged all the same, and fails as undefined.
     judged = {context: level_refitted(part, seed) for context, part in frozen.items()}
     draws: dict[str, int] = {"num_resamples": num_resamples, "seed": seed}
+    few = draws | {"num_resamples": min(num_resamples, SLICE_RESAMPLES)}
     measures = {context: gate.measures_of(part, **draws) for context, part in frozen.items()}
-    bare = judged["bare"]
+    bare, all_bare = judged["bare"], audit.where(audit.context == "bare")
     told, num_telling = ({}, 0) if siblings is None else sibling_measures(siblings, **draws)
     located = first_error(audit.rollouts, seed=seed)
     measures["bare"] |= told | {name: x for name, x in located.items() if isinstance(x, Interval)}
@@ -104,8 +99,6 @@ def build_report(
         probes=changes,
     )
     references = _references(bare, frozen["bare"], fitted, **draws)
-    few: dict[str, Any] = {"num_resamples": min(num_resamples, SLICE_RESAMPLES), "seed": seed}
-    all_bare = audit.where(audit.context == "bare")
     rows = slices(all_bare, kinds=SLICE_KINDS[:-1], **few) + slices(audit, kinds=SLICE_KINDS[-1:], **few)
     verdict = gate.gate_dict(
         conditions,
@@ -128,7 +121,7 @@ def build_report(
             for context, part in judged.items()
         },
         "num_states": len(audit),
-        "measures": {c: {name: interval_dict(x) for name, x in of.items()} for c, of in measures.items()},
+        "measures": {context: _plain(of) for context, of in measures.items()},
         "references": references,
         "slices": [_plain(row) for row in rows],
         "bias_by_level_and_position": _bias_grid(all_bare, **few),
@@ -181,36 +174,29 @@ def _references(
     return rows
 
 
-def _bias(audit: AuditData, *, num_resamples: int, seed: int) -> Interval:
-    return ClusterBootstrap(audit.cluster, num_resamples, seed).mean(audit.p - audit.v_hat)
-
-
 def _bias_grid(audit: AuditData, *, num_resamples: int, seed: int) -> list[dict[str, Any]]:
     """Returns mean p - Vhat of every level and fifth of the budget that holds a state."""
-    places = position_bins(audit)
-    return [
-        {
-            "level": int(level),
-            "position": place,
-            "num_states": int(at.sum()),
-            "bias": interval_dict(_bias(audit.where(at), num_resamples=num_resamples, seed=seed)),
-        }
-        for level in np.unique(audit.level)
-        for place in range(NUM_POSITIONS)
-        if (at := (audit.level == level) & (places == place)).any()
-    ]
+    places, cells = position_bins(audit), []
+    for level in np.unique(audit.level):
+        for place in range(NUM_POSITIONS):
+            at = np.flatnonzero((audit.level == level) & (places == place))
+            if len(at):
+                boot = ClusterBootstrap(audit.cluster, num_resamples, seed)
+                bias = interval_dict(boot.mean((audit.p - audit.v_hat)[at], at))
+                cells.append({"level": int(level), "position": place, "num_states": len(at), "bias": bias})
+    return cells
 
 
 def _reliability(audit: AuditData, *, num_resamples: int, seed: int) -> list[dict[str, Any]]:
-    bins = equal_mass_bins(audit.p)
-    parts = [audit.where(bins == b) for b in sorted(set(bins.tolist()))]
+    bins, boot = equal_mass_bins(audit.p), ClusterBootstrap(audit.cluster, num_resamples, seed)
     return [
         {
-            "predicted": float(part.p.mean()),
-            "num_states": len(part),
-            "observed": interval_dict(ClusterBootstrap(part.cluster, num_resamples, seed).mean(part.v_hat)),
+            "predicted": float(audit.p[at].mean()),
+            "num_states": len(at),
+            "observed": interval_dict(boot.mean(audit.v_hat[at], at)),
         }
-        for part in parts
+        for b in range(int(bins.max()) + 1)
+        for at in [np.flatnonzero(bins == b)]
     ]
 
 

@@ -1,7 +1,5 @@
 """The drawings of the report's page: report.json to SVG, "" where there is nothing to draw."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,20 +11,14 @@ from pipeline.report import plots
 Report = Mapping[str, Any]
 
 
-def _plots() -> Any:
-    return plots
-
-
 def reliability(report: Report) -> str:
     """Returns predicted against observed success, with the sizes of the bins."""
     bins, floor = report["reliability"], report["measures"]["bare"]["ece_floor"]["value"]
-    return _plots().reliability(
-        "reliability",
-        [b["predicted"] for b in bins],
-        [b["observed"] for b in bins],
-        [b["num_states"] for b in bins],
-        floor=floor or 0.0,
-        rising=report["rising"],
+    predicted, observed, sizes = (
+        [of[name] for of in bins] for name in ("predicted", "observed", "num_states")
+    )
+    return plots.reliability(
+        "reliability", predicted, observed, sizes, floor=floor or 0.0, rising=report["rising"]
     )
 
 
@@ -44,7 +36,7 @@ def biases(report: Report) -> str:
         mark = "?" if low is None or high is None else "*" if low > 0 or high < 0 else ""
         return f"{value:+.2f}{mark}\n{cell['num_states']}"
 
-    return _plots().grid(
+    return plots.grid(
         "bias",
         [f"level {level}" for level in levels],
         [f"{width * i}-{width * (i + 1)} %" for i in range(NUM_POSITIONS)],
@@ -57,8 +49,10 @@ def biases(report: Report) -> str:
 
 def states(report: Report) -> str:
     """Returns values against what continuations measured."""
-    points, labels = report["scatter"], {"x_label": "measured by continuations", "y_label": "critic"}
-    return _plots().scatter("values", points["v_hat"], points["p"], **labels)
+    points = report["scatter"]
+    return plots.scatter(
+        "values", points["v_hat"], points["p"], x_label="measured by continuations", y_label="critic"
+    )
 
 
 def steps(report: Report) -> str:
@@ -66,9 +60,13 @@ def steps(report: Report) -> str:
     points = report["scatter"]
     if not points["advantage"]:
         return ""
-    labels = {"x_label": "measured change of the chance", "y_label": "critic's change"}
-    return _plots().scatter(
-        "advantages", points["advantage_hat"], points["advantage"], bounds=(-1.0, 1.0), **labels
+    return plots.scatter(
+        "advantages",
+        points["advantage_hat"],
+        points["advantage"],
+        bounds=(-1.0, 1.0),
+        x_label="measured change of the chance",
+        y_label="critic's change",
     )
 
 
@@ -83,9 +81,14 @@ def by(kind: str, metric: str, x_label: str) -> Callable[[Report], str]:
         }
         if all(row["value"] is None for row in rows.values()):
             return ""
-        return _plots().points(f"{metric}-{kind}", rows, x_label=x_label)
+        return plots.points(f"{metric}-{kind}", rows, x_label=x_label)
 
     return drawn
+
+
+ev_by_position = by("position", "ev", "explained variance")
+ev_by_level = by("level", "ev", "explained variance")
+ev_within_by_level = by("level", "ev_within", "explained variance within rollouts")
 
 
 def siblings(report: Report) -> str:
@@ -98,13 +101,13 @@ def siblings(report: Report) -> str:
         "this critic": measures["sibling_top1"],
         f"continuations (K = {found['reference_size']})": measures["sibling_reference"],
     }
-    return _plots().points("siblings", rows, x_label="best next step named", level=None)
+    return plots.points("siblings", rows, x_label="best next step named", level=None)
 
 
 def probes(report: Report) -> str:
     """Returns the mean change of the value for each kind of probe."""
     rows = {f"{row['kind']} ({row['num_states']})": row["change"] for row in report["probes"]}
-    return _plots().points("probes", rows, x_label="change of the value") if rows else ""
+    return plots.points("probes", rows, x_label="change of the value") if rows else ""
 
 
 def fit(report: Report) -> str:
@@ -112,7 +115,6 @@ def fit(report: Report) -> str:
     entries = report["evaluations"]
     if not entries:
         return ""
-    plots = _plots()
     x, brier, se = ([entry[name] for entry in entries] for name in ("update", "brier", "brier_se"))
     curve = plots.Line("", x, brier, np.subtract(brier, se).tolist(), np.add(brier, se).tolist())
     head = max((entry["update"] for entry in entries if entry["phase"] == "head"), default=0)
@@ -125,5 +127,5 @@ def fit_within(report: Report) -> str:
     found = [(e["update"], e["ev_within"]) for e in report["evaluations"] if e["ev_within"] is not None]
     if len(found) < 2:
         return ""
-    curve = _plots().Line("", *zip(*found, strict=True))
-    return _plots().lines("fit-within", [curve], x_label="updates", y_label="EV within rollouts", level=0.0)
+    curve = plots.Line("", *zip(*found, strict=True))
+    return plots.lines("fit-within", [curve], x_label="updates", y_label="EV within rollouts", level=0.0)

@@ -5,8 +5,6 @@ The gate is judged on clusters that no training task belongs to, with the level 
 critic twice. Thresholds are constants: a gate that a configuration can loosen is no gate.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,23 +37,14 @@ FEW = f"no such change could be made, or in fewer than {MIN_CLUSTERS} clusters"
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition of the gate.
+    """One condition of the gate."""
 
-    Attributes:
-        name: of the measure.
-        passed: True, False, or "not measured".
-        asks: what is asked, in words.
-        reason: what was found, in words.
-        interval: the measure; None for a yes or no, or when it was not measured.
-        threshold: what a bound is compared with; None where there is no interval.
-    """
-
-    name: str
+    name: str  # of the measure
     passed: bool | Literal["not measured"]
-    asks: str
-    reason: str
-    interval: Interval | None = None
-    threshold: float | None = None
+    asks: str  # what is asked, in words
+    reason: str  # what was found, in words
+    interval: Interval | None = None  # the measure; None for a yes or no, or when it was not measured
+    threshold: float | None = None  # what a bound is compared with
 
 
 def measures_of(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
@@ -79,9 +68,6 @@ def judge(
         converged: whether fitting stopped because it had nothing left to gain.
         sibling_excess: of `critics.audit.siblings.sibling_measures`; None if no sets were played.
         probes: of `critics.audit.probes.probe_changes`; None if none were asked for.
-
-    Raises:
-        ValueError: no measures of bare states.
     """
     if "bare" not in measures_by_context:
         raise ValueError(f"the gate judges bare states; got measures of {sorted(measures_by_context)}")
@@ -124,15 +110,14 @@ def _probes(changes: Mapping[str, tuple[Interval, int]]) -> list[Condition]:
 def _above(name: str, interval: Interval, threshold: float, asks: str) -> Condition:
     # NaN compares false, so an undefined measure fails.
     passed = interval.low > threshold
+    word = "above" if passed else "not above"
+    reason = f"{interval_words(interval, 3)}: the lower bound is {word} {threshold:g}"
     if math.isnan(interval.value):
         reason = "undefined: the audited states do not vary enough, or there are too few"
     elif not math.isfinite(interval.low):
         reason = (
             f"{interval.value:.3f} without bounds: too few clusters, or resamples that leave it undefined"
         )
-    else:
-        word = "above" if passed else "not above"
-        reason = f"{interval_words(interval, 3)}: the lower bound is {word} {threshold:g}"
     return Condition(name, passed, asks, reason, interval, threshold)
 
 
@@ -170,11 +155,9 @@ def gate_dict(
 ) -> dict[str, Any]:
     """Returns the content of gate.json.
 
-    Keys: `passed`, `verdict` (PASS or FAIL), `contexts` (which were judged), `reasons` (failed conditions in
-    words), `not_measured`, `conditions`, `adv_rmse` (of bare states, an interval: the actor's dead zone is
-    half of its value), `kl_range` (nats per token from the label policy at which it was judged: [0, 0], that
-    policy's own states and continuations; the actor's drift checks go on from there), `policy_digest`,
-    `critic_digest`.
+    `contexts` are those that were judged, `reasons` failed conditions in words. Half of the value of
+    `adv_rmse`, of bare states, is the actor's dead zone. `kl_range` is in nats per token from the label
+    policy: [0, 0], its own states and continuations; the actor's drift checks go on from there.
     """
     good = passed(conditions)
     return {

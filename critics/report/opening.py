@@ -1,7 +1,5 @@
 """What the report opens with: the verdict and the key figures, in plain words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +11,13 @@ MOST_REASONS = 3
 """Failed conditions that are told in full; gate.json and the page have all."""
 MIN_SLICE_STATES = 30
 """Smaller slices are not called the weakest."""
+SHARES = {
+    "ev": "of the differences between states explained",
+    "ev_within": "of those within one rollout (0: useless for steps)",
+    "sign_agreement": "of clear steps seen in the right direction (a coin: 50 %)",
+    "sibling_pairs": "of clearly different next steps put in the right order (a coin: 50 %)",
+    "skill_over_task_rate": "less error than the bare task success rate",
+}
 
 
 def opening_of(
@@ -38,25 +43,19 @@ def opening_of(
 def findings(measures: Mapping[str, Interval], visible: float | None) -> list[tuple[str, str]]:
     """Returns (figure, what it says) of the measures of judged bare states; undefined ones are left out.
 
-    Args:
-        measures: of `build_report`, those of siblings among them.
-        visible: EV_within of trees on all that the dialogue shows; None without them.
+    `visible` is EV_within of trees on all that the dialogue shows; None without them.
     """
-    shares = {
-        "ev": "of the differences between states explained",
-        "ev_within": "of those within one rollout (0: useless for steps)",
-        "sign_agreement": "of clear steps seen in the right direction (a coin: 50 %)",
-        "sibling_pairs": "of clearly different next steps put in the right order (a coin: 50 %)",
-        "skill_over_task_rate": "less error than the bare task success rate",
-    }
     found = []
-    for name, words in shares.items():
-        if name in measures and math.isfinite(measures[name].value):
-            value, low, high = _percents(measures[name])
-            if name == "ev_within" and visible is not None:
-                # Trees are one way to use what is visible, so the critic itself may show more.
-                words += f"; visible is {max(visible, measures[name].value):.0%} or more"
-            found.append((f"{value} %", f"{words} [{low}, {high}]" if low else f"{words} [no bounds]"))
+    for name, words in SHARES.items():
+        if name not in measures or math.isnan((measured := measures[name]).value):
+            continue
+        if name == "ev_within" and visible is not None:
+            # Trees are one way to use what is visible, so the critic itself may show more.
+            words += f"; visible is {max(visible, measured.value):.0%} or more"
+        bounds = "no bounds"
+        if math.isfinite(measured.low) and math.isfinite(measured.high):
+            bounds = f"{_percent(measured.low)}, {_percent(measured.high)}"
+        found.append((f"{_percent(measured.value)} %", f"{words} [{bounds}]"))
     ece, floor = measures["ece"].value, measures["ece_floor"].value
     if math.isfinite(ece):
         words = f"off, its percentages on average (a perfect critic would show {100 * floor:.0f} here)"
@@ -64,13 +63,8 @@ def findings(measures: Mapping[str, Interval], visible: float | None) -> list[tu
     return found
 
 
-def _percents(interval: Interval) -> tuple[str, str, str]:
-    """Returns value, low and high in percent; bounds are empty where there are none."""
-    bounds = math.isfinite(interval.low) and math.isfinite(interval.high)
-    shares = (interval.value, interval.low, interval.high) if bounds else (interval.value,)
-    # How far below -100 says nothing more.
-    texts = ["below -100" if share < -1 else f"{100 * share:.0f}" for share in shares]
-    return (texts[0], texts[1], texts[2]) if bounds else (texts[0], "", "")
+def _percent(share: float) -> str:
+    return "below -100" if share < -1 else f"{100 * share:.0f}"  # how far below says nothing more
 
 
 def _weakest(rows: Sequence[Mapping[str, Any]]) -> str | None:

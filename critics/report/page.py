@@ -1,11 +1,8 @@
 """The critic report as a page: the verdict, then each of `SECTIONS`, then rollouts to look at."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
-from critics.report.readings import READINGS
 from critics.report.sections import SECTIONS, Part, cell
 from pipeline.report import (
     Block,
@@ -25,7 +22,14 @@ from pipeline.report.page import Tone
 def report_page(report: Mapping[str, Any], *, title: str = "Critic report") -> str:
     """Returns report.html, a pure function of `build_report`'s result."""
     parts = [_section(part, report) for part in SECTIONS]
-    return page(title, [_verdict(report), *parts, _samples(report), _limits(report)])
+    limits = (
+        f"Values estimate the chance of success of policy {report['policy_digest']} and no other; critic "
+        f"{report['critic_digest']}. A pass holds for that policy, its token budget and these families "
+        "only. How the critic fares while the actor moves away from that policy is measured in the actor's "
+        "stage."
+    )
+    last = Section("What it is, and is not", (Text(limits),))
+    return page(title, [_verdict(report), *parts, _samples(report), last])
 
 
 def _verdict(report: Mapping[str, Any]) -> Section:
@@ -57,19 +61,19 @@ def _verdict(report: Mapping[str, Any]) -> Section:
 
 def _section(part: Part, report: Mapping[str, Any]) -> Section:
     blocks: list[Block] = [
-        Drawing(svg, chart.caption) for chart in part.charts if (svg := chart.draw(report))
+        Drawing(svg, caption) for draw, caption in part.charts.items() if (svg := draw(report))
     ]
     by_context = report["measures"]
     rows = tuple(
-        (name, *(cell(of[name]) if name in of else "" for of in by_context.values()), READINGS[name])
-        for name in part.measures
+        (name, *(cell(of[name]) if name in of else "" for of in by_context.values()), reading)
+        for name, reading in part.measures.items()
         if name in by_context["bare"]
     )
     if rows:
         blocks.append(Table(("measure", *by_context, "how to read it"), rows, part.caption))
     if not blocks and part.absent:
         blocks.append(Text(part.absent, "note"))
-    blocks += [table for make in part.tables if (table := make(report)) is not None]
+    blocks += [table for make in part.tables if (table := make(report)).rows]
     return Section(part.title, tuple(blocks))
 
 
@@ -77,12 +81,9 @@ def _samples(report: Mapping[str, Any]) -> Section:
     blocks: list[Block] = []
     for place, sample in enumerate(report["sample_rollouts"]):
         reward = sample["reward"]
-        outcome = (
-            "not graded"
-            if reward is None
-            else {1.0: "solved", 0.0: "failed"}.get(reward, f"reward {reward:g}")
-        )
-        title = f"Level {sample['level']}, {sample['split']}, {sample['context']}: {outcome}"
+        outcome = "not graded"
+        if reward is not None:
+            outcome = {1.0: "solved", 0.0: "failed"}.get(reward, f"reward {reward:g}")
         svg = plots.value_path(
             f"path-{place}",
             sample["values"],
@@ -91,20 +92,11 @@ def _samples(report: Mapping[str, Any]) -> Section:
             audited=[tuple(entry) for entry in sample["audited"]],
         )
         caption = (
-            f"{title} (rollout {sample['rollout_id'][:12]}). The line should run through the bars of fresh "
+            f"Level {sample['level']}, {sample['split']}, {sample['context']}: {outcome} (rollout "
+            f"{sample['rollout_id'][:12]}). The line should run through the bars of fresh "
             "continuations, and fall where the verifier marks an error."
         )
-        blocks.append(Drawing(svg, caption))
         steps = zip(sample["texts"], sample["values"], sample["statuses"], sample["messages"], strict=True)
-        blocks.append(Dialogue("Its steps", tuple(DialogueStep(*step) for step in steps)))
+        dialogue = Dialogue("Its steps", tuple(DialogueStep(*step) for step in steps))
+        blocks += [Drawing(svg, caption), dialogue]
     return Section("Rollouts with their values", tuple(blocks))
-
-
-def _limits(report: Mapping[str, Any]) -> Section:
-    words = (
-        f"Values estimate the chance of success of policy {report['policy_digest']} and no other; critic "
-        f"{report['critic_digest']}. A pass holds for that policy, its token budget and these families "
-        "only. How the critic fares while the actor moves away from that policy is measured in the actor's "
-        "stage."
-    )
-    return Section("What it is, and is not", (Text(words),))

@@ -76,6 +76,6 @@ def make(
         more_tables=((LABELS, labels_table(labels)),),
         report=recovery
         | kinds
-        | {"target": settings.target, "sampled_tokens": spent}
+        | {"kappa": settings.kappa, "target": settings.target, "sampled_tokens": spent}
         | {"audit": audit_labels(labels, rollouts, samples)},
     )

@@ -82,6 +82,8 @@ def fitted_rollouts(start: Start, number: int) -> list[Rollout]:
     source = start.inputs["rollouts"]
     rollouts = rollouts_from(source.table("rollouts"), source.table("steps"))
     shares = Critic(**start.inputs["critic"].manifest["settings"]["critic"])
-    part_of = parts_of(rollouts, tasks, shares, seed=start.seed)
+    part_of = parts_of(
+        rollouts, tasks, fit_share=shares.fit_share, validate_share=shares.validate_share, seed=start.seed
+    )
     fitted = [r for r in rollouts if part_of.get(r.rollout_id) == "fit"]
     return one_bare_per_task(fitted, number, purpose="fitted", seed=start.seed)

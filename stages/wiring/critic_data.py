@@ -7,6 +7,7 @@ from critics.fit.data import FitData, fit_data
 from critics.fit.schedule import FitSettings
 from critics.labels.checks import check_labels
 from critics.labels.named_targets import OF_OUTCOMES
+from critics.labels.splits import parts_of
 from pipeline.artifacts.runner import Start
 from pipeline.errors import ArtifactError
 from pipeline.tables import labels_from, rollouts_from, tasks_from
@@ -54,13 +55,15 @@ def data_of(start: Start[Config]) -> FitData:
     check_labels(labels, own, list(tasks.values()), label_policy_digest=policy)
     target = made.manifest["settings"]["labels"]["target"]
     continuations = settings.fit_continuations and target in OF_OUTCOMES
+    part_of = parts_of(
+        rollouts, tasks, fit_share=settings.fit_share, validate_share=settings.validate_share, seed=start.seed
+    )
     return fit_data(
         labels,
         rollouts,
         tasks,
-        settings,
+        part_of,
         rule=target,
-        seed=start.seed,
         continuations=rollouts_from(made.table("rollouts"), made.table("steps")) if continuations else [],
     )
 

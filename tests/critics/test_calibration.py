@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -165,11 +163,6 @@ def test_clusters_are_split_by_hash_into_the_shares_and_no_part_is_empty() -> No
         split_clusters(["a", "b"], fit_share=0.84, validate_share=0.08, seed=0)
 
 
-def test_without_a_rollout_to_calibrate_on_the_next_move_is_named() -> None:
-    with pytest.raises(ArtifactError, match=r"calibrate the critic\. Next: more rollouts"):
-        fit_calibrator(np.zeros(0), np.zeros(0), np.zeros(0), base_logit=0.0)
-
-
 def test_each_step_shifts_on_its_own_and_rare_late_steps_stay_near_the_common_map() -> None:
     rng = np.random.default_rng(6)
     step = rng.choice(20, size=20_000, p=[0.3, 0.3, 0.2, 0.1, *[0.1 / 16] * 16])
@@ -211,8 +204,7 @@ def test_rollouts_share_the_part_of_their_cluster_and_ungraded_clusters_have_non
     rollouts = [make_rollout(f"r{i}", task=f"t{i % 40}") for i in range(80)]
     rollouts += [make_rollout("lost", task="alone", reward=None, env_status="infra_error")]
     tasks["alone"] = make_task("alone", cluster="c99")
-    shares = SimpleNamespace(fit_share=0.5, validate_share=0.25)
-    part_of = parts_of(rollouts, tasks, shares, seed=0)
+    part_of = parts_of(rollouts, tasks, fit_share=0.5, validate_share=0.25, seed=0)
     assert part_of.keys() == {f"r{i}" for i in range(80)}
     for i in range(80):
         assert part_of[f"r{i}"] == part_of[f"r{(i % 40) // 2 * 2}"]

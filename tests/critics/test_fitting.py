@@ -209,7 +209,7 @@ def test_every_state_of_a_graded_rollout_calibrates_by_its_outcome(make_rollout)
         make_rollout("c", task="t1", num_steps=2, reward=0.0, attempt=1, guided=True),
     ]
     states = outcome_states(rollouts)
-    assert states.rollout_id.tolist() == ["a"] * 3 + ["c"] * 2
+    assert states.row.tolist() == [0] * 3 + [1] * 2
     assert states.step_index.tolist() == [0, 1, 2, 0, 1]
     assert states.num_success.tolist() == [1, 1, 1, 0, 0]
     assert states.num_samples.tolist() == [1] * 5
@@ -247,9 +247,7 @@ def test_calibration_does_not_see_what_the_choice_of_states_tells_of_hidden_diff
         z, states.num_success, states.num_samples, base_logit=0.0, step_index=states.step_index
     )
     assert fitted(np.zeros(2), step_index=np.arange(2)) == pytest.approx([0.5, 0.5], abs=0.02)
-    chosen = choose_states(
-        rollouts, anchors=(0.3, 0.6, 0.9), around_errors=True, max_states=1200, guided_share=0.0, seed=0
-    )
+    chosen = choose_states(rollouts, max_states=1200, guided_share=0.0, seed=0)
     second = [int(state.rollout_id[1:]) % 2 == 0 for state in chosen if state.step_index == 1]
     assert np.mean(second) > 0.6  # continued from there, most would win
 

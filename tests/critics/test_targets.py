@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +5,7 @@ import pytest
 
 from critics.fit.held_out import held_out, outcome_states
 from critics.fit.rows import critic_rows, state_weight
-from critics.labels.checks import check_labels, check_outcomes_differ
+from critics.labels.checks import check_labels, check_outcomes_differ, kinds_of
 from critics.labels.choose_states import START_EVERY, candidate_steps, choose_states
 from critics.labels.named_targets import retarget
 from critics.labels.recovery import StateFeatures, fit_recovery, fold_of
@@ -30,41 +28,45 @@ def continuation(make_rollout, parent, index, reward, draw=0, **changes):
     )
 
 
+def build(rollouts, samples, kappa=0.0, **options):
+    return build_labels(rollouts, samples, kappa=kappa, label_policy_digest=POLICY, seed=0, **options)
+
+
+def choose(rollouts, cap=None, share=0.0, seed=0):
+    return choose_states(rollouts, max_states=cap, guided_share=share, seed=seed)
+
+
+def own_tokens(make_rollout, name, i, **changes):
+    """A rollout that shares no state but the first with those of another number."""
+    return make_rollout(name, seed=100 + i, response_token_ids=tuple(range(i, i + 15)), **changes)
+
+
 def test_states_are_chosen_at_shares_of_the_response_and_around_errors(make_rollout) -> None:
-    rollout = make_rollout(
-        "a", num_steps=10, wrong={4: "missing"}
-    )  # steps start at 0, 4, 8, ... of 39 tokens
-    assert candidate_steps(rollout, anchors=(0.3, 0.6, 0.9), around_errors=False) == (0, 3, 6, 9)
-    assert candidate_steps(rollout, anchors=(), around_errors=True) == (0, 4, 5)
-    last = make_rollout("b", num_steps=3, wrong={2: "missing"})
-    assert candidate_steps(last, anchors=(), around_errors=True) == (0, 2)  # after the last step is the end
+    # Steps start at 0, 4, 8, ... of 39 tokens; after the last one is the end.
+    assert candidate_steps(make_rollout("a", num_steps=10)) == (0, 3, 6, 9)
+    assert candidate_steps(make_rollout("a", num_steps=10, wrong={4: "missing"})) == (0, 3, 4, 5, 6, 9)
+    assert candidate_steps(make_rollout("a", num_steps=10, wrong={9: "missing"})) == (0, 3, 6, 9)
 
 
 def test_choosing_ignores_outcomes_and_order(make_rollout) -> None:
-    rollouts = [
-        make_rollout(f"r{i}", task=f"t{i % 3}", seed=i, response_token_ids=tuple(range(i, i + 15)))
-        for i in range(12)
-    ]
-    options = {"anchors": (0.3, 0.6), "around_errors": True, "max_states": 9, "guided_share": 0.0, "seed": 1}
-    chosen = choose_states(rollouts, **options)
+    rollouts = [own_tokens(make_rollout, f"r{i}", i, task=f"t{i % 3}") for i in range(12)]
+    chosen = choose(rollouts, 9, seed=1)
     flipped = [replace(r, reward=1 - r.reward) for r in reversed(rollouts)]
-    assert choose_states(flipped, **options) == chosen
+    assert choose(flipped, 9, seed=1) == chosen
     assert len(chosen) == 9
     by_task = [sum(s.rollout_id in {f"r{i}" for i in range(t, 12, 3)} for s in chosen) for t in range(3)]
     assert by_task == [3, 3, 3]
     assert any(state.step_index == 0 for state in chosen)
-    assert choose_states(rollouts, **options | {"seed": 2}) != chosen
+    assert choose(rollouts, 9, seed=2) != chosen
 
 
 def test_starts_are_chosen_by_hash_alone_however_many_other_states_there_are(make_rollout) -> None:
     """Easy tasks have one state beside the start, hard ones many, and the start shows neither."""
     rollouts = [make_rollout(f"r{i}", task=f"t{i}", num_steps=2 + 4 * (i % 2), seed=i) for i in range(800)]
-    options = {"anchors": (0.3, 0.6, 0.9), "around_errors": True, "guided_share": 0.0, "seed": 0}
-    chosen = choose_states(rollouts, max_states=800, **options)
-    starts = [int(state.rollout_id[1:]) % 2 for state in chosen if state.step_index == 0]
+    starts = [int(s.rollout_id[1:]) % 2 for s in choose(rollouts, 800) if s.step_index == 0]
     assert len(starts) == 800 // START_EVERY
     assert np.mean(starts) == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(len(starts)))
-    assert len(choose_states(rollouts, max_states=None, **options)) == 400 * 2 + 400 * 4
+    assert len(choose(rollouts)) == 400 * 2 + 400 * 4
 
 
 def test_several_starts_of_a_task_keep_the_spread_and_the_order_of_seeds(make_rollout) -> None:
@@ -72,72 +74,48 @@ def test_several_starts_of_a_task_keep_the_spread_and_the_order_of_seeds(make_ro
 
     def chosen(names: list[str], cap: int) -> list[tuple[str, int, int]]:
         rollouts = [
-            make_rollout(
-                names[i],
-                task=f"t{i % 40}",
-                seed=i,
-                guided=True,
-                prompt_token_ids=(1, i),
-                response_token_ids=tuple(range(i, i + 15)),
-            )
+            own_tokens(make_rollout, names[i], i, task=f"t{i % 40}", guided=True, prompt_token_ids=(1, i))
             for i in range(160)
         ]
         number = {r.rollout_id: (r.task_id, r.seed) for r in rollouts}
-        states = choose_states(
-            rollouts, anchors=(0.6,), around_errors=False, max_states=cap, guided_share=1.0, seed=0
-        )
-        return [(*number[s.rollout_id], s.step_index) for s in states]
+        return [(*number[s.rollout_id], s.step_index) for s in choose(rollouts, cap, share=1.0)]
 
     names = [f"r{i:03}" for i in range(160)]
     assert len({task for task, _, _ in chosen(names, 30)}) == 30
-    assert chosen(names, 30) == chosen(names[::-1], 30)
-    assert chosen(names, 250) == chosen(names[::-1], 250)
+    for cap in (30, 250):
+        assert chosen(names, cap) == chosen(names[::-1], cap)
 
 
 def test_choosing_and_labelling_do_not_depend_on_ids(make_rollout) -> None:
     def chain(names):
-        rollouts = [
-            make_rollout(names[i], task=f"t{i % 3}", seed=100 + i, response_token_ids=tuple(range(i, i + 15)))
-            for i in range(12)
-        ]
-        states = choose_states(
-            rollouts, anchors=(0.3, 0.6), around_errors=True, max_states=9, guided_share=0.0, seed=1
-        )
+        rollouts = [own_tokens(make_rollout, names[i], i, task=f"t{i % 3}") for i in range(12)]
         by_id = {r.rollout_id: r for r in rollouts}
+        states = choose(rollouts, 9, seed=1)
         samples = {s: [continuation(make_rollout, by_id[s.rollout_id], s.step_index, 1.0)] for s in states}
-        labels, _ = build_labels(rollouts, samples, kappa=2, label_policy_digest=POLICY, seed=0)
-        number = {r.rollout_id: r.seed for r in rollouts}
+        labels, _ = build(rollouts, samples, kappa=2)
         return (
-            [(number[s.rollout_id], s.step_index) for s in states],
-            [(number[label.rollout_id], label.step_index, label.target) for label in labels],
+            [(by_id[s.rollout_id].seed, s.step_index) for s in states],
+            [(by_id[label.rollout_id].seed, label.step_index, label.target) for label in labels],
         )
 
     assert chain([f"{i:02}" for i in range(12)]) == chain([f"{7 * i % 12:02}" for i in range(12)])
 
 
-def test_equal_prefixes_of_a_task_are_one_state(make_rollout) -> None:
+def test_equal_states_of_a_task_are_one_and_what_was_not_played_whole_supplies_none(make_rollout) -> None:
     same = [make_rollout("a"), make_rollout("b"), make_rollout("c", task="t1")]
-    options = {"anchors": (0.5,), "around_errors": False, "max_states": None, "guided_share": 0.0, "seed": 0}
-    chosen = choose_states(same, **options)
-    assert len(chosen) == 4  # two states of t0 and two of t1
-
-
-def test_failed_infrastructure_and_continuations_supply_no_states(make_rollout) -> None:
-    rollouts = [
-        make_rollout("a", reward=None, env_status="infra_error"),
-        make_rollout("b", start_step_index=1),
-    ]
-    options = {"anchors": (0.5,), "around_errors": True, "max_states": None, "guided_share": 0.5, "seed": 0}
-    assert choose_states(rollouts, **options) == []
+    assert len(choose(same)) == 4 + 4
+    broken = make_rollout("a", reward=None, env_status="infra_error")
+    assert choose([broken, make_rollout("b", start_step_index=1)], share=0.5) == []
 
 
 def test_the_guided_share_is_kept_under_a_cap_and_filled_from_either_side(make_rollout) -> None:
-    bare = [make_rollout(f"b{i}", task=f"t{i}") for i in range(30)]
-    guided = [make_rollout(f"g{i}", task=f"t{i}", guided=True) for i in range(30)]
-    options = {"anchors": (), "around_errors": False, "guided_share": 0.3, "seed": 0}
+    bare, guided = (
+        [make_rollout(f"{own}{i}", task=f"t{i}", num_steps=1, guided=own) for i in range(30)]
+        for own in (False, True)
+    )
 
     def number(rollouts, cap):
-        states = choose_states(rollouts, max_states=cap, **options)
+        states = choose(rollouts, cap, share=0.3)
         return tuple(sum(s.context == c for s in states) for c in ("bare", "guided"))
 
     assert number(bare + guided, 20) == (14, 6)
@@ -148,12 +126,10 @@ def test_the_guided_share_is_kept_under_a_cap_and_filled_from_either_side(make_r
 
 def test_kappa_zero_gives_k_over_n(make_rollout) -> None:
     parent = make_rollout("a", policy_digest="other")  # another policy's outcome labels nothing
-    state = StateRef("a", 2, "bare")
     samples = [continuation(make_rollout, parent, 2, float(d < 3), d) for d in range(8)]
-    labels, _ = build_labels([parent], {state: samples}, kappa=0.0, label_policy_digest=POLICY, seed=0)
-    assert [(x.step_index, x.num_success, x.num_continuations, x.target, x.weight) for x in labels] == [
-        (2, 3, 8, 3 / 8, 8.0)
-    ]
+    [label] = build([parent], {StateRef("a", 2, "bare"): samples})[0]
+    found = (label.step_index, label.num_success, label.num_continuations, label.target, label.weight)
+    assert found == (2, 3, 8, 3 / 8, 8.0)
 
 
 @pytest.mark.parametrize("kappa", [0.0, 2.0])
@@ -176,40 +152,31 @@ def test_targets_average_to_the_truth_where_only_states_before_errors_are_contin
                 continuation(make_rollout, rollouts[-1], 1, float(rng.random() < 0.73), draw)
                 for draw in range(8)
             ]
-    labels, _ = build_labels(
-        rollouts, samples, kappa=kappa, label_policy_digest=POLICY, seed=0, granularity="binary"
-    )
-    at = [label for label in labels if label.step_index == 1]
+    at = [x for x in build(rollouts, samples, kappa, granularity="binary")[0] if x.step_index == 1]
     weights = [state_weight(label.weight) for label in at]
     assert np.average([label.target for label in at], weights=weights) == pytest.approx(0.73, abs=0.02)
 
 
 def test_one_state_of_several_sources_is_one_row(make_rollout) -> None:
-    parent = make_rollout("a", num_steps=6)
-    state = StateRef("a", 2, "bare")
+    parent = make_rollout("a", num_steps=6, wrong={3: "missing"})
     samples = [continuation(make_rollout, parent, 2, float(d < 3), d) for d in range(7)]
     samples.append(continuation(make_rollout, parent, 2, None, 7, env_status="infra_error"))
-    labels, report = build_labels([parent], {state: samples}, kappa=2.0, label_policy_digest=POLICY, seed=0)
-    assert [x.step_index for x in labels] == [0, 1, 2, 4]  # turns 0, 1, 2, 4: own outcome; 3 and 5 unknown
+    labels, _ = build([parent], {StateRef("a", 2, "bare"): samples}, 2.0)
+    # Turns 0, 1, 2, 4: own outcome; 3 and 5 are unknown, and an error at 3 makes its outcome label none.
+    assert [x.step_index for x in labels] == [0, 1, 2, 4]
+    assert {x.outcome for x in labels} == {1.0}
     merged = labels[2]
     assert (merged.num_continuations, merged.num_success, merged.outcome) == (7, 3, 1.0)
     assert label_counts(merged) == (4, 8)
-    assert merged.label_source == "continuation"
-    assert merged.weight == 10.0
+    assert (merged.label_source, merged.weight) == ("continuation", 10.0)
     assert 4 / 10 < merged.target < 6 / 10
-    assert report["num_by_source"] == {"continuation": 1, "outcome": 3}
+    assert kinds_of(labels)["num_by_source"] == {"continuation": 1, "outcome": 3}
 
 
 def test_graded_rewards_pass_through_labels_and_rows_as_fractions(make_rollout, make_task) -> None:
-    rollouts = [
-        make_rollout(f"r{i}", task=f"t{i}", num_steps=4, reward=reward)
-        for i, reward in enumerate((0.25, 0.7))
-    ]
-    state = StateRef("r0", 2, "bare")
-    samples = {
-        state: [continuation(make_rollout, rollouts[0], 2, x, d) for d, x in enumerate((0.5, 0.9, 0.1))]
-    }
-    labels, _ = build_labels(rollouts, samples, kappa=0.0, label_policy_digest=POLICY, seed=0)
+    rollouts = [make_rollout(f"r{i}", task=f"t{i}", reward=reward) for i, reward in enumerate((0.25, 0.7))]
+    sampled = [continuation(make_rollout, rollouts[0], 2, x, d) for d, x in enumerate((0.5, 0.9, 0.1))]
+    labels, _ = build(rollouts, {StateRef("r0", 2, "bare"): sampled})
     known = {(x.rollout_id, x.step_index): x for x in labels}
     merged = known["r0", 2]
     assert merged.num_success == pytest.approx(1.5)
@@ -217,47 +184,34 @@ def test_graded_rewards_pass_through_labels_and_rows_as_fractions(make_rollout, 
     assert 0.25 < merged.target < 0.5
     assert (known["r1", 0].outcome, known["r1", 0].target) == (0.7, 0.7)
     tasks = [make_task("t0"), make_task("t1")]
-    assert check_labels(labels, rollouts, tasks, label_policy_digest=POLICY)["base_rate"] == pytest.approx(
-        (1.5 + 3 * 0.25 + 3 * 0.7) / 9
-    )
+    assert check(labels, rollouts, tasks)["base_rate"] == pytest.approx((1.5 + 3 * 0.25 + 3 * 0.7) / 9)
     rows = critic_rows(rollouts, labels)
     targets = [row.columns["targets"][row.columns["weight"] > 0].tolist() for row in rows]
     assert targets[1] == pytest.approx([0.7] * 3)
     assert targets[0] == pytest.approx([0.25, 0.25, merged.target])
     assert outcome_states(rollouts).num_success.tolist() == [0.25] * 4 + [0.7] * 4
     assert held_out(rollouts, labels).num_success[2] == pytest.approx(1.75)
-    for rule, target in (("outcome_dense", 0.7), ("monte_carlo", 0.7), ("rule_decay", 0.7)):
+    for rule in ("outcome_dense", "monte_carlo", "rule_decay"):
         found = retarget(labels, rollouts, rule, policy=POLICY)
-        check_labels(found, rollouts, tasks, label_policy_digest=POLICY)
-        assert next(x.target for x in found if x.rollout_id == "r1" and x.label_source == rule) == target
+        check(found, rollouts, tasks)
+        assert next(x.target for x in found if x.rollout_id == "r1" and x.label_source == rule) == 0.7
     with pytest.raises(ArtifactError, match=r"has another reward than 0\.5"):
         check_outcomes_differ([make_rollout("a", reward=0.5), make_rollout("b", reward=0.5)])
 
 
-def test_an_own_outcome_never_labels_a_state_chosen_by_its_error(make_rollout) -> None:
-    parent = make_rollout("a", num_steps=6, wrong={3: "missing"}, reward=0.0)
-    labels, _ = build_labels([parent], {}, kappa=0.0, label_policy_digest=POLICY, seed=0)
-    assert [x.step_index for x in labels if x.outcome is not None] == [0, 1, 2, 4]
-
-
-def test_guided_outcomes_stay_in_their_context(make_rollout) -> None:
-    parent = make_rollout("a", guided=True)
-    labels, _ = build_labels([parent], {}, kappa=0.0, label_policy_digest=POLICY, seed=0)
-    assert {x.context for x in labels} == {"guided"}
-    with pytest.raises(ValueError, match="context"):
-        build_labels([parent], {StateRef("a", 0, "bare"): []}, kappa=0.0, label_policy_digest=POLICY, seed=0)
-
-
-def test_wrong_continuations_are_refused(make_rollout) -> None:
-    parent = make_rollout("a")
-    state = StateRef("a", 1, "bare")
-    for bad in (
-        continuation(make_rollout, parent, 2, 1.0),
-        continuation(make_rollout, parent, 1, 1.0, policy_digest="other"),
-        continuation(make_rollout, parent, 1, 1.5),
+def test_what_cannot_label_a_state_is_refused(make_rollout) -> None:
+    parent, guided = make_rollout("a"), make_rollout("a", guided=True)
+    assert {x.context for x in build([guided], {})[0]} == {"guided"}
+    for bad, problem in (
+        (continuation(make_rollout, parent, 2, 1.0), "cannot label"),
+        (continuation(make_rollout, parent, 1, 1.0, policy_digest="other"), "by policy other, not policy-0"),
+        (continuation(make_rollout, parent, 1, 1.5), r"must lie in \[0, 1\]"),
+        (continuation(make_rollout, guided, 1, 1.0), "cannot label"),
     ):
-        with pytest.raises(ValueError, match=r"cannot label|not policy-0|must lie in"):
-            build_labels([parent], {state: [bad]}, kappa=0.0, label_policy_digest=POLICY, seed=0)
+        with pytest.raises(ValueError, match=problem):
+            build([parent], {StateRef("a", 1, "bare"): [bad]})
+    with pytest.raises(ValueError, match="is not in the context of its rollout"):
+        build([guided], {StateRef("a", 0, "bare"): []})
 
 
 def test_the_recovery_model_recovers_known_rates_and_counts_events_with_evidence() -> None:
@@ -299,21 +253,16 @@ def test_states_without_samples_get_a_target_only_right_after_a_counted_event(ma
     for i in range(40):
         parent = make_rollout(f"r{i}", task=f"t{i}", num_steps=7, wrong={5: "missing"}, reward=float(i % 2))
         rollouts.append(parent)
-        if i < 30:
-            for index, rate in ((3, 0.8), (6, 0.2)):
-                samples = [
-                    continuation(make_rollout, parent, index, float(rng.random() < rate), d) for d in range(4)
-                ]
-                continuations[StateRef(parent.rollout_id, index, "bare")] = samples
-    options = {"label_policy_digest": POLICY, "seed": 0}
-    labels, report = build_labels(rollouts, continuations, kappa=2.0, **options)
+        for index, rate in ((3, 0.8), (6, 0.2)) if i < 30 else ():
+            continuations[StateRef(parent.rollout_id, index, "bare")] = [
+                continuation(make_rollout, parent, index, float(rng.random() < rate), d) for d in range(4)
+            ]
+    labels, report = build(rollouts, continuations, 2.0)
     assert report["codes"]["missing"]["counted"]
     alone = [x for x in labels if x.label_source == "recovery"]
     assert {(x.rollout_id, x.step_index) for x in alone} == {(f"r{i}", 6) for i in range(30, 40)}
     assert all(x.weight == 2.0 and 0.05 < x.target < 0.4 for x in alone)
-    assert not any(
-        x.label_source == "recovery" for x in build_labels(rollouts, continuations, kappa=0.0, **options)[0]
-    )
+    assert "recovery" not in {x.label_source for x in build(rollouts, continuations)[0]}
 
 
 def test_continuations_after_feedback_do_not_move_the_targets_of_bare_states(make_rollout) -> None:
@@ -325,25 +274,41 @@ def test_continuations_after_feedback_do_not_move_the_targets_of_bare_states(mak
             reward = success_after_feedback if parent.guided else float(i % 4 == 0)
             samples = [continuation(make_rollout, parent, 1, reward, d) for d in range(4)]
             continuations[StateRef(parent.rollout_id, 1, parent.context)] = samples
-        labels, _ = build_labels(rollouts, continuations, kappa=2.0, label_policy_digest=POLICY, seed=0)
+        labels, _ = build(rollouts, continuations, 2.0)
         return {f"{x.rollout_id} {x.step_index}": x.target for x in labels if x.context == "bare"}
 
     assert targets_of_bare(0.0) == targets_of_bare(1.0)
 
 
+@pytest.mark.parametrize(
+    ("granularity", "codes"),
+    [("detailed", {"missing", "other", "none"}), ("step", {"wrong", "none"}), ("binary", {"none"})],
+)
+def test_pseudo_counts_see_as_much_of_errors_as_the_granularity_says(
+    make_rollout, granularity, codes
+) -> None:
+    rollouts = [make_rollout(f"r{i}", task=f"t{i}", wrong={1: ("missing", "other")[i % 2]}) for i in range(8)]
+    continuations = {
+        StateRef(parent.rollout_id, index, "bare"): [
+            continuation(make_rollout, parent, index, float(d % 2), d) for d in range(4)
+        ]
+        for parent in rollouts
+        for index in (0, 2)
+    }
+    assert set(build(rollouts, continuations, 2.0, granularity=granularity)[1]["codes"]) == codes
+
+
 # ---- what the loader refuses
+
+
+def check(labels, rollouts, tasks):
+    return check_labels(labels, rollouts, tasks, label_policy_digest=POLICY)
 
 
 @pytest.fixture
 def world(make_rollout, make_task):
     rollouts = [make_rollout(f"r{i}", task=f"t{i}", reward=float(i % 2)) for i in range(6)]
-    tasks = [make_task(f"t{i}") for i in range(6)]
-    labels, _ = build_labels(rollouts, {}, kappa=0.0, label_policy_digest=POLICY, seed=0)
-    return labels, rollouts, tasks
-
-
-def check(labels, rollouts, tasks, policy=POLICY):
-    return check_labels(labels, rollouts, tasks, label_policy_digest=policy)
+    return build(rollouts, {})[0], rollouts, [make_task(f"t{i}") for i in range(6)]
 
 
 @pytest.mark.parametrize(
@@ -422,26 +387,6 @@ def test_the_loader_refuses_what_does_not_fit_together_and_names_the_row(world, 
             check(*given)
 
 
-@pytest.mark.parametrize(
-    ("granularity", "codes"),
-    [("detailed", {"missing", "other", "none"}), ("step", {"wrong", "none"}), ("binary", {"none"})],
-)
-def test_pseudo_counts_see_as_much_of_errors_as_the_granularity_says(
-    make_rollout, granularity, codes
-) -> None:
-    rollouts, continuations = [], {}
-    for i in range(8):
-        parent = make_rollout(f"r{i}", task=f"t{i}", wrong={1: "missing" if i % 2 else "other"})
-        rollouts.append(parent)
-        for index in (0, 2):
-            samples = [continuation(make_rollout, parent, index, float(d % 2), d) for d in range(4)]
-            continuations[StateRef(parent.rollout_id, index, "bare")] = samples
-    _, report = build_labels(
-        rollouts, continuations, kappa=2.0, label_policy_digest=POLICY, seed=0, granularity=granularity
-    )
-    assert set(report["codes"]) == codes
-
-
 def test_states_before_a_located_error_are_labelled_by_continuations_and_never_by_what_followed(
     make_rollout,
 ) -> None:
@@ -451,9 +396,9 @@ def test_states_before_a_located_error_are_labelled_by_continuations_and_never_b
     so its own outcome says .20; fresh continuations have not looked.
     """
     rng = np.random.default_rng(0)
-    N, T, num = 1500, 10, 4
-    rollouts, samples, values = [], {}, {}
-    for i in range(N):
+    T, num = 10, 4
+    rollouts, samples, values, own = [], {}, {}, []
+    for i in range(1500):
         wrong = np.flatnonzero(rng.random(T) < 0.1)
         first = int(wrong[0]) if len(wrong) else None
         reward = float(first is None or rng.random() < 0.2)
@@ -463,19 +408,15 @@ def test_states_before_a_located_error_are_labelled_by_continuations_and_never_b
         if first is not None:
             state = StateRef(parent.rollout_id, first, "bare")
             values[state] = 0.2 + 0.8 * 0.9 ** (T - first)
+            own.append(reward)
             again = (rng.random((num, T - first)) < 0.1).any(axis=1)
             solved = ~again | (rng.random(num) < 0.2)
             samples[state] = [
                 continuation(make_rollout, parent, first, float(x), d) for d, x in enumerate(solved)
             ]
-    own = {r.rollout_id: r.reward for r in rollouts}
     assert np.mean(list(values.values())) == pytest.approx(0.63, abs=0.02)
-    assert np.mean([own[state.rollout_id] for state in values]) == pytest.approx(0.20, abs=0.03)
-    options = {"kappa": 0.0, "label_policy_digest": POLICY, "seed": 0}
-    labels = {
-        StateRef(x.rollout_id, x.step_index, x.context): x
-        for x in build_labels(rollouts, samples, **options)[0]
-    }
+    assert np.mean(own) == pytest.approx(0.20, abs=0.03)
+    labels = {StateRef(x.rollout_id, x.step_index, x.context): x for x in build(rollouts, samples)[0]}
     counted = [labels[state].num_success / labels[state].num_continuations for state in values]
     assert np.mean(counted) == pytest.approx(0.63, abs=0.03)
     # At turns 3, 5, 6, 7 and 9 nothing else labels a state; at the fixed ones every rollout's outcome does.
@@ -485,5 +426,5 @@ def test_states_before_a_located_error_are_labelled_by_continuations_and_never_b
     targets = [labels[state].target for state in hindsight]
     assert np.mean(targets) == pytest.approx(np.mean([values[state] for state in hindsight]), abs=0.04)
     assert np.mean(targets) > 0.65
-    without = build_labels(rollouts, {}, **options)[0]
-    assert not {StateRef(x.rollout_id, x.step_index, x.context) for x in without} & set(hindsight)
+    without = {StateRef(x.rollout_id, x.step_index, x.context) for x in build(rollouts, {})[0]}
+    assert not without & set(hindsight)

@@ -59,7 +59,8 @@ def test_continuations_reach_the_rows_of_the_companies_that_fit(
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels")
     plain, more = (data_under(lab, f"critic.fit_continuations={on}") for on in ("false", "true"))
     config = load_config(Config, lab.config, [])
-    part_of = parts_of(lab.rollouts("rollouts"), lab.tasks(), config.critic, seed=config.run.seed)
+    shares = {"fit_share": config.critic.fit_share, "validate_share": config.critic.validate_share}
+    part_of = parts_of(lab.rollouts("rollouts"), lab.tasks(), **shares, seed=config.run.seed)
     longer = [
         r
         for r in lab.rollouts("labels")
