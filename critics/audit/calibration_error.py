@@ -4,14 +4,7 @@ import numpy as np
 
 from critics.audit.data import AuditData
 from critics.logit import binomial_regression, logit
-from pipeline.statistics import (
-    UNDEFINED,
-    ClusterBootstrap,
-    Interval,
-    cluster_codes,
-    ratio,
-    resample_counts,
-)
+from pipeline.statistics import UNDEFINED, ClusterBootstrap, Interval, cluster_codes, ratio, resample_counts
 
 NUM_BINS = 15
 NUM_FLOOR_DRAWS = 200

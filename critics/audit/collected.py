@@ -18,14 +18,10 @@ def audited_states(
     *,
     solver_values: Mapping[str, Sequence[float]],
 ) -> AuditData:
-    """Returns the audited states, maybe none at all.
+    """Returns the audited states of whole rollouts, maybe none: those with 2 graded continuations or more.
 
-    Args:
-        rollouts: whole ones.
-        rewards: of the graded fresh continuations of each state; states with fewer than 2 are left out.
-        values: rollout_id -> [T] calibrated values.
-        tasks: by id.
-        solver_values: rollout_id -> [T] exact V*, NaN where unknown.
+    `rewards` are of these; `values` and `solver_values` map rollout_id to [T], exact V* being NaN where
+    unknown.
     """
     rows, shown = [], []
     for r in rollouts:

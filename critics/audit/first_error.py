@@ -29,9 +29,7 @@ def first_error(
 ) -> dict[str, Interval | int]:
     """Returns how often the first error is found, over bare graded rollouts with values.
 
-    `exact` and `within_one`: rollouts with a step that the verifiers call wrong, found at the step or at
-    most one off; `none`: rollouts without one in which none is seen; `f1`: 2 ab / (a + b) of exact and none
-    (arXiv:2412.06559); `num_wrong` and `num_right`. Intervals resample clusters.
+    `f1` is 2 ab / (a + b) of `exact` and `none` (arXiv:2412.06559). Intervals resample clusters.
     """
     rows: list[tuple[float, ...]] = []
     clusters: list[str] = []

@@ -88,9 +88,8 @@ def length_correlations(
 
     `given_truth`: the partial correlation of p and length given V, its variances debiased for finite K. A
     critic that knows V up to noise has 0 here; one that is calibrated and sees little else but the length
-    has not, so it is read, not judged. `left_over`: what the error Vhat - p rises by
-    per standard deviation of length, which Vhat's noise does not bias. A critic that makes of the length what
-    there is to make of it has 0; a positive one gives long rollouts too little.
+    has not, so it is read, not judged. `left_over`: what the error Vhat - p rises by per standard deviation
+    of length, which Vhat's noise does not bias. A positive one gives long rollouts too little.
     """
     boot = ClusterBootstrap(audit.cluster, num_resamples, seed)
     p, V, v = audit.p, audit.v_hat, audit.noise

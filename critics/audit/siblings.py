@@ -71,11 +71,7 @@ def measured_siblings(
 ) -> Siblings:
     """Returns the states after siblings with at least two graded continuations: value, and their rewards.
 
-    Args:
-        rollouts: everything that was sampled.
-        parents: whole rollouts by id, those that the sets' states lie in.
-        values_of: rollouts -> [T] calibrated values of each.
-        clusters: task_id -> cluster.
+    `parents` are the whole rollouts by id that the sets' states lie in, `clusters` those of tasks by id.
     """
     siblings: dict[str, Rollout] = {}
     rewards: dict[str, list[float]] = {}
@@ -112,13 +108,9 @@ def sibling_measures(
 ) -> tuple[dict[str, Interval], int]:
     """Returns the measures of sibling sets, NaN where undefined, and how many sets tell anything.
 
-    `sibling_top1`: how often the critic's favourite is the best measured one, over sets whose measured values
-    differ; `sibling_chance`: the same of a blind choice; `sibling_excess`: their difference;
-    `sibling_reference` and `sibling_reference_excess`: the same of `reference_size` continuations judged by
-    the others; `sibling_pairs`: pairs more than two standard errors apart that the critic orders rightly;
-    `improvement_variance`: mean variance of V over siblings (debiased); `improvement_covariance`: mean
-    covariance of p and Vhat over siblings, what a step of policy improvement with p would gain
-    (arXiv:2410.08146). No bounds with fewer than `MIN_CLUSTERS` clusters.
+    Top1 is taken over sets whose measured values differ, pairs are more than two standard errors apart,
+    `improvement_covariance` is what a step of policy improvement with p would gain (arXiv:2410.08146). No
+    bounds with fewer than `MIN_CLUSTERS` clusters; `critics.report.sections` says how to read each.
     """
     rng = np.random.default_rng([seed, 8])
     V = siblings.k / np.maximum(siblings.K, 1)

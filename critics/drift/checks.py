@@ -45,10 +45,7 @@ class Correction:
         return sigmoid(self.slope * logit(values, floor=1e-9) + self.shift)
 
     def undo(self, values: np.ndarray) -> np.ndarray:
-        """Returns the values that were corrected to these.
-
-        Up to rounding, but for values that a steep correction took below 1e-9, or next to 1.
-        """
+        """Returns the values that were corrected to these, up to rounding and to values next to 0 or 1."""
         if self == Correction():
             return values
         return sigmoid((logit(values, floor=1e-9) - self.shift) / self.slope)
@@ -69,10 +66,7 @@ def _columns(
 
 @dataclass(frozen=True, slots=True)
 class FreeCheck:
-    """What outcomes that training samples anyway say of the values.
-
-    If outcomes are all equal, slope, skill and AUROC are NaN.
-    """
+    """What outcomes that training samples anyway say of the values; NaN where outcomes are all equal."""
 
     num_rollouts: int  # graded
     num_clusters: int
@@ -85,10 +79,7 @@ class FreeCheck:
 def free_check(
     values: Sequence[np.ndarray], rewards: Sequence[float], clusters: Sequence[str], *, seed: int = 0
 ) -> FreeCheck:
-    """Returns the free check of graded bare rollouts, one at least; intervals resample clusters.
-
-    `values` are [T_i] of each rollout. Draws and tasks of a cluster share what it hides.
-    """
+    """Returns the free check of graded bare rollouts, one at least, of values [T_i]; resamples clusters."""
     from sklearn.metrics import roc_auc_score
 
     v, r, w = _columns(values, rewards)
@@ -109,8 +100,8 @@ def free_check(
 def fit_correction(values: Sequence[np.ndarray], rewards: Sequence[float]) -> Correction:
     """Returns the likeliest correction of these values; its slope is never below .1.
 
-    Slope and shift are pulled to no correction by a normal prior of standard deviation 2 each, and outcomes
-    that are all equal correct nothing: as far as the likelihood goes, they could not be corrected enough.
+    Slope and shift are pulled to no correction by a normal prior of standard deviation 2 each; outcomes that
+    are all equal correct nothing.
     """
     if min(rewards) == max(rewards):
         return Correction()
@@ -128,7 +119,6 @@ def level_is_off(check: FreeCheck) -> bool:
     """Returns whether bias or slope of a free check clearly lies outside its limits.
 
     Clearly: its interval excludes a right critic's 0 or 1 as well, on enough rollouts of enough clusters.
-    Outcomes that are all equal say nothing that could be mended.
     """
     few = check.num_rollouts < MIN_ROLLOUTS or check.num_clusters < MIN_CLUSTERS
     if few or math.isnan(check.slope.value):
@@ -149,8 +139,8 @@ def paid_check(audit: AuditData, *, num_resamples: int = NUM_RESAMPLES, seed: in
 def is_measured(check: Mapping[str, Interval]) -> bool:
     """Returns whether a paid check says anything: it has states that follow one another, of two clusters.
 
-    And one of these steps at least changed the chance clearly: where all succeed or fail anyway, the
-    covariance with a critic that is right touches 0 as well.
+    And a step that clearly changed the chance: where all succeed or fail anyway, the covariance with a critic
+    that is right touches 0 as well.
     """
     return math.isfinite(check["cov_a"].low) and math.isfinite(check["sign_agreement"].value)
 
@@ -158,7 +148,6 @@ def is_measured(check: Mapping[str, Interval]) -> bool:
 def steps_are_off(check: Mapping[str, Interval]) -> bool:
     """Returns whether step advantages are no longer to be trusted, for a check that `is_measured`.
 
-    So it is if the interval of Cov(A, Ahat) touches 0, or if clearly too few clear steps have the right sign.
     The covariance has rho_A's sign and needs no variance of true advantages, which a few hundred states often
     leave undefined: rho_A's interval would then touch 0 whatever the critic.
     """

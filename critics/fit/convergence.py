@@ -44,14 +44,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Looks at the present weights; returns an entry of `FitResult.evaluations` and notes it in `now`.
 
-    Args:
-        trainer: of the critic.
-        validation: states to judge it on.
-        plan: when what happens.
-        patience: looks running without a gain, after which the fit has converged.
-        shift: b0, which is added to the logits.
-        now: of the fit, see `fresh_state`.
-        seed: of the resamples.
+    `shift` is b0, which is added to the logits.
     """
     z = validation.logits(trainer) + shift
     # Each batch moves the level of all values, which calibration sets anyway: what is left is judged.
@@ -99,8 +92,8 @@ def evaluate(
 def task_brier(p: np.ndarray, validation: HeldOut) -> np.ndarray:
     """Returns what each task adds to the weighted mean Brier of all states, tasks in sorted order.
 
-    Their mean is that Brier. Dividing by a task's own weight instead would make the states of a rollout that
-    ends early, and so is the likelier a failure, weigh more.
+    Dividing by a task's own weight instead would make the states of a rollout that ends early, and so is the
+    likelier a failure, weigh more.
     """
     terms = brier_terms(p, validation.num_success / validation.num_samples)
     weights = state_weight(validation.num_samples.astype(np.float64))

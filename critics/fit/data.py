@@ -48,14 +48,10 @@ def fit_data(
         labels: that passed `check_labels`; those of one target policy.
         rollouts: of the rollouts stage.
         tasks: by id.
-        part_of: rollout_id -> part, see `critics.labels.splits.parts_of`.
+        part_of: rollout_id -> part.
         rule: the labels' target.
         continuations: what the labels stage sampled; those of the part that fits are fitted as well.
         calibrating: parts that calibrate.
-
-    Raises:
-        ArtifactError: continuations that were sampled otherwise, or too few labels to fit, validate and
-            calibrate on.
     """
     if not labels:
         raise ArtifactError("there are no labels to fit, validate and calibrate on. Next: make labels")

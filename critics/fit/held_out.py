@@ -16,11 +16,7 @@ from pipeline.types import Label, Rollout
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """States with samples that the critic is looked at on, one entry per state in every array [N].
-
-    Rewards are summed in `num_success`; both counts of all samples have the rollout's own outcome in them,
-    the `fresh` ones have continuations alone.
-    """
+    """States that the critic is looked at on, one entry in every array [N]; `fresh`: continuations alone."""
 
     rows: tuple[TrainingRow, ...]  # forward passes, one for each rollout with a state
     row: np.ndarray  # which of these the state lies in

@@ -32,13 +32,10 @@ class CriticTrainer(Trainer, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FitResult:
-    """How a fit went.
+    """How a fit went: `converged` if `patience` evaluations running gained less than one standard error.
 
-    It has `converged` when `patience` evaluations running gained less than one standard error. `best` is the
-    number of the evaluation with the critic's weights: within one standard error of the lowest Brier the
-    highest EV_within, or the lowest Brier where that could not be measured. `evaluations` have number,
-    update, epoch, phase, train_loss, brier, brier_se, ev_within (these at the level of the validation
-    counts), bias (at the level that was found), gain, gain_se, stale.
+    `best` is the number of the evaluation with the critic's weights: within one standard error of the lowest
+    Brier the highest EV_within, or the lowest Brier where that could not be measured.
     """
 
     converged: bool
@@ -71,12 +68,11 @@ def fit(
 
     Args:
         trainer: of a critic; its schedule and trainable weights are set here.
-        fit_rows: `critics.fit.rows.critic_rows` of the fit clusters.
-        validation: `held_out` states of the validation clusters; both have passed `check_enough`.
+        fit_rows: `critic_rows` of the fit clusters.
+        validation: of the validation clusters; both have passed `check_enough`.
         settings: how to fit.
         seed: of the order of rows and of the resamples.
-        keep: stores the present weights as those of an evaluation; called again with the same number after
-            a kill, so it must overwrite.
+        keep: stores the present weights as an evaluation's, again under the same number after a kill.
         drop: forgets an evaluation that can no longer become the best.
         state: what `checkpoint` was last given; the trainer must have been restored to the same moment.
         checkpoint: is given everything but the trainer, JSON-serialisable, after each evaluation and where
@@ -84,11 +80,6 @@ def fit(
         on_update: sees each update's metrics; may raise StopRequested.
         on_evaluation: sees each evaluation.
         bootstrap: makes the rows' targets from the critic's own values at the start of each epoch.
-
-    Raises:
-        ValueError: trainer and state disagree.
-        DivergenceError: from the trainer; the weights are those before the update.
-        StopRequested: from `on_update`; what was done is saved.
     """
     plan = schedule(fit_rows, settings)
     shift = base_logit(fit_rows)

@@ -43,8 +43,7 @@ class Calibrator:
     ) -> np.ndarray:
         """Returns calibrated probabilities of raw value logits, [N] float64 in (0, 1).
 
-        `step_index` [N] says which step each state lies before; with position shifts it must be given
-        (ValueError). `guided` says whether the states lie after feedback, one for all or [N].
+        `step_index` [N] says which step each state lies before; position shifts need it (ValueError).
         """
         shift = self.shift + self.guided_shift * np.asarray(guided)
         if self.position_shifts:
@@ -74,16 +73,8 @@ def fit_calibrator(
     """Returns the maximum-likelihood calibrator of counts k of n > 0 given raw value logits, N >= 1 states.
 
     All but the guided shift is of bare states, if there are any. Fewer than `MIN_ROLLOUTS_FOR_SHIFT` rollouts
-    of theirs: one slope alone, and no shift of theirs.
-
-    Args:
-        z: [N] raw value logits.
-        num_success: [N] k.
-        num_samples: [N] n.
-        base_logit: b0.
-        step_index: [N] the state before which step each one is of; None: no shifts by step.
-        guided: [N] whether the state lies after feedback; None: none does.
-        rollout: [N] which rollout the state lies in; None: each in one of its own.
+    of theirs: one slope alone, and no shift of theirs. Without `step_index` there are no shifts by step; each
+    state is of a rollout of its own unless `rollout` [N] says which it lies in.
     """
     after = np.zeros(len(z), dtype=bool) if guided is None else guided
     of = np.arange(len(z)) if rollout is None else rollout

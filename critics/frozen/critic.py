@@ -39,12 +39,8 @@ class FrozenCritic:
     ) -> list[np.ndarray]:
         """Returns the calibrated V of each rollout's step states, [T] float64 in (0, 1), in the order given.
 
-        One causal pass over prompt and response, read at the token before each step's first. `families` of
-        the rollouts are needed only if the critic has several.
-
-        Raises:
-            ArtifactError: a rollout of another tokenizer or template.
-            ValueError: families are needed, or unknown.
+        One causal pass over prompt and response, read at the token before each step's first. Raises
+        ArtifactError for a rollout of another tokenizer or template.
         """
         if families is None:
             if len(self.contract.families) != 1:

@@ -24,10 +24,8 @@ def check_labels(
 ) -> dict[str, Any]:
     """Returns `kinds_of` the labels once they pass; no others are fitted on.
 
-    Raises ArtifactError, naming the row, for what cannot be (counts, targets, sources, weights, states),
-    what would mislead (an outcome on a bare state of a guided rollout or of another policy, labels of
-    another split than train, a cluster in a test split and another one, mixed or truncated sampling), and,
-    with code QUALITY, for a base rate of success out of bounds.
+    Raises ArtifactError, naming the row, for what cannot be or would mislead; with code QUALITY for a base
+    rate of success out of bounds.
     """
     if not labels:
         _refuse("there are none")

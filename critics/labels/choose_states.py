@@ -46,18 +46,13 @@ def candidate_steps(rollout: Rollout) -> tuple[int, ...]:
 def choose_states(
     rollouts: Sequence[Rollout], *, max_states: int | None, guided_share: float, seed: int
 ) -> list[StateRef]:
-    """Returns the states to continue from, by rollout and step.
+    """Returns the states to continue from, by rollout and step: a pure function of the rollouts and the seed.
 
-    A pure function of the set of rollouts and the seed. Rollouts are told apart by their seeds, which stay
-    when a digest upstream changes every id. Left out: continuations from a later state, rollouts without a
-    reward (infrastructure failed), and all but one of the states with equal task, context and tokens.
-
-    Args:
-        rollouts: candidates, of any order.
-        max_states: cap; reached by going round the tasks, so that every task gets its turn.
-        guided_share: share of states in a guided context, at most; bare states fill what guided lack, and
-            under a cap guided states fill what bare ones lack.
-        seed: of the order in which states are taken.
+    Rollouts are told apart by their seeds, which stay when a digest upstream changes every id. Left out:
+    continuations from a later state, rollouts without a reward (infrastructure failed), and all but one of
+    the states with equal task, context and tokens. The cap is reached by going round the tasks, so that
+    every task gets its turn. At most `guided_share` of the states are guided; bare states fill what guided
+    ones lack, and under a cap guided states fill what bare ones lack.
     """
     if not 0 <= guided_share <= 1:
         raise ValueError(f"guided_share {guided_share} must lie in [0, 1]")

@@ -31,10 +31,7 @@ START, DECAY = 0.5, 0.9
 
 
 def rule_target(rollout: Rollout, place: int, rule: str) -> float | None:
-    """Returns y of the state before the step at a place, or None where the rule has no target.
-
-    Of a bootstrapped rule it is R: what the targets become at lam = 1.
-    """
+    """Returns y before the step at a place; None where the rule has none. Of a bootstrapped rule it is R."""
     reward = float(rollout.reward or 0.0)
     if rule == "outcome_dense":
         return reward

@@ -58,10 +58,7 @@ def fold_of(task_id: str, seed: int) -> int:
 def fit_recovery(
     states: Sequence[StateFeatures], num_success: Sequence[float], num_samples: Sequence[int], *, seed: int
 ) -> tuple[RecoveryModel, dict[str, Any]]:
-    """Returns the model of continuation counts, k of n >= 1 at each of N states, and a report of it.
-
-    The report has `fitted`, `num_states`, `coefficients` (means over folds) and `codes`, see `event_report`.
-    """
+    """Returns the model of continuation counts, k of n >= 1 at each of N states, and a report of it."""
     k, n = np.asarray(num_success, np.float64), np.asarray(num_samples, np.float64)
     codes = event_report(states, k, n, seed=seed)
     counted = tuple(code for code, entry in codes.items() if entry["counted"])

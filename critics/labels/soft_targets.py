@@ -34,21 +34,12 @@ def build_labels(
     """Returns one label per known state, in the rollouts' order, and the recovery model's report.
 
     y = (k + kappa m) / (n + kappa), n_eff = n + kappa. Sources of one state are merged into one row
-    (`soft_target`): fresh continuations; the rollout's own outcome at turns 0, 1, 2, 4, 8 (in the context it
-    was sampled in, so a guided rollout never labels a bare state; only if the target policy sampled it); and,
-    with kappa > 0, the recovery model alone right after a counted event.
+    (`soft_target`): fresh continuations of the target policy; the rollout's own outcome at turns 0, 1, 2, 4,
+    8 (in the context it was sampled in, so a guided rollout never labels a bare state; only if the target
+    policy sampled it); and, with kappa > 0, the recovery model alone right after a counted event.
+    `granularity` is what that model sees of located errors: their codes, that there was one, or nothing.
 
-    Args:
-        rollouts: with verdicts on their steps.
-        continuations_by_state: episodes of the target policy from each state, in the state's context; those
-            without a reward are left out.
-        kappa: pseudo-counts given to the recovery model, >= 0.
-        label_policy_digest: the target policy.
-        seed: of the recovery model's folds and intervals.
-        granularity: what it sees of located errors: their codes, that there was one, or nothing.
-
-    Raises:
-        ValueError: a reward outside [0, 1], or a continuation of another policy, state or context.
+    Raises ValueError for a reward outside [0, 1], or a continuation of another policy, state or context.
     """
     by_id = {rollout.rollout_id: rollout for rollout in rollouts if rollout.start_step_index == 0}
     counts = _continuation_counts(by_id, continuations_by_state, label_policy_digest)

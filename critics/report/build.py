@@ -58,8 +58,6 @@ def build_report(
 ) -> dict[str, Any]:
     """Returns report.json: verdict, measures, slices, references and the numbers behind every drawing.
 
-    `["gate"]` is the content of gate.json, `["passed"]` the verdict.
-
     Args:
         audit: audited states, of any contexts; one at least a bare one of an unseen cluster.
         trained_clusters: of the training tasks; states of the others are judged.
@@ -69,7 +67,7 @@ def build_report(
         evaluations: the fit's, for its curves.
         labels_report: of the labels stage.
         fit_report: of the fit; what is shown of it is `FITTED_ON`.
-        judged_contexts: contexts that the gate judges; "guided" too if the actor trains there.
+        judged_contexts: "guided" too if the actor trains there.
         num_resamples: of clusters, behind each interval.
         seed: of resamples, folds and the rollouts shown.
         siblings: states after sibling steps; None if no sets were played.

@@ -61,13 +61,10 @@ def judge(
     sibling_excess: Interval | None = None,
     probes: Mapping[str, tuple[Interval, int]] | None = None,
 ) -> list[Condition]:
-    """Returns the gate's conditions: bounds of each context's measures, convergence, siblings, probes.
+    """Returns the gate's conditions: bounds of each context's `measures_of`, convergence, siblings, probes.
 
-    Args:
-        measures_by_context: context -> its `measures_of`; "bare" always, "guided" if the actor trains there.
-        converged: whether fitting stopped because it had nothing left to gain.
-        sibling_excess: of `critics.audit.siblings.sibling_measures`; None if no sets were played.
-        probes: of `critics.audit.probes.probe_changes`; None if none were asked for.
+    "bare" is always there, "guided" if the actor trains in it. `sibling_excess` and `probes` are None where
+    none were played.
     """
     if "bare" not in measures_by_context:
         raise ValueError(f"the gate judges bare states; got measures of {sorted(measures_by_context)}")

@@ -222,7 +222,7 @@ SECTIONS = (
         charts={
             charts.probes: "Mean change of the value when one step is changed (number of states). The last "
             "two must lie below 0, the others must not lie above it. Words that change nothing should move "
-            "nothing.",
+            "nothing."
         },
         tables=(_probes, _lengths),
         absent="No probes were made.",

@@ -45,11 +45,7 @@ def test_a_critic_that_still_fits_is_left_alone() -> None:
 
 @pytest.mark.parametrize(
     "distort",
-    [
-        lambda V: sigmoid(logit(V) - 1.0),
-        lambda V: sigmoid(3 * logit(V)),
-        lambda V: sigmoid(0.5 * logit(V)),
-    ],
+    [lambda V: sigmoid(logit(V) - 1.0), lambda V: sigmoid(3 * logit(V)), lambda V: sigmoid(0.5 * logit(V))],
     ids=["too low", "overconfident", "timid"],
 )
 def test_a_level_or_slope_that_is_off_is_seen_and_mended(distort) -> None:

@@ -5,12 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics.audit.siblings import (
-    Siblings,
-    reference_size,
-    sibling_measures,
-    top_share,
-)
+from critics.audit.siblings import Siblings, reference_size, sibling_measures, top_share
 from critics.report import gate
 
 
