@@ -11,11 +11,11 @@ NUM_FLOOR_DRAWS = 200
 BRIER_PARTS = ("reliability", "resolution", "uncertainty")
 
 
-def equal_mass_bins(p: np.ndarray, num_bins: int = NUM_BINS) -> np.ndarray:
+def equal_mass_bins(p: np.ndarray) -> np.ndarray:
     """Returns [N] bin numbers, 0-based and without gaps; equal p share a bin, so there may be fewer."""
     if not len(p):
         return np.zeros(0, dtype=np.int64)
-    edges = np.unique(np.quantile(p, np.linspace(0, 1, num_bins + 1)[1:-1]))
+    edges = np.unique(np.quantile(p, np.linspace(0, 1, NUM_BINS + 1)[1:-1]))
     return np.unique(np.searchsorted(edges, p, side="left"), return_inverse=True)[1]
 
 
@@ -100,8 +100,8 @@ def calibration_error(
     return Interval(ece, max(0.0, low), max(high, ece))
 
 
-def _largest_error(ece: float, noise: np.ndarray, mass: np.ndarray, tail: float = 0.025) -> float:
-    """Returns the largest T in [0, 1] for which an ECE at most this low is not rarer than `tail`.
+def _largest_error(ece: float, noise: np.ndarray, mass: np.ndarray) -> float:
+    """Returns the largest T in [0, 1] for which an ECE at most this low is not rarer than 2.5 %.
 
     `noise` [B, bins] are draws of the bins' gaps, times their mass, of a calibrated critic; `mass` [bins] are
     shares of states.
@@ -112,7 +112,7 @@ def _largest_error(ece: float, noise: np.ndarray, mass: np.ndarray, tail: float 
         for _ in range(14):
             middle = (low + high) / 2
             shown = np.abs(noise + direction * middle * mass).sum(axis=1)
-            low, high = (middle, high) if np.quantile(shown, tail) < ece else (low, middle)
+            low, high = (middle, high) if np.quantile(shown, 0.025) < ece else (low, middle)
         largest = max(largest, high)
     return largest
 

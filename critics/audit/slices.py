@@ -43,9 +43,9 @@ def slices(
     return rows
 
 
-def position_bins(audit: AuditData, num_bins: int = NUM_POSITIONS) -> np.ndarray:
+def position_bins(audit: AuditData) -> np.ndarray:
     """Returns [N] the fifth of the budget that a state lies in, 0-based."""
-    return np.minimum((audit.position * num_bins).astype(np.int64), num_bins - 1)
+    return np.minimum((audit.position * NUM_POSITIONS).astype(np.int64), NUM_POSITIONS - 1)
 
 
 def length_bins(audit: AuditData) -> np.ndarray:

@@ -34,20 +34,12 @@ class FrozenCritic:
         self.digest = critic_digest
         self._micro_batch_tokens = micro_batch_tokens
 
-    def values(
-        self, rollouts: Sequence[Rollout], *, families: Sequence[str] | None = None
-    ) -> list[np.ndarray]:
+    def values(self, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
         """Returns the calibrated V of each rollout's step states, [T] float64 in (0, 1), in the order given.
 
         One causal pass over prompt and response, read at the token before each step's first. Raises
         ArtifactError for a rollout of another tokenizer or template.
         """
-        if families is None:
-            if len(self.contract.families) != 1:
-                raise ValueError(f"this critic has families {self.contract.families}; say each rollout's")
-            families = [self.contract.families[0]] * len(rollouts)
-        if unknown := set(families) - set(self.contract.families):
-            raise ValueError(f"unknown families {sorted(unknown)}; known: {self.contract.families}")
         for row, rollout in enumerate(rollouts):
             try:
                 self.check_matches(
@@ -55,11 +47,12 @@ class FrozenCritic:
                 )
             except ArtifactError as error:
                 raise ArtifactError(f"row {row}, rollout {rollout.rollout_id}: {error}") from error
+        [calibrator] = self.contract.calibrators.values()  # all rollouts of a run are of one family
         return [
-            self.contract.calibrators[family](
+            calibrator(
                 z, step_index=np.array([step.step_index for step in rollout.steps]), guided=rollout.guided
             )
-            for family, z, rollout in zip(families, self.value_logits(rollouts), rollouts, strict=True)
+            for z, rollout in zip(self.value_logits(rollouts), rollouts, strict=True)
         ]
 
     def close(self) -> None:

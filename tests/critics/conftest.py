@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -29,39 +27,15 @@ def rollout(name: str, *, task: str = "t0", **changes: Any) -> Rollout:
             tokens.append(5)
             mask.append(0)
     base: dict[str, Any] = {
-        "rollout_id": name,
-        "kind": "whole",
-        "task_id": task,
-        "group_id": f"g-{task}",
-        "iteration": 0,
-        "attempt": 0,
-        "draw": 0,
-        "parent_rollout_ids": (),
-        "start_step_index": 0,
-        "guided": False,
-        "feedback_in_context": "",
-        "messages": (),
-        "prompt_token_ids": (1, 2, 3),
-        "response_token_ids": tuple(tokens),
-        "loss_mask": tuple(mask),
-        "logprobs": (0.0,) * len(tokens),
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "top_k": -1,
-        "max_response_tokens": 64,
-        "seed": 0,
-        "policy_digest": POLICY,
-        "tokenizer_digest": "tok",
-        "template_digest": "tpl",
-        "finish_reason": "success",
-        "reward": 1.0,
-        "cost": 0.0,
-        "env_status": "ok",
-        "events": (),
-        "feedback_text": "",
-        "feedback_source": "",
-        "steps": tuple(steps),
-    }
+        "rollout_id": name, "kind": "whole", "task_id": task, "group_id": f"g-{task}", "iteration": 0,
+        "attempt": 0, "draw": 0, "parent_rollout_ids": (), "start_step_index": 0, "guided": False,
+        "feedback_in_context": "", "messages": (), "prompt_token_ids": (1, 2, 3),
+        "response_token_ids": tuple(tokens), "loss_mask": tuple(mask), "logprobs": (0.0,) * len(tokens),
+        "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_response_tokens": 64, "seed": 0,
+        "policy_digest": POLICY, "tokenizer_digest": "tok", "template_digest": "tpl",
+        "finish_reason": "success", "reward": 1.0, "cost": 0.0, "env_status": "ok", "events": (),
+        "feedback_text": "", "feedback_source": "", "steps": tuple(steps),
+    }  # fmt: skip
     return Rollout(**base | changes)
 
 
@@ -80,18 +54,10 @@ def walks(number: int, seed: int) -> tuple[list[Rollout], list[Label]]:
             cells.append(cell)
         tokens = tuple(20 + c for c in cells)
         name = f"w{seed}-{i}"
-        rollouts.append(
-            rollout(
-                name,
-                task=f"t{i % 40}",
-                prompt_token_ids=(1, 20 + start),
-                response_token_ids=tokens,
-                loss_mask=(1,) * len(tokens),
-                logprobs=(0.0,) * len(tokens),
-                steps=tuple(Step(t, t, t, t + 1, "", "ok" if t % 3 else "wrong") for t in range(len(tokens))),
-                reward=float(cell == NUM_CELLS),
-            )
-        )
+        steps = tuple(Step(t, t, t, t + 1, "", "ok" if t % 3 else "wrong") for t in range(len(tokens)))
+        changes = {"prompt_token_ids": (1, 20 + start), "response_token_ids": tokens, "steps": steps}
+        changes |= {"loss_mask": (1,) * len(tokens), "logprobs": (0.0,) * len(tokens)}
+        rollouts.append(rollout(name, task=f"t{i % 40}", reward=float(cell == NUM_CELLS), **changes))
         for t, at in enumerate([start, *cells[:-1]]):
             k = int(rng.binomial(8, at / NUM_CELLS))
             labels.append(Label(name, t, "bare", 8, k, None, k / 8, 8.0, "continuation", POLICY))
@@ -155,35 +121,22 @@ def make_audit() -> Any:
         ids = np.array([f"r{i}" for i in range(R)])
         tasks = np.array([f"t{i // rollouts_per_task}" for i in range(R)])
         rewards = (rng.random(R) < V[:, 0]).astype(float)
+        clusters = np.array([f"c{i // (2 * rollouts_per_task)}" for i in range(R)])
         audit = AuditData(
-            rollout_id=np.repeat(ids, T),
-            step_index=np.tile(np.arange(T), R),
-            context=np.full(R * T, "bare"),
-            task_id=np.repeat(tasks, T),
-            cluster=np.repeat(np.array([f"c{i // (2 * rollouts_per_task)}" for i in range(R)]), T),
-            level=np.repeat(1 + np.arange(R) % 3, T),
-            split=np.full(R * T, "val"),
-            position=np.tile(np.arange(T) / T, R),
-            p=p.ravel(),
-            k=rng.binomial(K, V).ravel(),
-            K=np.full(R * T, K),
+            rollout_id=np.repeat(ids, T), task_id=np.repeat(tasks, T), cluster=np.repeat(clusters, T),
+            step_index=np.tile(np.arange(T), R), position=np.tile(np.arange(T) / T, R),
+            context=np.full(R * T, "bare"), level=np.repeat(1 + np.arange(R) % 3, T),
+            split=np.full(R * T, "val"), p=p.ravel(), k=rng.binomial(K, V).ravel(), K=np.full(R * T, K),
             v_star=np.where(V.ravel() < 0.05, 0.0, np.nan),
             rollouts=tuple(
                 AuditRollout(
-                    str(ids[i]),
-                    str(tasks[i]),
-                    "bare",
-                    float(rewards[i]),
-                    level=1 + i % 3,
-                    split="val",
-                    values=tuple(p[i]),
-                    texts=tuple(f"say {t} <b>&amp;" for t in range(T)),
-                    statuses=("ok",) * (T - 1) + ("wrong",),
-                    messages=("",) * T,
+                    str(ids[i]), str(tasks[i]), "bare", float(rewards[i]), level=1 + i % 3, split="val",
+                    values=tuple(p[i]), texts=tuple(f"say {t} <b>&amp;" for t in range(T)),
+                    statuses=("ok",) * (T - 1) + ("wrong",), messages=("",) * T,
                 )
                 for i in range(R)
             ),
-        )
+        )  # fmt: skip
         return audit, V
 
     return make
@@ -197,20 +150,10 @@ def tiny_trunk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=64,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        intermediate_size=64,
-        max_position_embeddings=128,
-        initializer_range=0.2,
-        tie_word_embeddings=True,
-        pad_token_id=0,
-        eos_token_id=4,
-        bos_token_id=None,
-    )
+        vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        head_dim=16, intermediate_size=64, max_position_embeddings=128, initializer_range=0.2,
+        tie_word_embeddings=True, pad_token_id=0, eos_token_id=4, bos_token_id=None,
+    )  # fmt: skip
     folder = tmp_path_factory.mktemp("trunk")
     Qwen3ForCausalLM(config).to(torch.float32).save_pretrained(folder)
     return folder

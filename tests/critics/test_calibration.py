@@ -1,4 +1,4 @@
-from __future__ import annotations
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,18 +40,6 @@ def test_graded_outcomes_calibrate_to_their_mean() -> None:
     assert np.abs(fitted(z) - mean).max() < 0.02
 
 
-def test_weights_of_three_to_one_shift_logits_by_log_three_and_calibration_undoes_it() -> None:
-    rng = np.random.default_rng(2)
-    x = rng.normal(size=20_000)
-    y = rng.random(20_000) < sigmoid(x)
-    weight = np.where(y, 3.0, 1.0)
-    X = np.stack([x, np.ones_like(x)], axis=1)
-    beta = binomial_regression(X, y * weight, weight)
-    assert beta[1] == pytest.approx(np.log(3), abs=0.06)
-    calibrator = fit_calibrator(X @ beta, y, np.ones(20_000), base_logit=0.0)
-    assert np.abs(calibrator(X @ beta) - sigmoid(x)).max() < 0.03
-
-
 def test_failures_and_successes_are_stretched_apart() -> None:
     z = np.random.default_rng(10).normal(size=20_000) * 2
     truth = 3 * np.logaddexp(0, z) - 0.5 * np.logaddexp(0, -z) - 1.5
@@ -63,12 +51,16 @@ def test_failures_and_successes_are_stretched_apart() -> None:
     assert np.abs(sigmoid(slope * z + shift) - sigmoid(truth)).max() > 0.05  # one slope cannot say it
 
 
-def test_a_critic_that_ranks_failures_backwards_is_flattened_there_alone() -> None:
+def test_a_backward_critic_is_flattened_where_it_is_and_never_inverted() -> None:
     z = np.random.default_rng(11).normal(size=20_000) * 2
-    k, n = counts(2 * np.logaddexp(0, z) + 0.5 * np.logaddexp(0, -z) - 2)
-    calibrator = fit_calibrator(z, k, n, base_logit=0.0)
-    assert calibrator.slope_low == MIN_SLOPE
-    assert calibrator.slope_high > 0.5
+    failures = fit_calibrator(
+        z, *counts(2 * np.logaddexp(0, z) + 0.5 * np.logaddexp(0, -z) - 2), base_logit=0.0
+    )
+    assert failures.slope_low == MIN_SLOPE
+    assert failures.slope_high > 0.5
+    everywhere = fit_calibrator(z, *counts(-z), base_logit=0.0)
+    assert everywhere.slope_low == everywhere.slope_high == MIN_SLOPE
+    assert (np.diff(everywhere(np.linspace(-20, 20, 401))) > 0).all()
 
 
 def test_few_states_get_a_temperature_only() -> None:
@@ -91,19 +83,20 @@ def test_a_few_bare_states_are_not_joined_by_those_after_feedback() -> None:
 
 def test_guided_states_shift_on_their_own_and_leave_the_bare_ones_alone() -> None:
     rng = np.random.default_rng(5)
-    z = rng.normal(size=8000)
-    guided = rng.random(8000) < 0.3
-    k, n = counts(z - 1.5 * guided)
-    both = fit_calibrator(z, k, n, base_logit=0.0, guided=guided)
-    alone = fit_calibrator(z[~guided], k[~guided], n[~guided], base_logit=0.0)
-    assert (both.slope_low, both.slope_high, both.shift) == (alone.slope_low, alone.slope_high, alone.shift)
+    z, step, guided = rng.normal(size=8000), rng.integers(0, 3, 8000), rng.random(8000) < 0.3
+    truth = z + 0.5 * (step == 1) - 1.5 * guided
+
+    def fitted(at: np.ndarray) -> Calibrator:
+        k, n = counts(truth, seed=9)
+        return fit_calibrator(z[at], k[at], n[at], base_logit=0.0, step_index=step[at], guided=guided[at])
+
+    both, alone = fitted(np.ones(8000, dtype=bool)), fitted(~guided)
+    held = fitted(~guided | (np.cumsum(guided) <= 20))
+    for found in (both, held):
+        assert replace(found, guided_shift=0.0, num_states=alone.num_states) == alone
     assert both.guided_shift == pytest.approx(-1.5, abs=0.06)
-    assert np.abs(both(z) - sigmoid(z)).max() < 0.02
-    assert np.abs(both(z, guided=True) - sigmoid(z - 1.5)).max() < 0.02
-    few = ~guided | (np.cumsum(guided) <= 20)
-    held = fit_calibrator(z[few], k[few], n[few], base_logit=0.0, guided=guided[few])
-    assert (held.slope_low, held.slope_high, held.shift) == (alone.slope_low, alone.slope_high, alone.shift)
     assert both.guided_shift < held.guided_shift < -0.7  # few states move it less
+    assert np.abs(both(z, step_index=step, guided=guided) - sigmoid(truth)).max() < 0.03
 
 
 def test_thresholds_and_priors_count_rollouts_where_states_share_an_outcome() -> None:
@@ -125,15 +118,6 @@ def test_thresholds_and_priors_count_rollouts_where_states_share_an_outcome() ->
     assert few.shift == 0
 
 
-def test_a_backward_critic_is_flattened_but_never_inverted() -> None:
-    z = np.random.default_rng(4).normal(size=2000)
-    k, n = counts(-z)
-    calibrator = fit_calibrator(z, k, n, base_logit=0.0)
-    assert calibrator.slope_low == calibrator.slope_high == MIN_SLOPE
-    grid = calibrator(np.linspace(-20, 20, 401))
-    assert (np.diff(grid) > 0).all()
-
-
 def test_a_critic_that_is_silent_or_separates_perfectly_still_gets_a_finite_map() -> None:
     k, n = np.array([0, 8] * 200), np.full(400, 8)
     silent = fit_calibrator(np.zeros(400), k, n, base_logit=1.0)
@@ -142,25 +126,30 @@ def test_a_critic_that_is_silent_or_separates_perfectly_still_gets_a_finite_map(
     assert np.isfinite([separated.slope_low, separated.slope_high, separated.shift]).all()
 
 
-def test_the_map_is_strictly_monotone_and_shaped_like_its_input() -> None:
-    calibrator = Calibrator(0.5, 0.8, -1.0, 0.2)
-    p = calibrator(np.linspace(-30, 30, 1000).reshape(10, 100))
+def test_the_map_is_strictly_monotone_and_asks_for_steps_where_they_shift() -> None:
+    p = Calibrator(0.5, 0.8, -1.0, 0.2)(np.linspace(-30, 30, 1000).reshape(10, 100))
     assert p.shape == (10, 100)
     assert (np.diff(p.ravel()) > 0).all()
     assert 0 < p.min() < p.max() < 1
+    calibrator = Calibrator(1.0, 1.0, 0.0, 0.0, position_shifts=(1.0, -1.0))
+    expected = sigmoid(np.array([1.0, -1, -1]))
+    assert calibrator(np.zeros(3), step_index=np.array([0, 1, 5])) == pytest.approx(expected)
+    with pytest.raises(ValueError, match="step_index"):
+        calibrator(np.zeros(3))
 
 
 def test_clusters_are_split_by_hash_into_the_shares_and_no_part_is_empty() -> None:
-    parts = split_clusters((f"c{i}" for i in range(100)), fit_share=0.84, validate_share=0.08, seed=0)
+    def split(clusters):
+        return split_clusters(clusters, fit_share=0.84, validate_share=0.08, seed=0)
+
+    names = [f"c{i}" for i in range(100)]
+    parts = split(names)
     sizes = {part: list(parts.values()).count(part) for part in ("fit", "validate", "calibrate")}
     assert sizes == {"fit": 84, "validate": 8, "calibrate": 8}
-    few = split_clusters(["a", "b", "c", "a"], fit_share=0.84, validate_share=0.08, seed=0)
-    assert sorted(few.values()) == ["calibrate", "fit", "validate"]
-    assert parts == split_clusters(
-        (f"c{i}" for i in reversed(range(100))), fit_share=0.84, validate_share=0.08, seed=0
-    )
+    assert parts == split(names[::-1])
+    assert sorted(split(["a", "b", "c", "a"]).values()) == ["calibrate", "fit", "validate"]
     with pytest.raises(ArtifactError, match=r"2 clusters .*Next: tasks of more clusters"):
-        split_clusters(["a", "b"], fit_share=0.84, validate_share=0.08, seed=0)
+        split(["a", "b"])
 
 
 def test_each_step_shifts_on_its_own_and_rare_late_steps_stay_near_the_common_map() -> None:
@@ -175,26 +164,6 @@ def test_each_step_shifts_on_its_own_and_rare_late_steps_stay_near_the_common_ma
     assert abs(error[step >= 7].mean()) < 0.02
     few = fit_calibrator(z[:300], k[:300], n[:300], base_logit=0.0, step_index=np.minimum(step[:300], 1))
     assert few.position_shifts[2:] == (0.0,) * 6  # nothing is known of them
-
-
-def test_a_calibrator_with_shifts_by_step_asks_for_the_steps() -> None:
-    calibrator = Calibrator(1.0, 1.0, 0.0, 0.0, position_shifts=(1.0, -1.0))
-    assert calibrator(np.zeros(3), step_index=np.array([0, 1, 5])) == pytest.approx(
-        sigmoid(np.array([1.0, -1, -1]))
-    )
-    with pytest.raises(ValueError, match="step_index"):
-        calibrator(np.zeros(3))
-
-
-def test_the_shifts_by_step_are_those_of_bare_states() -> None:
-    rng = np.random.default_rng(8)
-    z, step, guided = rng.normal(size=6000), rng.integers(0, 3, 6000), rng.random(6000) < 0.3
-    k, n = counts(z + 0.5 * (step == 1) - 1.0 * guided, seed=9)
-    both = fit_calibrator(z, k, n, base_logit=0.0, step_index=step, guided=guided)
-    alone = fit_calibrator(z[~guided], k[~guided], n[~guided], base_logit=0.0, step_index=step[~guided])
-    assert both.position_shifts == alone.position_shifts
-    expected = sigmoid(z + 0.5 * (step == 1) - 1.0 * guided)
-    assert np.abs(both(z, step_index=step, guided=guided) - expected).max() < 0.03
 
 
 def test_rollouts_share_the_part_of_their_cluster_and_ungraded_clusters_have_none(

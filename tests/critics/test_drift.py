@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -95,14 +93,14 @@ def of_clusters(rng: np.random.Generator, number: int, hidden: float, draws: int
     return values, rewards, clusters
 
 
-@pytest.mark.parametrize("number", [7, 24, 48])
+@pytest.mark.parametrize("number", [7, 24])
 def test_what_clusters_hide_does_not_make_a_right_critic_look_off(number: int) -> None:
     """Eight draws of a task share what its cluster hides: point estimates leave the limits by chance."""
     rng = np.random.default_rng(number)
-    checks = [free_check(*of_clusters(rng, number, 1.0)) for _ in range(60)]
-    assert sum(level_is_off(check) for check in checks) <= 8
-    if number == 24:  # so it does without a look at the intervals
-        assert sum(abs(c.bias.value) > 0.1 or not 0.7 <= c.slope.value <= 1.4 for c in checks) > 8
+    checks = [free_check(*of_clusters(rng, number, 1.0)) for _ in range(30)]
+    assert sum(level_is_off(check) for check in checks) <= 4
+    # Without a look at intervals and clusters many would.
+    assert sum(abs(c.bias.value) > 0.1 or not 0.7 <= c.slope.value <= 1.4 for c in checks) > 4
 
 
 def test_a_correction_is_monotone_and_none_changes_no_bit() -> None:
@@ -129,13 +127,9 @@ def test_a_perfect_critic_is_left_alone_though_few_states_leave_rho_undefined(
     make_audit, num_rollouts: int, most: int
 ) -> None:
     """64 rollouts of 4 states are what a paid check takes unless told otherwise; 24 are too few."""
-    off = 0
-    for seed in range(20):
-        small, _V = make_audit(
-            lambda V, rng: V, K=16, num_rollouts=num_rollouts, within=0.3, seed=seed, rollouts_per_task=1
-        )
-        off += steps_are_off(paid_check(small))
-    assert off <= most
+    options = {"K": 16, "num_rollouts": num_rollouts, "within": 0.3, "rollouts_per_task": 1}
+    audits = [make_audit(lambda V, rng: V, seed=seed, **options)[0] for seed in range(20)]
+    assert sum(steps_are_off(paid_check(audit, num_resamples=200)) for audit in audits) <= most
 
 
 def test_a_perfect_critic_is_not_judged_where_no_step_changes_the_chance(make_audit) -> None:
@@ -156,13 +150,11 @@ def test_a_perfect_critic_is_not_judged_where_no_step_changes_the_chance(make_au
 def test_a_stale_critic_is_caught_by_fresh_continuations_and_a_good_one_is_not(make_audit) -> None:
     good, _V = make_audit(lambda V, rng: V + rng.normal(0, 0.05, V.shape), K=16, num_rollouts=20)
     assert not steps_are_off(paid_check(good))
-    stale, _ = make_audit(lambda V, rng: rng.random(V.shape), K=16, num_rollouts=20)
-    assert steps_are_off(paid_check(stale))
-    shuffled = replace(good, p=np.random.default_rng(0).permutation(good.p))
-    assert steps_are_off(paid_check(shuffled))
-    constant = replace(good, p=np.full(len(good), 0.5))
-    assert is_measured(paid_check(constant))
-    assert steps_are_off(paid_check(constant))
+    rng = np.random.default_rng(0)
+    for stale in (rng.random(len(good)), rng.permutation(good.p), np.full(len(good), 0.5)):
+        check = paid_check(replace(good, p=stale))
+        assert is_measured(check)
+        assert steps_are_off(check)
 
 
 def test_nothing_is_measured_without_neighbours_or_by_one_company(make_audit) -> None:

@@ -1,7 +1,5 @@
 """What the watch decides from its checks: a pure function, so no run is needed to see it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

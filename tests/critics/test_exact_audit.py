@@ -1,7 +1,5 @@
 """The audit by fresh continuations against exactly enumerated V^pi, through the player that audits use."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the audit of labels counts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

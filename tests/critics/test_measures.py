@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -81,7 +79,7 @@ def by_task(audit: AuditData, V: np.ndarray) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("K", [8, 16, 32])
+@pytest.mark.parametrize("K", [8, 32])
 def test_debiased_measures_recover_the_truth_at_any_number_of_continuations(make_audit, K) -> None:
     audit, V = make_audit(lambda V, rng: 0.15 + 0.6 * V + rng.normal(0, 0.08, V.shape), K=K)
     found = quality.measure(audit, num_resamples=400)
@@ -92,51 +90,25 @@ def test_debiased_measures_recover_the_truth_at_any_number_of_continuations(make
 
 def test_without_debiasing_a_few_continuations_would_look_much_worse(make_audit) -> None:
     audit, _V = make_audit(lambda V, rng: V, K=4, num_rollouts=6000)
-    raw = 1 - np.mean((audit.p - audit.v_hat) ** 2) / np.var(audit.v_hat)
-    assert raw < 0.8
-    assert quality.explained_variance(audit, ClusterBootstrap(audit.cluster)).value == pytest.approx(
-        1.0, abs=0.02
-    )
-    assert quality.explained_variance_within(audit, ClusterBootstrap(audit.cluster)).value == pytest.approx(
-        1.0, abs=0.05
-    )
+    assert 1 - np.mean((audit.p - audit.v_hat) ** 2) / np.var(audit.v_hat) < 0.8
+    found = quality.errors(audit, ClusterBootstrap(audit.cluster, 100))
+    assert found["ev"].value == pytest.approx(1.0, abs=0.02)
+    assert found["ev_within"].value == pytest.approx(1.0, abs=0.05)
 
 
 def test_intervals_cover_at_their_level(make_audit) -> None:
+    """The truth is that of one huge draw of the same world."""
+    rng = np.random.default_rng(99)
+    V = sigmoid(rng.normal(size=(100_000, 1)) + rng.normal(size=(100_000, 4)))
+    truth = true_measures(np.clip(V + rng.normal(0, 0.15, V.shape), 1e-6, 1 - 1e-6), V)
     covered = {"ev": 0, "ev_within": 0, "rho_a": 0}
-    for seed in range(200):
+    for seed in range(100):
         audit, _V = make_audit(lambda V, rng: V + rng.normal(0, 0.15, V.shape), num_rollouts=640, seed=seed)
         boot = ClusterBootstrap(audit.cluster, num_resamples=200)
-        found = {
-            "ev": quality.explained_variance(audit, boot),
-            "ev_within": quality.explained_variance_within(audit, boot),
-            "rho_a": quality.steps(audit, boot)["rho_a"],
-        }
-        # One huge draw of the same world is the truth that intervals are about.
+        found = quality.errors(audit, boot) | quality.steps(audit, boot)
         for name in covered:
-            covered[name] += found[name].low < TRUTH[name] < found[name].high
-    assert all(count >= 0.92 * 200 for count in covered.values()), covered
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _truth() -> None:
-    rng = np.random.default_rng(99)
-    V = 1 / (1 + np.exp(-(rng.normal(size=(100_000, 1)) + rng.normal(size=(100_000, 4)))))
-    TRUTH.update(true_measures(np.clip(V + rng.normal(0, 0.15, V.shape), 1e-6, 1 - 1e-6), V))
-
-
-TRUTH: dict[str, float] = {}
-
-
-def test_a_perfect_critic_sits_at_the_calibration_floor(make_audit) -> None:
-    excesses = []
-    for seed in range(10):
-        audit, _ = make_audit(lambda V, rng: V, seed=seed)
-        found = calibration(audit, num_resamples=200)
-        assert found["ece_excess"].high < 0.03
-        assert found["logit_slope"].value == pytest.approx(1, abs=0.06)
-        excesses.append(found["ece_excess"].value)
-    assert abs(np.mean(excesses)) < 0.002
+            covered[name] += found[name].low < truth[name] < found[name].high
+    assert all(count >= 92 for count in covered.values()), covered
 
 
 def audit_of_one_rollout_per_task(
@@ -170,9 +142,7 @@ EXPECTED = sigmoid(SEEN[:, None] + UNSEEN_SD * NODES - 1.75) @ WEIGHTS / WEIGHTS
     [
         ({}, 0.0),
         ({"perfect": True}, 0.0),
-        ({"shift": 0.185}, 0.03),
         ({"stretch": 1.301}, 0.03),
-        ({"perfect": True, "shift": 0.233}, 0.03),
         ({"shift": 0.303}, 0.05),
     ],
     ids=str,
@@ -193,12 +163,7 @@ def test_the_interval_of_the_ece_holds_the_true_calibration_error(changes, truth
 
 @pytest.mark.parametrize(
     ("changes", "at_least", "at_most"),
-    [
-        ({}, 0.8, 1.0),
-        ({"perfect": True}, 0.95, 1.0),
-        ({"shift": 0.303}, 0.0, 0.1),
-        ({"stretch": 1.53}, 0.0, 0.1),
-    ],
+    [({}, 0.8, 1.0), ({"perfect": True}, 0.95, 1.0), ({"shift": 0.303}, 0, 0.1), ({"stretch": 1.53}, 0, 0.1)],
     ids=["calibrated", "perfect", "off by .05", "stretched by .05"],
 )
 def test_the_gate_s_bound_passes_a_calibrated_critic_and_hardly_one_that_is_off_by_five_points(
@@ -215,19 +180,11 @@ def test_the_gate_s_bound_passes_a_calibrated_critic_and_hardly_one_that_is_off_
 def as_audit(p: np.ndarray, v_hat: np.ndarray, cluster: np.ndarray, K: int = 4) -> AuditData:
     N = len(p)
     return AuditData(
-        rollout_id=np.array([f"r{i}" for i in range(N)]),
-        step_index=np.zeros(N, dtype=int),
-        context=np.full(N, "bare"),
-        task_id=np.array([f"t{i}" for i in range(N)]),
-        cluster=cluster,
-        level=np.ones(N, dtype=int),
-        split=np.full(N, "val"),
-        position=np.zeros(N),
-        p=p,
-        k=np.rint(v_hat * K).astype(int),
-        K=np.full(N, K),
-        v_star=np.full(N, np.nan),
-    )
+        rollout_id=np.array([f"r{i}" for i in range(N)]), task_id=np.array([f"t{i}" for i in range(N)]),
+        cluster=cluster, step_index=np.zeros(N, dtype=int), position=np.zeros(N),
+        context=np.full(N, "bare"), level=np.ones(N, dtype=int), split=np.full(N, "val"), p=p,
+        k=np.rint(v_hat * K).astype(int), K=np.full(N, K), v_star=np.full(N, np.nan),
+    )  # fmt: skip
 
 
 def test_one_company_gives_no_bounds_and_a_bin_within_one_keeps_its_gap_as_noise() -> None:
@@ -242,16 +199,9 @@ def test_one_company_gives_no_bounds_and_a_bin_within_one_keeps_its_gap_as_noise
     assert apart.high > 0.25
 
 
-def test_a_biased_critic_is_off_by_its_bias(make_audit) -> None:
-    audit, _ = make_audit(lambda V, rng: 0.1 + 0.85 * V)
-    found = quality.measure(audit, num_resamples=200)
-    assert found["bias"].value == pytest.approx(0.1 - 0.15 * audit.v_hat.mean(), abs=0.02)
-    assert found["ece_excess"].low > 0
-
-
 def test_reliability_resolution_and_uncertainty_add_up_to_the_binned_brier(make_audit) -> None:
     audit, _ = make_audit(lambda V, rng: np.round(V * 4) / 4)  # few values: bins hold equal p
-    found = quality.measure(audit, num_resamples=100)
+    found = calibration(audit, num_resamples=20) | quality.skills(audit, ClusterBootstrap(audit.cluster, 20))
     parts = found["reliability"].value - found["resolution"].value + found["uncertainty"].value
     assert parts == pytest.approx(found["brier"].value, abs=1e-9)
 
@@ -264,11 +214,9 @@ def test_a_constant_critic_explains_nothing_and_has_undefined_step_correlation(m
     assert math.isnan(found["rho_a"].value)
     assert found["auroc"].value == pytest.approx(0.5)
     assert found["flattening"].value == pytest.approx(0)
-
-
-def test_states_without_spread_leave_explained_variance_undefined(make_audit) -> None:
-    audit, _ = make_audit(lambda V, rng: V, spread=0.0, within=0.0, seed=3)
-    assert not quality.explained_variance(audit, ClusterBootstrap(audit.cluster)).low > 0
+    # States without spread leave nothing to explain.
+    alike, _ = make_audit(lambda V, rng: V, spread=0.0, within=0.0, seed=3)
+    assert not quality.explained_variance(alike, ClusterBootstrap(alike.cluster)).low > 0
 
 
 def test_scores_of_single_samples_are_those_of_scikit_learn(make_audit) -> None:
@@ -309,22 +257,20 @@ def test_the_solver_check_sees_hope_where_none_is(make_audit) -> None:
     assert found["share_above_solver"].value == 1.0
 
 
-def test_pairs_join_only_neighbours_of_one_rollout(make_audit) -> None:
+def test_an_audit_pairs_neighbours_of_one_rollout_and_refuses_impossible_counts(make_audit) -> None:
     audit, _ = make_audit(lambda V, rng: V, num_rollouts=3)
     first, second = audit.pairs()
     assert len(first) == 3 * 3
     assert (audit.rollout_id[first] == audit.rollout_id[second]).all()
-    gap = audit.where(audit.step_index != 1)
-    assert len(gap.pairs()[0]) == 3
-
-
-def test_an_audit_refuses_impossible_counts(make_audit) -> None:
-    audit, _ = make_audit(lambda V, rng: V, num_rollouts=2)
-    fields = {name: getattr(audit, name) for name in AuditData.__dataclass_fields__}
-    with pytest.raises(ValueError, match="k <= K"):
-        AuditData(**fields | {"k": audit.K + 1})
-    with pytest.raises(ValueError, match="once"):
-        AuditData(**fields | {"step_index": np.zeros(len(audit), dtype=int)})
+    assert (audit.step_index[first] + 1 == audit.step_index[second]).all()
+    assert len(audit.where(audit.step_index != 1).pairs()[0]) == 3
+    for changes, problem in (
+        ({"k": audit.K + 1}, "k <= K"),
+        ({"p": audit.p + 1}, "probabilities"),
+        ({"step_index": np.zeros(len(audit), dtype=int)}, "once"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            replace(audit, **changes)
 
 
 def test_the_task_rate_leaves_the_states_own_rollout_out(make_audit) -> None:
@@ -334,15 +280,15 @@ def test_the_task_rate_leaves_the_states_own_rollout_out(make_audit) -> None:
     assert any(task_rate(audit)[0] == pytest.approx((others + s * mean) / (3 + s)) for s in PRIORS)
 
 
-@pytest.mark.parametrize("rollouts_per_task", [1, 2, 4])
+@pytest.mark.parametrize("rollouts_per_task", [1, 4])
 def test_a_constant_has_no_skill_over_the_task_rate_where_success_is_rare(
     make_audit, rollouts_per_task
 ) -> None:
     audit, _ = make_audit(lambda V, rng: np.full_like(V, 0.1), rollouts_per_task=rollouts_per_task)
     rare = replace(audit, k=np.random.default_rng(1).binomial(audit.K, 0.1))
     rollouts = tuple(replace(r, reward=float(i % 10 == 0)) for i, r in enumerate(rare.rollouts))
-    skill = quality.measure(replace(rare, rollouts=rollouts), num_resamples=100)["skill_over_task_rate"]
-    assert skill.value < 0.02
+    found = quality.skills(replace(rare, rollouts=rollouts), ClusterBootstrap(rare.cluster, 20))
+    assert found["skill_over_task_rate"].value < 0.02
 
 
 @pytest.mark.parametrize(("K", "least"), [(8, 0.88), (32, 0.95)])
@@ -358,13 +304,8 @@ def test_a_perfect_critic_sees_the_direction_of_clear_steps(make_audit, K, least
 def test_baselines_get_the_best_constant_and_the_trend_of_the_position(make_audit) -> None:
     audit, _ = make_audit(lambda V, rng: V)
     assert constant(audit)[0] == pytest.approx(audit.v_hat.mean())
-    fallen = AuditData(
-        **{name: getattr(audit, name) for name in AuditData.__dataclass_fields__}
-        | {"k": np.round(audit.K * (1 - audit.position)).astype(int)}
-    )
-    p = position_only(fallen)
-    assert p[0] > 0.9
-    assert p[3] < 0.4
+    p = position_only(replace(audit, k=np.round(audit.K * (1 - audit.position)).astype(int)))
+    assert p[0] > 0.9 > 0.4 > p[3]
     uneven = replace(audit, k=np.where(audit.step_index % 2, audit.K, 0))  # no line follows it
     np.testing.assert_allclose(position_only(uneven)[:4], [0, 1, 0, 1], atol=0.05)
     nothing = audit.where(np.zeros(len(audit), dtype=bool))
@@ -374,8 +315,8 @@ def test_baselines_get_the_best_constant_and_the_trend_of_the_position(make_audi
 def test_no_share_is_gained_of_an_error_that_is_none(make_audit) -> None:
     """No continuation succeeds, and the best prior of the task's rate makes its error all but nothing."""
     audit, _ = make_audit(lambda V, rng: V)
-    failed = replace(audit, k=np.zeros_like(audit.k))
-    assert math.isnan(quality.measure(failed, num_resamples=100)["skill_over_task_rate"].value)
+    found = quality.skills(replace(audit, k=np.zeros_like(audit.k)), ClusterBootstrap(audit.cluster, 20))
+    assert math.isnan(found["skill_over_task_rate"].value)
 
 
 def test_slices_cover_every_state_once_per_kind(make_audit) -> None:

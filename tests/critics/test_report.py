@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -17,19 +15,13 @@ from critics.report.sections import cell
 
 OPTIONS = {
     "trained_clusters": (), "converged": True, "policy_digest": "abcdef012345" * 2, "critic_digest": "c" * 32,
-    "num_resamples": 200,
+    "num_resamples": 100,
 }  # fmt: skip
 EVALUATIONS = [
-    {
-        "number": i,
-        "update": 10 * i,
-        "phase": "head" if i < 2 else "all",
-        "brier": 0.2 - i / 50,
-        "brier_se": 0.01,
-        "ev_within": i / 10,
-    }
+    {"update": 10 * i, "phase": "head" if i < 2 else "all", "brier": 0.2 - i / 50, "brier_se": 0.01,
+     "ev_within": i / 10}
     for i in range(4)
-]
+]  # fmt: skip
 LABELS = {
     "base_rate": 0.5,
     "audit": {

@@ -1,10 +1,9 @@
-from __future__ import annotations
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from critics.fit.held_out import held_out
-from critics.fit.loop import fit
 from critics.fit.rows import critic_rows
 from critics.fit.td_targets import Bootstrap, td_targets
 from critics.labels.checks import check_labels
@@ -12,7 +11,7 @@ from critics.labels.named_targets import RULES, retarget
 from critics.labels.soft_targets import build_labels
 from critics.logit import sigmoid
 from tests.critics.conftest import NUM_CELLS, walks
-from tests.critics.test_fitting import Settings, trainer_of
+from tests.critics.test_fitting import START, fitted, trainer_of
 
 POLICY = "policy-0"
 
@@ -78,16 +77,9 @@ def test_lam_one_is_the_reward_and_lam_zero_the_next_value() -> None:
 def test_bootstrapped_targets_find_the_values_of_a_chain(tiny_trunk, lam) -> None:
     rollouts, validation = walks(300, 0)[0], held_out(*walks(100, 1))
     labels = retarget(soft(rollouts), rollouts, "td_lambda", policy=POLICY)
-    trainer = trainer_of(tiny_trunk)
-    result = fit(
-        trainer,
-        critic_rows(rollouts, labels),
-        validation,
-        Settings(max_epochs=8, patience=8, error_weight=0.0),
-        seed=0,
-        keep=lambda i: None,
-        bootstrap=Bootstrap.of(rollouts, lam),
-    )
+    trainer, settings = trainer_of(tiny_trunk), replace(START, max_epochs=8, patience=8, error_weight=0.0)
+    world = critic_rows(rollouts, labels), validation
+    result = fitted(trainer, world, settings, bootstrap=Bootstrap.of(rollouts, lam))
     p = sigmoid(validation.logits(trainer) + result.base_logit)
     at = [validation.rows[r].token_ids[i] for r, i in zip(validation.row, validation.position, strict=True)]
     exact = (np.array(at) - 20) / NUM_CELLS
