@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ def test_continuations_reach_the_rows_of_the_companies_that_fit(
 ) -> None:
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels")
     plain, more = (data_under(lab, f"critic.fit_continuations={on}") for on in ("false", "true"))
-    config = load_config(Config, lab.config, [])
+    config = load_config(Config, Path(lab.config), [])
     shares = {"fit_share": config.critic.fit_share, "validate_share": config.critic.validate_share}
     part_of = parts_of(lab.rollouts("rollouts"), lab.tasks(), **shares, seed=config.run.seed)
     longer = [
