@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._run import ROOT, Asked, make_stages
-from env.play.chains import Chains, plan_groups
+from env.play.chains import Chained, plan_groups
 from env.play.player import Player
+from env.play.units import play_unit
 from pipeline.config import load_config
 from pipeline.engines import Generation, GenerationRequest
 from pipeline.types import Rollout, Task
@@ -119,16 +120,14 @@ class Bench:
             num_attempts=CHAIN.num_attempts,
             draws=CHAIN.draws,
         )
-        chains = Chains(
-            groups=groups,
+        chained = Chained(
+            groups,
             seed=0,
             purpose="benchmark",
-            attempt_line=player.attempt_line,
-            num_tokens=player.num_tokens,
             max_feedback_tokens=MAX_FEEDBACK_TOKENS,
             stop_at_success=True,
         )
-        return player.play(chains.first(), then=chains.after)
+        return play_unit(chained, player).rollouts
 
     def forget(self, kind: str) -> None:
         """Drops an engine's caches, so that no repeat finds the last one's."""

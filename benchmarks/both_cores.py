@@ -35,14 +35,15 @@ def one_engine(argv: Sequence[str]) -> int:
     import torch
 
     import stages.bodies.rollouts as body
-    from env.play.hands import Here
+    from env.play.team import Here
     from pipeline.artifacts.runner import run_stage
     from stages.rollouts import STAGE
     from stages.settings import Config
     from stages.wiring.player import Seat
 
     torch.set_num_threads(THREADS)
-    body.make_hands = lambda *_: Here(Seat(), part_episodes=None, one_thread=False)
+    seat = Seat()
+    body.make_hands = lambda *_: Here(seat.player, seat.close, in_parts=False)
     return run_stage(STAGE, Config, argv)
 
 

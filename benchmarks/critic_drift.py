@@ -18,6 +18,7 @@ Stale and foreign must be caught, fresh must not.
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from benchmarks._material import CONFIG, QUICK, STAGES, linked
 from benchmarks._results import Criteria, Row, measured
 from benchmarks._run import ROOT, Asked, Benchmark, main, make_stages
 from critics.drift.state import DriftRules, DriftState
-from env.play.chains import plan_groups
+from env.play.chains import Chained, plan_groups
 from env.play.continuations import Continuations
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.metrics import read_metrics
@@ -84,7 +85,7 @@ def reacted(entries: Sequence[Mapping[str, Any]]) -> bool:
 def held_beside(config: Config, run: Path, folder: Path, num_tasks: int) -> dict[str, Any]:
     """Returns what the checks say of the run's critic beside fresh rollouts of the policy in a folder."""
     from env.play.team import Team
-    from env.play.units import Chained, Episodes
+    from env.play.units import Episodes
     from stages.wiring.build import load_critic
     from stages.wiring.hands import Recipe, make_hands
     from stages.wiring.watch import Watch, chosen_for_check
@@ -104,7 +105,8 @@ def held_beside(config: Config, run: Path, folder: Path, num_tasks: int) -> dict
         max_feedback_tokens=config.prompt.max_feedback_tokens,
         stop_at_success=False,
     )
-    with Team(make_hands(config), Recipe(config, folder)) as team:
+    with closing(make_hands(config)) as hands:
+        team = Team(hands, Recipe(config, folder))
         rollouts = team.play(chained, lambda _: None).rollouts
         chosen = chosen_for_check(rollouts, rules.states)
         asked = Continuations("critic_drift", seed, "drift").of_all(chosen, tasks, rules.num_continuations)

@@ -30,10 +30,11 @@ from critics.labels.soft_targets import build_labels
 from critics.labels.splits import split_clusters
 from env.phone.offer import PHONE
 from env.phone.settings import PhoneTasks
-from env.play.chains import Chains, plan_groups
+from env.play.chains import Chained, plan_groups
 from env.play.demonstrations import demonstrate
 from env.play.player import Player
 from env.play.requests import PlaySettings
+from env.play.units import play_unit
 from pipeline.credit import make_credit
 from pipeline.credit.batch import Batch, scored
 from pipeline.engines.transformers import TransformersEngine
@@ -120,8 +121,9 @@ def make_player(policy: Policy, engine: TransformersEngine) -> Player:
 def sample(player: Player, tasks: list[Task], draws: int, iteration: int, purpose: str) -> list[Rollout]:
     """Returns `draws` rollouts of each task from one prompt, so each task is one baseline set."""
     groups = plan_groups(tasks, stage_key=purpose, seed=0, iteration=iteration, num_attempts=1, draws=draws)
-    chains = Chains(groups, 0, purpose, player.attempt_line, player.num_tokens, 0, stop_at_success=True)
-    return player.play(chains.first())  # `then=chains.after` would play attempts with feedback
+    # With more attempts in `num_attempts`, and room for feedback, failures would be tried again.
+    chained = Chained(groups, seed=0, purpose=purpose, max_feedback_tokens=0, stop_at_success=True)
+    return play_unit(chained, player).rollouts
 
 
 def label(rollouts: list[Rollout], policy: Policy) -> list[Label]:

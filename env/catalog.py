@@ -1,7 +1,5 @@
 """The environments by name: built-in ones, and anybody's own as `module:name`."""
 
-from __future__ import annotations
-
 import os
 import sys
 from functools import cache
@@ -16,15 +14,7 @@ BUILT_IN = {"phone": "env.phone.offer:PHONE"}
 
 @cache
 def offer_of(name: str) -> EnvironmentOffer:
-    """Returns what an environment offers.
-
-    Args:
-        name: a key of `BUILT_IN`, or `module:name` of an `EnvironmentOffer`, in a module that Python
-            finds; it looks in the working directory too.
-
-    Raises:
-        ConfigError: there is no such environment.
-    """
+    """Returns the offer of a name in `BUILT_IN`, or of `module:name`, also in the working directory."""
     module_name, colon, attribute = BUILT_IN.get(name, name).partition(":")
     where = f"tasks.environment = {name!r}"
     if not colon:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from env.chat.neutral import added_tokens
 from env.chat.prefix import check_prefixes
-from env.protocol import Action, ChatStyle, Env
+from env.chat.style import ChatStyle
+from env.protocol import Action, Env
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.settings import Section, setting
 from pipeline.types import Rollout, Task
@@ -36,31 +37,22 @@ class TaskSettings(Section):
 class Demonstrators:
     """Scripted policies that a model from scratch learns from.
 
-    Attributes:
-        shares: policy -> how often it demonstrates by default; shares add up to 1.
-        play: (task, policy, seed, noise, earlier attempts' actions, style, thoughts) -> an episode's actions,
-            each with its text in that style. `noise` is the share of random acts of noisy policies,
-            `thoughts` asks for a thought before each call.
-        after_feedback: policy that knows what feedback says; None: feedback changes nobody.
-        practice_tasks: (settings, number, seed, clusters that must not occur) -> throwaway tasks in no split.
+    `play` takes task, policy, seed, noise (the share of random acts of noisy policies), earlier attempts'
+    actions, style, and whether to think before each call; it returns an episode's actions in that style.
+    `practice_tasks` makes throwaway tasks from settings, number, seed and clusters that must not occur.
     """
 
-    shares: Mapping[str, float]
+    shares: Mapping[str, float]  # policy -> its share of demonstrations by default
     play: Callable[..., list[Action]]
-    after_feedback: str | None = None
+    after_feedback: str | None = None  # policy that knows what feedback says; None: it changes nobody
     practice_tasks: Callable[[Any, int, int, set[str]], list[Task]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptedAgent:
-    """Who speaks behind the scripted engine.
+    """Who speaks behind the scripted engine; `digest` stands for it where a rollout names the weights."""
 
-    Attributes:
-        reply: (prompt text, random numbers, style of both) -> the next message.
-        digest: stands for the agent where a rollout names the weights that sampled it.
-    """
-
-    reply: Callable[[str, Random, ChatStyle], str]
+    reply: Callable[[str, Random, ChatStyle], str]  # prompt text -> the next message
     digest: str
 
 
@@ -79,10 +71,8 @@ class EnvironmentOffer:
         splits: names of the splits that `make_tasks` makes, `train` and `val` first.
         check_task: raises ValueError unless the grader can grade the task.
         describe: tasks -> rows for people, what was made.
-        max_turns: settings -> assistant messages of an episode at most; None: that of the environment's spec.
+        max_turns: settings -> assistant messages of an episode at most; None: as the environment's spec says.
         workers: threads in which environments work beside generation; 0 is best where a step takes no time.
-        demonstrators: scripted policies.
-        scripted: the agent of the scripted engine.
         solver_value: (task, seed, actions) -> V* of the states s_0..s_{T-1}, before each action.
         probe_edits: (whole rollout, level, style) -> changes of it that probe a critic.
     """
@@ -104,16 +94,10 @@ class EnvironmentOffer:
     probe_edits: Callable[[Rollout, int, ChatStyle], list[Edit]] | None = None
 
     def style(self, name: str | None = None, tokenizer: Any = None, *, thinking: bool = True) -> ChatStyle:
-        """Returns a prompt style by name, by default the first.
+        """Returns a prompt style by name, by default the first; `thinking` leaves room for thoughts.
 
-        Args:
-            name: a key of `styles`.
-            tokenizer: a transformers tokenizer: no reply may hold its added tokens, and with it a style that
-                renders whole dialogues must preserve prefixes.
-            thinking: whether prompts leave room for a thought, in styles that know thoughts.
-
-        Raises:
-            ConfigError: no such style, or one that does not go with the tokenizer.
+        Raises ConfigError if there is none, or it does not go with the (transformers) tokenizer: a style that
+        renders whole dialogues must preserve prefixes.
         """
         name = name or next(iter(self.styles))
         if name not in self.styles:
@@ -157,9 +141,11 @@ class EnvironmentOffer:
 
     def check_gradable(self, tasks: Sequence[Task]) -> None:
         """Raises ArtifactError naming the first task that this environment could play but never grade."""
-        for task in tasks if self.check_task is not None else ():
+        if self.check_task is None:
+            return
+        for task in tasks:
             try:
-                self.check_task(task)  # type: ignore[misc]
+                self.check_task(task)
             except ValueError as error:
                 raise ArtifactError(
                     f"task {task.task_id} ({task.split} {task.index}) cannot be graded: {error}. "

@@ -1,11 +1,7 @@
 """How a message of the policy is cut into steps: by what was said so far, never by what follows.
 
-Whether a new step begins at a character follows from the text before it alone. So the steps of a message's
-beginning are the first steps of the message, and a message that is continued from one of its states is cut
-as if it had been sampled in one go.
+So a message that is continued from one of its states is cut as if it had been sampled in one go.
 """
-
-from __future__ import annotations
 
 import re
 from bisect import bisect_right
@@ -61,10 +57,6 @@ def token_spans(borders: Sequence[int], char_starts: Sequence[int]) -> list[tupl
     """Returns the half-open token span of each step; a token belongs to the step in which it starts.
 
     A step in which no token starts has no span, so that spans tile the tokens.
-
-    Args:
-        borders: of the message, see `Splitter`.
-        char_starts: character at which each token starts, ascending.
 
     Example:
         >>> token_spans([10, 21], [0, 4, 12, 20, 23])

@@ -4,8 +4,6 @@ An action is one assistant message in a prompt style, an observation what the en
 task is played is `options["task"]`, else drawn from `tasks` by the seed of `reset`.
 """
 
-from __future__ import annotations
-
 import string
 from collections.abc import Sequence
 from typing import Any
@@ -13,10 +11,10 @@ from typing import Any
 import gymnasium
 from gymnasium.spaces import Text
 
-from env.adapters.session import verdict_of
+from env.adapters.session import text_of, verdict_of
 from env.catalog import offer_of
 from env.chat.neutral import MAX_TOOL_CHARACTERS
-from pipeline.types import Message, Task
+from pipeline.types import Task
 
 
 class AnyText(Text):
@@ -33,9 +31,9 @@ class AnyText(Text):
 class TextEnv(gymnasium.Env[str, str]):
     """An environment of the catalogue behind Gymnasium's interface.
 
-    `info` holds the state's digest, after `reset` the schemas of the level's tools (for a prompt of the full
-    style), of a step its events, and at the end the verdict. A failure of the environment itself, its grader
-    included, truncates the episode with reward NaN and `info["infra_error"]`: never 0.
+    `info` holds the state's digest, after `reset` the schemas of the level's tools, of a step its events, and
+    at the end the verdict. A failure of the environment itself, its grader included, truncates the episode
+    with reward NaN and `info["infra_error"]`: never 0.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own declaration
@@ -54,7 +52,7 @@ class TextEnv(gymnasium.Env[str, str]):
         super().reset(seed=seed)
         task = (options or {}).get("task") or self._tasks[int(self.np_random.integers(len(self._tasks)))]
         observation = self._env.reset(task, int(self.np_random.integers(2**31)) if seed is None else seed)
-        return _text(observation.messages), {
+        return text_of(observation.messages), {
             "messages": list(observation.messages),
             "task_id": task.task_id,
             "tools": list(self._env.spec.tools),
@@ -72,12 +70,8 @@ class TextEnv(gymnasium.Env[str, str]):
         if failure is not None:
             return "", float("nan"), False, True, {**info, "infra_error": failure}
         info["state_digest"] = self._env.state_digest()
-        return _text(result.messages), result.reward, result.terminated, result.truncated, info
+        return text_of(result.messages), result.reward, result.terminated, result.truncated, info
 
     def close(self) -> None:
         """Frees what the environment holds."""
         self._env.close()
-
-
-def _text(messages: Sequence[Message]) -> str:
-    return "\n".join(message["content"] for message in messages)

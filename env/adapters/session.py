@@ -1,8 +1,6 @@
 """One episode played by names and arguments, as libraries hand calls over that parse themselves."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,17 +8,17 @@ from env.catalog import offer_of
 from env.chat.calls import checked, schemas_of
 from env.protocol import Env, StepResult, Tools
 from pipeline.tables import task_from
-from pipeline.types import Event, Verdict
+from pipeline.types import Event, Message, Verdict
 
 OVER = StepResult(({"role": "tool", "content": "The conversation is over."},))
 """What a call gets after the end; it changes nothing."""
 
 
 class Session:
-    """An environment, whether its episode is over, and the events of it.
+    """One episode of an environment.
 
-    A failure that is not the policy's, the start's and the grader's too, ends the episode without a reward:
-    it is kept in `infra_error`, since libraries would count an exception as the policy's failure.
+    A failure that is not the policy's ends it without a reward: it is kept in `infra_error`, since libraries
+    would count an exception as the policy's failure.
     """
 
     def __init__(self, environment: str) -> None:
@@ -75,6 +73,6 @@ def tools_of_row(environment: str, row: Mapping[str, Any]) -> Tools:
     return env.spec.tools
 
 
-def text_of(result: StepResult) -> str:
+def text_of(messages: Sequence[Message]) -> str:
     """Returns what the environment says, as one text."""
-    return "\n".join(message["content"] for message in result.messages)
+    return "\n".join(message["content"] for message in messages)

@@ -8,8 +8,6 @@ from `get_reward`. A null reward (the environment's own failure) is NaN to TRL, 
 `environment_factory={"all": PhoneTools, "few": FewTools}`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature
 from typing import Any, Literal
@@ -20,7 +18,7 @@ from env.protocol import Tools
 
 
 class _Episode:
-    """What every environment has: a start and a reward. `tools_class` adds its tools."""
+    """A start and a reward; `tools_class` adds the tools."""
 
     environment = ""
 
@@ -37,12 +35,9 @@ class _Episode:
 
 
 def tools_class(environment: str, tools: Tools | None = None, name: str | None = None) -> type:
-    """Returns a no-argument class with a typed, documented method for each tool of an environment.
+    """Returns a no-argument class with a typed, documented method for each of an environment's tools.
 
-    Args:
-        environment: by name.
-        tools: some of its tools; all by default.
-        name: of the class, under which TRL logs the reward.
+    `tools` may be some of them; TRL logs the reward under `name`.
     """
     tools = offer_of(environment).env().spec.tools if tools is None else tools
     methods = {tool["function"]["name"]: _method(tool["function"]) for tool in tools}
@@ -54,7 +49,7 @@ def _method(tool: Mapping[str, Any]) -> Callable[..., str]:
     name, parts = tool["name"], tool["parameters"]["properties"]
 
     def method(self: _Episode, /, **arguments: Any) -> str:
-        return text_of(self._session.call(name, arguments))
+        return text_of(self._session.call(name, arguments).messages)
 
     method.__name__ = method.__qualname__ = name
     lines = [f"    {key}: {part['description']}" for key, part in parts.items()]

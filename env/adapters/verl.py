@@ -12,8 +12,6 @@ request's id until verl drops that. An ungraded step's reward is NaN: verl passe
 rest would add up to 0.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -65,7 +63,11 @@ class EnvironmentTool(BaseTool):
             if agent_data is not None:
                 weakref.finalize(agent_data, self._sessions.pop, request, None)
         result = self._sessions[request].call(self.name, parameters)
-        return ToolResponse(text=text_of(result)), float("nan") if result.infra_error else result.reward, {}
+        return (
+            ToolResponse(text=text_of(result.messages)),
+            float("nan") if result.infra_error else result.reward,
+            {},
+        )
 
     async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:
         """Returns the verdict's reward on the episode of this instance; NaN if it could not be graded."""

@@ -1,40 +1,130 @@
-"""From a tool's name and arguments to an action: the one check of every way to call (text or adapter)."""
+"""From a tool's name and arguments to an action: the one check of every way to call (text or adapter).
 
-from __future__ import annotations
+Of JSON Schema it reads what tool arguments use: closed objects and lists of plain values. What is not read
+here is refused when a style is made, never silently accepted from a model.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from env.chat.schema import check_schema, problem_of
 from env.protocol import Action, ToolCall
 
-Schemas = Mapping[str, Mapping[str, Any]]
-"""Tool name -> JSON Schema of its arguments."""
+Schema = Mapping[str, Any]
+
+_OF_OBJECTS = {"properties", "required", "additionalProperties", "propertyNames"}
+_READS = {"type", "description", "enum", "items", "minItems", "maxItems", "uniqueItems"} | _OF_OBJECTS
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "null": (type(None),),
+    "array": (list,),
+    "object": (dict,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+}
+_NAME_CHARACTERS = 40
 
 
-def schemas_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Returns the arguments' schema of each OpenAI tool.
-
-    Raises:
-        ValueError: a schema holds what `problem_of` would not check.
-    """
+def schemas_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Schema]:
+    """Returns the arguments' schema of each OpenAI tool; ValueError if it holds what would not be checked."""
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
     for name, schema in schemas.items():
-        check_schema(schema, name)
+        _check(schema, name)
     return schemas
 
 
-def checked(schemas: Schemas, text: str, calls: Sequence[tuple[str, Any]]) -> Action:
-    """Returns the action of a message that makes these calls: `ok` if all of them fit, else their problem.
-
-    Args:
-        schemas: as `schemas_of` gives them.
-        text: the message as sampled.
-        calls: (name, arguments), at least one.
-    """
+def checked(schemas: Mapping[str, Schema], text: str, calls: Sequence[tuple[str, Any]]) -> Action:
+    """Returns the action of a message with these calls (name, arguments): `ok`, or what does not fit."""
     for name, arguments in calls:
         if name not in schemas:
             return Action(text, "unknown_tool", problem="unknown tool")
-        if problem := problem_of(arguments, schemas[name]):
+        if problem := _problem_of(arguments, schemas[name]):
             return Action(text, "bad_args", problem=f"{name}: {problem}")
     return Action(text, "ok", tuple(ToolCall(name, arguments) for name, arguments in calls))
+
+
+def _check(schema: Schema, where: str) -> None:
+    """Raises ValueError naming what of a schema `_problem_of` would not check.
+
+    Every value has a type; objects say `additionalProperties`, lists say `items`.
+    """
+    if unread := sorted(set(schema) - _READS):
+        raise ValueError(f"{where}: {', '.join(unread)} is not read; allowed: {', '.join(sorted(_READS))}")
+    types = _types_of(schema)
+    if not types or set(types) - set(_TYPES):
+        raise ValueError(f"{where}: type is {types or 'not given'}; allowed: {', '.join(_TYPES)}")
+    inner = {f"{where}.{name}": part for name, part in schema.get("properties", {}).items()}
+    if "object" in types and schema.get("additionalProperties", True) is not False:
+        inner[f"{where}.*"] = schema.get("additionalProperties", True)
+    if "array" in types:
+        inner[f"{where}[]"] = schema.get("items", True)
+    for place, part in inner.items():
+        if not isinstance(part, Mapping):
+            raise ValueError(f"{place}: a schema is needed, got {part}; anything at all is not allowed")
+        _check(part, place)
+    if unread := sorted(set(schema.get("propertyNames", {})) - {"enum"}):
+        raise ValueError(f"{where}: propertyNames.{', '.join(unread)} is not read; allowed: enum")
+
+
+def _problem_of(value: Any, schema: Schema, where: str = "arguments") -> str:
+    """Returns what of a JSON value does not fit a checked schema, in a few words, or "" if all does.
+
+    Text that is no Unicode (half of a surrogate pair) fits nothing: it could be neither encoded nor stored.
+    """
+    types = _types_of(schema)
+    if not any(_is_a(value, name) for name in types):
+        return f"{where} must be {' or '.join(types)}"
+    if isinstance(value, str) and not _is_unicode(value):
+        return f"{where} is not Unicode"
+    if "enum" in schema and value not in schema["enum"]:
+        return f"{where} is not one of the allowed values"
+    if isinstance(value, list):
+        return _problem_of_list(value, schema, where)
+    return _problem_of_object(value, schema, where) if isinstance(value, dict) else ""
+
+
+def _types_of(schema: Schema) -> tuple[str, ...]:
+    given = schema.get("type", ())
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _is_a(value: Any, name: str) -> bool:
+    if isinstance(value, bool):  # which Python counts among the integers
+        return name == "boolean"
+    return isinstance(value, _TYPES[name])
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _problem_of_list(value: list[Any], schema: Schema, where: str) -> str:
+    if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
+        return f"{where} has {len(value)} entries"
+    for place, item in enumerate(value):
+        if problem := _problem_of(item, schema["items"], f"{where}[{place}]"):
+            return problem
+    if schema.get("uniqueItems") and len({repr(item) for item in value}) < len(value):
+        return f"{where} has an entry twice"
+    return ""
+
+
+def _problem_of_object(value: dict[str, Any], schema: Schema, where: str) -> str:
+    for name in schema.get("required", ()):
+        if name not in value:
+            return f"{where}.{name} is missing"
+    allowed = schema.get("propertyNames", {}).get("enum")
+    for name, item in value.items():
+        if not isinstance(name, str) or not _is_unicode(name):
+            return f"{where} has a name that is no Unicode text"
+        place = f"{where}.{name[:_NAME_CHARACTERS]}"
+        known = schema.get("properties", {}).get(name, schema["additionalProperties"])
+        if known is False or (allowed is not None and name not in allowed):
+            return f"{place} is not known"
+        if problem := _problem_of(item, known, place):
+            return problem
+    return ""

@@ -1,59 +1,42 @@
 """The full style: the tool-call format of Qwen3 and Hermes, for chat models of any size.
 
-    <|im_start|>user
-    R1 dispute a bill at Amber Ridge Group<|im_end|>
-    <|im_start|>assistant
-    <tool_call>
-    {"name": "search_company", "arguments": {"company_name": "Amber Ridge Group"}}
-    </tool_call><|im_end|>
-    <|im_start|>user
-    <tool_response>
-    Amber Ridge Group, banking: Billing 555-0102 bills
-    </tool_response><|im_end|>
-
-`full.jinja` is the one source of all texts. Where no `<think>` block is, it writes what Qwen3's own template
-does. Unlike that one it leaves earlier blocks where they were sampled, and ends a turn of tool responses
-only when something else follows: so each rendering is a prefix of the next. Without thinking every
-assistant's message is opened by the empty block that Qwen3's template writes for `enable_thinking=False`.
+Where no `<think>` block is, `full.jinja` writes what Qwen3's own template does. Unlike that one it leaves
+earlier blocks where they were sampled, and ends a turn of tool responses only when something else follows:
+so each rendering is a prefix of the next. Without thinking every assistant's message is opened by the empty
+block that Qwen3's template writes for `enable_thinking=False`.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from env.chat.calls import checked, schemas_of
-from env.chat.neutral import REPLACEMENTS, added_replacements, one_line
+from env.chat.neutral import REPLACEMENTS, added_replacements
+from env.chat.style import STOP_TOKEN, ChatStyle
 from env.protocol import Action, ToolCall, Tools
 from pipeline.ids import digest
 from pipeline.types import Message
 
 START_TOKEN = "<|im_start|>"
-STOP_TOKEN = "<|im_end|>"
 
+MAX_CALLS = 1
+"""Of a message: environments play one."""
 MAX_ANSWER_CHARACTERS = 8000
 """Of what follows the last `</think>`."""
-MAX_ATTEMPT_CHARACTERS = 300
-"""Of one message of an earlier attempt."""
 GRAMMAR_VERSION = 2  # 2: a prompt lists the tools of its level
 ENDING = "Done."
 
 _OPEN, _CLOSE, _THINK, _END_THINK = "<tool_call>", "</tool_call>", "<think>", "</think>"
 
 
-class FullStyle:
+class FullStyle(ChatStyle):
     """Renders ChatML with tools as JSON lines, reads calls as JSON in `<tool_call>`.
 
     Args:
         tools: OpenAI schemas, as an environment's spec has them.
         added: the tokenizer's added tokens, which no text from outside the policy may hold.
-        max_calls: calls of a message; above it nothing runs. Environments play one.
         thinking: whether the policy may think before it answers, as Qwen3 does unless its prompt closes an
             empty `<think>` block.
 
@@ -62,29 +45,20 @@ class FullStyle:
     """
 
     name = "full"
-    stop_token = STOP_TOKEN
-    special_tokens: tuple[str, ...] = (START_TOKEN, STOP_TOKEN)
+    special_tokens = (START_TOKEN, STOP_TOKEN)
 
-    def __init__(
-        self,
-        tools: Sequence[Mapping[str, Any]],
-        added: Sequence[str] = (),
-        max_calls: int = 1,
-        thinking: bool = True,
-    ) -> None:
+    def __init__(self, tools: Tools, added: Sequence[str] = (), thinking: bool = True) -> None:
         source = Path(__file__).with_name("full.jinja").read_text(encoding="utf-8").rstrip("\n")
         marks = (*REPLACEMENTS, *added_replacements(added))
         self.tools = tuple(tools)
-        self.max_calls = max_calls
         self.opening = "" if thinking else f"{_THINK}\n\n{_END_THINK}\n\n"
-        given = f"set marks, opening = {json.dumps([marks, self.opening], ensure_ascii=False)}"
-        self.template = f"{{%- {given} -%}}\n{source}"
-        # Not of the added tokens: they are the tokenizer's, which has a digest of its own.
-        self.digest = digest(
-            self.name, GRAMMAR_VERSION, source, REPLACEMENTS, self.tools, max_calls, self.opening
-        )
         self._schemas = schemas_of(self.tools)
-        self._render = _compiled(self.template)
+        given = f"set marks, opening = {json.dumps([marks, self.opening], ensure_ascii=False)}"
+        super().__init__(
+            f"{{%- {given} -%}}\n{source}",
+            # Not of the added tokens: they are the tokenizer's, which has a digest of its own.
+            digest(self.name, GRAMMAR_VERSION, source, REPLACEMENTS, self.tools, MAX_CALLS, self.opening),
+        )
 
     def render(
         self,
@@ -94,16 +68,9 @@ class FullStyle:
         *,
         add_generation_prompt: bool = False,
     ) -> str:
-        """Returns messages as text, the tools before them; as a server fills in `template`.
-
-        Args:
-            messages: in OpenAI form.
-            previous_attempts: one line each, as `attempt_line` writes them; for the first user message.
-            tools: those to list; all of the style's by default.
-            add_generation_prompt: whether the assistant is to speak next.
-        """
-        return self._render.render(
-            messages=messages,
+        """Returns messages as text, the tools before them (the style's by default); as a server does."""
+        return self._render(
+            messages,
             tools=self.tools if tools is None else tools,
             previous_attempts=previous_attempts,
             add_generation_prompt=add_generation_prompt,
@@ -112,14 +79,8 @@ class FullStyle:
     def render_prompt(
         self, messages: Sequence[Message], previous_attempts: Sequence[str] = (), tools: Tools | None = None
     ) -> str:
-        """Returns the text up to the first sampled token; earlier attempts go into the first user message."""
+        """Returns the text up to the first sampled token, with the tools before the messages."""
         return self.render(messages, previous_attempts, tools, add_generation_prompt=True)
-
-    def render_replies(self, messages: Sequence[Message]) -> str:
-        """Returns the text after a sampled message (its stop token included): replies, then the next cue."""
-        sampled = {"role": "assistant", "content": ""}
-        text = self._render.render(messages=[sampled, *messages], add_generation_prompt=True)
-        return text.removeprefix(self._render.render(messages=[sampled]).removesuffix("\n"))
 
     def parse(self, text: str) -> Action:
         """Returns the action of one assistant message; total and linear in its length.
@@ -134,8 +95,8 @@ class FullStyle:
         if len(answer) > MAX_ANSWER_CHARACTERS:
             return Action(body, "bad_args", problem=f"more than {MAX_ANSWER_CHARACTERS} characters")
         before, *parts = answer.split(_OPEN)
-        if len(parts) > self.max_calls:
-            return Action(body, "too_many", problem=_at_most(self.max_calls))
+        if len(parts) > MAX_CALLS:
+            return Action(body, "too_many", problem="one call per message")
         try:
             if _CLOSE in before:
                 raise _MalformedError(f"{_CLOSE} without {_OPEN}")
@@ -147,11 +108,7 @@ class FullStyle:
         return checked(self._schemas, body, calls) if calls else Action(body, "none")
 
     def format_call(self, call: ToolCall) -> str:
-        """Returns the text that `parse` reads as this call.
-
-        Raises:
-            ValueError: the tool is unknown.
-        """
+        """Returns the text that `parse` reads as this call. Raises ValueError if the tool is unknown."""
         if call.name not in self._schemas:
             raise ValueError(f"tool {call.name!r} is not offered; known: {', '.join(self._schemas)}")
         return f'{_OPEN}\n{{"name": {_json(call.name)}, "arguments": {_json(call.arguments)}}}\n{_CLOSE}'
@@ -164,30 +121,11 @@ class FullStyle:
         """Returns the action with thinking before it, in the form that Qwen3 writes."""
         return replace(action, text=f"{_THINK}\n{thought}\n{_END_THINK}\n\n{action.text}")
 
-    def attempt_line(self, actions: Sequence[Action], feedback: str) -> str:
-        """Returns one earlier attempt as an element of `previous_attempts`: its messages, then the feedback.
-
-        Literal values are starred out: a value counts only if the new attempt's own form gives it.
-        """
-        texts = [one_line(_told(action), MAX_ATTEMPT_CHARACTERS) for action in actions]
-        return f"{'; '.join(texts)} => {one_line(feedback, 600)}"
-
-    def assistant_message(self, action: Action, turn: int) -> Message:
-        """Returns the message in OpenAI form; its content is the text as sampled, calls included."""
-        message: Message = {"role": "assistant", "content": action.text}
-        if action.calls:
-            message["tool_calls"] = [
-                {
-                    "id": f"call_{turn}_{place}",
-                    "type": "function",
-                    "function": {
-                        "name": call.name,
-                        "arguments": json.dumps(call.arguments, ensure_ascii=False),
-                    },
-                }
-                for place, call in enumerate(action.calls)
-            ]
-        return message
+    def told(self, action: Action) -> str:
+        """Returns the calls without values, or the answer; a value counts only if the form gives it again."""
+        if not action.calls:
+            return action.text.rpartition(_END_THINK)[2]
+        return " ".join(f"{call.name} {json.dumps(_starred(call.arguments))}" for call in action.calls)
 
 
 class _MalformedError(Exception):
@@ -198,21 +136,9 @@ class _TwiceError(ValueError):
     """A JSON object names something twice, so what it says depends on the reader."""
 
 
-@cache
-def _compiled(source: str) -> jinja2.Template:
-    """Returns a chat template as transformers compiles it."""
-    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
-    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
-    return environment.from_string(source)
-
-
 def _json(value: object) -> str:
     """Returns JSON that holds no tag: `<` occurs in strings only, where it may be escaped."""
     return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
-
-
-def _at_most(number: int) -> str:
-    return "one call per message" if number == 1 else f"at most {number} calls per message"
 
 
 def _read_call(part: str) -> tuple[str, Any]:
@@ -240,13 +166,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
-
-
-def _told(action: Action) -> str:
-    """Returns a message as the next attempt hears of it: its calls without values, or what it answered."""
-    if not action.calls:
-        return action.text.rpartition(_END_THINK)[2]
-    return " ".join(f"{call.name} {json.dumps(_starred(call.arguments))}" for call in action.calls)
 
 
 def _starred(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Text from outside the policy is data: it must never carry a role mark, a tag or a special token."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -37,9 +35,7 @@ _MADE_BY_NFC = frozenset("`;K")  # all of ASCII that it makes of other text: U+1
 def added_tokens(tokenizer: Any) -> tuple[str, ...]:
     """Returns the texts that a fast transformers tokenizer reads as one token each, special or not, sorted.
 
-    Raises:
-        ConfigError: the tokenizer looks for a token in normalised text, which other text than the token, that
-            nobody would break, could have become.
+    Raises ConfigError if it looks for one in normalised text, which text that nobody breaks could become.
     """
     kinds = _kinds_of(tokenizer.backend_tokenizer.normalizer)
     tokens = {str(token): token for token in tokenizer.added_tokens_decoder.values()}
@@ -57,16 +53,12 @@ def added_tokens(tokenizer: Any) -> tuple[str, ...]:
 def added_replacements(tokens: Iterable[str]) -> Replacements:
     """Returns what breaks a tokenizer's added tokens beyond what `REPLACEMENTS` breaks, the longest first.
 
-    Blanks that are tokens of their own are left: they are no marks, and all text has them.
-
-    Raises:
-        ConfigError: a token holds a look-alike, so that breaking another one could make it.
+    Blanks that are tokens of their own are left: they are no marks, and all text has them. Raises ConfigError
+    if a token holds a look-alike, so that breaking another one could make it.
     """
     left = {token for token in tokens if not token.isspace() and token and neutralise(token) == token}
-    looks = set("".join(broken for _, broken in REPLACEMENTS)) - set(
-        "".join(mark for mark, _ in REPLACEMENTS)
-    )
-    looks |= {*_LOOK_ALIKES.values(), _ANY_OTHER}
+    marks, broken_marks = (set("".join(texts)) for texts in zip(*REPLACEMENTS, strict=True))
+    looks = (broken_marks - marks) | {*_LOOK_ALIKES.values(), _ANY_OTHER}
     for token in sorted(tokens):
         if looks & set(token):
             raise ConfigError(
@@ -78,10 +70,6 @@ def added_replacements(tokens: Iterable[str]) -> Replacements:
 
 def neutralise(text: str, added: Replacements = ()) -> str:
     """Returns the text with every mark of a prompt style, and every added token, broken by look-alikes.
-
-    Args:
-        text: from outside the policy.
-        added: what else is to be broken, as `added_replacements` gives it.
 
     Example:
         >>> neutralise("<|im_end|>") == "\u2039|im_end|>"

@@ -1,20 +1,14 @@
 """The plain style: marked lines without tools, for environments that are answered in words."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 
-import jinja2
-
-from env.chat.neutral import REPLACEMENTS, added_replacements, one_line
+from env.chat.neutral import REPLACEMENTS, added_replacements
+from env.chat.style import STOP_TOKEN, ChatStyle
 from env.protocol import Action, ToolCall, Tools
 from pipeline.ids import digest
 from pipeline.types import Message
 
-STOP_TOKEN = "<|im_end|>"
-MAX_ATTEMPT_CHARACTERS = 300
 _SOURCE = """
 {%- macro safe(text) -%}
 {%- set found = namespace(text=text) -%}
@@ -31,7 +25,7 @@ _SOURCE = """
 """
 
 
-class PlainStyle:
+class PlainStyle(ChatStyle):
     """Renders messages as `U: A: T:` lines; every message of the policy is an answer, never a call.
 
     Args:
@@ -39,14 +33,11 @@ class PlainStyle:
     """
 
     name = "plain"
-    stop_token = STOP_TOKEN
-    special_tokens: tuple[str, ...] = (STOP_TOKEN,)
 
     def __init__(self, added: Sequence[str] = ()) -> None:
         marks = json.dumps((*REPLACEMENTS, *added_replacements(added)), ensure_ascii=False)
-        self.template = f"{{%- set marks = {marks} -%}}{_SOURCE}"
-        self.digest = digest(self.name, _SOURCE, REPLACEMENTS)
-        self._render = jinja2.Environment(autoescape=False).from_string(self.template)
+        template = f"{{%- set marks = {marks} -%}}{_SOURCE}"
+        super().__init__(template, digest(self.name, _SOURCE, REPLACEMENTS))
 
     def render_prompt(
         self, messages: Sequence[Message], previous_attempts: Sequence[str] = (), tools: Tools | None = None
@@ -55,11 +46,7 @@ class PlainStyle:
         told = "".join(f"\n{attempt}" for attempt in previous_attempts)
         first = next((m for m in messages if m["role"] == "user"), None)
         shown = [{**m, "content": m["content"] + told} if m is first else m for m in messages]
-        return self._render.render(messages=shown, add_generation_prompt=True)
-
-    def render_replies(self, messages: Sequence[Message]) -> str:
-        """Returns the text after a sampled message (its stop token included): replies, then the next cue."""
-        return "\n" + self._render.render(messages=messages, add_generation_prompt=True)
+        return super().render_prompt(shown)
 
     def parse(self, text: str) -> Action:
         """Returns the answer; every text is one."""
@@ -71,15 +58,6 @@ class PlainStyle:
             raise ValueError(f"the plain style has no tools, so it cannot call {call.name}")
         return Action("", "none")
 
-    def with_thought(self, action: Action, thought: str) -> Action:
-        """Returns the answer with a line of thought before it."""
-        return replace(action, text=f"{thought}\n{action.text}")
-
-    def attempt_line(self, actions: Sequence[Action], feedback: str) -> str:
-        """Returns one earlier attempt as an element of `previous_attempts`: answers, then the feedback."""
-        texts = "; ".join(one_line(action.text, MAX_ATTEMPT_CHARACTERS) for action in actions)
-        return f"{texts} => {one_line(feedback, 600)}"
-
-    def assistant_message(self, action: Action, turn: int) -> Message:
-        """Returns the message in OpenAI form; its content is the text as sampled."""
-        return {"role": "assistant", "content": action.text}
+    def told(self, action: Action) -> str:
+        """Returns the answer."""
+        return action.text

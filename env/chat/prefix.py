@@ -1,14 +1,9 @@
 """Whether a chat template preserves prefixes: if not, a policy is served other ids than it trained on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from pipeline.errors import ConfigError
 from pipeline.types import Message
-
-Render = Callable[[Sequence[Message], bool], str]
-"""(messages, whether the assistant is to speak next) -> text."""
 
 PROBE: tuple[Message, ...] = (
     {"role": "user", "content": "R1: a question, and 555-0102"},
@@ -25,21 +20,16 @@ PROBE: tuple[Message, ...] = (
 
 
 def check_prefixes(
-    render: Render,
+    render: Callable[[Sequence[Message], bool], str],
     replies: Callable[[Sequence[Message]], str],
     encode: Callable[[str], Sequence[int]],
     messages: Sequence[Message] = PROBE,
 ) -> None:
     """Raises ConfigError unless ids of a dialogue only ever grow, by what a player appends.
 
-    Ids of `render(m[:i])` must be a prefix of those of `render(m[:i + 1])`, and what a run of replies
-    adds must be the ids of `replies(run)`.
-
-    Args:
-        render: the template.
-        replies: text after a sampled message: a run of replies and the next cue.
-        encode: text -> token ids, without special tokens of the encoder's own.
-        messages: a dialogue that opens with a user's message and ends with an assistant's.
+    `render` takes messages, and whether the assistant speaks next. Ids of `render(m[:i])` must be a prefix of
+    those of `render(m[:i + 1])`, and what a run of replies adds must be the ids of `replies(run)`, which ends
+    with the next cue. The dialogue opens with a user's message and ends with an assistant's.
     """
     sampled = 0  # length in ids up to and including the last assistant message
     start = 0  # the first message after it

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 
 from env.chat.full import FullStyle
+from env.chat.style import ChatStyle
 from env.offer import Demonstrators, EnvironmentOffer, ScriptedAgent
 from env.phone.episode.compact import CompactStyle
 from env.phone.episode.edits import edits
@@ -20,7 +21,7 @@ from env.phone.world.files import read_files
 from env.phone.world.levels import most_turns
 from env.phone.world.tasks import SPLITS, generate_tasks, practice_tasks, table_of
 from env.phone.world.world import WorldKey
-from env.protocol import Action, ChatStyle
+from env.protocol import Action
 from pipeline.types import Task
 
 SHARES = {

@@ -6,31 +6,26 @@ last rollout is graded, whatever other groups do. Successes and environment fail
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from env.play.player import Player
 from env.play.requests import EpisodeRequest
+from env.play.units import Course, cut
 from pipeline.ids import group_id, rollout_id, seed_of
 from pipeline.types import Rollout, Task
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The rollouts of one task in one iteration, as planned.
-
-    Attributes:
-        group_id: H(stage key, task, iteration).
-        task: the task.
-        iteration: pass of sampling.
-        num_attempts: rounds at most; 1 for a feedback-free group.
-        draws: rollouts of each round.
-    """
+    """The rollouts of one task in one pass of sampling, as planned."""
 
     group_id: str
     task: Task
     iteration: int
-    num_attempts: int
-    draws: int
+    num_attempts: int  # rounds at most; 1 for a feedback-free group
+    draws: int  # rollouts of each round
 
     @property
     def rollout_ids(self) -> list[str]:
@@ -67,72 +62,67 @@ def plan_groups(
     ]
 
 
-@dataclass(slots=True)
-class Chains:
-    """Which episodes to play next, for a set of groups.
+@dataclass(frozen=True, slots=True)
+class Chained:
+    """Attempt chains of some groups, as a `Unit`.
 
-    Attributes:
-        groups: what is planned.
-        seed: run seed; rollouts of different stages differ by `purpose`.
-        purpose: the stage's name, part of every rollout's seed.
-        attempt_line: (actions as sampled, feedback) -> how the next prompt reports a failed attempt.
-        num_tokens: length of such a line in tokens.
-        max_feedback_tokens: cap on all lines of a prompt; the oldest are dropped. If none is left, the group
-            ends (skipped as `feedback_too_long`).
-        stop_at_success: whether a round that succeeded ends its chain.
+    The oldest lines above `max_feedback_tokens` of a prompt are dropped; if none is left, the group ends
+    (skipped as `feedback_too_long`).
     """
 
     groups: Sequence[Group]
-    seed: int
-    purpose: str
-    attempt_line: Callable[[Sequence[str], str], str]
-    num_tokens: Callable[[str], int]
+    seed: int  # of the run
+    purpose: str  # the stage's name, part of every rollout's seed
     max_feedback_tokens: int
-    stop_at_success: bool
-    skipped: dict[str, int] = field(default_factory=dict)
-    _by_id: dict[str, Group] = field(default_factory=dict)
-    _finished: dict[str, list[Rollout]] = field(default_factory=dict)
+    stop_at_success: bool  # whether a round that succeeded ends its chain
 
-    def __post_init__(self) -> None:
-        self._by_id = {group.group_id: group for group in self.groups}
-        self._finished = {group.group_id: [] for group in self.groups}
+    @property
+    def rollout_ids(self) -> list[str]:
+        """Ids of all that may be made, in the order of groups, attempts and draws."""
+        return [rollout_id for group in self.groups for rollout_id in group.rollout_ids]
 
-    def first(self) -> list[EpisodeRequest]:
-        """Returns round 0 of every group."""
-        return [request for group in self.groups for request in self._round(group, 0, {})]
+    def parts(self, size: int) -> list[Chained]:
+        """Returns whole groups in parts."""
+        return [replace(self, groups=part) for part in cut(self.groups, size, lambda group: group.draws)]
 
-    def after(self, rollout: Rollout) -> list[EpisodeRequest]:
-        """Returns the next round of a group once `rollout` was the last of its round, else []."""
-        group = self._by_id[rollout.group_id]
-        finished = self._finished[group.group_id]
-        finished.append(rollout)
-        next_attempt = rollout.attempt + 1
-        if len(finished) < next_attempt * group.draws or next_attempt >= group.num_attempts:
-            return []
-        this_round = [r for r in finished if r.attempt == rollout.attempt]
-        if self.stop_at_success and any(r.reward == 1.0 for r in this_round):
-            return self._skip("solved_earlier", group, next_attempt)
+    def course(self, player: Player) -> Course:
+        """Returns round 0 of every group, and what follows it."""
+        groups = {group.group_id: group for group in self.groups}
+        finished: dict[str, list[Rollout]] = defaultdict(list)
+        skipped: Counter[str] = Counter()
+
+        def after(rollout: Rollout) -> list[EpisodeRequest]:
+            """Returns the next round of a group once `rollout` was the last of its round, else []."""
+            group, of_group = groups[rollout.group_id], finished[rollout.group_id]
+            of_group.append(rollout)
+            attempt = rollout.attempt + 1
+            if len(of_group) < attempt * group.draws or attempt >= group.num_attempts:
+                return []
+            lines = self._lines(of_group, player)
+            if isinstance(lines, str):
+                skipped[lines] += (group.num_attempts - attempt) * group.draws
+                return []
+            return self._round(group, attempt, lines)
+
+        first = [request for group in self.groups for request in self._round(group, 0, {})]
+        return Course(first, after, skipped)
+
+    def _lines(self, finished: Sequence[Rollout], player: Player) -> dict[str, str] | str:
+        """Returns line -> rollout that taught it first, of the next prompt; or why there is none."""
+        attempt = finished[-1].attempt
+        if self.stop_at_success and any(r.reward == 1.0 for r in finished if r.attempt == attempt):
+            return "solved_earlier"
         lessons = [r for r in finished if r.reward is not None and r.reward < 1.0 and r.feedback_text]
         if not lessons:
-            return self._skip("no_feedback", group, next_attempt)
-        lines = self._lines(sorted(lessons, key=lambda r: (r.attempt, r.draw)))
-        if not lines:  # played all the same it would be a bare rollout, there because another one failed
-            return self._skip("feedback_too_long", group, next_attempt)
-        return self._round(group, next_attempt, lines)
-
-    def _skip(self, kind: str, group: Group, attempt: int) -> list[EpisodeRequest]:
-        self.skipped[kind] = self.skipped.get(kind, 0) + (group.num_attempts - attempt) * group.draws
-        return []
-
-    def _lines(self, lessons: Sequence[Rollout]) -> dict[str, str]:
-        """Returns the lines that a prompt has room for, the latest: line -> rollout that taught it first."""
+            return "no_feedback"
         lines: dict[str, str] = {}
-        for lesson in lessons:
-            line = self.attempt_line(lesson.message_texts, lesson.feedback_text)
+        for lesson in sorted(lessons, key=lambda r: (r.attempt, r.draw)):
+            line = player.attempt_line(lesson.message_texts, lesson.feedback_text)
             lines.setdefault(line, lesson.rollout_id)
-        while lines and sum(map(self.num_tokens, lines)) > self.max_feedback_tokens:
+        while lines and sum(map(player.num_tokens, lines)) > self.max_feedback_tokens:
             del lines[next(iter(lines))]
-        return lines
+        # Without a line it would be a bare rollout, there because another one failed.
+        return lines or "feedback_too_long"
 
     def _round(self, group: Group, attempt: int, lines: Mapping[str, str]) -> list[EpisodeRequest]:
         return [

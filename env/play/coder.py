@@ -1,6 +1,4 @@
-"""Text to token ids and back, as every episode of a queue needs it."""
-
-from __future__ import annotations
+"""Text to token ids and back."""
 
 from collections.abc import Sequence
 from threading import Lock

@@ -1,27 +1,22 @@
 """Scripted episodes as text to learn from: of chosen quality, some with feedback on a failed attempt."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from env.chat.style import ChatStyle
 from env.offer import Demonstrators
-from env.protocol import Action, ChatStyle, Env, StepResult, Tools, replay
-from pipeline.types import Feedback, Task
+from env.protocol import Action, Env, StepResult, Tools, replay
+from pipeline.types import Task
 
 MAX_PREVIOUS_ATTEMPTS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """One scripted episode.
+    """One scripted episode: pieces of text, and whether each is the demonstrator's.
 
-    Attributes:
-        policy: the scripted policy that played.
-        pieces: (text, whether it is the demonstrator's) in order; their concatenation is the episode.
-        success: whether the task was solved.
-        guided: whether the prompt tells of a failed attempt.
+    It is `guided` if the prompt tells of a failed attempt.
     """
 
     policy: str
@@ -42,22 +37,11 @@ def demonstrate(
     seed: int,
     thoughts: bool = False,
 ) -> Demonstration:
-    """Returns one demonstration on a task, by a policy drawn from the shares.
+    """Returns one demonstration on a task; everything random in it follows from the seed.
 
-    A guided one first plays one or two attempts with other draws; the feedback on the failed ones opens the
-    prompt.
-    After feedback half the demonstrators know what it says (`after_feedback`), half do not care.
-
-    Args:
-        demonstrators: who plays.
-        make_env: makes an environment that gives feedback.
-        task: what is to be solved.
-        style: prompt style.
-        shares: scripted policy -> weight.
-        guided_share: chance of a guided demonstration, if the first attempt fails.
-        noise: share of random acts of the noisy policies.
-        seed: everything random follows from it.
-        thoughts: whether the demonstrator writes before each call whom it calls and what for.
+    A guided one (a share of `guided_share`) first plays one or two attempts with other draws; the feedback on
+    the failed ones opens the prompt. Then half the demonstrators know what it says (`after_feedback`), half
+    do not care. With `thoughts` one writes before each call whom it calls and what for.
     """
     rng = Random(seed)
     names, weights = list(shares), list(shares.values())
@@ -67,8 +51,9 @@ def demonstrate(
         first_seed = rng.getrandbits(62)
         policy = rng.choices(names, weights)[0]
         actions = demonstrators.play(task, policy, first_seed, noise, style=style)
-        _, failed, feedback, _ = _played(make_env(), task, first_seed, actions)
-        if failed and feedback is not None:
+        env = make_env()
+        replay(env, task, first_seed, actions)
+        if not env.verdict().success and (feedback := env.feedback()) is not None:
             # The next attempt plays this one again, under its own seed: values written out, as some styles
             # need them, would be another seed's references there.
             earlier.append(demonstrators.play(task, policy, first_seed, noise))
@@ -79,21 +64,14 @@ def demonstrate(
         policy = demonstrators.after_feedback
     own_seed = rng.getrandbits(62)
     actions = demonstrators.play(task, policy, own_seed, noise, earlier, style, thoughts)
-    results, failed, _, tools = _played(make_env(), task, own_seed, actions)
+    env = make_env()
+    results = replay(env, task, own_seed, actions)
     return Demonstration(
         policy=policy,
-        pieces=pieces_of(style, task, previous, actions, results, tools),
-        success=not failed,
+        pieces=pieces_of(style, task, previous, actions, results, env.spec.tools),
+        success=bool(env.verdict().success),
         guided=bool(previous),
     )
-
-
-def _played(
-    env: Env, task: Task, seed: int, actions: Sequence[Action]
-) -> tuple[list[StepResult], bool, Feedback | None, Tools]:
-    """Returns the environment's results, whether the episode failed, the feedback on it, and its tools."""
-    results = replay(env, task, seed, actions)
-    return results, not env.verdict().success, env.feedback(), env.spec.tools
 
 
 def pieces_of(

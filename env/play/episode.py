@@ -4,24 +4,44 @@ Token ids are kept as the engine gave and got them: the next prompt is always th
 sampled ids plus the ids of the environment's reply.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
+from env.chat.style import ChatStyle
 from env.play.coder import Coder
-from env.play.failure import FailureError, guarded
 from env.play.requests import EpisodeRequest, PlaySettings
 from env.play.steps import Span, graded_steps, message_spans
-from env.protocol import Action, ChatStyle, Env, StepResult
+from env.protocol import Action, Env, StepResult
 from env.splitters import SPLITTERS
 from pipeline.engines import Generation, GenerationRequest
 from pipeline.ids import seed_of
 from pipeline.types import Event, Feedback, FinishReason, Message, Rollout, Task, Verdict
 
+T = TypeVar("T")
+
 Outcome = GenerationRequest | Rollout
 """What an episode wants next: text, or to be over."""
+
+
+class FailureError(Exception):
+    """An episode cannot go on or be graded, not by the policy's fault: counted by kind, never a reward."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(detail)
+        # Kinds are counted, so a whole sentence goes to the event, not into the rollout's env_status.
+        self.kind = kind if kind.isidentifier() else "infra_error"
+        self.detail = detail if kind.isidentifier() else f"{detail}: {kind}"
+
+
+def _guarded(name: str, call: Callable[[], T]) -> T:
+    """Returns the call's result; an exception inside an environment becomes a counted failure."""
+    try:
+        return call()
+    except Exception as error:
+        raise FailureError("infra_error", f"{name}: {type(error).__name__}") from error
 
 
 @dataclass
@@ -45,50 +65,74 @@ class Episode:
     spans: list[Span] = field(default_factory=list)
     turn: int = 0  # the message that comes next, counted over the whole episode
     begun: tuple[int, ...] = ()  # tokens of that message that lie in a continuation's prompt
-    end: FinishReason | None = None
-    failure: FailureError | None = None
+    end: FinishReason = "failed"
 
     def start(self) -> Outcome:
         """Returns the first request for text, or the graded rollout if the episode is over before it."""
-        return self._start() or self._rollout()
+        return self._after(self._start)
 
     def advance(self, generation: Generation) -> Outcome:
         """Plays one sampled message; returns the next request, or the graded rollout."""
-        return self._advance(generation) or self._rollout()
+        return self._after(partial(self._advance, generation))
+
+    def close(self) -> None:
+        """Closes the environment; a failure to close changes no result."""
+        if self.env is not None:
+            env, self.env = self.env, None
+            try:
+                env.close()
+            except Exception as error:  # the rollout is already graded
+                self.events.append(Event("infra_error", self.turn, "close", detail=type(error).__name__))
+
+    def _after(self, act: Callable[[], GenerationRequest | None]) -> Outcome:
+        """Returns what an act asks for, or the graded rollout if that is nothing."""
+        try:
+            return act() or self._graded()
+        except FailureError as failure:
+            self.end = "failed"
+            self.events.append(Event("infra_error", self.turn, failure.kind, detail=failure.detail))
+            return self._rollout(Verdict(reward=None, success=None), None, failure.kind)
 
     def _start(self) -> GenerationRequest | None:
-        parent = self.request.parent
-        self.request.check(self.settings.tokenizer_digest)
+        request, parent = self.request, self.request.parent
+        request.check(self.settings.tokenizer_digest)
         if parent is not None:
-            self.turn = parent.steps[self.request.start_step_index].message_index
-        try:
-            env = guarded("make_env", lambda: self.make_env(self.request.task))
-            self.env = env
-            seed = self.request.seed if parent is None else parent.seed  # replay needs the parent's wording
-            observation = guarded("reset", lambda: env.reset(self.request.task, seed))
-            self.messages.extend(observation.messages)
-            if parent is None:
-                text = self.style.render_prompt(
-                    observation.messages, self.request.previous_attempts, env.spec.tools
-                )
-                self.prompt = self.coder.encode(text)
-            else:
-                self._replay(env, parent)
-            if len(self.prompt) >= self.max_length:
-                raise FailureError(
-                    "prompt_too_long", f"{len(self.prompt)} tokens, the engine has {self.max_length}"
-                )
-        except FailureError as failure:
-            self._fail(failure)
-            return None
+            self.turn = parent.steps[request.start_step_index].message_index
+        env = self.env = _guarded("make_env", lambda: self.make_env(request.task))
+        seed = request.seed if parent is None else parent.seed  # replay needs the parent's wording
+        messages = _guarded("reset", lambda: env.reset(request.task, seed)).messages
+        self.messages.extend(messages)
+        if parent is None:
+            text = self.style.render_prompt(messages, request.previous_attempts, env.spec.tools)
+            self.prompt = self.coder.encode(text)
+        else:
+            self._replay(parent)
+        if len(self.prompt) >= self.max_length:
+            raise FailureError(
+                "prompt_too_long", f"{len(self.prompt)} tokens, the engine has {self.max_length}"
+            )
         return self._next_request()
+
+    def _replay(self, parent: Rollout) -> None:
+        """Plays the parent's first messages again and checks that the world answered as it did then."""
+        for turn, text in enumerate(parent.message_texts[: self.turn]):
+            result = self._step(self.style.parse(text), turn)
+            if result.terminated or result.truncated:
+                raise FailureError("replay_mismatch", f"the episode ended at message {turn}")
+        said = [(message["role"], message.get("content")) for message in self.messages]
+        then = [(message["role"], message.get("content")) for message in parent.messages[: len(said)]]
+        if said != then:
+            raise FailureError("replay_mismatch", "other messages than the parent's")
+        self.used = parent.steps[self.request.start_step_index].token_start
+        self.prompt = (*parent.prompt_token_ids, *parent.response_token_ids[: self.used])
+        message_start = min(step.token_start for step in parent.steps if step.message_index == self.turn)
+        self.begun = parent.response_token_ids[message_start : self.used]
 
     def _advance(self, generation: Generation) -> GenerationRequest | None:
         if not all(map(math.isfinite, generation.logprobs)):
             for tokens in (self.response, self.mask, self.logprobs):
                 del tokens[self.spans[-1].token_end if self.spans else 0 :]  # no reply that nothing follows
-            self._fail(FailureError("bad_logprob", "a sampled token's log-probability is not finite"))
-            return None
+            raise FailureError("bad_logprob", "a sampled token's log-probability is not finite")
         text = self._say(generation)
         turn, self.turn = self.turn, self.turn + 1
         if generation.finish_reason == "length":
@@ -96,37 +140,21 @@ class Episode:
             self.messages.append({"role": "assistant", "content": text})
             self.end = "max_tokens"
             return None
-        action = self.style.parse(text)
-        try:
-            result = self._step(action, turn)
-        except FailureError as failure:
-            self._fail(failure)
+        result = self._step(self.style.parse(text), turn)
+        if result.terminated or result.truncated:
+            self.end = "ended" if result.terminated else "max_turns"
             return None
-        if result.terminated:
-            self.end = "ended"
-        elif result.truncated:
-            self.end = "max_turns"
-        else:
-            reply = self.coder.encode(self.style.render_replies(result.messages))
-            size = len(self.response) + len(reply)
-            if (
-                self.used + size >= self.settings.max_response_tokens
-                or len(self.prompt) + size >= self.max_length
-            ):
-                self.end = "max_tokens"  # a reply that nothing can follow is left out: responses end sampled
-                return None
-            self.response.extend(reply)
-            self.logprobs.extend([0.0] * len(reply))
-            self.mask.extend([0] * len(reply))
-            return self._next_request()
-        return None
+        reply = self.coder.encode(self.style.render_replies(result.messages))
+        if self._room() <= len(reply):
+            self.end = "max_tokens"  # a reply that nothing can follow is left out: responses end sampled
+            return None
+        self._append(reply, [0.0] * len(reply), sampled=False)
+        return self._next_request()
 
     def _say(self, generation: Generation) -> str:
         """Takes sampled tokens over, as steps; returns the whole message that they end."""
         start, begun = len(self.response), len(self.begun)
-        self.response.extend(generation.token_ids)
-        self.logprobs.extend(generation.logprobs)
-        self.mask.extend([1] * len(generation.token_ids))
+        self._append(generation.token_ids, generation.logprobs, sampled=True)
         tokens, self.begun = (*self.begun, *generation.token_ids), ()
         text = self.coder.message_text(tokens)
         borders = SPLITTERS[self.settings.splitter](text)
@@ -143,72 +171,28 @@ class Episode:
         self.spans.extend(spans)
         return text
 
-    def _rollout(self) -> Rollout:
-        request, parent = self.request, self.request.parent
-        verdict = Verdict(reward=None, success=None)
-        feedback: Feedback | None = None
-        if self.failure is None and self.env is not None:
-            try:
-                verdict = guarded("verdict", self.env.verdict)
-                if verdict.infra_error is not None:
-                    raise FailureError(verdict.infra_error, "verdict")
-                if not verdict.success:
-                    feedback = guarded("feedback", self.env.feedback)
-            except FailureError as failure:
-                self._fail(failure)
-        if self.failure is not None:
-            verdict, feedback = Verdict(reward=None, success=None), None
-        end: FinishReason = "success" if verdict.success else self.end or "failed"
-        parents = request.parent_rollout_ids
-        if parent is not None and not parents:
-            parents = (parent.rollout_id,)
-        return Rollout(
-            rollout_id=request.rollout_id,
-            kind=request.kind,
-            task_id=request.task.task_id,
-            group_id=request.group_id,
-            iteration=request.iteration,
-            attempt=request.attempt,
-            draw=request.draw,
-            parent_rollout_ids=parents,
-            start_step_index=request.start_step_index,
-            guided=bool(request.previous_attempts) if parent is None else parent.guided,
-            feedback_in_context=request.feedback_in_context if parent is None else parent.feedback_in_context,
-            messages=tuple(self.messages),
-            prompt_token_ids=self.prompt,
-            response_token_ids=tuple(self.response),
-            loss_mask=tuple(self.mask),
-            logprobs=tuple(self.logprobs),
-            temperature=self.settings.temperature,
-            top_p=1.0,
-            top_k=-1,
-            max_response_tokens=self.settings.max_response_tokens,
-            seed=request.seed,
-            policy_digest=self.settings.policy_digest,
-            tokenizer_digest=self.settings.tokenizer_digest,
-            template_digest=self.settings.template_digest,
-            finish_reason=end,
-            reward=verdict.reward,
-            cost=verdict.cost,
-            env_status="ok" if self.failure is None else self.failure.kind,
-            events=tuple(self.events),
-            feedback_text=feedback.text if feedback else "",
-            feedback_source=feedback.source if feedback else "",
-            steps=graded_steps(self.spans, verdict.steps, first=request.start_step_index),
-        )
+    def _append(self, tokens: Sequence[int], logprobs: Sequence[float], *, sampled: bool) -> None:
+        self.response.extend(tokens)
+        self.logprobs.extend(logprobs)
+        self.mask.extend([int(sampled)] * len(tokens))
 
-    def close(self) -> None:
-        """Closes the environment; a failure to close changes no result."""
-        if self.env is not None:
-            env, self.env = self.env, None
-            try:
-                env.close()
-            except Exception as error:  # the rollout is already graded
-                self.events.append(Event("infra_error", self.turn, "close", detail=type(error).__name__))
+    def _step(self, action: Action, turn: int) -> StepResult:
+        assert self.env is not None
+        result = _guarded("step", partial(self.env.step, action))
+        self.messages.append(self.style.assistant_message(action, turn))
+        self.messages.extend(result.messages)
+        self.events.extend(result.events)
+        if result.infra_error is not None:
+            raise FailureError(result.infra_error, "step")
+        return result
+
+    def _room(self) -> int:
+        """Returns how many more tokens fit into the budget and into the engine."""
+        budget = self.settings.max_response_tokens - self.used
+        return min(budget, self.max_length - len(self.prompt)) - len(self.response)
 
     def _next_request(self) -> GenerationRequest | None:
-        budget = self.settings.max_response_tokens - self.used - len(self.response)
-        budget = min(budget, self.max_length - len(self.prompt) - len(self.response))
+        budget = self._room()
         if budget < 1:
             self.end = "max_tokens"
             return None
@@ -222,34 +206,47 @@ class Episode:
             cache_key=self.request.rollout_id,
         )
 
-    def _step(self, action: Action, turn: int) -> StepResult:
-        env = self.env
-        if env is None:
-            raise RuntimeError("a step of an episode that has not started or is closed")
-        result = guarded("step", lambda: env.step(action))
-        self.messages.append(self.style.assistant_message(action, turn))
-        self.messages.extend(result.messages)
-        self.events.extend(result.events)
-        if result.infra_error is not None:
-            raise FailureError(result.infra_error, "step")
-        return result
+    def _graded(self) -> Rollout:
+        assert self.env is not None
+        verdict = _guarded("verdict", self.env.verdict)
+        if verdict.infra_error is not None:
+            raise FailureError(verdict.infra_error, "verdict")
+        feedback = None if verdict.success else _guarded("feedback", self.env.feedback)
+        return self._rollout(verdict, feedback, "ok")
 
-    def _replay(self, env: Env, parent: Rollout) -> None:
-        """Plays the parent's first messages again and checks that the world answered as it did then."""
-        for turn, text in enumerate(parent.message_texts[: self.turn]):
-            result = self._step(self.style.parse(text), turn)
-            if result.terminated or result.truncated:
-                raise FailureError("replay_mismatch", f"the episode ended at message {turn}")
-        said = [(message["role"], message.get("content")) for message in self.messages]
-        then = [(message["role"], message.get("content")) for message in parent.messages[: len(said)]]
-        if said != then:
-            raise FailureError("replay_mismatch", "other messages than the parent's")
-        self.used = parent.steps[self.request.start_step_index].token_start
-        self.prompt = (*parent.prompt_token_ids, *parent.response_token_ids[: self.used])
-        message_start = min(step.token_start for step in parent.steps if step.message_index == self.turn)
-        self.begun = parent.response_token_ids[message_start : self.used]
-
-    def _fail(self, failure: FailureError) -> None:
-        self.failure = failure
-        self.end = "failed"
-        self.events.append(Event("infra_error", self.turn, failure.kind, detail=failure.detail))
+    def _rollout(self, verdict: Verdict, feedback: Feedback | None, env_status: str) -> Rollout:
+        request, parent, settings = self.request, self.request.parent, self.settings
+        return Rollout(
+            rollout_id=request.rollout_id,
+            kind=request.kind,
+            task_id=request.task.task_id,
+            group_id=request.group_id,
+            iteration=request.iteration,
+            attempt=request.attempt,
+            draw=request.draw,
+            parent_rollout_ids=request.parent_rollout_ids if parent is None else (parent.rollout_id,),
+            start_step_index=request.start_step_index,
+            guided=bool(request.previous_attempts) if parent is None else parent.guided,
+            feedback_in_context=request.feedback_in_context if parent is None else parent.feedback_in_context,
+            messages=tuple(self.messages),
+            prompt_token_ids=self.prompt,
+            response_token_ids=tuple(self.response),
+            loss_mask=tuple(self.mask),
+            logprobs=tuple(self.logprobs),
+            temperature=settings.temperature,
+            top_p=1.0,
+            top_k=-1,
+            max_response_tokens=settings.max_response_tokens,
+            seed=request.seed,
+            policy_digest=settings.policy_digest,
+            tokenizer_digest=settings.tokenizer_digest,
+            template_digest=settings.template_digest,
+            finish_reason="success" if verdict.success else self.end,
+            reward=verdict.reward,
+            cost=verdict.cost,
+            env_status=env_status,
+            events=tuple(self.events),
+            feedback_text=feedback.text if feedback else "",
+            feedback_source=feedback.source if feedback else "",
+            steps=graded_steps(self.spans, verdict.steps, first=request.start_step_index),
+        )

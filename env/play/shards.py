@@ -1,12 +1,10 @@
 """Plays a stage's shards in order, whoever plays them."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 
-from env.play.team import Hands, Job, OnTick, play_each
+from env.play.team import Hands, Job, OnTick
 from env.play.units import Played
 from pipeline.artifacts.commit import Shard, Shards
 from pipeline.types import Rollout
@@ -17,11 +15,7 @@ def play_shards(
 ) -> Iterator[tuple[Shard, Played]]:
     """Yields each shard that is not committed yet with what came of it, in order.
 
-    Args:
-        hands: who plays.
-        shards: of the stage, under whose bar they are played.
-        job_of: index of a shard -> what is played; asked before earlier shards have ended.
-        on_tick: see `Hands.play`.
+    `job_of` (index of a shard -> what is played) is asked before earlier shards have ended.
     """
     begun: deque[Shard] = deque()
 
@@ -30,7 +24,7 @@ def play_shards(
             begun.append(shards[index])
             yield job_of(index)
 
-    with shards.bar(), closing(play_each(hands, jobs(), on_tick)) as results:
+    with shards.bar(), closing(hands.play(jobs(), on_tick)) as results:
         for played in results:
             yield begun.popleft(), played
 

@@ -1,7 +1,5 @@
 """The steps of an episode: spans of its messages, and what the verifier says of each."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -16,15 +14,7 @@ _WEIGHT = {"wrong": 0, "ok": 1, "unknown": 2}
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A step before it is graded.
-
-    Attributes:
-        message_index: which of the policy's messages it lies in, counted over the whole episode.
-        token_start: first token, as an offset into the response.
-        token_end: one past the last.
-        char_start: where `text` begins in the message.
-        text: its part of the message.
-    """
+    """A step before it is graded; tokens are offsets into the response, characters into the message."""
 
     message_index: int
     token_start: int
@@ -42,15 +32,10 @@ def message_spans(
     response_start: int,
     begun: int,
 ) -> list[Span]:
-    """Returns the steps of one message that were sampled here, in order; none if the first began before.
+    """Returns the steps of a whole message that were sampled here, in order; none if the first began before.
 
-    Args:
-        text: the whole message.
-        borders: characters at which its second and later steps begin.
-        char_starts: character at which each of its tokens starts.
-        message_index: of the message.
-        response_start: where its sampled tokens begin in the response.
-        begun: how many of its tokens lie in the prompt; a step begins right after them.
+    `borders` and `char_starts` are those of `token_spans`. The message's first `begun` tokens lie in the
+    prompt, and a step begins right after them, at `response_start`.
     """
     tokens = [span for span in token_spans(borders, char_starts) if span[0] >= begun]
     if not tokens or tokens[0][0] != begun:
@@ -63,12 +48,9 @@ def message_spans(
 
 
 def graded_steps(spans: Sequence[Span], verdicts: Iterable[StepVerdict], *, first: int) -> tuple[Step, ...]:
-    """Returns the steps; a verdict is of the step that holds its first character.
+    """Returns the steps, counted from `first`; a verdict is of the step that holds its first character.
 
-    Args:
-        spans: in order.
-        verdicts: of the episode; those of messages or characters before the first span are passed over.
-        first: index of the first step.
+    Verdicts on messages or characters before the first span are passed over.
     """
     of_message: dict[int, list[StepVerdict]] = defaultdict(list)
     for verdict in verdicts:
@@ -78,7 +60,7 @@ def graded_steps(spans: Sequence[Span], verdicts: Iterable[StepVerdict], *, firs
         following = [s for s in spans[place + 1 : place + 2] if s.message_index == span.message_index]
         end = following[0].char_start if following else math.inf
         own = [v for v in of_message[span.message_index] if span.char_start <= v.char_start < end]
-        word = min(own, key=lambda v: _WEIGHT[v.status], default=None)
+        word = min(own, key=lambda v: _WEIGHT[v.status], default=StepVerdict(span.message_index, "unknown"))
         steps.append(
             Step(
                 step_index=first + place,
@@ -86,9 +68,9 @@ def graded_steps(spans: Sequence[Span], verdicts: Iterable[StepVerdict], *, firs
                 token_start=span.token_start,
                 token_end=span.token_end,
                 text=span.text,
-                verifier_status=word.status if word else "unknown",
-                verifier_code=word.code if word else "",
-                verifier_message=word.message if word else "",
+                verifier_status=word.status,
+                verifier_code=word.code,
+                verifier_message=word.message,
             )
         )
     return tuple(steps)

@@ -1,14 +1,22 @@
-"""A policy and whoever plays it: the players of this process, or those of processes of their own."""
+"""A policy and who plays it: this process, unit by unit or all in one queue, or processes of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from env.play.player import Player
-from env.play.units import Played, Unit, joined
+from env.play.requests import EpisodeRequest
+from env.play.units import PART_EPISODES, Course, Played, Unit, joined, play_unit
+from pipeline.processes.pool import Pool
+from pipeline.processes.shared_weights import SharedWeights
+from pipeline.types import Rollout
 
 if TYPE_CHECKING:
     import torch
@@ -21,56 +29,74 @@ OnTick = Callable[[int], None]
 Job = tuple[Any, Unit]
 """A recipe, and what the player that is made by it plays."""
 
+Act = Callable[[Player, Callable[[Rollout], Any]], T]
+"""What a player is made for, given what to call after each rollout; it can be pickled."""
 
-class Hands(Protocol):
+
+class Hands(ABC):
     """Who plays. A recipe, opaque here, says all that makes a player, wherever it is made.
 
     Attributes:
-        part_episodes: first episodes of a unit that is handed out; None hands out units as they are.
+        in_parts: whether units are handed out in parts that are played side by side, or as they are.
     """
 
-    part_episodes: int | None
-
-    def start(self, parts: int) -> None:
-        """Gets ready to play that many parts side by side; returns at once."""
-        ...
+    in_parts = True
 
     def play(self, jobs: Iterable[Job], on_tick: OnTick) -> Generator[Played, None, None]:
-        """Yields what came of each job, in their order; jobs are drawn before the last one has ended."""
-        ...
+        """Yields what came of each unit, in their order; parts of the next begin while the last ones end."""
+        numbers: list[int] = []  # parts of each unit that has begun
+
+        def parts() -> Generator[tuple[Any, Act[Played]], None, None]:
+            for recipe, unit in jobs:
+                parts = unit.parts(PART_EPISODES) if self.in_parts else [unit]
+                numbers.append(len(parts))
+                yield from ((recipe, partial(play_unit, part)) for part in parts)
+
+        done: list[Played] = []
+        with closing(self.do(parts(), on_tick)) as results:
+            for played in results:
+                done.append(played)
+                if len(done) == numbers[0]:
+                    yield joined(done)
+                    done.clear()
+                    del numbers[0]
 
     def ask(self, recipe: Any, question: Callable[[Player], T]) -> T:
         """Returns a player's answer; question and answer can be pickled."""
-        ...
+        [found] = self.do([(recipe, partial(_answer, question))], lambda _: None)
+        return found
 
+    @abstractmethod
+    def start(self, parts: int) -> None:
+        """Gets ready to play that many parts side by side; returns at once."""
+
+    @abstractmethod
+    def do(self, jobs: Iterable[tuple[Any, Act[T]]], on_tick: OnTick) -> Generator[T, None, None]:
+        """Yields what each player's act returns, in their order; jobs are drawn before the last has ended."""
+
+    @abstractmethod
     def hand_over(self, recipe: Any, weights: Mapping[str, torch.Tensor], policy_digest: str) -> Any:
         """Returns the recipe of a player that has these weights from now on; nothing may be in play."""
-        ...
 
-    def sleep(self, recipe: Any) -> None:
-        """Frees what memory it can until the next play."""
-        ...
-
+    @abstractmethod
     def close(self) -> None:
         """Ends them; idempotent."""
-        ...
+
+
+def _answer(question: Callable[[Player], T], player: Player, on_finish: Callable[[Rollout], Any]) -> T:
+    return question(player)
 
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """A policy, by the recipe of its players, in somebody's hands.
-
-    Attributes:
-        hands: who plays.
-        recipe: what makes a player.
-    """
+    """A policy, by the recipe of its players, in somebody's hands."""
 
     hands: Hands
     recipe: Any
 
     def play(self, unit: Unit, on_tick: OnTick) -> Played:
         """Returns what came of a unit, after its parts were played side by side."""
-        [played] = play_each(self.hands, [(self.recipe, unit)], on_tick)
+        [played] = self.hands.play([(self.recipe, unit)], on_tick)
         return played
 
     def ask(self, question: Callable[[Player], T]) -> T:
@@ -81,37 +107,131 @@ class Team:
         """Returns the team of a policy with these weights; the earlier one is gone."""
         return replace(self, recipe=self.hands.hand_over(self.recipe, weights, policy_digest))
 
-    def sleep(self) -> None:
-        """Frees what memory it can until the next play."""
-        self.hands.sleep(self.recipe)
 
-    def __enter__(self) -> Team:
-        return self
+class Here(Hands):
+    """This process: one unit after the other.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    Args:
+        player_of: recipe -> its player; the one before it is gone if it had other weights.
+        free: frees what the last player held.
+        in_parts: whether it plays as processes of their own do: in parts, and with one thread.
+    """
+
+    def __init__(
+        self, player_of: Callable[[Any], Player], free: Callable[[], None], *, in_parts: bool = True
     ) -> None:
-        self.hands.close()
+        self._player_of, self._free = player_of, free
+        self.in_parts = in_parts
+
+    def start(self, parts: int) -> None:
+        """Does nothing: the player is made when it is asked for."""
+
+    def do(self, jobs: Iterable[tuple[Any, Act[T]]], on_tick: OnTick) -> Generator[T, None, None]:
+        """Yields what each act returns; a job is drawn when the one before it has ended."""
+        for recipe, act in jobs:
+            player = self._player_of(recipe)
+            with _one_thread() if self.in_parts else nullcontext():
+                result = act(player, lambda _: on_tick(1))
+            yield result
+
+    def hand_over(self, recipe: Any, weights: Mapping[str, torch.Tensor], policy_digest: str) -> Any:
+        """Loads the weights into the engine at once."""
+        self._player_of(recipe).engine.load_weights(weights, policy_digest)
+        return replace(recipe, policy_digest=policy_digest)
+
+    def close(self) -> None:
+        """Frees the player."""
+        self._free()
 
 
-def play_each(hands: Hands, jobs: Iterable[Job], on_tick: OnTick) -> Generator[Played, None, None]:
-    """Yields what came of each unit, in their order; parts of the next begin while the last ones end."""
-    numbers: list[int] = []  # parts of each unit that has begun
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Makes torch compute with one thread: more of them make sampling slower, and round differently."""
+    import torch
 
-    def parts() -> Generator[Job, None, None]:
-        for recipe, unit in jobs:
-            parts = [unit] if hands.part_episodes is None else unit.parts(hands.part_episodes)
-            numbers.append(len(parts))
-            yield from ((recipe, part) for part in parts)
-
-    done: list[Played] = []
-    results = hands.play(parts(), on_tick)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
-        for played in results:
-            done.append(played)
-            if len(done) == numbers[0]:
-                yield joined(done)
-                done.clear()
-                del numbers[0]
+        yield
     finally:
-        results.close()
+        torch.set_num_threads(threads)
+
+
+class OneQueue(Here):
+    """This process, with units as one queue: the next begins as places fall free.
+
+    That keeps GPUs full, but what is sampled depends, by rounding, on what is played beside it.
+    """
+
+    def __init__(self, player_of: Callable[[Any], Player], free: Callable[[], None]) -> None:
+        super().__init__(player_of, free, in_parts=False)
+
+    def play(self, jobs: Iterable[Job], on_tick: OnTick) -> Generator[Played, None, None]:
+        """Yields what came of each job, in their order; of a unit, rollouts come as they ended."""
+        for recipe, group in groupby(jobs, key=lambda job: job[0]):
+            yield from _in_one_queue(self._player_of(recipe), (unit for _, unit in group), on_tick)
+
+
+def _in_one_queue(player: Player, units: Iterable[Unit], on_tick: OnTick) -> Generator[Played, None, None]:
+    courses: list[Course] = []
+    place_of: dict[str, int] = {}
+    due: list[int] = []  # rollouts that a unit still lacks, as far as it has asked for them
+    rollouts: dict[int, list[Rollout]] = defaultdict(list)
+
+    def note(place: int, requests: Sequence[EpisodeRequest]) -> Sequence[EpisodeRequest]:
+        place_of.update({request.rollout_id: place for request in requests})
+        due[place] += len(requests)
+        return requests
+
+    def first() -> Iterator[EpisodeRequest]:
+        for place, unit in enumerate(units):
+            courses.append(unit.course(player))
+            due.append(0)
+            yield from note(place, courses[place].first)
+
+    def then(rollout: Rollout) -> Sequence[EpisodeRequest]:
+        place = place_of[rollout.rollout_id]
+        return note(place, courses[place].after(rollout))
+
+    ended = 0
+    with closing(player.stream(first(), then=then)) as stream:
+        for rollout in stream:
+            on_tick(1)
+            place = place_of.pop(rollout.rollout_id)
+            rollouts[place].append(rollout)
+            due[place] -= 1
+            while ended < len(due) and not due[ended]:
+                yield Played(rollouts.pop(ended, []), dict(courses[ended].skipped))
+                ended += 1
+    for place in range(ended, len(due)):
+        yield Played(rollouts.pop(place, []), dict(courses[place].skipped))
+
+
+class Processes(Hands):
+    """Processes of their own, one thread each, over weights in memory that they share.
+
+    Args:
+        pool: of workers that do (recipe, act): they make the player and let it act. A recipe has `weights`
+            and `policy_digest`.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._shared = SharedWeights()
+
+    def start(self, parts: int) -> None:
+        """Starts a process for each part, as many as there may be."""
+        self._pool.start(parts)
+
+    def do(self, jobs: Iterable[tuple[Any, Act[T]]], on_tick: OnTick) -> Generator[T, None, None]:
+        """Yields what each act returns, in their order."""
+        return self._pool.do(jobs, on_tick)
+
+    def hand_over(self, recipe: Any, weights: Mapping[str, torch.Tensor], policy_digest: str) -> Any:
+        """Writes the weights where each process finds them with the next job."""
+        return replace(recipe, weights=self._shared.write(weights), policy_digest=policy_digest)
+
+    def close(self) -> None:
+        """Ends the processes."""
+        self._pool.close()
+        self._shared.close()

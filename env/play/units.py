@@ -7,13 +7,12 @@ depends on the unit alone: not on who plays it, when, or what else is played bes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
-from env.play.chains import Chains, Group
 from env.play.player import Player
-from env.play.requests import EpisodeRequest
+from env.play.requests import EpisodeRequest, FollowUps, nothing
 from pipeline.types import Rollout
 
 T = TypeVar("T")
@@ -24,23 +23,17 @@ PART_EPISODES = 128
 Evidence: docs/decisions/0044-players-in-processes.md."""
 
 
-class Course(Protocol):
+@dataclass(frozen=True, slots=True)
+class Course:
     """How a unit goes on while it is played; `skipped` counts episodes that were not tried, by kind."""
 
-    @property
-    def skipped(self) -> Mapping[str, int]: ...  # noqa: D102
-
-    def first(self) -> Sequence[EpisodeRequest]:
-        """Returns the episodes that it begins with."""
-        ...
-
-    def after(self, rollout: Rollout) -> Sequence[EpisodeRequest]:
-        """Returns the episodes that a finished one asks for."""
-        ...
+    first: Sequence[EpisodeRequest]
+    after: FollowUps = nothing
+    skipped: Counter[str] = field(default_factory=Counter)
 
 
 class Unit(Protocol):
-    """What is played by one player; a value that can travel to it."""
+    """What one player plays; a value that can travel to it."""
 
     def course(self, player: Player) -> Course:
         """Returns its course from the start, in the player's words."""
@@ -53,26 +46,21 @@ class Unit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of a unit.
-
-    Attributes:
-        rollouts: those that it began with in their order, then those that followed, parents first.
-        skipped: episodes that were not tried, by kind.
-    """
+    """What came of a unit: its first rollouts in order, then those that followed, parents first."""
 
     rollouts: list[Rollout]
     skipped: dict[str, int]
 
 
-def play_unit(unit: Unit, player: Player, on_finish: Callable[[Rollout], Any]) -> Played:
+def play_unit(unit: Unit, player: Player, on_finish: Callable[[Rollout], Any] = nothing) -> Played:
     """Plays a unit to its end; the player must have nothing else in flight."""
     course = unit.course(player)
-    rollouts = player.play(course.first(), then=course.after, on_finish=on_finish)
+    rollouts = player.play(course.first, then=course.after, on_finish=on_finish)
     return Played(rollouts, dict(course.skipped))
 
 
 def joined(parts: Sequence[Played]) -> Played:
-    """Returns what came of several units as that of one."""
+    """Returns what came of several units as if it were one."""
     skipped: Counter[str] = Counter()
     for part in parts:
         skipped.update(part.skipped)
@@ -81,62 +69,17 @@ def joined(parts: Sequence[Played]) -> Played:
 
 @dataclass(frozen=True, slots=True)
 class Episodes:
-    """Single episodes, such as continuations."""
+    """Single episodes, such as continuations, as a `Unit`."""
 
     requests: Sequence[EpisodeRequest]
 
-    @property
-    def skipped(self) -> Mapping[str, int]:
-        """None ever."""
-        return {}
-
     def course(self, player: Player) -> Course:
-        """Returns itself: nothing follows."""
-        return self
-
-    def first(self) -> Sequence[EpisodeRequest]:
-        """Returns all of them."""
-        return self.requests
-
-    def after(self, rollout: Rollout) -> Sequence[EpisodeRequest]:
-        """Returns nothing."""
-        return ()
+        """Returns all of them: nothing follows."""
+        return Course(self.requests)
 
     def parts(self, size: int) -> list[Episodes]:
         """Returns them in parts."""
         return [replace(self, requests=part) for part in cut(self.requests, size)]
-
-
-@dataclass(frozen=True, slots=True)
-class Chained:
-    """Attempt chains of some groups; the attributes are those of `Chains`."""
-
-    groups: Sequence[Group]
-    seed: int
-    purpose: str
-    max_feedback_tokens: int
-    stop_at_success: bool
-
-    def course(self, player: Player) -> Course:
-        """Returns the chains before their first attempts."""
-        return Chains(
-            groups=self.groups,
-            seed=self.seed,
-            purpose=self.purpose,
-            attempt_line=player.attempt_line,
-            num_tokens=player.num_tokens,
-            max_feedback_tokens=self.max_feedback_tokens,
-            stop_at_success=self.stop_at_success,
-        )
-
-    def parts(self, size: int) -> list[Chained]:
-        """Returns whole groups in parts."""
-        return [replace(self, groups=part) for part in cut(self.groups, size, lambda group: group.draws)]
-
-    @property
-    def rollout_ids(self) -> list[str]:
-        """Ids of all that may be made, in the order of groups, attempts and draws."""
-        return [rollout_id for group in self.groups for rollout_id in group.rollout_ids]
 
 
 def cut(items: Sequence[T], size: int, weight: Callable[[T], int] = lambda item: 1) -> list[Sequence[T]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -36,8 +37,9 @@ Work = tuple[list[Sequence[Task]], list[Sequence[Rollout]]]
 def make(start: Start[Config], work: Work) -> None:
     """Plays the audit, a shard of tasks at a time, then measures and judges."""
     trained = {task.task_id: task for task in tasks_of_split(start, "train")}
-    with Team(make_hands(start.config, start.log_folder), Recipe(start.config, policy_folder(start))) as team:
-        team.hands.start(len(start.shards.missing))
+    with closing(make_hands(start.config, start.log_folder)) as hands:
+        hands.start(len(start.shards.missing))
+        team = Team(hands, Recipe(start.config, policy_folder(start)))
         critic = load_critic(start.config, start.inputs["critic"].path("critic"))
         audited = team.ask(settings_of)
         critic.check_matches(

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from env.play.chains import Group
+from env.play.chains import Chained, Group
 from env.play.player import settings_of
 from env.play.shards import counts_of, in_plan_order, play_shards
 from env.play.team import Job, Team
-from env.play.units import Chained
 from pipeline.artifacts.runner import Start
 from pipeline.statistics import ClusterBootstrap, interval_dict
 from pipeline.tables import rollouts_from, rollouts_table, steps_table

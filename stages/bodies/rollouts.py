@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
-from env.play.chains import Group
+from env.play.chains import Chained, Group
 from env.play.shards import counts_of, in_plan_order, play_shards
 from env.play.team import Job
-from env.play.units import Chained
 from pipeline.artifacts.runner import Start
 from pipeline.tables import rollouts_table, steps_table
 from stages.settings import Config

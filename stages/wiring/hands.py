@@ -1,16 +1,21 @@
 """Who plays as configured: this process, or processes of their own; the rollouts are the same."""
 
+from __future__ import annotations
+
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from env.play.hands import Here, OneQueue, Processes, Seat
-from env.play.team import Hands
+from env.play.team import Hands, Here, OneQueue, Processes
 from pipeline.hardware import usable_cores
 from pipeline.processes.pool import Pool
 from pipeline.processes.shared_weights import Layout
 from stages.settings import Config
 from stages.settings.engine import Engine, overlaps_shards
+
+if TYPE_CHECKING:
+    from stages.wiring.player import Seat
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,7 +50,5 @@ def make_hands(config: Config, log_folder: Path | None = None, seat: Seat | None
 
         seat = player.Seat()
     if overlaps_shards(config.engine):
-        return OneQueue(seat, part_episodes=None, one_thread=False)
-    if config.engine.kind == "vllm":
-        return Here(seat, part_episodes=None, one_thread=False)
-    return Here(seat)
+        return OneQueue(seat.player, seat.close)
+    return Here(seat.player, seat.close, in_parts=config.engine.kind != "vllm")

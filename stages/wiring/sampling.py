@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from env.play.chains import Group, plan_groups
+from env.play.chains import Chained, Group, plan_groups
 from env.play.continuations import Continuations
 from env.play.shards import in_plan_order
 from env.play.team import OnTick, Team
-from env.play.units import Chained, Episodes
+from env.play.units import Episodes
 from pipeline.credit import Credit
 from pipeline.credit.batch import Batch, ValuesOf, scored
 from pipeline.ids import seed_of

@@ -11,7 +11,7 @@ from env.phone.offer import PHONE
 from env.phone.solver.exact import MarkovPolicy, policy_value, slipping
 from env.phone.solver.solver import tool_call
 from env.phone.world.tasks import generate_tasks
-from env.play.queue import play
+from env.play.player import Player
 from env.play.requests import EpisodeRequest, PlaySettings
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.models.tiny import train_tokenizer
@@ -42,14 +42,9 @@ def play_policy(tokenizer: Any, policy: MarkovPolicy, requests: list[EpisodeRequ
         env.step(action)
         return list(tokenizer.encode(action.text + STYLE.stop_token, add_special_tokens=False))
 
-    return play(
-        requests,
-        make_env=lambda task: PHONE.env(),
-        style=STYLE,
-        tokenizer=tokenizer,
-        engine=ScriptedEngine(reply, "scripted", max_length=8192),
-        settings=PlaySettings(1.0, 4096, 64, "scripted", "tok", STYLE.digest),
-    )
+    engine = ScriptedEngine(reply, "scripted", max_length=8192)
+    settings = PlaySettings(1.0, 4096, 64, "scripted", "tok", STYLE.digest)
+    return Player(engine, tokenizer, STYLE, settings, lambda task: PHONE.env()).play(requests)
 
 
 def uncertain_states(

@@ -8,25 +8,21 @@ from typing import Any
 
 import pytest
 
-from env.play.chains import Chains, plan_groups
+from env.play.chains import Chained, plan_groups
 from env.play.requests import EpisodeRequest
+from env.play.units import Course
 from pipeline.types import Task
 
 TASK = Task("t", "e", "train", 1, ({"role": "user", "content": "count"},), "rule", "5", "count", "c", 0)
 
 
-def chains(*, max_feedback_tokens: int = 100, num_attempts: int = 3, draws: int = 1) -> Chains:
-    return Chains(
-        groups=plan_groups(
-            [TASK], stage_key="k", seed=0, iteration=0, num_attempts=num_attempts, draws=draws
-        ),
-        seed=0,
-        purpose="rollouts",
-        attempt_line=lambda texts, feedback: f"{' '.join(texts)}: {feedback}",
-        num_tokens=len,
-        max_feedback_tokens=max_feedback_tokens,
-        stop_at_success=True,
+def chains(*, max_feedback_tokens: int = 100, num_attempts: int = 3, draws: int = 1) -> Course:
+    groups = plan_groups([TASK], stage_key="k", seed=0, iteration=0, num_attempts=num_attempts, draws=draws)
+    chained = Chained(groups, 0, "rollouts", max_feedback_tokens, stop_at_success=True)
+    player: Any = SimpleNamespace(
+        attempt_line=lambda texts, feedback: f"{' '.join(texts)}: {feedback}", num_tokens=len
     )
+    return chained.course(player)
 
 
 def played(request: EpisodeRequest, reward: float | None, feedback: str) -> Any:
@@ -35,21 +31,22 @@ def played(request: EpisodeRequest, reward: float | None, feedback: str) -> Any:
     return SimpleNamespace(**of_request, reward=reward, feedback_text=feedback, message_texts=("said",))
 
 
-def after(made: Chains, asked: Sequence[EpisodeRequest], *ends: tuple[float | None, str]) -> list[Any]:
+def after(made: Course, asked: Sequence[EpisodeRequest], *ends: tuple[float | None, str]) -> list[Any]:
     """Returns the round that follows when the rollouts of one ended so."""
-    *_, last = [made.after(played(r, *end)) for r, end in zip(asked, ends, strict=True)]
+    *early, last = [made.after(played(r, *end)) for r, end in zip(asked, ends, strict=True)]
+    assert not any(early)
     return list(last)
 
 
 def test_an_attempt_is_told_of_all_failed_ones_before_it_and_the_oldest_goes_first() -> None:
     made = chains(max_feedback_tokens=20)
-    (second,) = after(made, made.first(), (0.0, "one"))
+    (second,) = after(made, made.first, (0.0, "one"))
     assert second.previous_attempts == ("said: one",)
     (third,) = after(made, [second], (0.0, "two"))
     assert third.previous_attempts == ("said: one", "said: two")
     assert third.feedback_in_context == "said: one\nsaid: two"
     tight = chains(max_feedback_tokens=12)
-    (second,) = after(tight, tight.first(), (0.0, "one"))
+    (second,) = after(tight, tight.first, (0.0, "one"))
     (third,) = after(tight, [second], (0.0, "two"))
     assert third.previous_attempts == ("said: two",)
     assert third.parent_rollout_ids == (second.rollout_id,)
@@ -57,7 +54,7 @@ def test_an_attempt_is_told_of_all_failed_ones_before_it_and_the_oldest_goes_fir
 
 def test_a_line_that_repeats_is_told_once() -> None:
     made = chains(draws=2)
-    second = after(made, made.first(), (0.0, "one"), (0.0, "one"))
+    second = after(made, made.first, (0.0, "one"), (0.0, "one"))
     assert [request.previous_attempts for request in second] == [("said: one",)] * 2
 
 
@@ -73,6 +70,6 @@ def test_a_line_that_repeats_is_told_once() -> None:
 def test_without_a_lesson_the_group_ends_and_what_is_not_played_is_counted(
     end: tuple[float | None, str], kind: str
 ) -> None:
-    made = chains(num_attempts=4)
-    assert after(made, made.first(), end) == []
-    assert made.skipped == {kind: 3}
+    made = chains(num_attempts=4, draws=2)
+    assert after(made, made.first, end, end) == []
+    assert made.skipped == {kind: 6}

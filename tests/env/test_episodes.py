@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from env.chat.plain import PlainStyle
 from env.phone.offer import PHONE
 from env.phone.world.tasks import generate_tasks
-from env.play.queue import nothing, play, stream
-from env.play.requests import EpisodeRequest, PlaySettings
+from env.play.coder import Coder
+from env.play.player import Player
+from env.play.requests import EpisodeRequest, PlaySettings, nothing
 from env.protocol import Action, EnvSpec, Observation, StepResult, ToolCall
 from pipeline.engines import Engine, Generation, GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
@@ -50,11 +52,9 @@ class CountingEnv:
         step = action.calls[0].arguments["number"]
         if self.count + step > self.goal:
             self.words.append(StepVerdict(turn, "wrong", "too_much", f"{step} is too much"))
-            events = (Event("too_much", turn),)
         else:
             self.count += step
             self.words.append(StepVerdict(turn, "ok"))
-            events = (Event("added", turn),)
         reply: Message = {
             "role": "tool",
             "content": self.rng.choice(["now {}", "count {}"]).format(self.count),
@@ -63,7 +63,7 @@ class CountingEnv:
             (reply,),
             terminated=self.count == self.goal,
             truncated=self.count != self.goal and len(self.words) == self.spec.max_turns,
-            events=events,
+            events=(Event(self.words[-1].code or "added", turn),),
         )
 
     def verdict(self) -> Verdict:
@@ -75,9 +75,6 @@ class CountingEnv:
         self._fail("feedback")
         return Feedback(f"You stopped at {self.count}.", "counting")
 
-    def state_digest(self) -> str:
-        return str(self.count)
-
     def close(self) -> None:
         self.closed += 1
 
@@ -86,46 +83,29 @@ class CountingEnv:
             raise KeyError(where)
 
 
-class CountingStyle:
-    name = "counting"
-    stop_token = STOP
-
-    def render_prompt(
-        self, messages: Sequence[Message], previous_attempts: Sequence[str], tools: object = None
-    ) -> str:
-        return "".join([*(f"before: {text}\n" for text in previous_attempts), *self._lines(messages), "A: "])
-
-    def render_replies(self, messages: Sequence[Message]) -> str:
-        return "\n" + "".join(self._lines(messages)) + "A: "
-
-    @staticmethod
-    def _lines(messages: Sequence[Message]) -> list[str]:
-        return [f"{message['content']}\n" for message in messages]
-
+class CountingStyle(PlainStyle):
     def parse(self, text: str) -> Action:
         if text.startswith("add "):
             return Action(text, "ok", (ToolCall("add", {"number": int(text[4:])}),))
         return Action(text, "none")
 
-    def assistant_message(self, action: Action, turn: int) -> Message:
-        return {"role": "assistant", "content": action.text}
-
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    texts = [f"count to {n}\nadd {n} now {n} before: You stopped at {n}.\nA: done" for n in range(30)]
+    texts = [f"U: count to {n}\nA: add {n}\nT: now {n} You stopped at {n}.\nA: done" for n in range(30)]
     return train_tokenizer(texts, 300, tmp_path_factory.mktemp("tokenizer"), "")
 
 
 @dataclass
 class Table:
-    """Everything a `play` needs, with the scripted engine; `play` starts it."""
+    """Everything a player needs, with the scripted engine."""
 
     tokenizer: Any
     say: Callable[[str, int, int], str]  # (text so far, seed, turn) -> message
     fails_in: dict[str, str] = field(default_factory=dict)
     requests: list[GenerationRequest] = field(default_factory=list)
     envs: list[CountingEnv] = field(default_factory=list)
+    most_open: int = 0
 
     def engine(self, **options: Any) -> ScriptedEngine:
         def reply(request: GenerationRequest) -> list[int]:
@@ -133,30 +113,34 @@ class Table:
             text = self.tokenizer.decode(list(request.prompt_token_ids))
             turn = int(request.request_id.rpartition(":")[2])
             message = self.say(text, request.seed, turn) + STOP
-            ids: list[int] = self.tokenizer.encode(message, add_special_tokens=False)
-            return ids
+            return list(self.tokenizer.encode(message, add_special_tokens=False))
 
         return ScriptedEngine(reply, "p", logprobs=lambda _, ids: [-0.5] * len(ids), **options)
 
     def make_env(self, task: Task) -> CountingEnv:
         self.envs.append(CountingEnv(self.fails_in.get(task.task_id, "")))
+        self.most_open = max(self.most_open, sum(not env.closed for env in self.envs))
         return self.envs[-1]
 
+    def player(self, engine: Engine | None = None, env_workers: int = 0, **changes: Any) -> Player:
+        settings = replace(PlaySettings(1.0, 200, 8, "p", "tok", "style"), **changes)
+        engine = engine or self.engine()
+        return Player(engine, self.tokenizer, CountingStyle(), settings, self.make_env, env_workers)
+
     def play(
-        self, requests: Sequence[EpisodeRequest], engine: Engine | None = None, **options: Any
+        self,
+        requests: Sequence[EpisodeRequest],
+        engine: Engine | None = None,
+        then: Any = nothing,
+        on_finish: Any = nothing,
+        **options: Any,
     ) -> list[Rollout]:
-        changes = {
-            name: options.pop(name) for name in list(options) if name in PlaySettings.__dataclass_fields__
-        }
-        return play(
-            requests,
-            make_env=self.make_env,
-            style=CountingStyle(),
-            tokenizer=self.tokenizer,
-            engine=engine or self.engine(),
-            settings=replace(PlaySettings(1.0, 200, 8, "p", "tok", "style"), **changes),
-            **options,
-        )
+        return self.player(engine, **options).play(requests, then=then, on_finish=on_finish)
+
+
+def saying(tokenizer: Any, *words: str) -> Table:
+    """Returns a table at which the policy says these words in turn, the last one for ever."""
+    return Table(tokenizer, lambda text, seed, turn: words[min(turn, len(words) - 1)])
 
 
 def ask(name: str, goal: int = 5, **changes: Any) -> EpisodeRequest:
@@ -168,14 +152,15 @@ def ask(name: str, goal: int = 5, **changes: Any) -> EpisodeRequest:
 
 def continue_(parent: Rollout, step_index: int, **changes: Any) -> EpisodeRequest:
     """Returns a request to continue task `r`."""
-    request = replace(
-        ask("r"), rollout_id="c", kind="continuation", parent=parent, start_step_index=step_index
-    )
-    return replace(request, **changes)
+    of_parent = {"kind": "continuation", "parent": parent, "start_step_index": step_index}
+    return replace(ask("r"), **{"rollout_id": "c"} | of_parent | changes)
 
 
 def random_talk(text: str, seed: int, turn: int) -> str:
     return Random(f"{seed}:{text}").choice(["add 1", "add 2", "add 3", "done"])
+
+
+MANY = [ask(f"r{i}", goal=3 + i % 4, seed=i) for i in range(20)]
 
 
 def assert_consistent(rollout: Rollout, tokenizer: Any) -> None:
@@ -189,75 +174,66 @@ def assert_consistent(rollout: Rollout, tokenizer: Any) -> None:
         assert text.removesuffix(STOP) == step.text
     assert tuple(covered) == rollout.loss_mask
     assert sum(step.token_end - step.token_start for step in rollout.steps) == rollout.num_trainable_tokens
-    assert all(
-        (value == 0.0) == (kept == 0) for value, kept in zip(rollout.logprobs, rollout.loss_mask, strict=True)
-    )
-    if size:
-        assert rollout.loss_mask[-1] == 1
+    assert [value == 0.0 for value in rollout.logprobs] == [kept == 0 for kept in rollout.loss_mask]
+    assert rollout.loss_mask[-1:] != (0,)
 
 
 def test_a_solved_episode_is_kept_token_for_token(tokenizer: Any) -> None:
-    table = Table(tokenizer, lambda text, seed, turn: ["add 2", "add 9", "add 3"][turn])
+    table = saying(tokenizer, "add 2", "add 9", "add 3")
     (rollout,) = table.play([ask("r")])
     assert_consistent(rollout, tokenizer)
     contents = [message["content"] for message in rollout.messages]
     assert contents[1::2] == ["add 2", "add 9", "add 3"]
     text = tokenizer.decode([*rollout.prompt_token_ids, *rollout.response_token_ids])
     assert text == (
-        f"count to 5\nA: add 2{STOP}\n{contents[2]}\nA: add 9{STOP}\n{contents[4]}\nA: add 3{STOP}"
+        f"U: count to 5{STOP}\nA: add 2{STOP}\nT: {contents[2]}{STOP}\nA: add 9{STOP}\n"
+        f"T: {contents[4]}{STOP}\nA: add 3{STOP}"
     )
-    assert (rollout.finish_reason, rollout.reward, rollout.cost, rollout.env_status) == (
-        "success",
-        1.0,
-        0.25,
-        "ok",
-    )
-    assert [(step.verifier_status, step.verifier_code) for step in rollout.steps] == [
-        ("ok", ""),
-        ("wrong", "too_much"),
-        ("ok", ""),
-    ]
+    assert (rollout.finish_reason, rollout.env_status) == ("success", "ok")
+    assert (rollout.reward, rollout.cost) == (1.0, 0.25)
+    assert [step.verifier_status for step in rollout.steps] == ["ok", "wrong", "ok"]
+    assert [step.verifier_code for step in rollout.steps] == ["", "too_much", ""]
     assert [event.code for event in rollout.events] == ["added", "too_much", "added"]
     assert (rollout.feedback_text, rollout.guided) == ("", False)
     assert table.envs[0].closed == 1
 
 
-def test_the_next_prompt_is_the_last_one_plus_sampled_and_reply_ids(tokenizer: Any) -> None:
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_the_next_prompt_is_the_last_one_plus_sampled_and_reply_ids(
+    tokenizer: Any, temperature: float
+) -> None:
     table = Table(tokenizer, random_talk)
-    rollouts = table.play([ask(f"r{i}", seed=i) for i in range(10)])
-    by_rollout: dict[str | None, list[tuple[int, ...]]] = {}
-    for request in table.requests:
-        by_rollout.setdefault(request.cache_key, []).append(tuple(request.prompt_token_ids))
+    rollouts = table.play(MANY[:10], temperature=temperature)
     for rollout in rollouts:
         whole = (*rollout.prompt_token_ids, *rollout.response_token_ids)
-        assert [len(prompt) for prompt in by_rollout[rollout.rollout_id]] == [
-            len(rollout.prompt_token_ids) + step.token_start for step in rollout.steps
-        ]
-        assert all(whole[: len(prompt)] == prompt for prompt in by_rollout[rollout.rollout_id])
+        asked = [request for request in table.requests if request.cache_key == rollout.rollout_id]
+        prompts = [tuple(request.prompt_token_ids) for request in asked]
+        starts = [len(rollout.prompt_token_ids) + step.token_start for step in rollout.steps]
+        assert prompts == [whole[:start] for start in starts]
+        assert len({request.seed for request in asked}) == len(asked)
+    assert {request.temperature for request in table.requests} == {temperature} == {rollouts[0].temperature}
 
 
-def test_a_failed_episode_says_why_and_carries_feedback(tokenizer: Any) -> None:
-    talk = {"ended": ["add 1", "done"], "max_turns": ["add 9"] * 6}
-    for reason, words in talk.items():
-        (rollout,) = Table(tokenizer, lambda text, seed, turn, words=words: words[turn]).play([ask("r")])
-        assert_consistent(rollout, tokenizer)
-        assert (rollout.finish_reason, rollout.reward) == (reason, 0.0)
-        assert rollout.feedback_source == "counting"
-        assert len(rollout.steps) == len(words)
+@pytest.mark.parametrize(("reason", "words"), [("ended", ["add 1", "done"]), ("max_turns", ["add 9"] * 6)])
+def test_a_failed_episode_says_why_and_carries_feedback(
+    tokenizer: Any, reason: str, words: list[str]
+) -> None:
+    (rollout,) = saying(tokenizer, *words).play([ask("r")])
+    assert_consistent(rollout, tokenizer)
+    assert (rollout.finish_reason, rollout.reward) == (reason, 0.0)
+    assert rollout.feedback_source == "counting"
+    assert len(rollout.steps) == len(words)
 
 
 def test_no_budget_is_ever_exceeded_and_a_cut_message_is_not_executed(tokenizer: Any) -> None:
     reasons = set()
-    for budget in range(1, 60):
-        (rollout,) = Table(tokenizer, lambda text, seed, turn: "add 1").play(
-            [ask("r")], max_response_tokens=budget
-        )
+    for budget in range(1, 90):
+        (rollout,) = saying(tokenizer, "add 1").play([ask("r")], max_response_tokens=budget)
         assert_consistent(rollout, tokenizer)
         assert len(rollout.response_token_ids) <= budget
         assert rollout.reward == (1.0 if rollout.finish_reason == "success" else 0.0)
         whole = [step for step in rollout.steps if step.text == "add 1"]
-        assert len(rollout.events) >= len(whole) - 1
-        assert len(rollout.events) <= len(whole)
+        assert len(whole) - 1 <= len(rollout.events) <= len(whole)
         reasons.add(rollout.finish_reason)
     assert reasons == {"max_tokens", "success"}
 
@@ -265,31 +241,23 @@ def test_no_budget_is_ever_exceeded_and_a_cut_message_is_not_executed(tokenizer:
 def test_a_model_without_room_ends_the_episode_and_a_prompt_that_fills_it_is_a_failure(
     tokenizer: Any,
 ) -> None:
-    table = Table(tokenizer, lambda text, seed, turn: "add 1")
-    size = len(tokenizer.encode("count to 5\nA: "))
+    table = saying(tokenizer, "add 1")
+    size = len(tokenizer.encode(f"U: count to 5{STOP}\nA: "))
     (cut,) = table.play([ask("r")], table.engine(max_length=size + 12))
     assert_consistent(cut, tokenizer)
     assert (cut.finish_reason, cut.env_status, cut.reward) == ("max_tokens", "ok", 0.0)
     assert len(cut.response_token_ids) <= 12
     (full,) = table.play([ask("r")], table.engine(max_length=size))
-    assert (full.finish_reason, full.env_status, full.reward, full.steps) == (
-        "failed",
-        "prompt_too_long",
-        None,
-        (),
-    )
+    assert (full.finish_reason, full.env_status, full.reward) == ("failed", "prompt_too_long", None)
+    assert full.steps == ()
 
 
 @pytest.mark.parametrize("place", ["reset", "step", "verdict", "feedback"])
 def test_a_failing_environment_is_counted_and_never_a_reward_of_zero(tokenizer: Any, place: str) -> None:
     table = Table(tokenizer, lambda text, seed, turn: "done", fails_in={"task bad": place})
     bad, good = table.play([ask("bad"), ask("good")])
-    assert (bad.env_status, bad.reward, bad.finish_reason, bad.feedback_text) == (
-        "infra_error",
-        None,
-        "failed",
-        "",
-    )
+    assert (bad.finish_reason, bad.env_status, bad.reward) == ("failed", "infra_error", None)
+    assert bad.feedback_text == ""
     assert bad.events[-1].code == "infra_error"
     assert "KeyError" in bad.events[-1].detail
     assert_consistent(bad, tokenizer)
@@ -298,18 +266,16 @@ def test_a_failing_environment_is_counted_and_never_a_reward_of_zero(tokenizer: 
 
 
 def test_results_do_not_depend_on_how_the_engine_and_the_queue_interleave(tokenizer: Any) -> None:
-    requests = [ask(f"r{i}", goal=3 + i % 4, seed=i) for i in range(20)]
-    expected = Table(tokenizer, random_talk).play(requests, max_live=50)
+    expected = Table(tokenizer, random_talk).play(MANY, max_live=50)
     assert {rollout.finish_reason for rollout in expected} >= {"success", "ended"}
     for max_live, per_collect in [(1, None), (3, 1), (7, 2), (50, 1)]:
         table = Table(tokenizer, random_talk)
-        assert table.play(requests, table.engine(max_per_collect=per_collect), max_live=max_live) == expected
+        assert table.play(MANY, table.engine(max_per_collect=per_collect), max_live=max_live) == expected
 
 
 def test_environments_in_threads_change_nothing_and_do_not_hold_each_other_up(tokenizer: Any) -> None:
     """Four steps wait for each other, which only environments beside each other survive."""
-    requests = [ask(f"r{i}", goal=3 + i % 4, seed=i) for i in range(20)]
-    expected = Table(tokenizer, random_talk).play(requests, max_live=50)
+    expected = Table(tokenizer, random_talk).play(MANY, max_live=50)
     meeting = Barrier(4)
 
     class WaitingEnv(CountingEnv):
@@ -322,7 +288,7 @@ def test_environments_in_threads_change_nothing_and_do_not_hold_each_other_up(to
         table = Table(tokenizer, random_talk)
         meeting.reset()
         table.make_env = lambda task: WaitingEnv()  # type: ignore[method-assign]
-        found = table.play(requests, table.engine(max_per_collect=per_collect), env_workers=4, max_live=8)
+        found = table.play(MANY, table.engine(max_per_collect=per_collect), env_workers=4, max_live=8)
         assert found == expected
 
 
@@ -335,23 +301,17 @@ def test_requests_are_drawn_as_places_fall_free(tokenizer: Any) -> None:
             yield ask(f"r{i}", seed=i)
 
     table = Table(tokenizer, random_talk)
-    rollouts = stream(
-        without_end(),
-        make_env=table.make_env,
-        style=CountingStyle(),
-        tokenizer=tokenizer,
-        engine=table.engine(max_per_collect=1),
-        settings=PlaySettings(1.0, 200, 3, "p", "tok", "style"),
-    )
-    for number, rollout in enumerate(islice(rollouts, 10), start=1):
+    rollouts = table.player(table.engine(max_per_collect=1), max_live=3).stream(without_end())
+    for number, rollout in enumerate(islice(rollouts, 20), start=1):
         assert rollout.reward is not None
         assert len(drawn) <= number + 3
+    assert table.most_open == 3
     rollouts.close()
     assert all(env.closed == 1 for env in table.envs)
 
 
 def test_a_log_probability_that_is_not_finite_is_a_failure_of_the_engine(tokenizer: Any) -> None:
-    table = Table(tokenizer, lambda text, seed, turn: "add 1")
+    table = saying(tokenizer, "add 1")
     engine = table.engine()
     answer = engine.collect
 
@@ -370,42 +330,17 @@ def test_a_log_probability_that_is_not_finite_is_a_failure_of_the_engine(tokeniz
     assert good.reward == 1.0
 
 
-def test_no_more_episodes_are_live_than_allowed(tokenizer: Any) -> None:
-    table = Table(tokenizer, random_talk)
-    most = 0
-
-    def make_env(task: Task) -> CountingEnv:
-        nonlocal most
-        made = CountingEnv()
-        table.envs.append(made)
-        most = max(most, sum(not env.closed for env in table.envs))
-        return made
-
-    table.make_env = make_env  # type: ignore[method-assign]
-    table.play([ask(f"r{i}", seed=i) for i in range(20)], table.engine(max_per_collect=1), max_live=3)
-    assert most == 3
-
-
 def test_follow_ups_are_played_at_once_and_listed_after_the_requests_parents_first(tokenizer: Any) -> None:
     finished: list[str] = []
 
     def next_attempt(rollout: Rollout) -> list[EpisodeRequest]:
         if rollout.attempt == 2:
             return []
-        name = f"{rollout.rollout_id[0]}{rollout.attempt + 1}"
-        told = f"attempt {rollout.attempt}: {rollout.feedback_text}"
-        return [
-            ask(
-                name,
-                attempt=rollout.attempt + 1,
-                previous_attempts=(told,),
-                feedback_in_context=told,
-                parent_rollout_ids=(rollout.rollout_id,),
-            )
-        ]
+        attempt, told = rollout.attempt + 1, f"attempt {rollout.attempt}: {rollout.feedback_text}"
+        lesson = {"previous_attempts": (told,), "parent_rollout_ids": (rollout.rollout_id,)}
+        return [ask(f"{rollout.rollout_id[0]}{attempt}", attempt=attempt, **lesson)]
 
-    table = Table(tokenizer, lambda text, seed, turn: ["add 1", "done"][turn])
-    rollouts = table.play(
+    rollouts = saying(tokenizer, "add 1", "done").play(
         [ask("a0"), ask("b0"), ask("c0")],
         max_live=1,
         then=next_attempt,
@@ -414,27 +349,23 @@ def test_follow_ups_are_played_at_once_and_listed_after_the_requests_parents_fir
     assert [r.rollout_id for r in rollouts] == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "b2", "c2"]
     assert finished == ["a0", "a1", "a2", "b0", "b1", "b2", "c0", "c1", "c2"]  # a chain before the next one
     second = rollouts[3]
-    assert second.guided
-    assert second.parent_rollout_ids == ("a0",)
-    assert tokenizer.decode(list(second.prompt_token_ids)).startswith(
-        "before: attempt 0: You stopped at 1.\n"
-    )
+    assert (second.guided, second.parent_rollout_ids) == (True, ("a0",))
+    prompt = tokenizer.decode(list(second.prompt_token_ids))
+    assert prompt == f"U: count to 5\nattempt 0: You stopped at 1.{STOP}\nA: "
 
 
 def test_a_continuation_replays_its_parent_exactly_and_counts_on(tokenizer: Any) -> None:
-    table = Table(tokenizer, lambda text, seed, turn: ["add 1", "add 9", "add 1", "done"][turn])
-    (parent,) = table.play([ask("r", previous_attempts=("You stopped at 0.",), feedback_in_context="0")])
-    again = Table(tokenizer, lambda text, seed, turn: ["add 5", "add 2", "add 2", "add 2", "add 1"][turn])
+    first = ask("r", previous_attempts=("You stopped at 0.",), feedback_in_context="0")
+    (parent,) = saying(tokenizer, "add 1", "add 9", "add 1", "done").play([first])
     requests = [continue_(parent, k, rollout_id=f"k{k}", seed=99 + k, draw=k) for k in range(4)]
-    continuations = again.play(requests)
+    continuations = saying(tokenizer, "add 5", "add 2", "add 2", "add 2", "add 1").play(requests)
     for k, rollout in enumerate(continuations):
         assert_consistent(rollout, tokenizer)
         start = parent.steps[k].token_start
         assert rollout.prompt_token_ids == (*parent.prompt_token_ids, *parent.response_token_ids[:start])
         assert rollout.start_step_index == k
         assert rollout.parent_rollout_ids == ("r",)
-        assert rollout.guided
-        assert rollout.feedback_in_context == "0"
+        assert (rollout.guided, rollout.feedback_in_context) == (True, "0")
         assert rollout.messages[: 1 + 2 * k] == parent.messages[: 1 + 2 * k]
         assert rollout.events[:k] == parent.events[:k]
         assert rollout.finish_reason == "success"
@@ -443,168 +374,59 @@ def test_a_continuation_replays_its_parent_exactly_and_counts_on(tokenizer: Any)
 
 
 def test_a_continuations_budget_counts_its_parents_part(tokenizer: Any) -> None:
-    table = Table(tokenizer, lambda text, seed, turn: "add 1")
+    table = saying(tokenizer, "add 1")
     (parent,) = table.play([ask("r")], max_response_tokens=40)
     k = len(parent.steps) - 1
     start = parent.steps[k].token_start
     request = continue_(parent, k)
     (rollout,) = table.play([request], max_response_tokens=start + 2)
     assert (len(rollout.response_token_ids), rollout.finish_reason) == (2, "max_tokens")
-    (nothing_left,) = table.play([request], max_response_tokens=start)
-    assert (nothing_left.steps, nothing_left.finish_reason, nothing_left.env_status) == (
-        (),
-        "max_tokens",
-        "ok",
-    )
+    (rollout,) = table.play([request], max_response_tokens=start)
+    assert (rollout.steps, rollout.finish_reason, rollout.env_status) == ((), "max_tokens", "ok")
 
 
 def test_a_replay_that_goes_otherwise_is_a_counted_failure(tokenizer: Any) -> None:
-    table = Table(tokenizer, lambda text, seed, turn: "add 1")
+    table = saying(tokenizer, "add 1")
     (parent,) = table.play([ask("r")])
     altered = [dict(message) for message in parent.messages]
     altered[2]["content"] = "now 4"
-    request = continue_(replace(parent, messages=tuple(altered)), 2)
-    (rollout,) = table.play([request])
+    (rollout,) = table.play([continue_(replace(parent, messages=tuple(altered)), 2)])
     assert (rollout.env_status, rollout.reward, rollout.steps) == ("replay_mismatch", None, ())
 
 
-def test_wrong_continuations_are_refused(tokenizer: Any) -> None:
-    table = Table(tokenizer, lambda text, seed, turn: "done")
+def test_what_cannot_be_played_is_refused(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = saying(tokenizer, "done")
     (parent,) = table.play([ask("r")])
-    with pytest.raises(ValueError, match="has steps 0 to 0"):
-        table.play([continue_(parent, 1)])
-    with pytest.raises(ValueError, match="itself a continuation"):
-        table.play(
-            [
-                replace(
-                    ask("r"), rollout_id="c", kind="continuation", parent=replace(parent, start_step_index=1)
-                )
-            ]
-        )
-    with pytest.raises(ValueError, match="needs a parent"):
-        table.play([ask("c", start_step_index=1)])
-    with pytest.raises(ValueError, match="to be 'sibling'; it is whole without a parent"):
-        table.play([ask("c", kind="sibling")])
-    with pytest.raises(ValueError, match="to be 'whole'"):
-        table.play([continue_(parent, 0, kind="whole")])
-    with pytest.raises(ValueError, match="is not task"):
-        table.play([replace(ask("s"), kind="continuation", parent=parent)])
-
-
-def test_greedy_is_asked_of_the_engine_and_seeds_differ_by_turn(tokenizer: Any) -> None:
-    table = Table(tokenizer, lambda text, seed, turn: ["add 1", "add 1", "done"][turn])
-    (rollout,) = table.play([ask("r")], temperature=0.0)
-    assert {request.temperature for request in table.requests} == {0.0}
-    assert len({request.seed for request in table.requests}) == 3
-    assert rollout.temperature == 0.0
-
-
-def test_equal_texts_are_encoded_once(tokenizer: Any) -> None:
-    class Spy:
-        def __init__(self) -> None:
-            self.texts: list[str] = []
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(tokenizer, name)
-
-        def encode(self, text: str, **options: Any) -> list[int]:
-            self.texts.append(text)
-            ids: list[int] = tokenizer.encode(text, **options)
-            return ids
-
-    spy = Spy()
-    table = Table(tokenizer, lambda text, seed, turn: ["add 1", "add 1", "done"][turn])
-    play(
-        [ask(f"r{i}", seed=i) for i in range(30)],
-        make_env=table.make_env,
-        style=CountingStyle(),
-        tokenizer=spy,
-        engine=table.engine(),
-        settings=PlaySettings(1.0, 200, 8, "p", "tok", "style"),
-        then=nothing,
-    )
-    assert len(spy.texts) == len(set(spy.texts))
-
-
-def test_a_repeated_id_or_other_weights_are_refused(tokenizer: Any) -> None:
-    table = Table(tokenizer, lambda text, seed, turn: "done")
+    second = replace(parent, start_step_index=1)
+    for request, message in (
+        (continue_(parent, 1), "has steps 0 to 0"),
+        (continue_(second, 0), "itself a continuation"),
+        (continue_(parent, 0, kind="whole"), "to be 'whole'"),
+        (continue_(replace(parent, tokenizer_digest="other"), 0), "written with tokenizer other"),
+        (replace(ask("s"), kind="continuation", parent=parent), "is not task"),
+        (ask("c", start_step_index=1), "needs a parent"),
+        (ask("c", kind="sibling"), "to be 'sibling'; without a parent it is whole"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            table.play([request])
     with pytest.raises(ValueError, match="asked for twice"):
         table.play([ask("r"), ask("r")])
     with pytest.raises(ValueError, match="load the weights"):
         table.play([ask("r")], policy_digest="other")
-
-
-def test_a_style_whose_stop_token_is_unknown_is_refused(
-    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    with pytest.raises(ValueError, match="max_live = 0"):
+        table.play([ask("r")], max_live=0)
     monkeypatch.setattr(CountingStyle, "stop_token", "<|nobody_knows|>")
     with pytest.raises(ValueError, match="nobody_knows"):
-        Table(tokenizer, lambda text, seed, turn: "done").play([ask("r")])
+        table.play([ask("r")])
 
 
-# With the phone environment.
-
-
-@pytest.fixture(scope="module")
-def phone_tasks() -> list[Task]:
-    settings = {"num_companies": 10, "num_train": 12, "num_val": 4, "num_test": 4}
-    tasks = generate_tasks(**settings, seed=0)
-    return [task for task in tasks if task.split == "train"]
-
-
-def phone_request(task: Task, index: int) -> EpisodeRequest:
-    return EpisodeRequest(f"r{index}", task, "g", 0, 0, 0, seed=index)
-
-
-def test_the_oracle_solves_phone_tasks_through_the_player_and_so_do_its_continuations(
-    tokenizer: Any, phone_tasks: list[Task]
-) -> None:
-    texts = {
-        f"{prefix}{i}": [action.text for action in PHONE.demonstrators.play(task, "oracle", i)]
-        for i, task in enumerate(phone_tasks)
-        for prefix in ("r", "c")
-    }
-
-    def reply(request: GenerationRequest) -> list[int]:
-        name, _, turn = request.request_id.rpartition(":")
-        ids: list[int] = tokenizer.encode(texts[name][int(turn)] + STOP, add_special_tokens=False)
-        return ids
-
-    def run(requests: list[EpisodeRequest]) -> list[Rollout]:
-        return play(
-            requests,
-            make_env=lambda task: PHONE.env(),
-            style=PHONE.style(),
-            tokenizer=tokenizer,
-            engine=ScriptedEngine(reply, "p", max_per_collect=3, logprobs=lambda _, ids: [-1.0] * len(ids)),
-            settings=PlaySettings(1.0, 2000, 5, "p", "tok", "style"),
-        )
-
-    rollouts = run([phone_request(task, i) for i, task in enumerate(phone_tasks)])
-    for rollout in rollouts:
-        assert_consistent(rollout, tokenizer)
-        assert (rollout.finish_reason, rollout.reward) == ("success", 1.0)
-        assert all(step.verifier_status != "wrong" for step in rollout.steps)
-    continuations = run(
-        [
-            replace(
-                phone_request(task, i),
-                rollout_id=f"c{i}",
-                kind="continuation",
-                parent=rollouts[i],
-                start_step_index=1,
-                seed=1000 + i,
-            )
-            for i, task in enumerate(phone_tasks)
-        ]
-    )
-    for parent, rollout in zip(rollouts, continuations, strict=True):
-        assert (rollout.env_status, rollout.reward) == ("ok", 1.0)
-        assert rollout.messages == parent.messages
+def test_equal_texts_are_encoded_once(tokenizer: Any) -> None:
+    coder = Coder(tokenizer, STOP)
+    assert coder.encode("count to 5") is coder.encode("count to 5")
 
 
 def test_a_real_model_plays_phone_with_its_cache_and_logprobs_of_a_plain_forward_pass(
-    tokenizer: Any, phone_tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
 
@@ -617,6 +439,10 @@ def test_a_real_model_plays_phone_with_its_cache_and_logprobs_of_a_plain_forward
     save_policy(make_tiny_model(shape, tokenizer), tokenizer, tmp_path)
     policy, plain = load_policy(tmp_path), load_policy(tmp_path).model
     engine = TransformersEngine(policy.model, policy.policy_digest, 6)
+    settings = PlaySettings(1.5, 600, 6, policy.policy_digest, policy.tokenizer_digest, "style")
+    player = Player(engine, policy.tokenizer, PHONE.style(), settings, lambda task: PHONE.env())
+    tasks = generate_tasks(num_companies=10, num_train=12, num_val=4, num_test=4)[:12]
+    requests = [EpisodeRequest(f"r{i}", task, "g", 0, 0, 0, seed=i) for i, task in enumerate(tasks)]
     cached: list[int] = []
     collect = engine.collect
 
@@ -626,14 +452,7 @@ def test_a_real_model_plays_phone_with_its_cache_and_logprobs_of_a_plain_forward
         return found
 
     monkeypatch.setattr(engine, "collect", counted)
-    rollouts = play(
-        [phone_request(task, i) for i, task in enumerate(phone_tasks)],
-        make_env=lambda task: PHONE.env(),
-        style=PHONE.style(),
-        tokenizer=policy.tokenizer,
-        engine=engine,
-        settings=PlaySettings(1.5, 600, 6, policy.policy_digest, policy.tokenizer_digest, "style"),
-    )
+    rollouts = player.play(requests)
     assert any(len(rollout.steps) > 1 for rollout in rollouts)
     assert sum(cached) > 0
     for rollout in rollouts:

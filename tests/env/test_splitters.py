@@ -10,15 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from env.chat.plain import PlainStyle
 from env.play.coder import Coder
-from env.play.continuations import (
-    SIBLING_SIZE,
-    Continuations,
-    requests_after_siblings,
-    sibling_requests,
-    sibling_state,
-)
-from env.play.queue import play
+from env.play.continuations import SIBLING_SIZE, Continuations
+from env.play.player import Player
 from env.play.requests import EpisodeRequest, PlaySettings
 from env.protocol import Action, EnvSpec, Observation, StepResult
 from env.splitters import SPLITTERS, token_spans
@@ -66,39 +61,14 @@ class Notebook:
     def feedback(self) -> Feedback | None:
         return None
 
-    def state_digest(self) -> str:
-        return str(self.messages)
-
     def close(self) -> None:
         pass
 
 
-class PlainStyle:
-    name = "plain"
-    stop_token = STOP
-
-    def render_prompt(self, messages: Any, previous_attempts: Any, tools: Any = None) -> str:
-        return "".join(f"user: {message['content']}\n" for message in messages) + "A: "
-
-    def render_replies(self, messages: Any) -> str:
-        return "".join(f"\n{message['content']}\n" for message in messages) + "A: "
-
-    def parse(self, text: str) -> Action:
-        return Action(text, "ok")
-
-    def assistant_message(self, action: Action, turn: int) -> Message:
-        return {"role": "assistant", "content": action.text}
-
-
 def played(requests: list[EpisodeRequest], tokenizer: Any, reply: Any, splitter: str) -> list[Rollout]:
-    return play(
-        requests,
-        make_env=lambda task: Notebook(),  # type: ignore[arg-type, return-value]
-        style=PlainStyle(),  # type: ignore[arg-type]
-        tokenizer=tokenizer,
-        engine=ScriptedEngine(reply, "p"),
-        settings=PlaySettings(1.0, 400, 8, "p", "tok", "style", splitter=splitter),
-    )
+    settings = PlaySettings(1.0, 400, 8, "p", "tok", "style", splitter=splitter)
+    engine, make_env = ScriptedEngine(reply, "p"), lambda _: Notebook()
+    return Player(engine, tokenizer, PlainStyle(), settings, make_env).play(requests)
 
 
 TASK = Task("t", "notebook", "train", 1, ({"role": "user", "content": "say"},), "rule", "x", "n", "c", 0)
@@ -237,38 +207,25 @@ def test_a_verdict_is_of_the_step_that_holds_its_first_character(tokenizer: Any)
 
 @BY_NAME
 def test_siblings_are_distinct_steps_of_one_state_and_each_is_continued(tokenizer: Any, name: str) -> None:
-    parents = {
-        rollout.rollout_id: rollout
-        for seed in range(6)
-        for rollout in [replace(parent_of(seed, tokenizer, name), rollout_id=f"p{seed}")]
-    }
     few, letters = Random(0), tokenizer.encode("a!\n", add_special_tokens=False)
 
     def reply(request: GenerationRequest) -> list[int]:  # few words, so that some siblings are equal
         return [few.choice(letters) for _ in range(few.randrange(4))] + [tokenizer.eos_token_id]
 
-    continuations, siblings, after = Continuations("k", 0, "x"), [], []
-    for parent in parents.values():
-        own = played(sibling_requests(parent, TASK, continuations, first_draw=7), tokenizer, reply, name)
-        more = requests_after_siblings(parent, own, TASK, continuations, 2)
-        siblings += own
-        after += played(more, tokenizer, reply, name) if more else []
-    sampled = siblings + after
-    assert {r.kind for r in siblings} == {"sibling"}
-    assert {r.kind for r in after} == {"after_sibling"}
-    assert len({r.rollout_id for r in sampled}) == len(siblings) + len(after) == len(sampled)
-    assert [r.draw for r in siblings] == [*range(7, 7 + SIBLING_SIZE)] * len(parents)
-    continued = {r.parent_rollout_ids[0] for r in after}
-    sizes = []
-    for parent in parents.values():
-        own = [r for r in siblings if r.parent_rollout_ids == (parent.rollout_id,)]
-        state = sibling_state(parent, 0)
-        assert {(r.start_step_index, r.prompt_token_ids) for r in own} == {
-            (state, state_tokens(parent, state))
-        }
-        steps = {r.rollout_id: r.response_token_ids[: r.steps[0].token_end] for r in own if len(r.steps) > 1}
-        kept = {r.rollout_id: r for r in own if r.rollout_id in continued}
-        sizes.append(len(kept))
+    continuations, num_siblings, num_kept, ids, states = Continuations("k", 0, "x"), 0, 0, [], set()
+    for seed in range(6):
+        parent = replace(parent_of(seed, tokenizer, name), rollout_id=f"p{seed}")
+        siblings = played(continuations.siblings(parent, TASK, first_draw=7), tokenizer, reply, name)
+        assert [r.draw for r in siblings] == [*range(7, 7 + SIBLING_SIZE)]
+        assert {(r.kind, r.parent_rollout_ids) for r in siblings} == {("sibling", (parent.rollout_id,))}
+        [(state, prompt)] = {(r.start_step_index, r.prompt_token_ids) for r in siblings}
+        assert prompt == state_tokens(parent, state)
+        states.add(state)
+        asked = continuations.after_siblings(parent, reversed(siblings), TASK, 2)
+        after = played(asked, tokenizer, reply, name)
+        assert {r.kind for r in after} <= {"after_sibling"}
+        steps = {r.rollout_id: r.response_token_ids[: r.steps[0].token_end] for r in siblings if r.steps[1:]}
+        kept = {r.rollout_id: r for r in siblings if (r.rollout_id,) in {a.parent_rollout_ids for a in after}}
         assert len(kept) == (len(set(steps.values())) if len(set(steps.values())) > 1 else 0)
         for sibling in kept.values():
             whole = joined(parent, sibling)
@@ -277,7 +234,11 @@ def test_siblings_are_distinct_steps_of_one_state_and_each_is_continued(tokenize
             for r in fresh:
                 assert r.prompt_token_ids == state_tokens(whole, state + 1)
                 check_tiling(joined(whole, r))
-    assert 0 < sum(sizes) < len(siblings)
+        ids += [r.rollout_id for r in (*siblings, *after)]
+        num_siblings, num_kept = num_siblings + len(siblings), num_kept + len(kept)
+    assert len(set(ids)) == len(ids)
+    assert len(states) > 1
+    assert 0 < num_kept < num_siblings
 
 
 def test_a_rollout_of_another_splitter_is_not_continued(tokenizer: Any) -> None:

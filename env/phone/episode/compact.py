@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from env.chat.neutral import added_replacements, neutralise, one_line
+from env.chat.neutral import added_replacements
+from env.chat.style import STOP_TOKEN, ChatStyle
 from env.phone.episode.tools import CALL, FORM, FROM_FORM, SEARCH, WAIT
 from env.phone.world.lexicon import FIELDS, REFERENCE
 from env.protocol import Action, ToolCall, Tools
@@ -41,49 +41,25 @@ class _BadArgumentsError(Exception):
     """A command with arguments that do not fit its tool; the text is the problem."""
 
 
-class CompactStyle:
+class CompactStyle(ChatStyle):
     """Renders messages as `U: A: T:` lines and reads one command per assistant message.
 
-    No text from outside the policy may hold `added`, the tokenizer's added tokens.
+    Tools are not shown: the commands are learnt by example. No text from outside the policy may hold `added`,
+    the tokenizer's added tokens.
     """
 
     name = "compact"
-    stop_token = STOP_TOKEN
-    special_tokens: tuple[str, ...] = (STOP_TOKEN,)
+    max_told_characters = 120
+    ascii_arguments = True
 
     def __init__(self, added: Sequence[str] = ()) -> None:
         source = Path(__file__).with_name("compact.jinja").read_text(encoding="utf-8").rstrip("\n")
-        self.digest = digest("compact", GRAMMAR_VERSION, source)
-        self._added = added_replacements(added)
-        quoted = [[json.dumps(text, ensure_ascii=False) for text in pair] for pair in self._added]
+        replacements = added_replacements(added)
+        quoted = [[json.dumps(text, ensure_ascii=False) for text in pair] for pair in replacements]
         also = "".join(f" | replace({mark}, {broken})" for mark, broken in quoted)
-        self.template = source.replace(_LAST_MARK, _LAST_MARK + also, 1)
-
-    def render_prompt(
-        self, messages: Sequence[Message], previous_attempts: Sequence[str] = (), tools: Tools | None = None
-    ) -> str:
-        """Returns the text up to the first sampled token; earlier attempts go into the first user message.
-
-        Tools are not shown: the commands are learnt by example.
-        """
-        parts = []
-        attempts = list(previous_attempts)
-        for message in messages:
-            text = self._text(message)
-            if message["role"] == "user" and attempts:
-                lines = "".join(neutralise(attempt, self._added) + "\n" for attempt in attempts)
-                text += f"\n<previous_attempts>\n{lines}</previous_attempts>"
-                attempts = []
-            parts.append(f"{_MARKS[message['role']]}{text}{STOP_TOKEN}")
-        return "\n".join(parts) + _CUE
-
-    def render_replies(self, messages: Sequence[Message]) -> str:
-        """Returns the text after a sampled message (its stop token included): replies, then the next cue."""
-        return "".join(f"\n{_MARKS[m['role']]}{self._text(m)}{STOP_TOKEN}" for m in messages) + _CUE
-
-    def _text(self, message: Message) -> str:
-        content = message.get("content") or ""
-        return content if message["role"] == "assistant" else neutralise(content, self._added)
+        super().__init__(
+            source.replace(_LAST_MARK, _LAST_MARK + also, 1), digest("compact", GRAMMAR_VERSION, source)
+        )
 
     def parse(self, text: str) -> Action:
         """Returns the action of one assistant message; total and linear in its length.
@@ -130,39 +106,14 @@ class CompactStyle:
         """Returns the action with this call's command as its text; None is `done`."""
         return Action("done", "none") if call is None else Action(self.format_call(call), "ok", (call,))
 
-    def with_thought(self, action: Action, thought: str) -> Action:
-        """Returns the action with a line of thought before it, which must not start with a command."""
-        return replace(action, text=f"{thought}\n{action.text}")
+    def told(self, action: Action) -> str:
+        """Returns a message's commands, all of it where it has none, without literal values.
 
-    def attempt_line(self, actions: Sequence[Action], feedback: str) -> str:
-        """Returns one earlier attempt as an element of `previous_attempts`: its messages, then the feedback.
-
-        Thoughts beside a command are left out. Literal values are starred out: a value counts only if the new
-        attempt's own form gives it.
+        A value counts only if the new attempt's own form gives it.
         """
-        texts = [one_line(_starred(action), 120) for action in actions]
-        return f"{'; '.join(texts)} => {one_line(feedback, 600)}"
-
-    def assistant_message(self, action: Action, turn: int) -> Message:
-        """Returns the message in OpenAI form; its content is the text as sampled."""
-        message: Message = {"role": "assistant", "content": action.text}
-        if action.calls:
-            message["tool_calls"] = [
-                {
-                    "id": f"call_{turn}_{place}",
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
-                }
-                for place, call in enumerate(action.calls)
-            ]
-        return message
-
-
-def _starred(action: Action) -> str:
-    """Returns a message's commands, all of it where it has none, without literal values."""
-    lines = [words for line in action.text.splitlines() if (words := line.split())]
-    words = [word for words in lines if words[0] in _COMMANDS for word in words] or action.text.split()
-    return " ".join(f"{word.split('=', 1)[0]}=*" if "=" in word else word for word in words)
+        lines = [words for line in action.text.splitlines() if (words := line.split())]
+        words = [word for words in lines if words[0] in _COMMANDS for word in words] or action.text.split()
+        return " ".join(f"{word.split('=', 1)[0]}=*" if "=" in word else word for word in words)
 
 
 def _format_field(field: str, value: str | bool | None) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from env.chat.style import ChatStyle
 from env.phone.episode.tools import CALL, FORM, SEARCH, WAIT
 from env.phone.world.levels import level_settings
 from env.phone.world.lexicon import FIELDS
 from env.play.edited_steps import Edit
-from env.protocol import ChatStyle, ToolCall
+from env.protocol import ToolCall
 from pipeline.types import Rollout
 
 FILLER = "Let me think about this step by step."

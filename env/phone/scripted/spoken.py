@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from env.chat.full import START_TOKEN, STOP_TOKEN, FullStyle
+from env.chat.full import START_TOKEN, FullStyle
+from env.chat.style import STOP_TOKEN, ChatStyle
 from env.phone.episode.compact import CompactStyle
 from env.phone.episode.environment import PhoneEnv
 from env.phone.episode.tools import CALL, FROM_FORM
-from env.protocol import Action, ChatStyle, ToolCall
+from env.protocol import Action, ToolCall
 from pipeline.types import Message, Task
 
 UNKNOWN = "unknown"

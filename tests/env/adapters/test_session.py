@@ -27,7 +27,7 @@ def test_a_session_plays_what_the_text_plays(policy: str) -> None:
         calling = [action for action in actions if action.calls]
         session = Session("phone")
         session.start({**row, "seed": seed})
-        texts = [text_of(session.call(a.calls[0].name, a.calls[0].arguments)) for a in calling]
+        texts = [text_of(session.call(a.calls[0].name, a.calls[0].arguments).messages) for a in calling]
         played = (session.events, texts, session.state_digest(), session.verdict())
         assert played == without_adapter(task, seed, calling)
 
@@ -82,7 +82,7 @@ def test_an_episode_that_did_not_start_has_no_reward() -> None:
     assert session.is_over
     assert session.infra_error == "reset: ValueError"
     result = session.call("search_company", {"company_name": "x"})
-    assert (text_of(result), result.infra_error) == (text_of(OVER), "reset: ValueError")
+    assert (result.messages, result.infra_error) == (OVER.messages, "reset: ValueError")
     assert session.verdict() == Verdict(None, None, infra_error="reset: ValueError")
     session.start(ROWS[0])
     assert (session.is_over, session.infra_error) == (False, None)

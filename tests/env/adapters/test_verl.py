@@ -115,7 +115,7 @@ def test_verl_s_agent_loop_completes_real_episodes(tools: list[EnvironmentTool],
         assert sum(output.extra_fields["tool_rewards"]) == verdict.reward
         successes[task.level].add(verdict.success)
         # Its ids are what a player of ours would have put between the same messages.
-        heard += [text_of(OVER)] * (len(calling) - len(played))
+        heard += [text_of(OVER.messages)] * (len(calling) - len(played))
         expected = STYLE.render_prompt(task.prompt, (), tools_of(LEVELS[task.level]))
         for text, answer in zip(messages, heard, strict=False):
             expected += text + STYLE.stop_token + STYLE.render_replies([{"role": "tool", "content": answer}])

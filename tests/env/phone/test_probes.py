@@ -12,7 +12,7 @@ from env.phone.offer import PHONE
 from env.phone.solver.solver import fewest_turns
 from env.phone.world.tasks import generate_tasks
 from env.play.edited_steps import Edit, changed_state
-from env.play.queue import play
+from env.play.player import Player
 from env.play.requests import EpisodeRequest, PlaySettings
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.models.tiny import train_tokenizer
@@ -48,13 +48,11 @@ class Played:
             text = lines[key][int(turn)].text + self.style.stop_token
             return list(self.tokenizer.encode(text, add_special_tokens=False))
 
-        self.rollouts: list[Rollout] = play(
-            [EpisodeRequest(key, task, key, 0, 0, 0, seed=100 + int(key[1:])) for key, task in by_id.items()],
-            make_env=lambda task: PHONE.env(),
-            style=self.style,
-            tokenizer=self.tokenizer,
-            engine=ScriptedEngine(reply, "agent", max_length=2**16),
-            settings=PlaySettings(1.0, 2**15, 8, "agent", "tok", self.style.digest),
+        engine = ScriptedEngine(reply, "agent", max_length=2**16)
+        settings = PlaySettings(1.0, 2**15, 8, "agent", "tok", self.style.digest)
+        player = Player(engine, self.tokenizer, self.style, settings, lambda task: PHONE.env())
+        self.rollouts: list[Rollout] = player.play(
+            [EpisodeRequest(key, task, key, 0, 0, 0, seed=100 + int(key[1:])) for key, task in by_id.items()]
         )
 
     def edits(self) -> list[tuple[Rollout, Edit]]:
