@@ -63,11 +63,8 @@ class EnvironmentTool(BaseTool):
             if agent_data is not None:
                 weakref.finalize(agent_data, self._sessions.pop, request, None)
         result = self._sessions[request].call(self.name, parameters)
-        return (
-            ToolResponse(text=text_of(result.messages)),
-            float("nan") if result.infra_error else result.reward,
-            {},
-        )
+        reward = float("nan") if result.infra_error else result.reward
+        return ToolResponse(text=text_of(result.messages)), reward, {}
 
     async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:
         """Returns the verdict's reward on the episode of this instance; NaN if it could not be graded."""
