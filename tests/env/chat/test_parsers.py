@@ -276,7 +276,7 @@ def test_an_attempt_line_is_one_line_without_values_thoughts_or_marks():
         "Billing needs: email. \u2039|endoftext|>"
     )
     for style in (COMPACT, FULL):
-        action = style.action_of(call)
+        action = style.action_of(ToolCall(SEARCH, {"company_name": "Blue Hill One"}))
         thoughtful = style.with_thought(action, "R1 dispute a bill: Billing")
         assert thoughtful.text.index("R1 dispute a bill: Billing") < thoughtful.text.index(action.text)
         assert style.parse(thoughtful.text).calls == action.calls
