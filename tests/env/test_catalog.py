@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from env.phone.offer import PHONE
@@ -29,11 +25,3 @@ def test_a_scripted_policy_or_a_style_that_is_not_there_is_refused():
         PHONE.check_policies(["oracl", "prober"])
     with pytest.raises(ConfigError, match="allowed: compact, full"):
         PHONE.style("fancy")
-
-
-def test_importing_the_catalogue_loads_no_heavy_library():
-    heavy = "('torch', 'transformers', 'pyarrow')"
-    program = f"import sys, env.catalog; print([name for name in {heavy} if name in sys.modules])"
-    command, root = [sys.executable, "-c", program], Path(__file__).parents[2]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)
-    assert done.stdout.strip() == "[]"

@@ -10,8 +10,6 @@ what a line gave for this request. `wait` waits for the call on hold, or for a c
 command are thoughts: they stay in the text and do nothing.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,17 +19,12 @@ from env.chat.neutral import added_replacements
 from env.chat.style import STOP_TOKEN, ChatStyle
 from env.phone.episode.tools import CALL, FORM, FROM_FORM, SEARCH, WAIT
 from env.phone.world.lexicon import FIELDS, REFERENCE
-from env.protocol import Action, ToolCall, Tools
+from env.protocol import Action, ToolCall
 from pipeline.ids import digest
-from pipeline.types import Message
 
-STOP_TOKEN = "<|im_end|>"
-PAD_TOKEN = "<|endoftext|>"
 MAX_MESSAGE_CHARACTERS = 4000
 GRAMMAR_VERSION = 3  # 2: `wait`, and `reference` in a call. 3: attempts are told without their thoughts
 
-_MARKS = {"system": "S: ", "user": "U: ", "assistant": "A: ", "tool": "T: "}
-_CUE = "\nA: "
 _LAST_MARK = 'replace("\\nS:", "\\n\uff33:")'  # of the template's macro, before which all others stand
 # Characters that a literal value may hold as they are; the rest is percent-encoded, blanks above all.
 _PLAIN = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from env.phone.episode.compact import STOP_TOKEN
+from env.chat.style import STOP_TOKEN
 from env.phone.episode.tools import CALL, FROM_FORM
 from env.phone.world.lexicon import FIELDS
 from env.protocol import ToolCall
