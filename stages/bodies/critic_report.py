@@ -107,14 +107,8 @@ def measured(
 ) -> dict[str, Any]:
     """Returns what `build_report` reads of the audit: states, siblings, probes, states of fitted tasks.
 
-    Args:
-        start: of the stage.
-        team: plays the probes' changed steps.
-        critic: that is audited.
-        work: of the plan.
-        rollouts: everything that was played.
-        values: rollout_id -> [T], of whole graded rollouts of audited tasks.
-        trained: training tasks by id.
+    `rollouts` are everything that was played; `values` are rollout_id -> [T] of whole graded rollouts of
+    audited tasks.
     """
     settings = start.config.critic_report
     tasks = {task.task_id: task for shard in work[0] for task in shard}
