@@ -18,23 +18,16 @@ if TYPE_CHECKING:
 class GenerationRequest:
     """One piece of text to sample, from the whole distribution.
 
-    Attributes:
-        request_id: unique among the requests in flight.
-        prompt_token_ids: everything before the first sampled token.
-        seed: of this request alone; equal seed and prompt give equal tokens up to rounding.
-        max_new_tokens: >= 1.
-        stop_token_ids: sampling ends after one of these, which is kept in the output.
-        temperature: > 0, or 0 for greedy.
-        cache_key: requests of one rollout share it, each extending the last one's tokens; an engine may
-            keep that prefix's key-value cache. A hint: dropping it changes speed only.
+    Requests of one rollout share a `cache_key`, each extending the last one's tokens; an engine may keep that
+    prefix's key-value cache. A hint: dropping it changes speed only.
     """
 
-    request_id: str
-    prompt_token_ids: Sequence[int]
-    seed: int
-    max_new_tokens: int
-    stop_token_ids: tuple[int, ...]
-    temperature: float = 1.0
+    request_id: str  # unique among the requests in flight
+    prompt_token_ids: Sequence[int]  # everything before the first sampled token
+    seed: int  # of this request alone; equal seed and prompt give equal tokens up to rounding
+    max_new_tokens: int  # >= 1
+    stop_token_ids: tuple[int, ...]  # sampling ends after one of these, which is kept in the output
+    temperature: float = 1.0  # > 0, or 0 for greedy
     cache_key: str | None = None
 
 
@@ -42,32 +35,22 @@ class GenerationRequest:
 class Generation:
     """What came back for one request.
 
-    Attributes:
-        request_id: of the request.
-        token_ids: sampled tokens, a stop token included.
-        logprobs: of each token under the distribution it was sampled from (temperature applied); for greedy
-            requests under temperature 1. Not finite if the model broke down, which the caller has to refuse.
-        finish_reason: "stop" after a stop token, "length" at max_new_tokens.
-        cached_tokens: tokens of its prompt with a reused key-value cache.
+    Log-probabilities are under the distribution that was sampled from (temperature applied), for greedy
+    requests under temperature 1. They are not finite if the model broke down; the caller has to refuse that.
     """
 
     request_id: str
-    token_ids: list[int]
-    logprobs: list[float]
-    finish_reason: Literal["stop", "length"]
-    cached_tokens: int = field(default=0, compare=False)  # how it was made, not what
+    token_ids: list[int]  # sampled, a stop token included
+    logprobs: list[float]  # of each token
+    finish_reason: Literal["stop", "length"]  # after a stop token, or at max_new_tokens
+    cached_tokens: int = field(default=0, compare=False)  # of its prompt; how it was made, not what
 
 
 class Engine(Protocol):
-    """A policy that can be sampled.
+    """A policy that can be sampled."""
 
-    Attributes:
-        policy_digest: names the weights it holds now.
-        max_length: longest prompt and `max_new_tokens` together; longer requests are refused.
-    """
-
-    policy_digest: str
-    max_length: int
+    policy_digest: str  # of the weights it holds now
+    max_length: int  # longest prompt and max_new_tokens together; longer requests are refused
 
     def submit(self, requests: Sequence[GenerationRequest]) -> None:
         """Adds requests to the queue. Raises ValueError, adding none, if a prompt is empty or cannot fit."""

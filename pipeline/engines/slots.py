@@ -74,21 +74,13 @@ def _rounded(length: int, to: int) -> int:
 
 @dataclass
 class _Group:
-    """R rows that attend together, each padded to T tokens, over L keys of their slots.
+    """R rows that attend together, each padded to T tokens, over L keys of their slots."""
 
-    Attributes:
-        tokens: its part of the flat list, row after row.
-        slots: [R]; None means slots 0 to R - 1, which are read in place.
-        pad: [R * T] token of the group for each padded place; None if nothing is padded.
-        unpad: padded place of each of its tokens; None if nothing is padded.
-        bias: [R, 1, 1, T, L] 0 where a token sees a key, else -inf.
-    """
-
-    tokens: slice
-    slots: torch.Tensor | None
-    pad: torch.Tensor | None
-    unpad: torch.Tensor | None
-    bias: torch.Tensor
+    tokens: slice  # of the flat list, row after row
+    slots: torch.Tensor | None  # [R]; None means slots 0 to R - 1, which are read in place
+    pad: torch.Tensor | None  # [R * T] token of the group for each padded place; None if nothing is padded
+    unpad: torch.Tensor | None  # padded place of each of its tokens; None if nothing is padded
+    bias: torch.Tensor  # [R, 1, 1, T, L] 0 where a token sees a key, else -inf
 
     def attend(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float
@@ -118,19 +110,12 @@ class _Group:
 
 @dataclass
 class SlotPlan:
-    """One forward pass: which tokens of which slots, and how they attend.
+    """One forward pass: which tokens of which slots, and how they attend."""
 
-    Attributes:
-        rows: [R] slots in the order of the flat list.
-        slots: [N] slot of each token.
-        positions: [N] its position.
-        last: [R] place in the flat list of each row's last token.
-    """
-
-    rows: np.ndarray
-    slots: torch.Tensor
-    positions: torch.Tensor
-    last: torch.Tensor
+    rows: np.ndarray  # [R] slots in the order of the flat list
+    slots: torch.Tensor  # [N] of each token
+    positions: torch.Tensor  # [N] of each token in its row
+    last: torch.Tensor  # [R] place in the flat list of each row's last token
     _groups: list[_Group]
     _cache: SlotCache
 

@@ -17,17 +17,11 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where each tensor lies in the memory behind `path`.
+    """Where each tensor lies in memory."""
 
-    Attributes:
-        path: opens the memory in any process of the same user, as long as its owner lives.
-        num_bytes: of all tensors, gaps included.
-        tensors: (name, dtype's name, shape, first byte) of each.
-    """
-
-    path: str
-    num_bytes: int
-    tensors: tuple[tuple[str, str, tuple[int, ...], int], ...]
+    path: str  # opens the memory in any process of the same user, as long as its owner lives
+    num_bytes: int  # of all tensors, gaps included
+    tensors: tuple[tuple[str, str, tuple[int, ...], int], ...]  # name, dtype's name, shape, first byte
 
 
 class SharedWeights:

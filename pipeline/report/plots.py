@@ -5,7 +5,6 @@ No pyplot: figures are made without global state, so drawing is safe in any proc
 """
 
 import io
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -172,9 +171,8 @@ def reliability(
 
 def _errors(intervals: Sequence[Numbers]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns values [N], distances to their bounds [2, N], and which have both bounds."""
-    nan = math.nan
-    table = [[nan if x is None else x for x in (i["value"], i["low"], i["high"])] for i in intervals]
-    value, low, high = np.array(table, dtype=float).reshape(-1, 3).T
+    table = [(interval["value"], interval["low"], interval["high"]) for interval in intervals]
+    value, low, high = np.array(table, dtype=float).reshape(-1, 3).T  # None becomes NaN
     known = np.isfinite(low) & np.isfinite(high)
     low, high = np.where(known, low, value), np.where(known, high, value)
     return value, np.clip(np.nan_to_num([value - low, high - value]), 0, None), known
@@ -213,7 +211,7 @@ def grid(
     """Returns a table of coloured cells: red above 0, blue below, full at +- bound; None stays empty."""
 
     def paint(axes: Any) -> None:
-        numbers = np.array([[np.nan if v is None else v for v in row] for row in values], dtype=np.float64)
+        numbers = np.array(values, dtype=float)  # None becomes NaN
         edges = (np.arange(n + 1) - 0.5 for n in numbers.shape[::-1])
         cells = np.ma.masked_invalid(numbers)
         axes.pcolormesh(*edges, cells, cmap="RdBu_r", vmin=-bound, vmax=bound, edgecolors="white")

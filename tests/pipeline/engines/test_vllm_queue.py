@@ -38,20 +38,12 @@ def make_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Mak
         engine.close()
 
 
-def test_replicas_are_started_for_the_longest_row_and_not_for_the_models_limit(
-    make_engine: MakeEngine,
-) -> None:
+def test_replicas_have_room_for_the_longest_row_and_not_for_the_models_limit(make_engine: MakeEngine) -> None:
     """vLLM refuses to start unless its cache holds one row of the length that it is started for."""
     engine = make_engine(limit=40_960, faults={"FAKE_ROOM": "4096"}, max_length=2560)
     found = answers(engine, [ask("r", [3] * 2048, max_new_tokens=512)])
     assert len(found["r"].token_ids) == 512
     assert engine.max_length == 40_960  # episodes end where the model's positions do, on any engine
-
-
-def test_a_row_that_the_replicas_have_no_room_for_is_refused_with_the_setting_that_helps(
-    make_engine: MakeEngine,
-) -> None:
-    engine = make_engine(limit=40_960, max_length=2560)
     with pytest.raises(ConfigError, match=r"'long' needs 2561 .* started for 2560.*prompt\.max_feedback"):
         engine.submit([ask("short", [3]), ask("long", [3] * 2049, max_new_tokens=512)])
     assert engine.collect() == []
