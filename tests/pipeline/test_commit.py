@@ -1,0 +1,122 @@
+"""Shards and their ledger by themselves; `test_commit_protocol.py` crashes them in a stage."""
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pipeline.artifacts import ledger
+from pipeline.artifacts.commit import Shards
+from pipeline.artifacts.plan import Plan
+from pipeline.artifacts.progress import Progress
+from pipeline.columns import VALUES
+from pipeline.errors import ArtifactError
+from pipeline.tables import values_table
+
+
+def shards_in(folder: Path, sink: io.StringIO | None = None) -> Shards:
+    """Returns the shards `a b` and `c` of a stage, with what a folder's ledger says of them."""
+    console = Console(file=sink or io.StringIO(), width=200)
+    shards = Shards(
+        folder,
+        "s",
+        "stage key",
+        Plan(items=[["a", "b"], ["c"]], tables=(VALUES,), unit="items", work=None),
+        say=lambda text: None,
+        progress=lambda total, unit, done: Progress(console, unit, total, done),
+        stop_if_asked=lambda: None,
+    )
+    shards.take_over(repair=False)
+    return shards
+
+
+def rows(*items: str) -> dict[str, Any]:
+    return {"values": values_table([(item, 0, "bare", "c", 0.5) for item in items])}
+
+
+def test_of_a_shard_s_lines_the_last_generation_counts_and_a_torn_one_is_named(tmp_path: Path) -> None:
+    for generation, done in enumerate((5, 6, 7)):
+        assert ledger.next_generation(tmp_path, 3) == generation
+        ledger.append(tmp_path, ledger.Entry(3, generation, {}, done))
+        assert ledger.read(tmp_path)[0][3].done == done
+    assert ledger.next_generation(tmp_path, 4) == 0
+    ledger.append(tmp_path, ledger.Entry(3, 3, {}, 0, struck=True))
+    assert ledger.read(tmp_path) == ({}, [])
+    [path] = (tmp_path / "_ledger").iterdir()
+    path.write_bytes(path.read_bytes()[:-9])
+    entries, [warning] = ledger.read(tmp_path)
+    assert entries[3].generation == 2
+    assert "line 4 is torn or damaged" in warning
+
+
+def test_counts_balance_if_every_planned_item_ended_once() -> None:
+    counts = ledger.Counts.of(9, [(3, {"x": 1}, {}), (1, {"x": 1, "y": 1}, {"z": 2})])
+    assert str(counts) == "planned 9 = done 4 + failed 3 (x 2, y 1) + skipped 2 (z 2)"
+    assert counts.balanced
+    assert not ledger.Counts(9, 4, {"x": 3}, {}).balanced
+    shares = [
+        ledger.Counts(n, 0, {"x": failed} if failed else {}, {}).failed_share
+        for n, failed in ((0, 0), (1, 1), (8, 2))
+    ]
+    assert shares == [0.0, 1.0, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ({"done": 1}, "every planned item must be counted once"),
+        ({"done": 3}, "every planned item must be counted once"),
+        ({"done": 3, "failed": {"x": -1}}, "every planned item must be counted once"),
+        ({"done": 2, "tables": {}}, "got tables []; planned: ['values']"),
+    ],
+)
+def test_a_commit_that_does_not_count_every_item_is_refused(
+    tmp_path: Path, counts: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        shards_in(tmp_path).commit(0, **{"tables": rows("a", "b"), **counts})
+
+
+def test_a_shard_is_committed_once_unless_it_is_superseded(tmp_path: Path) -> None:
+    shards = shards_in(tmp_path)
+    shards.commit(0, rows("a"), done=0, failed={"x": 1}, skipped={"y": 1})
+    with pytest.raises(ValueError, match="supersede=True"):
+        shards.commit(0, rows("a", "b"), done=2)
+    shards.commit(0, rows("a", "b"), done=2, supersede=True)
+    later = shards_in(tmp_path)
+    assert (later.is_committed(0), later.is_committed(1), later.missing) == (True, False, [1])
+    assert later.table("values") == rows("a", "b")["values"]
+    assert str(later.counts()) == "planned 3 != done 2 + failed 0 + skipped 0"
+    assert (
+        str(later.counts(0, {"x": 1}, {"y": 2})) == "planned 3 != done 2 + failed 1 (x 1) + skipped 2 (y 2)"
+    )
+
+
+def test_only_a_committed_shard_is_read_and_only_if_its_digest_is_right(tmp_path: Path) -> None:
+    shards = shards_in(tmp_path)
+    shards.commit(0, rows("a", "b"), done=2)
+    for index, name in ((1, "values"), (0, "labels")):
+        with pytest.raises(ArtifactError, match="is not committed"):
+            shards.read(index, name)
+    [path] = (tmp_path / "shards" / "values").iterdir()
+    whole = path.read_bytes()
+    at = whole.index(b"parquet-cpp")  # a comment: no reader would mind
+    path.write_bytes(whole[:at] + b"P" + whole[at + 1 :])
+    with pytest.raises(ArtifactError, match="SHA-256"):
+        shards.read(0, "values")
+
+
+def test_the_bar_counts_items_that_are_done_and_never_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.artifacts.progress.PLAIN_SECONDS", 0.0)
+    sink = io.StringIO()
+    shards = shards_in(tmp_path, sink)
+    for shard in shards.to_do():
+        for _ in shard.item_ids if shard.index == 0 else ():
+            shards.item_done()
+        shards.commit(shard.index, rows(*shard.item_ids), done=len(shard.item_ids))
+    assert re.findall(r"items: (\d) of 3", sink.getvalue()) == ["1", "2", "2", "3"]
