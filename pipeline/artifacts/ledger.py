@@ -30,19 +30,14 @@ def append(folder: Path, entry: Entry) -> None:
     """Adds a durable line to this writer's file under `<folder>/_ledger/`."""
     ledger = folder / "_ledger"
     ledger.mkdir(exist_ok=True)
-    path = ledger / f"{writer_name()}.jsonl"
-    new = not path.exists()
     record = dataclasses.asdict(entry)
-    line = json.dumps({**record, "check": digest("line", record)}, sort_keys=True) + "\n"
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    try:
-        os.write(fd, line.encode())
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    if new:
-        fsync(ledger)
-        fsync(folder)
+    line = json.dumps({**record, "check": digest("line", record)}) + "\n"
+    with (ledger / f"{writer_name()}.jsonl").open("a", encoding="utf-8") as file:
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+    fsync(ledger)
+    fsync(folder)
 
 
 def read(folder: Path) -> tuple[dict[int, Entry], list[str]]:

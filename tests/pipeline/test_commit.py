@@ -17,19 +17,21 @@ from pipeline.errors import ArtifactError
 from pipeline.tables import values_table
 
 
-def shards_in(folder: Path, sink: io.StringIO | None = None) -> Shards:
-    """Returns the shards `a b` and `c` of a stage, with what a folder's ledger says of them."""
+def shards_in(
+    folder: Path, sink: io.StringIO | None = None, items: Any = (("a", "b"), ("c",)), repair: bool = False
+) -> Shards:
+    """Returns the shards of a stage, with what a folder's ledger says of them."""
     console = Console(file=sink or io.StringIO(), width=200)
     shards = Shards(
         folder,
         "s",
         "stage key",
-        Plan(items=[["a", "b"], ["c"]], tables=(VALUES,), unit="items", work=None),
+        Plan(items=items, tables=(VALUES,), unit="items", work=None),
         say=lambda text: None,
         progress=lambda total, unit, done: Progress(console, unit, total, done),
         stop_if_asked=lambda: None,
     )
-    shards.take_over(repair=False)
+    shards.take_over(repair=repair)
     return shards
 
 
@@ -93,6 +95,16 @@ def test_a_shard_is_committed_once_unless_it_is_superseded(tmp_path: Path) -> No
     assert (
         str(later.counts(0, {"x": 1}, {"y": 2})) == "planned 3 != done 2 + failed 1 (x 1) + skipped 2 (y 2)"
     )
+
+
+@pytest.mark.parametrize(("num_items", "missing"), [(50, []), (49, [0])])
+def test_a_repair_tries_failed_items_again_if_more_than_a_fiftieth_failed(
+    tmp_path: Path, num_items: int, missing: list[int]
+) -> None:
+    items = [[str(i) for i in range(num_items)]]
+    shards_in(tmp_path, items=items).commit(0, rows(), done=num_items - 1, failed={"x": 1})
+    assert shards_in(tmp_path, items=items).missing == []
+    assert shards_in(tmp_path, items=items, repair=True).missing == missing
 
 
 def test_only_a_committed_shard_is_read_and_only_if_its_digest_is_right(tmp_path: Path) -> None:
