@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from benchmarks._exact_values import policy_value, slipping
 from benchmarks._results import Criteria, Row, measured
 from benchmarks._run import Asked, Benchmark, main
 from env.phone.episode.calls import State
@@ -20,7 +21,6 @@ from env.phone.episode.compact import CompactStyle
 from env.phone.episode.environment import PhoneEnv
 from env.phone.offer import solver_value
 from env.phone.scripted.policies import play_scripted
-from env.phone.solver.exact import policy_value, slipping
 from env.phone.solver.solver import fewest_turns
 from env.phone.solver.untold import untold_plan
 from env.phone.world.levels import LEVELS

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from scipy.stats import binomtest
 
+from benchmarks._exact_values import MarkovPolicy, policy_value, slipping
 from env.phone.episode.environment import PhoneEnv
 from env.phone.offer import PHONE
-from env.phone.solver.exact import MarkovPolicy, policy_value, slipping
 from env.phone.solver.solver import tool_call
 from env.phone.world.tasks import generate_tasks
 from env.play.player import Player

@@ -65,7 +65,7 @@ class Outcome:
     other_department: str = ""  # who serves the request, comes next or comes first, where the line says so
     fields: frozenset[str] = frozenset()  # fields the status concerns
     disclosure: Disclosure = field(default_factory=Disclosure)  # what the line said is missing
-    is_probe: bool = False
+    sent: Sent = field(default_factory=Sent)  # what the call carried
     opens: int = 0  # tick at which a closed line opens
     request_id: str = ""  # what was spoken of
     phone: str = ""  # of the line that gave the status
@@ -98,7 +98,7 @@ def place_call(world: World, state: State, phone: str, request_id: str, sent: Se
     if line is None or request is None:
         name = line.name if line else ""
         status = "unknown_request" if line else "invalid_number"
-        return state, Outcome(status, name, name, is_probe=sent.is_probe)
+        return state, Outcome(status, name, name, sent=sent)
     heard = _heard(line, line, request, sent)
     if is_locked(world, state, phone):
         return state, replace(heard, status="locked")
@@ -134,9 +134,7 @@ def is_locked(world: World, state: State, phone: str) -> bool:
 
 def _heard(line: Department, called: Department, request: Request, sent: Sent) -> Outcome:
     """Returns the outcome of a call that `line` answers, without a status yet."""
-    return Outcome(
-        "", line.name, called.name, is_probe=sent.is_probe, request_id=request.request_id, phone=line.phone
-    )
+    return Outcome("", line.name, called.name, sent=sent, request_id=request.request_id, phone=line.phone)
 
 
 def _answer(
@@ -147,10 +145,7 @@ def _answer(
     sent: Sent,
     called: Department | None = None,
 ) -> tuple[State, Outcome]:
-    """Returns what the line that has taken a call makes of it; `called` passed it on, if given.
-
-    It ends in locked, wrong_department, must_call_first, served, referred, or as `_refused` does.
-    """
+    """Returns what the line that has taken a call makes of it; `called` passed it on, if given."""
     level = world.level
     path = world.path(request)
     request_id = request.request_id

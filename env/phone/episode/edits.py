@@ -26,10 +26,7 @@ TIME_HELPS = frozenset({"on_hold", "closed", "waited"})
 
 
 def edits(rollout: Rollout, level: int, style: ChatStyle) -> list[Edit]:
-    """Returns every change that an episode allows; only states before its last step are compared.
-
-    The rollout has its first step. From the level where a probe is a strike, a call is not split.
-    """
+    """Returns every change that a whole rollout allows; only states before its last step are compared."""
     found, steps = [], rollout.steps
     probe_is_free = not level_settings(level).probe_is_strike
     gains_by_time = {event.turn for event in rollout.events if event.code in TIME_HELPS}
@@ -78,10 +75,7 @@ def corrupted(call: ToolCall) -> ToolCall:
 
 
 def _in_words_of(text: str, call: ToolCall, other: ToolCall, style: ChatStyle) -> str:
-    """Returns a message with another call in place of its own, so that what it thinks first is no change.
-
-    A call that is not written as the style writes it cannot be found; the other one then stands alone.
-    """
+    """Returns a message with another call in place of its own, or alone where its own cannot be found."""
     own, new = style.action_of(call).text, style.action_of(other).text
     before, found, after = text.rpartition(own)
     return f"{before}{new}{after}" if found else new

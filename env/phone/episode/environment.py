@@ -28,15 +28,8 @@ class PhoneEnv:
     """An episode in which an agent serves a customer by calling departments.
 
     The task fixes the world and the seed only wording and the references that lines give. So equal actions
-    give equal event codes under any seed, up to the references said: a message that writes one out, instead
-    of pointing to it, makes it up under another seed. Success ends the episode at once, as does a message
-    without a call.
-
-    Attributes:
-        world: the task's world; hidden from policies.
-        state: the abstract state, which the solver reads.
-        states: the abstract state before each message, and the last one.
-        outcome: what the last message came to, if it was a call or waited for one.
+    give equal event codes under any seed, unless they write a reference out instead of pointing to it.
+    Success ends the episode at once, as does a message without a call. `world` is hidden from policies.
     """
 
     def __init__(self, verbosity: Verbosity = "observed", reward: RewardStyle = "terminal") -> None:
@@ -50,8 +43,8 @@ class PhoneEnv:
         self.world: World = make_world(WorldKey.from_text(task.ground_truth))
         self.state = State()
         self.events: list[Event] = []
-        self.states = [self.state]
-        self.outcome: Outcome | None = None
+        self.states = [self.state]  # before each message, and the last one
+        self.outcome: Outcome | None = None  # what the last message came to, if it was a call or waited
         self._task = task
         self._seed = seed
         self._speaker = Speaker(task.task_id, seed)
@@ -130,7 +123,7 @@ class PhoneEnv:
     def _search(self, name: str, turn: int) -> _Reply:
         company = self.world.company
         wanted = " ".join(name.split()).casefold()
-        if wanted not in {known.casefold() for known in (company.name, *company.aliases)}:
+        if wanted not in {company.name.casefold(), company.name.replace(" ", "").casefold()}:
             names = ", ".join(self._suggestions())
             return self._speaker.say("not_found", names=names), [Event("not_found", turn)]
         shown = [
@@ -186,10 +179,9 @@ class PhoneEnv:
         return self._speaker.say("either", field=field, first=wrong, second=value)
 
     def values_said(self, phone: str, request_id: str) -> dict[str, str]:
-        """Returns what a bare name in a call stands for: field -> value.
+        """Returns field -> value of a bare name in a call: what the form said first, right or not.
 
-        That is what the form said first, right or not; and as `reference` what lets this request into this
-        line, once another line has given it.
+        `reference` is what lets this request into this line, once another line has given it.
         """
         slips = dict(self.world.slips)
         said = {field: slips.get(field, self.world.profile[field]) for field in self.state.form or ()}
@@ -229,7 +221,7 @@ class PhoneEnv:
         self.state, outcome = place_call(self.world, self.state, phone, request_id, sent)
         if outcome.status == "on_hold":
             self._call_id = f"h{turn}"
-        return self._told(outcome, phone, sent, turn)
+        return self._told(outcome, phone, turn)
 
     def _wait(self, call_id: str, turn: int) -> _Reply:
         held = self.state.held
@@ -238,14 +230,14 @@ class PhoneEnv:
         self.state, outcome = wait(self.world, self.state)
         if held is None:
             return self._speaker.say(outcome.status, now=self.state.tick), [Event(outcome.status, turn)]
-        return self._told(outcome, held.phone, held.sent, turn)
+        return self._told(outcome, held.phone, turn)
 
-    def _told(self, outcome: Outcome, phone: str, sent: Sent, turn: int) -> _Reply:
+    def _told(self, outcome: Outcome, phone: str, turn: int) -> _Reply:
         """Returns what a line says, and the events of it."""
         self.outcome = outcome
         events = []
-        if outcome.is_probe and outcome.status != "on_hold":  # a held call is heard when it is taken
-            events.append(Event("probe", turn, outcome.department, tuple(sorted(sent.offered))))
+        if outcome.sent.is_probe and outcome.status != "on_hold":  # a held call is heard when it is taken
+            events.append(Event("probe", turn, outcome.department, tuple(sorted(outcome.sent.offered))))
         if outcome.transferred:
             detail = f"passed on to {outcome.department}"
             events.append(Event("wrong_department", turn, outcome.called, detail=detail))

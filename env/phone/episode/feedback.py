@@ -41,6 +41,14 @@ _HINTS = {
     "max_turns": "No turns were left.",
 }
 
+_ON_THE_WAY = {
+    "must_call_first": "{line}: {detail}.",
+    "closed": "{line} {detail}.",
+    "on_hold": "{line} put the call on hold.",
+    "referred": "{line} sent {detail}.",
+    "two_values": "The customer gave two values for {fields}.",
+}
+
 
 def rule_feedback(
     events: Sequence[Event],
@@ -109,10 +117,7 @@ def _observed(events: Sequence[Event]) -> list[str]:
 
 
 def _named(events: Sequence[Event]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Returns line -> fields that it named, and a sentence on each line: what it said last counts.
-
-    But one that names a field at a time has named them all; and what it said would do, does.
-    """
+    """Returns line -> fields that it named last, or one at a time, and a sentence on each line."""
     named: dict[str, tuple[str, ...]] = {}
     sentences: dict[str, str] = {}
     enough = set[str]()
@@ -145,17 +150,11 @@ def _on_the_way(events: Sequence[Event]) -> list[str]:
     """Returns what routing, hours, holds and doubtful values taught: one sentence a line, its last word."""
     sentences: dict[tuple[str, ...], str] = {}
     for event in events:
-        if event.code == "must_call_first":
-            who = _parted(event.detail)[0] or "another line comes first"
-            sentences["first", event.target] = f"{event.target}: {who}."
-        elif event.code == "closed":
-            sentences["closed", event.target] = f"{event.target} {event.detail}."
-        elif event.code == "on_hold":
-            sentences["hold", event.target] = f"{event.target} put the call on hold."
-        elif event.code == "referred":
-            sentences["referred", event.target, event.detail] = f"{event.target} sent {event.detail}."
-        elif event.code == "two_values":
-            sentences["two", ""] = f"The customer gave two values for {', '.join(event.fields)}."
+        if event.code in _ON_THE_WAY:
+            detail = _parted(event.detail)[0] or "another line comes first"
+            key = (event.code, event.target, detail if event.code == "referred" else "")
+            fields = ", ".join(event.fields)
+            sentences[key] = _ON_THE_WAY[event.code].format(line=event.target, detail=detail, fields=fields)
     return list(sentences.values())
 
 

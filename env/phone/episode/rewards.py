@@ -16,10 +16,7 @@ RewardStyle = Literal["terminal", "priced", "ladder"]
 
 
 def episode_cost(events: Sequence[Event]) -> float:
-    """Returns the price of an episode's faults and probes, from its events alone; >= 0.
-
-    A probe pays its own price and not also for a failed identification or a line that comes later.
-    """
+    """Returns the price of an episode's faults and probes; a probe pays its own price alone."""
     probes = {event.turn for event in events if event.code == "probe"}
     cost = 0.0
     extra = 0

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from env.phone.episode.calls import Outcome
+from env.phone.episode.calls import Outcome, State
 from env.phone.episode.environment import PhoneEnv
-from env.phone.episode.tools import CALL
 from env.phone.solver.verdicts import Advice
 from env.phone.world.companies import Department
 from env.phone.world.levels import Level
 from env.phone.world.lexicon import FIELDS, INDUSTRIES, PRIORS, REFERENCE
 from env.phone.world.rules import ordered, prior_fields
 from env.phone.world.world import Request, World
-from env.protocol import Action, StepResult
+from pipeline.types import Event
 
 _FORM = re.compile(r"\bAsk for ([a-z0-9_]+(?:, [a-z0-9_]+)*) in the one form\.")
 _ROUTE = re.compile(r"\bFor (R\d+) call ([^.]+)\.")
@@ -42,33 +41,22 @@ class Knowledge:
     lines: dict[str, LineKnowledge] = field(default_factory=dict)  # by phone
     # (request id, phone) -> phones that may have to be called first, the likeliest first
     before: dict[tuple[str, str], list[str]] = field(default_factory=dict)
-    form: frozenset[str] = frozenset()  # fields of the form, empty before
     lacking: frozenset[str] = frozenset()  # fields that the customer has not
     doubtful: frozenset[str] = frozenset()  # fields with two values, the first of which may be wrong
     refused: frozenset[str] = frozenset()  # fields with a first value that was refused
     opens: dict[str, int] = field(default_factory=dict)  # phone -> tick at which it opens
-    served: set[str] = field(default_factory=set)  # ids of requests
-    # (request id, phone) of lines that have referred a request on
-    referred: set[tuple[str, str]] = field(default_factory=set)
-    _sent: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())  # given, offered: last call
 
     def of(self, line: Department) -> LineKnowledge:
         """Returns what a line has said."""
         return self.lines.get(line.phone, LineKnowledge())
 
-    def read(self, world: World, action: Action, result: StepResult, outcome: Outcome | None) -> None:
+    def read(self, world: World, events: Sequence[Event], outcome: Outcome | None) -> None:
         """Adds what one message taught. Of the world only the directory is looked at."""
-        for event in result.events:
-            if event.code == "form":
-                self.form = frozenset(event.fields)
-            elif event.code == "unavailable":
+        for event in events:
+            if event.code == "unavailable":
                 self.lacking |= set(event.fields)
             elif event.code == "two_values":
                 self.doubtful |= set(event.fields)
-        if action.calls and action.calls[0].name == CALL:
-            info = action.calls[0].arguments["auth_info"]
-            given = frozenset(name for name, value in info.items() if value is not None)
-            self._sent = (given, frozenset(info) - given)
         if outcome is not None and outcome.phone:
             self._hear(world, outcome)
 
@@ -76,17 +64,13 @@ class Knowledge:
         line = self.lines.setdefault(outcome.phone, LineKnowledge())
         key = (outcome.request_id, outcome.phone)
         match outcome.status:
-            case "served":
-                self.served.add(outcome.request_id)
-            case "referred":
-                self.referred.add(key)
             case "closed":
                 self.opens[outcome.phone] = outcome.opens
             case "auth_mismatch":
                 line.strikes += 1
                 self.refused |= outcome.fields
             case "auth_missing":
-                line.strikes += not outcome.is_probe or world.level.probe_is_strike
+                line.strikes += not outcome.sent.is_probe or world.level.probe_is_strike
                 if outcome.fields == {REFERENCE}:
                     self.before.setdefault(key, _guesses(world, outcome.phone))
             case "must_call_first":
@@ -98,7 +82,8 @@ class Knowledge:
                         candidates.pop(0)
         said = outcome.disclosure
         if said.kind:
-            given, offered = self._sent
+            sent = outcome.sent
+            given = sent.given | sent.mismatched | sent.fabricated
             line.asked += 1
             line.kind = said.kind
             missing = frozenset(said.missing) - {REFERENCE}
@@ -107,7 +92,7 @@ class Knowledge:
                 line.others = tuple(frozenset(other) - {REFERENCE} for other in said.others)
                 line.sent = given - {REFERENCE}
             if said.is_enough:
-                line.enough = given | offered
+                line.enough = given | sent.offered
 
 
 def _guesses(world: World, phone: str) -> list[str]:
@@ -119,10 +104,7 @@ def _guesses(world: World, phone: str) -> list[str]:
 
 
 def read_advice(text: str, names: Collection[str]) -> Advice | None:
-    """Returns the form and the routes that corrective feedback advises, None where it advises no form.
-
-    `names` are of the directory's lines; a route with any other name is passed over.
-    """
+    """Returns what corrective feedback advises, None without a form; routes need `names` of the directory."""
     form = _FORM.search(text)
     if form is None:
         return None
@@ -137,16 +119,12 @@ def read_advice(text: str, names: Collection[str]) -> Advice | None:
 class View:
     """What a scripted policy may look at."""
 
-    env: PhoneEnv  # hidden: only `oracle` reads rules and state, others what the last call came to
+    env: PhoneEnv  # only `oracle` reads the world's rules, others what has been said and done
     rng: Random  # the policy's own
     noise: float  # share of random acts of the noisy policies
     taught: Knowledge  # from earlier attempts
     corrected: Advice | None = None  # what the text of corrective feedback on a failed attempt advised
     known: Knowledge = field(default_factory=Knowledge)  # from this attempt
-    searched: bool = False  # whether the directory is open
-    form_sent: bool = False  # whether the one form is spent
-    last_codes: tuple[str, ...] = ()  # event codes of the last message
-    messages: int = 0  # sent so far
 
     @property
     def world(self) -> World:
@@ -159,9 +137,24 @@ class View:
         return self.world.level
 
     @property
+    def state(self) -> State:
+        """What has been reached."""
+        return self.env.state
+
+    @property
+    def searched(self) -> bool:
+        """Whether the directory is open."""
+        return any(event.code == "found" for event in self.env.events)
+
+    @property
+    def last_codes(self) -> set[str]:
+        """What the last message came to."""
+        return {event.code for event in self.env.events if event.turn == self.state.tick - 1}
+
+    @property
     def requests(self) -> list[Request]:
         """What is not served yet, in the customer's order."""
-        return [x for x in self.world.requests if x.request_id not in self.known.served]
+        return [x for x in self.world.requests if x.request_id not in self.state.served]
 
     def guess(self, line: Department) -> tuple[str, ...]:
         """Returns what the trade's habits say this line wants."""

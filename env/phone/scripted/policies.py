@@ -62,20 +62,20 @@ def _deliver(view: View, knows_trade: bool) -> ToolCall | None:
         return None  # one call decides: nothing more can be had
     if "auth_mismatch" in view.last_codes and not known.refused & known.doubtful:
         return None
-    if {"locked", "fabricated_auth"} & set(view.last_codes):
+    if {"locked", "fabricated_auth"} & view.last_codes:
         return None
     outcome = view.env.outcome
-    if outcome is not None and outcome.status == "auth_missing" and not outcome.is_probe:
+    if outcome is not None and outcome.status == "auth_missing" and not outcome.sent.is_probe:
         key = (outcome.request_id, outcome.phone)
-        if key not in known.before or key in known.referred:
+        if key not in known.before or key in view.state.referred:
             return None
     for request in view.requests:
         route = view.route(request, knows_trade)
-        referred = [(request.request_id, line.phone) in known.referred for line in route]
+        referred = [(request.request_id, line.phone) in view.state.referred for line in route]
         line = next((x for x, is_done in zip(route[:-1], referred, strict=False) if not is_done), route[-1])
-        if known.opens.get(line.phone, 0) > view.messages + 1:
+        if known.opens.get(line.phone, 0) > view.state.tick + 1:
             continue
-        given = ordered(known.form)
+        given = ordered(view.state.form or frozenset())
         if any(referred) and line.wants_reference:
             given = (*given, REFERENCE)
         return _call(view, line, request, given)
@@ -109,7 +109,7 @@ def _asks_on(view: View, line: Department, guess: Sequence[str]) -> tuple[str, .
         if strikes >= level.strikes_to_lock - spare:
             return None
     calls = sum(len(view.world.path(request)) for request in view.world.requests)
-    if view.messages + 2 + calls >= level.max_turns:
+    if view.state.tick + 2 + calls >= level.max_turns:
         return None
     return tuple(dict.fromkeys((*guess, *ordered(told.missing))))
 
@@ -127,12 +127,12 @@ def _with_form(view: View, fields: Sequence[str], knows_trade: bool) -> ToolCall
     """Searches, asks for these fields in the one form, as far as they go, and delivers."""
     if not view.searched:
         return _search(view)
-    return _deliver(view, knows_trade) if view.form_sent else _form(view, fields)
+    return _deliver(view, knows_trade) if view.state.form is not None else _form(view, fields)
 
 
 def _careful(view: View, knows_trade: bool) -> ToolCall | None:
     """Asks the lines before the one form, unless an earlier attempt already taught their wants."""
-    if not view.searched or view.form_sent:
+    if not view.searched or view.state.form is not None:
         return _with_form(view, (), knows_trade)
     if view.corrected is not None:
         return _form(view, ordered(view.corrected.form))
@@ -141,7 +141,7 @@ def _careful(view: View, knows_trade: bool) -> ToolCall | None:
     lines = _lines(view, knows_trade)
     for line, request in lines.values():
         offered = _asks_on(view, line, view.guess(line) if knows_trade else ())
-        if offered is not None and view.known.opens.get(line.phone, 0) <= view.messages + 1:
+        if offered is not None and view.known.opens.get(line.phone, 0) <= view.state.tick + 1:
             return _call(view, line, request, offered=offered)
     return _form(view, _union(view, [line for line, _ in lines.values()], knows_trade))
 
@@ -219,7 +219,7 @@ def _random_act(view: View) -> ToolCall:
     if kind == FORM:
         number = rng.randint(1, view.level.max_form_fields)
         return _form(view, rng.sample(view.world.company.vocabulary, number))
-    have = ordered(view.known.form)
+    have = ordered(view.state.form or frozenset())
     given = rng.sample(have, rng.randint(0, len(have)))
     line = rng.choice(view.world.company.departments)
     requests = view.world.requests
@@ -256,10 +256,9 @@ def play_scripted(
 ) -> tuple[list[Action], list[StepResult], Verdict]:
     """Returns one episode of a scripted policy: its messages, their results, the verdict.
 
-    The seed decides wording and the policy's random numbers; `noise` is the share of random acts of noisy
-    policies. The policy knows the lessons of `earlier` attempts at the task and, if `is_corrected`, reads the
-    text of corrective feedback on those that failed. `env`, a new one by default, is left as the episode
-    ended. Raises ValueError for an unknown name of a policy.
+    `noise` is the share of random acts of noisy policies. The policy knows the lessons of `earlier` attempts
+    at the task and, if `is_corrected`, reads the text of corrective feedback on those that failed. `env`, a
+    new one by default, is left as the episode ended. Raises ValueError for an unknown name of a policy.
     """
     act = POLICIES[policy] if isinstance(policy, str) and policy in POLICIES else policy
     if isinstance(act, str):
@@ -271,8 +270,7 @@ def play_scripted(
         past = PhoneEnv(verbosity="corrective")
         past.reset(task, seed)
         for action in actions:
-            result = past.step(action)
-            taught.read(past.world, action, result, past.outcome)
+            taught.read(past.world, past.step(action).events, past.outcome)
         if is_corrected and (feedback := past.feedback()) is not None:
             names = [line.name for line in past.world.company.departments]
             corrected = read_advice(feedback.text, names)
@@ -282,14 +280,7 @@ def play_scripted(
     played: list[Action] = []
     results: list[StepResult] = []
     while not env.is_over:
-        call = act(view)
-        action = style.action_of(call)
-        result = env.step(action)
-        played.append(action)
-        results.append(result)
-        view.messages += 1
-        view.last_codes = tuple(event.code for event in result.events)
-        view.known.read(env.world, action, result, env.outcome)
-        view.searched |= "found" in view.last_codes
-        view.form_sent |= "form" in view.last_codes
+        played.append(style.action_of(act(view)))
+        results.append(env.step(played[-1]))
+        view.known.read(env.world, results[-1].events, env.outcome)
     return played, results, env.verdict()

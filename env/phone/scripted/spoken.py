@@ -38,10 +38,9 @@ def in_style(style: ChatStyle, task: Task, seed: int, actions: Sequence[Action])
 
 
 def thinking(style: ChatStyle, task: Task, seed: int, actions: Sequence[Action]) -> list[Action]:
-    """Returns an episode's messages in the style with a thought before each call of a listed line.
+    """Returns messages with a thought before each call of a listed line: what for, and whom.
 
-    It says what for, and whom: an agent that has said the line's name has decided before it dials, and only
-    copies the number after.
+    An agent that has said the line's name has decided before it dials, and only copies the number after.
     """
     env = PhoneEnv()
     env.reset(task, seed)

@@ -118,8 +118,7 @@ def _schedule(
 ) -> int:
     """Returns the least messages for a form, these calls in order, and a first call to each busy line.
 
-    A busy line may be rung ahead, while others are closed. Nothing useful is ever put off, so a tick passes
-    idle only when nothing else can be done.
+    A busy line may be rung ahead, while others are closed. A tick passes idle only when nothing can be done.
     """
     now += 1
     if all(opening <= now for opening in opens.values()):
@@ -155,10 +154,7 @@ def optimal_move(world: World, state: State) -> Move | None:
 
 
 def optimal_plan(world: World, state: State, form: FieldSet | None = None) -> list[Move]:
-    """Returns a shortest plan; [] where none succeeds or all is done.
-
-    `form` stands in place of the form that the plan would send; it has to do for all lines too.
-    """
+    """Returns a shortest plan, with another form that does if one is given; [] where none succeeds."""
     plan = []
     while (move := optimal_move(world, state)) is not None:
         if move.kind == "form" and form is not None:

@@ -38,7 +38,6 @@ class Company:
     """One company: fixed rules, one level."""
 
     name: str
-    aliases: tuple[str, ...]
     industry: str
     level: int
     departments: tuple[Department, ...]
@@ -143,10 +142,8 @@ def make_company(key: CompanyKey) -> Company:
     vocabulary.discard(lexicon.REFERENCE)
     spare = [field for field in lexicon.FIELDS if field not in vocabulary]
     vocabulary |= set(rng.sample(spare, max(0, level.vocabulary - len(vocabulary))))
-    name = company_name(key.seed, key.index)
     return Company(
-        name=name,
-        aliases=(name.replace(" ", ""),),
+        name=company_name(key.seed, key.index),
         industry=key.industry,
         level=key.level,
         departments=tuple(departments),

@@ -107,10 +107,9 @@ def half_of(industry: str, fields: Set[str]) -> str:
 
 
 def deviation_pool(industry: str, kind: str, level: Level, half: str) -> list[tuple[str, ...]]:
-    """Returns the rules that depart from the prior and that one half of the companies may draw, sorted.
+    """Returns the departures from the prior that one half may draw: a field replaced or added; sorted.
 
-    A field after the first is replaced, or one is added. The halves "train" and "test" share no rule, so a
-    deviation met in training never decides a test task.
+    The halves "train" and "test" share none, so a deviation met in training never decides a test task.
     """
     usual = prior_fields(industry, kind, level)
     spare = [field for field in FIELDS if field not in usual]
@@ -164,10 +163,7 @@ def _widened(
     level: Level,
     is_own: Callable[[FieldSet], bool],
 ) -> Sets:
-    """Returns a rule that the first set satisfies: as it is, with an alternative, or any k of n fields.
-
-    Where the company's own half has no such rule, it stays as it is.
-    """
+    """Returns the first set with an alternative, or any k of n fields, where its half has such a rule."""
     roll = rng.random()
     rules: list[Sets] = []
     if roll < level.second_alternative:

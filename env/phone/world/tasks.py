@@ -43,10 +43,7 @@ def generate_tasks(
     No company, name or number is in two of the company groups, and a rule that departs from the prior is
     never in both a training and a test company. Validation tasks are new requests to training companies.
     Every task is proven solvable by the solver, at levels 1 and 2 also without knowledge of the rules.
-
-    Raises:
-        ConfigError: a level that does not exist, or was asked for and gets no training company; counts that
-            do not fit.
+    Raises ConfigError for an unknown level, one that gets no training company, and counts that do not fit.
     """
     shares = {level: share for level, share in (level_shares or LEVEL_SHARES).items() if share > 0}
     for level in shares:
@@ -78,9 +75,8 @@ def practice_tasks(
     """Returns tasks of throwaway companies, to learn the trade on: reading a directory, filling a form.
 
     Each company has one task and is made from other seeds than any split's, so nothing about it is worth
-    remembering. Only the names in `held_out` are kept out: names are few and recur with other lines, and so
-    do numbers. Industries and halves are those of training companies, so a test company's departure from the
-    prior is never drawn here.
+    remembering. Names are few and recur, but none of `held_out`. Industries and halves are those of training
+    companies, so a test company's departure from the prior is never drawn here.
     """
     tasks: list[Task] = []
     block = 0
@@ -199,9 +195,8 @@ def task_of(split: str, index: int, key: WorldKey) -> Task:
 def unsolvable(world: World) -> str:
     """Returns why a world's task cannot be solved, "" for one that can.
 
-    The generator makes no such world; this guards that, and refuses what files ask for. The player has to
-    look the numbers up first, which the solver knows. Where probes are free and lines name all that they want
-    (levels 1 and 2), no knowledge of the rules may be needed.
+    The generator makes no such world; this guards that, and refuses what files ask for. Where probes are free
+    and lines name all that they want (levels 1 and 2), no knowledge of the rules may be needed.
     """
     most = world.level.max_turns
     if (turns := fewest_turns(world, State(tick=SEARCH_TURNS)) + SEARCH_TURNS) > most:

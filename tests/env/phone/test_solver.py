@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
+from benchmarks._exact_values import policy_value, slipping
 from env.phone.episode.calls import State
 from env.phone.offer import PHONE
 from env.phone.scripted.policies import POLICIES, play_scripted
-from env.phone.solver.exact import policy_value, slipping
 from env.phone.solver.solver import Move, fewest_turns, optimal_plan, play, tool_call
 from env.phone.solver.untold import untold_plan
 from tests.env.phone.worlds import (

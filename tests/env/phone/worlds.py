@@ -36,7 +36,7 @@ def small_world(level=3, wants=("fraud",), lacking=(), lines=None, busy=(), clos
             sets = tuple(needed | {REFERENCE} for needed in sets)
         name = kind.replace("_", " ").title().split()[-1]
         departments.append(Department(name, kind, phone, kind, sets=sets, **facts))
-    company = Company("Blue Hill One", ("BlueHillOne",), "banking", level, tuple(departments), VOCABULARY)
+    company = Company("Blue Hill One", "banking", level, tuple(departments), VOCABULARY)
     requests = tuple(Request(f"R{i}", kind, "x") for i, kind in enumerate(wants, start=1))
     profile = {field: field.upper() for field in VOCABULARY if field not in lacking}
     return World(company, requests, profile, "cooperative", "R1 x", frozenset(busy), closings)
