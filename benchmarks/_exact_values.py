@@ -1,7 +1,5 @@
 """The exact value V^pi of policies that are Markov on the abstract state: critics are held against it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from env.phone.episode.calls import State

@@ -1,7 +1,5 @@
 """What the phone offers to the stages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random

@@ -1,8 +1,6 @@
 """What the phone's tasks are made from."""
 
-from __future__ import annotations
-
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import model_validator
 
@@ -32,7 +30,7 @@ class PhoneTasks(TaskSettings):
     )
 
     @model_validator(mode="after")
-    def _shares_are_shares(self) -> PhoneTasks:
+    def _shares_are_shares(self) -> Self:
         shares = self.level_shares
         if any(share < 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-6:
             raise ValueError(f"tasks.level_shares = {shares}; shares are >= 0 and add up to 1")

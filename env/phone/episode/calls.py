@@ -1,7 +1,5 @@
 """What a form, a call or waiting does to the state: pure functions that environment and solver share."""
 
-from __future__ import annotations
-
 from collections.abc import Set
 from dataclasses import dataclass, field, replace
 

@@ -5,8 +5,6 @@ before a call, a split to begin with a call that carries nothing, and a merged m
 lines that are busy or closed a turn more helps, so that no step is merely repeated: none is doubled or split.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from env.chat.style import ChatStyle

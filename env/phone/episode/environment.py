@@ -1,7 +1,5 @@
 """The phone environment: one customer, one company, and what the agent may do for the one with the other."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import astuple, replace

@@ -1,7 +1,5 @@
 """Rule feedback: a pure function of an episode's events, never of its text and never with a value."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, get_args
 

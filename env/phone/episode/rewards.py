@@ -1,7 +1,5 @@
 """What an episode earns: success, its price, and the ladder of a request as a potential."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

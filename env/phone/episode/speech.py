@@ -1,7 +1,5 @@
 """What lines, directory and form say, and what an event tells of it: the seed picks one of four phrasings."""
 
-from __future__ import annotations
-
 from random import Random
 
 from env.phone.episode.calls import Outcome

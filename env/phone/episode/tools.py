@@ -1,7 +1,5 @@
 """The tools of the phone scenario as OpenAI function schemas, and their names."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from env.phone.world.levels import Level

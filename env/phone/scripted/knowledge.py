@@ -1,7 +1,5 @@
 """What a scripted policy may know: what episodes taught it of lines, routes, form and hours; and its view."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Only the oracle reads `View.world`'s rules; the others know the directory once t
 told them, and the trade's habits (`prior_fields`, and which kind of line refers to which).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 

@@ -5,8 +5,6 @@ errs at random, and does better with feedback, so at levels 1 and 2 its success 
 Above them it never succeeds: it takes up one request, follows no referral and waits for nobody.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from random import Random

@@ -1,7 +1,5 @@
 """Scripted episodes as another agent would say them: in another prompt style, or thinking before it calls."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 V* is 1 while success is still possible in the turns left, else 0. It never rises along an episode.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Shortest plans of an agent that does not know the rules: it asks before it sends its one form."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from itertools import combinations

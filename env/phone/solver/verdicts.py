@@ -1,7 +1,5 @@
 """What the solver says of an episode: a verdict on each message, and what would have helped."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Companies, made from their keys: names, numbers, departments, rules, and what their customers may want."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache

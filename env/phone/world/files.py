@@ -7,8 +7,6 @@ company or a task is made, never a hidden value. With `tasks.files`, the folder 
 `make tasks` makes exactly these tasks, and refuses what is malformed, unsolvable, or there twice.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator, Sequence

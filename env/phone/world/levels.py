@@ -1,7 +1,5 @@
 """The difficulty table, a row per knob and a column per level, and the price list."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 Names are three common words and numbers are short, so a tiny model can copy new combinations of known pieces.
 """
 
-from __future__ import annotations
-
 INDUSTRIES: dict[str, dict[str, str]] = {
     name: dict(zip(("ID", "WHO", "SECRET", "PLACE", "PAY"), fields.split(), strict=True))
     for name, fields in {

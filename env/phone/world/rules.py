@@ -1,7 +1,5 @@
 """Identification rules as minimal sets of fields, and what a line discloses when they are not met."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import combinations

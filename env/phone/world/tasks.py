@@ -1,7 +1,5 @@
 """Makes the phone tasks of all splits: disjoint by construction, each proven solvable."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from dataclasses import replace

@@ -1,12 +1,11 @@
 """A task's world, rebuilt from its generator key: a company, requests, a customer, and what happens today."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
+from typing import Self
 
 from env.phone.world import lexicon
 from env.phone.world.companies import (
@@ -115,8 +114,8 @@ class WorldKey:
         task = [self.opening, self.number, self.draw]
         return canonical_json({"version": GENERATOR_VERSION, "company": company, "task": task})
 
-    @staticmethod
-    def from_text(text: str) -> WorldKey:
+    @classmethod
+    def from_text(cls, text: str) -> Self:
         """Returns the key that `to_text` wrote; raises ValueError for any other text."""
         try:
             data = json.loads(text)
@@ -136,7 +135,7 @@ class WorldKey:
             _check(name, value, ALLOWED[name])
         key = CompanyKey(**company | {"shifted": company["shifted"] == 1})
         _check("opening", task["opening"], range(len(openings(key))))
-        return WorldKey(key, **task)
+        return cls(key, **task)
 
 
 def _check(name: str, value: object, allowed: Sequence[object]) -> None:

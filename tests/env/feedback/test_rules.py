@@ -1,7 +1,5 @@
 """Rule feedback: from events alone, never a value, as much as the verbosity allows."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Routing, references, holds, hours and lockouts: what a call comes to, check by check."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What is said, what may be sent and what it earns; the seed changes wording only, and nothing leaks."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

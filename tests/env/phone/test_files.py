@@ -1,7 +1,5 @@
 """Files of companies and tasks: made by the generator, read back the same, refused by file, row and field."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

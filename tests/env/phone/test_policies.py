@@ -1,7 +1,5 @@
 """Yardstick policies score in the order that the difficulty table promises."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Changed steps of phone episodes: legal, replayed by the environment, and doing what they are said to do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

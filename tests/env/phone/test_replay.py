@@ -1,7 +1,5 @@
 """Replay is exact at all levels: equal digests at every prefix, after pickling, and in another process."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import subprocess

@@ -1,7 +1,5 @@
 """Rules compile to few minimal sets and disclose what leads to them; forms do for all lines."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from random import Random
 

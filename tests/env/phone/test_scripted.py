@@ -1,7 +1,5 @@
 """The careless agent reads prompts, errs, and heeds feedback."""
 
-from __future__ import annotations
-
 from random import Random
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The solver equals exhaustive search, V* never rises, faults are found, exact values equal sampled ones."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import accumulate

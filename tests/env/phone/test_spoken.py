@@ -1,7 +1,5 @@
 """One episode in both styles: equal calls, events and states; the scripted agent reads either."""
 
-from __future__ import annotations
-
 from itertools import pairwise, product
 from random import Random
 

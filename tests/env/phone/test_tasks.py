@@ -1,7 +1,5 @@
 """Splits are disjoint, worlds keep to their level and follow from their keys, and bad keys are refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Small worlds written out by hand, generated tasks of one level, and episodes played by commands."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from itertools import combinations
