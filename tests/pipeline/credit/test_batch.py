@@ -97,18 +97,47 @@ def test_token_weights_count_tokens_and_rollout_weights_count_rollouts() -> None
 
 
 def test_tasks_whose_rewards_differ_are_spread_evenly_over_the_updates() -> None:
-    rewards = {f"m{i}": (1, 0) for i in range(6)} | {f"w{i}": (0, 0) for i in range(20)}
+    rewards = {f"m{i}": (1, 0) for i in range(6)} | {"s": (1,)} | {f"w{i}": (0, 0) for i in range(20)}
     rollouts = rollouts_of(rewards)
     batch = Batch.of(rollouts, half(rollouts), VDapo())
 
-    def mixed(update: Update) -> int:
-        return sum(s.kind == "mixed" for _, s in update.sets)
+    def num_varied(update: Update) -> int:
+        return sum(s.kind in ("mixed", "single") for _, s in update.sets)
 
     for seed in range(5):
         updates = batch.updates(3, max_uniform_share=0.5, seed=seed)
-        assert [mixed(update) for update in updates] == [2, 2, 2]
-        assert [len(update.sets) for update in updates] == [4, 4, 4]
-        assert sum(update.num_rollouts for update in updates) == 52
+        assert [num_varied(update) for update in updates] == [3, 2, 2]
+        assert [len(update.sets) for update in updates] == [6, 4, 4]
+        assert sum(update.num_rollouts for update in updates) == 53
+
+
+def test_metrics_are_of_graded_rollouts_and_tell_first_tries_from_guided_ones() -> None:
+    first, second, third = rollouts_of({"a": (1, 0, 1)}, 2, 4, 6)
+    guided = replace(third, group_id="b", guided=True, finish_reason="max_tokens")
+    ungraded = replace(first, reward=None)
+    values = {r.rollout_id: np.array([0.5, 0.5 + gain]) for r, gain in ((first, 0.3), (second, -0.1))}
+    of_two = [replace(r, steps=(*r.steps, replace(r.steps[0], step_index=1))) for r in (first, second)]
+    metrics = Batch.of([*of_two, guided, ungraded], None, GRPO).metrics()
+    expected = {
+        "critic/rewards/mean": 2 / 3,
+        "rollouts/first_try": 1 / 2,
+        "rollouts/with_feedback": 1.0,
+        "response_length/mean": 4.0,
+        "response_length/clip_ratio": 1 / 3,
+        "steps/mean": 5 / 3,
+        "rollouts/ungraded": 1.0,
+        "rollouts/count": 4.0,
+        "rollouts/sampled_tokens": 14.0,
+        "sets/kept": 1.0,
+        "sets/kept_mixed": 1.0,
+        "sets/kept_tasks": 1.0,
+    }
+    assert {name: x for name, x in metrics.items() if "left_out" not in name} == pytest.approx(expected)
+    assert Batch.of(of_two, values, VDapo()).metrics()["critic/rise"] == pytest.approx(0.1)
+    nothing = Batch.of([ungraded], None, GRPO).metrics()
+    of_nothing = ("response_length/mean", "response_length/clip_ratio", "steps/mean", "sets/kept")
+    assert {nothing[name] for name in of_nothing} == {0.0}
+    assert "critic/rewards/mean" not in nothing
 
 
 def test_long_rollouts_are_penalised_by_the_published_formula_where_the_mode_asks_for_it() -> None:

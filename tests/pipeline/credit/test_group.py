@@ -32,8 +32,10 @@ def test_a_set_with_one_success_is_trained_on_whole_and_graded_rewards_that_diff
     sets = [plain_set(r) for r in ([1, 0, 0, 0], [1, 1, 1], [0, 0], [1], [0.2, 0.3], [0.4, 0.4])]
     assert [DECOUPLED_CLIP.trains_on(s) for s in sets] == [True, False, False, False, True, False]
     assert [GRPO.trains_on(s) for s in sets] == [True, True, True, False, True, True]
-    advantages, _, _ = DECOUPLED_CLIP.credit(sets[:1], {})
+    advantages, metrics, _ = DECOUPLED_CLIP.credit(sets[:1], {})
     assert [len(a) for a in advantages] == [1, 2, 3, 1]
+    assert metrics["advantage/rms"] == pytest.approx(0.75**0.5, rel=1e-5)
+    assert DECOUPLED_CLIP.credit([], {})[1]["advantage/rms"] == 0.0
     graded, _, _ = DECOUPLED_CLIP.credit([sets[4]], {})
     np.testing.assert_allclose([a[0] for a in graded], [-(0.5**0.5), 0.5**0.5], rtol=1e-4)
 
@@ -52,6 +54,14 @@ def test_overlong_penalty_is_zero_before_the_buffer_and_whole_at_the_budget() ->
     for factor in (0.5, 1.0):
         penalties = overlong_penalty(lengths, budgets, factor=factor)
         np.testing.assert_allclose(penalties, factor * np.array([0, 0, -0.5, -1, -1]))
+
+
+def test_modes_are_as_published() -> None:
+    assert DECOUPLED_CLIP.loss == LossOptions(0.2, 0.28, 10.0, 0.0, "token")
+    assert GRPO.loss == LossOptions(0.2, 0.2, None, 1e-3, "rollout")
+    assert (DECOUPLED_CLIP.overlong_factor, GRPO.overlong_factor) == (0.5, 0.0)
+    assert (DECOUPLED_CLIP.dynamic_sampling, GRPO.dynamic_sampling) == (True, False)
+    assert {(m.needs_critic, m.max_uniform_share) for m in (DECOUPLED_CLIP, GRPO)} == {(False, 1.0)}
 
 
 def test_options_are_plain_values_and_those_of_another_mode_are_refused() -> None:

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from pipeline.credit import CreditSet, baseline_sets, credit_set
-from pipeline.types import Step
+from pipeline.types import Step, VerifierStatus
 from tests.rollouts import rollout
+
+STATUSES: tuple[VerifierStatus, ...] = ("ok", "wrong", "unknown")
 
 
 def test_a_baseline_is_never_shared_across_groups_attempts_or_prompts() -> None:
@@ -27,11 +29,11 @@ def test_ungraded_rollouts_leave_every_set() -> None:
 
 
 def test_credit_set_carries_signs_values_and_shaping_by_id() -> None:
-    judged = replace(rollout(), steps=(Step(0, 0, 0, 2, "", "ok"), Step(1, 1, 3, 4, "", "wrong")))
-    made = credit_set([judged], values={"r": np.array([0.5, 0.25])}, shaping={"r": -0.5})
-    np.testing.assert_array_equal(made.signs[0], [1, -1])
+    judged = replace(rollout(), steps=tuple(Step(i, i, i, i + 1, "", of) for i, of in enumerate(STATUSES)))
+    made = credit_set([judged], values={"r": np.array([0.5, 0.25, 0.75])}, shaping={"r": -0.5})
+    np.testing.assert_array_equal(made.signs[0], [1, -1, 0])
     assert made.values is not None
-    np.testing.assert_array_equal(made.values[0], [0.5, 0.25])
+    np.testing.assert_array_equal(made.values[0], [0.5, 0.25, 0.75])
     assert made.shaping_or_zero.tolist() == [-0.5]
     with pytest.raises(ValueError, match="no critic values for rollout r"):
         credit_set([judged], values={})

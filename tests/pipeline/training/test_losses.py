@@ -36,7 +36,8 @@ def term(ratio: float, advantage: float, options: LossOptions = DEFAULTS) -> tup
         (0.5, 1.0, -0.5, -0.5),  # a good token that became rarer is never clipped
         (0.5, -1.0, 0.8, 0.0),  # lowered enough
         (3.0, -1.0, 3.0, 3.0),  # a bad token that became likelier keeps its gradient
-        (50.0, -1.0, 10.0, 0.0),  # until the dual clip
+        (50.0, -2.0, 20.0, 0.0),  # until the dual clip
+        (1.0, 0.5, -0.5, -0.5),  # which is for bad tokens alone
     ],
 )
 def test_clipped_loss_and_gradient_by_hand(
@@ -72,12 +73,12 @@ def test_k3_and_its_gradient_end_at_a_value_of_ten(difference: float, value: flo
 def test_policy_loss_weighs_tokens_kl_and_engine_gap() -> None:
     columns = batch(
         weight=[0.0, 0.5, 0.5],
-        advantages=[9.0, 1.0, -2.0],
-        old_logprobs=[0.0, -1.0, -1.0],
-        engine_logprobs=[0.0, -1.0 - math.log(4.0), -1.0 + math.log(2.0)],
-        ref_logprobs=[0.0, -1.0, -2.0],
+        advantages=[math.nan, 1.0, -2.0],  # what has no weight is not looked at
+        old_logprobs=[0.0, -2.0, -2.0],
+        engine_logprobs=[0.0, -2.0 - math.log(4.0), -2.0 + math.log(2.0)],
+        ref_logprobs=[0.0, -2.0, -3.0],
     )
-    logprobs = torch.tensor([0.0, -1.0, -1.0], requires_grad=True)
+    logprobs = torch.tensor([0.0, -2.0, -2.0], requires_grad=True)
     loss, metrics = policy_loss(LossOptions(kl=0.1))({"logprobs": logprobs}, columns)
     # engine weights min(4, 2) = 2 and 1/2; losses -1 and 2; k3(-1) = e^-1 at the last token
     assert loss.item() == pytest.approx(0.5 * 2 * -1 + 0.5 * 0.5 * 2 + 0.1 * 0.5 * math.exp(-1))
@@ -86,21 +87,26 @@ def test_policy_loss_weighs_tokens_kl_and_engine_gap() -> None:
     of_kl = 0.1 * 0.5 * (1 - math.exp(-1))
     np.testing.assert_allclose(logprobs.grad, [0, 0.5 * 2 * -1, 0.5 * 0.5 * 2 + of_kl], rtol=1e-5)
     assert metrics["engine_gap"].item() == pytest.approx(0.5 * (math.log(4) + math.log(2)))
-    assert metrics["sampled_entropy"].item() == pytest.approx(1.0)
+    assert metrics["sampled_entropy"].item() == pytest.approx(2.0)
     assert metrics["old_kl"].item() == 0.0
 
 
 def test_clip_shares_count_tokens_by_weight() -> None:
-    columns = batch(
-        weight=[0.25, 0.25, 0.25, 0.25],
-        advantages=[1.0, -1.0, -1.0, 1.0],
-        old_logprobs=[0.0] * 4,
-        engine_logprobs=[0.0] * 4,
+    """Raised too far with A > 0, lowered too far or raised beyond the dual clip with A < 0; no others."""
+    ratios, advantages = zip(
+        *((1.6, 1.0), (0.6, -1.0), (20.0, -1.0)),  # one of each share
+        *((1.0, 1.0), (1.0, -1.0), (1.6, 0.0), (0.6, 0.0), (20.0, 0.0), (0.6, 0.5)),
+        strict=True,
     )
-    outputs = {"logprobs": torch.tensor([0.5, -0.5, 3.0, 0.0])}
-    _, metrics = policy_loss(LossOptions())(outputs, columns)
+    columns = batch(
+        weight=[1 / 16, 1 / 8, 1 / 4, *[1.0] * 6],
+        advantages=list(advantages),
+        old_logprobs=[-4.0] * 9,
+        engine_logprobs=[-4.0] * 9,
+    )
+    _, metrics = policy_loss(LossOptions())({"logprobs": torch.tensor(ratios).log() - 4.0}, columns)
     shares = [metrics[f"{name}_share"].item() for name in ("clip_high", "clip_low", "dual_clip")]
-    assert shares == [0.25, 0.25, 0.25]
+    assert shares == [1 / 16, 1 / 8, 1 / 4]
 
 
 def test_sft_loss_is_the_weighted_negative_logprob() -> None:
@@ -109,9 +115,10 @@ def test_sft_loss_is_the_weighted_negative_logprob() -> None:
 
 
 def test_critic_loss_is_lowest_at_the_soft_target_and_zero_logit_predicts_the_base_rate() -> None:
-    columns = batch(weight=[1.0, 0.0], targets=[0.3, 0.9], error_weights=[0.0, 2.0], error_targets=[0.0, 1.0])
+    read = {"weight": [1.0, 0.0], "targets": [0.3, math.nan]}
+    columns = batch(**read, error_weights=[0.0, 2.0], error_targets=[math.nan, 1.0])
     base = math.log(0.3 / 0.7)
-    scores = torch.zeros(2, 2, requires_grad=True)
+    scores = torch.tensor([[0.0, 9.0], [9.0, 0.0]], requires_grad=True)
     loss, metrics = critic_loss(base_logit=base)({"scores": scores}, columns)
     loss.backward()
     entropy = -(0.3 * math.log(0.3) + 0.7 * math.log(0.7))
@@ -121,9 +128,13 @@ def test_critic_loss_is_lowest_at_the_soft_target_and_zero_logit_predicts_the_ba
     assert scores.grad is not None
     # value at the first read-out: already right; error at the second: .5 * 2 * (1/2 - 1); nothing elsewhere
     np.testing.assert_allclose(scores.grad, [[0.0, 0.0], [0.0, -0.5]], atol=1e-7)
+    for loss_of_values, given in ((critic_loss(error_weight=0.0), columns), (critic_loss(), batch(**read))):
+        loss, metrics = loss_of_values({"scores": scores}, given)
+        assert metrics.keys() == {"value_loss"}
+        assert loss.item() == pytest.approx(math.log(2))
 
 
 def test_impossible_options_are_refused() -> None:
-    for options in ({"clip_low": 1.0}, {"kl": -1.0}, {"dual_clip": 1.1}):
+    for options in ({"clip_low": 1.0}, {"clip_high": 0.0}, {"kl": -1.0}, {"dual_clip": 1.28}):
         with pytest.raises(ValueError, match=next(iter(options))):
             LossOptions(**options)  # type: ignore[arg-type]
