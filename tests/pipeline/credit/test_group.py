@@ -54,6 +54,7 @@ def test_overlong_penalty_is_zero_before_the_buffer_and_whole_at_the_budget() ->
     for factor in (0.5, 1.0):
         penalties = overlong_penalty(lengths, budgets, factor=factor)
         np.testing.assert_allclose(penalties, factor * np.array([0, 0, -0.5, -1, -1]))
+    assert overlong_penalty(np.array([3]), np.array([4]), factor=1.0) == 0  # a buffer of one token
 
 
 def test_modes_are_as_published() -> None:
