@@ -42,9 +42,12 @@ def test_a_level_error_reaches_step_i_with_lam_to_the_steps_left(lam: float) -> 
 
 
 def test_wrong_arguments_are_refused() -> None:
-    for rewards, values in (([], []), ([1.0], [0.1, 0.2]), ([1.0], [np.nan]), ([[1.0]], [[0.5]])):
+    for rewards, values in (
+        *(([], []), ([1.0], [0.1, 0.2]), ([[1.0]], [[0.5]])),
+        *(([0.0, 1.0], [0.1, np.nan]), ([np.inf, 1.0], [0.1, 0.2])),
+    ):
         with pytest.raises(ValueError, match="rewards"):
             gae(np.array(rewards), np.array(values), gamma=1.0, lam=1.0)
-    for rates in ({"gamma": 1.0, "lam": 1.1}, {"gamma": -0.1, "lam": 1.0}):
+    for rates in ({"gamma": 1.0, "lam": 1.1}, {"gamma": -0.1, "lam": 1.0}, {"gamma": 1.1, "lam": 1.0}):
         with pytest.raises(ValueError, match=r"must be in \[0, 1\]"):
             gae(np.ones(1), np.ones(1), **rates)
