@@ -45,6 +45,9 @@ def test_shrinkage_by_hand() -> None:
     # Others of a failure: m = 1/3, pt = 2/5, s2 = .08 > .0278, so w = 1 and b = V_0.
     baseline = shrinkage_baseline(np.array([1.0, 0, 0, 0]), np.full(4, 0.5))
     np.testing.assert_allclose(baseline, [0.16 / 3 / 0.25 * 0.5, 0.5, 0.5, 0.5])
+    # From V_0 = .9 both are far: w = .16/3/.81 and .08/(17/30)^2.
+    far = shrinkage_baseline(np.array([1.0, 0, 0, 0]), np.full(4, 0.9))
+    np.testing.assert_allclose(far, [0.16 / 3 / 0.9, *[1 / 3 + 0.08 / (17 / 30)] * 3])
     np.testing.assert_array_equal(shrinkage_baseline(np.array([1.0]), np.array([0.3])), [0.3])
 
 
