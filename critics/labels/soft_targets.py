@@ -65,20 +65,10 @@ def build_labels(
     for state, m in zip(states, model([features_of(state) for state in states]), strict=True):
         k, n = counts.get(state, (0, 0))
         outcome = outcomes.get(state)
-        labels.append(
-            Label(
-                rollout_id=state.rollout_id,
-                step_index=state.step_index,
-                context=state.context,
-                num_continuations=n,
-                num_success=k,
-                outcome=outcome,
-                target=soft_target(k, n, outcome, kappa * m, kappa),
-                weight=float(n + (outcome is not None) + kappa),
-                label_source=source_of(n, outcome),
-                label_policy_digest=label_policy_digest,
-            )
-        )
+        target = soft_target(k, n, outcome, kappa * m, kappa)
+        weight, source = float(n + (outcome is not None) + kappa), source_of(n, outcome)
+        at = (state.rollout_id, state.step_index, state.context)
+        labels.append(Label(*at, n, k, outcome, target, weight, source, label_policy_digest))
     return labels, report
 
 

@@ -10,6 +10,7 @@ from critics.report import charts
 from critics.report.build import REFERENCE_METRICS
 from critics.report.charts import Report
 from pipeline.report import Table
+from pipeline.statistics import Interval, interval_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +26,9 @@ class Part:
 
 
 def cell(numbers: Mapping[str, float | None], digits: int = 3) -> str:
-    """Returns a figure with its interval as a cell of a table."""
-    value, low, high = numbers["value"], numbers["low"], numbers["high"]
-    if value is None:
-        return "undefined"
-    if low is None or high is None or not math.isfinite(low + high):
-        return f"{value:.{digits}f} [no bounds]"
-    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+    """Returns a figure with its interval as a cell of a table; a null is undefined."""
+    known = (math.nan if (x := numbers[name]) is None else x for name in ("value", "low", "high"))
+    return interval_words(Interval(*known), digits)
 
 
 def _count(x: float | None) -> str:

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 from critics.audit.data import AuditData, AuditRollout
+from critics.report import gate
+from pipeline.statistics import Interval
 from pipeline.types import Label, Rollout, Step, Task
 
 POLICY = "policy-0"
@@ -39,6 +41,10 @@ def rollout(name: str, *, task: str = "t0", **changes: Any) -> Rollout:
     return Rollout(**base | changes)
 
 
+PASSING = dict.fromkeys([name for name, *_ in gate.ABOVE], Interval(0.5, 0.4, 0.6)) | dict.fromkeys(
+    ("ece_excess", "level_bias"), Interval(0.0, -0.01, 0.01)
+)
+"""Measures that pass the gate."""
 NUM_CELLS = 5  # a walk on 0..5; 0 is lost, 5 is won, so V(i) = i/5 exactly
 
 

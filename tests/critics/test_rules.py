@@ -42,22 +42,16 @@ def test_each_rule_gives_its_targets_where_it_may(make_rollout) -> None:
         assert {x.weight for x in labels} == {1.0}
 
 
-def test_every_rule_passes_the_loader_and_keeps_the_counts(make_rollout, make_task) -> None:
+def test_every_rule_passes_the_loader_keeps_the_counts_and_uses_fit_rollouts_alone(
+    make_rollout, make_task
+) -> None:
     rollouts = [make_rollout(f"r{i}", task=f"t{i}", reward=float(i % 2)) for i in range(6)]
-    tasks = [make_task(f"t{i}") for i in range(6)]
+    tasks, own = [make_task(f"t{i}") for i in range(6)], soft(rollouts)
     for rule in RULES:
-        labels = retarget(soft(rollouts), rollouts, rule, policy=POLICY)
-        assert check_labels(labels, rollouts, tasks, label_policy_digest=POLICY)["num_samples"] == len(
-            soft(rollouts)
-        )
-
-
-def test_rollouts_of_another_policy_or_without_a_reward_are_no_targets(make_rollout) -> None:
-    rollouts = [
-        make_rollout("a", policy_digest="other"),
-        make_rollout("b", reward=None, env_status="infra_error"),
-    ]
-    assert retarget(soft(rollouts), rollouts, "outcome_dense", policy=POLICY) == []
+        labels = retarget(own, rollouts, rule, policy=POLICY)
+        assert check_labels(labels, rollouts, tasks, label_policy_digest=POLICY)["num_samples"] == len(own)
+    other = [make_rollout("a", policy_digest="other"), make_rollout("b", reward=None)]
+    assert retarget(soft(other), other, "outcome_dense", policy=POLICY) == []
     with pytest.raises(ValueError, match="known: monte_carlo"):
         retarget([], [], "nosuch", policy=POLICY)
 

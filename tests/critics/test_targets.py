@@ -11,7 +11,7 @@ from critics.labels.named_targets import retarget
 from critics.labels.recovery import StateFeatures, fit_recovery, fold_of
 from critics.labels.soft_targets import build_labels, label_counts
 from pipeline.errors import ArtifactError
-from pipeline.types import Label, StateRef
+from pipeline.types import StateRef
 
 POLICY = "policy-0"
 
@@ -311,49 +311,41 @@ def world(make_rollout, make_task):
     return build(rollouts, {})[0], rollouts, [make_task(f"t{i}") for i in range(6)]
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"num_success": 3, "num_continuations": 2}, "3 successes of 2"),
-        ({"num_success": -1, "num_continuations": 2}, "-1 successes"),
-        ({"target": 1.01}, "outside"),
-        ({"target": float("nan")}, "outside"),
-        ({"weight": 0.0}, "weight"),
-        ({"weight": float("inf")}, "weight inf"),
-        ({"weight": 0.5}, "less than its 1 samples"),
-        ({"target": 1.0}, r"target 1\.0 cannot come of 0 of 0 continuations, outcome 0 and 0 pseudo-counts"),
-        ({"num_continuations": 8, "weight": 9.0, "target": 0.0}, "source is outcome, its counts make it"),
-        ({"outcome": None}, "source is outcome, its counts make it recovery"),
-        ({"label_source": "guess"}, "source is guess"),
-        ({"step_index": 40}, "no step 40"),
-        ({"outcome": 0.5}, "reward"),
-        ({"label_policy_digest": "other"}, "row 0: .* for policy other"),
-        ({"context": "guided"}, "context is bare"),
-        ({"rollout_id": "nobody"}, "no rollout"),
-    ],
-)
-def test_the_loader_refuses_impossible_labels(world, changes, problem) -> None:
-    labels, rollouts, tasks = world
-    bad: list[Label] = [replace(labels[0], **changes), *labels[1:]]
-    with pytest.raises(ArtifactError, match=problem):
-        check(bad, rollouts, tasks)
+IMPOSSIBLE = [
+    ({"num_success": 3, "num_continuations": 2}, "3 successes of 2"),
+    ({"num_success": -1, "num_continuations": 2}, "-1 successes"),
+    ({"target": 1.01}, "outside"),
+    ({"target": float("nan")}, "outside"),
+    ({"weight": 0.0}, "weight"),
+    ({"weight": float("inf")}, "weight inf"),
+    ({"weight": 0.5}, "less than its 1 samples"),
+    ({"target": 1.0}, r"target 1\.0 cannot come of 0 of 0 continuations, outcome 0 and 0 pseudo-counts"),
+    ({"num_continuations": 8, "weight": 9.0, "target": 0.0}, "source is outcome, its counts make it"),
+    ({"outcome": None}, "source is outcome, its counts make it recovery"),
+    ({"label_source": "guess"}, "source is guess"),
+    ({"step_index": 40}, "no step 40"),
+    ({"outcome": 0.5}, "reward"),
+    ({"label_policy_digest": "other"}, "row 0: .* for policy other"),
+    ({"context": "guided"}, "context is bare"),
+    ({"rollout_id": "nobody"}, "no rollout"),
+]
+UNSOUND = [
+    ({"guided": True}, "guided rollout's outcome on a bare state"),
+    ({"reward": None}, "null reward"),
+    ({"policy_digest": "other"}, "of policy other"),
+    ({"temperature": 0.7}, "sampled with"),
+    ({"top_p": 0.9}, "top_p"),
+    ({"loss_mask": (1,) * 15}, "tile"),
+]
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"guided": True}, "guided rollout's outcome on a bare state"),
-        ({"reward": None}, "null reward"),
-        ({"policy_digest": "other"}, "of policy other"),
-        ({"temperature": 0.7}, "sampled with"),
-        ({"top_p": 0.9}, "top_p"),
-        ({"loss_mask": (1,) * 15}, "tile"),
-    ],
-)
-def test_the_loader_refuses_labels_of_unsound_rollouts(world, changes, problem) -> None:
+def test_the_loader_refuses_impossible_labels_and_those_of_unsound_rollouts(world) -> None:
     labels, rollouts, tasks = world
-    with pytest.raises(ArtifactError, match=problem):
-        check(labels, [replace(rollouts[0], **changes), *rollouts[1:]], tasks)
+    given = [([replace(labels[0], **changes), *labels[1:]], rollouts, said) for changes, said in IMPOSSIBLE]
+    given += [(labels, [replace(rollouts[0], **changes), *rollouts[1:]], said) for changes, said in UNSOUND]
+    for labels_given, rollouts_given, problem in given:
+        with pytest.raises(ArtifactError, match=problem):
+            check(labels_given, rollouts_given, tasks)
 
 
 def test_the_loader_refuses_what_does_not_fit_together_and_names_the_row(world, make_task) -> None:
