@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks._material import Material
-from critics.audit.collected import audited_states
-from critics.audit.data import AuditData
+from critics.audit.data import AuditData, audited_states
 from critics.fit.data import fit_data
 from critics.fit.loop import calibrate, fit
 from critics.fit.schedule import PATIENCE, WEIGHT_DECAY

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from critics.audit.collected import audited_states, check_judged
-from critics.audit.data import AuditData
+from critics.audit.data import AuditData, audited_states, check_judged
 from critics.audit.siblings import measured_siblings
 from critics.frozen.critic import FrozenCritic
 from critics.labels.samples import rewards_of

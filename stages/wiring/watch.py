@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from critics.audit.collected import audited_states
+from critics.audit.data import audited_states
 from critics.drift.checks import Correction, free_check, is_measured, level_is_off, paid_check, steps_are_off
 from critics.drift.state import Checks, DriftRules, DriftState, decide
 from critics.frozen.critic import FrozenCritic
