@@ -1,7 +1,5 @@
 """A worker for tests: does what it is told, and says so."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A pool's worker for tests: squares numbers, and does what else it is told."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,4 +1,4 @@
-"""Workers answer, die with whoever started them, and their death is told with their last words."""
+"""Workers answer, die with whoever started them, and their death is reported with their last words."""
 
 import contextlib
 import os
@@ -53,23 +53,23 @@ def eventually(condition: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("says", "told"),
+    ("says", "report"),
     [
         ("the last thing it said", r"(?s)ended with status 3.*the last thing it said.*remove the cause"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "less load or memory"),
     ],
 )
-def test_a_worker_that_ends_itself_over_an_error_is_a_defect_told_with_its_last_words(
-    says: str, told: str
+def test_a_worker_that_ends_itself_over_an_error_is_a_defect_with_its_last_words(
+    says: str, report: str
 ) -> None:
     worker = started("the worker", says)
     worker.send(("exit", 3))
-    with pytest.raises(WorkerFailedError, match=told) as raised:
+    with pytest.raises(WorkerFailedError, match=report) as raised:
         worker.receive(60)
     assert raised.value.code == ExitCode.DEFECT
 
 
-def test_a_killed_worker_is_told_by_its_signal_and_is_no_defect(worker: Worker) -> None:
+def test_a_killed_worker_is_reported_by_its_signal_and_is_no_defect(worker: Worker) -> None:
     os.kill(worker.pid, signal.SIGKILL)
     with pytest.raises(WorkerDiedError, match=r"killed by SIGKILL \(out of memory") as raised:
         worker.receive(60)

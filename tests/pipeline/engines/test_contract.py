@@ -20,8 +20,6 @@ from pipeline.engines.vllm_options import BLOCK_SIZE
 from pipeline.models.policy import Policy, load_policy
 from tests.pipeline.engines.helpers import STOP, answers, ask, reused, some_requests, tiny_model
 
-MakeEngine = Callable[[], Engine]
-
 
 def pseudo_reply(request: GenerationRequest) -> list[int]:
     seed = request.seed if request.temperature > 0 else "greedy"
@@ -31,21 +29,13 @@ def pseudo_reply(request: GenerationRequest) -> list[int]:
 
 @dataclass(frozen=True)
 class Subject:
-    """An engine under test.
+    """An engine under test."""
 
-    Attributes:
-        make: the engine as new, with its first weights.
-        first_weights: these.
-        other_weights: to replace them by.
-        stops: three tokens that are sampled often.
-        exact: fp32, so that no token depends on what is computed beside it.
-    """
-
-    make: MakeEngine
+    make: Callable[[], Engine]  # as new, with its first weights
     first_weights: Callable[[], Mapping[str, torch.Tensor]] = lambda: tiny_model().state_dict()
     other_weights: Callable[[], Mapping[str, torch.Tensor]] = lambda: tiny_model(seed=1).state_dict()
-    stops: tuple[int, ...] = (STOP, 5, 9)
-    exact: bool = True
+    stops: tuple[int, ...] = (STOP, 5, 9)  # which are sampled often
+    exact: bool = True  # fp32, so that no token depends on what is computed beside it
 
     @property
     def temperature(self) -> float:
@@ -56,12 +46,6 @@ class Subject:
 @pytest.fixture(scope="module")
 def smollm2_policy(smollm2: Path) -> Policy:
     return load_policy(smollm2)
-
-
-def smollm2_subject(policy: Policy, make: MakeEngine) -> Subject:
-    weights = {name: 0.9 * tensor for name, tensor in policy.model.state_dict().items()}
-    stops = policy.tokenizer.convert_tokens_to_ids([",", ".", "Ġthe"])
-    return Subject(make, policy.model.state_dict, lambda: weights, tuple(stops), exact=False)
 
 
 TINY = ("scripted", "transformers", pytest.param("vllm", marks=pytest.mark.slow))
@@ -85,21 +69,19 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
         yield Subject(lambda: keep(TransformersEngine(tiny_model(), "first", max_live=4)))
     else:
         policy = request.getfixturevalue("smollm2_policy")
+        weights = policy.model.state_dict()
+        others = {name: 0.9 * tensor for name, tensor in weights.items()}
+        stops = policy.tokenizer.convert_tokens_to_ids([",", ".", "Ġthe"])
         as_new = request.getfixturevalue("vllm_engine") if request.param == "smollm2 vllm" else None
 
         def make() -> Engine:
             if as_new:
-                return as_new(policy.folder, policy.model.state_dict(), dtype="bfloat16", max_live=8)
+                return as_new(policy.folder, weights, dtype="bfloat16", max_live=8)
             return keep(TransformersEngine(copy.deepcopy(policy.model), "first", 4, dtype="bfloat16"))
 
-        yield smollm2_subject(policy, make)
+        yield Subject(make, lambda: weights, lambda: others, tuple(stops), exact=False)
     for engine in made:
         engine.close()
-
-
-@pytest.fixture
-def make_engine(subject: Subject) -> MakeEngine:
-    return subject.make
 
 
 def assert_same(subject: Subject, first: Mapping[str, Generation], second: Mapping[str, Generation]) -> None:
@@ -114,14 +96,14 @@ def assert_same(subject: Subject, first: Mapping[str, Generation], second: Mappi
         assert left.logprobs[:number] == pytest.approx(right.logprobs[:number], abs=tolerance)
 
 
-def test_every_request_is_answered_once_and_then_nothing_is_left(make_engine: MakeEngine) -> None:
-    engine = make_engine()
+def test_every_request_is_answered_once_and_then_nothing_is_left(subject: Subject) -> None:
+    engine = subject.make()
     assert set(answers(engine, some_requests(11))) == {f"r{i}" for i in range(11)}
     assert engine.collect() == []
 
 
-def test_requests_may_be_added_between_collects(make_engine: MakeEngine) -> None:
-    engine = make_engine()
+def test_requests_may_be_added_between_collects(subject: Subject) -> None:
+    engine = subject.make()
     engine.submit(some_requests(5, "a"))
     first = [generation.request_id for generation in engine.collect()]
     found = answers(engine, some_requests(5, "b"))
@@ -137,12 +119,10 @@ def test_a_stop_token_ends_a_message_and_is_kept(subject: Subject) -> None:
         assert (generation.token_ids[-1] in stops) == (generation.finish_reason == "stop")
 
 
-def test_a_message_without_a_stop_token_ends_at_max_new_tokens_with_a_logprob_for_each(
-    make_engine: MakeEngine,
-) -> None:
+def test_a_message_without_a_stop_token_ends_at_max_new_tokens_with_its_logprobs(subject: Subject) -> None:
     numbers = (1, 2, 9)
     found = answers(
-        make_engine(), [ask(f"r{n}", [3, 4], stop_token_ids=(), max_new_tokens=n) for n in numbers]
+        subject.make(), [ask(f"r{n}", [3, 4], stop_token_ids=(), max_new_tokens=n) for n in numbers]
     )
     for n in numbers:
         generation = found[f"r{n}"]
@@ -162,8 +142,8 @@ def test_a_result_depends_on_its_request_and_not_on_its_company(subject: Subject
     assert_same(subject, together, backwards)
 
 
-def test_other_seeds_give_other_messages_unless_they_are_greedy(make_engine: MakeEngine) -> None:
-    engine = make_engine()
+def test_other_seeds_give_other_messages_unless_they_are_greedy(subject: Subject) -> None:
+    engine = subject.make()
 
     def different(temperature: float) -> int:
         how = {"temperature": temperature, "stop_token_ids": ()}
@@ -175,9 +155,9 @@ def test_other_seeds_give_other_messages_unless_they_are_greedy(make_engine: Mak
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_tokens_are_drawn_as_often_as_their_logprobs_say(make_engine: MakeEngine, temperature: float) -> None:
+def test_tokens_are_drawn_as_often_as_their_logprobs_say(subject: Subject, temperature: float) -> None:
     """600 draws of one token, under seeds as close together as seeds can be."""
-    engine, number = make_engine(), 600
+    engine, number = subject.make(), 600
     if isinstance(engine, ScriptedEngine):
         pytest.skip("a script is not drawn")
     how: dict[str, Any] = {"temperature": temperature, "max_new_tokens": 1, "stop_token_ids": ()}
@@ -241,10 +221,8 @@ def test_an_engine_with_a_request_in_flight_takes_no_weights_and_does_not_sleep(
     assert engine.policy_digest == "first"
 
 
-def test_a_malformed_or_too_long_request_is_refused_by_name_and_none_is_queued(
-    make_engine: MakeEngine,
-) -> None:
-    engine = make_engine()
+def test_a_malformed_or_too_long_request_is_refused_and_none_is_queued(subject: Subject) -> None:
+    engine = subject.make()
     for changes, word in (
         ({"prompt": []}, "empty prompt"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
@@ -256,8 +234,8 @@ def test_a_malformed_or_too_long_request_is_refused_by_name_and_none_is_queued(
     assert engine.collect() == []
 
 
-def test_an_id_in_flight_is_refused_and_may_be_used_again_later(make_engine: MakeEngine) -> None:
-    engine = make_engine()
+def test_an_id_in_flight_is_refused_and_may_be_used_again_later(subject: Subject) -> None:
+    engine = subject.make()
     engine.submit([ask("r", [3])])
     with pytest.raises(ValueError, match="in flight"):
         engine.submit([ask("r", [4])])
@@ -284,9 +262,9 @@ def test_a_script_that_neither_stops_nor_fills_its_budget_is_refused() -> None:
         engine.collect()
 
 
-def test_closing_twice_is_allowed_and_drops_the_queue(make_engine: MakeEngine) -> None:
+def test_closing_twice_is_allowed_and_drops_the_queue(subject: Subject) -> None:
     """The last test: vLLM takes long to start again."""
-    engine = make_engine()
+    engine = subject.make()
     engine.submit([ask("r", [3])])
     engine.close()
     engine.close()
