@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,27 +19,21 @@ import torch
 PATIENCE = 600.0  # seconds until a server that does not answer has failed
 
 
-def api_server(folder: Path) -> list[str]:
-    """Returns the command that README.md gives for the wheel for CPUs."""
-    return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
-
-
 @contextmanager
-def served(command: Sequence[str]) -> Iterator[Any]:
+def served(folder: Path) -> Iterator[Any]:
     """Yields an HTTP client of a server, which computes in fp32; ends the server with the block.
 
-    It listens on a socket file, so that no port can be taken.
+    Started as README.md says for the wheel for CPUs. It listens on a socket file: ports may be taken.
     """
     httpx = pytest.importorskip("httpx")
     with tempfile.TemporaryDirectory() as place:
         path, log = Path(place) / "vllm.sock", Path(place) / "log"
-        options = ["--uds", str(path), "--dtype", "float32", "--enforce-eager"]
-        options += ["--max-num-seqs", "4", "--kv-cache-memory-bytes", str(2**29)]
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
+        command += ["--uds", str(path), "--dtype", "float32", "--enforce-eager"]
+        command += ["--max-num-seqs", "4", "--kv-cache-memory-bytes", str(2**29)]
         env = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_WAIT_POLICY": "passive"}
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*command, *options], env=env, stdout=output, stderr=output, start_new_session=True
-            )
+            process = subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True)
         try:
             _wait_for(path, process, log)
             transport = httpx.HTTPTransport(uds=str(path))

@@ -27,7 +27,7 @@ from pipeline.training.rank_group import DeepSpeedOptions
 from pipeline.training.torch import TorchTrainer
 from stages.wiring.refusals import MAX_LOGPROB_GAP
 from tests.pipeline.engines.helpers import answers, ask
-from tests.serving import api_server, assert_serves, served
+from tests.serving import assert_serves, served
 
 pytestmark = pytest.mark.soak
 
@@ -261,5 +261,5 @@ def test_what_is_exported_loads_as_it_was_trained_and_is_served(
     with torch.inference_mode():
         assert torch.equal(plain(tokens).logits, loaded.model(tokens).logits)
     if backend == "deepspeed":
-        with served(api_server(tmp_path)) as client:
+        with served(tmp_path) as client:
             assert "Paris" in assert_serves(client, loaded.model, policy.tokenizer, QUESTION)

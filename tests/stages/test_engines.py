@@ -9,7 +9,7 @@ import pytest
 from env.phone.episode.environment import PhoneEnv
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.models.policy import load_policy
-from tests.serving import api_server, assert_serves, served
+from tests.serving import assert_serves, served
 
 pytestmark = pytest.mark.slow
 
@@ -42,5 +42,5 @@ def test_every_stage_runs_on_vllm_and_deepspeed(empty: Any) -> None:
     actor = load_policy(empty.run_dir / "actor" / "actor")
     task = next(iter(empty.tasks().values()))
     messages = PhoneEnv().reset(task, 0).messages
-    with served(api_server(actor.folder)) as client:
+    with served(actor.folder) as client:
         assert_serves(client, actor.model, actor.tokenizer, list(messages))
