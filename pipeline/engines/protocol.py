@@ -96,7 +96,7 @@ def check_requests(requests: Sequence[GenerationRequest], in_flight: Collection[
         seen.add(name)
         if size == 0:
             raise ValueError(
-                f"request {name!r} has an empty prompt; the first token needs at least one before"
+                f"request {name!r} has an empty prompt; the first token is sampled given at least one"
             )
         if new < 1:
             raise ValueError(f"request {name!r}: max_new_tokens = {new}; it is at least 1")
