@@ -1,7 +1,5 @@
 """The planner's figures are those of the real configuration, and count what the real model keeps."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from itertools import accumulate
@@ -19,7 +17,7 @@ from pipeline.training.attention import ATTENTION_NAME, Packing, run_packed
 MODELS = Path(__file__).parents[2] / "configs" / "models"
 
 
-def small(layers: int = 3) -> Qwen3Config:
+def small(layers=3):
     return Qwen3Config(
         vocab_size=200, hidden_size=64, num_hidden_layers=layers, num_attention_heads=4,
         num_key_value_heads=2, head_dim=16, intermediate_size=96, max_position_embeddings=256,
@@ -27,7 +25,7 @@ def small(layers: int = 3) -> Qwen3Config:
     )  # fmt: skip
 
 
-def test_qwen3_8b_has_its_published_sizes() -> None:
+def test_qwen3_8b_has_its_published_sizes():
     content = json.loads((MODELS / "qwen3-8b.json").read_text())
     shape = shape_of(AutoConfig.for_model(content.pop("model_type"), **content))
     assert shape.parameters == 8_190_735_360
@@ -38,7 +36,7 @@ def test_qwen3_8b_has_its_published_sizes() -> None:
     assert shape.training_flops(32768, recompute=False) / 1e9 == pytest.approx(74.4, abs=0.05)
 
 
-def allocations(call: Callable[[], Any]) -> tuple[int, int]:
+def allocations(call: Callable[[], Any]):
     """Returns the bytes that torch's allocator holds after a call, its result included, and at its peak."""
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
@@ -52,13 +50,13 @@ def allocations(call: Callable[[], Any]) -> tuple[int, int]:
 
 @pytest.mark.parametrize("lengths", [[96], [32, 31, 32]])
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_what_a_forward_pass_holds_is_what_the_real_model_allocates(lengths: list[int], on_gpu: bool) -> None:
+def test_what_a_forward_pass_holds_is_what_the_real_model_allocates(lengths, on_gpu):
     config = small()
     model = AutoModelForCausalLM.from_config(config)
     model.set_attn_implementation(ATTENTION_NAME)
     token_ids = torch.zeros(sum(lengths), dtype=torch.long)
 
-    def run() -> torch.Tensor:
+    def run():
         return run_packed(model.base_model, token_ids, Packing(lengths, repeat_heads=on_gpu))
 
     how = Forward(tokens=96, row_tokens=max(lengths), on_gpu=on_gpu)
@@ -68,15 +66,15 @@ def test_what_a_forward_pass_holds_is_what_the_real_model_allocates(lengths: lis
         assert scoring_bytes(config, how) == pytest.approx(allocations(run)[1], rel=0.02)
 
 
-def test_scoring_in_fp32_takes_no_more_for_longer_rows() -> None:
+def test_scoring_in_fp32_takes_no_more_for_longer_rows():
     """Scores of 4 heads, 4,096 x 4,096 in fp32, would take 268 MB."""
     phases = [scoring_phase("", small(), Forward(4096, row, on_gpu=True)) for row in (512, 4096)]
     short, long = (phase.device["activations"] for phase in phases)
     assert long <= short < 20e6
 
 
-def test_activations_grow_with_tokens_and_shrink_with_recompute_and_bf16() -> None:
-    def activations(tokens: int = 4096, recompute: bool = False, **changes: Any) -> int:
+def test_activations_grow_with_tokens_and_shrink_with_recompute_and_bf16():
+    def activations(tokens=4096, recompute=False, **changes):
         how = Training(Forward(tokens, 512, **changes), recompute=recompute)
         return training_phase("", small(8), how).device["activations"]
 
@@ -85,7 +83,7 @@ def test_activations_grow_with_tokens_and_shrink_with_recompute_and_bf16() -> No
     assert activations(half_weights=True) < 0.8 * activations()
 
 
-def test_zero_divides_what_it_says_it_divides() -> None:
+def test_zero_divides_what_it_says_it_divides():
     config, half = small(), Forward(4096, 512, half_weights=True)
     count = shape_of(config).parameters
     zero2, zero3 = (

@@ -1,10 +1,7 @@
 """The watch over a frozen critic in an actor's run: what it checks, corrects and tells."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +11,13 @@ from critics.logit import logit, sigmoid
 from env.play.continuations import Continuations
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.credit import VDapo
-from pipeline.ids import rollout_id
-from pipeline.types import Rollout, Step, Task
+from pipeline.types import Task
 from stages.wiring.actor_page import actor_page
 from stages.wiring.actor_report import actor_report
 from stages.wiring.watch import PREFIX, Watch, chosen_for_check
+from tests.rollouts import rollout
 
-NUM_STEPS = 4
+STEPS = [(t, t + 1) for t in range(4)]
 CREDIT = VDapo(alpha=0.5)
 TASKS = {f"t{i}": Task(f"t{i}", "phone", "train", 1, (), "rule", "", "x", f"c{i}", i) for i in range(500)}
 
@@ -30,10 +27,10 @@ class FakeCritic:
 
     digest = "fake"
 
-    def __init__(self, shift: float = 0.0, blind: bool = False) -> None:
+    def __init__(self, shift=0.0, blind=False):
         self.shift, self.blind = shift, blind
 
-    def values(self, rollouts: Any) -> list[np.ndarray]:
+    def values(self, rollouts):
         rng = np.random.default_rng(0)
         found = []
         for r in rollouts:
@@ -42,24 +39,19 @@ class FakeCritic:
         return found
 
 
-def rollouts_of(number: int) -> list[Rollout]:
+def rollouts_of(number):
     """Whole bare rollouts whose log-probabilities hold V at their steps."""
     rng = np.random.default_rng(1)
     made = []
     for i in range(number):
-        V = sigmoid(rng.normal() + np.cumsum(rng.normal(0, 1.0, NUM_STEPS)))
-        steps = tuple(Step(t, t, t, t + 1, "") for t in range(NUM_STEPS))
-        made.append(
-            Rollout(
-                rollout_id(f"g{i}", 0, 0), "whole", f"t{i}", f"g{i}", 0, 0, 0, (), 0, False, "", (), (1,),
-                (2,) * NUM_STEPS, (1,) * NUM_STEPS, tuple(V), 1.0, 1.0, -1, 64, i, "p", "tok", "tpl", "ended",
-                float(rng.random() < V[-1]), 0.0, "ok", (), "", "", steps,
-            )
-        )  # fmt: skip
+        V = sigmoid(rng.normal() + np.cumsum(rng.normal(0, 1.0, len(STEPS))))
+        ids = {"rollout_id": f"r{i}", "task_id": f"t{i}", "group_id": f"g{i}", "seed": i}
+        reward = float(rng.random() < V[-1])
+        made.append(rollout((1,) * len(STEPS), STEPS, logprobs=tuple(V), reward=reward, **ids))
     return made
 
 
-def continued(rollouts: list[Rollout], number: int = 16) -> list[Rollout]:
+def continued(rollouts, number=16):
     """Fresh continuations of all states, each by the toss of a coin with chance V."""
     rng = np.random.default_rng(2)
     return [
@@ -78,22 +70,20 @@ def continued(rollouts: list[Rollout], number: int = 16) -> list[Rollout]:
     ]
 
 
-def watch_of(critic: FakeCritic, sampled_kl: float | None = 0.0) -> tuple[Watch, list[str]]:
+def watch_of(critic, sampled_kl=0.0):
     said: list[str] = []
     state = DriftState(20, sampled_kl=sampled_kl)
-    return Watch(critic, DriftRules(), TASKS, 0, said.append, state), said  # type: ignore[arg-type]
+    return Watch(critic, DriftRules(), TASKS, 0, said.append, state), said
 
 
-def looked(
-    watch: Watch, rollouts: Any, checked: Any, credit: Any = CREDIT, updates: int = 20
-) -> dict[str, Any]:
+def looked(watch, rollouts, checked, credit=CREDIT, updates=20):
     """What the watch makes of an iteration with its values, without the prefix of the metrics."""
     values = {r.rollout_id: v for r, v in zip(rollouts, watch.values(rollouts), strict=True)}
     found = watch.after(rollouts, values, checked, updates, credit)
     return {name.removeprefix(PREFIX): value for name, value in found.items()}
 
 
-def test_a_stale_critic_loses_its_step_weight_from_the_next_iteration_on() -> None:
+def test_a_stale_critic_loses_its_step_weight_from_the_next_iteration_on():
     rollouts, (watch, said) = rollouts_of(60), watch_of(FakeCritic(blind=True))
     found = []
     for i in range(2):
@@ -105,7 +95,7 @@ def test_a_stale_critic_loses_its_step_weight_from_the_next_iteration_on() -> No
     assert watch.credit(CREDIT) == replace(CREDIT, adv_rmse=0.07)
 
 
-def test_graded_rewards_are_watched_as_fractions() -> None:
+def test_graded_rewards_are_watched_as_fractions():
     """A reward of .3 is that much of a success: a critic that is right stays right and keeps its weight."""
     rollouts = [replace(r, reward=r.logprobs[-1]) for r in rollouts_of(200)]
     watch, said = watch_of(FakeCritic())
@@ -120,7 +110,7 @@ def test_graded_rewards_are_watched_as_fractions() -> None:
     assert off.state.shift > 0.5
 
 
-def test_continuations_that_could_not_be_graded_measure_nothing() -> None:
+def test_continuations_that_could_not_be_graded_measure_nothing():
     rollouts, (watch, said) = rollouts_of(60), watch_of(FakeCritic())
     found = looked(watch, rollouts, [replace(r, reward=None) for r in continued(rollouts)])
     assert found["states"] == 0
@@ -128,7 +118,7 @@ def test_continuations_that_could_not_be_graded_measure_nothing() -> None:
     assert "says nothing of steps" in said[0]
 
 
-def test_a_level_that_is_off_is_corrected_for_later_iterations_only() -> None:
+def test_a_level_that_is_off_is_corrected_for_later_iterations_only():
     rollouts, (watch, _) = rollouts_of(400), watch_of(FakeCritic(shift=-1.5))
     before = watch.values(rollouts)
     assert watch.whose_values == "fake"
@@ -142,7 +132,7 @@ def test_a_level_that_is_off_is_corrected_for_later_iterations_only() -> None:
     assert all((a > b)[b < 0.95].all() for a, b in zip(watch.values(rollouts), before, strict=True))
 
 
-def test_whole_bare_rollouts_are_checked_until_there_are_enough_states_whatever_their_ids() -> None:
+def test_whole_bare_rollouts_are_checked_until_there_are_enough_states_whatever_their_ids():
     """An id changes with every digest upstream; what is sampled for a check must not."""
     rollouts = rollouts_of(20)
     guided = [replace(r, guided=True, seed=100 + r.seed) for r in rollouts]
@@ -154,10 +144,10 @@ def test_whole_bare_rollouts_are_checked_until_there_are_enough_states_whatever_
         asked = Continuations("k", 0, "drift").of_all(chosen_for_check(named, 10), TASKS, 3)
         seeds.append([r.seed for r in asked])
     assert seeds[0] == seeds[1]
-    assert len(set(seeds[0])) == 3 * NUM_STEPS * 3
+    assert len(set(seeds[0])) == 3 * len(STEPS) * 3
 
 
-def test_a_check_without_bounds_leaves_the_bounds_of_the_others_in_the_drawing() -> None:
+def test_a_check_without_bounds_leaves_the_bounds_of_the_others_in_the_drawing():
     looks = [
         {"iteration": i, "rollouts/count": 60.0, "critic_drift/bias": 0.0, "critic_drift/rho_a": 0.3 - i / 10}
         | ({} if i == 1 else {"critic_drift/rho_a_low": 0.0, "critic_drift/rho_a_high": 0.6})
@@ -169,10 +159,10 @@ def test_a_check_without_bounds_leaves_the_bounds_of_the_others_in_the_drawing()
     assert with_bounds != actor_page(actor_report(looks, 3))
 
 
-def test_a_kl_that_no_update_measures_is_told_as_not_measured_and_never_as_0() -> None:
+def test_a_kl_that_no_update_measures_is_told_as_not_measured_and_never_as_0():
     rollouts = rollouts_of(60)
 
-    def report_of(sampled_kl: float | None, updates: list[dict[str, float]]) -> dict[str, Any]:
+    def report_of(sampled_kl, updates):
         watch, _ = watch_of(FakeCritic(), sampled_kl)
         looks = []
         for i, metrics in enumerate(updates):
@@ -193,7 +183,7 @@ def test_a_kl_that_no_update_measures_is_told_as_not_measured_and_never_as_0() -
     assert "nats per token" not in html  # no curve against it either
 
 
-def test_the_report_shows_the_curves_and_says_what_was_found() -> None:
+def test_the_report_shows_the_curves_and_says_what_was_found():
     history = [
         {"iteration": i, "rollouts/count": 8.0, "critic_drift/bias": -0.05 * i, "critic_drift/kl": 0.01 * i}
         | ({"critic_drift/rho_a": 0.5, "critic_drift/rho_a_low": 0.3, "critic_drift/rho_a_high": 0.7,
@@ -212,9 +202,7 @@ def test_the_report_shows_the_curves_and_says_what_was_found() -> None:
     assert without.count("<svg") == 1  # its learning curve
 
 
-def test_an_actor_is_watched_and_its_checks_are_kept_with_its_rollouts(
-    chain: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_actor_is_watched_and_its_checks_are_kept_with_its_rollouts(chain, tmp_path, monkeypatch):
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels", "critic", "critic_report")
     monkeypatch.setattr(Watch, "whose_values", "critic slope=2.0 shift=0.5")
     drift = ["paid_every=1", "states=6", "num_continuations=2", "refresh=never", "react=false"]

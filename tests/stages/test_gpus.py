@@ -1,8 +1,5 @@
 """GPUs that are not what the configuration says are found in time; taking turns changes nothing."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +12,7 @@ from stages.settings import Config
 from stages.wiring.preflight import gpus_wanted
 
 
-def test_missing_gpus_and_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_gpus_and_memory_are_refused(monkeypatch):
     ninth = [22.0] * 8 + [1.0]  # is not used
     monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: ninth)
     check_gpus(8, 22.0)
@@ -31,9 +28,7 @@ def test_missing_gpus_and_memory_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     check_gpus(0, 0.0)
 
 
-def test_a_stage_is_refused_before_it_has_a_plan(
-    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stage_is_refused_before_it_has_a_plan(chain, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: [3.5])
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels")
     wanted = ["hardware.num_gpus=1", "hardware.gpu_memory_gib=22"]
@@ -53,8 +48,8 @@ def test_a_stage_is_refused_before_it_has_a_plan(
     ],
 )
 def test_more_workers_than_gpus_are_refused_where_the_configuration_names_no_gpus(
-    settings: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    settings, expected, monkeypatch
+):
     config = Config.model_validate(settings)
     wanted = gpus_wanted(config, engine=True, training=True)
     monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: [20.0, 20.0])
@@ -65,7 +60,7 @@ def test_more_workers_than_gpus_are_refused_where_the_configuration_names_no_gpu
     check_enough_gpus(wanted)
 
 
-def test_the_machine_can_be_asked() -> None:
+def test_the_machine_can_be_asked():
     """With or without GPUs: one number for each that torch sees."""
     import torch
 
@@ -74,9 +69,7 @@ def test_the_machine_can_be_asked() -> None:
     assert all(gib > 0 for gib in free)
 
 
-def test_an_actor_that_takes_turns_is_the_actor_that_does_not(
-    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_actor_that_takes_turns_is_the_actor_that_does_not(chain, tmp_path, monkeypatch):
     """Engine and trainer leave and come back in every iteration; on a CPU this drops caches and no more."""
     digests = []
     for shared in (False, True):
@@ -93,20 +86,20 @@ class Recorder:
 
     policy_digest = "weights"
 
-    def __init__(self, name: str, said: list[str]) -> None:
+    def __init__(self, name, said):
         self._name, self._said = name, said
         said.append(f"{name} is made")
 
-    def __getattr__(self, method: str) -> Any:
+    def __getattr__(self, method):
         return lambda: self._said.append(f"{self._name}.{method}")
 
 
-def test_one_works_when_the_others_have_left() -> None:
+def test_one_works_when_the_others_have_left():
     said: list[str] = []
     turns = Turns(shared=True)
-    trainer: Any = turns.trainer(lambda: Recorder("trainer", said))  # type: ignore[arg-type,return-value]
-    reference: Any = turns.trainer(lambda: Recorder("reference", said))  # type: ignore[arg-type,return-value]
-    engine: Any = turns.engine(lambda: Recorder("engine", said))  # type: ignore[arg-type,return-value]
+    trainer: Any = turns.trainer(lambda: Recorder("trainer", said))
+    reference: Any = turns.trainer(lambda: Recorder("reference", said))
+    engine: Any = turns.engine(lambda: Recorder("engine", said))
     assert said[:3] == ["trainer is made", "trainer.offload", "reference is made"]
     assert said[3:] == ["trainer.offload", "reference.offload", "engine is made"]
     for work, expected in (
@@ -127,4 +120,4 @@ def test_one_works_when_the_others_have_left() -> None:
     assert engine.policy_digest == "weights"
     assert said == []
     made = Recorder("engine", said)  # who does not share is left alone
-    assert Turns(shared=False).engine(lambda: made) is made  # type: ignore[arg-type,return-value,comparison-overlap]
+    assert Turns(shared=False).engine(lambda: made) is made

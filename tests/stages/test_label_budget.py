@@ -1,9 +1,6 @@
 """What labels may cost: a budget of tokens decides how many states are continued."""
 
-from __future__ import annotations
-
 import re
-from typing import Any
 
 import pytest
 
@@ -11,23 +8,23 @@ from pipeline.types import StateRef
 from stages.wiring.label_budget import within_budget
 
 
-def test_as_many_states_are_chosen_as_the_budget_pays_for() -> None:
+def test_as_many_states_are_chosen_as_the_budget_pays_for():
     states = [StateRef(f"r{i}", 0, "bare") for i in range(20)]
 
-    def tokens_of(chosen: list[StateRef]) -> int:
+    def tokens_of(chosen):
         return 30 * len(chosen)
 
     for budget, number in ((0, 0), (29, 0), (30, 1), (200, 6), (600, 20), (10_000, 20)):
         assert len(within_budget(lambda cap: states[:cap], tokens_of, budget, 20)) == number
 
 
-def shard_costs(artifact: Any, size: int) -> list[int]:
+def shard_costs(artifact, size):
     """Returns the tokens sampled by each run of `size` continuations, which is what a shard of them cost."""
     masks = artifact.table("rollouts").column("loss_mask").to_pylist()
     return [sum(map(sum, masks[i : i + size])) for i in range(0, len(masks), size)]
 
 
-def test_labels_end_where_their_tokens_are_spent(chain: Any, tmp_path: Any) -> None:
+def test_labels_end_where_their_tokens_are_spent(chain, tmp_path):
     whole = chain.artifact("labels")
     spent = whole.report["sampled_tokens"]
     assert spent == sum(shard_costs(whole, 16)) > 0
@@ -42,8 +39,8 @@ def test_labels_end_where_their_tokens_are_spent(chain: Any, tmp_path: Any) -> N
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_states_that_cost_more_than_expected_overspend_by_a_shard_unless_shards_overlap(
-    chain: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, overlap: bool
-) -> None:
+    chain, tmp_path, monkeypatch, overlap
+):
     engine = ["engine.kind=scripted", f"engine.overlap_shards={str(overlap).lower()}"]
     unbounded = chain.copy(tmp_path / "unbounded", "tasks", "sft")
     for stage in ("rollouts", "labels"):
@@ -64,12 +61,10 @@ def test_states_that_cost_more_than_expected_overspend_by_a_shard_unless_shards_
         assert whole // 2 <= spent <= whole // 2 + max(shard_costs(made, 4))
 
 
-def test_a_budget_that_pays_for_no_state_is_refused_with_what_it_would_take(
-    chain: Any, tmp_path: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_budget_that_pays_for_no_state_is_refused_with_what_it_would_take(chain, tmp_path, capsys):
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
 
-    def refused(budget: int) -> int:
+    def refused(budget):
         assert lab.start("labels", f"labels.max_tokens={budget}", "--dry-run") == 2
         error = capsys.readouterr().err
         assert f"labels.max_tokens = {budget}: " in error
@@ -78,7 +73,7 @@ def test_a_budget_that_pays_for_no_state_is_refused_with_what_it_would_take(
         assert found is not None
         return int(found[1])
 
-    def planned(budget: int) -> int:
+    def planned(budget):
         assert lab.start("labels", f"labels.max_tokens={budget}", "--dry-run") == 0
         states = re.search(r"states: (\d+)", capsys.readouterr().out)
         assert states is not None

@@ -1,7 +1,5 @@
 """`vdapo plan`: what it prints, what it advises, what it refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,12 +7,12 @@ import pytest
 
 from env.phone.world.levels import most_turns
 from pipeline.config import load_config
-from pipeline.planner.memory import GIB, Phase
+from pipeline.planner.memory import GIB
 from stages.command import main
 from stages.settings import Config
-from stages.wiring.plan_memory import Memory, memory_of
+from stages.wiring.plan_memory import memory_of
 from stages.wiring.plan_models import critic_config, model_config
-from stages.wiring.plan_work import Work, work_of
+from stages.wiring.plan_work import work_of
 
 ROOT = Path(__file__).parents[2]
 DEMO, ONE_GPU, EIGHT_80, EIGHT_24 = (
@@ -28,11 +26,11 @@ Plan = Callable[..., str]
 
 
 @pytest.fixture
-def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plan:
+def plan(monkeypatch, capsys):
     """Runs the command; returns what it printed."""
     monkeypatch.setenv("COLUMNS", "400")
 
-    def run(code: int, *argv: str) -> str:
+    def run(code, *argv):
         assert main(["plan", *argv]) == code
         return "".join(capsys.readouterr())
 
@@ -40,22 +38,22 @@ def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.fixture(autouse=True)
-def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def _at_the_root(monkeypatch):
     monkeypatch.chdir(ROOT)  # configurations name files of the repository
 
 
-def memory(path: str, *overrides: str) -> tuple[Memory, dict[str, Phase]]:
+def memory(path, *overrides):
     config = load_config(Config, Path(path), overrides)
     policy = model_config(config)
     taken = memory_of(policy, critic_config(config, policy), 1536, config)
     return taken, dict(taken.phases)
 
 
-def work(*overrides: str) -> dict[str, Work]:
+def work(*overrides):
     return {entry.stage: entry for entry in work_of(load_config(Config, Path(DEMO), overrides))}
 
 
-def test_the_shipped_configurations_fit_their_hardware(plan: Plan) -> None:
+def test_the_shipped_configurations_fit_their_hardware(plan):
     assert "1,082,752 parameters" in (printed := plan(0, DEMO, "engine.replicas=2"))
     assert "DOES NOT FIT" not in printed
     found = sorted(str(path) for path in (ROOT / "configs").glob("*qwen3*.yaml"))
@@ -69,7 +67,7 @@ def test_the_shipped_configurations_fit_their_hardware(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("size", ["0.6b", "1.7b"])
-def test_a_trunk_of_either_size_is_counted(size: str) -> None:
+def test_a_trunk_of_either_size_is_counted(size):
     """Per rank of ZeRO 2 over 8: weights in bf16; on the first GPU the frozen critic scores in fp32."""
     parameters = PARAMETERS[size]
     taken, phases = memory(EIGHT_80, f"critic.trunk=models/Qwen3-{size.upper()}")
@@ -80,7 +78,7 @@ def test_a_trunk_of_either_size_is_counted(size: str) -> None:
     assert all(map(taken.fits, phases))
 
 
-def test_qwen3_8b_on_80_gb_takes_what_arithmetic_says() -> None:
+def test_qwen3_8b_on_80_gb_takes_what_arithmetic_says():
     """ZeRO 2 over 8 ranks: 2 bytes of weights each, 16 of gradients, master copy and moments divided by 8."""
     count = PARAMETERS["8b"]
     taken, phases = memory(EIGHT_80)
@@ -100,7 +98,7 @@ def test_qwen3_8b_on_80_gb_takes_what_arithmetic_says() -> None:
     assert parked == pytest.approx(8 * (2 * count + 16 * count / 8), rel=1e-6)
 
 
-def test_qwen3_8b_on_24_gb_takes_what_arithmetic_says() -> None:
+def test_qwen3_8b_on_24_gb_takes_what_arithmetic_says():
     """ZeRO 3 over 8 ranks, AdamW on the host: an eighth of the weights stays on each GPU."""
     count = PARAMETERS["8b"]
     _, phases = memory(EIGHT_24)
@@ -121,7 +119,7 @@ def test_qwen3_8b_on_24_gb_takes_what_arithmetic_says() -> None:
     assert "checkpoint" not in memory(DEMO)[1]
 
 
-def test_every_process_that_plays_has_a_copy_of_the_policy_and_a_cache() -> None:
+def test_every_process_that_plays_has_a_copy_of_the_policy_and_a_cache():
     count = 1_082_752
     (_, one), (taken, three) = (memory(DEMO, f"engine.replicas={number}") for number in (1, 3))
     assert one["generation"].device["weights"] == 4 * count
@@ -137,7 +135,7 @@ def test_every_process_that_plays_has_a_copy_of_the_policy_and_a_cache() -> None
     assert memory(DEMO, in_one_queue)[1]["generation"] == one["generation"]
 
 
-def test_adapters_need_gradients_and_moments_of_their_own_only() -> None:
+def test_adapters_need_gradients_and_moments_of_their_own_only():
     """Rank 8 on every linear layer of Qwen3-0.6B: 28 layers of 8 (in + out)."""
     _, phases = memory(
         ONE_GPU,
@@ -169,15 +167,13 @@ def test_adapters_need_gradients_and_moments_of_their_own_only() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_named_with_the_setting_that_would(
-    plan: Plan, overrides: list[str], said: list[str]
-) -> None:
+def test_what_does_not_fit_is_named_with_the_setting_that_would(plan, overrides, said):
     printed = plan(2, EIGHT_24, *overrides)
     for words in said:
         assert f"does not fit: {words}" in printed
 
 
-def test_a_row_that_no_cache_holds_and_players_that_no_machine_holds_do_not_fit(plan: Plan) -> None:
+def test_a_row_that_no_cache_holds_and_players_that_no_machine_holds_do_not_fit(plan):
     """vLLM would not start: Qwen3's 40,960 positions are more than this cache holds."""
     printed = plan(2, ONE_GPU, "sampling.max_response_tokens=38912")
     assert "generation: the cache holds 30,565 tokens, one row may take 40,960" in printed
@@ -185,7 +181,7 @@ def test_a_row_that_no_cache_holds_and_players_that_no_machine_holds_do_not_fit(
     assert "does not fit: generation: lower engine.replicas or engine.max_live" in printed
 
 
-def test_a_micro_batch_that_is_too_large_is_named_with_one_that_fits(plan: Plan) -> None:
+def test_a_micro_batch_that_is_too_large_is_named_with_one_that_fits(plan):
     printed = plan(2, EIGHT_24, "training.micro_batch_tokens=65536")
     [line] = [line for line in printed.splitlines() if "does not fit: actor update" in line]
     changed = line.split("actor update: ")[1].split()
@@ -203,11 +199,11 @@ def test_a_micro_batch_that_is_too_large_is_named_with_one_that_fits(plan: Plan)
         ([EIGHT_24, "engine.replicas=8"], "engine.replicas x engine.tensor_parallel = 16"),
     ],
 )
-def test_what_cannot_be_planned_is_asked_for(plan: Plan, argv: list[str], said: str) -> None:
+def test_what_cannot_be_planned_is_asked_for(plan, argv, said):
     assert said in plan(2, *argv)
 
 
-def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
+def test_planned_rollouts_are_those_that_the_stages_plan():
     overrides = [
         "tasks.num_train=100", "tasks.num_val=30", "tasks.num_test=50",
         "labels.max_states=70", "labels.num_continuations=3",
@@ -244,8 +240,8 @@ def test_planned_rollouts_are_those_that_the_stages_plan() -> None:
     assert "refresh" not in plain  # nothing is checked
 
 
-def test_a_budget_of_label_tokens_bounds_what_labels_sample() -> None:
-    def tokens(*overrides: str) -> int:
+def test_a_budget_of_label_tokens_bounds_what_labels_sample():
+    def tokens(*overrides):
         states = ["labels.max_states=70", "labels.num_continuations=3", "run.rollouts_per_shard=15"]
         return work("sampling.max_response_tokens=100", *states, *overrides)["labels"].sampled_tokens
 
@@ -257,7 +253,7 @@ def test_a_budget_of_label_tokens_bounds_what_labels_sample() -> None:
     assert tokens("labels.max_tokens=2000", *overlap) == 70 * 3 * 100
 
 
-def test_every_step_of_a_rollout_may_be_wrong_and_so_be_continued() -> None:
+def test_every_step_of_a_rollout_may_be_wrong_and_so_be_continued():
     found = work("labels.max_states=null", "labels.num_continuations=2")
     assert found["labels"].rollouts == found["rollouts"].rollouts * TURNS * 2
     assert TURNS > 4

@@ -1,7 +1,5 @@
 """A refresh of the critic: what it starts from, what it finds free, how it ends."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -28,20 +26,18 @@ DRIFT = tuple(f"actor.credit.drift.{how}" for how in ("paid_every=1", "states=6"
 
 
 @pytest.fixture
-def steps_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def steps_off(monkeypatch):
     """Whatever its few states say, the first paid check finds steps off."""
     monkeypatch.setattr("critics.drift.state.is_measured", lambda found: True)
     monkeypatch.setattr("critics.drift.state.steps_are_off", lambda found: True)
 
 
 @pytest.mark.parametrize(("code", "stages_run"), [(4, 4), (0, 6)])
-def test_a_refresh_ends_at_the_stage_that_refuses_for_quality(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, stages_run: int
-) -> None:
+def test_a_refresh_ends_at_the_stage_that_refuses_for_quality(tmp_path, monkeypatch, code, stages_run):
     """Its actor may succeed at everything, which leaves a critic nothing to learn: no cause to stop it."""
     ran: list[str] = []
 
-    def run(command: list[str], **_: Any) -> Any:
+    def run(command, **_):
         ran.append(command[2].removeprefix("stages."))
         return SimpleNamespace(returncode=code if ran[-1] == "labels" else 0)
 
@@ -73,22 +69,20 @@ def test_a_refresh_ends_at_the_stage_that_refuses_for_quality(
 class Holding:
     """A trainer, engine or critic, and 9 GiB of a GPU until it is closed."""
 
-    def __init__(self, thing: Any, held: set[Any]) -> None:
+    def __init__(self, thing, held):
         self._thing, self._held = thing, held
         held.add(self)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._thing, name)
 
-    def close(self) -> None:
+    def close(self):
         self._thing.close()
         self._held.discard(self)
 
 
 @pytest.mark.usefixtures("steps_off")
-def test_a_refresh_finds_the_gpus_free_and_the_actor_goes_on_after_it(
-    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refresh_finds_the_gpus_free_and_the_actor_goes_on_after_it(chain, tmp_path, monkeypatch):
     """Its stages ask for all of a GPU's memory, which trainer, reference, engine and critic hold before."""
     held: set[Any] = set()
     most = 0
@@ -98,10 +92,10 @@ def test_a_refresh_finds_the_gpus_free_and_the_actor_goes_on_after_it(
             stages.wiring.learner, name, lambda *a, made=made, **k: Holding(made(*a, **k), held)
         )
 
-    def free() -> list[float]:
+    def free():
         return [40.0 - 9 * len(held)]
 
-    def run(command: list[str], **options: Any) -> Any:
+    def run(command, **options):
         if command[0] != sys.executable:
             return plain_run(command, **options)  # the manifest asks git
         check_gpus(1, 39.0)  # as every stage does first; raises ConfigError
@@ -109,7 +103,7 @@ def test_a_refresh_finds_the_gpus_free_and_the_actor_goes_on_after_it(
 
     plain_run = subprocess.run
 
-    def collected(*arguments: Any, **options: Any) -> Any:
+    def collected(*arguments, **options):
         nonlocal most
         most = max(most, len(held))
         return collect(*arguments, **options)
@@ -131,10 +125,8 @@ def test_a_refresh_finds_the_gpus_free_and_the_actor_goes_on_after_it(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("steps_off")
-def test_a_refresh_makes_a_critic_of_the_present_actor_and_may_be_stopped(
-    chain: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def asked_to_stop(*arguments: Any, **_: Any) -> Any:
+def test_a_refresh_makes_a_critic_of_the_present_actor_and_may_be_stopped(chain, tmp_path, monkeypatch):
+    def asked_to_stop(*arguments, **_):
         raise StopRequested(signal.SIGTERM)
 
     lab = chain.copy(tmp_path / "lab", *CRITIC)

@@ -1,7 +1,5 @@
 """What ends the actor's training before its time, and what does not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -10,18 +8,12 @@ import pytest
 from pipeline.credit import GRPO, VDapo
 from pipeline.credit.batch import Batch
 from pipeline.errors import ArtifactError
-from pipeline.ids import rollout_id
-from pipeline.types import Rollout, Step
 from stages.settings import Stops
 from stages.wiring.safety_stops import reasons, refuse_unsafe
+from tests.rollouts import rollout
 
 
-def history(
-    kls: list[float] = [0.0] * 4,
-    lengths: list[float] = [40.0] * 4,
-    rates: list[float] = [0.5] * 4,
-    terms: list[float] = [0.0] * 4,
-) -> list[dict[str, Any]]:
+def history(kls=[0.0] * 4, lengths=[40.0] * 4, rates=[0.5] * 4, terms=[0.0] * 4):
     """Two updates and one look in each iteration."""
     lines: list[dict[str, Any]] = []
     for i, (kl, length, rate, term) in enumerate(zip(kls, lengths, rates, terms, strict=True)):
@@ -33,7 +25,7 @@ def history(
     return lines
 
 
-def test_a_healthy_history_goes_on() -> None:
+def test_a_healthy_history_goes_on():
     assert reasons([], Stops()) == []
     assert reasons(history(), Stops()) == []
     refuse_unsafe(history(kls=[0.0, 0.2, 0.2, 0.09]), Stops())  # it came back
@@ -56,9 +48,7 @@ def test_a_healthy_history_goes_on() -> None:
         ),
     ],
 )
-def test_each_sign_stops_with_code_4_unless_its_limit_is_lifted(
-    changes: dict[str, Any], words: str, off: dict[str, Any] | None
-) -> None:
+def test_each_sign_stops_with_code_4_unless_its_limit_is_lifted(changes, words, off):
     with pytest.raises(ArtifactError) as stopped:
         refuse_unsafe(history(**changes), Stops())
     assert stopped.value.code == 4
@@ -68,7 +58,7 @@ def test_each_sign_stops_with_code_4_unless_its_limit_is_lifted(
         refuse_unsafe(history(**changes), Stops(**off))
 
 
-def test_success_that_falls_alone_or_a_value_that_rises_alone_goes_on() -> None:
+def test_success_that_falls_alone_or_a_value_that_rises_alone_goes_on():
     falling, rising = [0.5, 0.4, 0.3, 0.2], [0.0, 0.1, 0.2, 0.3]
     assert reasons(history(rates=falling), Stops()) == []
     assert reasons(history(terms=rising), Stops()) == []
@@ -76,27 +66,24 @@ def test_success_that_falls_alone_or_a_value_that_rises_alone_goes_on() -> None:
     assert reasons(history(rates=falling, terms=rising)[:-3], Stops()) == []  # two falls only
 
 
-def iteration_of(i: int, success: float, pleased: float) -> tuple[dict[str, float], dict[str, float]]:
+def iteration_of(i, success, pleased):
     """Returns an iteration's look, and its update's metrics, of an actor that its critic follows.
 
     Of 10 rollouts of one task a share succeeds; the value of all rises from .5 by `pleased`.
     """
     T = 4
+    steps = [(t, t + 1) for t in range(T)]
     rollouts = [
-        Rollout(
-            rollout_id("g", 0, k), "whole", "t", "g", i, 0, k, (), 0, False, "", (), (1,), (2,) * T, (1,) * T,
-            (0.0,) * T, 1.0, 1.0, -1, 64, k, "p", "tok", "tpl", "ended", float(k < 10 * success), 0.0,
-            "ok", (), "", "", tuple(Step(t, t, t, t + 1, "") for t in range(T)),
-        )
+        rollout((1,) * T, steps, rollout_id=f"r{k}", draw=k, seed=k, reward=float(k < 10 * success))
         for k in range(10)
-    ]  # fmt: skip
+    ]
     credit = VDapo()
     batch = Batch.of(rollouts, {r.rollout_id: np.linspace(0.5, 0.5 + pleased, T) for r in rollouts}, credit)
     _, update, _ = credit.credit([s for _, s in batch.candidates], credit.initial_state())
     return {"iteration": i, **batch.metrics(), "val/first_try": success}, {"iteration": i, **update}
 
 
-def test_a_critic_that_is_ever_more_pleased_while_success_falls_is_seen_to_rise() -> None:
+def test_a_critic_that_is_ever_more_pleased_while_success_falls_is_seen_to_rise():
     """The mean step advantage is not the sign: it ends in the outcome, and falls with it."""
     made = [iteration_of(i, 0.8 - 0.2 * i, 0.1 * i) for i in range(4)]
     assert [look["critic/rise"] for look, _ in made] == pytest.approx([0.0, 0.1, 0.2, 0.3])
