@@ -44,13 +44,22 @@ def scoring_bytes(config: Any, how: Forward) -> int:
 
 
 def on_meta(config: Any) -> Any:
-    """Returns the causal language model of a configuration, without memory."""
+    """Returns the causal language model of a configuration, without memory; equal ones share it."""
+    return _on_meta(_as_json(config))
+
+
+@cache
+def _on_meta(config_json: str) -> Any:
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config)
+        return AutoModelForCausalLM.from_config(_config_of(json.loads(config_json)))
 
 
 def _as_json(config: Any) -> str:
     return json.dumps(config.to_dict(), sort_keys=True, default=str)
+
+
+def _config_of(content: dict[str, Any]) -> Any:
+    return AutoConfig.for_model(content.pop("model_type"), **content)
 
 
 @cache
@@ -58,13 +67,12 @@ def _held_by(config_json: str, layers: int, how: Forward, with_gradient: bool) -
     """Returns the bytes held after a forward pass, its result included, and at its peak."""
     content = json.loads(config_json) | {"num_hidden_layers": layers}
     content["layer_types"] = (content.get("layer_types") or [])[:layers] or None
-    config = AutoConfig.for_model(content.pop("model_type"), **content)
     fused = how.on_gpu and (how.half_weights or how.half_products)
     shorter = 0 if fused else 1  # rows of two lengths attend padded
     lengths = [how.row_tokens - shorter * (row % 2) for row in range(max(1, how.tokens // how.row_tokens))]
     with FakeTensorMode(allow_non_fake_inputs=True):
         dtype = torch.bfloat16 if how.half_weights else torch.float32
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model = AutoModelForCausalLM.from_config(_config_of(content), dtype=dtype)
         model.set_attn_implementation(ATTENTION_NAME)
         token_ids = torch.zeros(sum(lengths), dtype=torch.long)
         packing = Packing(lengths, repeat_heads=how.on_gpu and not fused)

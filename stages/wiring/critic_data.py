@@ -15,12 +15,9 @@ from stages.settings import Config, Critic
 
 
 def trunk_of(start: Start[Config]) -> Path:
-    """Returns the folder of the critic's trunk, from which no weights have been read yet.
+    """Returns the folder of the critic's trunk; its weights are read later.
 
-    The policy itself is looked at when it is loaded; a trunk that a setting names is looked at here, before
-    the plan fixes that setting.
-
-    Raises ArtifactError if no model is there, or one that reads other token ids than the policy writes.
+    Raises ArtifactError if a setting names one without a model, or with another tokenizer than the policy's.
     """
     policy = Path(start.inputs["sft"].path("policy"))
     if start.config.critic.trunk == "policy":

@@ -1,8 +1,6 @@
 """Refreshes the critic for the present actor: rollouts, labels, critic and report in an own run.
 
-The run's starting policy is the actor's weights, taken as they are. Its folder,
-`refresh/<iteration>-<policy>` beside the actor's, is a run like any other: it can be looked at, verified,
-and goes on where it was stopped.
+Its folder, `refresh/<iteration>-<policy>` beside the actor's, can be looked at and verified as any run's.
 """
 
 import json
@@ -55,11 +53,8 @@ def refreshed(
 ) -> DriftState:
     """Returns the watch's state after a critic was made for the weights in `policy_folder`, or could not be.
 
-    If a stage of the run ends with code QUALITY, the run ends there and has no verdict: from rollouts that
-    all end alike nothing can be learned, and a fit that diverged would diverge again. Its stages ask for the
-    GPUs, so the caller must hold nothing on them.
-
-    Raises ArtifactError if a stage of it failed otherwise; the same call goes on from what was made.
+    Its stages ask for the GPUs, so the caller must hold nothing on them. Raises ArtifactError if one of them
+    failed; the same call goes on from what was made.
     """
     home = run_dir.resolve() / REFRESH
     config = home / f"{name}.yaml"
@@ -71,7 +66,7 @@ def refreshed(
         command = [sys.executable, "-m", f"stages.{stage}", str(config)]
         done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
         stop_if_asked()  # a scheduler tells all processes; then the stage has stopped as well
-        if done.returncode == ExitCode.QUALITY:
+        if done.returncode == ExitCode.QUALITY:  # a retry would meet the same rollouts
             break
         if done.returncode:
             raise ArtifactError(
