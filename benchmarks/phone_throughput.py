@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from benchmarks._exact_values import policy_value, slipping
+from benchmarks._phone_plans import policy_value, slipping, untold_plan
 from benchmarks._results import Criteria, Row, measured
 from benchmarks._run import Asked, Benchmark, main
 from env.phone.episode.calls import State
@@ -22,7 +22,6 @@ from env.phone.episode.environment import PhoneEnv
 from env.phone.offer import solver_value
 from env.phone.scripted.policies import play_scripted
 from env.phone.solver.solver import fewest_turns
-from env.phone.solver.untold import untold_plan
 from env.phone.world.levels import LEVELS
 from env.phone.world.tasks import generate_tasks
 from env.phone.world.world import World, WorldKey, make_world

@@ -37,24 +37,8 @@ def make_tasks(settings: PhoneTasks, seed: int) -> list[Task]:
     """Returns the tasks of all splits, generated or of files that people may edit."""
     if settings.files is not None:
         return read_files(Path(settings.files) / "companies.jsonl", Path(settings.files) / "tasks.jsonl")
-    return generate_tasks(
-        num_companies=settings.num_companies,
-        num_train=settings.num_train,
-        num_val=settings.num_val,
-        num_test=settings.num_test,
-        level_shares=settings.level_shares,
-        seed=seed,
-    )
-
-
-def make_env(settings: PhoneTasks, verbosity: str) -> PhoneEnv:
-    """Returns a new environment."""
-    return PhoneEnv(verbosity, settings.reward)  # type: ignore[arg-type]  # the setting's own words
-
-
-def practice(settings: PhoneTasks, number: int, seed: int, held_out: set[str]) -> list[Task]:
-    """Returns tasks of throwaway companies, in no split and without a held-out company's name."""
-    return practice_tasks(number, level_shares=settings.level_shares, seed=seed, held_out=held_out)
+    named = ("num_companies", "num_train", "num_val", "num_test", "level_shares")
+    return generate_tasks(**{name: getattr(settings, name) for name in named}, seed=seed)
 
 
 def demonstrate(
@@ -108,7 +92,7 @@ PHONE = EnvironmentOffer(
     name="phone",
     settings=PhoneTasks,
     make_tasks=make_tasks,
-    make_env=make_env,
+    make_env=lambda settings, verbosity: PhoneEnv(verbosity, settings.reward),  # type: ignore[arg-type]
     styles={
         "compact": lambda added, thinking: CompactStyle(added),
         "full": lambda added, thinking: FullStyle(PhoneEnv().spec.tools, added, thinking=thinking),
@@ -121,7 +105,9 @@ PHONE = EnvironmentOffer(
         shares=SHARES | {name: 0.0 for name in POLICIES if name not in SHARES},
         play=demonstrate,
         after_feedback="oracle",
-        practice_tasks=practice,
+        practice_tasks=lambda settings, number, seed, held_out: practice_tasks(
+            number, level_shares=settings.level_shares, seed=seed, held_out=held_out
+        ),
     ),
     scripted=ScriptedAgent(scripted_reply, scripted.DIGEST),
     solver_value=solver_value,

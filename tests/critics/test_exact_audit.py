@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from scipy.stats import binomtest
 
-from benchmarks._exact_values import MarkovPolicy, policy_value, slipping
+from benchmarks._phone_plans import MarkovPolicy, policy_value, slipping
 from env.phone.episode.environment import PhoneEnv
 from env.phone.offer import PHONE
 from env.phone.solver.solver import tool_call

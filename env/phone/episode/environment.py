@@ -10,7 +10,7 @@ from env.phone.episode.feedback import Verbosity, rule_feedback
 from env.phone.episode.rewards import RewardStyle, episode_cost, final_reward, potential
 from env.phone.episode.speech import Speaker, event_detail
 from env.phone.episode.tools import CALL, FORM, FROM_FORM, SEARCH, TOOLS, WAIT, tools_of
-from env.phone.solver.verdicts import advice, step_verdicts
+from env.phone.solver.solver import advice, step_verdicts
 from env.phone.world import lexicon
 from env.phone.world.levels import LEVELS, most_turns
 from env.phone.world.rules import ordered

@@ -7,7 +7,7 @@ from random import Random
 
 from env.phone.episode.calls import Outcome, State
 from env.phone.episode.environment import PhoneEnv
-from env.phone.solver.verdicts import Advice
+from env.phone.solver.solver import Advice
 from env.phone.world.companies import Department
 from env.phone.world.levels import Level
 from env.phone.world.lexicon import FIELDS, INDUSTRIES, PRIORS, REFERENCE

@@ -7,7 +7,6 @@ from random import Random
 
 from env.phone.episode.calls import State
 from env.phone.solver.solver import fewest_turns
-from env.phone.solver.untold import untold_plan
 from env.phone.world.companies import MAX_COMPANIES, CompanyKey, company_name, openings
 from env.phone.world.levels import LEVEL_SHARES, level_settings
 from env.phone.world.lexicon import TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
@@ -40,7 +39,7 @@ def generate_tasks(
 
     No company, name or number is in two of the company groups, and a rule that departs from the prior is
     never in both a training and a test company. Validation tasks are new requests to training companies.
-    Every task is proven solvable by the solver, at levels 1 and 2 also without knowledge of the rules.
+    Every task is proven solvable by the solver.
     Raises ConfigError for an unknown level, one that gets no training company, and counts that do not fit.
     """
     shares = {level: share for level, share in (level_shares or LEVEL_SHARES).items() if share > 0}
@@ -193,18 +192,11 @@ def task_of(split: str, index: int, key: WorldKey) -> Task:
 def unsolvable(world: World) -> str:
     """Returns why a world's task cannot be solved, "" for one that can.
 
-    The generator makes no such world; this guards that, and refuses what files ask for. Where probes are free
-    and lines name all that they want (levels 1 and 2), no knowledge of the rules may be needed.
+    The generator makes no such world; this guards that, and refuses what files ask for.
     """
+    turns = fewest_turns(world, State(tick=SEARCH_TURNS)) + SEARCH_TURNS
     most = world.level.max_turns
-    if (turns := fewest_turns(world, State(tick=SEARCH_TURNS)) + SEARCH_TURNS) > most:
-        return f"a shortest plan has {turns} messages, the level allows {most}"
-    if not world.level.has_wait:
-        plan = untold_plan(world)
-        turns = math.inf if plan is None else len(plan) + SEARCH_TURNS
-        if turns > most:
-            return f"asking before the one form takes {turns} messages, the level allows {most}"
-    return ""
+    return f"a shortest plan has {turns} messages, the level allows {most}" if turns > most else ""
 
 
 def table_of(tasks: Collection[Task]) -> list[dict[str, object]]:

@@ -12,7 +12,7 @@ from env.phone.episode.environment import episode_cost
 from env.phone.episode.speech import PHRASES
 from env.phone.episode.tools import FROM_FORM, TOOLS, WAIT, tools_of
 from env.phone.scripted.policies import POLICIES, play_scripted
-from env.phone.solver.solver import optimal_plan, tool_call
+from env.phone.solver.solver import optimal_move, tool_call
 from env.phone.world.levels import LEVELS
 from env.phone.world.lexicon import FIELDS
 from env.protocol import Action, ToolCall, replay
@@ -300,7 +300,7 @@ def test_of_two_values_the_first_is_wrong_and_the_second_counts():
 
     desk = desk_where(3, is_simple)
     (field, wrong), right = desk.world.slips[0], desk.world.profile
-    form = optimal_plan(desk.world, desk.env.state)[0]
+    form = optimal_move(desk.world, desk.env.state)
     assert "two_values" in desk.say(STYLE.action_of(tool_call(desk.world, form)).text)
     assert desk.heard.index(wrong) < desk.heard.index(right[field])
     rest = " ".join(sorted(form.fields - {field}))

@@ -6,7 +6,7 @@ import pytest
 
 from env.phone.scripted.knowledge import read_advice
 from env.phone.scripted.policies import POLICIES, play_scripted
-from env.phone.solver.verdicts import advice
+from env.phone.solver.solver import advice
 from env.phone.world.levels import MAX_PRICE
 from pipeline.types import Feedback
 from tests.env.phone.worlds import LEVELS, level_tasks, started

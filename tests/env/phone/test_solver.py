@@ -7,12 +7,11 @@ from random import Random
 
 import pytest
 
-from benchmarks._exact_values import policy_value, slipping
+from benchmarks._phone_plans import optimal_plan, policy_value, slipping, untold_plan
 from env.phone.episode.calls import State
 from env.phone.offer import PHONE
 from env.phone.scripted.policies import POLICIES, play_scripted
-from env.phone.solver.solver import Move, fewest_turns, optimal_plan, play, tool_call
-from env.phone.solver.untold import untold_plan
+from env.phone.solver.solver import Move, fewest_turns, optimal_move, play, tool_call
 from tests.env.phone.worlds import (
     BILLING,
     FRAUD,
@@ -168,7 +167,7 @@ def test_the_fatal_step_is_exact_on_scripted_faults_of_the_upper_levels(level):
         for texts, fatal, code in cases:
             desk = Desk(task)
             for text in texts:
-                move = optimal_plan(world, desk.env.state)[0] if text == "best" else None
+                move = optimal_move(world, desk.env.state) if text == "best" else None
                 desk.say(STYLE.action_of(tool_call(world, move)).text if move else text)
             assert first_fatal(desk.env) == fatal, texts
             step = desk.env.verdict().steps[fatal]

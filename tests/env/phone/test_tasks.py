@@ -286,9 +286,6 @@ def test_a_key_of_what_cannot_be_is_refused_by_its_field(place, value, message):
         PHONE.check_gradable([replace(task, ground_truth=json.dumps(data))])
 
 
-VAGUE = {"billing": {"disclosure": "vague"}}
-
-
 @pytest.mark.parametrize(
     ("world", "problem"),
     [
@@ -300,12 +297,6 @@ VAGUE = {"billing": {"disclosure": "vague"}}
             "a shortest plan has 13 messages, the level allows 12",
         ),
         (small_world(level=3, lacking=("email",)), "a shortest plan has inf messages, the level allows 12"),
-        (small_world(level=3, wants=("billing",), lines=VAGUE), ""),  # the trade's habit may be needed
-        (small_world(level=2, wants=("billing",)), ""),
-        (
-            small_world(level=2, wants=("billing",), lines=VAGUE),
-            "asking before the one form takes inf messages, the level allows 8",
-        ),
     ],
 )
 def test_a_world_that_cannot_be_solved_is_told_from_one_that_can(world, problem):

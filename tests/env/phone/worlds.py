@@ -6,7 +6,7 @@ from itertools import combinations
 
 from env.phone.episode.compact import CompactStyle
 from env.phone.episode.environment import PhoneEnv
-from env.phone.solver.solver import Move, optimal_plan, optimal_value, play, tool_call
+from env.phone.solver.solver import Move, optimal_move, optimal_value, play, tool_call
 from env.phone.world.companies import Company, Department
 from env.phone.world.lexicon import REFERENCE
 from env.phone.world.rules import minimal_sets
@@ -77,10 +77,8 @@ class Desk:
     def play_best(self, until=None):
         """Plays a shortest plan up to the first event of a kind; returns the codes."""
         codes = []
-        for move in optimal_plan(self.world, self.env.state):
+        while until not in codes and (move := optimal_move(self.world, self.env.state)) is not None:
             codes += self.say(STYLE.action_of(tool_call(self.world, move)).text)
-            if until in codes:
-                break
         return codes
 
 
