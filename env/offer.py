@@ -96,8 +96,7 @@ class EnvironmentOffer:
     def style(self, name: str | None = None, tokenizer: Any = None, *, thinking: bool = True) -> ChatStyle:
         """Returns a prompt style by name, by default the first; `thinking` leaves room for thoughts.
 
-        Raises ConfigError if there is none, or it does not go with the (transformers) tokenizer: a style that
-        renders whole dialogues must preserve prefixes.
+        Raises ConfigError if there is none, or it does not go with the (transformers) tokenizer.
         """
         name = name or next(iter(self.styles))
         if name not in self.styles:
@@ -106,13 +105,8 @@ class EnvironmentOffer:
                 f"{', '.join(self.styles)}"
             )
         style = self.styles[name](() if tokenizer is None else added_tokens(tokenizer), thinking)
-        render = getattr(style, "render", None)
-        if tokenizer is not None and render is not None:
-            check_prefixes(
-                lambda messages, cue: render(messages, add_generation_prompt=cue),
-                style.render_replies,
-                lambda text: tokenizer.encode(text, add_special_tokens=False),
-            )
+        if tokenizer is not None and style.is_chat_template:
+            check_prefixes(style, lambda text: tokenizer.encode(text, add_special_tokens=False))
         return style
 
     def env(self, verbosity: str = "observed") -> Env:

@@ -17,7 +17,6 @@ from env.chat.neutral import REPLACEMENTS, added_replacements
 from env.chat.style import STOP_TOKEN, ChatStyle
 from env.protocol import Action, ToolCall, Tools
 from pipeline.ids import digest
-from pipeline.types import Message
 
 START_TOKEN = "<|im_start|>"
 
@@ -45,6 +44,7 @@ class FullStyle(ChatStyle):
     """
 
     name = "full"
+    is_chat_template = True
     special_tokens = (START_TOKEN, STOP_TOKEN)
 
     def __init__(self, tools: Tools, added: Sequence[str] = (), thinking: bool = True) -> None:
@@ -59,28 +59,6 @@ class FullStyle(ChatStyle):
             # Not of the added tokens: they are the tokenizer's, which has a digest of its own.
             digest(self.name, GRAMMAR_VERSION, source, REPLACEMENTS, self.tools, MAX_CALLS, self.opening),
         )
-
-    def render(
-        self,
-        messages: Sequence[Message],
-        previous_attempts: Sequence[str] = (),
-        tools: Tools | None = None,
-        *,
-        add_generation_prompt: bool = False,
-    ) -> str:
-        """Returns messages as text, the tools before them (the style's by default); as a server does."""
-        return self._render(
-            messages,
-            tools=self.tools if tools is None else tools,
-            previous_attempts=previous_attempts,
-            add_generation_prompt=add_generation_prompt,
-        )
-
-    def render_prompt(
-        self, messages: Sequence[Message], previous_attempts: Sequence[str] = (), tools: Tools | None = None
-    ) -> str:
-        """Returns the text up to the first sampled token, with the tools before the messages."""
-        return self.render(messages, previous_attempts, tools, add_generation_prompt=True)
 
     def parse(self, text: str) -> Action:
         """Returns the action of one assistant message; total and linear in its length.

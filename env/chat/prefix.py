@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from env.chat.style import ChatStyle
 from pipeline.errors import ConfigError
 from pipeline.types import Message
 
@@ -20,23 +21,22 @@ PROBE: tuple[Message, ...] = (
 
 
 def check_prefixes(
-    render: Callable[[Sequence[Message], bool], str],
-    replies: Callable[[Sequence[Message]], str],
+    style: ChatStyle,
     encode: Callable[[str], Sequence[int]],
     messages: Sequence[Message] = PROBE,
 ) -> None:
     """Raises ConfigError unless ids of a dialogue only ever grow, by what a player appends.
 
-    `render` takes messages, and whether the assistant speaks next. Ids of `render(m[:i])` must be a prefix of
-    those of `render(m[:i + 1])`, and what a run of replies adds must be the ids of `replies(run)`, which ends
-    with the next cue. The dialogue opens with a user's message and ends with an assistant's.
+    Ids of `render(m[:i])` must be a prefix of those of `render(m[:i + 1])`, and what a run of replies adds
+    must be the ids of `render_replies(run)`. The dialogue opens with a user's message and ends with an
+    assistant's.
     """
     sampled = 0  # length in ids up to and including the last assistant message
     start = 0  # the first message after it
     for i in range(1, len(messages)):
         cue = messages[i]["role"] == "assistant"
-        text = render(messages[: i + 1], False)
-        shorter, longer = encode(render(messages[:i], cue)), encode(text)
+        text = style.render(messages[: i + 1])
+        shorter, longer = encode(style.render(messages[:i], add_generation_prompt=cue)), encode(text)
         if list(longer[: len(shorter)]) != list(shorter):
             raise ConfigError(
                 f"the chat template changes what it wrote of {i} messages when message {i + 1}, of role "
@@ -45,7 +45,7 @@ def check_prefixes(
             )
         if not cue:
             continue
-        added = encode(replies(messages[start:i])) if start else shorter
+        added = encode(style.render_replies(messages[start:i])) if start else shorter
         if list(shorter[sampled:]) != list(added):
             raise ConfigError(
                 f"messages {start + 1} to {i} as the chat template writes them are other ids than the ones "

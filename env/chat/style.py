@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import jinja2
 
@@ -30,26 +29,44 @@ class ChatStyle(ABC):
     special_tokens: tuple[str, ...] = (STOP_TOKEN,)  # that a tokenizer must have
     max_told_characters = 300  # of one message of an earlier attempt
     ascii_arguments = False  # whether arguments in OpenAI messages escape what is no ASCII
+    is_chat_template = False  # whether libraries render whole dialogues with it, which must preserve prefixes
+    tools: Tools = ()  # that its prompts list
 
     def __init__(self, template: str, digest: str) -> None:
         self.template = template
         self.digest = digest
         self._template = _compiled(template)
 
+    def render(
+        self,
+        messages: Sequence[Message],
+        previous_attempts: Sequence[str] = (),
+        tools: Tools | None = None,
+        *,
+        add_generation_prompt: bool = False,
+    ) -> str:
+        """Returns messages as text, some tools before them (the style's by default), as a server does.
+
+        Earlier attempts, lines of `attempt_line`, go into the first user message.
+        """
+        return self._template.render(
+            messages=messages,
+            previous_attempts=previous_attempts,
+            tools=self.tools if tools is None else tools,
+            add_generation_prompt=add_generation_prompt,
+        )
+
     def render_prompt(
         self, messages: Sequence[Message], previous_attempts: Sequence[str] = (), tools: Tools | None = None
     ) -> str:
-        """Returns the text up to the first sampled token; earlier attempts go into the first user message.
-
-        `previous_attempts` are lines of `attempt_line`. A style without tools in its prompt ignores `tools`.
-        """
-        return self._render(messages, previous_attempts=previous_attempts, add_generation_prompt=True)
+        """Returns the text up to the first sampled token; see `render`."""
+        return self.render(messages, previous_attempts, tools, add_generation_prompt=True)
 
     def render_replies(self, messages: Sequence[Message]) -> str:
         """Returns the text after a sampled message (its stop token included): replies, then the next cue."""
         sampled = {"role": "assistant", "content": ""}
-        text = self._render([sampled, *messages], add_generation_prompt=True)
-        return text.removeprefix(self._render([sampled]).removesuffix("\n"))
+        text = self.render([sampled, *messages], tools=(), add_generation_prompt=True)
+        return text.removeprefix(self.render([sampled], tools=()).removesuffix("\n"))
 
     @abstractmethod
     def parse(self, text: str) -> Action:
@@ -88,9 +105,6 @@ class ChatStyle(ABC):
                 for place, call in enumerate(action.calls)
             ]
         return message
-
-    def _render(self, messages: Sequence[Message], **given: Any) -> str:
-        return self._template.render(messages=messages, **given)
 
 
 @cache

@@ -117,9 +117,11 @@ class Chained:
             return "no_feedback"
         lines: dict[str, str] = {}
         for lesson in sorted(lessons, key=lambda r: (r.attempt, r.draw)):
-            line = player.attempt_line(lesson.message_texts, lesson.feedback_text)
+            actions = [player.style.parse(text) for text in lesson.message_texts]
+            line = player.style.attempt_line(actions, lesson.feedback_text)
             lines.setdefault(line, lesson.rollout_id)
-        while lines and sum(map(player.num_tokens, lines)) > self.max_feedback_tokens:
+        sizes = [len(player.tokenizer.encode(line, add_special_tokens=False)) for line in lines]
+        while lines and sum(sizes[-len(lines) :]) > self.max_feedback_tokens:
             del lines[next(iter(lines))]
         # Without a line it would be a bare rollout, there because another one failed.
         return lines or "feedback_too_long"

@@ -44,34 +44,6 @@ class Player:
     make_env: Callable[[Task], Env]
     env_workers: int = 0
 
-    def play(
-        self,
-        requests: Sequence[EpisodeRequest],
-        *,
-        then: FollowUps = nothing,
-        on_finish: Callable[[Rollout], Any] = nothing,
-    ) -> list[Rollout]:
-        """Returns the rollouts of `requests` in their order, then those that `then` asked for, parents first.
-
-        `on_finish` is called with each finished rollout, in order of completion.
-        """
-        finished: dict[str, Rollout] = {}
-        followers: dict[str, list[str]] = {}
-
-        def noted(rollout: Rollout) -> Sequence[EpisodeRequest]:
-            more = then(rollout)
-            followers[rollout.rollout_id] = [request.rollout_id for request in more]
-            return more
-
-        with closing(self.stream(requests, then=noted)) as rollouts:
-            for rollout in rollouts:
-                finished[rollout.rollout_id] = rollout
-                on_finish(rollout)
-        order = [request.rollout_id for request in requests]
-        for rollout_id in order:  # grows while it is read: children are listed after every earlier rollout's
-            order.extend(followers[rollout_id])
-        return [finished[rollout_id] for rollout_id in order]
-
     def stream(
         self, requests: Iterable[EpisodeRequest], *, then: FollowUps = nothing
     ) -> Generator[Rollout, None, None]:
@@ -138,14 +110,6 @@ class Player:
             desk.close()
             for episode in live.values():
                 episode.close()
-
-    def attempt_line(self, texts: Sequence[str], feedback: str) -> str:
-        """Returns a failed attempt as the next prompt tells it."""
-        return self.style.attempt_line([self.style.parse(text) for text in texts], feedback)
-
-    def num_tokens(self, text: str) -> int:
-        """Returns the length of a text in tokens."""
-        return len(self.tokenizer.encode(text, add_special_tokens=False))
 
 
 def settings_of(player: Player) -> PlaySettings:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,8 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from env.play.player import Player
-from env.play.requests import EpisodeRequest
-from env.play.units import PART_EPISODES, Course, Played, Unit, joined, play_unit
+from env.play.units import PART_EPISODES, Played, Unit, joined, play_in_one_queue, play_unit
 from pipeline.processes.pool import Pool
 from pipeline.processes.shared_weights import SharedWeights
 from pipeline.types import Rollout
@@ -167,44 +165,10 @@ class OneQueue(Here):
         super().__init__(player_of, free, in_parts=False)
 
     def play(self, jobs: Iterable[Job], on_tick: OnTick) -> Generator[Played, None, None]:
-        """Yields what came of each job, in their order; of a unit, rollouts come as they ended."""
+        """Yields what came of each job, in their order."""
         for recipe, group in groupby(jobs, key=lambda job: job[0]):
-            yield from _in_one_queue(self._player_of(recipe), (unit for _, unit in group), on_tick)
-
-
-def _in_one_queue(player: Player, units: Iterable[Unit], on_tick: OnTick) -> Generator[Played, None, None]:
-    courses: list[Course] = []
-    place_of: dict[str, int] = {}
-    due: list[int] = []  # rollouts that a unit still lacks, as far as it has asked for them
-    rollouts: dict[int, list[Rollout]] = defaultdict(list)
-
-    def note(place: int, requests: Sequence[EpisodeRequest]) -> Sequence[EpisodeRequest]:
-        place_of.update({request.rollout_id: place for request in requests})
-        due[place] += len(requests)
-        return requests
-
-    def first() -> Iterator[EpisodeRequest]:
-        for place, unit in enumerate(units):
-            courses.append(unit.course(player))
-            due.append(0)
-            yield from note(place, courses[place].first)
-
-    def then(rollout: Rollout) -> Sequence[EpisodeRequest]:
-        place = place_of[rollout.rollout_id]
-        return note(place, courses[place].after(rollout))
-
-    ended = 0
-    with closing(player.stream(first(), then=then)) as stream:
-        for rollout in stream:
-            on_tick(1)
-            place = place_of.pop(rollout.rollout_id)
-            rollouts[place].append(rollout)
-            due[place] -= 1
-            while ended < len(due) and not due[ended]:
-                yield Played(rollouts.pop(ended, []), dict(courses[ended].skipped))
-                ended += 1
-    for place in range(ended, len(due)):
-        yield Played(rollouts.pop(place, []), dict(courses[place].skipped))
+            units = (unit for _, unit in group)
+            yield from play_in_one_queue(units, self._player_of(recipe), lambda _: on_tick(1))
 
 
 class Processes(Hands):

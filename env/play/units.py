@@ -7,7 +7,8 @@ depends on the unit alone: not on who plays it, when, or what else is played bes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -54,9 +55,58 @@ class Played:
 
 def play_unit(unit: Unit, player: Player, on_finish: Callable[[Rollout], Any] = nothing) -> Played:
     """Plays a unit to its end; the player must have nothing else in flight."""
-    course = unit.course(player)
-    rollouts = player.play(course.first, then=course.after, on_finish=on_finish)
-    return Played(rollouts, dict(course.skipped))
+    [played] = play_in_one_queue([unit], player, on_finish)
+    return played
+
+
+def play_in_one_queue(
+    units: Iterable[Unit], player: Player, on_finish: Callable[[Rollout], Any]
+) -> Generator[Played, None, None]:
+    """Yields what came of each unit, in their order; the next begins as places fall free.
+
+    `on_finish` is called with each finished rollout, in order of completion.
+    """
+    courses: list[Course] = []
+    place_of: dict[str, int] = {}
+    due: list[int] = []  # rollouts that a unit still lacks, as far as it has asked for them
+    finished: dict[str, Rollout] = {}
+    followers: dict[str, list[str]] = {}
+
+    def note(place: int, requests: Sequence[EpisodeRequest]) -> list[str]:
+        place_of.update({request.rollout_id: place for request in requests})
+        due[place] += len(requests)
+        return [request.rollout_id for request in requests]
+
+    def first() -> Iterator[EpisodeRequest]:
+        for place, unit in enumerate(units):
+            courses.append(unit.course(player))
+            due.append(0)
+            note(place, courses[place].first)
+            yield from courses[place].first
+
+    def then(rollout: Rollout) -> Sequence[EpisodeRequest]:
+        place = place_of[rollout.rollout_id]
+        more = courses[place].after(rollout)
+        followers[rollout.rollout_id] = note(place, more)
+        return more
+
+    def played(course: Course) -> Played:
+        order = [request.rollout_id for request in course.first]
+        for rollout_id in order:  # grows while it is read: children are listed after every earlier rollout's
+            order.extend(followers.pop(rollout_id))
+        return Played([finished.pop(rollout_id) for rollout_id in order], dict(course.skipped))
+
+    ended = 0
+    with closing(player.stream(first(), then=then)) as stream:
+        for rollout in stream:
+            on_finish(rollout)
+            finished[rollout.rollout_id] = rollout
+            due[place_of.pop(rollout.rollout_id)] -= 1
+            while ended < len(due) and not due[ended]:
+                yield played(courses[ended])
+                ended += 1
+    for course in courses[ended:]:
+        yield played(course)
 
 
 def joined(parts: Sequence[Played]) -> Played:

@@ -13,6 +13,7 @@ from env.phone.solver.solver import tool_call
 from env.phone.world.tasks import generate_tasks
 from env.play.player import Player
 from env.play.requests import EpisodeRequest, PlaySettings
+from env.play.units import Episodes, play_unit
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.models.tiny import train_tokenizer
 from pipeline.types import Rollout, Task
@@ -44,7 +45,8 @@ def play_policy(tokenizer: Any, policy: MarkovPolicy, requests: list[EpisodeRequ
 
     engine = ScriptedEngine(reply, "scripted", max_length=8192)
     settings = PlaySettings(1.0, 4096, 64, "scripted", "tok", STYLE.digest)
-    return Player(engine, tokenizer, STYLE, settings, lambda task: PHONE.env()).play(requests)
+    player = Player(engine, tokenizer, STYLE, settings, lambda task: PHONE.env())
+    return play_unit(Episodes(requests), player).rollouts
 
 
 def uncertain_states(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from env.chat.plain import PlainStyle
 from env.play.chains import Chained, plan_groups
 from env.play.requests import EpisodeRequest
 from env.play.units import Course
@@ -19,9 +20,8 @@ TASK = Task("t", "e", "train", 1, ({"role": "user", "content": "count"},), "rule
 def chains(*, max_feedback_tokens: int = 100, num_attempts: int = 3, draws: int = 1) -> Course:
     groups = plan_groups([TASK], stage_key="k", seed=0, iteration=0, num_attempts=num_attempts, draws=draws)
     chained = Chained(groups, 0, "rollouts", max_feedback_tokens, stop_at_success=True)
-    player: Any = SimpleNamespace(
-        attempt_line=lambda texts, feedback: f"{' '.join(texts)}: {feedback}", num_tokens=len
-    )
+    tokenizer = SimpleNamespace(encode=lambda text, **options: list(text))
+    player: Any = SimpleNamespace(style=PlainStyle(), tokenizer=tokenizer)
     return chained.course(player)
 
 
@@ -41,21 +41,21 @@ def after(made: Course, asked: Sequence[EpisodeRequest], *ends: tuple[float | No
 def test_an_attempt_is_told_of_all_failed_ones_before_it_and_the_oldest_goes_first() -> None:
     made = chains(max_feedback_tokens=20)
     (second,) = after(made, made.first, (0.0, "one"))
-    assert second.previous_attempts == ("said: one",)
+    assert second.previous_attempts == ("said => one",)
     (third,) = after(made, [second], (0.0, "two"))
-    assert third.previous_attempts == ("said: one", "said: two")
-    assert third.feedback_in_context == "said: one\nsaid: two"
+    assert third.previous_attempts == ("said => one", "said => two")
+    assert third.feedback_in_context == "said => one\nsaid => two"
     tight = chains(max_feedback_tokens=12)
     (second,) = after(tight, tight.first, (0.0, "one"))
     (third,) = after(tight, [second], (0.0, "two"))
-    assert third.previous_attempts == ("said: two",)
+    assert third.previous_attempts == ("said => two",)
     assert third.parent_rollout_ids == (second.rollout_id,)
 
 
 def test_a_line_that_repeats_is_told_once() -> None:
     made = chains(draws=2)
     second = after(made, made.first, (0.0, "one"), (0.0, "one"))
-    assert [request.previous_attempts for request in second] == [("said: one",)] * 2
+    assert [request.previous_attempts for request in second] == [("said => one",)] * 2
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from itertools import count, islice
 from pathlib import Path
 from random import Random
 from threading import Barrier
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from env.phone.world.tasks import generate_tasks
 from env.play.coder import Coder
 from env.play.player import Player
 from env.play.requests import EpisodeRequest, PlaySettings, nothing
+from env.play.units import Course, Episodes, play_unit
 from env.protocol import Action, EnvSpec, Observation, StepResult, ToolCall
 from pipeline.engines import Engine, Generation, GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
@@ -135,7 +137,8 @@ class Table:
         on_finish: Any = nothing,
         **options: Any,
     ) -> list[Rollout]:
-        return self.player(engine, **options).play(requests, then=then, on_finish=on_finish)
+        unit: Any = SimpleNamespace(course=lambda player: Course(requests, then))
+        return play_unit(unit, self.player(engine, **options), on_finish).rollouts
 
 
 def saying(tokenizer: Any, *words: str) -> Table:
@@ -452,7 +455,7 @@ def test_a_real_model_plays_phone_with_its_cache_and_logprobs_of_a_plain_forward
         return found
 
     monkeypatch.setattr(engine, "collect", counted)
-    rollouts = player.play(requests)
+    rollouts = play_unit(Episodes(requests), player).rollouts
     assert any(len(rollout.steps) > 1 for rollout in rollouts)
     assert sum(cached) > 0
     for rollout in rollouts:

@@ -15,6 +15,7 @@ from env.play.coder import Coder
 from env.play.continuations import SIBLING_SIZE, Continuations
 from env.play.player import Player
 from env.play.requests import EpisodeRequest, PlaySettings
+from env.play.units import Episodes, play_unit
 from env.protocol import Action, EnvSpec, Observation, StepResult
 from env.splitters import SPLITTERS, token_spans
 from pipeline.engines import GenerationRequest
@@ -68,7 +69,8 @@ class Notebook:
 def played(requests: list[EpisodeRequest], tokenizer: Any, reply: Any, splitter: str) -> list[Rollout]:
     settings = PlaySettings(1.0, 400, 8, "p", "tok", "style", splitter=splitter)
     engine, make_env = ScriptedEngine(reply, "p"), lambda _: Notebook()
-    return Player(engine, tokenizer, PlainStyle(), settings, make_env).play(requests)
+    player = Player(engine, tokenizer, PlainStyle(), settings, make_env)
+    return play_unit(Episodes(requests), player).rollouts
 
 
 TASK = Task("t", "notebook", "train", 1, ({"role": "user", "content": "say"},), "rule", "x", "n", "c", 0)

@@ -207,12 +207,7 @@ def test_ids_of_a_dialogue_only_grow_by_what_a_player_appends(tokenizer, thinkin
     @settings(deadline=None, max_examples=60)
     @given(dialogues())
     def property_of(messages):
-        check_prefixes(
-            lambda messages, cue: style.render(messages, add_generation_prompt=cue),
-            style.render_replies,
-            encoder(tokenizer),
-            messages,
-        )
+        check_prefixes(style, encoder(tokenizer), messages)
 
     property_of()
 
@@ -237,12 +232,11 @@ ENDS_EACH_ANSWER = (
 )
 def test_a_template_that_does_not_preserve_prefixes_is_refused(tokenizer, source, reason):
     template = jinja2.Environment().from_string(source)
+    style = FullStyle(TOOLS)
+    style.render = lambda messages, **given: template.render(messages=messages, **given)
+    style.render_replies = STYLE.render_replies
     with pytest.raises(ConfigError, match=reason):
-        check_prefixes(
-            lambda messages, cue: template.render(messages=messages, add_generation_prompt=cue),
-            STYLE.render_replies,
-            encoder(tokenizer),
-        )
+        check_prefixes(style, encoder(tokenizer))
 
 
 @pytest.mark.parametrize("thinking", [True, False])

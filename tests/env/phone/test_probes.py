@@ -12,6 +12,7 @@ from env.phone.world.tasks import generate_tasks
 from env.play.edited_steps import Edit, changed_state
 from env.play.player import Player
 from env.play.requests import EpisodeRequest, PlaySettings
+from env.play.units import Episodes, play_unit
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.models.tiny import train_tokenizer
 from pipeline.types import Rollout, Task
@@ -49,9 +50,8 @@ class Played:
         engine = ScriptedEngine(reply, "agent", max_length=2**16)
         settings = PlaySettings(1.0, 2**15, 8, "agent", "tok", self.style.digest)
         player = Player(engine, self.tokenizer, self.style, settings, lambda task: PHONE.env())
-        self.rollouts: list[Rollout] = player.play(
-            [EpisodeRequest(key, task, key, 0, 0, 0, seed=100 + int(key[1:])) for key, task in by_id.items()]
-        )
+        asked = [EpisodeRequest(key, t, key, 0, 0, 0, seed=100 + int(key[1:])) for key, t in by_id.items()]
+        self.rollouts = play_unit(Episodes(asked), player).rollouts
 
     def edits(self) -> list[tuple[Rollout, Edit]]:
         return [(r, edit) for r in self.rollouts for edit in self.edits_of(r)]
