@@ -39,13 +39,13 @@ def after(made: Course, asked: Sequence[EpisodeRequest], *ends: tuple[float | No
 
 
 def test_an_attempt_is_told_of_all_failed_ones_before_it_and_the_oldest_goes_first() -> None:
-    made = chains(max_feedback_tokens=20)
+    made = chains(max_feedback_tokens=22)
     (second,) = after(made, made.first, (0.0, "one"))
     assert second.previous_attempts == ("said => one",)
     (third,) = after(made, [second], (0.0, "two"))
     assert third.previous_attempts == ("said => one", "said => two")
     assert third.feedback_in_context == "said => one\nsaid => two"
-    tight = chains(max_feedback_tokens=12)
+    tight = chains(max_feedback_tokens=21)
     (second,) = after(tight, tight.first, (0.0, "one"))
     (third,) = after(tight, [second], (0.0, "two"))
     assert third.previous_attempts == ("said => two",)
