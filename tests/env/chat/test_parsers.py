@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +18,6 @@ from env.protocol import Action, ToolCall
 
 COMPACT, FULL = CompactStyle(), FullStyle(TOOLS)
 BOTH = pytest.mark.parametrize("style", [COMPACT, FULL], ids=["compact", "full"])
-STATUSES = {"ok", "none", "unknown_tool", "bad_args", "too_many"}
 
 
 def tag(text):
@@ -162,23 +160,43 @@ def test_every_call_survives_the_round_trip(style, data, before):
         ) == (as_sampled)
 
 
-PIECES = st.sampled_from([
+PIECES = [
     "<tool_call>", "</tool_call>", "<think>", "</think>", "\n", "{", "}", "[", '"', ":", ",", "\\", "\\ud800",
     '"name"', '"arguments"', '"search_company"', '"company_name"', '"wait"', '"call_id"', "NaN", "1e999",
     "é", "\x00", "\u2028", "x", SEARCHED, STOP_TOKEN, START_TOKEN,
-])  # fmt: skip
+]  # fmt: skip
+COMPACT_PIECES = [
+    "search ",
+    "form ",
+    "call ",
+    "wait ",
+    "done ",
+    "email ",
+    "?email ",
+    "email=%",
+    "R1 ",
+    "h3 ",
+    "\n",
+    "é",
+]
 
 
 @BOTH
-@settings(deadline=None, max_examples=500)
-@given(text=st.one_of(st.text(max_size=200), st.lists(PIECES, max_size=30).map("".join)))
-def test_the_parser_is_total(style, text):
-    action = style.parse(text)
-    assert action.status in STATUSES | {"malformed_json"}
-    assert bool(action.calls) == (action.status == "ok")
-    if action.calls:
-        assert style.parse(style.format_call(action.calls[0])).calls == action.calls
-        json.dumps(action.calls[0].arguments, ensure_ascii=False).encode()
+@settings(deadline=None, max_examples=300)
+@given(data=st.data())
+def test_the_parser_is_total(style, data):
+    """Also for a call with pieces of other calls in it."""
+    pieces = st.sampled_from(PIECES if style is FULL else COMPACT_PIECES)
+    text = data.draw(st.one_of(st.text(max_size=200), st.lists(pieces, max_size=30).map("".join)))
+    call = style.format_call(data.draw(CALLS[style.name]))
+    place = data.draw(st.integers(0, len(call)))
+    for said_text in (text, call[:place] + text + call[place + 1 :]):
+        action = style.parse(said_text)
+        assert action.status in FULL_TEXTS
+        assert bool(action.calls) == (action.status == "ok")
+        if action.calls:
+            assert style.parse(style.format_call(action.calls[0])).calls == action.calls
+            json.dumps(action.calls[0].arguments, ensure_ascii=False).encode()
 
 
 def work_of(text):
@@ -198,55 +216,11 @@ def work_of(text):
 
 
 @settings(deadline=None)
-@given(st.lists(PIECES, min_size=1, max_size=6).map("".join), st.integers(2, 300))
+@given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=6).map("".join), st.integers(2, 300))
 def test_the_parsers_work_grows_no_faster_than_the_text(piece, times):
     """Also where repeated openings, brackets or pairs would lead a naive scan to start again and again."""
     for text in (piece * times, f"<tool_call>{piece * times}", tag(piece * times)):
         assert work_of(text) <= 200 + 4 * len(text)
-
-
-FULL_SEEDS = [
-    tag(SEARCHED),
-    said(FORM, '{"fields": ["email", "full_name"]}'),
-    "<think>\nhm\n</think>\n\n" + phoned("{}"),
-    phoned('{"reference": "T0012", "email": null}'),
-    said(WAIT, "{}"),
-    said(WAIT, '{"call_id": "h3"}'),
-    "Done.",
-    tag(SEARCHED) + tag(SEARCHED),
-]
-COMPACT_SEEDS = [
-    "search Blue Hill One",
-    "form email full_name",
-    "call 555-0102 R1 email ?full_name member_id=1",
-    "done",
-    "search Blue Hill One\nform email",
-    "wait h3",
-]
-
-
-@pytest.mark.parametrize(
-    ("style", "seeds", "alphabet", "statuses"),
-    [
-        (FULL, FULL_SEEDS, 'abc1{}[]":,\\\n\t<|>/_é\u2028\x00', STATUSES | {"malformed_json"}),
-        (COMPACT, COMPACT_SEEDS, 'abc R1?=%\n\t<|>{}"\\é\u2028\x00', STATUSES),
-    ],
-    ids=["full", "compact"],
-)
-def test_ten_thousand_mutated_calls_never_raise(style, seeds, alphabet, statuses):
-    rng, seen, called = Random(0), set(), set()
-    for _ in range(10_000):
-        text = list(rng.choice(seeds))
-        for _ in range(rng.randint(1, 5)):
-            place = rng.randrange(len(text) + 1)
-            text[place : place + rng.randint(0, 2)] = rng.choice(alphabet)
-        action = style.parse("".join(text))
-        seen.add(action.status)
-        if action.calls:
-            called.add(action.calls[0].name)
-            assert style.parse(style.format_call(action.calls[0])).calls == action.calls
-    assert seen == statuses
-    assert called == {SEARCH, FORM, CALL, WAIT}
 
 
 def test_a_tool_whose_schema_cannot_be_checked_is_refused():
