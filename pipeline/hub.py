@@ -19,14 +19,9 @@ def load_rows(source: str, split: str = "train") -> list[dict[str, Any]]:
     path = Path(source)
     try:
         if path.is_file():
-            if path.suffix not in KINDS:
-                raise ConfigError(
-                    f"{source}: a file of kind {path.suffix or 'without suffix'}; allowed: {', '.join(KINDS)}"
-                )
             # Streamed, so that nothing is copied into a cache.
-            rows = datasets.load_dataset(
-                KINDS[path.suffix], data_files=str(path), split="train", streaming=True
-            )
+            kind = KINDS[path.suffix]
+            rows = datasets.load_dataset(kind, data_files=str(path), split="train", streaming=True)
         elif (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
             saved = datasets.load_from_disk(str(path))
             rows = saved[split] if isinstance(saved, datasets.DatasetDict) else saved
@@ -35,12 +30,10 @@ def load_rows(source: str, split: str = "train") -> list[dict[str, Any]]:
         else:
             rows = datasets.load_dataset(source, split=split)
         return [dict(row) for row in rows]
-    except ConfigError:
-        raise
     except Exception as error:  # the library and its readers raise many kinds
         first_line = (str(error).splitlines() or [""])[0][:200]
         raise ConfigError(
             f"{source}: no rows of split {split!r} can be read ({type(error).__name__}: {first_line}). "
-            f"Allowed: a file ({', '.join(KINDS)}), a folder, or a name on the hub. Next: check the path, or "
-            "the name and the network"
+            f"Allowed: a file ({', '.join(KINDS)}), a folder, or a name on the hub. Next: check "
+            "it, or the network"
         ) from None

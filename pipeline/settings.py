@@ -4,10 +4,9 @@ Every setting is semantic (it decides what is made, and enters the stage key) or
 is recorded, and may change between two starts of one stage), and basic or advanced (who needs it).
 """
 
-import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, Union, get_args, get_origin
+from typing import Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue
 from pydantic.fields import FieldInfo
@@ -114,15 +113,8 @@ def section_of(info: FieldInfo, given: Any = None) -> type[BaseModel] | None:
     if found := kinds_of(info):
         kinds, members = found
         return members.get(kinds(given) or kinds.default)
-    return _section(info.annotation)
-
-
-def _section(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if get_origin(annotation) in (Union, types.UnionType):
-        return next((found for arg in get_args(annotation) if (found := _section(arg))), None)
-    return None
+    section = info.annotation
+    return section if isinstance(section, type) and issubclass(section, BaseModel) else None
 
 
 def known_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -132,7 +124,7 @@ def known_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
         key = prefix + name
         yield key
         found = kinds_of(info)
-        sections = list(found[1].values()) if found else [_section(info.annotation)]
+        sections = list(found[1].values()) if found else [section_of(info)]
         for section in filter(None, sections):
             for inner in known_keys(section, f"{key}."):
                 if inner not in seen:
