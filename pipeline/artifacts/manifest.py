@@ -16,8 +16,14 @@ from pipeline.ids import digest
 SCHEMA_VERSION = 3
 NAME = "manifest.json"
 LIBRARIES = (
-    *("numpy", "pyarrow", "pydantic", "safetensors"),
-    *("scikit-learn", "tokenizers", "torch", "transformers"),
+    "numpy",
+    "pyarrow",
+    "pydantic",
+    "safetensors",
+    "scikit-learn",
+    "tokenizers",
+    "torch",
+    "transformers",
 )
 
 

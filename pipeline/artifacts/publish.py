@@ -53,28 +53,24 @@ def merge(
 
 
 def collect(folder: Path, relative: str, volatile: bool) -> list[dict[str, Any]]:
-    """Returns what the manifest says of an output's files, made durable."""
-    path = inside(folder, relative)
-    files = [path]
-    if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.is_symlink() or p.is_file())
-    if not path.exists() or not files:
+    """Returns what the manifest says of the files of an output that is no table, made durable."""
+    output = inside(folder, relative)
+    paths = [output]
+    if output.is_dir():
+        paths = sorted(path for path in output.rglob("*") if path.is_symlink() or path.is_file())
+    if not output.exists() or not paths:
         raise ValueError(f"{folder.name}: output {relative!r} was asked for and not written")
-    found = [describe(folder, file, volatile=volatile) for file in files]
-    for place in (*files, *{file.parent for file in files}):
-        fsync(place)
-    return found
-
-
-def describe(folder: Path, file: Path, *, volatile: bool) -> dict[str, Any]:
-    """Returns what the manifest says of a file that is no table."""
-    path = inside(folder, file.relative_to(folder).as_posix())
-    return {
-        "kind": "volatile" if volatile else "output",
-        "path": path.relative_to(folder).as_posix(),
-        "bytes": path.stat().st_size,
-        "sha256": file_sha256(path),
-    }
+    files = []
+    for path in paths:
+        name = path.relative_to(folder).as_posix()
+        inside(folder, name)  # refuses a link
+        kind = "volatile" if volatile else "output"
+        facts = {"path": name, "bytes": path.stat().st_size, "sha256": file_sha256(path)}
+        files.append({"kind": kind, **facts})
+        fsync(path)
+    for parent in {path.parent for path in paths}:
+        fsync(parent)
+    return files
 
 
 def earlier_seconds(folder: Path) -> float:

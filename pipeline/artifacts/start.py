@@ -25,15 +25,7 @@ from pipeline.artifacts.manifest import NAME, SCHEMA_VERSION, content_of, key_of
 from pipeline.artifacts.metrics import Metrics, plain
 from pipeline.artifacts.plan import Plan
 from pipeline.artifacts.progress import Progress
-from pipeline.artifacts.publish import (
-    RESERVED,
-    account,
-    collect,
-    describe,
-    earlier_seconds,
-    merge,
-    remove_merged,
-)
+from pipeline.artifacts.publish import RESERVED, account, collect, earlier_seconds, merge, remove_merged
 from pipeline.artifacts.signals import StopFlag
 from pipeline.artifacts.tracking import Tracker
 from pipeline.config import split_settings
@@ -204,9 +196,8 @@ class Start(Generic[C]):
         failpoint(f"{self.stage}.merge.after")
         if report is not None:
             text = json.dumps(plain(report), indent=1, ensure_ascii=False, allow_nan=False)
-            path = self.folder / "report.json"
-            write_durably(path, text.encode() + b"\n")
-            files.append(describe(self.folder, path, volatile=True))
+            write_durably(self.folder / "report.json", text.encode() + b"\n")
+            self._outputs["report.json"] = True
         for relative, volatile in sorted(self._outputs.items()):
             files += collect(self.folder, relative, volatile)
         failpoint(f"{self.stage}.report_written")
