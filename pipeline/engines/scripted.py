@@ -17,14 +17,10 @@ Reply = Callable[[GenerationRequest], Sequence[int]]
 class ScriptedEngine:
     """A real implementation of `Engine`: the script says what is sampled, the engine keeps the contract.
 
-    Args:
-        reply: tokens of one request, a pure function of it. They are cut after the first stop token and
-            at `max_new_tokens`; a shorter reply without a stop token is refused.
-        policy_digest: name of what replies.
-        max_per_collect: requests answered by one `collect`, oldest first; None answers all. Small numbers
-            make finished and unfinished requests interleave as in a real engine.
-        max_length: longest prompt and `max_new_tokens` together.
-        logprobs: log-probability of each token of a reply; None means 0.0: a certain choice.
+    A reply is cut after the first stop token and at `max_new_tokens`; a shorter one without a stop token is
+    refused. Without `logprobs` each token is a certain choice. One `collect` answers `max_per_collect`
+    requests, oldest first, so that finished and unfinished ones interleave as in a real engine; None answers
+    all.
     """
 
     def __init__(

@@ -23,12 +23,9 @@ _GATHER_COST = 1.8  # reading gathered rows, copy included, against reading them
 
 
 class SlotCache:
-    """Keys and values of rows on the CPU, each in its slot; grows in length as needed.
+    """Keys and values of rows on the CPU, each in its slot; grows to `max_length` tokens as needed.
 
-    Args:
-        shape: layers, slots, key and value heads, head_dim.
-        max_length: tokens that a row may ever hold.
-        dtype: of the model.
+    The shape is layers, slots, key and value heads, head_dim.
     """
 
     def __init__(self, shape: tuple[int, int, int, int], max_length: int, dtype: torch.dtype) -> None:
@@ -132,13 +129,9 @@ class SlotPlan:
 
 
 def make_plan(rows: np.ndarray, cached: np.ndarray, known: np.ndarray, cache: SlotCache) -> SlotPlan:
-    """Returns the plan of a forward pass over each row's tokens `cached` to `known`.
+    """Returns the plan of a forward pass over tokens `cached` to `known` [R] of the slots `rows` [R].
 
-    Args:
-        rows: [R] slots, ascending, each once.
-        cached: [R] tokens with keys and values in the row's slot.
-        known: [R] tokens the row has, more than `cached`.
-        cache: gets room for them.
+    Slots ascend. `cached` of a row's tokens, fewer than `known`, have keys and values in its slot.
     """
     cache.reserve(int(known.max()))
     chunk = known - cached

@@ -36,14 +36,9 @@ class _Desk:
 
 
 class Pool:
-    """Worker processes that do jobs; they start as jobs come, or by `start`, and live until `close`.
+    """At most `size` worker processes; they start as jobs come, or by `start`, and live until `close`.
 
-    Args:
-        module: of the workers; its `main` calls `connect_to_parent`, then `serve`.
-        size: number of workers at most.
-        name: of a worker, in messages and of its log.
-        env: set over this process's environment.
-        log_folder: of their logs; None keeps no log.
+    `main` of their module calls `connect_to_parent`, then `serve`. `env` is set over this environment.
     """
 
     def __init__(

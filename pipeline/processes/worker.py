@@ -41,11 +41,8 @@ class Worker:
     It has a session of its own, so a Ctrl-C meant for the stage does not reach it, and it is killed by the
     kernel when the stage dies in whatever way.
 
-    Args:
-        module: run with the pipe's descriptor as its argument; it calls `connect_to_parent` first.
-        name: in messages.
-        env: set over this process's environment.
-        log: file for its output, kept; None keeps the output as long as the process lives.
+    The module calls `connect_to_parent` first. `env` is set over this process's environment. The output goes
+    to the file `log`, or is kept as long as the process lives.
     """
 
     def __init__(
