@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -63,6 +65,10 @@ def test_modes_are_as_published() -> None:
     assert (DECOUPLED_CLIP.overlong_factor, GRPO.overlong_factor) == (0.5, 0.0)
     assert (DECOUPLED_CLIP.dynamic_sampling, GRPO.dynamic_sampling) == (True, False)
     assert {(m.needs_critic, m.max_uniform_share) for m in (DECOUPLED_CLIP, GRPO)} == {(False, 1.0)}
+    ours = VDapo(LossOptions(kl=1e-3), overlong_factor=0.0, alpha=0.5, lam=0.95, gamma=1.0, adv_rmse=0.0)
+    assert replace(ours, max_uniform_share=0.5, baseline="shrinkage", scale="running") == MODES["v_dapo"]
+    assert ours.dynamic_sampling
+    assert not ours.step_only
 
 
 def test_options_are_plain_values_and_those_of_another_mode_are_refused() -> None:
