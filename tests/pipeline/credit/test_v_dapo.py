@@ -92,6 +92,7 @@ def test_scales_come_from_earlier_updates_and_survive_json() -> None:
     pairs = zip(sets[0].rewards, sets[0].values or [], strict=True)
     unscaled = np.concatenate([gae(outcome_rewards(r, len(v)), v, gamma=1, lam=0.95) for r, v in pairs])
     assert metrics["sigma/step"] == pytest.approx(np.sqrt(np.mean(unscaled**2)))
+    assert metrics["sigma/group"] == pytest.approx(0.5)  # every R - V_0, as b = V_0
     assert np.abs(second[0]).max() > np.abs(first[0]).max()
     assert later["weight"] == pytest.approx(0.19)  # .1 + .9 * .1: the unbiased EMA of decay .9
     assert mode.credit([], later)[2] == later
@@ -132,7 +133,10 @@ def test_the_critic_never_sees_shaping() -> None:
     plain, shaped = make_set([1, 0]), make_set([1, 0], shaping=[-0.5, 0.0])
     for a, b in zip(run(mode, plain), run(mode, shaped), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert run(VDapo(), plain)[0][0] - run(VDapo(), shaped)[0][0] == pytest.approx(0.5)
+    for i, change in ((0, -0.5), (1, 0.5)):  # P less the other's
+        assert run(VDapo(), shaped)[i][0] - run(VDapo(), plain)[i][0] == pytest.approx(change)
+    by_mean = run(VDapo(alpha=0.0, baseline="group_mean"), shaped)
+    np.testing.assert_allclose(by_mean, [[0.25, 0.25], [-0.25, -0.25]])
     # In a set of one there is nobody to compare lengths with.
     np.testing.assert_array_equal(
         run(VDapo(), make_set([1]))[0], run(VDapo(), make_set([1], shaping=[-0.5]))[0]
