@@ -88,11 +88,12 @@ def test_scales_come_from_earlier_updates_and_survive_json() -> None:
     sets = [make_set([1, 0, 0, 1], [[0.5, 0.7], [0.5, 0.2], [0.5, 0.4, 0.1], [0.5]])]
     first, metrics, state = mode.credit(sets, mode.initial_state())
     assert metrics["sigma/group"] == metrics["sigma/step"] == 1.0
+    assert state["group_square"] == pytest.approx(0.1 * 0.5**2)  # every R - V_0, as b = V_0
     second, metrics, later = mode.credit(sets, json.loads(json.dumps(state)))
     pairs = zip(sets[0].rewards, sets[0].values or [], strict=True)
     unscaled = np.concatenate([gae(outcome_rewards(r, len(v)), v, gamma=1, lam=0.95) for r, v in pairs])
     assert metrics["sigma/step"] == pytest.approx(np.sqrt(np.mean(unscaled**2)))
-    assert metrics["sigma/group"] == pytest.approx(0.5)  # every R - V_0, as b = V_0
+    assert metrics["sigma/group"] == pytest.approx(0.5)
     assert np.abs(second[0]).max() > np.abs(first[0]).max()
     assert later["weight"] == pytest.approx(0.19)  # .1 + .9 * .1: the unbiased EMA of decay .9
     assert mode.credit([], later)[2] == later
@@ -148,7 +149,8 @@ def test_wrong_settings_and_missing_values_are_refused() -> None:
         with pytest.raises(ValueError, match=next(iter(settings))):
             VDapo(**settings)
     bare = CreditSet(np.array([1.0, 0.0]), [np.zeros(1)] * 2)
-    with pytest.raises(ValueError, match="decoupled_clip"):
-        run(VDapo(), bare)
+    for needs in (VDapo(), VDapo(baseline="group_mean")):
+        with pytest.raises(ValueError, match="decoupled_clip"):
+            run(needs, bare)
     assert not VDapo(alpha=0.0, baseline="group_mean").needs_critic
     assert len(run(VDapo(alpha=0.0, baseline="group_mean"), bare)) == 2
