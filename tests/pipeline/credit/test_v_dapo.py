@@ -83,6 +83,26 @@ def test_both_parts_add_up_by_hand() -> None:
     assert metrics["step/single/clipped_share"] == 0.5
 
 
+def test_metrics_say_how_much_each_part_says_and_why_it_says_nothing() -> None:
+    def of(mode: VDapo, s: CreditSet) -> dict[str, float]:
+        return mode.credit([s], mode.initial_state())[1]
+
+    differs = of(VDapo(alpha=0.5, lam=1.0), make_set([1, 0]))  # V is .5, then .6
+    group, step = np.array([1, 1, -1, -1]) * 5 / 9, np.array([0.5, 0.4, -0.5, -0.6])
+    assert differs["parts/correlation"] == pytest.approx(np.corrcoef(group, step)[0, 1])
+    assert differs["parts/step_to_group"] == pytest.approx(0.5 * np.sqrt(np.mean(step**2)) / (5 / 9))
+    failed = of(VDapo(), make_set([0, 0], [EXACT, EXACT], [[1, 1, 1, -1], [0, -1, 1, -1]]))
+    assert (failed["step/all_wrong/gated_share"], failed["step/all_wrong/zero_share"]) == (1 / 8, 0.0)
+    still = {"lam": 0.0, "step_only": True}
+    found = of(VDapo(alpha=1.0, **still), make_set([0.25, 0.75], [[0.5, 0.5], [0.5, 0.6]]))
+    assert (found["step/mixed/zero_share"], found["step/mixed/gated_share"]) == (1 / 4, 0.0)
+    assert found["parts/step_to_group"] == 0.0  # there is no group part
+    assert "parts/correlation" not in found
+    unused = of(VDapo(alpha=0.0), make_set([1, 0]))
+    assert unused["step/mixed/clipped_share"] == unused["step/mixed/gated_share"] == 0.0
+    assert "parts/correlation" not in unused
+
+
 def test_scales_come_from_earlier_updates_and_survive_json() -> None:
     mode = VDapo()
     sets = [make_set([1, 0, 0, 1], [[0.5, 0.7], [0.5, 0.2], [0.5, 0.4, 0.1], [0.5]])]
