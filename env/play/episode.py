@@ -6,6 +6,7 @@ sampled ids plus the ids of the environment's reply.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -78,11 +79,9 @@ class Episode:
     def close(self) -> None:
         """Closes the environment; a failure to close changes no result."""
         if self.env is not None:
-            env, self.env = self.env, None
-            try:
-                env.close()
-            except Exception as error:  # the rollout is already graded
-                self.events.append(Event("infra_error", self.turn, "close", detail=type(error).__name__))
+            with suppress(Exception):  # the rollout is already graded
+                self.env.close()
+            self.env = None
 
     def _after(self, act: Callable[[], GenerationRequest | None]) -> Outcome:
         """Returns what an act asks for, or the graded rollout if that is nothing."""

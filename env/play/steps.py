@@ -1,7 +1,6 @@
 """The steps of an episode: spans of its messages, and what the verifier says of each."""
 
-import math
-from collections import defaultdict
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -52,25 +51,23 @@ def graded_steps(spans: Sequence[Span], verdicts: Iterable[StepVerdict], *, firs
 
     Verdicts on messages or characters before the first span are passed over.
     """
-    of_message: dict[int, list[StepVerdict]] = defaultdict(list)
+    words: dict[int, StepVerdict] = {}
+    starts = [(span.message_index, span.char_start) for span in spans]
     for verdict in verdicts:
-        of_message[verdict.message_index].append(verdict)
-    steps = []
-    for place, span in enumerate(spans):
-        following = [s for s in spans[place + 1 : place + 2] if s.message_index == span.message_index]
-        end = following[0].char_start if following else math.inf
-        own = [v for v in of_message[span.message_index] if span.char_start <= v.char_start < end]
-        word = min(own, key=lambda v: _WEIGHT[v.status], default=StepVerdict(span.message_index, "unknown"))
-        steps.append(
-            Step(
-                step_index=first + place,
-                message_index=span.message_index,
-                token_start=span.token_start,
-                token_end=span.token_end,
-                text=span.text,
-                verifier_status=word.status,
-                verifier_code=word.code,
-                verifier_message=word.message,
-            )
+        place = bisect_right(starts, (verdict.message_index, verdict.char_start)) - 1
+        if place >= 0 and starts[place][0] == verdict.message_index:
+            words[place] = min(words.get(place, verdict), verdict, key=lambda word: _WEIGHT[word.status])
+    found = [words.get(place, StepVerdict(span.message_index, "unknown")) for place, span in enumerate(spans)]
+    return tuple(
+        Step(
+            step_index=first + place,
+            message_index=span.message_index,
+            token_start=span.token_start,
+            token_end=span.token_end,
+            text=span.text,
+            verifier_status=word.status,
+            verifier_code=word.code,
+            verifier_message=word.message,
         )
-    return tuple(steps)
+        for place, (span, word) in enumerate(zip(spans, found, strict=True))
+    )

@@ -1,7 +1,5 @@
 """The catalogue offers what the stages call."""
 
-from __future__ import annotations
-
 import pytest
 
 from env.phone.offer import PHONE

@@ -1,7 +1,5 @@
 """Which attempts follow which, and what they are told."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

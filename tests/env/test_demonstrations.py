@@ -1,7 +1,5 @@
 """Demonstrations of every level: of mixed quality, some after feedback, in text that the parser reads."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The player, with a counting environment whose every rule is visible here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice

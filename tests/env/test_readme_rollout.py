@@ -1,7 +1,5 @@
 """The rollouts in README and docs/phone.md: played again, message by message."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from env.phone.episode.compact import CompactStyle

@@ -1,7 +1,5 @@
 """Steps inside messages: they tile, what follows never moves them, each state can be continued from."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -196,12 +194,12 @@ def test_a_verdict_is_of_the_step_that_holds_its_first_character(tokenizer: Any)
     request = EpisodeRequest("r", TASK, "g", 0, 0, 0, seed=0)
     [by_lines] = played([request], tokenizer, lambda _: ids, "lines")
     first = [step for step in by_lines.steps if step.message_index == 0]
-    assert [(step.text, step.verifier_status) for step in first] == [
-        ("a = b\n", "ok"),
-        ("b!\n\n", "wrong"),  # the token of both line ends straddles the border
-        ("no word\n", "unknown"),
-        ("b = !\n", "wrong"),
-        ("", "unknown"),  # that the message ends here was a choice as well
+    assert [(step.text, step.verifier_status, step.verifier_code) for step in first] == [
+        ("a = b\n", "ok", "a = b\n"),
+        ("b!\n\n", "wrong", "b!\n"),  # the token of both line ends straddles the border
+        ("no word\n", "unknown", "no word\n"),
+        ("b = !\n", "wrong", "b = !\n"),
+        ("", "unknown", ""),  # that the message ends here was a choice as well
     ]
     [whole] = played([request], tokenizer, lambda _: ids, "message")
     assert [(step.verifier_status, step.verifier_code) for step in whole.steps] == [("wrong", "b!\n")] * 3

@@ -1,7 +1,5 @@
 """What the adapters' tests share: tasks, a tokenizer, an agent, and the same episode without an adapter."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random

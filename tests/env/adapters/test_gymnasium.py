@@ -1,7 +1,5 @@
 """Real episodes through Gymnasium's interface, which its own checker accepts."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Calls that come with a name and arguments play the episode that the same calls as text play."""
 
-from __future__ import annotations
-
 import inspect
 from random import Random
 from typing import Any, get_type_hints

@@ -3,8 +3,6 @@
 What the policy says is scripted (a model from scratch calls nobody); weights, losses and updates are real.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """verl's agent loop plays real episodes: its tool registry, its Hermes parser, its tokens, our template."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import math

@@ -1,7 +1,5 @@
 """What both styles write: prompts as documented, ids that only grow, nothing smuggled in."""
 
-from __future__ import annotations
-
 import json
 import unicodedata
 from itertools import pairwise

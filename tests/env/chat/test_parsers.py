@@ -1,7 +1,5 @@
 """Both styles' parsers: total, linear, and the exact inverse of what writes a call."""
 
-from __future__ import annotations
-
 import json
 import sys
 
