@@ -42,10 +42,11 @@ def own_tokens(make_rollout, name, i, **changes):
 
 
 def test_states_are_chosen_at_shares_of_the_response_and_around_errors(make_rollout) -> None:
-    # Steps start at 0, 4, 8, ... of 39 tokens; after the last one is the end.
+    # Steps start at 0, 4, 8, ... of 39 tokens or 79; after the last one is the end.
     assert candidate_steps(make_rollout("a", num_steps=10)) == (0, 3, 6, 9)
     assert candidate_steps(make_rollout("a", num_steps=10, wrong={4: "missing"})) == (0, 3, 4, 5, 6, 9)
-    assert candidate_steps(make_rollout("a", num_steps=10, wrong={9: "missing"})) == (0, 3, 6, 9)
+    assert candidate_steps(make_rollout("a", num_steps=20)) == (0, 6, 12, 18)
+    assert candidate_steps(make_rollout("a", num_steps=20, wrong={19: "missing"})) == (0, 6, 12, 18, 19)
 
 
 def test_choosing_ignores_outcomes_and_order(make_rollout) -> None:
