@@ -1,10 +1,11 @@
 """Rollouts a second of the demo: processes of one thread each, beside one engine in the stage.
 
-    python -m benchmarks.both_cores  # about 15 minutes on two quiet CPU cores
+    python -m benchmarks.both_cores  # about 10 minutes on two quiet CPU cores
 
-`one engine` plays as the demo did until now: in the stage's own process, with two threads, a shard after
-the other. `processes` is the stage as it is, one process for every usable core. Whole commands take turns,
-start-up included; ratios are between runs of one turn.
+`one engine` plays as the demo did before: in the stage's own process, with two threads, a shard after the
+other. `processes` is the stage as it is, one process for every usable core; `one process` has a single one.
+`side by side` is two of these stages at once, each of one process, that share nothing: what the machine's
+second core can add. Whole commands take turns, start-up included; ratios are between runs of one turn.
 """
 
 import json
@@ -14,6 +15,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+import pyarrow as pa
+
 from benchmarks._results import Criteria, Row, at_least, measured, ratios, spread
 from benchmarks._run import ROOT, Asked, Benchmark, main, make_stages
 from pipeline.artifacts.artifact import Artifact
@@ -22,9 +25,16 @@ CONFIG, RUN = "configs/demo.yaml", "both-cores"
 THREADS = 2
 """Of the one engine: `training.threads` of the demo, which was the engine's too."""
 
+COMMANDS = {
+    "one-engine": (["benchmarks.both_cores", "--stage"], []),
+    "processes": (["stages.rollouts"], []),
+    "one-process": (["stages.rollouts"], ["engine.replicas=1"]),
+}
+"""Variant -> the module and its first words, and settings."""
+
 CRITERIA: Criteria = {
     "processes: at least 1.9 times the rollouts a second": at_least(
-        1.9, "processes", "rollouts a second / one engine"
+        1.9, "processes", "rollouts a second / one-engine"
     ),
     "processes: the rollouts of a single one": lambda t: t("processes", "rollouts of one process") == 1,
 }
@@ -47,50 +57,59 @@ def one_engine(argv: Sequence[str]) -> int:
     return run_stage(STAGE, Config, argv)
 
 
-def seconds_of(asked: Asked, name: str, command: Sequence[str], *settings: str) -> float:
-    """Returns how long a command takes that makes the rollouts of a new run with the same inputs."""
+def started(asked: Asked, name: str) -> subprocess.Popen[bytes]:
+    """Returns a command at work that makes the rollouts of a new run with the same inputs."""
+    words, settings = COMMANDS[name.partition(".")[0]]
     run = asked.data_dir / f"{RUN}-{name}"
     shutil.rmtree(run, ignore_errors=True)
     run.mkdir(parents=True)
     for stage in ("tasks", "sft"):
         (run / stage).symlink_to(asked.data_dir / RUN / stage, target_is_directory=True)
     data_dir = f"run.data_dir={json.dumps(str(asked.data_dir))}"
-    began = time.perf_counter()
-    subprocess.run(
-        [sys.executable, *command, CONFIG, "--run", run.name, *asked.settings, data_dir, *settings],
-        check=True,
+    return subprocess.Popen(
+        [sys.executable, "-m", *words, CONFIG, "--run", run.name, *asked.settings, data_dir, *settings],
         cwd=ROOT,
         stderr=subprocess.DEVNULL,
     )
-    return time.perf_counter() - began
+
+
+def made(asked: Asked, name: str, table: str) -> pa.Table:
+    """Returns a table of the run of that name."""
+    return Artifact.open(asked.data_dir / f"{RUN}-{name}", "rollouts").table(table)
+
+
+def rate(asked: Asked, *names: str) -> float:
+    """Returns the rollouts a second of stages that work side by side."""
+    began = time.perf_counter()
+    at_work = [started(asked, name) for name in names]
+    if any(process.wait() for process in at_work):
+        raise SystemExit(f"{names}: a stage failed")
+    return sum(made(asked, name, "rollouts").num_rows for name in names) / (time.perf_counter() - began)
 
 
 def measure(asked: Asked) -> list[Row]:
-    """Returns rollouts a second of both, their ratio, and whether one process makes the same tables."""
+    """Returns rollouts a second, their ratios, and whether one process makes the same tables."""
     make_stages(CONFIG, RUN, ("tasks", "sft"), asked.settings, asked.data_dir)
-    commands = {
-        "one engine": ["-m", "benchmarks.both_cores", "--stage"],
-        "processes": ["-m", "stages.rollouts"],
-    }
-    rates: dict[str, list[float]] = {name: [] for name in commands}
+    variants = {name: (name,) for name in COMMANDS} | {"side by side": ("one-process.1", "one-process.2")}
+    rates: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(asked.options.repeats):
-        for name, command in commands.items():
-            seconds = seconds_of(asked, name.replace(" ", "-"), command)
-            made = Artifact.open(asked.data_dir / f"{RUN}-{name.replace(' ', '-')}", "rollouts")
-            rates[name].append(made.table("rollouts").num_rows / seconds)
-    seconds_of(asked, "one-process", commands["processes"], "engine.replicas=1")
-    several, single = (asked.data_dir / f"{RUN}-{name}" for name in ("processes", "one-process"))
+        for variant, names in variants.items():
+            rates[variant].append(rate(asked, *names))
+    repeats = asked.options.repeats
+    rows = [
+        row for name in rates for row in measured(name, {"rollouts a second": spread(rates[name])}, repeats)
+    ]
+    for variant, base in (
+        ("processes", "one-engine"),
+        ("processes", "one-process"),
+        ("side by side", "one-process"),
+    ):
+        figure = {f"rollouts a second / {base}": ratios(rates[variant], rates[base])}
+        rows += measured(variant, figure, repeats)
     same = all(
-        Artifact.open(several, "rollouts").table(table) == Artifact.open(single, "rollouts").table(table)
+        made(asked, "processes", table) == made(asked, "one-process", table)
         for table in ("rollouts", "steps")
     )
-    rows = [
-        row
-        for name in commands
-        for row in measured(name, {"rollouts a second": spread(rates[name])}, asked.options.repeats)
-    ]
-    figures = {"rollouts a second / one engine": ratios(rates["processes"], rates["one engine"])}
-    rows += measured("processes", figures, asked.options.repeats)
     return rows + measured("processes", {"rollouts of one process": float(same)}, 1)
 
 
@@ -105,7 +124,7 @@ BENCHMARK = Benchmark(
         "sft.practice_tasks=0",
         "sft.num_demonstrations=200",
     ),
-    options={"repeats": 5},
+    options={"repeats": 3},
 )
 
 if __name__ == "__main__":
