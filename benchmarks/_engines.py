@@ -15,7 +15,8 @@ from env.play.units import play_unit
 from pipeline.config import load_config
 from pipeline.engines import Generation, GenerationRequest
 from pipeline.types import Rollout, Task
-from stages.settings import Chain, Config
+from stages.settings import Config
+from stages.settings.sampling import Chain
 from stages.wiring.player import make_player
 
 CONFIG = "configs/demo.yaml"

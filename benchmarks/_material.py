@@ -31,8 +31,8 @@ QUICK = (
     "training={threads: 1, micro_batch_tokens: 4096}",
     "tasks={num_companies: 16, num_train: 32, num_val: 8, num_test: 8, level_shares: {1: 1.0}}",
     "sft={model: {hidden_size: 64, num_layers: 2, num_kv_heads: 1, "
-    "intermediate_size: 96, vocab_size: 512}, num_demonstrations: 192, "
-    "shares: {oracle: 0.3, over_collector: 0.5, noisy_adaptive: 0.2}, num_updates: 100, warmup_updates: 5, "
+    "intermediate_size: 96}, num_demonstrations: 192, "
+    "shares: {oracle: 0.3, over_collector: 0.5, noisy_adaptive: 0.2}, num_updates: 100, "
     "batch_rows: 16, learning_rate: 0.01}",
     "sampling.max_response_tokens=256",
     "labels={max_states: 48, num_continuations: 2}",

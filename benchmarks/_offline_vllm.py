@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._run import ROOT
-from pipeline.engines.vllm_options import BLOCK_SIZE
+from pipeline.engines.vllm_options import BLOCK_SIZE, VllmOptions
 from pipeline.engines.vllm_replica import CPU_BATCH_TOKENS
 from pipeline.processes.worker import Worker, connect_to_parent
 from stages.settings import Config
@@ -23,7 +23,7 @@ def offline_options(folder: Path, config: Config, max_length: int) -> dict[str, 
         "max_model_len": min(max_length, config.row_tokens),
         "max_num_seqs": engine.max_live,
         "block_size": BLOCK_SIZE,
-        "kv_cache_memory_bytes": int(engine.kv_cache_gib * 2**30),
+        "kv_cache_memory_bytes": int(VllmOptions().kv_cache_gib * 2**30),
         "enable_prefix_caching": True,
         "enable_chunked_prefill": False,  # as the replica has it on a CPU, and for its reason
         "max_num_batched_tokens": max(max_length, CPU_BATCH_TOKENS),

@@ -47,8 +47,7 @@ FAR = {
 }
 QUICK_ACTOR = (
     *("actor.tasks_per_update=4", "actor.updates_per_iteration=1", "actor.max_refills=0"),
-    *("actor.warmup_updates=1", "actor.chain={num_attempts: 1, draws: 4}"),
-    *("actor.evaluate_every=9", "actor.evaluate_tasks=2"),
+    *("actor.chain={num_attempts: 1, draws: 4}", "actor.evaluate_tasks=2"),
     *("actor.credit.drift.states=4", "actor.credit.drift.num_continuations=2"),
 )
 """Beside the settings of `critic_quality --quick`."""

@@ -27,8 +27,8 @@ class Section(BaseModel):
 
 def setting(
     default: Any,
-    *,
     description: str,
+    *,
     source: str = "",
     advanced: bool = False,
     runtime: bool = False,
@@ -48,9 +48,9 @@ def setting(
     return Field(default, description=description, json_schema_extra=marks, **constraints)
 
 
-def runtime(default: Any, *, description: str, **options: Any) -> Any:
+def runtime(default: Any, description: str, **options: Any) -> Any:
     """Returns a pydantic field for a runtime setting: recorded, but no part of what a stage makes."""
-    return setting(default, description=description, runtime=True, **options)
+    return setting(default, description, runtime=True, **options)
 
 
 def mark_of(info: FieldInfo, name: str) -> Any:

@@ -1,13 +1,8 @@
 """Trains the actor on fresh rollouts of every iteration, with the configured credit mode.
 
 v_dapo adds the frozen critic's step advantages to group-relative ones; a critic whose gate failed is
-refused. Every rollout is committed before the update that uses it, surplus ones included. The critic
-is never trained here; it is watched, and what follows from a drift is a setting.
-
-    make actor CONFIG=configs/demo.yaml
+refused. Every rollout is committed before the update that uses it, surplus ones included.
 """
-
-from __future__ import annotations
 
 import json
 import sys
@@ -28,21 +23,12 @@ from stages.wiring.refusals import contexts_of, gate_allows, stamp_of
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the plan has found out.
+    """What the plan has found out."""
 
-    Attributes:
-        credit: the mode as configured; of v_dapo with a weak critic that may go on, alpha 0.
-        contexts: that it trains in, as critics name them.
-        rules: of the watch over the critic.
-        stamp: what the report says of the critic's gate; None without a critic.
-        tasks: to train on.
-        val: held-out ones, for the learning curve.
-    """
-
-    credit: Credit
-    contexts: tuple[str, ...]
+    credit: Credit  # as configured; of v_dapo with a weak critic that may go on, alpha 0
+    contexts: tuple[str, ...]  # that it trains in, as critics name them
     rules: DriftRules
-    stamp: dict[str, Any] | None
+    stamp: dict[str, Any] | None  # what the report says of the critic's gate
     tasks: list[Task]
     val: list[Task]
 
@@ -63,14 +49,12 @@ def plan(start: Start[Config]) -> Plan[Work]:
     tasks, val = tasks_of_split(start, "train"), tasks_of_split(start, "val")
     check_installed(start.config, engine=True, training=True)
     planned = settings.num_iterations * settings.updates_per_iteration
+    groups = planned * settings.tasks_per_update * (1 + settings.max_refills)
     return Plan(
         items=[[f"iteration-{i:05d}"] for i in range(settings.num_iterations)],
         tables=(ROLLOUTS, STEPS, VALUES, UPDATES),
         unit="iterations",
-        estimate={
-            "updates": planned,
-            "groups_at_most": planned * settings.tasks_per_update * (1 + settings.max_refills),
-        },
+        estimate={"updates": planned, "groups_at_most": groups},
         work=Work(make_credit(**options), contexts, rules, stamp, tasks, val),
     )
 

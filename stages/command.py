@@ -1,7 +1,5 @@
 """`vdapo`: the commands that look at runs and at configurations."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

@@ -2,11 +2,7 @@
 
 Inside the training split whole clusters are kept apart: some fit the critic, some decide when it has
 converged, and these and the rest calibrate it. Nothing here sees `val` or an unseen split.
-
-    make critic CONFIG=configs/demo.yaml
 """
-
-from __future__ import annotations
 
 import sys
 from pathlib import Path
@@ -20,14 +16,10 @@ from stages.wiring.preflight import check_installed
 
 def plan(start: Start[Config]) -> Plan[tuple[FitData, Path]]:
     """Checks data and trunk, so that what is refused leaves nothing half done under wrong settings."""
-    data, trunk = data_of(start), trunk_of(start)
+    work = data_of(start), trunk_of(start)
     check_installed(start.config, training=True)
-    return Plan(
-        items=[["critic"]],
-        unit="critics",
-        estimate={"epochs_at_most": start.config.critic.max_epochs},
-        work=(data, trunk),
-    )
+    estimate = {"epochs_at_most": start.config.critic.max_epochs}
+    return Plan(items=[["critic"]], unit="critics", estimate=estimate, work=work)
 
 
 STAGE = Stage(

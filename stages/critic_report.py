@@ -1,14 +1,8 @@
 """Audits the frozen critic on held-out tasks and judges it: report.json, report.html, gate.json.
 
-On each audited task the label policy plays a bare set and, if guided states are judged, attempts with its
-feedback. All states of one rollout of each get K fresh continuations: both ends of every step are measured.
-On some tasks several next steps from one state get continuations too, and some rollouts are probed with
-changed steps. Some rollouts that the critic was fitted on are continued as well, as a reference.
-
-    make critic_report CONFIG=configs/demo.yaml
+The label policy plays each audited task; all states of one rollout get K fresh continuations. Siblings,
+probes and rollouts that the critic was fitted on are measured beside them.
 """
-
-from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
@@ -20,38 +14,37 @@ from pipeline.columns import ROLLOUTS, STEPS
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.ids import seed_of
 from pipeline.types import Rollout, Task
-from stages.settings import Config, CriticReport
+from stages.settings import Config
 from stages.wiring.audit import fitted_rollouts
 from stages.wiring.inputs import tasks_of_split
 from stages.wiring.preflight import check_installed
 
+Work = tuple[list[Sequence[Task]], list[Sequence[Rollout]]]
+"""Shards of audited tasks, and of rollouts that the critic was fitted on."""
 
-def audit_tasks(start: Start) -> list[Task]:
+
+def audit_tasks(start: Start[Config]) -> list[Task]:
     """Returns the audited tasks: the same number of each held-out split, chosen by hash.
 
     Only tasks of clusters without training tasks: the gate judges these alone, and others cost as much.
-
-    Raises:
-        ArtifactError: there are none.
+    Raises ArtifactError if there are none.
     """
-    settings: CriticReport = start.config.critic_report
-    splits = start.config.held_out
     trained = {task.cluster for task in tasks_of_split(start, "train")}
     chosen: list[Task] = []
-    for split in splits:
+    for split in start.config.held_out:
         tasks = [task for task in tasks_of_split(start, split) if task.cluster not in trained]
-        chosen += sorted(tasks, key=lambda task: seed_of(start.seed, "audit", task.task_id))[
-            : settings.tasks_per_split
-        ]
+        tasks.sort(key=lambda task: seed_of(start.seed, "audit", task.task_id))
+        chosen += tasks[: start.config.critic_report.tasks_per_split]
     if not chosen:
         raise ArtifactError(
-            f"run.held_out = {', '.join(splits)}: all tasks are of clusters with training tasks, and "
-            "the gate judges unseen ones. Next: name a split of unseen clusters too, e.g. test_unseen_company"
+            f"run.held_out = {', '.join(start.config.held_out)}: all tasks are of clusters with training "
+            "tasks, and the gate judges unseen ones. Next: name a split of unseen clusters too, e.g. "
+            "test_unseen_company"
         )
     return chosen
 
 
-def plan(start: Start[Config]) -> Plan[tuple[list[Sequence[Task]], list[Sequence[Rollout]]]]:
+def plan(start: Start[Config]) -> Plan[Work]:
     """Chooses the audited tasks, and the fitted rollouts that are continued as a reference."""
     settings = start.config.critic_report
     contract, _ = read_contract(start.inputs["critic"].path("critic"), with_files=False)
@@ -68,8 +61,7 @@ def plan(start: Start[Config]) -> Plan[tuple[list[Sequence[Task]], list[Sequence
     shards, fitted_shards = in_shards(tasks, size), in_shards(fitted, size)
     check_installed(start.config, engine=True)
     return Plan(
-        items=[[task.task_id for task in shard] for shard in shards]
-        + [[rollout.task_id for rollout in shard] for shard in fitted_shards],
+        items=[[of.task_id for of in shard] for shard in (*shards, *fitted_shards)],
         tables=(ROLLOUTS, STEPS),
         unit="tasks",
         estimate={
@@ -86,14 +78,7 @@ STAGE = Stage(
     name="critic_report",
     code_version=16,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels", "critic"),
-    sections=(
-        "critic_report",
-        "run.held_out",
-        "engine",
-        "sampling",
-        "prompt",
-        "tasks",
-    ),
+    sections=("critic_report", "run.held_out", "engine", "sampling", "prompt", "tasks"),
     plan=plan,
     make="stages.bodies.critic_report:make",
 )

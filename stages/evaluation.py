@@ -1,12 +1,8 @@
 """Sets the actor beside the starting policy on held-out tasks: first try, greedy, and with feedback.
 
-Both policies play the same tasks with the same seeds, so gains are paired by task; intervals are
-bootstraps over clusters. `with_feedback` is success by the last attempt of a chain of single attempts.
-
-    make evaluation CONFIG=configs/demo.yaml
+Both play the same tasks with the same seeds, so gains are paired by task; intervals are bootstraps over
+clusters. `with_feedback` is success by the last attempt of a chain of single attempts.
 """
-
-from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
@@ -21,30 +17,33 @@ from stages.settings import Config
 from stages.wiring.inputs import tasks_of_split
 from stages.wiring.preflight import check_installed, check_plays_weights
 
-POLICIES = ("start", "actor")
+POLICIES = {"start": ("sft", "policy"), "actor": ("actor", "actor")}
+"""Policy -> stage that made it, and its folder there."""
 NUM_ATTEMPTS = 2
 """Of the with-feedback measure."""
+
+Work = tuple[list[Task], list[tuple[str, str, Sequence[Group]]]]
+"""The tasks, and (policy, "sampled" or "greedy", groups) of each shard."""
 
 
 def planned_groups(start: Start[Config], tasks: Sequence[Task], policy: str) -> dict[str, list[Group]]:
     """Returns "sampled" groups, `draws` chains of single attempts per task, and "greedy" ones, a try each."""
-    settings = start.config.evaluation
-    key = digest(start.stage_key, policy)
+    draws, key = start.config.evaluation.draws, digest(start.stage_key, policy)
 
     def groups(iteration: int, num_attempts: int) -> list[Group]:
         return plan_groups(
             tasks, stage_key=key, seed=start.seed, iteration=iteration, num_attempts=num_attempts, draws=1
         )
 
-    sampled = [group for draw in range(settings.draws) for group in groups(draw, NUM_ATTEMPTS)]
-    return {"sampled": sampled, "greedy": groups(settings.draws, 1)}
+    sampled = [group for draw in range(draws) for group in groups(draw, NUM_ATTEMPTS)]
+    return {"sampled": sampled, "greedy": groups(draws, 1)}
 
 
-def plan(start: Start[Config]) -> Plan[list[tuple[str, str, Sequence[Group]]]]:
+def plan(start: Start[Config]) -> Plan[Work]:
     """Plans both policies on the same tasks."""
     check_plays_weights(start.config, "evaluation")
     tasks = [task for split in start.config.held_out for task in tasks_of_split(start, split)]
-    work = [
+    shards = [
         (policy, kind, shard)
         for policy in POLICIES
         for kind, groups in planned_groups(start, tasks, policy).items()
@@ -52,11 +51,11 @@ def plan(start: Start[Config]) -> Plan[list[tuple[str, str, Sequence[Group]]]]:
     ]
     check_installed(start.config, engine=True)
     return Plan(
-        items=[[rollout_id for group in groups for rollout_id in group.rollout_ids] for _, _, groups in work],
+        items=[[name for group in groups for name in group.rollout_ids] for _, _, groups in shards],
         tables=(ROLLOUTS, STEPS),
         unit="rollouts",
         estimate={"tasks": len(tasks), "policies": len(POLICIES)},
-        work=work,
+        work=(tasks, shards),
     )
 
 
@@ -64,14 +63,7 @@ STAGE = Stage(
     name="evaluation",
     code_version=5,
     inputs=lambda config: ("tasks", "sft", "actor"),
-    sections=(
-        "evaluation",
-        "run.held_out",
-        "engine",
-        "sampling",
-        "prompt",
-        "tasks",
-    ),
+    sections=("evaluation", "run.held_out", "engine", "sampling", "prompt", "tasks"),
     plan=plan,
     make="stages.bodies.evaluation:make",
 )

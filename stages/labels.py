@@ -1,14 +1,8 @@
 """Makes step labels: what fresh continuations and unguided outcomes say of V(s_i) under the starting policy.
 
 A state gets n continuations, replayed exactly up to it and sampled on. It is chosen without looking at the
-samples that label it, among the clusters that fit and validate the critic. Guided states are labelled inside
-their own context only. `labels.target` names what the critic is fitted to, `labels.max_tokens` what the
-continuations may cost.
-
-    make labels CONFIG=configs/demo.yaml
+samples that label it, among the clusters that fit and validate the critic.
 """
-
-from __future__ import annotations
 
 import sys
 
@@ -19,40 +13,33 @@ from env.play.requests import EpisodeRequest
 from pipeline.artifacts.plan import in_shards
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import ROLLOUTS, STEPS
-from pipeline.tables import rollouts_from, tasks_from
 from pipeline.types import Rollout, Task
 from stages.settings import Config
+from stages.wiring.inputs import rollouts_of, tasks_by_id
 from stages.wiring.label_budget import chosen_states, tokens_at_most
 from stages.wiring.preflight import check_installed
 
 
 def plan(start: Start[Config]) -> Plan[tuple[list[Rollout], dict[str, Task], list[list[EpisodeRequest]]]]:
     """Chooses the states that are continued, within the budget."""
-    settings = start.config.labels
-    source = start.inputs["rollouts"]
-    rollouts = rollouts_from(source.table("rollouts"), source.table("steps"))
-    tasks = {task.task_id: task for task in tasks_from(start.inputs["tasks"].table("tasks"))}
+    number = start.config.labels.num_continuations
+    rollouts, tasks = rollouts_of(start.inputs["rollouts"]), tasks_by_id(start)
     check_outcomes_differ(rollouts)
-    by_id = {rollout.rollout_id: rollout for rollout in rollouts}
     shares = start.config.critic
     part_of = parts_of(
         rollouts, tasks, fit_share=shares.fit_share, validate_share=shares.validate_share, seed=start.seed
     )
     # Calibration goes by outcomes, so continuations are for those that fit and validate.
     continued = [r for r in rollouts if part_of.get(r.rollout_id) in ("fit", "validate")]
-    states, tokens_expected = chosen_states(continued, settings, seed=start.seed)
+    states, tokens_expected = chosen_states(continued, start.config.labels, seed=start.seed)
     continuations = Continuations(start.stage_key, start.seed, "labels")
-    shards = [
-        [
-            request
-            for state in some
-            for parent in [by_id[state.rollout_id]]
-            for request in continuations.of(
-                parent, state.step_index, tasks[parent.task_id], settings.num_continuations
-            )
-        ]
-        for some in in_shards(states, start.config.run.per_shard(settings.num_continuations))
-    ]
+    parents = {rollout.rollout_id: rollout for rollout in rollouts}
+    shards: list[list[EpisodeRequest]] = []
+    for some in in_shards(states, start.config.run.per_shard(number)):
+        shards.append([])
+        for state in some:
+            parent = parents[state.rollout_id]
+            shards[-1] += continuations.of(parent, state.step_index, tasks[parent.task_id], number)
     ids = [[request.rollout_id for request in shard] for shard in shards]
     planned = sum(map(len, ids))
     check_installed(start.config, engine=True)
@@ -75,15 +62,8 @@ STAGE = Stage(
     code_version=10,
     inputs=lambda config: ("tasks", "sft", "rollouts"),
     sections=(
-        "labels",
-        "critic.fit_share",  # whom it calibrates on is not continued
-        "critic.validate_share",
-        "engine",
-        "sampling",
-        "prompt.style",
-        "prompt.thinking",
-        "prompt.verbosity",
-        "tasks",
+        *("labels", "engine", "sampling", "prompt.style", "prompt.thinking", "prompt.verbosity", "tasks"),
+        *("critic.fit_share", "critic.validate_share"),  # whom it calibrates on is not continued
     ),
     plan=plan,
     make="stages.bodies.labels:make",

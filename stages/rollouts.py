@@ -2,11 +2,7 @@
 
 Groups are attempt chains: attempt k sees the feedback on the failed attempts before it. A share of the
 groups is feedback-free: one bare set of draws.
-
-    make rollouts CONFIG=configs/demo.yaml
 """
-
-from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
@@ -23,16 +19,12 @@ from stages.wiring.preflight import check_installed
 def plan(start: Start[Config]) -> Plan[list[Sequence[Group]]]:
     """Chooses the groups of the training split's tasks."""
     settings = start.config.rollouts
-    tasks = tasks_of_split(start, "train")[: settings.num_tasks]
     groups = plan_groups(
-        tasks,
+        tasks_of_split(start, "train")[: settings.num_tasks],
         stage_key=start.stage_key,
         seed=start.seed,
         iteration=0,
-        num_attempts=settings.chain.num_attempts,
-        draws=settings.chain.draws,
-        feedback_free_share=settings.chain.feedback_free_share,
-        feedback_free_draws=settings.chain.feedback_free_draws,
+        **settings.chain.model_dump(),
     )
     shards = in_shards(groups, start.config.run.per_shard(settings.chain.rollouts_per_group))
     planned = sum(len(group.rollout_ids) for group in groups)

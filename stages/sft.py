@@ -1,13 +1,8 @@
 """Makes the starting policy: a tiny Qwen3 and its tokenizer, from demonstrations of mixed quality.
 
-Demonstrations are scripted episodes on training tasks; loss on the demonstrator's messages only. A share
-carries earlier failed attempts with their feedback. With `sft.base` it starts from a model instead, and with
-no updates that model is the starting policy as it is.
-
-    make sft CONFIG=configs/demo.yaml
+Demonstrations are scripted episodes on training tasks; a share carries earlier failed attempts with their
+feedback. With `sft.base` it starts from a model instead, and with no updates takes that model as it is.
 """
-
-from __future__ import annotations
 
 import json
 import sys
@@ -52,8 +47,7 @@ def check_base(folder: Path, needed: Sequence[str]) -> None:
 
 def plan(start: Start[Config]) -> Plan[list[Task]]:
     """Plans the updates, or a single copy where a base is taken as it is."""
-    settings = start.config.sft
-    environment = offer_of(start.config.tasks.environment)
+    settings, environment = start.config.sft, offer_of(start.config.tasks.environment)
     train = tasks_of_split(start, "train")
     if settings.base is None or settings.num_updates:
         shares_of(settings, environment)
@@ -62,29 +56,17 @@ def plan(start: Start[Config]) -> Plan[list[Task]]:
         if settings.num_updates == 0:
             return Plan(items=[["policy"]], unit="policies", work=train)
     check_installed(start.config, training=True)
-    return Plan(
-        items=[[f"update-{i:06d}" for i in range(settings.num_updates)]],
-        unit="updates",
-        estimate={
-            "demonstrations": settings.num_demonstrations,
-            "rows": settings.num_updates * settings.batch_rows,
-        },
-        work=train,
-    )
+    items = [[f"update-{i:06d}" for i in range(settings.num_updates)]]
+    rows = settings.num_updates * settings.batch_rows
+    estimate = {"demonstrations": settings.num_demonstrations, "rows": rows}
+    return Plan(items=items, unit="updates", estimate=estimate, work=train)
 
 
 STAGE = Stage(
     name="sft",
     code_version=2,
     inputs=lambda config: ("tasks",),
-    sections=(
-        "sft",
-        "training",
-        "tasks",
-        "prompt.style",
-        "prompt.thinking",
-        "prompt.verbosity",
-    ),
+    sections=("sft", "training", "tasks", "prompt.style", "prompt.thinking", "prompt.verbosity"),
     plan=plan,
     make="stages.bodies.sft:make",
 )

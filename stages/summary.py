@@ -1,11 +1,7 @@
 """Writes data/<run>/summary.json and summary.html from the run's finished stages, and prints the table.
 
 Not a stage: it only reads, so it can be run again at any time.
-
-    make summary CONFIG=configs/demo.yaml
 """
-
-from __future__ import annotations
 
 import argparse
 import json

@@ -1,9 +1,4 @@
-"""Makes tasks.parquet: the tasks of all splits, from the environment's generator or files.
-
-make tasks CONFIG=configs/demo.yaml
-"""
-
-from __future__ import annotations
+"""Makes tasks.parquet: the tasks of all splits, from the environment's generator or files."""
 
 import sys
 from collections import Counter
@@ -21,13 +16,8 @@ def plan(start: Start[Config]) -> Plan[list[Task]]:
     """Generates the tasks, or reads what they are made from: one shard."""
     settings = start.config.tasks
     tasks = offer_of(settings.environment).make_tasks(settings, start.seed)
-    return Plan(
-        items=[[task.task_id for task in tasks]],
-        tables=(TASKS,),
-        unit="tasks",
-        estimate={"tasks": len(tasks)},
-        work=tasks,
-    )
+    items = [[task.task_id for task in tasks]]
+    return Plan(items=items, tables=(TASKS,), unit="tasks", estimate={"tasks": len(tasks)}, work=tasks)
 
 
 def make(start: Start[Config], tasks: list[Task]) -> None:
@@ -50,13 +40,11 @@ def as_text(rows: Sequence[Mapping[str, object]]) -> str:
     """Returns rows of equal keys as a table with aligned columns."""
     lines = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            word.rjust(w) if i else word.ljust(w)
-            for i, (word, w) in enumerate(zip(line, widths, strict=True))
-        )
+    padded = [
+        [word.rjust(w) if i else word.ljust(w) for i, (word, w) in enumerate(zip(line, widths, strict=True))]
         for line in lines
-    )
+    ]
+    return "\n".join(map("  ".join, padded))
 
 
 STAGE = Stage(

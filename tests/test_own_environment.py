@@ -24,9 +24,8 @@ training: {threads: 1}
 tasks: {environment: "sums:SUMS", num_terms: 3, num_train: 40, num_val: 12, num_test: 12}
 sampling: {max_response_tokens: 40}
 prompt: {max_feedback_tokens: 40}
-sft: {num_demonstrations: 2000, num_updates: 240, warmup_updates: 5, batch_rows: 32, learning_rate: 1.0e-2,
-      context_weight: 0.3, model: {hidden_size: 64, num_layers: 2, num_kv_heads: 1, intermediate_size: 96,
-      vocab_size: 300}}
+sft: {num_demonstrations: 2000, num_updates: 240, batch_rows: 32, learning_rate: 1.0e-2,
+      model: {hidden_size: 64, num_layers: 2, num_kv_heads: 1, intermediate_size: 96}}
 rollouts: {chain: {num_attempts: 2, draws: 2, feedback_free_share: 0.8, feedback_free_draws: 2}}
 labels: {max_states: 40, num_continuations: 2}
 critic: {fit_share: 0.5, validate_share: 0.25, head_updates: 2, head_learning_rate: 1.0e-3,

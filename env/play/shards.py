@@ -1,12 +1,13 @@
 """Plays a stage's shards in order, whoever plays them."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 
 from env.play.team import Hands, Job, OnTick
 from env.play.units import Played
 from pipeline.artifacts.commit import Shard, Shards
+from pipeline.tables import rollouts_table, steps_table
 from pipeline.types import Rollout
 
 
@@ -35,7 +36,11 @@ def in_plan_order(rollouts: Iterable[Rollout], planned: Iterable[str]) -> list[R
     return sorted(rollouts, key=lambda rollout: place[rollout.rollout_id])
 
 
-def counts_of(rollouts: Iterable[Rollout]) -> tuple[int, dict[str, int]]:
-    """Returns how many rollouts are done, and how many failed by kind."""
-    counts = Counter("" if rollout.reward is not None else rollout.env_status for rollout in rollouts)
-    return counts.pop("", 0), dict(counts)
+def commit_rollouts(
+    shards: Shards, shard: Shard, rollouts: Iterable[Rollout], skipped: Mapping[str, int]
+) -> None:
+    """Commits rollouts and their steps in the order of the plan; what nobody could grade has failed."""
+    ordered = in_plan_order(rollouts, shard.item_ids)
+    counts = Counter("" if rollout.reward is not None else rollout.env_status for rollout in ordered)
+    tables = {"rollouts": rollouts_table(ordered), "steps": steps_table(ordered)}
+    shards.commit(shard.index, tables, done=counts.pop("", 0), failed=dict(counts), skipped=skipped)

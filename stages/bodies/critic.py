@@ -1,7 +1,5 @@
 """Fits the critic, calibrates it and freezes it behind its contract."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -24,13 +22,12 @@ from stages.wiring.critic_data import fit_settings
 
 def make(start: Start[Config], work: tuple[FitData, Path]) -> None:
     """Fits, calibrates, freezes."""
-    settings = start.config.critic
+    settings, family = start.config.critic, start.config.tasks.environment
     data, trunk = work
     how = fit_settings(settings)
-    model = make_critic(trunk)
     trainer: Any = make_trainer(
         start.config,
-        model,
+        make_critic(trunk),
         head="critic",
         learning_rate=lambda done: settings.learning_rate,  # `fit` sets its own schedule
         weight_decay=WEIGHT_DECAY,
@@ -42,7 +39,6 @@ def make(start: Start[Config], work: tuple[FitData, Path]) -> None:
         state = found[1]["fit"]
     else:
         kept.clear()
-
     most = schedule(data.fit, how).total
     with start.progress(most, "updates at most", initial=trainer.num_updates) as advance:
 
@@ -55,9 +51,8 @@ def make(start: Start[Config], work: tuple[FitData, Path]) -> None:
             start.stop_if_asked()
 
         def on_evaluation(entry: dict[str, Any]) -> None:
-            start.metrics(
-                {f"critic_train/{name}": value for name, value in entry.items()} | {"update": entry["update"]}
-            )
+            named = {f"critic_train/{name}": value for name, value in entry.items()}
+            start.metrics(named | {"update": entry["update"]})
             start.say(
                 f"epoch {entry['epoch']:.1f}: validation Brier {entry['brier']:.4f}, "
                 f"standard error {entry['brier_se']:.4f}"
@@ -77,7 +72,6 @@ def make(start: Start[Config], work: tuple[FitData, Path]) -> None:
             on_evaluation=on_evaluation,
             bootstrap=data.bootstrap,
         )
-
     if not result.converged:
         start.say(
             f"fitting ran out of epochs before it converged (critic.max_epochs = {settings.max_epochs:g}), "
@@ -88,52 +82,41 @@ def make(start: Start[Config], work: tuple[FitData, Path]) -> None:
     folder = start.output("critic")
     kept.copy_best(folder, result.best)
     load_tokenizer(Path(start.inputs["sft"].path("policy"))).save_pretrained(folder)
-    frozen = make_trainer(
-        start.config, AutoModelForSequenceClassification.from_pretrained(folder), head="critic"
-    )
+    best = AutoModelForSequenceClassification.from_pretrained(folder)
+    frozen = make_trainer(start.config, best, head="critic")
     calibrator = calibrate(frozen, data.calibration, base_logit=result.base_logit)
     frozen.close()
     first = data.first
-    family = start.config.tasks.environment
-    digest = save(
-        folder,
-        Contract(
-            tokenizer_digest=first.tokenizer_digest,
-            template_digest=first.template_digest,
-            label_policy_digest=data.labels[0].label_policy_digest,
-            labels_digest=start.inputs["labels"].content_digest,
-            splitter=offer_of(family).splitter,
-            families=(family,),
-            contexts=data.contexts,
-            reward=REWARD,
-            gamma=1.0,
-            temperature=first.temperature,
-            top_p=first.top_p,
-            top_k=first.top_k,
-            max_response_tokens=first.max_response_tokens,
-            calibrators={family: calibrator},
-            converged=result.converged,
-            convergence={"best": result.best, "updates": result.num_updates},
-        ),
+    contract = Contract(
+        tokenizer_digest=first.tokenizer_digest,
+        template_digest=first.template_digest,
+        label_policy_digest=data.labels[0].label_policy_digest,
+        labels_digest=start.inputs["labels"].content_digest,
+        splitter=offer_of(family).splitter,
+        families=(family,),
+        contexts=data.contexts,
+        reward=REWARD,
+        gamma=1.0,
+        temperature=first.temperature,
+        top_p=first.top_p,
+        top_k=first.top_k,
+        max_response_tokens=first.max_response_tokens,
+        calibrators={family: calibrator},
+        converged=result.converged,
+        convergence={"best": result.best, "updates": result.num_updates},
     )
+    digest = save(folder, contract)
     (folder / "evaluations.json").write_text(json.dumps(result.evaluations, indent=1) + "\n")
     kept.remove(folder)
-    start.finish(
-        done=1,
-        report={
-            "critic_digest": digest,
-            "converged": result.converged,
-            "updates": result.num_updates,
-            "clusters": data.clusters,
-            "labelled_rollouts": data.num_rollouts,
-            **({"continuations": data.num_continued} if settings.fit_continuations else {}),
-            "calibrator": {
-                "slope_low": calibrator.slope_low,
-                "slope_high": calibrator.slope_high,
-                "shift": calibrator.shift,
-                "guided_shift": calibrator.guided_shift,
-                "position_shifts": calibrator.position_shifts,
-                "states": calibrator.num_states,
-            },
-        },
-    )
+    shape = ("slope_low", "slope_high", "shift", "guided_shift", "position_shifts")
+    report = {
+        "critic_digest": digest,
+        "converged": result.converged,
+        "updates": result.num_updates,
+        "clusters": data.clusters,
+        "labelled_rollouts": data.num_rollouts,
+        "calibrator": {name: getattr(calibrator, name) for name in shape} | {"states": calibrator.num_states},
+    }
+    if settings.fit_continuations:
+        report["continuations"] = data.num_continued
+    start.finish(done=1, report=report)

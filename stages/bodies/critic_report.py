@@ -1,7 +1,5 @@
 """Plays the audit of a critic, measures it and judges it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -21,16 +19,15 @@ from env.play.shards import play_shards
 from env.play.team import Job, Team
 from pipeline.artifacts.runner import Start
 from pipeline.columns import VALUES
-from pipeline.tables import rollouts_from, rollouts_table, steps_table, values_table
+from pipeline.tables import rollouts_table, steps_table, values_table
 from pipeline.types import Rollout, Task
+from stages.critic_report import Work
 from stages.settings import Config
 from stages.wiring.audit import audit_of, in_fixed_order, reference_of, sibling_tasks, solver_values
 from stages.wiring.build import load_critic
 from stages.wiring.hands import Recipe, make_hands
-from stages.wiring.inputs import policy_folder, tasks_of_split
+from stages.wiring.inputs import policy_folder, rollouts_of, tasks_of_split
 from stages.wiring.probes import probe
-
-Work = tuple[list[Sequence[Task]], list[Sequence[Rollout]]]
 
 
 def make(start: Start[Config], work: Work) -> None:
@@ -48,7 +45,7 @@ def make(start: Start[Config], work: Work) -> None:
             max_response_tokens=audited.max_response_tokens,
         )
         play(start, team, work, trained)
-        rollouts = rollouts_from(start.shards.table("rollouts"), start.shards.table("steps"))
+        rollouts = rollouts_of(start.shards)
         whole = [r for r in rollouts if r.kind == "whole" and r.reward is not None and r.steps]
         values = {r.rollout_id: v for r, v in zip(whole, critic.values(whole), strict=True)}
         found = measured(start, team, critic, work, rollouts, values, trained)
@@ -109,9 +106,10 @@ def measured(
     `rollouts` are everything that was played; `values` are rollout_id -> [T] of whole graded rollouts of
     audited tasks.
     """
-    settings = start.config.critic_report
+    settings, environment = start.config.critic_report, start.config.tasks.environment
     tasks = {task.task_id: task for shard in work[0] for task in shard}
-    whole = [r for r in rollouts if r.rollout_id in values]
+    parents = {r.rollout_id: r for r in rollouts if r.rollout_id in values}
+    whole = list(parents.values())
 
     def audited(
         of: Sequence[Rollout], values: Mapping[str, np.ndarray], tasks: Mapping[str, Task]
@@ -119,25 +117,16 @@ def measured(
         exact = solver_values(start.config, of, tasks)
         return audited_states(of, rewards_of(rollouts, values), values, tasks, solver_values=exact)
 
-    found: dict[str, Any] = {
-        "audit": audited(whole, values, tasks),
-        "trained_clusters": {task.cluster for task in trained.values()},
-    }
-    check_judged(found["audit"], found["trained_clusters"], rollouts)
+    trained_clusters = {task.cluster for task in trained.values()}
+    found: dict[str, Any] = {"audit": audited(whole, values, tasks), "trained_clusters": trained_clusters}
+    check_judged(found["audit"], trained_clusters, rollouts)
     if settings.sibling_sets:
         clusters = {task.task_id: task.cluster for task in tasks.values()}
-        parents = {r.rollout_id: r for r in whole}
         found["siblings"] = measured_siblings(rollouts, parents, critic.values, clusters)
-    if settings.probe_rollouts and offer_of(start.config.tasks.environment).probe_edits:
-        found["probed"] = probe(
-            start.config.tasks.environment,
-            team,
-            critic,
-            [r for r in whole if r.draw == 0],
-            values,
-            tasks,
-            num_rollouts=settings.probe_rollouts,
-        )
+    if settings.probe_rollouts and offer_of(environment).probe_edits:
+        first = [r for r in whole if r.draw == 0]
+        number = settings.probe_rollouts
+        found["probed"] = probe(environment, team, critic, first, values, tasks, num_rollouts=number)
     if fitted := [rollout for shard in work[1] for rollout in shard]:
         own = {r.rollout_id: v for r, v in zip(fitted, critic.values(fitted), strict=True)}
         found["fitted"] = audited(fitted, own, trained)

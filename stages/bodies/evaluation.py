@@ -1,9 +1,7 @@
 """Plays both policies on the held-out tasks and compares them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -12,18 +10,16 @@ import numpy as np
 
 from env.play.chains import Chained, Group
 from env.play.player import settings_of
-from env.play.shards import counts_of, in_plan_order, play_shards
+from env.play.shards import commit_rollouts, play_shards
 from env.play.team import Job, Team
 from pipeline.artifacts.runner import Start
 from pipeline.statistics import ClusterBootstrap, interval_dict
-from pipeline.tables import rollouts_from, rollouts_table, steps_table
 from pipeline.types import Rollout, Task
+from stages.evaluation import POLICIES, Work
 from stages.settings import Config
 from stages.wiring.hands import Recipe, make_hands
-from stages.wiring.inputs import policy_folder, tasks_of_split
+from stages.wiring.inputs import policy_folder, rollouts_of
 
-POLICIES = {"start": ("sft", "policy"), "actor": ("actor", "actor")}
-MEASURES = ("first_try", "greedy", "with_feedback")
 NUM_RESAMPLES = 2000
 """Of clusters, behind each interval."""
 
@@ -31,35 +27,31 @@ NUM_RESAMPLES = 2000
 def successes(
     rollouts: Sequence[Rollout], groups: Mapping[str, Sequence[Group]]
 ) -> dict[str, dict[str, list[float]]]:
-    """Returns measure -> task_id -> rewards in [0, 1] of one policy on the given groups.
+    """Returns measure -> task_id -> rewards in [0, 1] of one policy on its "sampled" and "greedy" groups.
 
     An ungraded rollout counts nowhere, nor does a chain that it leaves without an answer.
     """
-    found: dict[str, dict[str, list[float]]] = {measure: defaultdict(list) for measure in MEASURES}
     chains: dict[str, list[Rollout]] = defaultdict(list)
     for rollout in rollouts:
         chains[rollout.group_id].append(rollout)
-    for group in groups["greedy"]:
-        found["greedy"][group.task.task_id] += [
-            rollout.reward for rollout in chains[group.group_id] if rollout.reward is not None
-        ]
+    found: dict[str, dict[str, list[float]]] = {}
+    for measure, kind in (("first_try", "sampled"), ("greedy", "greedy")):
+        found[measure] = defaultdict(list)
+        for group in groups[kind]:
+            for rollout in chains[group.group_id]:
+                if rollout.attempt == 0 and rollout.reward is not None:
+                    found[measure][group.task.task_id].append(rollout.reward)
+    found["with_feedback"] = defaultdict(list)
     for group in groups["sampled"]:
-        task_id, chain = group.task.task_id, chains[group.group_id]
-        found["first_try"][task_id] += [
-            rollout.reward for rollout in chain if rollout.attempt == 0 and rollout.reward is not None
-        ]
-        rewards = [rollout.reward for rollout in chain]
+        rewards = [rollout.reward for rollout in chains[group.group_id]]
         if 1.0 in rewards or (rewards and None not in rewards):
-            found["with_feedback"][task_id].append(max(reward or 0.0 for reward in rewards))
-    return {
-        measure: {task_id: rewards for task_id, rewards in by_task.items() if rewards}
-        for measure, by_task in found.items()
-    }
+            found["with_feedback"][group.task.task_id].append(max(reward or 0.0 for reward in rewards))
+    return found
 
 
 def compare(
-    start_success: dict[str, list[float]],
-    actor_success: dict[str, list[float]],
+    start_success: Mapping[str, list[float]],
+    actor_success: Mapping[str, list[float]],
     tasks: Sequence[Task],
     *,
     seed: int,
@@ -81,51 +73,13 @@ def compare(
     }
 
 
-def report_of(
-    rollouts: Sequence[Rollout],
-    groups: Mapping[str, Mapping[str, Sequence[Group]]],
-    tasks: Sequence[Task],
-    splits: Sequence[str],
-    *,
-    seed: int,
-) -> dict[str, Any]:
-    """Returns measure -> slice -> comparison: over all held-out tasks, by split, by level.
-
-    Args:
-        rollouts: of both policies.
-        groups: policy -> "sampled" or "greedy" -> what it played.
-        tasks: that both played.
-        splits: of the tasks.
-        seed: of the bootstrap over clusters.
-    """
-    # By group, not by weights: an actor that learned nothing has the weights of its start.
-    found = {name: successes(rollouts, groups[name]) for name in POLICIES}
-    slices: dict[str, Callable[[Task], bool]] = {"all": lambda task: True}
-    slices |= {split: lambda task, split=split: task.split == split for split in splits}  # type: ignore[misc]
-    for level in sorted({task.level for task in tasks}):
-        slices[f"level {level}"] = lambda task, level=level: task.level == level  # type: ignore[misc]
-    return {
-        measure: {
-            name: compare(
-                found["start"][measure],
-                found["actor"][measure],
-                [task for task in tasks if belongs(task)],
-                seed=seed,
-            )
-            for name, belongs in slices.items()
-        }
-        for measure in MEASURES
-    }
-
-
-def make(start: Start[Config], work: list[tuple[str, str, Sequence[Group]]]) -> None:
+def make(start: Start[Config], work: Work) -> None:
     """Plays every policy on every split, then compares."""
-    splits = start.config.held_out
-    tasks = [task for split in splits for task in tasks_of_split(start, split)]
+    tasks, shards = work
     recipes = {name: Recipe(start.config, policy_folder(start, *place)) for name, place in POLICIES.items()}
 
     def job_of(index: int) -> Job:
-        name, kind, groups = work[index]
+        name, kind, groups = shards[index]
         return replace(recipes[name], temperature=0.0 if kind == "greedy" else 1.0), Chained(
             groups,
             seed=start.seed,
@@ -136,14 +90,26 @@ def make(start: Start[Config], work: list[tuple[str, str, Sequence[Group]]]) -> 
 
     with closing(make_hands(start.config, start.log_folder)) as hands:
         for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done):
-            rollouts = in_plan_order(played.rollouts, shard.item_ids)
-            done, failed = counts_of(rollouts)
-            tables = {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)}
-            start.shards.commit(shard.index, tables, done=done, failed=failed, skipped=played.skipped)
+            commit_rollouts(start.shards, shard, played.rollouts, played.skipped)
         players = {name: Team(hands, recipe).ask(settings_of) for name, recipe in recipes.items()}
-    rollouts = rollouts_from(start.shards.table("rollouts"), start.shards.table("steps"))
-    by_policy: dict[str, dict[str, list[Group]]] = {name: defaultdict(list) for name in POLICIES}
-    for name, kind, groups in work:
-        by_policy[name][kind] += groups
-    measures = report_of(rollouts, by_policy, tasks, splits, seed=start.seed)
-    start.finish(report={"policies": {n: p.policy_digest for n, p in players.items()}, "measures": measures})
+    # By group, not by weights: an actor that learned nothing has the weights of its start.
+    groups: dict[str, dict[str, list[Group]]] = {name: defaultdict(list) for name in POLICIES}
+    for name, kind, some in shards:
+        groups[name][kind] += some
+    rollouts = rollouts_of(start.shards)
+    by_start, by_actor = (successes(rollouts, groups[name]) for name in ("start", "actor"))
+    levels = sorted({task.level for task in tasks})
+    slices = {
+        "all": tasks,
+        **{split: [task for task in tasks if task.split == split] for split in start.config.held_out},
+        **{f"level {level}": [task for task in tasks if task.level == level] for level in levels},
+    }
+    measures = {
+        measure: {
+            name: compare(by_start[measure], by_actor[measure], members, seed=start.seed)
+            for name, members in slices.items()
+        }
+        for measure in ("first_try", "greedy", "with_feedback")
+    }
+    digests = {name: player.policy_digest for name, player in players.items()}
+    start.finish(report={"policies": digests, "measures": measures})

@@ -1,7 +1,5 @@
 """Continues the chosen states and makes labels of what came of them."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 from critics.labels.checks import check_labels
@@ -11,17 +9,16 @@ from critics.labels.samples import samples_of
 from critics.labels.soft_targets import build_labels
 from env.play.player import settings_of
 from env.play.requests import EpisodeRequest
-from env.play.shards import counts_of, in_plan_order, play_shards
+from env.play.shards import commit_rollouts, play_shards
 from env.play.team import Job, Team
 from env.play.units import Episodes
 from pipeline.artifacts.runner import Start
 from pipeline.columns import LABELS
-from pipeline.tables import labels_table, rollouts_from, rollouts_table, steps_table
+from pipeline.tables import labels_table
 from pipeline.types import Rollout, Task
 from stages.settings import Config
-from stages.settings.engine import overlaps_shards
 from stages.wiring.hands import Recipe, make_hands
-from stages.wiring.inputs import policy_folder
+from stages.wiring.inputs import policy_folder, rollouts_of
 
 
 def make(
@@ -29,38 +26,28 @@ def make(
 ) -> None:
     """Continues the chosen states, a shard at a time, then fits the targets."""
     settings = start.config.labels
-    rollouts, tasks, shards = work
-    by_id = {rollout.rollout_id: rollout for rollout in rollouts}
+    rollouts, tasks, requests = work
+    # Where shards are played as one queue, the choice of states is all that keeps to the budget.
+    budget = None if start.config.engine.overlap_shards else settings.max_tokens
     spent = sum(map(sum, start.shards.table("rollouts").column("loss_mask").to_pylist()))
     recipe = Recipe(start.config, policy_folder(start))
 
     def is_over() -> bool:
-        # Where shards are played as one queue, the choice of states is all that keeps to the budget.
-        if settings.max_tokens is None or overlaps_shards(start.config.engine):
-            return False
-        return spent >= settings.max_tokens
+        return budget is not None and spent >= budget
 
     def job_of(index: int) -> Job:
-        return recipe, Episodes([] if is_over() else shards[index])
+        return recipe, Episodes([] if is_over() else requests[index])
 
     with closing(make_hands(start.config, start.log_folder)) as hands:
         for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done):
             # Played beside the shard that spent the last of the budget, it counts as not begun.
-            sampled = [] if is_over() else in_plan_order(played.rollouts, shard.item_ids)
-            spent += sum(rollout.num_trainable_tokens for rollout in sampled)
-            done, failed = counts_of(sampled)
-            missing = len(shard.item_ids) - len(sampled)
-            start.shards.commit(
-                shard.index,
-                {"rollouts": rollouts_table(sampled), "steps": steps_table(sampled)},
-                done=done,
-                failed=failed,
-                skipped={"token_budget": missing} if missing else {},
-            )
+            kept = [] if is_over() else played.rollouts
+            spent += sum(rollout.num_trainable_tokens for rollout in kept)
+            missing = len(shard.item_ids) - len(kept)
+            commit_rollouts(start.shards, shard, kept, {"token_budget": missing} if missing else {})
         policy_digest = Team(hands, recipe).ask(settings_of).policy_digest
 
-    sampled = rollouts_from(start.shards.table("rollouts"), start.shards.table("steps"))
-    samples = samples_of(sampled, by_id)
+    samples = samples_of(rollouts_of(start.shards), {rollout.rollout_id for rollout in rollouts})
     labels, recovery = build_labels(
         rollouts,
         samples,

@@ -1,15 +1,12 @@
 """Plays the planned groups of the rollouts stage, a shard at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 
 from env.play.chains import Chained, Group
-from env.play.shards import counts_of, in_plan_order, play_shards
+from env.play.shards import commit_rollouts, play_shards
 from env.play.team import Job
 from pipeline.artifacts.runner import Start
-from pipeline.tables import rollouts_table, steps_table
 from stages.settings import Config
 from stages.wiring.hands import Recipe, make_hands
 from stages.wiring.inputs import policy_folder
@@ -30,13 +27,5 @@ def make(start: Start[Config], groups: list[Sequence[Group]]) -> None:
 
     with closing(make_hands(start.config, start.log_folder)) as hands:
         for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done):
-            rollouts = in_plan_order(played.rollouts, shard.item_ids)
-            done, failed = counts_of(rollouts)
-            start.shards.commit(
-                shard.index,
-                {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)},
-                done=done,
-                failed=failed,
-                skipped=played.skipped,
-            )
+            commit_rollouts(start.shards, shard, played.rollouts, played.skipped)
     start.finish()

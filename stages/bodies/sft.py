@@ -1,7 +1,5 @@
 """Trains the starting policy on demonstrations, or takes over a base as it is."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Sequence
@@ -13,6 +11,7 @@ import torch
 
 from env.catalog import offer_of
 from env.play.demonstrations import Demonstration
+from env.protocol import ChatStyle
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.runner import Start
 from pipeline.artifacts.signals import StopRequested
@@ -23,6 +22,7 @@ from pipeline.training.losses import sft_loss
 from pipeline.training.rows import sft_rows
 from pipeline.types import Task
 from stages.settings import Config, Sft
+from stages.settings.sft import VOCAB_SIZE
 from stages.wiring.build import limit_threads, make_trainer, tiny_shape
 from stages.wiring.sft_data import encode, play_demonstrations, rows_of_update, success_by_policy
 
@@ -31,13 +31,14 @@ WEIGHT_DECAY = 0.01  # AdamW's, of matrices
 
 def learning_rate(done: int, settings: Sft) -> float:
     """Returns the rate of the next update: linear warm-up, then cosine to a tenth of the peak."""
-    if done < settings.warmup_updates:
-        return settings.learning_rate * (done + 1) / settings.warmup_updates
-    left = (done - settings.warmup_updates) / max(1, settings.num_updates - settings.warmup_updates)
+    warmup = settings.warmup_updates
+    if done < warmup:
+        return settings.learning_rate * (done + 1) / warmup
+    left = (done - warmup) / max(1, settings.num_updates - warmup)
     return settings.learning_rate * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * min(1.0, left))))
 
 
-def adopt(start: Start, base: Path) -> None:
+def adopt(start: Start[Config], base: Path) -> None:
     """Takes a base as it is: the policy is a copy, so nothing that happens to the base can change it."""
     folder = start.output("policy")
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,34 +48,32 @@ def adopt(start: Start, base: Path) -> None:
     start.finish(done=1, report={"base": str(base)})
 
 
-def untrained(start: Start, demonstrations: Sequence[Demonstration], folder: Path) -> tuple[Any, Any]:
+def untrained(
+    start: Start[Config], demonstrations: Sequence[Demonstration], style: ChatStyle, folder: Path
+) -> tuple[Any, Any]:
     """Returns model and tokenizer to train: the base's, or tiny ones; the folder gets the tokenizer."""
-    settings: Sft = start.config.sft
-    environment, prompt = offer_of(start.config.tasks.environment), start.config.prompt
-    if settings.base is not None:
-        policy = load_policy(Path(settings.base))
+    if (base := start.config.sft.base) is not None:
+        policy = load_policy(Path(base))
         policy.tokenizer.save_pretrained(folder)
         return policy.model, policy.tokenizer
-    style = environment.style(prompt.style, thinking=prompt.thinking)
     texts = ["".join(text for text, _ in demonstration.pieces) for demonstration in demonstrations]
-    tokenizer = train_tokenizer(
-        texts, settings.model.vocab_size, folder, style.template, style.special_tokens
-    )
+    tokenizer = train_tokenizer(texts, VOCAB_SIZE, folder, style.template, style.special_tokens)
     torch.manual_seed(seed_of(start.seed, "sft weights") % 2**32)
     return make_tiny_model(tiny_shape(start.config), tokenizer), tokenizer
 
 
 def make(start: Start[Config], train: list[Task]) -> None:
     """Plays the demonstrations, trains tokenizer and model on them, writes the policy."""
-    settings = start.config.sft
-    if settings.base is not None and settings.num_updates == 0:
-        adopt(start, Path(settings.base))
+    settings, prompt = start.config.sft, start.config.prompt
+    base = None if settings.base is None else Path(settings.base)
+    if base is not None and settings.num_updates == 0:
+        adopt(start, base)
         return
     limit_threads(start.config)
-    base = None if settings.base is None else load_tokenizer(Path(settings.base))
-    demonstrations = play_demonstrations(start, train, base)
+    style = offer_of(start.config.tasks.environment).style(prompt.style, thinking=prompt.thinking)
+    demonstrations = play_demonstrations(start, train, None if base is None else load_tokenizer(base))
     folder = start.output("policy")
-    model, tokenizer = untrained(start, demonstrations, folder)
+    model, tokenizer = untrained(start, demonstrations, style, folder)
     encoded = [encode(tokenizer, demonstration, settings.context_weight) for demonstration in demonstrations]
     trainer = make_trainer(
         start.config,
@@ -102,24 +101,18 @@ def make(start: Start[Config], train: list[Task]) -> None:
             metrics = trainer.update(rows, sft_loss)
             failpoint("sft.update.after")
             start.metrics({"update": trainer.num_updates, **metrics})
-            if (
-                trainer.num_updates % settings.checkpoint_every == 0
-                or trainer.num_updates == settings.num_updates
-            ):
+            done = trainer.num_updates
+            if done == settings.num_updates or done % settings.checkpoint_every == 0:
                 save()
             advance(1)
     trainer.export(folder)
     trainer.close()
     lengths = [len(ids) for ids, _ in encoded]
-    prompt = start.config.prompt
-    style = offer_of(start.config.tasks.environment).style(prompt.style, thinking=prompt.thinking)
-    start.finish(
-        done=trainer.num_updates,
-        report={
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "demonstrations": success_by_policy(demonstrations),
-            "tokens_mean": float(np.mean(lengths)),
-            "tokens_max": max(lengths),
-            "template_digest": style.digest,
-        },
-    )
+    report = {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "demonstrations": success_by_policy(demonstrations),
+        "tokens_mean": float(np.mean(lengths)),
+        "tokens_max": max(lengths),
+        "template_digest": style.digest,
+    }
+    start.finish(done=trainer.num_updates, report=report)

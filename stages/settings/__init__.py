@@ -16,51 +16,13 @@ from env.catalog import offer_of
 from env.offer import TaskSettings
 from pipeline.settings import Section
 from stages.settings.actor import Actor
-from stages.settings.credit import DecoupledClip, Grpo, VDapo
-from stages.settings.critic import Critic
-from stages.settings.critic_report import CriticReport
-from stages.settings.cross_checks import check_sections
-from stages.settings.drift import Drift, Stops
-from stages.settings.engine import Engine, Scripted, Transformers, Vllm
-from stages.settings.evaluation import Evaluation
-from stages.settings.hardware import Hardware
-from stages.settings.labels import Labels
+from stages.settings.critic import Critic, CriticReport, Labels
+from stages.settings.engine import Engine, Transformers
 from stages.settings.moved import MOVED
-from stages.settings.rollouts import Rollouts
-from stages.settings.run import Run
-from stages.settings.sampling import Chain, Prompt, Sampling
-from stages.settings.sft import Sft, TinyModel
-from stages.settings.training import Deepspeed, Torch, Training
-
-__all__ = [
-    "Actor",
-    "Chain",
-    "Config",
-    "Critic",
-    "CriticReport",
-    "DecoupledClip",
-    "Deepspeed",
-    "Drift",
-    "Engine",
-    "Evaluation",
-    "Grpo",
-    "Hardware",
-    "Labels",
-    "Prompt",
-    "Rollouts",
-    "Run",
-    "Sampling",
-    "Scripted",
-    "Sft",
-    "Stops",
-    "TaskSettings",
-    "TinyModel",
-    "Torch",
-    "Training",
-    "Transformers",
-    "VDapo",
-    "Vllm",
-]
+from stages.settings.run import Hardware, Run
+from stages.settings.sampling import Evaluation, Prompt, Rollouts, Sampling
+from stages.settings.sft import Sft
+from stages.settings.training import Torch, Training
 
 PROMPT_TOKENS = 1024
 """Room for a task's own prompt; those of phone take a few hundred."""
@@ -91,6 +53,21 @@ class Config(Section):
         """Longest row, prompt and response: positions of a tiny model, room in an engine's cache."""
         return PROMPT_TOKENS + self.prompt.max_feedback_tokens + self.sampling.max_response_tokens
 
+    @property
+    def held_out(self) -> tuple[str, ...]:
+        """Splits to evaluate on: as set, else val and the environment's first test split."""
+        return self.run.held_out or offer_of(self.tasks.environment).splits[1:3]
+
+    def gpus_wanted(self, *, engine: bool, training: bool) -> dict[str, int]:
+        """Returns setting -> number of GPUs that a stage with an engine, with training, would use."""
+        wanted = {}
+        if engine and self.engine.kind == "vllm":
+            replicas = self.engine.replicas * self.engine.tensor_parallel
+            wanted["engine.replicas x engine.tensor_parallel"] = replicas
+        if training and self.training.backend == "deepspeed":
+            wanted["training.num_ranks"] = self.training.num_ranks
+        return wanted
+
     @classmethod
     def specialised(cls, data: Mapping[str, Any]) -> type[Self]:
         """Returns the class with the section `tasks` of the environment that the data name."""
@@ -102,14 +79,36 @@ class Config(Section):
         """Pickles plain values: a class that has an environment's section has no name to be found by."""
         return _of_values, (self.model_dump(),)
 
-    @property
-    def held_out(self) -> tuple[str, ...]:
-        """Splits to evaluate on: as set, else val and the environment's first test split."""
-        return self.run.held_out or offer_of(self.tasks.environment).splits[1:3]
-
     @model_validator(mode="after")
     def _sections_fit_each_other(self) -> Config:
-        check_sections(self)
+        """Raises ValueError for the first settings that do not fit each other, with what would."""
+        sft, offer, splits = self.sft, offer_of(self.tasks.environment), self.run.held_out
+        shares = sft.shares or {"": 1.0}
+        if any(share < 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-6:
+            raise ValueError(f"sft.shares = {shares}; shares are >= 0 and add up to 1")
+        if self.prompt.style not in (None, *offer.styles):
+            raise ValueError(
+                f"prompt.style = {self.prompt.style} is no style of the environment {offer.name}; allowed: "
+                f"{', '.join(offer.styles)}"
+            )
+        held_out = offer.splits[1:]
+        if splits is not None and (not set(splits) <= set(held_out) or len(set(splits)) < len(splits)):
+            raise ValueError(
+                f"run.held_out = {list(splits)} should name held-out splits, each once; allowed: "
+                f"{', '.join(held_out)}. Tasks of train say nothing of unseen ones"
+            )
+        if self.critic.fit_share + self.critic.validate_share >= 1:
+            raise ValueError("critic.fit_share + critic.validate_share must leave clusters to calibrate on")
+        if sft.base is None and sft.num_updates == 0:
+            raise ValueError("sft.num_updates = 0 takes a model as it is: name one in sft.base")
+        if self.training.backend == "torch" and self.training.lora_rank and sft.base is None:
+            raise ValueError(
+                f"training.lora_rank = {self.training.lora_rank} needs a trained model to adapt: name one in "
+                "sft.base. A model from scratch has nothing to keep"
+            )
+        for name, number in self.gpus_wanted(engine=True, training=True).items():
+            if self.hardware.num_gpus and number > self.hardware.num_gpus:
+                raise ValueError(f"{name} = {number}; hardware.num_gpus has {self.hardware.num_gpus}")
         return self
 
 

@@ -1,32 +1,42 @@
-"""The actor's training."""
-
-from __future__ import annotations
+"""The actor's training, and what ends it."""
 
 from pipeline.settings import Section, runtime, setting
 from stages.settings.credit import Credit, VDapo
-from stages.settings.drift import Stops
 from stages.settings.sampling import Chain
+
+
+class Stops(Section):
+    """What ends the actor's training with exit code 4, after a checkpoint."""
+
+    max_kl: float | None = runtime(
+        0.1,
+        "nats a token from the starting policy, median of three updates, where it is measured; null: no "
+        "limit",
+        gt=0,
+        advanced=True,
+    )
+    max_length_change: float | None = runtime(
+        0.5, "of mean response length or steps since the first iteration; null: no limit", gt=0, advanced=True
+    )
 
 
 class Actor(Section):
     """The actor's training."""
 
     credit: Credit = VDapo()
-    num_iterations: int = setting(100, ge=1, description="rounds of fresh rollouts")
-    tasks_per_update: int = setting(32, ge=1, description="tasks with kept sets per update")
-    updates_per_iteration: int = setting(1, ge=1, description="optimizer steps on each iteration's rollouts")
+    num_iterations: int = setting(100, "rounds of fresh rollouts", ge=1)
+    tasks_per_update: int = setting(32, "tasks with kept sets per update", ge=1)
+    updates_per_iteration: int = setting(1, "optimizer steps on each iteration's rollouts", ge=1)
     max_refills: int = setting(
-        10,
-        ge=0,
-        description="dynamic sampling: rounds of more tasks per iteration",
-        source="the recipe of 2503.14476",
+        10, "dynamic sampling: rounds of more tasks per iteration", source="the recipe of 2503.14476", ge=0
     )
-    learning_rate: float = setting(1e-6, gt=0, description="constant after warm-up", source="2503.14476")
-    warmup_updates: int = setting(10, ge=0, description="linear warm-up")
+    learning_rate: float = setting(1e-6, "constant after warm-up", source="2503.14476", gt=0)
     chain: Chain = Chain()
-    checkpoint_every: int = runtime(10, ge=1, description="iterations between checkpoints")
-    evaluate_every: int = setting(
-        5, ge=1, description="iterations between looks at val, for the curve only", advanced=True
-    )
-    evaluate_tasks: int = setting(100, ge=1, description="val tasks of such a look", advanced=True)
+    checkpoint_every: int = runtime(10, "iterations between checkpoints", ge=1)
+    evaluate_tasks: int = setting(100, "val tasks of a look at val, for the curve only", ge=1, advanced=True)
     stops: Stops = Stops()
+
+    @property
+    def warmup_updates(self) -> int:
+        """Updates of linear warm-up: a fifteenth of all, at most 10."""
+        return min(10, self.num_iterations * self.updates_per_iteration // 15)

@@ -1,6 +1,4 @@
-"""Which run this is."""
-
-from __future__ import annotations
+"""Which run this is, and on what machine."""
 
 from typing import Literal
 
@@ -10,23 +8,33 @@ from pipeline.settings import Section, runtime, setting
 class Run(Section):
     """Which run this is."""
 
-    name: str = setting("demo", description="folder under data_dir", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    seed: int = setting(0, ge=0, description="every random number of the run follows from it")
-    data_dir: str = runtime("data", description="where runs are kept", min_length=1)
+    name: str = setting("demo", "folder under data_dir", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    seed: int = setting(0, "every random number of the run follows from it", ge=0)
+    data_dir: str = runtime("data", "where runs are kept", min_length=1)
     tracking: Literal["none", "wandb"] = runtime(
-        "none",
-        description="gets metrics, sample rollouts and reports too; offline unless WANDB_MODE is set",
+        "none", "gets metrics, sample rollouts and reports too; offline unless WANDB_MODE is set"
     )
     held_out: tuple[str, ...] | None = setting(
         None,
+        "splits to evaluate on, each once; the critic is audited on those of unseen clusters; null: val and "
+        "the environment's first test split",
         min_length=1,
-        description="splits to evaluate on, each once; the critic is audited on those of unseen clusters; "
-        "null: val and the environment's first test split",
     )
     rollouts_per_shard: int = runtime(
-        1024, ge=1, description="rollouts that are committed together, about: what a kill costs at most"
+        1024, "rollouts that are committed together, about: what a kill costs at most", ge=1
     )
 
     def per_shard(self, rollouts_each: float) -> int:
         """Returns how many tasks, groups or states of so many rollouts each make a shard."""
         return max(1, int(self.rollouts_per_shard / max(1.0, rollouts_each)))
+
+
+class Hardware(Section):
+    """What `vdapo plan` holds the run against; with GPUs, what a stage must find before it starts."""
+
+    num_gpus: int = runtime(0, "of one node; 0 plans for a CPU", ge=0)
+    gpu: Literal["h200", "h100", "a100", "rtx4090"] | None = runtime(
+        None, "kind of each, for hours (pipeline/planner/gpus.py); null estimates none"
+    )
+    gpu_memory_gib: float = runtime(0.0, "usable memory of each", ge=0)
+    host_memory_gib: float = runtime(4.0, "memory of the node", gt=0)

@@ -34,6 +34,7 @@ def write_actor_card(start: Start, folder: Path, *, credit: Credit, num_updates:
     actor, tasks, prompt = settings["actor"], settings["tasks"], settings["prompt"]
     offer = offer_of(tasks["environment"])
     chain, mode = actor["chain"], actor["credit"]["mode"]
+    warmup = start.config.actor.warmup_updates
     facts = {
         name.replace("_", " "): _words(value)
         for name, value in tasks.items()
@@ -61,7 +62,7 @@ def write_actor_card(start: Start, folder: Path, *, credit: Credit, num_updates:
             **weight,
             "updates": f"{num_updates} in {actor['num_iterations']} iterations of fresh rollouts",
             "tasks per update": actor["tasks_per_update"],
-            "learning rate": f"{actor['learning_rate']:g} after {actor['warmup_updates']} updates of warm-up",
+            "learning rate": f"{actor['learning_rate']:g} after {warmup} updates of warm-up",
             "KL to the starting policy": credit.loss.kl,
             "sampling": "temperature 1, no token left out",
             "trainer": _trainer(settings["training"]),

@@ -12,7 +12,7 @@ from pipeline.hardware import usable_cores
 from pipeline.processes.pool import Pool
 from pipeline.processes.shared_weights import Layout
 from stages.settings import Config
-from stages.settings.engine import Engine, overlaps_shards
+from stages.settings.engine import Engine
 
 if TYPE_CHECKING:
     from stages.wiring.player import Seat
@@ -33,7 +33,7 @@ class Recipe:
 
 def num_players(engine: Engine) -> int:
     """Returns how many processes play; one is this process. The replicas of vLLM are the engine's own."""
-    if engine.kind == "vllm" or overlaps_shards(engine):
+    if engine.kind == "vllm" or engine.overlap_shards:
         return 1
     return engine.replicas or usable_cores()
 
@@ -49,6 +49,6 @@ def make_hands(config: Config, log_folder: Path | None = None, seat: Seat | None
         from stages.wiring import player
 
         seat = player.Seat()
-    if overlaps_shards(config.engine):
+    if config.engine.overlap_shards:
         return OneQueue(seat.player, seat.close)
     return Here(seat.player, seat.close, in_parts=config.engine.kind != "vllm")

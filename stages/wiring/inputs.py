@@ -3,10 +3,12 @@
 from pathlib import Path
 
 from env.catalog import offer_of
+from pipeline.artifacts.artifact import Artifact
+from pipeline.artifacts.commit import Shards
 from pipeline.artifacts.runner import Start
 from pipeline.errors import ConfigError
-from pipeline.tables import tasks_from
-from pipeline.types import Task
+from pipeline.tables import rollouts_from, tasks_from
+from pipeline.types import Rollout, Task
 
 
 def tasks_of_split(start: Start, split: str) -> list[Task]:
@@ -28,3 +30,13 @@ def tasks_of_split(start: Start, split: str) -> list[Task]:
 def policy_folder(start: Start, stage: str = "sft", folder: str = "policy") -> Path:
     """Returns where the policy lies that an input stage made."""
     return Path(start.inputs[stage].path(folder))
+
+
+def tasks_by_id(start: Start) -> dict[str, Task]:
+    """Returns the tasks of all splits by id."""
+    return {task.task_id: task for task in tasks_from(start.inputs["tasks"].table("tasks"))}
+
+
+def rollouts_of(source: Artifact | Shards) -> list[Rollout]:
+    """Returns the rollouts of a finished stage, or of what one has committed so far."""
+    return rollouts_from(source.table("rollouts"), source.table("steps"))

@@ -27,6 +27,7 @@ from stages.wiring.refusals import refuse_disagreement, refuse_nothing_to_learn
 from stages.wiring.sampling import Sampling
 from stages.wiring.watch import Watch, chosen_for_check
 
+EVALUATE_EVERY = 4  # iterations between looks at val, for the curve only
 NUM_PROMPTS, PROMPT_TOKENS = 8, 16  # engine and trainer are compared on them after every weight sync
 
 
@@ -55,7 +56,7 @@ class Iterations:
         batch, checked, updates, logprobs = self._sampled(team, credit, number, began)
         check(gap := logprob_gap(trainer, batch.rollouts[:16]))
         found: dict[str, Any] = {"iteration": number, **batch.metrics(), "engine/logprob_gap": gap}
-        if number % self.settings.evaluate_every == 0:  # the weights that sampled this iteration
+        if number % EVALUATE_EVERY == 0:  # the weights that sampled this iteration
             found["val/first_try"] = self.sampling.look_at_val(team, number, self.settings.evaluate_tasks)
         for update in updates:
             state = self._updated(state, update, credit, logprobs)

@@ -7,7 +7,6 @@ from critics.labels.choose_states import choose_states
 from pipeline.errors import ConfigError
 from pipeline.types import Rollout, StateRef
 from stages.settings import Config, Labels
-from stages.settings.engine import overlaps_shards
 
 
 def chosen_states(rollouts: Sequence[Rollout], settings: Labels, *, seed: int) -> tuple[list[StateRef], int]:
@@ -45,7 +44,7 @@ def tokens_at_most(config: Config, continuations: int) -> int:
     A budget cuts off after the shard that spends it; where shards overlap nothing is cut off.
     """
     labels, response = config.labels, config.sampling.max_response_tokens
-    if labels.max_tokens is None or overlaps_shards(config.engine):
+    if labels.max_tokens is None or config.engine.overlap_shards:
         return continuations * response
     shard = config.run.per_shard(labels.num_continuations) * labels.num_continuations
     return min(continuations * response, labels.max_tokens + shard * response)

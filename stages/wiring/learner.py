@@ -14,7 +14,6 @@ from pipeline.engines.gpu_sharing import Turns
 from pipeline.models.policy import Policy, weights_digest
 from pipeline.training import Trainer
 from stages.settings import Config
-from stages.settings.engine import shares_gpus
 from stages.wiring.build import load_critic, make_trainer
 from stages.wiring.hands import Recipe, make_hands
 from stages.wiring.player import Seat
@@ -65,7 +64,7 @@ def held(
     checkpoint: Path | None,  # that the trainer goes on from
 ) -> Iterator[Learner]:
     """Holds a learner that starts from a policy, and gives the memory of everything in it back at the end."""
-    settings, turns = config.actor, Turns(shares_gpus(config.engine))
+    settings, turns = config.actor, Turns(config.engine.shared_gpus)
 
     def rate(done: int) -> float:
         return settings.learning_rate * min(1.0, (done + 1) / max(1, settings.warmup_updates))

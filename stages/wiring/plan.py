@@ -15,7 +15,6 @@ from pipeline.config import load_config
 from pipeline.errors import ExitCode
 from pipeline.planner.memory import GIB, Shape, shape_of
 from stages.settings import Config
-from stages.settings.engine import shares_gpus
 from stages.wiring.plan_advice import advice, can_share, changed, no_room_for_a_row, unused_gpus
 from stages.wiring.plan_memory import Memory, memory_of
 from stages.wiring.plan_models import critic_config, model_config
@@ -75,7 +74,7 @@ def _memory_table(memory: Memory) -> Table:
 
 def _other_way(config: Config, taken_by: Callable[[Config], Memory]) -> str:
     """Returns what generation and update would take if the engine shared its GPUs, or no longer did."""
-    shared = not shares_gpus(config.engine)
+    shared = not config.engine.shared_gpus
     memory = taken_by(changed(config, {"engine.shared_gpus": shared}))
     said = ", ".join(
         f"{name} {memory.phases[name].device_bytes / GIB:.2f} GiB"

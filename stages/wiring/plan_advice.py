@@ -8,7 +8,6 @@ from typing import Any
 
 from pipeline.planner.memory import GIB, Shape
 from stages.settings import Config
-from stages.settings.engine import shares_gpus
 from stages.wiring.plan_memory import Memory
 
 
@@ -34,9 +33,9 @@ def no_room_for_a_row(config: Config, memory: Memory, shape: Shape, positions: i
     wanted = min(config.row_tokens, positions)
     if wanted <= room:
         return []
-    more = "engine.memory_share" if config.hardware.num_gpus else "engine.kv_cache_gib"
+    more = "raise engine.memory_share, or " if config.hardware.num_gpus else ""
     return [
-        f"generation: the cache holds {room:,} tokens, one row may take {wanted:,}; raise {more}, or lower "
+        f"generation: the cache holds {room:,} tokens, one row may take {wanted:,}; {more}lower "
         "sampling.max_response_tokens or prompt.max_feedback_tokens"
     ]
 
@@ -76,7 +75,7 @@ def _nearby(config: Config, context: int) -> Iterator[dict[str, Any]]:
     sizes = [training.micro_batch_tokens]
     while sizes[-1] // 2 >= context:
         sizes.append(sizes[-1] // 2)
-    shares = (False, True) if can_share(config) and not shares_gpus(config.engine) else (False,)
+    shares = (False, True) if can_share(config) and not config.engine.shared_gpus else (False,)
     for share, recompute, size in product(shares, (False, True)[: 2 - training.recompute], sizes):
         changes: dict[str, Any] = {"engine.shared_gpus": True} if share else {}
         if size < training.micro_batch_tokens:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.artifacts.checkpoints import PART_BYTES
+from pipeline.engines.vllm_options import VllmOptions
 from pipeline.planner.memory import (
     GIB,
     Phase,
@@ -17,7 +18,7 @@ from pipeline.planner.memory import (
     training_phase,
 )
 from stages.settings import Config
-from stages.settings.engine import Vllm, shares_gpus
+from stages.settings.engine import Vllm
 from stages.wiring.hands import num_players
 from stages.wiring.plan_models import training_of
 
@@ -51,7 +52,7 @@ def memory_of(policy: Any, critic: Any, context: int, config: Config) -> Memory:
     update = training_phase("actor update", policy, how)
     reference = scoring_phase("reference pass", policy, how.forward) if kl else None
     generation, live = _generation(config, shape, context)
-    shared = shares_gpus(engine) and hardware.num_gpus > 0
+    shared = engine.shared_gpus and hardware.num_gpus > 0
     # What each leaves on the GPU while others work.
     asleep = ENGINE_ASLEEP_BYTES if shared else generation.device_bytes
     parked = 0 if shared else standing_bytes(update)
@@ -93,7 +94,10 @@ def _generation(config: Config, shape: Shape, context: int) -> tuple[Phase, int]
         newest = {"weights that players read": weights if players > 1 else 0}
         return _beside(Phase("generation", parts, {}), newest), engine.max_live
     element, on_gpus = 2 if engine.dtype == "bfloat16" else 4, config.hardware.num_gpus > 0
-    weights, cache = shape.parameters * element // engine.tensor_parallel, int(engine.kv_cache_gib * GIB)
+    weights, cache = (
+        shape.parameters * element // engine.tensor_parallel,
+        int(VllmOptions().kv_cache_gib * GIB),
+    )
     if on_gpus:
         share = int(engine.memory_share * config.hardware.gpu_memory_gib * GIB)
         cache = max(0, share - weights - ENGINE_WORK_BYTES)
@@ -114,7 +118,7 @@ def _host_bytes(
             parts["reference policy"] = (2 if how.forward.half_weights else 4) * shape.parameters
     if config.engine.kind == "vllm":
         parts["engine's copy"] = (2 if config.engine.dtype == "bfloat16" else 4) * shape.parameters
-    if shares_gpus(config.engine) and config.hardware.num_gpus:
+    if config.engine.shared_gpus and config.hardware.num_gpus:
         parts[WAITING] = standing_bytes(update) * how.num_ranks
     return parts
 

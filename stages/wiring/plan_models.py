@@ -13,6 +13,7 @@ from pipeline.planner.activations import Forward
 from pipeline.planner.memory import Shape, Training, adapter_parameters, shape_of
 from pipeline.training.deepspeed_config import deepspeed_config, is_half
 from stages.settings import Config
+from stages.settings.sft import VOCAB_SIZE
 from stages.wiring.build import tiny_shape
 
 MODELS = Path(__file__).resolve().parents[2] / "configs" / "models"
@@ -26,7 +27,7 @@ def model_config(config: Config) -> Any:
     """
     if config.sft.base is not None:
         return _described(config.sft.base, "sft.base")
-    return tiny_shape(config).config(config.sft.model.vocab_size)
+    return tiny_shape(config).config(VOCAB_SIZE)
 
 
 def critic_config(config: Config, policy: Any) -> Any:

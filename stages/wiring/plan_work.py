@@ -8,7 +8,8 @@ from env.play.continuations import SIBLING_SIZE
 from pipeline.planner.gpus import GPUS
 from pipeline.planner.memory import Shape
 from stages.evaluation import NUM_ATTEMPTS
-from stages.settings import Actor, Chain, Config
+from stages.settings import Actor, Config
+from stages.settings.sampling import Chain
 from stages.wiring.label_budget import tokens_at_most
 
 STORED_BYTES = 4.2  # of one token in Parquet: id 0.9, log-probability 3.3

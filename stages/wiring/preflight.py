@@ -32,18 +32,7 @@ def check_installed(config: Config, *, engine: bool = False, training: bool = Fa
     if training or (engine and config.engine.kind == "vllm"):
         check_gpus(config.hardware.num_gpus, config.hardware.gpu_memory_gib)
         if not config.hardware.num_gpus:  # else the configuration itself says how many there are
-            check_enough_gpus(gpus_wanted(config, engine=engine, training=training))
-
-
-def gpus_wanted(config: Config, *, engine: bool, training: bool) -> dict[str, int]:
-    """Returns setting -> number of GPUs that a stage with an engine, with training, would use."""
-    wanted = {}
-    if engine and config.engine.kind == "vllm":
-        replicas = config.engine.replicas * config.engine.tensor_parallel
-        wanted["engine.replicas x engine.tensor_parallel"] = replicas
-    if training and config.training.backend == "deepspeed":
-        wanted["training.num_ranks"] = config.training.num_ranks
-    return wanted
+            check_enough_gpus(config.gpus_wanted(engine=engine, training=training))
 
 
 def check_plays_weights(config: Config, stage: str) -> None:

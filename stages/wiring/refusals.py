@@ -7,7 +7,7 @@ from critics.frozen.contract import REWARD
 from pipeline.artifacts.commit import MAX_FAILED_SHARE
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.types import Rollout
-from stages.settings import Chain
+from stages.settings.sampling import Chain
 
 MAX_LOGPROB_GAP = {False: 1e-4, True: 0.05}
 """Nats per token between engine and trainer on the same weights, by whether either computes in bf16: above

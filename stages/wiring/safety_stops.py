@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from pipeline.errors import ArtifactError, ExitCode
-from stages.settings import Stops
+from stages.settings.actor import Stops
 
 CRITIC_RISE = "critic/rise"
 """Mean V_{T-1} - V_0. Not the mean of A_i(lam): that ends in R - V_{T-1}, so a critic that is pleased with

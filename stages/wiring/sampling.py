@@ -14,7 +14,7 @@ from pipeline.credit import Credit
 from pipeline.credit.batch import Batch, ValuesOf, scored
 from pipeline.ids import seed_of
 from pipeline.types import Rollout, Task
-from stages.settings import Chain
+from stages.settings.sampling import Chain
 from stages.wiring.refusals import refuse_failing_environment
 
 

@@ -24,11 +24,10 @@ engine: {max_live: 64, replicas: 1}
 training: {threads: 1, micro_batch_tokens: 4096}
 tasks: {num_companies: 12, num_train: 24, num_val: 8, num_test: 8, level_shares: {1: 1.0}}
 sft:
-  model: {hidden_size: 64, num_layers: 2, num_kv_heads: 1, intermediate_size: 96, vocab_size: 512}
+  model: {hidden_size: 64, num_layers: 2, num_kv_heads: 1, intermediate_size: 96}
   shares: {oracle: 0.3, over_collector: 0.5, noisy_adaptive: 0.2}
   num_demonstrations: 192
   num_updates: 130
-  warmup_updates: 5
   batch_rows: 16
   learning_rate: 1.0e-2
   checkpoint_every: 32
@@ -43,9 +42,9 @@ critic: {fit_share: 0.5, validate_share: 0.25, fit_continuations: false, head_up
 critic_report: {tasks_per_split: 8, draws: 2, num_continuations: 2,
                 fit_tasks: 4, sibling_sets: 4, probe_rollouts: 8}
 actor: {num_iterations: 2, tasks_per_update: 4, updates_per_iteration: 2, max_refills: 1,
-        learning_rate: 3.0e-4, warmup_updates: 1, credit: {on_weak_critic: allow},
+        learning_rate: 3.0e-4, credit: {on_weak_critic: allow},
         chain: {num_attempts: 2, draws: 2, feedback_free_share: 0.5, feedback_free_draws: 4},
-        checkpoint_every: 1, evaluate_every: 1, evaluate_tasks: 4}
+        checkpoint_every: 1, evaluate_tasks: 4}
 evaluation: {draws: 1}
 """
 

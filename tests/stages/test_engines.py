@@ -16,7 +16,6 @@ pytestmark = pytest.mark.slow
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 SETTINGS = (
     "engine.kind=vllm",
-    "engine.kv_cache_gib=0.25",
     "training.backend=deepspeed",
     "training.num_ranks=2",
 )

@@ -83,7 +83,6 @@ def test_a_chat_model_learns_the_full_style_and_plays_in_it(empty: Any, smollm2:
         "sft.num_updates=4",
         "sft.batch_rows=2",
         "sft.learning_rate=1e-4",
-        "sft.warmup_updates=1",
         "engine.dtype=bfloat16",
         "engine.max_live=4",
         "rollouts.num_tasks=2",

@@ -9,7 +9,7 @@ from pipeline.engines.gpu_sharing import Turns
 from pipeline.errors import ConfigError
 from pipeline.hardware import check_enough_gpus, check_gpus, free_gpu_memory
 from stages.settings import Config
-from stages.wiring.preflight import gpus_wanted
+from stages.settings.engine import Transformers
 
 
 def test_missing_gpus_and_memory_are_refused(monkeypatch):
@@ -51,11 +51,11 @@ def test_more_workers_than_gpus_are_refused_where_the_configuration_names_no_gpu
     settings, expected, monkeypatch
 ):
     config = Config.model_validate(settings)
-    wanted = gpus_wanted(config, engine=True, training=True)
+    wanted = config.gpus_wanted(engine=True, training=True)
     monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: [20.0, 20.0])
     with pytest.raises(ConfigError, match=expected):
         check_enough_gpus(wanted)
-    check_enough_gpus(gpus_wanted(config, engine=False, training=False))  # a stage that starts neither
+    check_enough_gpus(config.gpus_wanted(engine=False, training=False))  # a stage that starts neither
     monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", list)  # they share the CPU
     check_enough_gpus(wanted)
 
@@ -73,7 +73,7 @@ def test_an_actor_that_takes_turns_is_the_actor_that_does_not(chain, tmp_path, m
     """Engine and trainer leave and come back in every iteration; on a CPU this drops caches and no more."""
     digests = []
     for shared in (False, True):
-        monkeypatch.setattr("stages.wiring.learner.shares_gpus", lambda engine, shared=shared: shared)
+        monkeypatch.setattr(Transformers, "shared_gpus", shared)
         made = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
         lab = chain.copy(tmp_path / str(shared), *made)
         assert lab.start("actor") == 0

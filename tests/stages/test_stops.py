@@ -8,7 +8,7 @@ import pytest
 from pipeline.credit import GRPO, VDapo
 from pipeline.credit.batch import Batch
 from pipeline.errors import ArtifactError
-from stages.settings import Stops
+from stages.settings.actor import Stops
 from stages.wiring.safety_stops import reasons, refuse_unsafe
 from tests.rollouts import rollout
 
