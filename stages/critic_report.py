@@ -61,7 +61,8 @@ def plan(start: Start[Config]) -> Plan[Work]:
     shards, fitted_shards = in_shards(tasks, size), in_shards(fitted, size)
     check_installed(start.config, engine=True)
     return Plan(
-        items=[[of.task_id for of in shard] for shard in (*shards, *fitted_shards)],
+        items=[[task.task_id for task in shard] for shard in shards]
+        + [[rollout.task_id for rollout in shard] for shard in fitted_shards],
         tables=(ROLLOUTS, STEPS),
         unit="tasks",
         estimate={

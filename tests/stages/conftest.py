@@ -8,13 +8,18 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from pipeline.artifacts.stage import identity_of
+from rich.console import Console
 
 from pipeline.artifacts.artifact import Artifact
-from pipeline.artifacts.runner import run_stage
+from pipeline.artifacts.runner import Start, run_stage
+from pipeline.artifacts.signals import StopFlag
 from pipeline.cli.runs import MAIN_CHAIN
+from pipeline.config import load_config
 from pipeline.tables import rollouts_from, tasks_from
 from pipeline.types import Rollout, Task
 from stages.settings import Config
@@ -69,6 +74,27 @@ class Lab:
         if stage == "summary":
             return int(module.main([self.config, *argv]))
         return run_stage(module.STAGE, Config, [self.config, *argv])
+
+    def begun(self, stage: str, *overrides: str) -> Start[Any]:
+        """Returns what a plan is given; nothing is written."""
+        declared = importlib.import_module(f"stages.{stage}").STAGE
+        config: Any = load_config(Config, Path(self.config), overrides)
+        inputs = {name: self.artifact(name) for name in declared.inputs(config)}
+        identity, runtime = identity_of(declared, config, inputs)
+        return Start(
+            config=config,
+            identity=identity,
+            inputs=inputs,
+            number=0,
+            stop=StopFlag(),
+            console=Console(stderr=True),
+            runtime_settings=runtime,
+        )
+
+    def plan(self, stage: str, *overrides: str) -> Any:
+        """Returns what a stage would make, or raises what it refuses to begin with."""
+        declared = importlib.import_module(f"stages.{stage}").STAGE
+        return declared.plan(self.begun(stage, *overrides))
 
     def artifact(self, stage: str) -> Artifact:
         return Artifact.open(self.run_dir, stage)

@@ -19,19 +19,11 @@ import torch
 import transformers
 
 from pipeline.artifacts.runner import run_stage
+from pipeline.cli.runs import MAIN_CHAIN
 from stages.settings import Config
 
-STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
-for _name in STAGES:
+for _name in MAIN_CHAIN:
     assert importlib.import_module(f"stages.{_name}").STAGE.body  # loads it
-for _name in (
-    "training.losses",
-    "models.policy",
-    "training.torch",
-    "engines.transformers",
-    "engines.scripted",
-):
-    importlib.import_module(f"pipeline.{_name}")
 assert transformers.Qwen3ForCausalLM is not None  # transformers imports lazily: this loads it
 
 

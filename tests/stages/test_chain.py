@@ -21,6 +21,7 @@ from critics.labels.splits import split_clusters
 from env.play.continuations import Continuations
 from pipeline.artifacts import ledger
 from pipeline.artifacts.metrics import read_metrics
+from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.errors import ArtifactError
 from pipeline.ids import rollout_id
 from pipeline.models.policy import load_policy
@@ -29,12 +30,11 @@ from pipeline.types import Rollout
 from stages.wiring.pages import gate_words
 from stages.wiring.summary import budget_of
 
-STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 SAMPLING = ("rollouts", "labels", "critic_report", "actor", "evaluation")
 HELD_OUT = {"val", "test_unseen_company", "test_unseen_industry", "test_shifted_prior"}
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", MAIN_CHAIN)
 def test_every_digest_and_count_of_a_stage_is_right(chain: Any, stage: str) -> None:
     artifact = chain.artifact(stage)
     artifact.verify()

@@ -2,69 +2,44 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from critics.fit.data import FitData
 from critics.fit.rows import num_states
 from critics.labels.splits import parts_of
-from pipeline.config import load_config
-from stages.settings import Config
 from stages.wiring.critic_data import data_of
 
 OUTCOMES_ALONE = "labels.num_continuations=0"
 
 
-@pytest.fixture
-def data_under(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Returns what the critic stage would fit under some options, without fitting it."""
-    seen: list[FitData] = []
-
-    def spy(start: Any) -> FitData:
-        seen.append(data_of(start))
-        return seen[-1]
-
-    def data(lab: Any, *options: str) -> FitData:
-        assert lab.start("critic", *options, "--dry-run") == 0
-        return seen[-1]
-
-    monkeypatch.setattr("stages.critic.data_of", spy)
-    return data
-
-
-@pytest.mark.parametrize(("target", "lam"), [("soft", None), ("td", 0.0), ("td_lambda", 0.95)])
+@pytest.mark.parametrize(("target", "lam"), [("td", 0.0), ("td_lambda", 0.95)])
 def test_targets_are_bootstrapped_with_the_decay_of_their_rule(
-    chain: Any, tmp_path: Any, data_under: Any, target: str, lam: float | None
+    chain: Any, tmp_path: Any, target: str, lam: float
 ) -> None:
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
     options = (f"labels.target={target}", OUTCOMES_ALONE)
     assert lab.start("labels", *options) == 0
-    data = data_under(lab, *options)
-    if lam is None:
-        assert data.bootstrap is None
-        return
+    data = data_of(lab.begun("critic", *options))
     assert {label.label_source for label in data.labels} == {target}
     told = lab.artifact("labels").report
     assert (told["num_by_source"], told["num_labels"]) == ({target: len(data.labels)}, len(data.labels))
+    assert data.bootstrap is not None
     assert data.bootstrap.lam == lam
     for row, positions in zip(data.fit, data.bootstrap.positions, strict=True):
         assert set(np.flatnonzero(row.columns["weight"])) <= set(positions.tolist())
 
 
-def test_continuations_reach_the_rows_of_the_companies_that_fit(
-    chain: Any, tmp_path: Any, data_under: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels")
-    plain, more = (data_under(lab, f"critic.fit_continuations={on}") for on in ("false", "true"))
-    config = load_config(Config, Path(lab.config), [])
-    shares = {"fit_share": config.critic.fit_share, "validate_share": config.critic.validate_share}
-    part_of = parts_of(lab.rollouts("rollouts"), lab.tasks(), **shares, seed=config.run.seed)
+def test_continuations_reach_the_rows_of_the_companies_that_fit(chain: Any) -> None:
+    plain, more = (
+        data_of(chain.begun("critic", f"critic.fit_continuations={on}")) for on in ("false", "true")
+    )
+    assert plain.bootstrap is None
+    part_of = parts_of(chain.rollouts("rollouts"), chain.tasks(), fit_share=0.5, validate_share=0.25, seed=0)
     longer = [
         r
-        for r in lab.rollouts("labels")
+        for r in chain.rollouts("labels")
         if part_of[r.parent_rollout_ids[0]] == "fit" and r.reward is not None and len(r.steps) > 1
     ]
     assert more.num_continued == len(longer) > 0 == plain.num_continued
@@ -79,13 +54,13 @@ def test_continuations_reach_the_rows_of_the_companies_that_fit(
 
 
 def test_by_default_outcomes_label_every_state_and_continuations_add_theirs(
-    chain: Any, tmp_path: Any, data_under: Any
+    chain: Any, tmp_path: Any
 ) -> None:
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
     default = ("labels.target=outcome_dense", "labels.kappa=0", "critic.fit_continuations=true")
     assert lab.start("labels", *default, OUTCOMES_ALONE) == 0
     assert lab.artifact("labels").report["sampled_tokens"] == 0
-    alone = data_under(lab, *default, OUTCOMES_ALONE)
+    alone = data_of(lab.begun("critic", *default, OUTCOMES_ALONE))
     assert alone.num_continued == 0
     fitted = {row.token_ids.tobytes(): row for row in alone.fit}
     whole = [r for r in lab.rollouts("rollouts") if r.reward is not None]
@@ -96,4 +71,4 @@ def test_by_default_outcomes_label_every_state_and_continuations_add_theirs(
             assert num_states(row) == len(rollout.steps)
             assert set(row.columns["targets"][row.columns["weight"] > 0]) == {rollout.reward}
     assert lab.start("labels", *default, "--fresh") == 0
-    assert data_under(lab, *default).num_continued > 0
+    assert data_of(lab.begun("critic", *default)).num_continued > 0

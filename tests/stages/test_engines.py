@@ -8,12 +8,12 @@ import pytest
 
 from env.phone.episode.environment import PhoneEnv
 from pipeline.artifacts.metrics import read_metrics
+from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.models.policy import load_policy
 from tests.serving import assert_serves, served
 
 pytestmark = pytest.mark.slow
 
-STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 SETTINGS = (
     "engine.kind=vllm",
     "training.backend=deepspeed",
@@ -25,7 +25,7 @@ SETTINGS = (
 def test_every_stage_runs_on_vllm_and_deepspeed(empty: Any) -> None:
     pytest.importorskip("vllm", reason="make setup-engines installs it")
     pytest.importorskip("deepspeed", reason="make setup-engines installs it")
-    for stage in (*STAGES, "summary"):
+    for stage in (*MAIN_CHAIN, "summary"):
         assert empty.start(stage, *SETTINGS) == 0, stage
     gaps = [
         entry["engine/logprob_gap"]
@@ -36,7 +36,7 @@ def test_every_stage_runs_on_vllm_and_deepspeed(empty: Any) -> None:
     assert max(gaps) < 1e-4
     digests = {rollout.policy_digest for rollout in empty.rollouts("actor")}
     assert len(digests) == 2  # one for each iteration: the weights that sampled it
-    for stage in STAGES:
+    for stage in MAIN_CHAIN:
         assert empty.start(stage, *SETTINGS) == 0
     actor = load_policy(empty.run_dir / "actor" / "actor")
     task = next(iter(empty.tasks().values()))

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.cli.runs import MAIN_CHAIN
+
 ROOT = Path(__file__).parents[2]
-STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 SCRIPTED = "engine.kind=scripted"
 
 
@@ -163,9 +164,9 @@ def test_a_kill_within_a_shard_of_model_rollouts_changes_nothing(
 @pytest.mark.parametrize(
     ("stage", "inputs", "points"),
     [
-        ("sft", STAGES[:1], ["sft.update.after:70", "sft.checkpoint.mid:1"]),
-        ("critic", STAGES[:4], ["critic.update.after:4"]),
-        ("actor", STAGES[:6], ["actor.update.before:2", "actor.shard.after_ledger:1"]),
+        ("sft", MAIN_CHAIN[:1], ["sft.update.after:70", "sft.checkpoint.mid:1"]),
+        ("critic", MAIN_CHAIN[:4], ["critic.update.after:4"]),
+        ("actor", MAIN_CHAIN[:6], ["actor.update.before:2", "actor.shard.after_ledger:1"]),
     ],
 )
 def test_training_goes_on_from_its_checkpoint_to_the_same_weights(
@@ -183,7 +184,7 @@ def test_training_goes_on_from_its_checkpoint_to_the_same_weights(
 def test_a_critic_killed_around_its_end_keeps_no_weights_of_other_evaluations(
     chain: Any, forks: Forks, tmp_path: Path
 ) -> None:
-    lab = chain.copy(tmp_path / "lab", *STAGES[:4])
+    lab = chain.copy(tmp_path / "lab", *MAIN_CHAIN[:4])
     argv = [lab.config]
     points = ["critic.merge.before:1", "critic.report_written:1", "critic.manifest.published:1"]
     codes = [code for code, _ in forks(*((kill_at(p), "critic", argv, None) for p in points))]
@@ -195,7 +196,7 @@ def test_a_critic_killed_around_its_end_keeps_no_weights_of_other_evaluations(
 
 
 def test_training_after_the_last_checkpoint_only_exports(chain: Any, forks: Forks, tmp_path: Path) -> None:
-    lab = chain.copy(tmp_path / "lab", *STAGES[:6])
+    lab = chain.copy(tmp_path / "lab", *MAIN_CHAIN[:6])
     log = lab.folder / "points.log"
     again = {"VDAPO_FAILPOINTS_LOG": str(log)}
     argv = [lab.config]
@@ -220,13 +221,13 @@ SWEPT = ("rollouts", "actor")
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize(
     "stage",
-    [pytest.param(s, marks=pytest.mark.slow if s in SWEPT else pytest.mark.soak) for s in STAGES],
+    [pytest.param(s, marks=pytest.mark.slow if s in SWEPT else pytest.mark.soak) for s in MAIN_CHAIN],
 )
 def test_a_kill_at_every_point_of_every_stage_changes_nothing(
     chain: Any, forks: Forks, tmp_path: Path, stage: str
 ) -> None:
     """One kill per named point, at a random one of its passages."""
-    inputs, smaller = STAGES[: STAGES.index(stage)], SMALLER.get(stage, ())
+    inputs, smaller = MAIN_CHAIN[: MAIN_CHAIN.index(stage)], SMALLER.get(stage, ())
     lab = chain.copy(tmp_path / "whole", *inputs)
     log = lab.folder / "points.log"
     whole = ({"VDAPO_FAILPOINTS_LOG": str(log)}, stage, [lab.config, *smaller], None)
@@ -252,7 +253,7 @@ def test_a_kill_at_every_point_of_every_stage_changes_nothing(
 def test_many_random_kills_of_model_stages_change_nothing(
     chain: Any, forks: Forks, tmp_path: Path, stage: str
 ) -> None:
-    inputs = STAGES[: STAGES.index(stage)]
+    inputs = MAIN_CHAIN[: MAIN_CHAIN.index(stage)]
     lab = chain.copy(tmp_path / "whole", *inputs)
     [[code, seconds]] = forks(({}, stage, [lab.config], None))
     assert code == 0

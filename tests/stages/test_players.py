@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.artifacts.commit import Shards
+from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.processes.pool import Pool
 from pipeline.processes.worker import Worker
 
@@ -33,8 +34,7 @@ def test_rollouts_do_not_depend_on_the_number_of_processes(chain: Any, tmp_path:
 @pytest.mark.parametrize("stage", ["labels", "critic_report", "actor", "evaluation"])
 def test_no_stage_depends_on_the_number_of_processes(chain: Any, tmp_path: Path, stage: str) -> None:
     """The actor's weights follow from its rollouts, and reach the processes in every iteration."""
-    before = ["tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation"]
-    lab = chain.copy(tmp_path / "lab", *before[: before.index(stage)])
+    lab = chain.copy(tmp_path / "lab", *MAIN_CHAIN[: MAIN_CHAIN.index(stage)])
     assert lab.start(stage, "engine.replicas=2") == 0
     assert tables(lab, stage) == tables(chain, stage)
     digests = [each.artifact(stage).manifest["content_digest"] for each in (lab, chain)]

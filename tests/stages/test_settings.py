@@ -6,15 +6,14 @@ import pickle
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from env.phone.offer import PHONE
 from env.phone.scripted.policies import POLICIES
 from env.phone.world.levels import LEVELS
 from pipeline.config import load_config
 from pipeline.credit import MODES, make_credit
-from stages.settings import Config, DecoupledClip, Grpo, VDapo
-from stages.settings.credit import credit_options
+from stages.settings import Config
+from stages.settings.credit import DecoupledClip, Grpo, VDapo, credit_options
 from stages.wiring.sft_data import rows_of_update
 
 ROOT = Path(__file__).parents[2]
@@ -33,17 +32,6 @@ def test_an_epoch_of_sft_holds_no_row_twice_and_leaves_out_what_fills_no_batch()
     ]
     assert all(len(set(epoch)) == 8 for epoch in epochs)
     assert set().union(*epochs) == set(range(11))
-
-
-def test_the_seeds_sizes_and_shares_are_the_defaults() -> None:
-    tasks = PHONE.settings()
-    assert (tasks.num_companies, tasks.num_train, tasks.num_val, tasks.num_test) == (100, 500, 100, 100)
-    assert tasks.level_shares == {1: 0.2, 2: 0.3, 3: 0.3, 4: 0.1, 5: 0.1}
-
-
-def test_looking_at_no_split_is_refused() -> None:
-    with pytest.raises(ValidationError, match=r"run.held_out\n"):
-        Config.model_validate({"run": {"held_out": []}})
 
 
 @pytest.mark.parametrize("settings", [VDapo(), DecoupledClip(), Grpo()])
