@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from env.catalog import offer_of
+from env.chat.style import ChatStyle
 from env.play.demonstrations import Demonstration
-from env.protocol import ChatStyle
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.runner import Start
 from pipeline.artifacts.signals import StopRequested

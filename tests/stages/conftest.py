@@ -18,6 +18,7 @@ from rich.console import Console
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.runner import Start, run_stage
 from pipeline.artifacts.signals import StopFlag
+from pipeline.artifacts.start import identity_of
 from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.config import load_config
 from pipeline.tables import rollouts_from, tasks_from
@@ -32,7 +33,7 @@ sft:
   model: {hidden_size: 64, num_layers: 2, num_kv_heads: 1, intermediate_size: 96}
   shares: {oracle: 0.3, over_collector: 0.5, noisy_adaptive: 0.2}
   num_demonstrations: 192
-  num_updates: 130
+  num_updates: 150
   batch_rows: 16
   learning_rate: 1.0e-2
   checkpoint_every: 32
@@ -83,6 +84,7 @@ class Lab:
         identity, runtime = identity_of(declared, config, inputs)
         return Start(
             config=config,
+            run_dir=self.run_dir,
             identity=identity,
             inputs=inputs,
             number=0,
