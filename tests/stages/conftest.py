@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-from pipeline.artifacts.stage import identity_of
 from rich.console import Console
 
 from pipeline.artifacts.artifact import Artifact
