@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 
 from critics.drift.state import DriftRules
 from critics.fit.schedule import FitSettings
+from env.phone.world.tasks import generate_tasks
 from pipeline.artifacts.start import identity_of
 from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.credit import MODES, LossOptions
@@ -105,7 +107,7 @@ def names_read() -> frozenset[str]:
     }
     for options in (VllmOptions, FitSettings, DriftRules, LossOptions, *map(type, MODES.values())):
         found |= {field.name for field in fields(options)}
-    return frozenset(found | {"overlong_factor"})
+    return frozenset(found | set(signature(generate_tasks).parameters) | {"overlong_factor"})
 
 
 @pytest.mark.parametrize("key", ROWS)
