@@ -139,15 +139,16 @@ def test_the_map_is_strictly_monotone_and_asks_for_steps_where_they_shift() -> N
 
 
 def test_clusters_are_split_by_hash_into_the_shares_and_no_part_is_empty() -> None:
-    def split(clusters):
-        return split_clusters(clusters, fit_share=0.84, validate_share=0.08, seed=0)
+    def split(clusters, fit_share=0.84, validate_share=0.08):
+        return split_clusters(clusters, fit_share=fit_share, validate_share=validate_share, seed=0)
 
     names = [f"c{i}" for i in range(100)]
     parts = split(names)
     sizes = {part: list(parts.values()).count(part) for part in ("fit", "validate", "calibrate")}
     assert sizes == {"fit": 84, "validate": 8, "calibrate": 8}
     assert parts == split(names[::-1])
-    assert sorted(split(["a", "b", "c", "a"]).values()) == ["calibrate", "fit", "validate"]
+    for shares in ((0.84, 0.08), (0.1, 0.5), (0.1, 0.2)):
+        assert sorted(split(["a", "b", "c", "a"], *shares).values()) == ["calibrate", "fit", "validate"]
     with pytest.raises(ArtifactError, match=r"2 clusters .*Next: tasks of more clusters"):
         split(["a", "b"])
 

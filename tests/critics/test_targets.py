@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ from critics.labels.checks import check_labels, check_outcomes_differ, kinds_of
 from critics.labels.choose_states import START_EVERY, candidate_steps, choose_states
 from critics.labels.named_targets import retarget
 from critics.labels.recovery import StateFeatures, fit_recovery, fold_of
+from critics.labels.samples import samples_of
 from critics.labels.soft_targets import build_labels, label_counts
 from pipeline.errors import ArtifactError
-from pipeline.types import StateRef
+from pipeline.types import RolloutKind, StateRef
 
 POLICY = "policy-0"
 
@@ -123,6 +125,16 @@ def test_the_guided_share_is_kept_under_a_cap_and_filled_from_either_side(make_r
     assert number(bare + guided[:2], 20) == (18, 2)
     assert number(bare[:3] + guided, 20) == (3, 17)
     assert number(bare + guided, None) == (30, 13)
+
+
+def test_only_continuations_sample_the_state_that_they_start_from(make_rollout) -> None:
+    options = {"start_step_index": 1, "parent_rollout_ids": ("a",)}
+    sampled = [make_rollout(kind, kind=kind, **options) for kind in get_args(RolloutKind)]
+    stray = make_rollout("x", kind="continuation", parent_rollout_ids=("other",))
+    found = samples_of([*sampled, stray], {"a"})
+    assert {state: [r.rollout_id for r in own] for state, own in found.items()} == {
+        StateRef("a", 1, "bare"): ["continuation"]
+    }
 
 
 def test_kappa_zero_gives_k_over_n(make_rollout) -> None:
