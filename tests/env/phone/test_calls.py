@@ -79,12 +79,9 @@ def test_screen_first_decides_what_is_checked_before_who_is_calling(phone, scree
         assert known == screened
 
 
-def test_a_line_that_has_identified_the_caller_says_nothing_more_of_it():
+def test_an_identified_caller_hears_nothing_more_and_a_wrong_line_names_the_right_one_at_level_three():
     world = small_world(level=4, lines={"fraud": {"screen_first": False}})
     assert call(world, State(), FRAUD)[1].disclosure.kind == ""
-
-
-def test_the_wrong_department_names_the_right_one_only_where_the_level_says_so():
     assert call(small_world(level=3), State(), BILLING)[1].other_department == "Fraud"
     assert call(small_world(level=5), State(), BILLING)[1].other_department == ""
 
@@ -98,51 +95,35 @@ def test_a_warm_transfer_goes_on_at_the_next_line_of_the_path():
     assert state.served == {"R1"}
 
 
-def test_the_first_call_to_a_busy_line_is_held_until_it_is_waited_for():
+def test_the_first_call_to_a_busy_line_is_held_as_it_was_placed_and_a_new_call_drops_it():
     world = small_world(busy={SERVICE})
-    state, outcome = call(world, State(), SERVICE)
-    assert outcome.status == "on_hold"
-    assert state.held is not None
-    state, outcome = wait(world, state)
-    assert outcome.status == "referred"
-    assert state.held is None
-
-
-def test_a_new_call_drops_the_one_on_hold_and_the_line_is_busy_once():
-    world = small_world(busy={SERVICE})
-    held, _ = call(world, State(), SERVICE)
+    held, outcome = call(world, State(), SERVICE)
+    assert (outcome.status, held.held is None) == ("on_hold", False)
+    state, outcome = wait(world, held)
+    assert (outcome.status, state.held) == ("referred", None)
+    assert call(world, held, SERVICE)[1].status == "referred"  # the line is busy once
     dropped, _ = call(world, held, BILLING, NOTHING)
     assert dropped.held is None
     assert wait(world, dropped)[1].status == "nothing_to_wait_for"
-    assert call(world, held, SERVICE)[1].status == "referred"
+    asked = submit_form(world, call(world, State(), SERVICE, NOTHING)[0], {"email"})[0]
+    assert wait(world, asked)[1].status == "auth_missing"
 
 
-def test_what_is_held_is_the_call_as_it_was_placed():
-    world = small_world(busy={SERVICE})
-    held, _ = call(world, State(), SERVICE, NOTHING)
-    held = submit_form(world, held, {"email"})[0]
-    assert wait(world, held)[1].status == "auth_missing"
-
-
-def test_a_closed_line_names_its_opening_and_takes_calls_from_then_on():
+def test_a_closed_line_names_its_opening_takes_calls_from_then_on_and_can_be_waited_for():
     world = small_world(closings=((SERVICE, 5),), busy={SERVICE})
     state, outcome = call(world, replace(State(), tick=4), SERVICE)
     assert (outcome.status, outcome.opens) == ("closed", 5)
     assert state.rung == frozenset()  # hours come before the hold
     assert call(world, replace(State(), tick=5), SERVICE)[1].status == "on_hold"
-
-
-def test_waiting_lets_a_tick_pass_while_a_line_is_closed():
-    world = small_world(closings=((SERVICE, 5),))
     assert wait(world, replace(State(), tick=4))[1].status == "waited"
     assert wait(world, replace(State(), tick=5))[1].status == "nothing_to_wait_for"
 
 
-@pytest.mark.parametrize(("level", "strikes"), [(3, 3), (4, 3)])
-def test_a_line_locks_by_itself(level, strikes):
+@pytest.mark.parametrize("level", [3, 4])
+def test_a_line_locks_by_itself(level):
     world = small_world(level=level)
     state = after_form(world, "full_name")
-    for count in range(strikes):
+    for count in range(3):
         state, outcome = call(world, state, SERVICE, Sent(given=frozenset({"full_name"})))
         assert (outcome.status, state.strikes_of(SERVICE)) == ("auth_missing", count + 1)
     assert call(world, state, SERVICE)[1].status == "locked"
@@ -173,12 +154,14 @@ def test_a_wrong_value_is_a_mismatch_unless_right_ones_do():
     assert call(world, State(), SERVICE, enough)[1].status == "referred"
 
 
-def test_prices_of_routing():
+def test_prices_of_routing_and_of_over_collection_up_to_a_cap():
     skipped = Event("must_call_first", 0, "Fraud")
     assert episode_cost([skipped]) == pytest.approx(0.10)
     assert episode_cost([Event("probe", 0, "Fraud"), skipped]) == pytest.approx(0.03)
     assert episode_cost([Event("wrong_department", 0), Event("form_too_long", 1)]) == pytest.approx(0.10)
     assert episode_cost([Event("on_hold", 0), Event("closed", 1), Event("referred", 2)]) == 0.0
+    assert episode_cost([Event("over_collected", 0, "", tuple("abcdefghij"))]) == pytest.approx(0.30)
+    assert episode_cost([Event("over_collected", 0, "", ("a",))]) == pytest.approx(0.05)
 
 
 def test_the_ladder_rises_rung_by_rung_and_is_zero_at_the_end():

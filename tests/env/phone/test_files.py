@@ -51,49 +51,35 @@ def test_the_command_writes_what_the_generator_makes(tmp_path, capsys):
     made = read(tmp_path)
     assert len(made) == 6 + 2 + 3 * 2
     assert {task.level for task in made} == {1, 3}
-
-
-def test_the_command_makes_the_seed_by_default(tmp_path):
-    main([str(tmp_path)])
+    main([str(tmp_path)])  # the seed by default
     assert read(tmp_path) == generate_tasks()
 
 
 @pytest.mark.parametrize(
-    ("row", "fields", "message"),
+    ("name", "row", "fields", "message"),
     [
-        (2, {"level": 9}, r"companies\.jsonl: row 3, field level: got 9; allowed: 1, 2, 3, 4, 5"),
-        (0, {"level": "1"}, r"row 1, field level: got '1'; allowed: 1, 2"),
-        (0, {"level": True}, r"row 1, field level: got True; allowed: 1, 2"),
-        (0, {"industry": "farming"}, r"row 1, field industry: got 'farming'; allowed: banking"),
-        (0, {"industry": "travel"}, r"field industry: got 'travel'; allowed: .* in group train"),
-        (0, {"group": "val"}, r"field group: got 'val'; allowed: train"),
-        (1, {"index": 0}, r"row 2, field index: got 0; allowed: an index that no earlier row has"),
-        (0, {"index": -1}, r"field index: got -1; allowed: 0 to 1399"),
-        (3, {"seed": 5}, r"row 4, field seed: got 5; allowed: 4 as in row 1"),
-        (0, {"industry": None}, r"row 1, field industry: missing"),
-        (0, {"colour": "red"}, r"row 1, field colour: unknown; known: seed, index"),
+        ("companies", 2, {"level": 9}, r"row 3, field level: got 9; allowed: 1, 2, 3, 4, 5"),
+        ("companies", 0, {"level": "1"}, r"row 1, field level: got '1'; allowed: 1, 2"),
+        ("companies", 0, {"level": True}, r"row 1, field level: got True; allowed: 1, 2"),
+        ("companies", 0, {"industry": "farming"}, r"row 1, field industry: got 'farming'; allowed: banking"),
+        ("companies", 0, {"industry": "travel"}, r"field industry: got 'travel'; allowed: .* in group train"),
+        ("companies", 0, {"group": "val"}, r"field group: got 'val'; allowed: train"),
+        ("companies", 1, {"index": 0}, r"row 2, field index: got 0; allowed: an index that no earlier row"),
+        ("companies", 0, {"index": -1}, r"field index: got -1; allowed: 0 to 1399"),
+        ("companies", 3, {"seed": 5}, r"row 4, field seed: got 5; allowed: 4 as in row 1"),
+        ("companies", 0, {"industry": None}, r"row 1, field industry: missing"),
+        ("companies", 0, {"colour": "red"}, r"row 1, field colour: unknown; known: seed, index"),
+        ("tasks", 4, {"split": "dev"}, r"row 5, field split: got 'dev'; allowed: train, val"),
+        ("tasks", 4, {"split": "test_unseen_company"}, r"row 5, field split: .* company 4 is of group train"),
+        ("tasks", 0, {"company": 999}, r"row 1, field company: got 999; allowed: an index of .*companies"),
+        ("tasks", 0, {"opening": 10**6}, r"row 1, field opening: got 1000000; allowed: 0 to"),
+        ("tasks", 0, {"draw": -1}, r"row 1, field draw: got -1"),
+        ("tasks", 0, {"number": 1.5}, r"row 1, field number: got 1\.5; allowed: 0 to"),
     ],
 )
-def test_a_malformed_company_is_refused_by_file_row_and_field(folder, row, fields, message):
-    change(folder, "companies", row, **fields)
-    with pytest.raises(ConfigError, match=message):
-        read(folder)
-
-
-@pytest.mark.parametrize(
-    ("row", "fields", "message"),
-    [
-        (4, {"split": "dev"}, r"tasks\.jsonl: row 5, field split: got 'dev'; allowed: train, val"),
-        (4, {"split": "test_unseen_company"}, r"row 5, field split: .* company 4 is of group train"),
-        (0, {"company": 999}, r"row 1, field company: got 999; allowed: an index of .*companies\.jsonl"),
-        (0, {"opening": 10**6}, r"row 1, field opening: got 1000000; allowed: 0 to"),
-        (0, {"draw": -1}, r"row 1, field draw: got -1"),
-        (0, {"number": 1.5}, r"row 1, field number: got 1\.5; allowed: 0 to"),
-    ],
-)
-def test_a_malformed_task_is_refused_by_file_row_and_field(folder, row, fields, message):
-    change(folder, "tasks", row, **fields)
-    with pytest.raises(ConfigError, match=message):
+def test_a_malformed_row_is_refused_by_file_row_and_field(folder, name, row, fields, message):
+    change(folder, name, row, **fields)
+    with pytest.raises(ConfigError, match=rf"{name}\.jsonl: .*{message}"):
         read(folder)
 
 

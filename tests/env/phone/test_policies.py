@@ -34,6 +34,7 @@ def test_policies_score_in_the_order_of_what_they_know(level, size):
     success, priced = {}, {}
     for name in POLICIES:
         verdicts = [play_scripted(task, name, seed=11, noise=0.2)[2] for task in tasks_of(level, size)]
+        assert not any(verdict.infra_error for verdict in verdicts)
         success[name] = rate(verdicts)
         paid = [bool(v.success) * (1 - min(v.cost, MAX_PRICE)) for v in verdicts]
         priced[name] = sum(paid) / len(paid)

@@ -5,13 +5,11 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from env.phone.episode.compact import CompactStyle
-from env.phone.episode.environment import PhoneEnv
 from env.phone.scripted.scripted import read, reply_text
 from env.phone.world.tasks import generate_tasks
 from pipeline.types import Task
+from tests.env.phone.worlds import STYLE, started
 
-STYLE = CompactStyle()
 TASKS = generate_tasks(
     num_companies=24, num_train=100, num_val=2, num_test=2, level_shares={1: 0.5, 2: 0.5}, seed=0
 )[:100]
@@ -25,16 +23,14 @@ PROMPT = (
 
 def attempt(task: Task, seed: int, earlier: list[str]) -> tuple[bool, str]:
     """Returns whether the agent succeeded, and the line that tells of it."""
-    env = PhoneEnv()
-    text = STYLE.render_prompt(env.reset(task, seed).messages, earlier)
+    env = started(task, seed)
+    text = STYLE.render_prompt(task.prompt, earlier)
     rng = Random(seed)
     actions = []
-    while True:
+    while not env.is_over:
         reply = reply_text(text, rng)
         actions.append(STYLE.parse(reply))
         result = env.step(actions[-1])
-        if result.terminated or result.truncated:
-            break
         text += reply + STYLE.stop_token + STYLE.render_replies(result.messages)
     feedback = env.feedback()
     return env.verdict().success is True, STYLE.attempt_line(actions, feedback.text) if feedback else ""

@@ -10,7 +10,7 @@ import pytest
 from benchmarks._phone_plans import optimal_plan, policy_value, slipping, untold_plan
 from env.phone.episode.calls import State
 from env.phone.offer import PHONE
-from env.phone.scripted.policies import POLICIES, play_scripted
+from env.phone.scripted.policies import play_scripted
 from env.phone.solver.solver import Move, fewest_turns, optimal_move, play, tool_call
 from tests.env.phone.worlds import (
     BILLING,
@@ -83,13 +83,18 @@ WORLDS = {
 }
 
 
+WAITING = {"a busy line", "two busy lines", "closed and busy"}
+
+
 @pytest.mark.parametrize("name", WORLDS)
 def test_solver_equals_exhaustive_search_on_small_worlds(name):
     world, expected = WORLDS[name]
     assert fewest_turns(world, State()) == expected
     deepest = 4 if expected == math.inf else expected
     assert exhaustive(world, State(), deepest, every_part=world.level.max_turns == 8) == expected
-    assert len(optimal_plan(world, State())) == (expected if expected < math.inf else 0)
+    plan = optimal_plan(world, State())
+    assert len(plan) == (expected if expected < math.inf else 0)
+    assert any(move.kind == "wait" for move in plan) == (name in WAITING)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -196,11 +201,6 @@ def test_a_shortest_plan_succeeds_in_the_environment_in_as_many_messages(level):
         assert [step.status for step in verdict.steps] == ["ok"] * task.details["optimal_turns"]
 
 
-def test_a_held_call_of_the_plan_is_waited_for():
-    world = small_world(busy={SERVICE})
-    assert [move.kind for move in optimal_plan(world, State())] == ["form", "call", "wait", "call"]
-
-
 UNTOLD = {
     "one probe tells all": (small_world(wants=("billing",)), 3),
     "one line's wants cover the other's": (small_world(), 4),
@@ -286,10 +286,3 @@ def test_exact_values_have_known_limits_and_obey_bellman():
         assert policy_value(world, policy, replace(State(), form=frozenset())) == 0.0
     with pytest.raises(ValueError, match=r"add up to 0\.5"):
         policy_value(world, lambda world, state: {Move("search"): 0.5})
-
-
-@pytest.mark.parametrize("level", [3, 4, 5])
-def test_every_policy_ends_without_a_failure_of_the_environment(level):
-    for task in level_tasks(level, 10):
-        for name in POLICIES:
-            assert play_scripted(task, name, seed=1, noise=0.3)[2].infra_error is None
