@@ -42,7 +42,7 @@ _WORDS = {
     "run.held_out": ("critic_report.splits", "evaluation.splits"),
     "prompt.max_feedback_tokens": ("rollouts.chain.max_feedback_tokens", "actor.chain.max_feedback_tokens"),
     "actor.credit.drift.react": ("actor.drift.recalibrate", "actor.drift.step_weight_to_zero"),
-    "in pipeline/planner/gpus.py: name hardware.gpu": ("hardware.gpu_tflops", "hardware.gpu_bandwidth_gbs"),
+    "in stages/wiring/plan_work.py: name hardware.gpu": ("hardware.gpu_tflops", "hardware.gpu_bandwidth_gbs"),
 }
 
 MOVED = {

@@ -12,9 +12,9 @@ from env.play.continuations import Continuations, one_bare_per_task
 from env.play.units import Episodes
 from pipeline.artifacts.runner import Start
 from pipeline.ids import seed_of
-from pipeline.tables import rollouts_from, tasks_from
 from pipeline.types import Rollout, RolloutKind, Task
 from stages.settings import Config, Critic
+from stages.wiring.inputs import rollouts_of, tasks_by_id
 
 
 def sibling_tasks(start: Start[Config], tasks: Sequence[Task]) -> set[str]:
@@ -78,9 +78,7 @@ def fitted_rollouts(start: Start, number: int) -> list[Rollout]:
     """Returns a bare rollout of each of `number` tasks that moved the critic's weights, chosen by hash."""
     if not number:
         return []
-    tasks = {task.task_id: task for task in tasks_from(start.inputs["tasks"].table("tasks"))}
-    source = start.inputs["rollouts"]
-    rollouts = rollouts_from(source.table("rollouts"), source.table("steps"))
+    tasks, rollouts = tasks_by_id(start), rollouts_of(start.inputs["rollouts"])
     shares = Critic(**start.inputs["critic"].manifest["settings"]["critic"])
     part_of = parts_of(
         rollouts, tasks, fit_share=shares.fit_share, validate_share=shares.validate_share, seed=start.seed

@@ -10,8 +10,9 @@ from critics.labels.named_targets import OF_OUTCOMES
 from critics.labels.splits import parts_of
 from pipeline.artifacts.runner import Start
 from pipeline.errors import ArtifactError
-from pipeline.tables import labels_from, rollouts_from, tasks_from
+from pipeline.tables import labels_from
 from stages.settings import Config, Critic
+from stages.wiring.inputs import rollouts_of, tasks_by_id
 
 
 def trunk_of(start: Start[Config]) -> Path:
@@ -40,11 +41,9 @@ def data_of(start: Start[Config]) -> FitData:
 
     Raises ArtifactError if the labels are unusable, or too few to fit, validate and calibrate on.
     """
-    settings = start.config.critic
-    source, made = start.inputs["rollouts"], start.inputs["labels"]
-    tasks = {task.task_id: task for task in tasks_from(start.inputs["tasks"].table("tasks"))}
+    settings, made = start.config.critic, start.inputs["labels"]
+    tasks, rollouts = tasks_by_id(start), rollouts_of(start.inputs["rollouts"])
     labels = labels_from(made.table("labels"))
-    rollouts = rollouts_from(source.table("rollouts"), source.table("steps"))
     labelled = {label.rollout_id for label in labels}
     # Whose chances the labels count; whoever uses the critic compares it with the policy that plays there.
     policy = labels[0].label_policy_digest if labels else ""
@@ -61,7 +60,7 @@ def data_of(start: Start[Config]) -> FitData:
         tasks,
         part_of,
         rule=target,
-        continuations=rollouts_from(made.table("rollouts"), made.table("steps")) if continuations else [],
+        continuations=rollouts_of(made) if continuations else [],
     )
 
 

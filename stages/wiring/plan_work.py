@@ -5,13 +5,18 @@ from dataclasses import dataclass
 
 from env.catalog import offer_of
 from env.play.continuations import SIBLING_SIZE
-from pipeline.planner.gpus import GPUS
 from pipeline.planner.memory import Shape
 from stages.evaluation import NUM_ATTEMPTS
 from stages.settings import Actor, Config
 from stages.settings.sampling import Chain
 from stages.wiring.label_budget import tokens_at_most
 
+GPUS = {  # dense bf16 TFLOP/s and GB/s of memory, by their data sheets
+    "h200": (989, 4800),  # SXM
+    "h100": (989, 3350),  # SXM
+    "a100": (312, 2039),  # SXM, 80 GB
+    "rtx4090": (165, 1008),
+}
 STORED_BYTES = 4.2  # of one token in Parquet: id 0.9, log-probability 3.3
 CHECKPOINT_BYTES, EXPORT_BYTES = 12, 4  # of a parameter: fp32 weight and two moments; fp32 weight
 MODEL_OF = {"sft": "policy", "actor": "policy", "critic": "critic", "refresh": "critic"}
@@ -103,12 +108,13 @@ def least_hours(
     hardware, engine = config.hardware, config.engine
     if not (hardware.num_gpus and hardware.gpu):
         return None
-    shape, trained, gpu = shapes["policy"], shapes[MODEL_OF.get(work.stage, "policy")], GPUS[hardware.gpu]
+    tflops, bandwidth_gbs = GPUS[hardware.gpu]
+    shape, trained = shapes["policy"], shapes[MODEL_OF.get(work.stage, "policy")]
     replicas, split = (engine.replicas, engine.tensor_parallel) if engine.kind == "vllm" else (1, 1)
-    flops = hardware.num_gpus * gpu.tflops * 1e12
+    flops = hardware.num_gpus * tflops * 1e12
     train = work.trained_tokens * trained.training_flops(context, recompute=config.training.recompute) / flops
     element = 2 if engine.dtype == "bfloat16" else 4
     steps = work.sampled_tokens / max(1, live * replicas)
     read = shape.parameters * element + live * context / 2 * shape.cache_bytes(element)
-    decode = steps * read / (gpu.bandwidth_gbs * 1e9 * split)
+    decode = steps * read / (bandwidth_gbs * 1e9 * split)
     return (train + max(decode, work.sampled_tokens * 2 * shape.matmul_parameters / flops)) / 3600

@@ -12,9 +12,9 @@ from env.play.demonstrations import Demonstration, demonstrate
 from pipeline.artifacts.runner import Start
 from pipeline.errors import ConfigError
 from pipeline.ids import seed_of
-from pipeline.tables import tasks_from
 from pipeline.types import Task
 from stages.settings import Sft
+from stages.wiring.inputs import tasks_by_id
 
 NOISE = 0.2
 """Share of random acts of the noisy demonstrators (start value)."""
@@ -32,7 +32,7 @@ def tasks_to_demonstrate(start: Start, train: list[Task]) -> list[Task]:
             "throwaway tasks; set it to 0 to demonstrate on the training tasks"
         )
     own = {task.cluster for task in train}
-    held_out = {task.cluster for task in tasks_from(start.inputs["tasks"].table("tasks"))} - own
+    held_out = {task.cluster for task in tasks_by_id(start).values()} - own
     return offer.demonstrators.practice_tasks(
         start.config.tasks, settings.practice_tasks, start.seed, held_out
     )
