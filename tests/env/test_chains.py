@@ -15,9 +15,11 @@ from pipeline.types import Task
 TASK = Task("t", "e", "train", 1, ({"role": "user", "content": "count"},), "rule", "5", "count", "c", 0)
 
 
-def chains(*, max_feedback_tokens: int = 100, num_attempts: int = 3, draws: int = 1) -> Course:
+def chains(
+    *, max_feedback_tokens: int = 100, num_attempts: int = 3, draws: int = 1, stop: bool = True
+) -> Course:
     groups = plan_groups([TASK], stage_key="k", seed=0, iteration=0, num_attempts=num_attempts, draws=draws)
-    chained = Chained(groups, 0, "rollouts", max_feedback_tokens, stop_at_success=True)
+    chained = Chained(groups, 0, "rollouts", max_feedback_tokens, stop_at_success=stop)
     tokenizer = SimpleNamespace(encode=lambda text, **options: list(text))
     player: Any = SimpleNamespace(style=PlainStyle(), tokenizer=tokenizer)
     return chained.course(player)
@@ -43,11 +45,19 @@ def test_an_attempt_is_told_of_all_failed_ones_before_it_and_the_oldest_goes_fir
     (third,) = after(made, [second], (0.0, "two"))
     assert third.previous_attempts == ("said => one", "said => two")
     assert third.feedback_in_context == "said => one\nsaid => two"
+    assert after(made, [third], (0.0, "three")) == []
+    assert made.skipped == {}
     tight = chains(max_feedback_tokens=21)
     (second,) = after(tight, tight.first, (0.0, "one"))
     (third,) = after(tight, [second], (0.0, "two"))
     assert third.previous_attempts == ("said => two",)
     assert third.parent_rollout_ids == (second.rollout_id,)
+
+
+def test_only_failures_teach_where_a_success_ends_nothing() -> None:
+    made = chains(draws=2, stop=False)
+    second = after(made, made.first, (1.0, "well done"), (0.0, "one"))
+    assert [request.previous_attempts for request in second] == [("said => one",)] * 2
 
 
 def test_a_line_that_repeats_is_told_once() -> None:

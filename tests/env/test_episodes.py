@@ -334,23 +334,24 @@ def test_a_log_probability_that_is_not_finite_is_a_failure_of_the_engine(tokeniz
 def test_follow_ups_are_played_at_once_and_listed_after_the_requests_parents_first(tokenizer: Any) -> None:
     finished: list[str] = []
 
-    def next_attempt(rollout: Rollout) -> list[EpisodeRequest]:
-        if rollout.attempt == 2:
-            return []
-        attempt, told = rollout.attempt + 1, f"attempt {rollout.attempt}: {rollout.feedback_text}"
-        lesson = {"previous_attempts": (told,), "parent_rollout_ids": (rollout.rollout_id,)}
-        return [ask(f"{rollout.rollout_id[0]}{attempt}", attempt=attempt, **lesson)]
+    def next_attempts(rollout: Rollout) -> list[EpisodeRequest]:
+        name, attempt = rollout.rollout_id, rollout.attempt + 1
+        told = f"attempt {rollout.attempt}: {rollout.feedback_text}"
+        lesson = {"attempt": attempt, "previous_attempts": (told,), "parent_rollout_ids": (name,)}
+        return [ask(name + draw, **lesson) for draw in "xy"] if attempt < 3 else []
 
     rollouts = saying(tokenizer, "add 1", "done").play(
-        [ask("a0"), ask("b0"), ask("c0")],
+        [ask("a"), ask("b")],
         max_live=1,
-        then=next_attempt,
+        then=next_attempts,
         on_finish=lambda rollout: finished.append(rollout.rollout_id),
     )
-    assert [r.rollout_id for r in rollouts] == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "b2", "c2"]
-    assert finished == ["a0", "a1", "a2", "b0", "b1", "b2", "c0", "c1", "c2"]  # a chain before the next one
-    second = rollouts[3]
-    assert (second.guided, second.parent_rollout_ids) == (True, ("a0",))
+    of_a, of_b = (f"{n} {n}x {n}y {n}xx {n}xy {n}yx {n}yy".split() for n in "ab")
+    assert finished == of_a + of_b  # chains of one request before the next
+    listed = [rollout.rollout_id for rollout in rollouts]
+    assert listed == ["a", "b", *of_a[1:3], *of_b[1:3], *of_a[3:], *of_b[3:]]
+    second = rollouts[2]
+    assert (second.guided, second.parent_rollout_ids) == (True, ("a",))
     prompt = tokenizer.decode(list(second.prompt_token_ids))
     assert prompt == f"U: count to 5\nattempt 0: You stopped at 1.{STOP}\nA: "
 

@@ -146,7 +146,7 @@ def test_every_state_can_be_continued_from_with_the_parents_tokens_exactly(
         return list(said[len(request.prompt_token_ids) :])
 
     requests = Continuations("k", 0, "x").of_all([parent], {"t": TASK}, 1)
-    assert len(requests) == len(parent.steps)
+    assert len(requests) == len(parent.steps) == len({request.seed for request in requests})
     for continuation in played(requests, tokenizer, parents_words, name):
         check_tiling(continuation)
         assert continuation.token_ids == said
