@@ -33,8 +33,8 @@ class Transformers(_Engine):
     kind: Literal["transformers"] = "transformers"
     replicas: int | None = runtime(
         None,
-        "processes that play, of one thread each, with all weights; null: one for every usable core. "
-        "Rollouts are the same whatever their number",
+        "processes that play, of one thread each, with all weights; null: one for every usable core, 8 "
+        "at most. Rollouts are the same whatever their number",
         ge=1,
     )
 

@@ -31,11 +31,15 @@ class Recipe:
     policy_digest: str | None = None  # their name; None stands for the folder's
 
 
+MOST_PLAYERS = 8
+"""Unless `engine.replicas` says more: each has a model and a cache, and takes a core seconds to start."""
+
+
 def num_players(engine: Engine) -> int:
     """Returns how many processes play; one is this process. The replicas of vLLM are the engine's own."""
     if engine.kind == "vllm" or engine.overlap_shards:
         return 1
-    return engine.replicas or usable_cores()
+    return engine.replicas or min(usable_cores(), MOST_PLAYERS)
 
 
 def make_hands(config: Config, log_folder: Path | None = None, seat: Seat | None = None) -> Hands:
