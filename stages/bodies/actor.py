@@ -1,9 +1,6 @@
 """The actor's body: iterations from the last checkpoint on, and refreshes of the critic between them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from critics.drift.state import DriftState
 from env.catalog import offer_of
@@ -12,6 +9,8 @@ from pipeline.artifacts.runner import Start
 from pipeline.artifacts.signals import StopRequested
 from pipeline.errors import ArtifactError
 from pipeline.models.policy import load_policy, weights_digest
+from pipeline.training import Trainer
+from stages.actor import Work
 from stages.settings import Config
 from stages.wiring.actor_page import actor_page
 from stages.wiring.actor_report import actor_report
@@ -23,10 +22,6 @@ from stages.wiring.refusals import CRITIC_OF_ACTORS, override_words
 from stages.wiring.safety_stops import refuse_unsafe
 from stages.wiring.sampling import Sampling
 from stages.wiring.watch import Watch
-
-if TYPE_CHECKING:
-    from pipeline.training import Trainer
-    from stages.actor import Work
 
 
 def make(start: Start[Config], work: Work) -> None:

@@ -1,7 +1,5 @@
 """The actor's refusals and its other credit modes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A stage that is complete: what another start does with it, and what it refuses."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

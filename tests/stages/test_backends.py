@@ -1,7 +1,5 @@
 """Trainers as `make_trainer` makes them from settings."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

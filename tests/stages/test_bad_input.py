@@ -1,7 +1,5 @@
 """Bad input: the documented exit code, a message that says what, got, allowed and next, nothing lost."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -1,7 +1,5 @@
 """An audit that measured nothing says so and why; one without its reference of fitted tasks goes on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

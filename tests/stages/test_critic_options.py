@@ -1,7 +1,5 @@
 """The critic's options reach what it is fitted to: kinds of target, their trace decay, continuations."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The chain on vLLM and DeepSpeed: the same stages, other settings."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What counts as a success of whom."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every setting is read by some code, enters the keys that it should, and is known to `vdapo settings`."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json

@@ -1,7 +1,5 @@
 """The chain in the full style up to the critic's report with the scripted agent, and an exported actor."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

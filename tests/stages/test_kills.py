@@ -1,7 +1,5 @@
 """SIGKILL at any moment, then the same command: it finishes, and the result is an undisturbed run's."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Whoever plays, in this process or in several of their own, rollouts are the same to the bit."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parquet is enough: an update's advantages and loss come out again from an actor's tables."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The chain up to the critic's report with the scripted agent: every stage carries that agent's digest."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Defaults that have to fit what is built."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Shards that overlap: the same rollouts, committed out of order, with nothing lost by a stop."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
