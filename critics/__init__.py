@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 def load(folder: Path, *, device: str = "cpu", micro_batch_tokens: int = 16384) -> "FrozenCritic":
     """Returns the frozen critic of a folder: `.values(rollouts)`, `.digest`, `.check_matches(...)`.
 
-    A forward pass reads at most `micro_batch_tokens`, padding included. Raises ArtifactError if a file is
-    missing or differs from what the contract names.
+    A forward pass reads at most `micro_batch_tokens`, or one longer rollout. Raises ArtifactError if a file
+    is missing or differs from what the contract names.
     """
     from critics.frozen.critic import load as load_contract  # torch is imported only here
 

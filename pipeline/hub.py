@@ -17,6 +17,11 @@ def load_rows(source: str, split: str = "train") -> list[dict[str, Any]]:
     is laid out as on the hub, or a name on the hub, which needs the network unless it is cached.
     """
     path = Path(source)
+    if path.is_file() and path.suffix not in KINDS:
+        raise ConfigError(
+            f"{source}: rows cannot be read from suffix {path.suffix!r}. Allowed: {', '.join(KINDS)}. "
+            "Next: name such a file, a folder, or a data set on the hub"
+        )
     try:
         if path.is_file():
             # Streamed, so that nothing is copied into a cache.

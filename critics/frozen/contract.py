@@ -13,7 +13,7 @@ from pipeline.ids import digest, file_sha256
 CONTRACT = "contract.json"
 FORMAT = 3
 REWARD = "success"
-"""What every environment pays: 1 for a solved task, 0 otherwise."""
+"""What every environment pays: success as the environment grades it, in [0, 1]."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 They follow from R; bootstrapped ones from the critic's own values too, `rule_decay` from located errors.
 
-    monte_carlo    y_i = R at the fixed turns that an own outcome may label
-    td             y_i = V(s_{i+1}), y_{T-1} = R at the same turns, V the critic itself (td_targets.py)
+    monte_carlo    y_i = R at the fixed steps that an own outcome may label
+    td             y_i = V(s_{i+1}), y_{T-1} = R at the same steps, V the critic itself (td_targets.py)
     td_lambda      y_i = (1 - lam) V(s_{i+1}) + lam y_{i+1}
     outcome_dense  y_i = R at every state: one sample labels them all
     rule_decay     R if it is >= .5; else .5 * .9^i up to the first located error of the rollout, then 0
@@ -23,7 +23,7 @@ BOOTSTRAPPED = ("td", "td_lambda")
 OF_OUTCOMES = ("soft", "outcome_dense")
 """Targets that the outcome of a continuation is one of, at each state that it came to."""
 OUTCOME_TURNS = (0, 1, 2, 4, 8)
-"""States that a rollout's own outcome may label: fixed turns, chosen without looking at the rollout."""
+"""States that a rollout's own outcome may label: fixed steps, chosen without looking at the rollout."""
 TD_LAM = 0.95
 """Trace decay of `td_lambda`, per step (start value)."""
 START, DECAY = 0.5, 0.9

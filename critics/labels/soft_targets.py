@@ -1,4 +1,8 @@
-"""What is known of the value of step states: counts, outcomes and soft targets."""
+"""What is known of the value of step states: counts, outcomes and soft targets.
+
+The default target is another one: `outcome_dense`, y = R at every state, which needs no continuations.
+`named_targets.retarget` puts it in place of the soft targets that are made here.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,10 +37,11 @@ def build_labels(
 ) -> tuple[list[Label], dict[str, Any]]:
     """Returns one label per known state, in the rollouts' order, and the recovery model's report.
 
-    y = (k + kappa m) / (n + kappa), n_eff = n + kappa. Sources of one state are merged into one row
-    (`soft_target`): fresh continuations of the target policy; the rollout's own outcome at turns 0, 1, 2, 4,
-    8 (in the context it was sampled in, so a guided rollout never labels a bare state; only if the target
-    policy sampled it); and, with kappa > 0, the recovery model alone right after a counted event.
+    y = (k + kappa m) / (n + kappa), n_eff = n + kappa; an own outcome R adds 1 to n_eff and has a share of
+    y beside this (`soft_target`). Sources of one state are merged into one row: fresh continuations of the
+    target policy; the rollout's own outcome at steps 0, 1, 2, 4, 8 (in the context it was sampled in, so a
+    guided rollout never labels a bare state; only if the target policy sampled it); and, with kappa > 0, the
+    recovery model alone right after a counted event.
     `granularity` is what that model sees of located errors: their codes, that there was one, or nothing.
 
     Raises ValueError for a reward outside [0, 1], or a continuation of another policy, state or context.
@@ -93,7 +98,7 @@ def continued_labels(continuations: Iterable[Rollout], *, label_policy_digest: s
 
 
 def soft_target(k: float, n: int, outcome: float | None, prior: float, kappa: float) -> float:
-    """Returns y: (k + prior) / (n + kappa), beside which an own outcome counts for what it does alone.
+    """Returns y = S R + (1 - S) (k + prior) / (n + kappa), S the share of an own outcome R, 0 without one.
 
     k is the sum of n continuations' rewards, prior = kappa m the successes among the pseudo-counts.
 
