@@ -63,7 +63,7 @@ STAGE = Stage(
     name="actor",
     code_version=12,
     inputs=lambda config: (
-        ("tasks", "sft") + (("critic", "critic_report") if config.actor.credit.mode == "v_dapo" else ())
+        ("tasks", "sft") + (("critic", "critic_report") if config.actor.credit.needs_critic else ())
     ),
     sections=("actor", "engine", "training", "sampling", "prompt", "tasks"),
     plan=plan,

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = load_config(Config, Path(options.config), [*options.overrides, *named])
         run_dir = Path(config.run.data_dir) / config.run.name
         check_folder(run_dir, f"run.data_dir = {config.run.data_dir}")
-        summary = summarise(run_dir, with_critic=config.actor.credit.mode == "v_dapo")
+        summary = summarise(run_dir, with_critic=config.actor.credit.needs_critic)
         (run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
         (run_dir / "summary.html").write_text(page_of(run_dir, summary), encoding="utf-8")
     except Exception as error:

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from critics.labels.named_targets import OUTCOME_TURNS, RULES
+from critics.labels.named_targets import OUTCOME_STEPS, RULES
 from critics.labels.soft_targets import label_counts, soft_target, source_of
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.steps import check_tiling
@@ -161,7 +161,7 @@ def _label_problem(label: Label, rollout: Rollout) -> str | None:
             return f"the outcome is of policy {rollout.policy_digest}, not {label.label_policy_digest}"
         if label.outcome != rollout.reward:
             return f"outcome {label.outcome} is not the rollout's reward {rollout.reward}"
-        if label.step_index not in OUTCOME_TURNS:
+        if label.step_index not in OUTCOME_STEPS:
             return "an own outcome where the state may have been chosen by it"
     if label.context != rollout.context:
         return f"the rollout's context is {rollout.context}"

@@ -22,7 +22,7 @@ RULES: tuple[str, ...] = get_args(Rule)
 BOOTSTRAPPED = ("td", "td_lambda")
 OF_OUTCOMES = ("soft", "outcome_dense")
 """Targets that the outcome of a continuation is one of, at each state that it came to."""
-OUTCOME_TURNS = (0, 1, 2, 4, 8)
+OUTCOME_STEPS = (0, 1, 2, 4, 8)
 """States that a rollout's own outcome may label: fixed steps, chosen without looking at the rollout."""
 TD_LAM = 0.95
 """Trace decay of `td_lambda`, per step (start value)."""
@@ -36,7 +36,7 @@ def rule_target(rollout: Rollout, place: int, rule: str) -> float | None:
     if rule == "outcome_dense":
         return reward
     if rule != "rule_decay":
-        return reward if rollout.steps[place].step_index in OUTCOME_TURNS else None
+        return reward if rollout.steps[place].step_index in OUTCOME_STEPS else None
     if reward >= 0.5:
         return reward
     first = next((i for i, step in enumerate(rollout.steps) if step.verifier_status == "wrong"), None)

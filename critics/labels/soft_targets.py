@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from critics.fit.rows import state_weight
-from critics.labels.named_targets import OUTCOME_TURNS
+from critics.labels.named_targets import OUTCOME_STEPS
 from critics.labels.recovery import StateFeatures, fit_recovery
 from pipeline.types import Label, Rollout, StateRef
 
@@ -156,7 +156,7 @@ def _outcomes(rollouts: Iterable[Rollout], policy: str) -> dict[StateRef, float]
         for rollout in rollouts
         if rollout.reward is not None and rollout.policy_digest == policy
         for step in rollout.steps
-        if step.step_index in OUTCOME_TURNS
+        if step.step_index in OUTCOME_STEPS
     }
 
 

@@ -22,7 +22,7 @@ from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import check_folder, fsync, make_folder, remove_temporaries, write_durably
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.ledger import Counts
-from pipeline.artifacts.lock import Lock
+from pipeline.artifacts.lock import Lock, holder
 from pipeline.artifacts.manifest import (
     check_lineage,
     check_sizes,
@@ -162,8 +162,9 @@ class _Run:
             return None
         refuse_if_changed(self.folder, manifest, identity, complete=True)
         check_sizes(self.folder, manifest)
-        remove_merged(self.folder)  # killed between the manifest and this
-        remove_temporaries(self.folder)
+        if self.lock or not holder(self.folder):  # as a stage leaves it that was cut off at its end
+            remove_merged(self.folder)
+            remove_temporaries(self.folder)
         total = Counts(**manifest["counts"])
         return f"{self.stage.name}: up to date ({self.folder}, {manifest['content_digest'][:8]})\n{total}"
 

@@ -70,9 +70,9 @@ def load_policy(folder: Path) -> Policy:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         stored = _weights_in_files(folder, config)
-        if stored is not None:
-            digest = _digest((name, _stored_weight(*stored[name])) for name in sorted(stored))
-            return Policy(folder, config, tokenizer, digest, tokenizer_digest(tokenizer))
+    if stored is not None:  # which are read here: no memory left, say, is not a damaged policy
+        digest = _digest((name, _stored_weight(*stored[name])) for name in sorted(stored))
+        return Policy(folder, config, tokenizer, digest, tokenizer_digest(tokenizer))
     model = _load_model(folder)  # which says what is wrong, or knows how to read such files
     digest = weights_digest(model.state_dict())
     policy = Policy(folder, config, tokenizer, digest, tokenizer_digest(tokenizer))

@@ -1,6 +1,6 @@
 """Who gets how much advantage: a section for each credit mode, with its own defaults."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Tag
 
@@ -34,6 +34,7 @@ def _overlong_factor(default: float, source: str = "") -> Any:
 class _Mode(Section):
     """What every mode asks of the loss; the defaults are decoupled clip's."""
 
+    needs_critic: ClassVar[bool] = False
     clip_low: float = setting(
         0.2, "ratios are clipped at 1 - this", source="2503.14476", gt=0, lt=1, advanced=True
     )
@@ -86,6 +87,7 @@ class Drift(Section):
 class VDapo(_Mode):
     """Group advantages over a shrunken baseline, plus the frozen critic's step advantages."""
 
+    needs_critic: ClassVar[bool] = True
     mode: Literal["v_dapo"] = "v_dapo"
     alpha: float = setting(0.5, "weight of the step advantages", ge=0)
     lam: float = setting(0.95, "trace decay per step", ge=0, le=1)

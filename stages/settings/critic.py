@@ -14,7 +14,7 @@ class Labels(Section):
 
     target: Literal["outcome_dense", "soft", "monte_carlo", "td", "td_lambda", "rule_decay"] = setting(
         "outcome_dense",
-        "what the critic is fitted to: R at every state (outcome_dense) or at fixed turns (monte_carlo), "
+        "what the critic is fitted to: R at every state (outcome_dense) or at fixed steps (monte_carlo), "
         "counts of continuations (soft), the critic's own values (td, td_lambda), located errors "
         "(rule_decay)",
         source=f"{EVIDENCE}: within noise of soft at a tenth of its label tokens",

@@ -71,7 +71,7 @@ def memory_of(policy: Any, critic: Any, context: int, config: Config) -> Memory:
         phases.append(_beside(Phase("hand-off", {}, host), beside))
         if how.backend == "deepspeed":
             phases.append(_beside(Phase("checkpoint", {}, _checkpoint_bytes(host, shape, how)), beside))
-    if config.actor.credit.mode == "v_dapo":  # its critic scores in fp32, and it stays
+    if config.actor.credit.needs_critic:  # its critic scores in fp32, and it stays
         frozen = scoring_phase("", critic, replace(how.forward, half_weights=False, half_products=False))
         phases = [_beside(phase, {"critic (first GPU)": frozen.device_bytes}) for phase in phases]
     how = training_of(config, critic, context)

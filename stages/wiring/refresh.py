@@ -90,7 +90,8 @@ def refreshed(
 def exit_code(returncode: int) -> ExitCode:
     """Returns what a stage's exit status means; one that no stage gives, as after a kill, is a defect.
 
-    >>> exit_code(4).name, meaning_of(-9).name
-    ('QUALITY', 'DEFECT')
+    Example:
+        >>> exit_code(4).name, exit_code(-9).name
+        ('QUALITY', 'DEFECT')
     """
     return ExitCode(returncode) if returncode in set(ExitCode) else ExitCode.DEFECT

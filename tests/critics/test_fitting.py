@@ -13,7 +13,7 @@ from critics.fit.schedule import FitSettings, learning_rate, rows_of_update, sch
 from critics.frozen.calibrator import fit_calibrator
 from critics.frozen.model import make_critic
 from critics.labels.choose_states import choose_states
-from critics.labels.named_targets import OUTCOME_TURNS
+from critics.labels.named_targets import OUTCOME_STEPS
 from critics.labels.soft_targets import continued_labels
 from critics.logit import logit, sigmoid
 from pipeline.artifacts.signals import StopRequested
@@ -192,7 +192,7 @@ def outcome_labels(rollouts) -> list[Label]:
     return [
         Label(r.rollout_id, t, r.context, 0, 0, r.reward, r.reward, 1.0, "outcome", "p")
         for r in rollouts
-        for t in OUTCOME_TURNS
+        for t in OUTCOME_STEPS
         if t < len(r.steps)
     ]
 
