@@ -72,8 +72,20 @@ def build_labels(
         outcome = outcomes.get(state)
         target = soft_target(k, n, outcome, kappa * m, kappa)
         weight, source = float(n + (outcome is not None) + kappa), source_of(n, outcome)
-        at = (state.rollout_id, state.step_index, state.context)
-        labels.append(Label(*at, n, k, outcome, target, weight, source, label_policy_digest))
+        labels.append(
+            Label(
+                rollout_id=state.rollout_id,
+                step_index=state.step_index,
+                context=state.context,
+                num_continuations=n,
+                num_success=k,
+                outcome=outcome,
+                target=target,
+                weight=weight,
+                label_source=source,
+                label_policy_digest=label_policy_digest,
+            )
+        )
     return labels, report
 
 

@@ -77,14 +77,14 @@ class DeepSpeedTrainer:
                 f"trainable weights {list(prefixes)}; with DeepSpeed it is the head or everything"
             )
         self._trainable = None if prefixes is None else tuple(prefixes)
-        self._present.tell("set_head_only", self._trainable is not None)
+        self._returned().tell("set_head_only", self._trainable is not None)
 
     def update(self, rows: Sequence[TrainingRow], loss: Loss) -> dict[str, float]:
         """Takes one optimizer step on the sum of `loss` over rows; see `Trainer`."""
         if not rows or self.learning_rate is None:
             raise ValueError(f"an update needs rows (got {len(rows)}) and a trainer with a learning rate")
         rate = self.learning_rate(self.num_updates)
-        answers = self._present.tell_each("update", [(loss, rate, share) for share in self._deal(rows)])
+        answers = self._returned().tell_each("update", [(loss, rate, share) for share in self._deal(rows)])
         first = answers[0]
         sums: dict[str, float] = {name: sum(a["sums"][name] for a in answers) for name in first["sums"]}
         if not first["stepped"]:
@@ -99,7 +99,7 @@ class DeepSpeedTrainer:
         if not rows:
             return []
         results: list[dict[str, np.ndarray]] = [{} for _ in rows]
-        answers = self._present.tell_each("forward", [(share,) for share in self._deal(rows)])
+        answers = self._returned().tell_each("forward", [(share,) for share in self._deal(rows)])
         for places, answer in zip(self._deal_places(rows), answers, strict=True):
             for i, output in zip(chain(*places), answer, strict=False):  # what follows is idle work
                 results[i] = output
@@ -107,12 +107,12 @@ class DeepSpeedTrainer:
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """Returns the weights by Hugging Face name; views that the next call overwrites."""
-        return dict(read_shared(self._present.tell("gather_weights")[0]))
+        return dict(read_shared(self._returned().tell("gather_weights")[0]))
 
     def save_checkpoint(self, folder: Path) -> None:
         """Writes each rank's share of weights and moments, whole tensors in safetensors, then state.json."""
         folder.mkdir(parents=True, exist_ok=True)
-        parts = self._present.tell("save", folder)
+        parts = self._returned().tell("save", folder)
         digests = {name: digest for part in parts for name, digest in part.items()}
         state = {"num_updates": self.num_updates, "steps": self._steps, "trainable": self._trainable}
         write_state(folder, state, digests)
@@ -120,7 +120,7 @@ class DeepSpeedTrainer:
     def load_checkpoint(self, folder: Path) -> None:
         """Restores what `save_checkpoint` wrote, on whatever number of ranks; see `Trainer`."""
         state = read_state(folder)
-        self._present.tell("load", folder, sorted(state["sha256"]), state["steps"])
+        self._returned().tell("load", folder, sorted(state["sha256"]), state["steps"])
         self._steps = dict(state["steps"])
         self.num_updates = int(state["num_updates"])
         self.set_trainable(state["trainable"])
@@ -141,9 +141,8 @@ class DeepSpeedTrainer:
         self._ranks.close()
         self._shared.close()
 
-    @property
-    def _present(self) -> RankGroup:
-        """The ranks, back on their GPUs."""
+    def _returned(self) -> RankGroup:
+        """Moves the ranks' parts back to their GPUs if they are offloaded; returns the ranks."""
         if self._offloaded:
             self._offloaded = False
             self._ranks.tell("reload")

@@ -14,12 +14,11 @@ from typing import Any
 import yaml
 
 from critics.drift.state import DriftState
+from pipeline.cli.runs import MAIN_CHAIN, REFRESHES
 from pipeline.errors import ArtifactError, ExitCode
 from stages.wiring.refusals import gate_allows
 
-STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
-REFRESH = "refresh"
-"""Folder of the refreshing runs, in the actor's."""
+STAGES = MAIN_CHAIN[: MAIN_CHAIN.index("actor")]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -30,7 +29,7 @@ def refresh_name(iterations: int, policy_digest: str) -> str:
 
 def policy_folder(run_dir: Path, name: str) -> Path:
     """Returns where the actor's weights are exported to for a refresh."""
-    folder = run_dir.resolve() / REFRESH / "policies" / name
+    folder = run_dir.resolve() / REFRESHES / "policies" / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -56,7 +55,7 @@ def refreshed(
     Its stages ask for the GPUs, so the caller must hold nothing on them. Raises ArtifactError if one of them
     failed; the same call goes on from what was made.
     """
-    home = run_dir.resolve() / REFRESH
+    home = run_dir.resolve() / REFRESHES
     config = home / f"{name}.yaml"
     changed = {key: dict(section) for key, section in settings.items()}
     changed["run"] |= {"name": name, "data_dir": str(home)}
@@ -74,7 +73,7 @@ def refreshed(
                 f"{home / name}; its message is above. Next: remove the cause, then the same command goes on",
                 code=exit_code(done.returncode),
             )
-    path, run = home / name / "critic_report" / "gate.json", f"{REFRESH}/{name}"
+    path, run = home / name / "critic_report" / "gate.json", f"{REFRESHES}/{name}"
     gate = json.loads(path.read_text("utf-8")) if path.exists() else None
     if gate is None:
         say(

@@ -5,14 +5,13 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from critics.drift.state import KL_UPDATES
 from pipeline.errors import ArtifactError, ExitCode
 from stages.settings.actor import Stops
 
 CRITIC_RISE = "critic/rise"
 """Mean V_{T-1} - V_0. Not the mean of A_i(lam): that ends in R - V_{T-1}, so a critic that is pleased with
 failures lowers it."""
-KL_UPDATES = 3
-"""One unlikely token in ten thousand can make an update's k3 estimate a hundred nats: so a median."""
 FALLING_EVALUATIONS = 3
 """Looks at val running with less success and a more pleased critic, after which it stops (start value)."""
 LENGTHS = {"response_length/mean": "tokens of a response", "steps/mean": "steps of a rollout"}

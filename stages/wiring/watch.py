@@ -16,7 +16,6 @@ from pipeline.ids import seed_of
 from pipeline.statistics import Interval, interval_dict
 from pipeline.types import Rollout, Task
 
-NUM_RESAMPLES = 500
 PREFIX = "critic_drift/"
 
 
@@ -77,7 +76,7 @@ class Watch:
         if checked:
             exact = {r.rollout_id: [math.nan] * len(r.steps) for r in bare}  # nobody knows it
             audit = audited_states(bare, rewards_of(checked, values), values, self.tasks, solver_values=exact)
-            paid = paid_check(audit, num_resamples=NUM_RESAMPLES, seed=self.seed)
+            paid = paid_check(audit, seed=self.seed)
             metrics |= {f"{PREFIX}states": float(len(audit))} | _metrics(paid)
             if is_measured(paid):
                 metrics[f"{PREFIX}steps_off"] = float(steps_are_off(paid))
