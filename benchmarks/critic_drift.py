@@ -54,7 +54,7 @@ QUICK_ACTOR = (
 ARMS = {"far": "false", "watched": "true"}
 """Arm -> `actor.credit.drift.react`."""
 
-HELD = ("bias", "slope", "skill", "rho_a", "ev_within", "sign_agreement")
+HELD = ("bias", "slope", "rho_a", "ev_within", "sign_agreement")
 CURVES = ("bias", "slope", "kl", "rho_a", "success")
 
 CRITERIA: Criteria = {

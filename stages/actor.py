@@ -18,7 +18,7 @@ from stages.settings import Config
 from stages.settings.credit import credit_options
 from stages.wiring.inputs import tasks_of_split
 from stages.wiring.preflight import check_installed, check_plays_weights
-from stages.wiring.refusals import contexts_of, gate_allows, stamp_of
+from stages.wiring.refusals import contexts_of, stamp_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ def plan(start: Start[Config]) -> Plan[Work]:
     contexts = contexts_of(settings.chain)
     if settings.credit.mode == "v_dapo":
         gate = json.loads(start.inputs["critic_report"].path("gate.json").read_text("utf-8"))
-        rules, on_weak = DriftRules(**settings.credit.drift.model_dump()), settings.credit.on_weak_critic
+        rules = DriftRules(**settings.credit.drift.model_dump())
         options["adv_rmse"] = gate["adv_rmse"]["value"] or 0.0
-        if not gate_allows(gate, contexts, on_weak):
+        stamp = stamp_of(gate, contexts, settings.credit.on_weak_critic)
+        if stamp["override"] == "group_only":
             options["alpha"] = 0.0
-        stamp = stamp_of(gate, contexts, on_weak)
     tasks, val = tasks_of_split(start, "train"), tasks_of_split(start, "val")
     check_installed(start.config, engine=True, training=True)
     planned = settings.num_iterations * settings.updates_per_iteration

@@ -66,35 +66,25 @@ def _columns(
 
 @dataclass(frozen=True, slots=True)
 class FreeCheck:
-    """What outcomes that training samples anyway say of the values; NaN where outcomes are all equal."""
+    """What outcomes that training samples anyway say of the values."""
 
     num_rollouts: int  # graded
     num_clusters: int
     bias: Interval  # mean V - R, each state weighing the same
-    slope: Interval  # of log-odds of R on those of V, 1 if right
-    skill: float  # Brier gained over the best constant
-    auroc: float
+    slope: Interval  # of log-odds of R on those of V, 1 if right; undefined where outcomes are all equal
 
 
 def free_check(
     values: Sequence[np.ndarray], rewards: Sequence[float], clusters: Sequence[str], *, seed: int = 0
 ) -> FreeCheck:
     """Returns the free check of graded bare rollouts, one at least, of values [T_i]; resamples clusters."""
-    from sklearn.metrics import roc_auc_score
-
     v, r, w = _columns(values, rewards)
     of = np.repeat(np.asarray(clusters), [len(x) for x in values])
     bias = ClusterBootstrap(of, NUM_RESAMPLES, seed).ratio(w * (v - r), w)
-    slope, skill, auroc = UNDEFINED, math.nan, math.nan
+    slope = UNDEFINED
     if r.min() < r.max():
         slope, _ = logit_line(v, r * w, w, of, num_resamples=NUM_SLOPES, seed=seed)
-        mean = np.average(r, weights=w)
-        brier, base = np.average((v - r) ** 2, weights=w), np.average((mean - r) ** 2, weights=w)
-        skill = float(1 - brier / base)
-        # A graded reward is that much of a success and the rest of a failure.
-        outcomes, of_both = np.repeat([1, 0], len(r)), np.concatenate([w * r, w * (1 - r)])
-        auroc = float(roc_auc_score(outcomes, np.tile(v, 2), sample_weight=of_both))
-    return FreeCheck(len(rewards), cluster_codes(clusters)[1], bias, slope, skill, auroc)
+    return FreeCheck(len(rewards), cluster_codes(clusters)[1], bias, slope)
 
 
 def fit_correction(values: Sequence[np.ndarray], rewards: Sequence[float]) -> Correction:
@@ -131,9 +121,8 @@ def paid_check(audit: AuditData, *, num_resamples: int = NUM_RESAMPLES, seed: in
     """Returns `rho_a`, `cov_a`, `sign_agreement`, `ev_within` on states that the present actor continued."""
     boot = ClusterBootstrap(audit.cluster, num_resamples, seed)
     found = steps(audit, boot)
-    return {name: found[name] for name in ("rho_a", "cov_a", "sign_agreement")} | {
-        "ev_within": explained_variance_within(audit, boot)
-    }
+    chosen = {name: found[name] for name in ("rho_a", "cov_a", "sign_agreement")}
+    return chosen | {"ev_within": explained_variance_within(audit, boot)}
 
 
 def is_measured(check: Mapping[str, Interval]) -> bool:

@@ -4,8 +4,7 @@ What is decided in an iteration counts from the next one on: no baseline then ha
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from statistics import median
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -23,8 +22,6 @@ from pipeline.statistics import Interval, interval_words
 REFIT_ITERATIONS = 3
 """Level and slope are refitted to this many iterations: one alone was found off for being extreme, in part
 by chance (start value)."""
-KL_UPDATES = 3
-"""One unlikely token in ten thousand can dominate an update's KL: distances are medians of so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,41 +42,18 @@ class DriftState:
     next_check: int = 0  # number of updates from which on a paid check is due
     slope: float = 1.0  # of the correction of the critic's values, as is the shift
     shift: float = 0.0
-    recent: tuple[Any, ...] = ()  # of the last iterations: [values as frozen, rewards] of bare rollouts
+    recent: Sequence[Any] = ()  # of the last iterations: [values as frozen, rewards] of bare rollouts
     steps_off: bool = False  # whether step advantages have no weight
     wants_refresh: bool = False  # whether a critic of the present actor is to be made next
-    refresh_runs: tuple[str, ...] = ()  # that made one; the last one's critic is watched
-    refused_runs: tuple[str, ...] = ()  # that could not
+    refresh_runs: Sequence[str] = ()  # that made one; the last one's critic is watched
+    refused_runs: Sequence[str] = ()  # that could not
     adv_rmse: float | None = None  # of the refreshed critic
     critic_policy: str | None = None  # digest of the policy that it was made for; None: the starting policy
-    kls: tuple[float, ...] = ()  # of the last updates to the starting policy, nats per token, as each began
-    sampled_kl: float | None = None  # their median when the iteration was sampled; None: not measured
-
-    @classmethod
-    def of_json(cls, state: Mapping[str, Any]) -> Self:
-        """Returns the state that `to_json` wrote."""
-        known: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in state.items()}
-        return cls(**known)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the state as JSON values."""
-        return {name: list(x) if isinstance(x, tuple) else x for name, x in asdict(self).items()}
 
     @property
     def correction(self) -> Correction:
         """Of the critic's values."""
         return Correction(self.slope, self.shift)
-
-    @property
-    def kl(self) -> float | None:
-        """Median KL of the last updates, `sampled_kl` before the first."""
-        return median(self.kls) if self.kls else self.sampled_kl
-
-    def moved(self, metrics: Mapping[str, float]) -> Self:
-        """Returns the state after an update, with its KL if the loss measured one."""
-        if "ref_kl" not in metrics:
-            return self
-        return replace(self, kls=(*self.kls, float(metrics["ref_kl"]))[-KL_UPDATES:])
 
     def may_refresh(self, rules: DriftRules) -> bool:
         """Returns whether the rules allow another refresh."""
@@ -94,19 +68,20 @@ class DriftState:
         asked = alpha > 0 or (self.steps_off and self.may_refresh(rules))
         return bool(rules.paid_every and asked and num_updates >= self.next_check)
 
-    def refreshed(
-        self, run: str, gate: Mapping[str, Any] | None, *, allowed: bool, policy_digest: str
-    ) -> Self:
-        """Returns the state after a run made a critic of this policy; the step weight returns if `allowed`.
+    def refreshed(self, run: str, adv_rmse: float, *, allowed: bool, policy_digest: str) -> Self:
+        """Returns the state after a run made this policy's critic; the step weight returns if `allowed`."""
+        return type(self)(
+            next_check=self.next_check,
+            steps_off=not allowed,
+            refresh_runs=(*self.refresh_runs, run),
+            refused_runs=self.refused_runs,
+            adv_rmse=adv_rmse,
+            critic_policy=policy_digest,
+        )
 
-        `gate` is its verdict, None if the run ended before there was one: then the critic stays as it is.
-        """
-        state = replace(self, wants_refresh=False, steps_off=not allowed)
-        if gate is None:
-            return replace(state, refused_runs=(*self.refused_runs, run))
-        runs, adv_rmse = (*self.refresh_runs, run), gate["adv_rmse"]["value"] or 0.0
-        state = replace(state, refresh_runs=runs, adv_rmse=adv_rmse, critic_policy=policy_digest)
-        return replace(state, slope=1.0, shift=0.0, recent=())
+    def not_refreshed(self, run: str) -> Self:
+        """Returns the state after a run could make none: the critic stays, without step weight."""
+        return replace(self, wants_refresh=False, steps_off=True, refused_runs=(*self.refused_runs, run))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +98,6 @@ class Checks:
 def decide(state: DriftState, checks: Checks, rules: DriftRules) -> tuple[DriftState, list[str]]:
     """Returns the state from the next iteration on, and what to say of it."""
     said: list[str] = []
-    state = replace(state, sampled_kl=state.kl)
     if checks.free is not None and rules.react:
         frozen = [state.correction.undo(v).tolist() for v in checks.values]
         recent = (*state.recent, [frozen, list(checks.rewards)])[-REFIT_ITERATIONS:]
@@ -143,7 +117,7 @@ def decide(state: DriftState, checks: Checks, rules: DriftRules) -> tuple[DriftS
     if not is_measured(paid):
         said.append(
             f"drift: the check after {after} updates says nothing of steps: no two states in a row, one "
-            "cluster, or no step that clearly changed the chance; the next check is due as usual"
+            "cluster, or no step that clearly changed the chance"
         )
     elif steps_are_off(paid):
         state = replace(

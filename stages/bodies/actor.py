@@ -1,6 +1,6 @@
 """The actor's body: iterations from the last checkpoint on, and refreshes of the critic between them."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from critics.drift.state import DriftState
 from env.catalog import offer_of
@@ -28,9 +28,7 @@ def make(start: Start[Config], work: Work) -> None:
     """Trains until all iterations are done; whenever the watch asks for it, makes a new critic in between."""
     if work.stamp is not None and (words := override_words(work.stamp)):
         start.say(words)
-    # Without a KL term nothing measures the KL, and 0 would pass for the distance of all.
-    drift = DriftState(next_check=work.rules.paid_every, sampled_kl=0.0 if work.credit.loss.kl > 0 else None)
-    state = ActorState(work.credit.initial_state(), drift)
+    state = ActorState(work.credit.initial_state(), DriftState(next_check=work.rules.paid_every))
     if found := start.checkpoints.latest():
         state = ActorState.of_json(found[1])
         _refuse_unsafe(start, state)
@@ -141,4 +139,4 @@ def _refuse_unsafe(start: Start[Config], state: ActorState) -> None:
 
 
 def _save(start: Start[Config], trainer: Trainer, state: ActorState) -> None:
-    start.checkpoints.save(trainer.num_updates, trainer.save_checkpoint, state.to_json())
+    start.checkpoints.save(trainer.num_updates, trainer.save_checkpoint, asdict(state))

@@ -15,8 +15,8 @@ STEPS = (
     "without one has no bounds, so it is no exact figure."
 )
 CURVES = (
-    ("level", ("bias", "skill"), "iteration", FRESH, 0.0, "Bias (value minus outcome) and Brier skill."),
-    ("ranking", ("slope", "auroc"), "iteration", FRESH, 1.0, "Slope in log-odds (1 is right) and AUROC."),
+    ("level", ("bias",), "iteration", FRESH, 0.0, "Bias: value minus outcome; 0 is right."),
+    ("slope", ("slope",), "iteration", FRESH, 1.0, "Slope in log-odds; 1 is right."),
     (
         "covariance",
         ("cov_a",),
@@ -34,8 +34,6 @@ CURVES = (
 READINGS = {
     "bias": "mean of value minus outcome; 0 is right",
     "slope": "log-odds of success on those of the value; 1 is right",
-    "skill": "Brier gained over the best constant",
-    "auroc": "chance that a success is ranked above a failure",
     "correction_slope": "of the log-odds of the values that credit was given with; 1 as frozen",
     "correction_shift": "of the same; 0 as frozen",
     "alpha": "weight of the step advantages that the iteration was trained with",
@@ -88,8 +86,6 @@ def _drift_words(report: Mapping[str, Any]) -> str:
         words += f" {KL}, before the last iteration: {drift[-1]['kl']:.4f} (median of three updates)."
     else:
         words += " KL to the starting policy: not measured, since the loss has no KL term (actor.credit.kl)."
-    if isinstance(report["clean_up_to_kl"], float):
-        words += f" No check found its steps off up to a KL of {report['clean_up_to_kl']:.4f}."
     if report["refreshes"]:
         words += f" Another critic was made in {', '.join(report['refreshes'])}."
     if report["refused_refreshes"]:

@@ -1,11 +1,11 @@
 """The actor's report: how it learned, and how its critic drifted, iteration by iteration."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stages.wiring.safety_stops import kl_to_start
+
 DRIFT = "critic_drift/"
-NOT_MEASURED = "not measured"
 LEARNING = {
     "val": "val/first_try",
     "first_try": "rollouts/first_try",
@@ -28,17 +28,18 @@ def actor_report(
 ) -> dict[str, Any]:
     """Returns report.json of the actor: updates, its learning and the drift of its critic by iteration.
 
-    `clean_up_to_kl` is the largest KL to the starting policy at which a paid check did not find the steps
-    off, before the first that did; None if none did, NOT_MEASURED if the loss had no KL term.
+    An entry's `kl` is the KL to the starting policy of what sampled the iteration, if the loss measures one.
     """
+    is_measured = kl_to_start(history) is not None
     looks = [entry for entry in history if "rollouts/count" in entry]
     drift = [
         {"iteration": look["iteration"]} | found
         for look in looks
         if (found := {name.removeprefix(DRIFT): x for name, x in look.items() if name.startswith(DRIFT)})
     ]
-    checks = [entry for entry in drift if "steps_off" in entry]
-    clean = list(itertools.takewhile(lambda entry: not entry["steps_off"], checks))
+    for entry in drift if is_measured else ():
+        before = [line for line in history if line["iteration"] < entry["iteration"]]
+        entry["kl"] = kl_to_start(before) or 0.0
     return {
         "updates": max((entry["update"] for entry in history if "update" in entry), default=0),
         "updates_planned": planned,
@@ -50,7 +51,4 @@ def actor_report(
         "refreshes": list(refreshes),
         "refused_refreshes": list(refused_refreshes),
         "critic_gate": None if critic_gate is None else dict(critic_gate),
-        "clean_up_to_kl": max(
-            (entry["kl"] for entry in clean if "kl" in entry), default=NOT_MEASURED if clean else None
-        ),
     }

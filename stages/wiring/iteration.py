@@ -121,6 +121,4 @@ class Iterations:
         metrics |= self.learner.trainer.update(rows, policy_loss(credit.loss))
         failpoint("actor.update.after")
         self.log({"iteration": state.iterations, "update": self.learner.trainer.num_updates, **metrics})
-        if self.watch is not None:
-            self.watch.state = self.watch.state.moved(metrics)
         return replace(state, credit=after, empty_running=0)

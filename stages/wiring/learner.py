@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,12 +30,8 @@ class ActorState:
 
     @classmethod
     def of_json(cls, state: Mapping[str, Any]) -> Self:
-        """Returns the state that `to_json` wrote."""
-        return cls(**{**state, "drift": DriftState.of_json(state["drift"])})
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the state as JSON values."""
-        return {**asdict(self), "drift": self.drift.to_json()}
+        """Returns the state that a checkpoint holds, which is `asdict` of it."""
+        return cls(**{**state, "drift": DriftState(**state["drift"])})
 
 
 @dataclass(frozen=True, slots=True)

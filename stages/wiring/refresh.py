@@ -16,7 +16,7 @@ import yaml
 from critics.drift.state import DriftState
 from pipeline.cli.runs import MAIN_CHAIN, REFRESHES
 from pipeline.errors import ArtifactError, ExitCode
-from stages.wiring.refusals import gate_allows
+from stages.wiring.refusals import stamp_of
 
 STAGES = MAIN_CHAIN[: MAIN_CHAIN.index("actor")]
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,34 +63,21 @@ def refreshed(
     config.write_text(yaml.safe_dump(changed))
     for stage in STAGES:
         command = [sys.executable, "-m", f"stages.{stage}", str(config)]
-        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+        code = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False).returncode
         stop_if_asked()  # a scheduler tells all processes; then the stage has stopped as well
-        if done.returncode == ExitCode.QUALITY:  # a retry would meet the same rollouts
+        if code == ExitCode.QUALITY:  # a retry would meet the same rollouts
             break
-        if done.returncode:
+        if code:
             raise ArtifactError(
-                f"the refresh of the critic ended with {done.returncode} in its stage {stage}, run "
-                f"{home / name}; its message is above. Next: remove the cause, then the same command goes on",
-                code=exit_code(done.returncode),
+                f"the refresh of the critic ended with {code} in its stage {stage}, run {home / name}; its "
+                "message is above. Next: remove the cause, then the same command goes on",
+                code=ExitCode(code) if code in set(ExitCode) else ExitCode.DEFECT,  # no stage's, as of a kill
             )
     path, run = home / name / "critic_report" / "gate.json", f"{REFRESHES}/{name}"
-    gate = json.loads(path.read_text("utf-8")) if path.exists() else None
-    if gate is None:
-        say(
-            f"drift: no critic could be made of what this actor plays ({run}, whose message is above); the "
-            "step weight is 0 from now on"
-        )
-    else:
-        say(f"drift: the critic was refreshed; its gate says {gate['verdict']}")
-    allowed = gate is not None and gate_allows(gate, contexts, "group_only")
-    return state.refreshed(run, gate, allowed=allowed, policy_digest=policy_digest)
-
-
-def exit_code(returncode: int) -> ExitCode:
-    """Returns what a stage's exit status means; one that no stage gives, as after a kill, is a defect.
-
-    Example:
-        >>> exit_code(4).name, exit_code(-9).name
-        ('QUALITY', 'DEFECT')
-    """
-    return ExitCode(returncode) if returncode in set(ExitCode) else ExitCode.DEFECT
+    if not path.exists():
+        say(f"drift: no critic could be made of what this actor plays ({run}); the step weight is 0 now")
+        return state.not_refreshed(run)
+    gate = json.loads(path.read_text("utf-8"))
+    say(f"drift: the critic was refreshed; its gate says {gate['verdict']}")
+    allowed, adv_rmse = stamp_of(gate, contexts, "group_only")["override"] is None, gate["adv_rmse"]["value"]
+    return state.refreshed(run, adv_rmse or 0.0, allowed=allowed, policy_digest=policy_digest)

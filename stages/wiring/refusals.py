@@ -29,18 +29,24 @@ def contexts_of(chain: Chain) -> tuple[str, ...]:
     return ("bare", "guided") if guided else ("bare",)
 
 
-def weaknesses(gate: Mapping[str, Any], contexts: Sequence[str]) -> list[str]:
-    """Returns what speaks against credit from this critic: its gate's reasons, contexts not judged."""
-    unjudged = (
-        "states after feedback were not judged (set critic_report.guided to true, or "
-        "actor.chain.num_attempts to 1)"
-    )
-    return [*gate["reasons"], *([unjudged] if set(contexts) - set(gate["contexts"]) else [])]
-
-
 def stamp_of(gate: Mapping[str, Any], contexts: Sequence[str], on_weak_critic: str) -> dict[str, Any]:
-    """Returns what the actor's report says of its critic's gate; the override let training go on in spite."""
-    reasons = weaknesses(gate, contexts)
+    """Returns what the actor's report says of its critic's gate; raises ArtifactError if it is refused.
+
+    `override` let training go on in spite of the reasons; None: nothing speaks against this critic's credit.
+    """
+    reasons = list(gate["reasons"])
+    if set(contexts) - set(gate["contexts"]):
+        reasons.append(
+            "states after feedback were not judged (set critic_report.guided to true, or "
+            "actor.chain.num_attempts to 1)"
+        )
+    if reasons and on_weak_critic == "refuse":
+        raise ArtifactError(
+            f"the critic's gate failed: {'; '.join(reasons)}. The actor refuses credit that needs this "
+            "critic. Next: make a better critic, or set actor.credit.on_weak_critic to group_only (alpha 0) "
+            "or allow",
+            code=ExitCode.QUALITY,
+        )
     override = on_weak_critic if reasons else None
     return {"verdict": gate["verdict"], "reasons": reasons, "override": override}
 
@@ -56,20 +62,6 @@ def override_words(stamp: Mapping[str, Any]) -> str:
     return (
         f"WEAK CRITIC (gate: {stamp['verdict']}), {does[stamp['override']]}: actor.credit.on_weak_critic is "
         f"{stamp['override']}. Against it: {'; '.join(stamp['reasons'])}."
-    )
-
-
-def gate_allows(gate: Mapping[str, Any], contexts: Sequence[str], on_weak_critic: str) -> bool:
-    """Returns whether the critic may give credit; False means alpha 0. Raises ArtifactError if refused."""
-    reasons = weaknesses(gate, contexts)
-    if not reasons or on_weak_critic == "allow":
-        return True
-    if on_weak_critic == "group_only":
-        return False
-    raise ArtifactError(
-        f"the critic's gate failed: {'; '.join(reasons)}. The actor refuses credit that needs this critic. "
-        "Next: make a better critic, or set actor.credit.on_weak_critic to group_only (alpha 0) or allow",
-        code=ExitCode.QUALITY,
     )
 
 

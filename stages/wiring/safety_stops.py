@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from statistics import median
+from math import nan
+from statistics import fmean, median
 from typing import Any
 
-from critics.drift.state import KL_UPDATES
 from pipeline.errors import ArtifactError, ExitCode
 from stages.settings.actor import Stops
 
+KL_UPDATES = 3
+"""One unlikely token in ten thousand can dominate an update's KL: distances are medians of so many."""
 CRITIC_RISE = "critic/rise"
 """Mean V_{T-1} - V_0. Not the mean of A_i(lam): that ends in R - V_{T-1}, so a critic that is pleased with
 failures lowers it."""
@@ -29,13 +31,19 @@ def refuse_unsafe(history: Sequence[Mapping[str, Any]], stops: Stops) -> None:
         )
 
 
+def kl_to_start(history: Sequence[Mapping[str, Any]]) -> float | None:
+    """Returns the KL to the starting policy after the last updates, in nats a token; None: not measured."""
+    kls = [line["ref_kl"] for line in history if "ref_kl" in line]
+    return median(kls[-KL_UPDATES:]) if kls else None
+
+
 def reasons(history: Sequence[Mapping[str, Any]], stops: Stops) -> list[str]:
     """Returns what speaks against going on, in words; nothing in a healthy history."""
     found = []
-    kls = [line["ref_kl"] for line in history if "ref_kl" in line][-KL_UPDATES:]
-    if stops.max_kl is not None and kls and median(kls) > stops.max_kl:
+    kl = kl_to_start(history)
+    if stops.max_kl is not None and kl is not None and kl > stops.max_kl:
         found.append(
-            f"KL to the starting policy is {median(kls):.3g} nats a token "
+            f"KL to the starting policy is {kl:.3g} nats a token "
             f"(actor.stops.max_kl {stops.max_kl:g}), far from where any critic of it was judged"
         )
     for name, words in LENGTHS.items():
@@ -57,20 +65,14 @@ def _pleases_critic(history: Sequence[Mapping[str, Any]]) -> list[str]:
     The actor then pleases its critic, not the verifier.
     """
     looks = [line for line in history if "val/first_try" in line][-FALLING_EVALUATIONS - 1 :]
-    if len(looks) <= FALLING_EVALUATIONS:
-        return []
-    terms = [
-        [line[CRITIC_RISE] for line in history if CRITIC_RISE in line and a <= line["iteration"] < b]
-        for a, b in pairwise(look["iteration"] for look in looks)
-    ]
-    if not all(terms):
-        return []
-    means = [sum(values) / len(values) for values in terms]
-    rates = [look["val/first_try"] for look in looks]
-    falls = all(later < earlier for earlier, later in pairwise(rates))
-    if not (falls and all(later > earlier for earlier, later in pairwise(means))):
+    rates, rises = [look["val/first_try"] for look in looks], []
+    for a, b in pairwise(look["iteration"] for look in looks):
+        own = [line[CRITIC_RISE] for line in history if CRITIC_RISE in line and a <= line["iteration"] < b]
+        rises.append(fmean(own) if own else nan)  # no comparison with nan holds
+    falls = len(looks) > FALLING_EVALUATIONS and all(later < earlier for earlier, later in pairwise(rates))
+    if not (falls and all(later > earlier for earlier, later in pairwise(rises))):
         return []
     return [
         f"success on val fell {FALLING_EVALUATIONS} times running, {rates[0]:.3f} to {rates[-1]:.3f}, while "
-        f"the critic's value rose ever more along the rollouts, {means[0]:+.3f} to {means[-1]:+.3f}"
+        f"the critic's value rose ever more along the rollouts, {rises[0]:+.3f} to {rises[-1]:+.3f}"
     ]

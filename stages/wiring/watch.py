@@ -67,11 +67,12 @@ class Watch:
         free = free_check(own, rewards, clusters, seed=self.seed) if bare else None
         metrics: dict[str, float] = {}
         if free is not None:
-            found = {"rollouts": free.num_rollouts, "skill": free.skill, "auroc": free.auroc}
-            found |= {"correction_slope": self.state.slope, "correction_shift": self.state.shift}
-            found |= {"level_off": level_is_off(free)}
-            metrics |= {PREFIX + name: float(x) for name, x in found.items() if math.isfinite(x)}
-            metrics |= _metrics({"bias": free.bias, "slope": free.slope})
+            metrics = _metrics({"bias": free.bias, "slope": free.slope}) | {
+                f"{PREFIX}rollouts": float(free.num_rollouts),
+                f"{PREFIX}correction_slope": self.state.slope,
+                f"{PREFIX}correction_shift": self.state.shift,
+                f"{PREFIX}level_off": float(level_is_off(free)),
+            }
         paid = None
         if checked:
             exact = {r.rollout_id: [math.nan] * len(r.steps) for r in bare}  # nobody knows it
@@ -80,8 +81,6 @@ class Watch:
             metrics |= {f"{PREFIX}states": float(len(audit))} | _metrics(paid)
             if is_measured(paid):
                 metrics[f"{PREFIX}steps_off"] = float(steps_are_off(paid))
-        if self.state.sampled_kl is not None:
-            metrics[f"{PREFIX}kl"] = self.state.sampled_kl
         if isinstance(credit, VDapo):
             metrics[f"{PREFIX}alpha"] = credit.alpha
         self.state, said = decide(self.state, Checks(own, rewards, free, paid, num_updates), self.rules)

@@ -31,13 +31,11 @@ def checked(values, rewards, *, per_cluster: int = 1) -> FreeCheck:
     return free_check(values, rewards, [f"c{i // per_cluster}" for i in range(len(rewards))])
 
 
-def test_a_critic_that_still_fits_is_left_alone() -> None:
+def test_a_critic_that_still_fits_is_left_alone():
     found = checked(*rollouts_of(lambda V: V))
     assert found.bias.low < 0 < found.bias.high
     assert found.slope.low < 1 < found.slope.high
     assert found.slope.value == pytest.approx(1, abs=0.15)
-    assert found.skill > 0.1
-    assert found.auroc > 0.65
     assert not level_is_off(found)
 
 
@@ -46,7 +44,7 @@ def test_a_critic_that_still_fits_is_left_alone() -> None:
     [lambda V: sigmoid(logit(V) - 1.0), lambda V: sigmoid(3 * logit(V)), lambda V: sigmoid(0.5 * logit(V))],
     ids=["too low", "overconfident", "timid"],
 )
-def test_a_level_or_slope_that_is_off_is_seen_and_mended(distort) -> None:
+def test_a_level_or_slope_that_is_off_is_seen_and_mended(distort):
     values, rewards = rollouts_of(distort)
     assert level_is_off(checked(values, rewards))
     correction = fit_correction(values, rewards)
@@ -56,7 +54,7 @@ def test_a_level_or_slope_that_is_off_is_seen_and_mended(distort) -> None:
     assert abs(found.bias.value) < 0.03
 
 
-def test_few_rollouts_or_clusters_are_no_reason_to_act() -> None:
+def test_few_rollouts_or_clusters_are_no_reason_to_act():
     def off(number: int, per_cluster: int) -> bool:
         values, rewards = rollouts_of(lambda V: sigmoid(logit(V) - 2.0), number=number)
         return level_is_off(checked(values, rewards, per_cluster=per_cluster))
@@ -64,11 +62,11 @@ def test_few_rollouts_or_clusters_are_no_reason_to_act() -> None:
     assert [off(20, 1), off(400, 40), off(400, 8)] == [False, False, True]
 
 
-def test_outcomes_that_are_all_alike_correct_nothing() -> None:
+def test_outcomes_that_are_all_alike_correct_nothing():
     values, _ = rollouts_of(lambda V: V, number=200)
     found = checked(values, [1.0] * 200)
     assert found.bias.high < 0
-    assert np.isnan([found.slope.value, found.skill, found.auroc]).all()
+    assert np.isnan(found.slope.value)
     assert not level_is_off(found)
     assert fit_correction(values, [1.0] * 200) == Correction()
     # Nor does a single failure blow a correction up: the prior holds it.
@@ -94,7 +92,7 @@ def of_clusters(rng: np.random.Generator, number: int, hidden: float, draws: int
 
 
 @pytest.mark.parametrize("number", [7, 24])
-def test_what_clusters_hide_does_not_make_a_right_critic_look_off(number: int) -> None:
+def test_what_clusters_hide_does_not_make_a_right_critic_look_off(number):
     """Eight draws of a task share what its cluster hides: point estimates leave the limits by chance."""
     rng = np.random.default_rng(number)
     checks = [free_check(*of_clusters(rng, number, 1.0)) for _ in range(30)]
@@ -103,7 +101,7 @@ def test_what_clusters_hide_does_not_make_a_right_critic_look_off(number: int) -
     assert sum(abs(c.bias.value) > 0.1 or not 0.7 <= c.slope.value <= 1.4 for c in checks) > 4
 
 
-def test_a_correction_is_monotone_and_none_changes_no_bit() -> None:
+def test_a_correction_is_monotone_and_none_changes_no_bit():
     values = np.linspace(0.001, 0.999, 101)
     assert Correction()(values) is values
     assert (np.diff(Correction(0.3, -1.0)(values)) > 0).all()
@@ -113,7 +111,7 @@ def test_a_correction_is_monotone_and_none_changes_no_bit() -> None:
     assert backwards.slope == 0.1
 
 
-def test_a_critic_that_is_right_looks_right_where_failures_end_early(early_failures) -> None:
+def test_a_critic_that_is_right_looks_right_where_failures_end_early(early_failures):
     rollouts, V = early_failures(4000)
     values, rewards = [V[: len(r.steps)] for r in rollouts], [r.reward for r in rollouts]
     found = checked(values, rewards)
@@ -123,16 +121,14 @@ def test_a_critic_that_is_right_looks_right_where_failures_end_early(early_failu
 
 
 @pytest.mark.parametrize(("num_rollouts", "most"), [(24, 8), (64, 1)])
-def test_a_perfect_critic_is_left_alone_though_few_states_leave_rho_undefined(
-    make_audit, num_rollouts: int, most: int
-) -> None:
+def test_a_perfect_critic_is_left_alone_though_few_states_leave_rho_undefined(make_audit, num_rollouts, most):
     """64 rollouts of 4 states are what a paid check takes unless told otherwise; 24 are too few."""
     options = {"K": 16, "num_rollouts": num_rollouts, "within": 0.3, "rollouts_per_task": 1}
     audits = [make_audit(lambda V, rng: V, seed=seed, **options)[0] for seed in range(20)]
     assert sum(steps_are_off(paid_check(audit, num_resamples=200)) for audit in audits) <= most
 
 
-def test_a_perfect_critic_is_not_judged_where_no_step_changes_the_chance(make_audit) -> None:
+def test_a_perfect_critic_is_not_judged_where_no_step_changes_the_chance(make_audit):
     """An actor that solves everything: A and Ahat hardly vary, so their covariance touches 0."""
     judged = touching = 0
     for seed in range(20):
@@ -147,7 +143,7 @@ def test_a_perfect_critic_is_not_judged_where_no_step_changes_the_chance(make_au
     assert judged <= 3
 
 
-def test_a_stale_critic_is_caught_by_fresh_continuations_and_a_good_one_is_not(make_audit) -> None:
+def test_a_stale_critic_is_caught_by_fresh_continuations_and_a_good_one_is_not(make_audit):
     good, _V = make_audit(lambda V, rng: V + rng.normal(0, 0.05, V.shape), K=16, num_rollouts=20)
     assert not steps_are_off(paid_check(good))
     rng = np.random.default_rng(0)
@@ -157,7 +153,7 @@ def test_a_stale_critic_is_caught_by_fresh_continuations_and_a_good_one_is_not(m
         assert steps_are_off(check)
 
 
-def test_nothing_is_measured_without_neighbours_or_by_one_company(make_audit) -> None:
+def test_nothing_is_measured_without_neighbours_or_by_one_company(make_audit):
     audit, _ = make_audit(lambda V, rng: V, K=16, num_rollouts=40)
     assert is_measured(paid_check(audit))
     for part in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import importlib
+import json
 import os
 import shutil
 from dataclasses import dataclass
@@ -52,6 +53,10 @@ actor: {num_iterations: 2, tasks_per_update: 4, updates_per_iteration: 2, max_re
         checkpoint_every: 1, evaluate_tasks: 4}
 evaluation: {draws: 1}
 """
+
+
+CRITIC = MAIN_CHAIN[: MAIN_CHAIN.index("actor")]
+"""All that an actor with a critic needs."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,11 @@ class Lab:
     def rollouts(self, stage: str) -> list[Rollout]:
         artifact = self.artifact(stage)
         return rollouts_from(artifact.table("rollouts"), artifact.table("steps"))
+
+    def checkpoints(self, stage: str) -> list[dict[str, Any]]:
+        """Returns the states that a stage's checkpoints hold."""
+        commits = (self.run_dir / stage / "checkpoints").glob("*/commit.json")
+        return [json.loads(commit.read_text())["state"] for commit in commits]
 
     def tasks(self) -> dict[str, Task]:
         return {task.task_id: task for task in tasks_from(self.artifact("tasks").table("tasks"))}

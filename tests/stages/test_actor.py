@@ -6,7 +6,6 @@ import re
 import signal
 from dataclasses import replace
 from html import unescape
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,30 +16,26 @@ import stages.wiring.sampling
 from env.play.units import Played
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.credit.batch import Batch, Update
+from pipeline.engines.transformers import TransformersEngine
 from pipeline.errors import ArtifactError, ConfigError
 from stages.settings.sampling import Chain
-from stages.settings.training import Deepspeed, Torch
 from stages.wiring.actor_page import actor_page
 from stages.wiring.actor_report import actor_report
-from stages.wiring.cards import _trainer
-from stages.wiring.refusals import (
-    contexts_of,
-    gate_allows,
-    override_words,
-    refuse_failing_environment,
-    stamp_of,
-)
+from stages.wiring.refusals import contexts_of, override_words, refuse_failing_environment, stamp_of
 from stages.wiring.sampling import Sampling
+from tests.stages.conftest import CRITIC, Lab
 
-CRITIC = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
 
-
-def updates_of(lab: Any) -> list[dict[str, Any]]:
+def updates_of(lab: Lab) -> list[dict[str, Any]]:
     return [entry for entry in read_metrics(lab.run_dir / "actor" / "metrics.jsonl") if "update" in entry]
 
 
-def test_a_critic_whose_gate_failed_is_refused_or_has_no_weight(chain: Any) -> None:
-    gate = json.loads((chain.run_dir / "critic_report" / "gate.json").read_text())
+def gate_of(lab: Lab) -> dict[str, Any]:
+    return json.loads(lab.artifact("critic_report").path("gate.json").read_text())
+
+
+def test_a_critic_whose_gate_failed_is_refused_or_has_no_weight(chain):
+    gate = gate_of(chain)
     assert not gate["passed"]  # nothing this small can pass
     with pytest.raises(ArtifactError, match=r"the critic's gate failed: .*group_only") as raised:
         chain.plan("actor", "actor.credit.on_weak_critic=refuse")
@@ -53,7 +48,7 @@ def test_a_critic_whose_gate_failed_is_refused_or_has_no_weight(chain: Any) -> N
     assert alphas == [0.0, 0.5]
 
 
-def test_a_mode_without_a_critic_needs_none_and_its_run_has_a_summary(chain: Any, tmp_path: Path) -> None:
+def test_a_mode_without_a_critic_needs_none_and_its_run_has_a_summary(chain, tmp_path):
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")
     settings = ["actor.credit={mode: grpo}", "actor.num_iterations=1", "run.held_out=[val]"]
     for stage in ("actor", "evaluation", "summary"):
@@ -68,105 +63,79 @@ def test_a_mode_without_a_critic_needs_none_and_its_run_has_a_summary(chain: Any
     assert set(summary["budget"]["by_stage"]) == {"actor"}
 
 
-def test_v_dapo_without_a_critic_names_the_stage_to_run(
-    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lab = chain.copy(tmp_path / "lab", "tasks", "sft")
-    assert lab.start("actor") == 3
-    assert "Run: make critic" in capsys.readouterr().err
-
-
 def test_stale_weights_in_the_engine_are_found_before_anything_is_trained_on_them(
-    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from pipeline.engines.transformers import TransformersEngine
-
-    def only_the_name(engine: Any, weights: Any, policy_digest: str) -> None:
+    chain, tmp_path, monkeypatch, capsys
+):
+    def only_the_name(engine, weights, policy_digest):
         engine.policy_digest = policy_digest
 
     monkeypatch.setattr(TransformersEngine, "load_weights", only_the_name)
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")
-    stale = [
-        "actor.credit={mode: grpo}",
-        "actor.learning_rate=0.01",
-        "actor.stops={max_kl: null, max_length_change: null}",
-    ]
-    assert lab.start("actor", *stale) == 4
+    far = ["actor.learning_rate=0.01", "actor.stops={max_kl: null, max_length_change: null}"]
+    assert lab.start("actor", "actor.credit={mode: grpo}", *far) == 4
     error = capsys.readouterr().err
     assert "iteration 1: engine and trainer differ by" in error
     assert "Nothing was trained" in error
     assert {entry["iteration"] for entry in updates_of(lab)} == {0}
-    checkpoints = (lab.run_dir / "actor" / "checkpoints").iterdir()
-    states = [json.loads((p / "commit.json").read_text()) for p in checkpoints]
-    assert max(state["state"]["iterations"] for state in states) == 1
+    assert max(state["iterations"] for state in lab.checkpoints("actor")) == 1
     assert not (lab.run_dir / "actor" / "manifest.json").exists()
     shards = list((lab.run_dir / "actor" / "shards").glob("*rollouts*"))
     assert len(shards) == 1  # the probe spoke before anything was sampled with them
 
 
 @pytest.mark.parametrize("stage", ["actor", "evaluation"])
-def test_the_scripted_engine_is_refused_where_weights_matter(chain: Any, stage: str) -> None:
+def test_the_scripted_engine_is_refused_where_weights_matter(chain, stage):
     with pytest.raises(ConfigError, match=r"engine.kind = scripted .*Allowed here: transformers"):
         chain.plan(stage, "engine.kind=scripted")
 
 
-def test_a_gate_that_never_judged_states_after_feedback_does_not_let_an_actor_train_on_them() -> None:
-    gate = {"reasons": [], "contexts": ["bare"]}
-    guided = ("bare", "guided")
-    assert gate_allows(gate, ("bare",), "refuse")
-    assert gate_allows({**gate, "contexts": ["bare", "guided"]}, guided, "refuse")
+def test_a_gate_that_never_judged_states_after_feedback_lets_no_actor_train_on_them_unless_told_to():
+    """Guided states are trained on where a chain has second attempts."""
+    bare, guided = contexts_of(Chain(num_attempts=1)), contexts_of(Chain(feedback_free_share=0.5))
+    assert (bare, guided) == (("bare",), ("bare", "guided"))
+    assert contexts_of(Chain(num_attempts=2, feedback_free_share=1.0)) == bare
+    passed = {"verdict": "PASS", "reasons": [], "contexts": ["bare"]}
+    sound = {"verdict": "PASS", "reasons": [], "override": None}
     with pytest.raises(ArtifactError, match="states after feedback were not judged"):
-        gate_allows(gate, guided, "refuse")
-    assert not gate_allows(gate, guided, "group_only")
+        stamp_of(passed, guided, "refuse")
+    for does in ("refuse", "allow", "group_only"):
+        assert stamp_of(passed, bare, does) == sound
+        assert stamp_of({**passed, "contexts": list(guided)}, guided, does) == sound
+    assert override_words(sound) == ""
+    assert 'class="fail"' not in actor_page(actor_report([], 1, critic_gate=sound))
+    for does in ("allow", "group_only"):
+        stamp = stamp_of(passed, guided, does)
+        assert stamp["override"] == does
+        assert "states after feedback were not judged" in override_words(stamp)
+        page = actor_page(json.loads(json.dumps(actor_report([], 1, critic_gate=stamp))))
+        assert f"actor.credit.on_weak_critic is {does}" in page
 
 
-def test_an_actor_that_went_on_with_a_weak_critic_says_so_everywhere(chain: Any) -> None:
-    gate = json.loads((chain.run_dir / "critic_report" / "gate.json").read_text())
+def test_an_actor_that_went_on_with_a_weak_critic_says_so_everywhere(chain):
     stamp = chain.artifact("actor").report["critic_gate"]
-    assert stamp == {"verdict": "FAIL", "reasons": gate["reasons"], "override": "allow"}
+    assert stamp == {"verdict": "FAIL", "reasons": gate_of(chain)["reasons"], "override": "allow"}
     words = override_words(stamp)
-    assert gate["reasons"][0] in words
-    assert "actor.credit.on_weak_critic is allow" in words
+    assert stamp["reasons"][0] in words
     html = (chain.run_dir / "actor" / "report.html").read_text("utf-8")
     first = re.search(r'<p class="(\w+)">(.*?)</p>', html)
     assert first is not None
-    assert first[1] == "fail"
-    assert unescape(first[2]) == words
+    assert (first[1], unescape(first[2])) == ("fail", words)
     assert words in next((chain.run_dir / "actor" / "logs").glob("*/stage.log")).read_text("utf-8")
-
-
-@pytest.mark.parametrize("does", ["allow", "group_only"])
-def test_the_stamp_names_what_let_training_go_on_and_is_silent_where_nothing_had_to(does: Any) -> None:
-    passed = {"verdict": "PASS", "reasons": [], "contexts": ["bare"]}
-    bare = stamp_of(passed, ("bare",), does)
-    assert bare == {"verdict": "PASS", "reasons": [], "override": None}
-    assert override_words(bare) == ""
-    assert 'class="fail"' not in actor_page(actor_report([], 1, critic_gate=bare))
-    guided = stamp_of(passed, ("bare", "guided"), does)
-    assert guided["override"] == does
-    assert "states after feedback were not judged" in override_words(guided)
-    page = actor_page(json.loads(json.dumps(actor_report([], 1, critic_gate=guided))))
-    assert f"actor.credit.on_weak_critic is {does}" in page
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"contexts": ("bare",)}, "fitted on ('bare',) states, not on ['guided']"),
+        ({"contexts": ("bare",)}, "made for contexts ('bare',), got ['guided']"),
         ({"gamma": 0.9}, "was made for gamma 0.9, got 1.0"),
     ],
 )
 def test_allow_does_not_let_a_critic_in_that_says_nothing_of_what_is_trained_on(
-    chain: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    changes: dict[str, Any],
-    words: str,
-) -> None:
+    chain, tmp_path, monkeypatch, capsys, changes, words
+):
     load = stages.wiring.learner.load_critic
 
-    def other_critic(config: Any, folder: Path) -> Any:
+    def other_critic(config, folder):
         critic = load(config, folder)
         critic.contract = replace(critic.contract, **changes)
         return critic
@@ -178,65 +147,49 @@ def test_allow_does_not_let_a_critic_in_that_says_nothing_of_what_is_trained_on(
     assert updates_of(lab) == []
 
 
-def test_guided_states_are_trained_on_where_a_chain_has_second_attempts() -> None:
-    def of(**chain: Any) -> tuple[str, ...]:
-        return contexts_of(Chain(**chain))
+def stop_in_iteration_1(monkeypatch):
+    """The stage is asked to stop while it samples its second iteration."""
+    collect = Sampling.collect
 
-    assert of(num_attempts=2, feedback_free_share=0.5) == ("bare", "guided")
-    assert of(num_attempts=1) == of(num_attempts=2, feedback_free_share=1.0) == ("bare",)
-
-
-def stopped_in_iteration_1(work: Any) -> Any:
-    """A method of `Sampling` in whose iteration 1 the stage is asked to stop."""
-
-    def asked_to_stop(*arguments: Any, **options: Any) -> Any:
-        if next(x for x in arguments if isinstance(x, int)) == 1:
+    def asked_to_stop(sampling, team, credit, values_of, iteration, **options):
+        if iteration == 1:
             os.kill(os.getpid(), signal.SIGTERM)
-        return work(*arguments, **options)
+        return collect(sampling, team, credit, values_of, iteration, **options)
 
-    return asked_to_stop
+    monkeypatch.setattr(Sampling, "collect", asked_to_stop)
 
 
-def test_a_stop_keeps_every_finished_iteration(
-    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_keeps_every_finished_iteration(chain, tmp_path, monkeypatch):
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     seldom = "actor.checkpoint_every=100"
     with monkeypatch.context() as patch:
-        patch.setattr(Sampling, "collect", stopped_in_iteration_1(Sampling.collect))
+        stop_in_iteration_1(patch)
         assert lab.start("actor", seldom) == 75
-    [commit] = (lab.run_dir / "actor" / "checkpoints").glob("*/commit.json")
-    assert json.loads(commit.read_text())["state"]["iterations"] == 1
+    assert [state["iterations"] for state in lab.checkpoints("actor")] == [1]
     assert lab.start("actor", seldom) == 0
     assert lab.artifact("actor").content_digest == chain.artifact("actor").content_digest
 
 
-def test_updates_without_anything_to_train_on_are_counted_across_a_stop(
-    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_updates_without_anything_to_train_on_are_counted_across_a_stop(chain, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Batch, "updates", lambda batch, num, **_: [Update([], [], 0, 0)] * num)
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     two = "actor.updates_per_iteration=2"  # in each of two iterations
     with monkeypatch.context() as patch:
-        patch.setattr(Sampling, "collect", stopped_in_iteration_1(Sampling.collect))
+        stop_in_iteration_1(patch)
         assert lab.start("actor", two) == 75
     assert lab.start("actor", two) == 4
     assert "iteration 1: 3 updates running had nothing to train on" in capsys.readouterr().err
 
 
-def test_an_environment_that_fails_too_often_is_refused(chain: Any) -> None:
+def test_an_environment_that_fails_too_often_is_refused_and_an_outage_is_no_failure_of_the_actor(
+    chain, monkeypatch
+):
     rollouts = (chain.rollouts("rollouts") * 2)[:50]
-    ungraded = [replace(rollout, reward=None) for rollout in rollouts[:2]]
+    ungraded = [replace(rollout, reward=None) for rollout in rollouts]
     refuse_failing_environment(ungraded[:1] + rollouts[1:], 0)
     with pytest.raises(ArtifactError, match="2 of 50 rollouts could not be graded") as raised:
-        refuse_failing_environment(ungraded + rollouts[2:], 0)
+        refuse_failing_environment(ungraded[:2] + rollouts[2:], 0)
     assert raised.value.code == 5
-
-
-def test_an_outage_while_looking_at_val_is_no_failure_of_the_actor(
-    chain: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ungraded = [replace(rollout, reward=None) for rollout in chain.rollouts("rollouts")]
     team: Any = SimpleNamespace(play=lambda *_: Played(ungraded, {}))
     tasks = list(chain.tasks().values())
     sampling = Sampling(tasks, tasks, Chain(), 100, 0, "key", lambda _: None)
@@ -245,14 +198,13 @@ def test_an_outage_while_looking_at_val_is_no_failure_of_the_actor(
         sampling.look_at_val(team, 0, 4)
 
 
-def test_the_actor_s_page_tells_what_the_manifests_tell(chain: Any) -> None:
+def test_the_actor_s_page_tells_what_the_manifests_tell(chain):
     actor = chain.artifact("actor")
     card = actor.path("actor/README.md").read_text("utf-8")
     rows = dict(
         line[2:-2].split(" | ", 1) for line in card.splitlines() if line.startswith("| ") and line != "| | |"
     )
-    gate = json.loads(chain.artifact("critic_report").path("gate.json").read_text())
-    assert rows["gate"] == gate["verdict"]
+    assert rows["gate"] == gate_of(chain)["verdict"]
     assert rows["credit"].startswith("v_dapo: ")
     assert rows["weight of the critic (alpha)"] == "0.5"
     assert rows["num train"] == "24"
@@ -262,7 +214,7 @@ def test_the_actor_s_page_tells_what_the_manifests_tell(chain: Any) -> None:
     assert str(chain.folder) not in card
 
 
-def test_an_exported_actor_is_sampled_as_it_was_trained(chain: Any) -> None:
+def test_an_exported_actor_is_sampled_as_it_was_trained(chain):
     from transformers import AutoTokenizer, GenerationConfig
 
     from env.phone.episode.compact import CompactStyle
@@ -278,8 +230,8 @@ def test_an_exported_actor_is_sampled_as_it_was_trained(chain: Any) -> None:
 
 
 def test_an_actor_that_moved_too_far_is_stopped_behind_a_checkpoint_and_may_be_told_to_go_on(
-    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    chain, tmp_path, capsys
+):
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     assert lab.start("actor", "actor.stops.max_kl=1e-12") == 4
     assert "KL to the starting policy is" in capsys.readouterr().err
@@ -289,14 +241,3 @@ def test_an_actor_that_moved_too_far_is_stopped_behind_a_checkpoint_and_may_be_t
     assert updates_of(lab) == done  # nothing was made again
     assert lab.start("actor", "actor.stops.max_kl=null") == 0
     assert {entry["iteration"] for entry in updates_of(lab)} == {0, 1}
-
-
-@pytest.mark.parametrize(
-    ("training", "words"),
-    [
-        (Deepspeed(dtype="bfloat16"), "deepspeed, products in bfloat16"),
-        (Torch(lora_rank=4), "torch, products in float32, adapters of rank 4"),
-    ],
-)
-def test_the_card_names_the_trainer_of_any_backend(training: Any, words: str) -> None:
-    assert _trainer(training.model_dump()) == words

@@ -9,7 +9,6 @@ import pytest
 from critics.drift.state import DriftRules, DriftState
 from critics.logit import logit, sigmoid
 from env.play.continuations import Continuations
-from pipeline.artifacts.metrics import read_metrics
 from pipeline.credit import VDapo
 from pipeline.types import Task
 from stages.wiring.actor_page import actor_page
@@ -70,10 +69,9 @@ def continued(rollouts, number=16):
     ]
 
 
-def watch_of(critic, sampled_kl=0.0):
+def watch_of(critic):
     said: list[str] = []
-    state = DriftState(20, sampled_kl=sampled_kl)
-    return Watch(critic, DriftRules(), TASKS, 0, said.append, state), said
+    return Watch(critic, DriftRules(), TASKS, 0, said.append, DriftState(20)), said
 
 
 def looked(watch, rollouts, checked, credit=CREDIT, updates=20):
@@ -140,79 +138,35 @@ def test_whole_bare_rollouts_are_checked_until_there_are_enough_states_whatever_
     assert len(chosen) == 3
     assert not any(r.guided for r in chosen)
     seeds = []
-    for named in (rollouts, [replace(r, rollout_id=f"z{19 - i}") for i, r in enumerate(rollouts)]):
-        asked = Continuations("k", 0, "drift").of_all(chosen_for_check(named, 10), TASKS, 3)
+    renamed = [replace(r, rollout_id=f"z{19 - i}", group_id="z") for i, r in enumerate(rollouts)]
+    for key, named in (("k", rollouts), ("z", renamed)):
+        asked = Continuations(key, 0, "drift").of_all(chosen_for_check(named, 10), TASKS, 3)
         seeds.append([r.seed for r in asked])
     assert seeds[0] == seeds[1]
     assert len(set(seeds[0])) == 3 * len(STEPS) * 3
 
 
-def test_a_check_without_bounds_leaves_the_bounds_of_the_others_in_the_drawing():
-    looks = [
-        {"iteration": i, "rollouts/count": 60.0, "critic_drift/bias": 0.0, "critic_drift/rho_a": 0.3 - i / 10}
-        | ({} if i == 1 else {"critic_drift/rho_a_low": 0.0, "critic_drift/rho_a_high": 0.6})
-        for i in range(3)
-    ]
-    with_bounds = actor_page(actor_report(looks, 3))
-    for look in looks:
-        look.pop("critic_drift/rho_a_low", None)
-    assert with_bounds != actor_page(actor_report(looks, 3))
-
-
-def test_a_kl_that_no_update_measures_is_told_as_not_measured_and_never_as_0():
-    rollouts = rollouts_of(60)
-
-    def report_of(sampled_kl, updates):
-        watch, _ = watch_of(FakeCritic(), sampled_kl)
-        looks = []
-        for i, metrics in enumerate(updates):
-            watch.state = watch.state.moved(metrics)
-            found = looked(watch, rollouts, continued(rollouts), updates=i)
-            looks.append({"iteration": i, "rollouts/count": 60.0} | {PREFIX + k: x for k, x in found.items()})
-        return actor_report(looks, 2)
-
-    measured = report_of(0.0, [{"ref_kl": 0.02}] * 2)
-    assert [entry["kl"] for entry in measured["drift"]] == [0.0, 0.02]  # of what sampled the iteration
-    assert measured["clean_up_to_kl"] == 0.02
-    assert "not measured" not in actor_page(measured)
-    without = report_of(None, [{}, {}])
-    assert not any("kl" in entry for entry in without["drift"])
-    assert without["clean_up_to_kl"] == "not measured"
-    html = actor_page(json.loads(json.dumps(without)))
-    assert "KL to the starting policy: not measured" in html
-    assert "nats per token" not in html  # no curve against it either
-
-
 def test_the_report_shows_the_curves_and_says_what_was_found():
-    history = [
-        {"iteration": i, "rollouts/count": 8.0, "critic_drift/bias": -0.05 * i, "critic_drift/kl": 0.01 * i}
+    looks = [
+        {"iteration": i, "rollouts/count": 8.0, "critic_drift/bias": -0.05 * i}
         | ({"critic_drift/rho_a": 0.5, "critic_drift/rho_a_low": 0.3, "critic_drift/rho_a_high": 0.7,
             "critic_drift/steps_off": float(i == 4), "val/first_try": 0.1 * i} if i % 2 == 0 else {})
         for i in range(5)
     ]  # fmt: skip
-    report = actor_report(history, 10)
+    kls = (0.0, 0.02, 111.0, 0.03, 0.04)  # as each update began; one token can dominate one of them
+    updates = [{"iteration": i, "update": i + 1, "ref_kl": kl} for i, kl in enumerate(kls)]
+    report = actor_report(updates + looks, 10)
     assert [entry["bias"] for entry in report["drift"]] == [-0.05 * i for i in range(5)]
     assert [entry.get("val") for entry in report["learning"]] == [0.0, None, 0.2, None, 0.4]
-    assert report["clean_up_to_kl"] == 0.02  # checks at 0, .02 and .04, the last of which failed
+    assert [entry["kl"] for entry in report["drift"]] == pytest.approx([0.0, 0.0, 0.01, 0.02, 0.03])
     html = actor_page(json.loads(json.dumps(report)))
     assert "found off in iterations 4" in html
     assert html.count("<svg") == 4
+    del looks[2]["critic_drift/rho_a_low"]
+    assert actor_page(actor_report(updates + looks, 10)) != html  # the bounds of the others stay
+    unmeasured = actor_page(actor_report(looks, 10))  # the loss has no KL term
+    assert "KL to the starting policy: not measured" in unmeasured
+    assert unmeasured.count("<svg") == 3  # no curve against it either
     without = actor_page(actor_report([{"iteration": 0, "rollouts/count": 1.0, "val/first_try": 0.5}], 1))
     assert "nothing to watch" in without
     assert without.count("<svg") == 1  # its learning curve
-
-
-def test_an_actor_is_watched_and_its_checks_are_kept_with_its_rollouts(chain, tmp_path, monkeypatch):
-    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels", "critic", "critic_report")
-    monkeypatch.setattr(Watch, "whose_values", "critic slope=2.0 shift=0.5")
-    drift = ["paid_every=1", "states=6", "num_continuations=2", "refresh=never", "react=false"]
-    assert lab.start("actor", *(f"actor.credit.drift.{setting}" for setting in drift)) == 0
-    looks = [m for m in read_metrics(lab.run_dir / "actor" / "metrics.jsonl") if "rollouts/count" in m]
-    assert "critic_drift/states" not in looks[0]
-    assert looks[1]["critic_drift/states"] >= 6
-    assert [look["critic_drift/alpha"] for look in looks] == [0.5, 0.5]
-    checked = [r for r in lab.rollouts("actor") if r.kind != "whole"]
-    assert len(checked) >= 12
-    assert {r.iteration for r in checked} == {1}
-    assert set(lab.artifact("actor").table("values")["critic"].to_pylist()) == {Watch.whose_values}
-    assert (lab.run_dir / "actor" / "report.html").read_text().startswith("<!doctype html>")

@@ -10,6 +10,7 @@ from pipeline.errors import ConfigError
 from pipeline.hardware import check_enough_gpus, check_gpus, free_gpu_memory
 from stages.settings import Config
 from stages.settings.engine import Transformers
+from tests.stages.conftest import CRITIC
 
 
 def test_missing_gpus_and_memory_are_refused(monkeypatch):
@@ -74,8 +75,7 @@ def test_an_actor_that_takes_turns_is_the_actor_that_does_not(chain, tmp_path, m
     digests = []
     for shared in (False, True):
         monkeypatch.setattr(Transformers, "shared_gpus", shared)
-        made = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
-        lab = chain.copy(tmp_path / str(shared), *made)
+        lab = chain.copy(tmp_path / str(shared), *CRITIC)
         assert lab.start("actor") == 0
         digests.append(lab.artifact("actor").manifest["content_digest"])
     assert digests[0] == digests[1]

@@ -1,9 +1,9 @@
 """A refresh of the critic: what it starts from, what it finds free, how it ends."""
 
-import json
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +17,13 @@ from critics.drift.state import DriftState
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.signals import StopRequested
 from pipeline.config import load_config
+from pipeline.errors import ArtifactError
 from pipeline.hardware import check_gpus
 from stages.settings import Config
 from stages.wiring.refresh import STAGES, critic_folder, refreshed
+from stages.wiring.watch import Watch
+from tests.stages.conftest import CRITIC
 
-CRITIC = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
 DRIFT = tuple(f"actor.credit.drift.{how}" for how in ("paid_every=1", "states=6", "num_continuations=2"))
 
 
@@ -32,7 +34,7 @@ def steps_off(monkeypatch):
     monkeypatch.setattr("critics.drift.state.steps_are_off", lambda found: True)
 
 
-@pytest.mark.parametrize(("code", "stages_run"), [(4, 4), (0, 6)])
+@pytest.mark.parametrize(("code", "stages_run"), [(4, 4), (0, 6), (-9, 4), (5, 4)])
 def test_a_refresh_ends_at_the_stage_that_refuses_for_quality(tmp_path, monkeypatch, code, stages_run):
     """Its actor may succeed at everything, which leaves a critic nothing to learn: no cause to stop it."""
     ran: list[str] = []
@@ -44,7 +46,8 @@ def test_a_refresh_ends_at_the_stage_that_refuses_for_quality(tmp_path, monkeypa
     monkeypatch.setattr("stages.wiring.refresh.subprocess.run", run)
     said: list[str] = []
     (tmp_path / "refresh").mkdir()
-    state = refreshed(
+    go = partial(
+        refreshed,
         DriftState(20, wants_refresh=True),
         Config().model_dump(mode="json"),
         tmp_path,
@@ -54,6 +57,12 @@ def test_a_refresh_ends_at_the_stage_that_refuses_for_quality(tmp_path, monkeypa
         say=said.append,
         stop_if_asked=lambda: None,
     )
+    if code not in (0, 4):  # a failure to mend, after which the same command goes on; a kill has no code
+        with pytest.raises(ArtifactError, match="in its stage labels") as raised:
+            go()
+        assert raised.value.code == (5 if code == 5 else 1)
+        return
+    state = go()
     assert ran == list(STAGES[:stages_run])
     assert state == DriftState(20, steps_off=True, refused_runs=("refresh/00003-01234567",))
     assert "no critic could be made" in said[0]
@@ -112,6 +121,7 @@ def test_a_refresh_finds_the_gpus_free_and_the_actor_goes_on_after_it(chain, tmp
     monkeypatch.setattr("stages.wiring.refresh.subprocess.run", run)
     collect = stages.bodies.actor.Sampling.collect
     monkeypatch.setattr(stages.bodies.actor.Sampling, "collect", collected)
+    monkeypatch.setattr(Watch, "whose_values", "critic slope=2.0 shift=0.5")
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     assert lab.start("actor", "actor.num_iterations=3", *DRIFT) == 0
     assert most == 4
@@ -119,8 +129,15 @@ def test_a_refresh_finds_the_gpus_free_and_the_actor_goes_on_after_it(chain, tmp
     [refused] = lab.artifact("actor").report["refused_refreshes"]
     settings = yaml.safe_load((lab.run_dir / f"{refused}.yaml").read_text())
     assert (Path(settings["sft"]["base"]) / "model.safetensors").is_file()
-    alphas = [look["alpha"] for look in lab.artifact("actor").report["drift"]]
-    assert alphas == [0.5, 0.5, 0.0]  # found off in the second iteration
+    drift = lab.artifact("actor").report["drift"]
+    assert [look["alpha"] for look in drift] == [0.5, 0.5, 0.0]  # found off in the second iteration
+    # What was checked is kept with the rollouts, and values name how they were corrected.
+    assert [look.get("states", 0) >= 6 for look in drift] == [False, True, False]
+    checked = [r for r in lab.rollouts("actor") if r.kind != "whole"]
+    assert len(checked) >= 12
+    assert {r.iteration for r in checked} == {1}
+    assert set(lab.artifact("actor").table("values")["critic"].to_pylist()) == {Watch.whose_values}
+    assert (lab.run_dir / "actor" / "report.html").read_text().startswith("<!doctype html>")
 
 
 @pytest.mark.slow
@@ -134,9 +151,7 @@ def test_a_refresh_makes_a_critic_of_the_present_actor_and_may_be_stopped(chain,
     with monkeypatch.context() as patch:
         patch.setattr(stages.bodies.actor, "refreshed", asked_to_stop)
         assert lab.start("actor", *settings) == 75
-    commits = (lab.run_dir / "actor" / "checkpoints").glob("*/commit.json")
-    states = [json.loads(commit.read_text())["state"] for commit in commits]
-    found = {(state["iterations"], state["drift"]["wants_refresh"]) for state in states}
+    found = {(state["iterations"], state["drift"]["wants_refresh"]) for state in lab.checkpoints("actor")}
     assert found == {(1, False), (2, True)}
     assert lab.start("actor", *settings) == 0
     [run] = (lab.run_dir / "refresh").glob("*/critic_report")
