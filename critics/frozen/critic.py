@@ -67,27 +67,20 @@ class FrozenCritic:
         return read_value_logits(self.model, rows, positions, self._micro_batch_tokens)
 
     def check_matches(
-        self, *, families: Sequence[str] = (), contexts: Sequence[str] = (), **given: str | float
+        self, *, families: Sequence[str] = (), contexts: Sequence[str] = (), **given: Any
     ) -> None:
         """Raises ArtifactError unless the critic was made for exactly what is given, by fields of `Contract`.
 
         It may have been made for more families and contexts than are given.
         """
-        useless = "Its values would mean nothing here; run: make critic"
-        for name, got in given.items():
-            if got != (made_for := getattr(self.contract, name)):
-                raise ArtifactError(
-                    f"critic {self.digest[:12]} was made for {name} {made_for}, got {got}. {useless}"
-                )
-        if unknown := set(families) - set(self.contract.families):
+        wrong = {name: got for name, got in given.items() if got != getattr(self.contract, name)}
+        for name, wanted in (("families", families), ("contexts", contexts)):
+            if unknown := sorted(set(wanted) - set(getattr(self.contract, name))):
+                wrong[name] = unknown
+        for name, got in wrong.items():
             raise ArtifactError(
-                f"critic {self.digest[:12]} was made for families {self.contract.families}, got "
-                f"{sorted(unknown)}. {useless}"
-            )
-        if strangers := set(contexts) - set(self.contract.contexts):
-            raise ArtifactError(
-                f"critic {self.digest[:12]} was fitted on {self.contract.contexts} states, "
-                f"not on {sorted(strangers)}. Label such states and run: make critic"
+                f"critic {self.digest[:12]} was made for {name} {getattr(self.contract, name)}, got {got}. "
+                "Its values would mean nothing here. Next: label such states, then run: make critic"
             )
 
 

@@ -81,7 +81,7 @@ def make(start: Start[Config], work: tuple[FitData, Path]) -> None:
     kept.take_back(start.folder / "critic", result.best)
     folder = start.output("critic")
     kept.copy_best(folder, result.best)
-    load_tokenizer(Path(start.inputs["sft"].path("policy"))).save_pretrained(folder)
+    load_tokenizer(start.inputs["sft"].path("policy")).save_pretrained(folder)
     best = AutoModelForSequenceClassification.from_pretrained(folder)
     frozen = make_trainer(start.config, best, head="critic")
     calibrator = calibrate(frozen, data.calibration, base_logit=result.base_logit)

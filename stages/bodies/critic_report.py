@@ -26,7 +26,7 @@ from stages.settings import Config
 from stages.wiring.audit import audit_of, in_fixed_order, reference_of, sibling_tasks, solver_values
 from stages.wiring.build import load_critic
 from stages.wiring.hands import Recipe, make_hands
-from stages.wiring.inputs import policy_folder, rollouts_of, tasks_of_split
+from stages.wiring.inputs import rollouts_of, tasks_of_split
 from stages.wiring.probes import probe
 
 
@@ -35,7 +35,7 @@ def make(start: Start[Config], work: Work) -> None:
     trained = {task.task_id: task for task in tasks_of_split(start, "train")}
     with closing(make_hands(start.config, start.log_folder)) as hands:
         hands.start(len(start.shards.missing))
-        team = Team(hands, Recipe(start.config, policy_folder(start)))
+        team = Team(hands, Recipe(start.config, start.inputs["sft"].path("policy")))
         critic = load_critic(start.config, start.inputs["critic"].path("critic"))
         audited = team.ask(settings_of)
         critic.check_matches(

@@ -18,7 +18,7 @@ from pipeline.types import Rollout, Task
 from stages.evaluation import POLICIES, Work
 from stages.settings import Config
 from stages.wiring.hands import Recipe, make_hands
-from stages.wiring.inputs import policy_folder, rollouts_of
+from stages.wiring.inputs import rollouts_of
 
 NUM_RESAMPLES = 2000
 """Of clusters, behind each interval."""
@@ -76,7 +76,10 @@ def compare(
 def make(start: Start[Config], work: Work) -> None:
     """Plays every policy on every split, then compares."""
     tasks, shards = work
-    recipes = {name: Recipe(start.config, policy_folder(start, *place)) for name, place in POLICIES.items()}
+    recipes = {
+        name: Recipe(start.config, start.inputs[stage].path(folder))
+        for name, (stage, folder) in POLICIES.items()
+    }
 
     def job_of(index: int) -> Job:
         name, kind, groups = shards[index]

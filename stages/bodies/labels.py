@@ -18,7 +18,7 @@ from pipeline.tables import labels_table
 from pipeline.types import Rollout, Task
 from stages.settings import Config
 from stages.wiring.hands import Recipe, make_hands
-from stages.wiring.inputs import policy_folder, rollouts_of
+from stages.wiring.inputs import rollouts_of
 
 
 def make(
@@ -30,7 +30,7 @@ def make(
     # Where shards are played as one queue, the choice of states is all that keeps to the budget.
     budget = None if start.config.engine.overlap_shards else settings.max_tokens
     spent = sum(map(sum, start.shards.table("rollouts").column("loss_mask").to_pylist()))
-    recipe = Recipe(start.config, policy_folder(start))
+    recipe = Recipe(start.config, start.inputs["sft"].path("policy"))
 
     def is_over() -> bool:
         return budget is not None and spent >= budget

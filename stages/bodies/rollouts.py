@@ -9,12 +9,11 @@ from env.play.team import Job
 from pipeline.artifacts.runner import Start
 from stages.settings import Config
 from stages.wiring.hands import Recipe, make_hands
-from stages.wiring.inputs import policy_folder
 
 
 def make(start: Start[Config], groups: list[Sequence[Group]]) -> None:
     """Plays and commits each shard."""
-    recipe = Recipe(start.config, policy_folder(start))
+    recipe = Recipe(start.config, start.inputs["sft"].path("policy"))
 
     def job_of(index: int) -> Job:
         return recipe, Chained(

@@ -24,7 +24,7 @@ from pipeline.types import Task
 from stages.settings import Config, Sft
 from stages.settings.sft import VOCAB_SIZE
 from stages.wiring.build import limit_threads, make_trainer, tiny_shape
-from stages.wiring.sft_data import encode, play_demonstrations, rows_of_update, success_by_policy
+from stages.wiring.sft_data import encode, play_demonstrations, rows_of_update
 
 WEIGHT_DECAY = 0.01  # AdamW's, of matrices
 
@@ -110,7 +110,7 @@ def make(start: Start[Config], train: list[Task]) -> None:
     lengths = [len(ids) for ids, _ in encoded]
     report = {
         "parameters": sum(p.numel() for p in model.parameters()),
-        "demonstrations": success_by_policy(demonstrations),
+        "success": float(np.mean([demonstration.success for demonstration in demonstrations])),
         "tokens_mean": float(np.mean(lengths)),
         "tokens_max": max(lengths),
         "template_digest": style.digest,

@@ -20,7 +20,7 @@ def trunk_of(start: Start[Config]) -> Path:
 
     Raises ArtifactError if a setting names one without a model, or with another tokenizer than the policy's.
     """
-    policy = Path(start.inputs["sft"].path("policy"))
+    policy = start.inputs["sft"].path("policy")
     if start.config.critic.trunk == "policy":
         return policy
     from critics.frozen.model import trunk_config

@@ -1,7 +1,5 @@
 """What a stage reads of the stages before it."""
 
-from pathlib import Path
-
 from env.catalog import offer_of
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.commit import Shards
@@ -25,11 +23,6 @@ def tasks_of_split(start: Start, split: str) -> list[Task]:
         )
     offer_of(start.config.tasks.environment).check_gradable(chosen)
     return chosen
-
-
-def policy_folder(start: Start, stage: str = "sft", folder: str = "policy") -> Path:
-    """Returns where the policy lies that an input stage made."""
-    return Path(start.inputs[stage].path(folder))
 
 
 def tasks_by_id(start: Start) -> dict[str, Task]:

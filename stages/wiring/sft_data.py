@@ -1,7 +1,6 @@
 """What sft trains on: demonstrated episodes as token ids, in an order that follows from the seed."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -74,17 +73,6 @@ def play_demonstrations(start: Start, train: list[Task], tokenizer: Any = None) 
             played.append(demonstration)
             advance(1)
     return played
-
-
-def success_by_policy(demonstrations: Sequence[Demonstration]) -> dict[str, dict[str, float]]:
-    """Returns how many demonstrations each scripted policy gave and how many of them succeeded."""
-    found: dict[str, list[bool]] = defaultdict(list)
-    for demonstration in demonstrations:
-        found[demonstration.policy].append(demonstration.success)
-    return {
-        name: {"demonstrations": float(len(own)), "success": float(np.mean(own))}
-        for name, own in sorted(found.items())
-    }
 
 
 def encode(
