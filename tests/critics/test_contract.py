@@ -45,9 +45,7 @@ def label(name: str, step: int, target: float, weight: float, **changes) -> Labe
     )
 
 
-def test_one_causal_pass_gives_what_the_sequence_classifier_gives_prefix_by_prefix(
-    frozen, make_rollout
-) -> None:
+def test_one_causal_pass_gives_what_the_sequence_classifier_gives_prefix_by_prefix(frozen, make_rollout):
     import torch
     from transformers import AutoModelForSequenceClassification
 
@@ -66,7 +64,7 @@ def test_one_causal_pass_gives_what_the_sequence_classifier_gives_prefix_by_pref
     assert np.ptp(z) > 0.1
 
 
-def test_no_value_looks_ahead(frozen, make_rollout) -> None:
+def test_no_value_looks_ahead(frozen, make_rollout):
     """Other tokens, verdicts and endings from a step on leave all values up to it alone, to the bit."""
     rollout = make_rollout("a", num_steps=6)
     critic = critics.load(frozen[0])
@@ -89,7 +87,7 @@ def test_no_value_looks_ahead(frozen, make_rollout) -> None:
         assert (after[step.step_index + 1 :] != before[step.step_index + 1 :]).all()
 
 
-def test_a_changed_file_or_contract_is_refused(frozen, tmp_path) -> None:
+def test_a_changed_file_or_contract_is_refused(frozen, tmp_path):
     folder = tmp_path / "critic"
     shutil.copytree(frozen[0], folder)
     weights = folder / "model.safetensors"
@@ -114,7 +112,7 @@ def test_a_changed_file_or_contract_is_refused(frozen, tmp_path) -> None:
         critics.load(folder)
 
 
-def test_any_mismatch_is_refused(frozen, make_rollout) -> None:
+def test_any_mismatch_is_refused(frozen, make_rollout):
     critic = critics.load(frozen[0])
     made_for = asdict(CONTRACT_OF)
     wrong = {
@@ -130,7 +128,7 @@ def test_any_mismatch_is_refused(frozen, make_rollout) -> None:
         critic.values([make_rollout("a"), make_rollout("b", tokenizer_digest="x")])
 
 
-def test_a_folder_without_a_model_or_pad_token_is_no_trunk(tiny_trunk, tmp_path) -> None:
+def test_a_folder_without_a_model_or_pad_token_is_no_trunk(tiny_trunk, tmp_path):
     with pytest.raises(ArtifactError, match=r"config\.json"):
         make_critic(tmp_path)
     folder = tmp_path / "no_pad"
@@ -144,7 +142,7 @@ def test_a_folder_without_a_model_or_pad_token_is_no_trunk(tiny_trunk, tmp_path)
         make_critic(folder)
 
 
-def test_any_decoder_with_a_classifier_of_its_kind_is_a_trunk(tmp_path) -> None:
+def test_any_decoder_with_a_classifier_of_its_kind_is_a_trunk(tmp_path):
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -157,7 +155,7 @@ def test_any_decoder_with_a_classifier_of_its_kind_is_a_trunk(tmp_path) -> None:
     assert torch.equal(critic.model.embed_tokens.weight, causal.model.embed_tokens.weight)
 
 
-def test_targets_stand_where_the_state_is_read_and_errors_where_the_step_ends(make_rollout) -> None:
+def test_targets_stand_where_the_state_is_read_and_errors_where_the_step_ends(make_rollout):
     rollout = make_rollout("a", wrong={1: "missing"})
     # Prompt 3 tokens; steps of 3 tokens at 0, 4, 8, 12 of the response.
     assert value_positions(rollout).tolist() == [2, 6, 10, 14]
@@ -171,7 +169,7 @@ def test_targets_stand_where_the_state_is_read_and_errors_where_the_step_ends(ma
     assert weights[9] == pytest.approx(weights[[5, 13, 17]].sum()) == pytest.approx(0.5)
 
 
-def test_first_attempts_share_a_tasks_weight_and_updates_are_normalised(make_rollout) -> None:
+def test_first_attempts_share_a_tasks_weight_and_updates_are_normalised(make_rollout):
     rollouts = [make_rollout("a"), make_rollout("b"), make_rollout("c", task="t1"), make_rollout("d")]
     rollouts.append(make_rollout("e", attempt=1))
     labels = [label("a", 0, 1.0, 8.0), label("b", 1, 1.0, 8.0), label("c", 0, 0.0, 1.0)]
@@ -183,7 +181,7 @@ def test_first_attempts_share_a_tasks_weight_and_updates_are_normalised(make_rol
     assert sum(float(row.columns["weight"].sum()) for row in normalised(rows)) == pytest.approx(1.0)
 
 
-def test_unknown_verdicts_teach_the_error_head_nothing(make_rollout) -> None:
+def test_unknown_verdicts_teach_the_error_head_nothing(make_rollout):
     rollout = make_rollout("a", wrong={1: "missing"})
     steps = (*rollout.steps[:3], replace(rollout.steps[3], verifier_status="unknown"))
     [row] = critic_rows([replace(rollout, steps=steps)], [label("a", 0, 1.0, 8.0)])
@@ -192,7 +190,7 @@ def test_unknown_verdicts_teach_the_error_head_nothing(make_rollout) -> None:
     assert not row.columns["error_weights"].any()  # one class alone
 
 
-def test_labels_of_nothing_are_refused(make_rollout) -> None:
+def test_labels_of_nothing_are_refused(make_rollout):
     for bad, problem in (
         (label("z", 0, 1.0, 8.0), "not given"),
         (label("a", 9, 1.0, 8.0), "fits no step"),
@@ -202,9 +200,7 @@ def test_labels_of_nothing_are_refused(make_rollout) -> None:
             critic_rows([make_rollout("a")], [bad])
 
 
-def test_a_loaded_critic_has_the_values_that_it_had_before_it_was_frozen(
-    frozen, make_rollout, tmp_path
-) -> None:
+def test_a_loaded_critic_has_the_values_that_it_had_before_it_was_frozen(frozen, make_rollout, tmp_path):
     _, model, _ = frozen
     model.save_pretrained(tmp_path)
     shifts = {"guided_shift": -0.7, "position_shifts": (0.1, -0.3, 0.5, -0.2, 0.8)}

@@ -37,14 +37,14 @@ def said_without_torch(chain: Any, *options: str) -> str:
     return done.stdout
 
 
-def test_every_stage_is_up_to_date_without_torch_and_nothing_is_written(chain: Any) -> None:
+def test_every_stage_is_up_to_date_without_torch_and_nothing_is_written(chain):
     before = chain.snapshot()
     said = [line.split(" (")[0] for line in said_without_torch(chain).splitlines()[::2]]
     assert said == [f"{name}: up to date" for name in MAIN_CHAIN]
     assert chain.snapshot() == before
 
 
-def test_a_dry_run_plans_every_stage_without_torch_and_writes_nothing(chain: Any) -> None:
+def test_a_dry_run_plans_every_stage_without_torch_and_writes_nothing(chain):
     before = chain.snapshot()
     said = said_without_torch(chain, "--dry-run", "--fresh")
     for name in MAIN_CHAIN:
@@ -55,46 +55,20 @@ def test_a_dry_run_plans_every_stage_without_torch_and_writes_nothing(chain: Any
 @pytest.mark.parametrize(
     ("stage", "override", "difference"),
     [
-        ("tasks", "tasks.num_val=9", "tasks.num_val: 8 -> 9"),
-        ("sft", "sft.model.num_layers=3", "sft.model.num_layers: 2 -> 3"),
-        ("rollouts", "rollouts.chain.draws=3", "rollouts.chain.draws: 1 -> 3"),
+        ("tasks", "tasks.num_train=20", "tasks.num_train: 24 -> 20"),
         ("rollouts", "engine.kind=scripted", 'engine.kind: "transformers" -> "scripted"'),
-        ("labels", "labels.kappa=3.0", "labels.kappa: 2.0 -> 3.0"),
-        ("critic", "critic.batch_states=32", "critic.batch_states: 64 -> 32"),
-        ("critic_report", "critic_report.draws=3", "critic_report.draws: 2 -> 3"),
         ("actor", "actor.credit.alpha=0.25", "actor.credit.alpha: 0.5 -> 0.25"),
-        ("evaluation", "run.seed=1", "run.seed: 0 -> 1"),
     ],
 )
-def test_a_changed_semantic_setting_is_refused_field_by_field(
-    chain: Any, stage: str, override: str, difference: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_semantic_setting_is_refused_field_by_field(chain, stage, override, difference, capsys):
     before = chain.snapshot()
     assert chain.start(stage, override) == 3
     assert difference in capsys.readouterr().err
     assert chain.snapshot() == before
+    assert chain.start(stage, "engine.max_live=3", "run.rollouts_per_shard=9") == 0  # how it is made
 
 
-@pytest.mark.parametrize(
-    ("stage", "override"),
-    [
-        ("rollouts", "engine.max_live=3"),
-        ("sft", "training.threads=2"),
-        ("critic", "training.micro_batch_tokens=512"),
-        ("actor", "actor.checkpoint_every=7"),
-        ("sft", "actor.credit.alpha=0.25"),
-    ],
-)
-def test_runtime_settings_and_those_of_other_stages_may_change(
-    chain: Any, stage: str, override: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert chain.start(stage, override) == 0
-    assert f"{stage}: up to date" in capsys.readouterr().out
-
-
-def test_a_changed_input_is_refused_by_name(
-    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_input_is_refused_by_name(chain, tmp_path, capsys):
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
     assert lab.start("tasks", "tasks.num_train=20", "--fresh") == 0
     before = lab.snapshot()
@@ -106,18 +80,14 @@ def test_a_changed_input_is_refused_by_name(
     assert lab.snapshot() == before
 
 
-def test_the_summary_of_an_unfinished_chain_says_what_to_run(
-    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_summary_of_an_unfinished_chain_says_what_to_run(chain, tmp_path, capsys):
     lab = chain.copy(tmp_path / "lab", *MAIN_CHAIN[:3])
     assert lab.start("summary") == 3
     assert "Run: make labels" in capsys.readouterr().err
     assert not (lab.run_dir / "summary.json").exists()
 
 
-def test_a_setting_that_an_input_was_made_with_must_be_the_same(
-    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_setting_that_an_input_was_made_with_must_be_the_same(chain, tmp_path, capsys):
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
     assert lab.start("labels", "sampling.max_response_tokens=128") == 3
     error = capsys.readouterr().err
@@ -127,7 +97,7 @@ def test_a_setting_that_an_input_was_made_with_must_be_the_same(
     assert not (lab.run_dir / "labels" / "plan.json").exists()
 
 
-def test_the_time_of_a_killed_start_is_counted_up_to_its_last_trace(empty: Any) -> None:
+def test_the_time_of_a_killed_start_is_counted_up_to_its_last_trace(empty):
     killed = empty.run_dir / "tasks" / "logs" / "start_000"
     killed.mkdir(parents=True)
     for name, seconds_ago in (("config.yaml", 500.0), ("stage.log", 440.0)):

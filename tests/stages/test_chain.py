@@ -1,30 +1,26 @@
 """The whole chain with the transformers engine, through the command line: is what it wrote true?"""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections import Counter
-from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import datasets
+import duckdb
 import numpy as np
+import pandas
 import pytest
 import torch
 
 from critics.labels.splits import split_clusters
-from env.play.continuations import Continuations
 from pipeline.artifacts import ledger
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.errors import ArtifactError
 from pipeline.ids import rollout_id
 from pipeline.models.policy import load_policy
-from pipeline.tables import labels_from, tasks_from
-from pipeline.types import Rollout
+from pipeline.tables import labels_from
 from stages.wiring.pages import gate_words
 from stages.wiring.summary import budget_of
 
@@ -33,7 +29,7 @@ HELD_OUT = {"val", "test_unseen_company", "test_unseen_industry", "test_shifted_
 
 
 @pytest.mark.parametrize("stage", MAIN_CHAIN)
-def test_every_digest_and_count_of_a_stage_is_right(chain: Any, stage: str) -> None:
+def test_every_digest_and_count_of_a_stage_is_right(chain, stage):
     artifact = chain.artifact(stage)
     artifact.verify()
     counts = artifact.manifest["counts"]
@@ -44,7 +40,7 @@ def test_every_digest_and_count_of_a_stage_is_right(chain: Any, stage: str) -> N
 
 
 @pytest.mark.parametrize("stage", SAMPLING)
-def test_steps_tile_exactly_the_sampled_tokens(chain: Any, stage: str) -> None:
+def test_steps_tile_exactly_the_sampled_tokens(chain, stage):
     for rollout in chain.rollouts(stage):
         covered = np.zeros(len(rollout.response_token_ids), dtype=int)
         for step in rollout.steps:
@@ -57,7 +53,7 @@ def test_steps_tile_exactly_the_sampled_tokens(chain: Any, stage: str) -> None:
         assert len(rollout.response_token_ids) <= rollout.max_response_tokens
 
 
-def test_the_policy_fails_and_succeeds(chain: Any) -> None:
+def test_the_policy_fails_and_succeeds(chain):
     """Else half of the tests here would prove nothing."""
     rewards = {rollout.reward for rollout in chain.rollouts("rollouts")}
     assert rewards == {0.0, 1.0}
@@ -65,7 +61,7 @@ def test_the_policy_fails_and_succeeds(chain: Any) -> None:
 
 
 @pytest.mark.parametrize("stage", ["rollouts", "actor", "evaluation"])
-def test_guided_rollouts_carry_the_feedback_of_their_failed_parents(chain: Any, stage: str) -> None:
+def test_guided_rollouts_carry_the_feedback_of_their_failed_parents(chain, stage):
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(chain.artifact("sft").path("policy"))
@@ -86,8 +82,7 @@ def test_guided_rollouts_carry_the_feedback_of_their_failed_parents(chain: Any, 
             assert line in prompt
 
 
-def forced_logprobs(folder: Path, rollouts: list[Rollout]) -> list[np.ndarray]:
-    import torch
+def forced_logprobs(folder, rollouts):
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -103,14 +98,14 @@ def forced_logprobs(folder: Path, rollouts: list[Rollout]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("stage", ["rollouts", "labels", "critic_report"])
-def test_kept_logprobs_equal_a_plain_pass_of_the_exported_policy(chain: Any, stage: str) -> None:
+def test_kept_logprobs_equal_a_plain_pass_of_the_exported_policy(chain, stage):
     rollouts = chain.rollouts(stage)[::3]
     plain = forced_logprobs(chain.artifact("sft").path("policy"), rollouts)
     for rollout, expected in zip(rollouts, plain, strict=True):
         np.testing.assert_allclose(rollout.logprobs, expected, atol=1e-4)
 
 
-def test_the_exported_actor_is_what_was_evaluated_and_training_began_from_sft(chain: Any) -> None:
+def test_the_exported_actor_is_what_was_evaluated_and_training_began_from_sft(chain):
     digests = chain.artifact("evaluation").report["policies"]
     rollouts = chain.rollouts("evaluation")
     assert {r.policy_digest for r in rollouts} == set(digests.values())
@@ -126,7 +121,7 @@ def test_the_exported_actor_is_what_was_evaluated_and_training_began_from_sft(ch
     assert digests["actor"] not in {r.policy_digest for r in trained}
 
 
-def test_no_held_out_task_is_fitted_on_and_no_training_task_is_measured_on(chain: Any) -> None:
+def test_no_held_out_task_is_fitted_on_and_no_training_task_is_measured_on(chain):
     tasks = chain.tasks()
     splits = {stage: {tasks[r.task_id].split for r in chain.rollouts(stage)} for stage in SAMPLING}
     assert splits["rollouts"] == splits["labels"] == splits["actor"] == {"train"}
@@ -142,31 +137,24 @@ def test_no_held_out_task_is_fitted_on_and_no_training_task_is_measured_on(chain
     assert not companies["train"] & companies["test_unseen_company"]
 
 
-def test_rollouts_that_fitted_the_critic_are_continued_as_a_reference(chain: Any) -> None:
-    """Their tasks are of none of the companies that validated or calibrated it."""
+def test_continuations_stay_with_the_companies_that_fit_and_validate(chain):
+    """Those that calibrate are not continued; the audit's reference is of rollouts that fitted the critic."""
     report, tasks = chain.artifact("critic_report").report, chain.tasks()
     parents = {r.rollout_id: r for r in chain.rollouts("rollouts")}
+    clusters = {tasks[r.task_id].cluster for r in parents.values()}
+    part_of = split_clusters(clusters, fit_share=0.5, validate_share=0.25, seed=0)
+    assert {part_of[tasks[r.task_id].cluster] for r in chain.rollouts("labels")} == {"fit", "validate"}
     fitted = [r for r in chain.rollouts("critic_report") if tasks[r.task_id].split == "train"]
+    assert {part_of[tasks[r.task_id].cluster] for r in fitted} == {"fit"}
     continued = {r.parent_rollout_ids[0] for r in fitted}
     assert len(continued) == 4
     assert "this critic on 4 tasks it was fitted on" in {row["name"] for row in report["references"]}
     assert len(fitted) == 2 * sum(len(parents[name].steps) for name in continued)
     assert not any(parents[name].guided for name in continued)
-    clusters = {tasks[r.task_id].cluster for r in chain.rollouts("rollouts")}
-    part_of = split_clusters(clusters, fit_share=0.5, validate_share=0.25, seed=0)
-    assert {part_of[tasks[r.task_id].cluster] for r in fitted} == {"fit"}
     assert "4 tasks it was fitted on" in (chain.run_dir / "critic_report" / "report.html").read_text()
 
 
-def test_no_continuation_is_spent_on_the_companies_that_calibrate(chain: Any) -> None:
-    tasks = chain.tasks()
-    clusters = {tasks[r.task_id].cluster for r in chain.rollouts("rollouts")}
-    part_of = split_clusters(clusters, fit_share=0.5, validate_share=0.25, seed=0)
-    continued = {part_of[tasks[r.task_id].cluster] for r in chain.rollouts("labels")}
-    assert continued == {"fit", "validate"}
-
-
-def test_every_training_rollout_is_kept(chain: Any) -> None:
+def test_every_training_rollout_is_kept(chain):
     kept = chain.rollouts("actor")
     looks = [m for m in read_metrics(chain.run_dir / "actor" / "metrics.jsonl") if "rollouts/count" in m]
     assert [m["iteration"] for m in looks] == [0, 1]
@@ -177,7 +165,7 @@ def test_every_training_rollout_is_kept(chain: Any) -> None:
     assert chain.artifact("actor").report["updates"] >= 2
 
 
-def test_critic_values_are_kept_for_every_state_of_the_training_rollouts(chain: Any) -> None:
+def test_critic_values_are_kept_for_every_state_of_the_training_rollouts(chain):
     rows = chain.artifact("actor").table("values").to_pylist()
     assert {row["critic"] for row in rows} == {chain.artifact("critic").report["critic_digest"]}
     assert all(0 < row["value"] < 1 for row in rows)
@@ -186,7 +174,7 @@ def test_critic_values_are_kept_for_every_state_of_the_training_rollouts(chain: 
     assert all(count == len(by_id[name].steps) for name, count in steps.items())
 
 
-def test_continuations_begin_with_their_parents_tokens(chain: Any) -> None:
+def test_continuations_begin_with_their_parents_tokens(chain):
     parents = {r.rollout_id: r for r in chain.rollouts("rollouts")}
     continued = [r for r in chain.rollouts("labels") if r.start_step_index > 0]
     assert continued
@@ -197,57 +185,37 @@ def test_continuations_begin_with_their_parents_tokens(chain: Any) -> None:
         assert rollout.messages[: len(rollout.messages) - 1][0] == parent.messages[0]
 
 
-def test_seeds_of_continuations_do_not_depend_on_any_digest(chain: Any) -> None:
-    """Else a new version of a library, which enters digests, would draw other labels and another audit."""
-    tasks = {task.task_id: task for task in tasks_from(chain.artifact("tasks").table("tasks"))}
-    parent = chain.rollouts("rollouts")[0]
-    again = replace(parent, rollout_id="another", group_id="another")
-    seeds = [
-        [r.seed for r in Continuations(key, seed=0, purpose="").of(p, 0, tasks[p.task_id], 2)]
-        for key, p in (("one", parent), ("two", again))
-    ]
-    assert seeds[0] == seeds[1]
-    assert len(set(seeds[0])) == 2
-
-
-def test_ids_say_what_a_rollout_is(chain: Any) -> None:
+def test_ids_say_what_a_rollout_is(chain):
     for stage in ("rollouts", "actor", "evaluation"):
         for r in chain.rollouts(stage):
             assert r.rollout_id == rollout_id(r.group_id, r.attempt, r.draw)
 
 
-def test_the_summary_names_what_it_must_and_only_adds_detail(chain: Any) -> None:
+def test_the_summary_names_what_it_must_and_only_adds_detail(chain):
     summary = json.loads((chain.run_dir / "summary.json").read_text())
-    assert set(summary) - {"by_slice", "minutes_by_stage"} == {
-        "seed",
-        "minutes",
-        "first_try",
-        "greedy",
-        "with_feedback",
-        "critic",
-        "budget",
-    }
+    named = {"seed", "minutes", "first_try", "greedy", "with_feedback", "critic", "budget"}
+    assert set(summary) - {"by_slice", "minutes_by_stage"} == named
     for name in ("first_try", "greedy", "with_feedback", "test_unseen_company"):
         measure = summary["by_slice"][name] if name.startswith("test") else summary[name]
-        assert {"start", "actor", "gain", "interval"} <= set(measure)
         assert measure["gain"] == pytest.approx(measure["actor"] - measure["start"])
         assert measure["interval"][0] <= measure["gain"] <= measure["interval"][1]
-    critic = summary["critic"]
+    critic, html = summary["critic"], (chain.run_dir / "summary.html").read_text()
     assert critic["gate"] in ("PASS", "FAIL")
     words = gate_words(critic)
     assert all(name in words for name in critic["not_measured"])
-    assert words in (chain.run_dir / "summary.html").read_text()
+    assert words in html
     for name in ("skill_vs_constant", "skill_vs_task_rate", "skill_vs_position"):
         assert set(critic[name]) == {"value", "interval"}
-    budget = summary["budget"]
     sampled = [r for stage in ("rollouts", "labels", "critic_report", "actor") for r in chain.rollouts(stage)]
-    assert budget["rollouts"] == len(sampled)
-    assert budget["tokens"] == sum(r.num_trainable_tokens for r in sampled)
-    assert budget["updates"] == chain.artifact("actor").report["updates"]
-    assert (chain.run_dir / "summary.html").read_text().startswith("<!doctype html>")
+    budget = {name: summary["budget"][name] for name in ("rollouts", "tokens", "updates")}
+    assert budget == sampled_in(sampled) | {"updates": chain.artifact("actor").report["updates"]}
 
 
-def unfinish(stage: Path) -> None:
+def sampled_in(rollouts):
+    return {"rollouts": len(rollouts), "tokens": sum(r.num_trainable_tokens for r in rollouts)}
+
+
+def unfinish(stage):
     """Makes of a stage what one is that sampled a shard, and then refused it for quality."""
     (stage / "manifest.json").unlink(missing_ok=True)
     shutil.rmtree(stage / "_ledger")
@@ -255,42 +223,33 @@ def unfinish(stage: Path) -> None:
     ledger.append(stage, ledger.Entry(0, 0, {"rollouts": facts}, done=0))
 
 
-def test_what_a_refresh_sampled_counts_in_the_budget(chain: Any, tmp_path: Path) -> None:
-    name = "refresh/00001-abc"
-    stages = ("rollouts", "labels", "critic_report")
+def test_what_a_refresh_sampled_counts_in_the_budget(chain, tmp_path):
+    name, stages = "refresh/00001-abc", ("rollouts", "labels", "critic_report")
     for stage in stages:
         shutil.copytree(chain.run_dir / stage, tmp_path / name / stage)
-    actor = SimpleNamespace(
-        report={"updates": 3, "refreshes": [name, name]}, table=chain.artifact("actor").table
-    )
-    found = budget_of(tmp_path, {"actor": actor})  # type: ignore[dict-item]
-    again = [r for stage in stages for r in chain.rollouts(stage)]
-    own = chain.rollouts("actor")
-    assert found["by_stage"]["refresh"] == {
-        "rollouts": 2 * len(again),
-        "tokens": 2 * sum(r.num_trainable_tokens for r in again),
-    }
-    assert found["rollouts"] == 2 * len(again) + len(own)
+    whole = sampled_in([r for stage in stages for r in chain.rollouts(stage)])
+
+    def budget(**runs):
+        actor: Any = SimpleNamespace(report={"updates": 3} | runs, table=chain.artifact("actor").table)
+        return budget_of(tmp_path, {"actor": actor})
+
+    twice = budget(refreshes=[name, name])
+    assert twice["by_stage"]["refresh"] == {unit: 2 * number for unit, number in whole.items()}
+    assert twice["rollouts"] == 2 * whole["rollouts"] + len(chain.rollouts("actor"))
     # One that gave no critic cost its rollouts, and labels and audit as far as they came.
-    refused = SimpleNamespace(
-        report={"updates": 3, "refreshes": [], "refused_refreshes": [name]},
-        table=chain.artifact("actor").table,
-    )
     for stage in ("critic_report", "labels"):
-        found = budget_of(tmp_path, {"actor": refused})  # type: ignore[dict-item]
-        assert found["by_stage"]["refresh"]["rollouts"] == len(again)
+        assert budget(refused_refreshes=[name])["by_stage"]["refresh"] == whole
         unfinish(tmp_path / name / stage)
     shutil.rmtree(tmp_path / name / "critic_report")  # refused before
-    found = budget_of(tmp_path, {"actor": refused})  # type: ignore[dict-item]
-    paid = [r for stage in ("rollouts", "labels") for r in chain.rollouts(stage)]
-    assert found["by_stage"]["refresh"]["rollouts"] == len(paid)
+    paid = sampled_in([r for stage in ("rollouts", "labels") for r in chain.rollouts(stage)])
+    assert budget(refused_refreshes=[name])["by_stage"]["refresh"] == paid
     shutil.rmtree(tmp_path / name / "labels")
-    for of in (actor, refused):
+    for runs in ({"refreshes": [name]}, {"refused_refreshes": [name]}):
         with pytest.raises(ArtifactError, match="labels is missing"):
-            budget_of(tmp_path, {"actor": of})  # type: ignore[dict-item]
+            budget(**runs)
 
 
-def test_first_try_and_feedback_measures_follow_from_the_rollouts(chain: Any) -> None:
+def test_first_try_and_feedback_measures_follow_from_the_rollouts(chain):
     report = chain.artifact("evaluation").report
     digest = report["policies"]["start"]
     own = [r for r in chain.rollouts("evaluation") if r.policy_digest == digest]
@@ -306,50 +265,35 @@ def test_first_try_and_feedback_measures_follow_from_the_rollouts(chain: Any) ->
     assert measured["with_feedback"] == pytest.approx(np.mean(list(chains.values())))
 
 
-def test_duckdb_pandas_and_datasets_open_the_rollouts(chain: Any, tmp_path: Path) -> None:
+def test_duckdb_pandas_and_datasets_open_the_rollouts(chain, tmp_path):
     path = str(chain.run_dir / "rollouts" / "rollouts.parquet")
-    code = (
-        "import sys, duckdb, pandas, datasets\n"
-        "path, cache = sys.argv[1:]\n"
-        "query = f\"select count(*), avg(reward), max(len(response_token_ids)) from '{path}'\"\n"
-        "rows, mean, longest = duckdb.sql(query).fetchall()[0]\n"
-        "frame = pandas.read_parquet(path)\n"
-        "data = datasets.Dataset.from_parquet(path, cache_dir=cache)\n"
-        "assert rows == len(frame) == len(data)\n"
-        "assert abs(frame.reward.mean() - mean) < 1e-9\n"
-        "assert max(len(row['response_token_ids']) for row in data) == longest\n"
-        "assert data[0]['messages'][0]['role'] == 'user' == frame.messages[0][0]['role']\n"
-        "print(rows)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, path, str(tmp_path)],
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) == len(chain.rollouts("rollouts"))
+    [(rows, mean, longest)] = duckdb.sql(
+        f"select count(*), avg(reward), max(len(response_token_ids)) from '{path}'"
+    ).fetchall()
+    frame = pandas.read_parquet(path)
+    data = datasets.Dataset.from_parquet(path, cache_dir=str(tmp_path))
+    assert rows == len(frame) == len(data) == len(chain.rollouts("rollouts"))
+    assert mean == pytest.approx(frame.reward.mean())
+    assert longest == max(len(row["response_token_ids"]) for row in data)
+    assert data[0]["messages"][0]["role"] == "user" == frame.messages[0][0]["role"]
 
 
-def test_a_base_is_taken_as_it_is_or_trained_further(chain: Any, tmp_path: Path) -> None:
+def test_a_base_is_taken_as_it_is_or_trained_further_or_adapted_with_lora_and_comes_out_merged(
+    chain, tmp_path
+):
     base = chain.run_dir / "sft" / "policy"
-    adopted = chain.copy(tmp_path / "adopted", "tasks")
-    assert adopted.start("sft", f"sft.base={base}", "sft.num_updates=0") == 0
-    policy, given = load_policy(adopted.run_dir / "sft" / "policy"), load_policy(base)
-    assert policy.policy_digest == given.policy_digest
-    assert policy.tokenizer_digest == given.tokenizer_digest
-    trained = chain.copy(tmp_path / "trained", "tasks")
-    assert trained.start("sft", f"sft.base={base}", "sft.num_updates=2") == 0
-    further = load_policy(trained.run_dir / "sft" / "policy")
-    assert further.policy_digest != given.policy_digest
-    assert further.tokenizer_digest == given.tokenizer_digest
+    given = load_policy(base)
 
+    def policy_of(name, *settings):
+        lab = chain.copy(tmp_path / name, "tasks")
+        assert lab.start("sft", f"sft.base={base}", *settings) == 0
+        policy = load_policy(lab.run_dir / "sft" / "policy")
+        assert policy.tokenizer_digest == given.tokenizer_digest
+        return policy
 
-def test_a_base_is_adapted_with_lora_and_comes_out_merged(chain: Any, tmp_path: Path) -> None:
-    base = chain.run_dir / "sft" / "policy"
-    lab = chain.copy(tmp_path / "lab", "tasks")
-    assert lab.start("sft", f"sft.base={base}", "sft.num_updates=3", "training.lora_rank=4") == 0
-    adapted, given = load_policy(lab.run_dir / "sft" / "policy"), load_policy(base)
+    assert policy_of("adopted", "sft.num_updates=0").policy_digest == given.policy_digest
+    assert policy_of("trained", "sft.num_updates=2").policy_digest != given.policy_digest
+    adapted = policy_of("adapted", "sft.num_updates=3", "training.lora_rank=4")
     theirs = given.model.state_dict()
     changed = {n for n, t in adapted.model.state_dict().items() if not torch.equal(t, theirs[n])}
     assert changed == {name for name in theirs if "_proj" in name}

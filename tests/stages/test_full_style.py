@@ -1,14 +1,11 @@
 """The chain in the full style up to the critic's report with the scripted agent, and an exported actor."""
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from env.chat.full import START_TOKEN, FullStyle
 from env.phone.episode.tools import TOOLS
 from env.phone.offer import PHONE
+from pipeline.artifacts.metrics import read_metrics
 from pipeline.models.policy import load_tokenizer
 
 STYLE = FullStyle(TOOLS, thinking=False)
@@ -25,21 +22,18 @@ SCRIPTED = [*FULL, "engine.kind=scripted"]
 
 
 @pytest.fixture(scope="module")
-def full(chain: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def full(chain, tmp_path_factory):
     lab = chain.copy(tmp_path_factory.mktemp("full_chain"), "tasks")
     for stage in ("sft", "rollouts", "labels", "critic", "critic_report"):
         assert lab.start(stage, *SCRIPTED) == 0, stage
     return lab
 
 
-def test_rollouts_are_full_dialogues_that_replay(full: Any) -> None:
-    from transformers import AutoTokenizer
-
-    folder = full.artifact("sft").path("policy")
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    tasks = full.tasks()
-    rollouts = full.rollouts("rollouts")
-    assert {rollout.template_digest for rollout in rollouts} == {STYLE.digest}
+def test_rollouts_are_full_dialogues_that_replay(full):
+    tokenizer = load_tokenizer(full.artifact("sft").path("policy"))
+    tasks, rollouts = full.tasks(), full.rollouts("rollouts")
+    for stage in ("rollouts", "labels", "critic_report"):
+        assert {rollout.template_digest for rollout in full.rollouts(stage)} == {STYLE.digest}
     assert {rollout.reward for rollout in rollouts} == {0.0, 1.0}
     assert {rollout.env_status for rollout in rollouts} == {"ok"}
     for rollout in rollouts:
@@ -56,14 +50,7 @@ def test_rollouts_are_full_dialogues_that_replay(full: Any) -> None:
     assert text.count(f"{START_TOKEN}assistant\n") == len(rollouts[0].steps)
 
 
-def test_labels_and_report_are_of_the_same_style(full: Any) -> None:
-    for stage in ("labels", "critic_report"):
-        assert {rollout.template_digest for rollout in full.rollouts(stage)} == {STYLE.digest}
-
-
-def test_another_style_than_the_policy_s_is_refused(
-    full: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_style_than_the_policy_s_is_refused(full, tmp_path, capsys):
     lab = full.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
     for other in ("prompt.style=compact", "prompt.thinking=true"):
         assert lab.start("rollouts", *SCRIPTED, other) == 3
@@ -71,32 +58,20 @@ def test_another_style_than_the_policy_s_is_refused(
 
 
 @pytest.mark.slow
-def test_a_chat_model_learns_the_full_style_and_plays_in_it(empty: Any, smollm2: Path) -> None:
+def test_a_chat_model_learns_the_full_style_and_plays_in_it(empty, smollm2):
     """SmolLM2-135M-Instruct with its own tokenizer, in bf16: from demonstrations to graded rollouts."""
     settings = [
-        "prompt.style=full",
-        "prompt.thinking=true",
-        f"sft.base={smollm2}",
-        "sft.num_demonstrations=2",
-        "sft.num_updates=4",
-        "sft.batch_rows=2",
-        "sft.learning_rate=1e-4",
-        "engine.dtype=bfloat16",
-        "engine.max_live=4",
-        "rollouts.num_tasks=2",
-        "rollouts.chain.feedback_free_draws=2",
-        "sampling.max_response_tokens=240",
+        *("prompt.style=full", "prompt.thinking=true", "sampling.max_response_tokens=240"),
+        *(f"sft.base={smollm2}", "sft.num_demonstrations=2", "sft.num_updates=4", "sft.batch_rows=2"),
+        *("sft.learning_rate=1e-4", "engine.dtype=bfloat16", "engine.max_live=4"),
+        *("rollouts.num_tasks=2", "rollouts.chain.feedback_free_draws=2"),
     ]
-    lab = empty
     for stage in ("tasks", "sft", "rollouts"):
-        assert lab.start(stage, *settings) == 0, stage
-    losses = [
-        json.loads(line)["loss"] for line in (lab.run_dir / "sft/metrics.jsonl").read_text().splitlines()
-    ]
+        assert empty.start(stage, *settings) == 0, stage
+    losses = [line["loss"] for line in read_metrics(empty.run_dir / "sft" / "metrics.jsonl")]
     assert losses[-1] < losses[0]
-    rollouts = lab.rollouts("rollouts")
-    tokenizer = load_tokenizer(smollm2)
-    style, tasks = PHONE.style("full", tokenizer), lab.tasks()
+    rollouts, tokenizer = empty.rollouts("rollouts"), load_tokenizer(smollm2)
+    style, tasks = PHONE.style("full", tokenizer), empty.tasks()
     added = set(tokenizer.added_tokens_decoder)
     for rollout in rollouts:
         assert rollout.env_status == "ok"
@@ -112,7 +87,7 @@ def test_a_chat_model_learns_the_full_style_and_plays_in_it(empty: Any, smollm2:
     assert any(event.code in ("found", "not_found", "form") for r in rollouts for event in r.events)
 
 
-def test_an_actor_is_exported_with_the_template_it_was_trained_in(full: Any, tmp_path: Path) -> None:
+def test_an_actor_is_exported_with_the_template_it_was_trained_in(full, tmp_path):
     from transformers import AutoTokenizer
 
     lab = full.copy(tmp_path / "lab", "tasks", "sft")
