@@ -250,7 +250,7 @@ def test_the_recovery_model_recovers_known_rates_and_counts_events_with_evidence
 
 
 def test_the_recovery_model_takes_a_tasks_rate_as_it_is_where_no_evidence_speaks_of_it() -> None:
-    states = [StateFeatures(f"t{i}", "", 0.5, 0.5) for i in range(40)]  # all rates are equal: nothing to learn
+    states = [StateFeatures(f"t{i}", "", 0.5, 0.5) for i in range(40)]  # equal rates teach nothing
     model, _ = fit_recovery(states, [4] * 40, [8] * 40, seed=0)
     assert model([StateFeatures("new", "", 0.8, 0.5)])[0] == pytest.approx(0.8, abs=1e-3)
 
