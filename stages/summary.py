@@ -11,11 +11,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import check_folder
 from pipeline.config import load_config
 from pipeline.errors import explain
 from stages.settings import Config
-from stages.wiring.pages import page_of, print_summary
+from stages.wiring.pages import print_summary, summary_page
 from stages.wiring.summary import summarise
 
 
@@ -34,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_folder(run_dir, f"run.data_dir = {config.run.data_dir}")
         summary = summarise(run_dir, with_critic=config.actor.credit.needs_critic)
         (run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-        (run_dir / "summary.html").write_text(page_of(run_dir, summary), encoding="utf-8")
+        actor = Artifact.open(run_dir, "actor").report
+        (run_dir / "summary.html").write_text(summary_page(run_dir.name, summary, actor), encoding="utf-8")
     except Exception as error:
         if not (explained := explain(error, run_dir)):
             raise

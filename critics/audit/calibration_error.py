@@ -1,4 +1,4 @@
-"""Whether a critic's percentages are right: calibration error, its floor, parts of the Brier, logit line."""
+"""Whether a critic's percentages are right: calibration error, its floor, logit line."""
 
 import numpy as np
 
@@ -8,7 +8,6 @@ from pipeline.statistics import UNDEFINED, ClusterBootstrap, Interval, cluster_c
 
 NUM_BINS = 15
 NUM_FLOOR_DRAWS = 200
-BRIER_PARTS = ("reliability", "resolution", "uncertainty")
 
 
 def equal_mass_bins(p: np.ndarray) -> np.ndarray:
@@ -32,35 +31,16 @@ def _cluster_sums(codes: np.ndarray, num_clusters: int, rows: np.ndarray) -> np.
 
 
 def calibration(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
-    """Returns ECE with bounds of the true error, its floor and excess, Brier decomposition, logit line."""
-    p, V = audit.p, audit.v_hat
+    """Returns ECE with bounds of the true error, its floor and excess, and the logit line."""
+    p = audit.p
     if not len(p):
-        names = ("ece", "ece_floor", "ece_excess", *BRIER_PARTS, "logit_slope", "logit_intercept")
-        return dict.fromkeys(names, UNDEFINED)
-    member = _members(p)
-    boot = ClusterBootstrap(audit.cluster, num_resamples, seed)
-
-    def decomposition(*sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        size, gap, total = np.split(np.stack(sums, axis=-1), 3, axis=-1)
-        n = size.sum(-1)
-        mean = ratio(total.sum(-1), n)
-        inner = np.where(size > 0, size, 1.0)
-        reliability = ratio((gap**2 / inner).sum(-1), n)
-        resolution = ratio((size * (total / inner - mean[..., None]) ** 2).sum(-1), n)
-        return reliability, resolution, mean * (1 - mean)
-
-    columns = [*member.T, *(member * (p - V)[:, None]).T, *(member * V[:, None]).T]
-    parts = {
-        name: boot.interval(columns, lambda *sums, i=i: decomposition(*sums)[i])
-        for i, name in enumerate(BRIER_PARTS)
-    }
+        return dict.fromkeys(("ece", "ece_floor", "ece_excess", "logit_slope", "logit_intercept"), UNDEFINED)
     slope, intercept = logit_line(
         p, audit.k, audit.K, audit.cluster, num_resamples=min(num_resamples, 200), seed=seed
     )
     return {
-        "ece": calibration_error(p, V, audit.cluster, num_resamples=num_resamples, seed=seed),
+        "ece": calibration_error(p, audit.v_hat, audit.cluster, num_resamples=num_resamples, seed=seed),
         **calibration_excess(audit, num_resamples=num_resamples, seed=seed),
-        **parts,
         "logit_slope": slope,
         "logit_intercept": intercept,
     }

@@ -80,12 +80,8 @@ class AuditData:
 
         Vhat (1 - Vhat) / (K - 1) where rewards are 0 or 1.
         """
-        return np.maximum(self.sum_of_squares / self.K - self.v_hat**2, 0.0) / (self.K - 1)
-
-    @property
-    def sum_of_squares(self) -> np.ndarray:
-        """[N] sum of the squared rewards."""
-        return self.k if self.squares is None else self.squares
+        squares = self.k if self.squares is None else self.squares
+        return np.maximum(squares / self.K - self.v_hat**2, 0.0) / (self.K - 1)
 
     def _columns(self) -> dict[str, np.ndarray]:
         columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "rollouts"}

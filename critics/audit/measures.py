@@ -5,7 +5,7 @@ With Vhat = k/K, v = Vhat (1 - Vhat) / (K - 1) and x^c = x minus its mean over t
     MSE = mean[(p - Vhat)^2 - v];  Var = Var(Vhat) - mean v;  EV = 1 - MSE/Var
     MSEw = mean[(p^c - Vhat^c)^2 - (1 - 1/n) v];  Varw = mean[(Vhat^c)^2 - (1 - 1/n) v]
     EV_within = 1 - MSEw/Varw
-    A = p_{i+1} - p_i;  Ahat likewise;  noise = v_i + v_{i+1};  adv_rmse^2 = mean[(A - Ahat)^2 - noise]
+    A = p_{i+1} - p_i;  Ahat of Vhat;  noise = v_i + v_{i+1};  adv_rmse^2 = mean[(A - Ahat)^2 - noise]
     rho_A = Cov(A, Ahat) / sqrt(Var(A) (Var(Ahat) - mean noise))
 
 A denominator that is not positive makes a measure undefined (NaN), which passes no gate. Intervals
@@ -13,6 +13,7 @@ resample clusters. Without the debiasing a finite K makes critics look worse tha
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -30,8 +31,8 @@ from pipeline.statistics import (
     standard_errors_apart,
 )
 
-SOLVER_TOLERANCE = 0.05
-"""p counts as above V* by more than this: a probability is never exactly 0 (start value)."""
+NUM_POSITIONS = 5
+SLICE_METRICS = ("ev", "ev_within", "rho_a", "bias", "rmse", "auroc")
 
 
 def measure(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
@@ -42,20 +43,7 @@ def measure(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> di
     boot = ClusterBootstrap(audit.cluster, num_resamples, seed)
     measures = errors(audit, boot) | steps(audit, boot) | skills(audit, boot)
     measures |= calibration(audit, num_resamples=num_resamples, seed=seed)
-    return measures | discrimination(audit, boot) | _solver(audit, boot)
-
-
-def sizes(audit: AuditData) -> dict[str, int]:
-    """Returns counts behind the measures."""
-    first, _ = audit.pairs()
-    return {
-        "num_states": len(audit),
-        "num_rollouts": len(set(audit.rollout_id.tolist())),
-        "num_tasks": len(set(audit.task_id.tolist())),
-        "num_clusters": len(set(audit.cluster.tolist())),
-        "num_pairs": len(first),
-        "num_continuations": int(audit.K.sum()),
-    }
+    return measures | discrimination(audit, boot)
 
 
 def errors(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interval]:
@@ -63,7 +51,6 @@ def errors(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interval]:
     error = audit.p - audit.v_hat
     return {
         "rmse": boot.interval([error**2 - audit.noise, np.ones(len(error))], _root_mean),
-        "mae": boot.mean(np.abs(error)),
         "bias": boot.mean(error),
         "ev": explained_variance(audit, boot),
         "ev_within": explained_variance_within(audit, boot),
@@ -125,40 +112,17 @@ def steps(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interval]:
     return {
         "rho_a": of_moments(lambda ours, true, both: both / np.sqrt(positive(ours) * true)),
         "cov_a": of_moments(lambda ours, true, both: both),
-        "spearman_a": _spearman(A, A_hat, boot, i),
         "adv_rmse": boot.interval([(A - A_hat) ** 2 - noise, np.ones(len(i))], _root_mean, i),
         "sign_agreement": boot.ratio(agree, clear, i),
         "flattening": of_moments(lambda ours, true, both: np.sqrt(np.maximum(ours, 0.0) / true)),
-        "slope_a": of_moments(lambda ours, true, both: both / true),
     }
-
-
-def _ranks(x: np.ndarray) -> np.ndarray:
-    """Returns mid-ranks [N]."""
-    _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-
-
-def _spearman(A: np.ndarray, A_hat: np.ndarray, boot: ClusterBootstrap, at: np.ndarray) -> Interval:
-    """Returns the rank correlation; resamples keep the ranks of all pairs. Not debiased."""
-    a, b = _ranks(A), _ranks(A_hat)
-
-    def statistic(n: np.ndarray, *sums: np.ndarray) -> np.ndarray:
-        x, y, xx, yy, xy = (ratio(total, n) for total in sums)
-        return (xy - x * y) / np.sqrt(positive(xx - x**2) * positive(yy - y**2))
-
-    return boot.interval([np.ones(len(a)), a, b, a**2, b**2, a * b], statistic, at)
 
 
 def skills(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interval]:
-    """Returns Brier, log-likelihood, and the share of the Brier of each of `BASELINES` that is gained."""
+    """Returns the Brier score, and the share of the one of each of `BASELINES` that is gained."""
     V = audit.v_hat
     ours = brier_terms(audit.p, V)
-    inside = np.clip(audit.p, 1e-12, 1 - 1e-12)
-    measures = {
-        "brier": boot.mean(ours),
-        "nll": boot.mean(-(V * np.log(inside) + (1 - V) * np.log1p(-inside))),
-    }
+    measures = {"brier": boot.mean(ours)}
     for name, baseline in BASELINES.items():
         theirs = brier_terms(baseline(audit), V)
         # Where the reference makes no error (few states, all alike), no share of it can be gained.
@@ -171,10 +135,24 @@ def brier_terms(p: np.ndarray, v_hat: np.ndarray) -> np.ndarray:
     return (p - v_hat) ** 2 + v_hat * (1 - v_hat)
 
 
-def _solver(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interval]:
-    known = np.flatnonzero(np.isfinite(audit.v_star))
-    dead = np.flatnonzero(audit.v_star == 0)
-    return {
-        "p_where_lost": boot.mean(audit.p[dead], dead),
-        "share_above_solver": boot.mean(audit.p[known] > audit.v_star[known] + SOLVER_TOLERANCE, known),
-    }
+def slices(audit: AuditData, *, num_resamples: int = 500, seed: int = 0) -> list[dict[str, Any]]:
+    """Returns one row per level, fifth of the budget and split: its sizes and `SLICE_METRICS`."""
+    rows = []
+    for kind, keys in (("level", audit.level), ("position", position_bins(audit)), ("split", audit.split)):
+        for name in sorted(set(keys.tolist())):
+            part = audit.where(keys == name)
+            boot = ClusterBootstrap(part.cluster, num_resamples, seed)
+            found = errors(part, boot) | steps(part, boot) | discrimination(part, boot)
+            row = {
+                "kind": kind,
+                "name": f"{name * 20}-{name * 20 + 20} %" if kind == "position" else str(name),
+                "num_states": len(part),
+                "num_tasks": len(set(part.task_id.tolist())),
+            }
+            rows.append(row | {metric: found[metric] for metric in SLICE_METRICS})
+    return rows
+
+
+def position_bins(audit: AuditData) -> np.ndarray:
+    """Returns [N] the fifth of the budget that a state lies in, 0-based."""
+    return np.minimum((audit.position * NUM_POSITIONS).astype(np.int64), NUM_POSITIONS - 1)

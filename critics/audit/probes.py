@@ -6,13 +6,12 @@ and another task's prompt must lower it.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from critics.audit.data import AuditData
-from pipeline.statistics import MIN_CLUSTERS, ClusterBootstrap, Interval, interval_dict, positive, ratio
+from pipeline.statistics import MIN_CLUSTERS, ClusterBootstrap, Interval, interval_dict
 
 MAX_RISE = 0.02
 """Cosmetic changes may raise p by this much on average (start value)."""
@@ -81,54 +80,10 @@ def holds(kind: str, change: Interval) -> bool | None:
     return change.high <= MAX_RISE if KINDS[kind].expects == "no rise" else change.high < 0
 
 
-def length_correlations(
-    audit: AuditData, *, num_resamples: int = 1000, seed: int = 0
-) -> dict[str, dict[str, Interval]]:
-    """Returns how p goes with length and step count beyond what V explains, and what V keeps of them.
-
-    `given_truth`: the partial correlation of p and length given V, its variances debiased for finite K. A
-    critic that knows V up to noise has 0 here; one that is calibrated and sees little else but the length
-    has not, so it is read, not judged. `left_over`: what the error Vhat - p rises by per standard deviation
-    of length, which Vhat's noise does not bias. A positive one gives long rollouts too little.
-    """
-    boot = ClusterBootstrap(audit.cluster, num_resamples, seed)
-    p, V, v = audit.p, audit.v_hat, audit.noise
-
-    def moments(n: np.ndarray, *sums: np.ndarray) -> tuple[np.ndarray, ...]:
-        a, b, c, aa, bb, cc, ab, ac, bc = (ratio(total, n) for total in sums)
-        return aa - a * a, bb - b * b, cc - c * c, ab - a * b, ac - a * c, bc - b * c
-
-    def given_truth(*sums: np.ndarray) -> np.ndarray:
-        pp, VV, xx, pV, px, Vx = moments(*sums)
-        VV = positive(VV)
-        left = positive(pp - pV**2 / VV) * positive(xx - Vx**2 / VV)
-        return (px - pV * Vx / VV) / np.sqrt(left)
-
-    def left_over(*sums: np.ndarray) -> np.ndarray:
-        _, _, xx, _, px, Vx = moments(*sums)
-        return (Vx - px) / np.sqrt(positive(xx))
-
-    found = {}
-    for name, x in (("length", audit.position), ("step_count", audit.step_index.astype(np.float64))):
-        columns = [np.ones(len(p)), p, V, x, p * p, V * V - v, x * x, p * V, p * x, V * x]
-        found[name] = {
-            "given_truth": boot.interval(columns, given_truth),
-            "left_over": boot.interval(columns, left_over),
-        }
-    return found
-
-
 def probe_table(changes: Mapping[str, tuple[Interval, int]]) -> list[dict[str, Any]]:
-    """Returns a row per kind for report.json: name, what it means, change with interval, states, verdict."""
+    """Returns a row per kind for report.json: what it means, change with interval, states, verdict."""
     return [
-        {
-            "kind": kind,
-            "expects": KINDS[kind].expects,
-            "means": KINDS[kind].means,
-            "why": KINDS[kind].why,
-            "change": interval_dict(change),
-            "num_states": number,
-            "holds": holds(kind, change),
-        }
+        {"kind": kind, "change": interval_dict(change), "num_states": number, "holds": holds(kind, change)}
+        | asdict(KINDS[kind])
         for kind, (change, number) in changes.items()
     ]

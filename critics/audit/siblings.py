@@ -38,10 +38,7 @@ def reference_size(K: np.ndarray) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
-    """States right after sibling steps, one entry each in every array [N].
-
-    Graded rewards vary less than coins, whose noise the measures take out: of them they are cautious.
-    """
+    """States right after sibling steps, one entry each in every array [N]."""
 
     set_id: np.ndarray  # which state they follow; sets of one are left out of every measure
     cluster: np.ndarray  # what is resampled
@@ -108,18 +105,15 @@ def sibling_measures(
 ) -> tuple[dict[str, Interval], int]:
     """Returns the measures of sibling sets, NaN where undefined, and how many sets tell anything.
 
-    Top1 is taken over sets whose measured values differ, pairs are more than two standard errors apart,
-    `improvement_covariance` is what a step of policy improvement with p would gain (arXiv:2410.08146). No
+    Top1 is taken over sets whose measured values differ, pairs are more than two standard errors apart. No
     bounds with fewer than `MIN_CLUSTERS` clusters; `critics.report.sections` says how to read each.
     """
     rng = np.random.default_rng([seed, 8])
     V = siblings.k / np.maximum(siblings.K, 1)
-    v = V * (1 - V) / np.maximum(siblings.K - 1, 1)
     size = reference_size(siblings.K) if (siblings.k % 1 == 0).all() else 0  # drawn from counts
     tops: list[OfSet] = []
     references: list[OfSet] = []
     ordered: list[OfSet] = []
-    spreads: list[OfSet] = []
     for rows in siblings.sets():
         cluster = str(siblings.cluster[rows[0]])
         p, truth, k, K = siblings.p[rows], V[rows], siblings.k[rows], siblings.K[rows]
@@ -134,8 +128,6 @@ def sibling_measures(
         clear = np.abs(standard_errors_apart(k[i], K[i], k[j], K[j])) > APART
         rightly = (p[i] - p[j]) * (truth[i] - truth[j]) > 0
         ordered.append((cluster, float(rightly[clear].sum()), float(clear.sum())))
-        gain = float(np.cov(p, truth)[0, 1])
-        spreads.append((cluster, float(truth.var(ddof=1) - v[rows].mean()), gain))
 
     def drawn(found: list[OfSet]) -> tuple[ClusterBootstrap, np.ndarray, np.ndarray]:
         boot = ClusterBootstrap([cluster for cluster, _, _ in found], num_resamples, seed, MIN_CLUSTERS)
@@ -145,7 +137,6 @@ def sibling_measures(
     named, ours, blind = drawn(tops)
     sampled, theirs, by_chance = drawn(references)
     paired, right, clear_pairs = drawn(ordered)
-    spread, variance, covariance = drawn(spreads)
     return {
         "sibling_top1": named.mean(ours),
         "sibling_chance": named.mean(blind),
@@ -153,6 +144,4 @@ def sibling_measures(
         "sibling_reference": sampled.mean(theirs),
         "sibling_reference_excess": sampled.mean(theirs - by_chance),
         "sibling_pairs": paired.ratio(right, clear_pairs),
-        "improvement_variance": spread.mean(variance),
-        "improvement_covariance": spread.mean(covariance),
     }, len(tops)

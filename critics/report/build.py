@@ -1,7 +1,7 @@
 """What the critic report says: audited states to report.json. `critics.report.page` draws it.
 
-Judged are states of clusters that no training task belongs to, their level refitted; slices and the map of
-biases are of all audited bare states, with values as they were frozen.
+Judged are states of clusters that no training task belongs to, their level refitted; slices are of all
+audited bare states, with values as they were frozen.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,24 +15,19 @@ from critics.audit.calibration_error import calibration_excess, equal_mass_bins,
 from critics.audit.data import AuditData, AuditRollout, level_refitted, unseen
 from critics.audit.discrimination import discrimination
 from critics.audit.first_error import first_error
-from critics.audit.measures import errors, sizes, skills, steps
-from critics.audit.probes import Probed, length_correlations, probe_changes, probe_table
+from critics.audit.measures import errors, skills, slices, steps
+from critics.audit.probes import Probed, probe_changes, probe_table
 from critics.audit.reference_critics import VISIBLE, reference_critics
 from critics.audit.siblings import Siblings, reference_size, sibling_measures
-from critics.audit.slices import NUM_POSITIONS, SLICE_KINDS, position_bins, slices
 from critics.report import gate
 from critics.report.opening import findings, opening_of
 from pipeline.ids import digest
 from pipeline.statistics import ClusterBootstrap, Interval, interval_dict, wilson
 
-MAX_POINTS = 1500
-"""Scatter plots show at most so many states; every measure uses all."""
 NUM_SAMPLES = 6
 """Rollouts drawn with their values."""
 SLICE_RESAMPLES = 500
 """At most so many for parts of the audit."""
-FITTED_ON = ("labelled_rollouts", "continuations")
-"""What of the fit's report says how much the critic was fitted on: rollouts by part, and more rows if any."""
 REFERENCE_METRICS = ("brier", "ev", "ev_within", "rho_a", "rmse", "auroc", "ece_excess")
 """What the references are compared by."""
 SOLVER = "the solver's V*"
@@ -47,8 +42,6 @@ def build_report(
     policy_digest: str,
     critic_digest: str,
     evaluations: Sequence[Mapping[str, Any]] = (),
-    labels_report: Mapping[str, Any] | None = None,
-    fit_report: Mapping[str, Any] | None = None,
     judged_contexts: Sequence[str] = ("bare",),
     num_resamples: int = 1000,
     seed: int = 0,
@@ -64,9 +57,7 @@ def build_report(
         converged: from the fit.
         policy_digest: whose chance of success is estimated.
         critic_digest: which critic.
-        evaluations: the fit's, for its curves.
-        labels_report: of the labels stage.
-        fit_report: of the fit; what is shown of it is `FITTED_ON`.
+        evaluations: the fit's, for its curve.
         judged_contexts: "guided" too if the actor trains there.
         num_resamples: of clusters, behind each interval.
         seed: of resamples, folds and the rollouts shown.
@@ -83,9 +74,8 @@ def build_report(
     # A context that was never audited is judged all the same, and fails as undefined.
     judged = {context: level_refitted(part, seed) for context, part in frozen.items()}
     draws: dict[str, int] = {"num_resamples": num_resamples, "seed": seed}
-    few = draws | {"num_resamples": min(num_resamples, SLICE_RESAMPLES)}
     measures = {context: gate.measures_of(part, **draws) for context, part in frozen.items()}
-    bare, all_bare = judged["bare"], audit.where(audit.context == "bare")
+    bare = judged["bare"]
     told, num_telling = ({}, 0) if siblings is None else sibling_measures(siblings, **draws)
     located = first_error(audit.rollouts, seed=seed)
     measures["bare"] |= told | {name: x for name, x in located.items() if isinstance(x, Interval)}
@@ -97,7 +87,8 @@ def build_report(
         probes=changes,
     )
     references = _references(bare, frozen["bare"], fitted, **draws)
-    rows = slices(all_bare, kinds=SLICE_KINDS[:-1], **few) + slices(audit, kinds=SLICE_KINDS[-1:], **few)
+    few = min(num_resamples, SLICE_RESAMPLES)
+    rows = slices(audit.where(audit.context == "bare"), num_resamples=few, seed=seed)
     verdict = gate.gate_dict(
         conditions,
         measures["bare"]["adv_rmse"],
@@ -115,14 +106,12 @@ def build_report(
         "policy_digest": policy_digest,
         "critic_digest": critic_digest,
         "judged": {
-            context: sizes(part) | {"splits": sorted(set(part.split.tolist()))}
+            context: _sizes(part) | {"splits": sorted(set(part.split.tolist()))}
             for context, part in judged.items()
         },
-        "num_states": len(audit),
         "measures": {context: _plain(of) for context, of in measures.items()},
         "references": references,
         "slices": [_plain(row) for row in rows],
-        "bias_by_level_and_position": _bias_grid(all_bare, **few),
         "siblings": {
             "num_sets": 0 if siblings is None else len(siblings.sets()),
             "num_telling": num_telling,
@@ -130,15 +119,18 @@ def build_report(
         },
         "first_error": {name: located[name] for name in ("num_wrong", "num_right")},
         "probes": probe_table(changes),
-        "length_correlations": {name: _plain(of) for name, of in length_correlations(bare, **draws).items()},
         "reliability": _reliability(bare, **draws),
         "rising": rising_curve(bare),
-        "scatter": _scatter(bare, seed),
         "evaluations": [dict(entry) for entry in evaluations],
-        "labels": dict(labels_report or {}),
-        "fit": {name: fit_report[name] for name in FITTED_ON if fit_report and name in fit_report},
         "sample_rollouts": _samples(audit, seed),
     }
+
+
+def _sizes(audit: AuditData) -> dict[str, int]:
+    """Returns counts behind the measures."""
+    names = {"rollouts": audit.rollout_id, "tasks": audit.task_id, "clusters": audit.cluster}
+    counts = {f"num_{name}": len(set(column.tolist())) for name, column in names.items()}
+    return {"num_states": len(audit), "num_continuations": int(audit.K.sum())} | counts
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,19 +164,6 @@ def _references(
     return rows
 
 
-def _bias_grid(audit: AuditData, *, num_resamples: int, seed: int) -> list[dict[str, Any]]:
-    """Returns mean p - Vhat of every level and fifth of the budget that holds a state."""
-    places, cells = position_bins(audit), []
-    for level in np.unique(audit.level):
-        for place in range(NUM_POSITIONS):
-            at = np.flatnonzero((audit.level == level) & (places == place))
-            if len(at):
-                boot = ClusterBootstrap(audit.cluster, num_resamples, seed)
-                bias = interval_dict(boot.mean((audit.p - audit.v_hat)[at], at))
-                cells.append({"level": int(level), "position": place, "num_states": len(at), "bias": bias})
-    return cells
-
-
 def _reliability(audit: AuditData, *, num_resamples: int, seed: int) -> list[dict[str, Any]]:
     bins, boot = equal_mass_bins(audit.p), ClusterBootstrap(audit.cluster, num_resamples, seed)
     return [
@@ -196,20 +175,6 @@ def _reliability(audit: AuditData, *, num_resamples: int, seed: int) -> list[dic
         for b in range(int(bins.max()) + 1)
         for at in [np.flatnonzero(bins == b)]
     ]
-
-
-def _scatter(audit: AuditData, seed: int) -> dict[str, list[float]]:
-    rng = np.random.default_rng([seed, 7])
-    i, j = audit.pairs()
-    states = np.sort(rng.permutation(len(audit))[:MAX_POINTS])
-    pairs = np.sort(rng.permutation(len(i))[:MAX_POINTS])
-    i, j = i[pairs], j[pairs]
-    return {
-        "p": audit.p[states].round(5).tolist(),
-        "v_hat": audit.v_hat[states].round(5).tolist(),
-        "advantage": (audit.p[j] - audit.p[i]).round(5).tolist(),
-        "advantage_hat": (audit.v_hat[j] - audit.v_hat[i]).round(5).tolist(),
-    }
 
 
 def _samples(audit: AuditData, seed: int) -> list[dict[str, Any]]:

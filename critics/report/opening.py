@@ -71,15 +71,10 @@ def _weakest(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """Returns the slice of a useful size in which values are farthest from the truth, in words.
 
     Not the one that explains least: where states hardly differ, there is little to explain, and nearly any
-    error is more than that. How long a rollout became is hindsight: what a critic cannot know of it is no
-    weakness.
+    error is more than that.
     """
     useful = [
-        row
-        for row in rows
-        if row["kind"] not in ("context", "length")
-        and row["num_states"] >= MIN_SLICE_STATES
-        and math.isfinite(row["rmse"].value)
+        row for row in rows if row["num_states"] >= MIN_SLICE_STATES and math.isfinite(row["rmse"].value)
     ]
     if len(useful) < 2:
         return None

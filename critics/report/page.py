@@ -1,9 +1,12 @@
-"""The critic report as a page: the verdict, then each of `SECTIONS`, then rollouts to look at."""
+"""The critic report as a page: the verdict, what was measured with how to read it, rollouts to look at."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from critics.report.sections import SECTIONS, Part, cell
+from critics.audit.measures import SLICE_METRICS
+from critics.report import sections as said
+from critics.report.build import REFERENCE_METRICS
 from pipeline.report import (
     Block,
     Dialogue,
@@ -15,24 +18,72 @@ from pipeline.report import (
     Tiles,
     page,
     plots,
+    readings,
 )
 from pipeline.report.page import Tone
+from pipeline.statistics import Interval, interval_words
+
+Report = Mapping[str, Any]
 
 
-def report_page(report: Mapping[str, Any], *, title: str = "Critic report") -> str:
+def cell(numbers: Mapping[str, float | None], digits: int = 3) -> str:
+    """Returns a figure with its interval as a cell of a table; a null is undefined."""
+    known = (math.nan if (x := numbers[name]) is None else x for name in ("value", "low", "high"))
+    return interval_words(Interval(*known), digits)
+
+
+def report_page(report: Report) -> str:
     """Returns report.html, a pure function of `build_report`'s result."""
-    parts = [_section(part, report) for part in SECTIONS]
+    columns = {
+        context: {name: cell(numbers) for name, numbers in of.items()}
+        for context, of in report["measures"].items()
+    }
+    references = {row["name"]: row for row in report["references"]}
+    slices = {f"{row['kind']} {row['name']}": row for row in report["slices"]}
     limits = (
         f"Values estimate the chance of success of policy {report['policy_digest']} and no other; critic "
         f"{report['critic_digest']}. A pass holds for that policy, its token budget and these families "
         "only. How the critic fares while the actor moves away from that policy is measured in the actor's "
         "stage."
     )
-    last = Section("What it is, and is not", (Text(limits),))
-    return page(title, [_verdict(report), *parts, _samples(report), last])
+    sections = [
+        _verdict(report),
+        Section(
+            "Are its percentages right?",
+            (Drawing(_reliability(report), said.RELIABILITY_CAPTION), readings(columns, said.PERCENTAGES)),
+        ),
+        Section(
+            "Does it tell states apart?",
+            (
+                readings(columns, said.STATES),
+                _table("estimate", references, REFERENCE_METRICS, said.REFERENCES_CAPTION),
+                _table("slice", slices, ("num_states", "num_tasks", *SLICE_METRICS), said.SLICES_CAPTION),
+            ),
+        ),
+        Section(
+            "Does it tell steps apart?",
+            (Drawing(_siblings(report), said.SIBLINGS_CAPTION), readings(columns, said.STEPS)),
+        ),
+        Section(
+            "Is it fooled by form?",
+            (Drawing(_probe_changes(report), said.PROBES_CAPTION), _probes(report)),
+            absent="No probes were made.",
+        ),
+        Section(
+            "Does it see the first error?", (readings(columns, said.FIRST_ERROR, said.FIRST_ERROR_CAPTION),)
+        ),
+        Section(
+            "How was it fitted?",
+            (Drawing(_fit(report), said.FIT_CAPTION),),
+            absent="The fit's evaluations were not given.",
+        ),
+        Section("Rollouts with their values", _samples(report)),
+        Section("What it is, and is not", (Text(limits),)),
+    ]
+    return page("Critic report", sections)
 
 
-def _verdict(report: Mapping[str, Any]) -> Section:
+def _verdict(report: Report) -> Section:
     tones: dict[bool | str, Tone] = {True: "pass", False: "fail"}
     marks = {True: "passed", False: "FAILED"}
     conditions = sorted(report["gate"]["conditions"], key=lambda c: c["passed"] is not False)  # failed first
@@ -59,25 +110,66 @@ def _verdict(report: Mapping[str, Any]) -> Section:
     return Section("Verdict", (opening, tiles, table, Text(basis, "note")))
 
 
-def _section(part: Part, report: Mapping[str, Any]) -> Section:
-    blocks: list[Block] = [
-        Drawing(svg, caption) for draw, caption in part.charts.items() if (svg := draw(report))
-    ]
-    by_context = report["measures"]
-    rows = tuple(
-        (name, *(cell(of[name]) if name in of else "" for of in by_context.values()), reading)
-        for name, reading in part.measures.items()
-        if name in by_context["bare"]
+def _table(first: str, rows: Mapping[str, Report], metrics: Sequence[str], caption: str) -> Table:
+    """Returns a row per named part: counts as they are, figures with their intervals."""
+
+    def words(figure: Any) -> str:
+        return cell(figure, 2) if isinstance(figure, Mapping) else str(figure)
+
+    cells = tuple((name, *(words(row[metric]) for metric in metrics)) for name, row in rows.items())
+    return Table((first, *(said.TITLES[metric] for metric in metrics)), cells, caption)
+
+
+def _reliability(report: Report) -> str:
+    """Returns predicted against observed success, with the sizes of the bins."""
+    bins, floor = report["reliability"], report["measures"]["bare"]["ece_floor"]["value"]
+    predicted, observed, sizes = (
+        [of[name] for of in bins] for name in ("predicted", "observed", "num_states")
     )
-    if rows:
-        blocks.append(Table(("measure", *by_context, "how to read it"), rows, part.caption))
-    if not blocks and part.absent:
-        blocks.append(Text(part.absent, "note"))
-    blocks += [table for make in part.tables if (table := make(report)).rows]
-    return Section(part.title, tuple(blocks))
+    return plots.reliability(
+        "reliability", predicted, observed, sizes, floor=floor or 0.0, rising=report["rising"]
+    )
 
 
-def _samples(report: Mapping[str, Any]) -> Section:
+def _siblings(report: Report) -> str:
+    """Returns how often the best next step is named, beside chance and continuations."""
+    measures, found = report["measures"]["bare"], report["siblings"]
+    if not found["num_telling"]:
+        return ""
+    rows = {
+        "a blind choice": measures["sibling_chance"],
+        "this critic": measures["sibling_top1"],
+        f"continuations (K = {found['reference_size']})": measures["sibling_reference"],
+    }
+    return plots.points("siblings", rows, x_label="best next step named", level=None)
+
+
+def _probe_changes(report: Report) -> str:
+    rows = {f"{row['kind']} ({row['num_states']})": row["change"] for row in report["probes"]}
+    return plots.points("probes", rows, x_label="change of the value") if rows else ""
+
+
+def _probes(report: Report) -> Table:
+    words = {True: "holds", False: "DOES NOT HOLD", None: "not measured"}
+    rows = tuple(
+        (r["kind"], r["means"], r["expects"], cell(r["change"]), words[r["holds"]], r["why"])
+        for r in report["probes"]
+    )
+    return Table(("probe", "what changes", "must", "change of the value", "", "looks for"), rows)
+
+
+def _fit(report: Report) -> str:
+    """Returns the held-out Brier while the critic was fitted, and from where all weights were."""
+    entries = []
+    for entry in report["evaluations"]:
+        middle, error = entry["brier"], entry["brier_se"]
+        entries.append({**entry, "brier_low": middle - error, "brier_high": middle + error})
+    head = max((entry["update"] for entry in entries if entry["phase"] == "head"), default=0)
+    marks = [(head, "all weights")] if head else []
+    return plots.curves("fit", entries, ("brier",), x="update", y_label="held-out Brier", marks=marks)
+
+
+def _samples(report: Report) -> list[Block]:
     blocks: list[Block] = []
     for place, sample in enumerate(report["sample_rollouts"]):
         reward = sample["reward"]
@@ -99,4 +191,4 @@ def _samples(report: Mapping[str, Any]) -> Section:
         steps = zip(sample["texts"], sample["values"], sample["statuses"], sample["messages"], strict=True)
         dialogue = Dialogue("Its steps", tuple(DialogueStep(*step) for step in steps))
         blocks += [Drawing(svg, caption), dialogue]
-    return Section("Rollouts with their values", tuple(blocks))
+    return blocks

@@ -1,5 +1,27 @@
 """Numbers to one self-contained HTML page: no script, no request, readable on a phone and in print."""
 
-from pipeline.report.page import Block, Dialogue, DialogueStep, Drawing, Section, Table, Text, Tiles, page
+from pipeline.report.page import (
+    Block,
+    Dialogue,
+    DialogueStep,
+    Drawing,
+    Section,
+    Table,
+    Text,
+    Tiles,
+    page,
+    readings,
+)
 
-__all__ = ["Block", "Dialogue", "DialogueStep", "Drawing", "Section", "Table", "Text", "Tiles", "page"]
+__all__ = [
+    "Block",
+    "Dialogue",
+    "DialogueStep",
+    "Drawing",
+    "Section",
+    "Table",
+    "Text",
+    "Tiles",
+    "page",
+    "readings",
+]

@@ -5,8 +5,7 @@ Nothing here depends on time, machine or folder, so equal models have equal page
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jinja2
@@ -14,35 +13,37 @@ import yaml
 from safetensors import safe_open
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCard:
-    """What a model's page says."""
+def write_card(
+    folder: Path,
+    *,
+    title: str,
+    opening: str,
+    tags: Sequence[str],
+    sections: Mapping[str, Mapping[str, object]],
+    limits: Sequence[str],
+    stop_token: str,
+) -> None:
+    """Writes README.md beside a model, YAML front matter first.
 
-    title: str
-    opening: str  # what the model is, as first paragraph
-    tags: tuple[str, ...]
-    sections: Mapping[str, Mapping[str, object]]  # heading -> facts by name; each section becomes a table
-    limits: tuple[str, ...]  # what nobody should expect of it, in sentences
-    stop_token: str
-
-
-def render(card: ModelCard) -> str:
-    """Returns the page in Markdown, YAML front matter first.
-
-    The front matter names neither a licence nor a base model: a folder's name is no name on a hub.
+    `opening` says what the model is, `sections` map a heading to facts by name, a table each, and `limits`
+    say in sentences what nobody should expect. The front matter names neither a licence nor a base model: a
+    folder's name is no name on a hub.
     """
-    front = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": list(card.tags)}
+    front = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": list(tags)}
     environment = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters["cell"] = _cell
-    source = Path(__file__).with_suffix(".jinja").read_text(encoding="utf-8")
-    return environment.from_string(source).render(front=yaml.safe_dump(front, sort_keys=False), card=card)
-
-
-def write_card(card: ModelCard, folder: Path) -> None:
-    """Writes the page beside a model."""
-    (folder / "README.md").write_text(render(card), encoding="utf-8")
+    environment.filters["cell"] = lambda value: " ".join(str(value).split()).replace("|", "\\|")
+    template = environment.from_string(Path(__file__).with_suffix(".jinja").read_text(encoding="utf-8"))
+    text = template.render(
+        front=yaml.safe_dump(front, sort_keys=False),
+        title=title,
+        opening=opening,
+        sections=sections,
+        limits=limits,
+        stop_token=stop_token,
+    )
+    (folder / "README.md").write_text(text, encoding="utf-8")
 
 
 def weights_facts(folder: Path) -> dict[str, object]:
@@ -58,7 +59,3 @@ def weights_facts(folder: Path) -> dict[str, object]:
         "parameters": f"{parameters:,}",
         "longest sequence": f"{config['max_position_embeddings']:,} tokens",
     }
-
-
-def _cell(value: object) -> str:
-    return " ".join(str(value).split()).replace("|", "\\|")

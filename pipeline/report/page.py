@@ -4,8 +4,8 @@ Everything is inline and the content security policy forbids any request, so a p
 and opened years later. Text is escaped; only drawings made by `pipeline.report.plots` enter as markup.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -31,7 +31,7 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells, already in words; `tones` colours the first cell of each row."""
+    """Rows of cells, already in words; `tones` colours the first cell of each row. Left out without rows."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -41,7 +41,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """An SVG from `pipeline.report.plots` with what it says."""
+    """An SVG from `pipeline.report.plots` with what it says; left out where there was nothing to draw."""
 
     svg: str
     caption: str
@@ -73,11 +73,33 @@ class Section:
     """A headed part of a page."""
 
     title: str
-    blocks: tuple[Block, ...]
+    blocks: Sequence[Block]
+    absent: str = ""  # said where no block has anything to show
+
+
+def readings(columns: Mapping[str, Mapping[str, str]], how: Mapping[str, str], caption: str = "") -> Table:
+    """Returns a table of named figures in columns, with how to read each; names without one are left out."""
+    rows = tuple(
+        (name, *(figures.get(name, "") for figures in columns.values()), reading)
+        for name, reading in how.items()
+        if any(name in figures for figures in columns.values())
+    )
+    return Table(("measure", *columns, "how to read it"), rows, caption)
 
 
 def page(title: str, sections: Sequence[Section]) -> str:
     """Returns the page as HTML; a pure function of its arguments, without dates."""
+    sections = [replace(section, blocks=_shown(section)) for section in sections]
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
     template = Path(__file__).with_suffix(".jinja").read_text(encoding="utf-8")
     return environment.from_string(template).render(title=title, sections=sections)
+
+
+def _shown(section: Section) -> list[Block]:
+    blocks: list[Block] = [
+        block
+        for block in section.blocks
+        if not (isinstance(block, Drawing) and not block.svg)
+        and not (isinstance(block, Table) and not block.rows)
+    ]
+    return blocks or ([Text(section.absent, "note")] if section.absent else [])

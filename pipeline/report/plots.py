@@ -7,7 +7,6 @@ No pyplot: figures are made without global state, so drawing is safe in any proc
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
@@ -57,79 +56,52 @@ def draw(
     return re.sub(r'(url\(|href=")#([^")]+)', rf"\1#{name}-\2", svg).strip()
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A curve; low and high, if given, are drawn as a band, as bars if some are NaN. All of equal length."""
-
-    name: str
-    x: Sequence[float]
-    y: Sequence[float]
-    low: Sequence[float] | None = None
-    high: Sequence[float] | None = None
-
-
-def _paint_bounds(axes: Any, curve: Line, colour: str) -> None:
-    """Draws a band between bounds, or a bar at each point that has them if some (NaN) have not.
-
-    A band would have no width at a point between neighbours without bounds.
-    """
-    at, low, high = np.array([curve.x, curve.low, curve.high], dtype=float)
-    known = np.isfinite(low) & np.isfinite(high)
-    if known.all():
-        axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
-    elif known.any():
-        axes.vlines(at[known], low[known], high[known], color=colour, alpha=0.3)
-
-
-def lines(
+def curves(
     name: str,
-    curves: Sequence[Line],
+    entries: Sequence[Mapping[str, Any]],
+    measures: Sequence[str],
     *,
-    x_label: str,
+    x: str,
     y_label: str,
     level: float | None = None,
     marks: Sequence[tuple[float, str]] = (),
 ) -> str:
-    """Returns curves with bands; `level` is a dashed line, `marks` are places on x."""
+    """Returns measures of some entries along their key `x`, where they have both; "" if none has.
+
+    Bounds are `{measure}_low` and `{measure}_high`: a band, or bars if some entries have none, between which
+    a band would have no width. `level` is a dashed line, `marks` are places on x.
+    """
+    found = {
+        measure: points
+        for measure in measures
+        if (points := [e for e in entries if isinstance(e.get(measure), int | float) and x in e])
+    }
+    if not found:
+        return ""
 
     def paint(axes: Any) -> None:
-        for place, curve in enumerate(curves):
+        for place, (measure, points) in enumerate(found.items()):
+            names = (x, measure, f"{measure}_low", f"{measure}_high")
+            table = [[entry.get(name) for name in names] for entry in points]
+            at, y, low, high = np.array(table, dtype=float).T  # None becomes NaN
             colour = _COLOURS[place % len(_COLOURS)]
-            marker = "" if len(curve.x) > 40 else _MARKERS[place % len(_MARKERS)]
-            axes.plot(curve.x, curve.y, color=colour, marker=marker, ms=4, label=curve.name)
-            if curve.low is not None and curve.high is not None:
-                _paint_bounds(axes, curve, colour)
+            marker = "" if len(at) > 40 else _MARKERS[place % len(_MARKERS)]
+            axes.plot(at, y, color=colour, marker=marker, ms=4, label=measure)
+            known = np.isfinite(low) & np.isfinite(high)
+            if known.all():
+                axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
+            elif known.any():
+                axes.vlines(at[known], low[known], high[known], color=colour, alpha=0.3)
         if level is not None:
             axes.axhline(level, color=GREY, ls="--", lw=1)
-        for x, text in marks:
-            axes.axvline(x, color=GREY, ls=":")
-            axes.annotate(f" {text}", (x, 1), xycoords=("data", "axes fraction"), va="top", fontsize=9)
-        axes.set(xlabel=x_label, ylabel=y_label)
-        if len(curves) > 1:
+        for where, text in marks:
+            axes.axvline(where, color=GREY, ls=":")
+            axes.annotate(f" {text}", (where, 1), xycoords=("data", "axes fraction"), va="top", fontsize=9)
+        axes.set(xlabel=x, ylabel=y_label)
+        if len(found) > 1:
             axes.legend()
 
     return draw(name, paint)
-
-
-def scatter(
-    name: str,
-    x: Sequence[float],
-    y: Sequence[float],
-    *,
-    x_label: str,
-    y_label: str,
-    bounds: tuple[float, float] = (0.0, 1.0),
-) -> str:
-    """Returns points with the diagonal on which x and y agree."""
-
-    def paint(axes: Any) -> None:
-        axes.plot(bounds, bounds, color=GREY, ls="--", lw=1)
-        axes.scatter(x, y, s=14, color=BLUE, alpha=0.4, linewidths=0)
-        margin = 0.03 * (bounds[1] - bounds[0])
-        frame = bounds[0] - margin, bounds[1] + margin
-        axes.set(xlim=frame, ylim=frame, xlabel=x_label, ylabel=y_label, aspect="equal")
-
-    return draw(name, paint, size=(WIDTH, 0.9 * WIDTH))
 
 
 def reliability(
@@ -196,36 +168,6 @@ def points(name: str, rows: Mapping[str, Numbers], *, x_label: str, level: float
         axes.set(ylim=(-0.6, len(rows) - 0.4), xlabel=x_label)
 
     return draw(name, paint, size=(WIDTH, 1.1 + 0.36 * max(1, len(rows))))
-
-
-def grid(
-    name: str,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    values: Sequence[Sequence[float | None]],
-    words: Sequence[Sequence[str]],
-    *,
-    x_label: str,
-    bound: float,
-) -> str:
-    """Returns a table of coloured cells: red above 0, blue below, full at +- bound; None stays empty."""
-
-    def paint(axes: Any) -> None:
-        numbers = np.array(values, dtype=float)  # None becomes NaN
-        edges = (np.arange(n + 1) - 0.5 for n in numbers.shape[::-1])
-        cells = np.ma.masked_invalid(numbers)
-        axes.pcolormesh(*edges, cells, cmap="RdBu_r", vmin=-bound, vmax=bound, edgecolors="white")
-        axes.invert_yaxis()
-        for i, row in enumerate(words):
-            for j, text in enumerate(row):
-                colour = "white" if abs(np.nan_to_num(numbers[i, j])) > 0.7 * bound else "black"
-                axes.text(j, i, text, ha="center", va="center", fontsize=9, color=colour)
-        axes.set_xticks(range(len(columns)), labels=list(columns))
-        axes.set_yticks(range(len(rows)), labels=list(rows))
-        axes.grid(visible=False)
-        axes.set_xlabel(x_label)
-
-    return draw(name, paint, size=(WIDTH, 1.0 + 0.55 * max(1, len(rows))))
 
 
 def value_path(

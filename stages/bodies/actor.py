@@ -12,8 +12,7 @@ from pipeline.models.policy import load_policy, weights_digest
 from pipeline.training import Trainer
 from stages.actor import Work
 from stages.settings import Config
-from stages.wiring.actor_page import actor_page
-from stages.wiring.actor_report import actor_report
+from stages.wiring.actor_report import actor_page, actor_report
 from stages.wiring.cards import serve_folder, write_actor_card
 from stages.wiring.iteration import Iterations
 from stages.wiring.learner import ActorState, held

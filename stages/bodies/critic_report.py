@@ -55,8 +55,6 @@ def make(start: Start[Config], work: Work) -> None:
         policy_digest=audited.policy_digest,
         critic_digest=critic.digest,
         evaluations=json.loads(start.inputs["critic"].path("critic/evaluations.json").read_text()),
-        labels_report=start.inputs["labels"].report,
-        fit_report=start.inputs["critic"].report,
         judged_contexts=("bare", "guided") if start.config.critic_report.guided else ("bare",),
         seed=start.seed,
     )

@@ -1,8 +1,10 @@
-"""The actor's report: how it learned, and how its critic drifted, iteration by iteration."""
+"""The actor's report and its page: how it learned, and whether its critic still knew it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipeline.report import Drawing, Section, Text, page, plots, readings
+from stages.wiring.refusals import override_words
 from stages.wiring.safety_stops import kl_to_start
 
 DRIFT = "critic_drift/"
@@ -16,6 +18,33 @@ LEARNING = {
     "steps": "steps/mean",
 }
 """Name in the report -> metric of an iteration."""
+CHECKED = "against fresh continuations"
+DRAWINGS = {
+    ("bias",): ("on the actor's fresh rollouts", "Bias: value minus outcome; 0 is right."),
+    ("cov_a",): (
+        CHECKED,
+        "Covariance of the critic's step advantages with the present actor's: steps are off where its "
+        "interval is not above 0, or where clearly too few signs agree. Its size follows how much steps "
+        "differ at all.",
+    ),
+    ("rho_a", "sign_agreement", "ev_within"): (
+        CHECKED,
+        "Step advantages of the critic against the present actor's. Bands or bars are 95 % intervals; a "
+        "point without one has no bounds, so it is no exact figure.",
+    ),
+}
+"""The drift's measures by drawing: the label of y, and the caption."""
+READINGS = {
+    "bias": "mean of value minus outcome; 0 is right",
+    "slope": "log-odds of success on those of the value; 1 is right",
+    "correction_slope": "of the log-odds of the values that credit was given with; 1 as frozen",
+    "correction_shift": "of the same; 0 as frozen",
+    "alpha": "weight of the step advantages that the iteration was trained with",
+    "cov_a": "covariance of step advantages with those of fresh continuations; at or below 0 steps are off",
+    "rho_a": "the correlation of the same",
+    "sign_agreement": "share of clear steps of which it sees the direction",
+    "ev_within": "explained variance within a rollout",
+}
 
 
 def actor_report(
@@ -52,3 +81,57 @@ def actor_report(
         "refused_refreshes": list(refused_refreshes),
         "critic_gate": None if critic_gate is None else dict(critic_gate),
     }
+
+
+def actor_page(report: Mapping[str, Any]) -> str:
+    """Returns report.html of the actor, a pure function of the report.
+
+    It opens with the critic's failed gate if training went on in spite of it.
+    """
+    stamp, drift = report["critic_gate"], report["drift"]
+    words = "" if stamp is None else override_words(stamp)
+    drawings = [
+        Drawing(plots.curves(measures[0], drift, measures, x="iteration", y_label=y, level=0.0), caption)
+        for measures, (y, caption) in DRAWINGS.items()
+    ]
+    ends: dict[str, dict[str, str]] = {"first": {}, "last": {}}
+    for name in READINGS:
+        if found := [entry for entry in drift if isinstance(entry.get(name), int | float)]:
+            for which, entry in zip(ends, (found[0], found[-1]), strict=True):
+                ends[which][name] = f"{entry[name]:.3f} (iteration {entry['iteration']})"
+    sections = [
+        Section("How it learned", [Text(words, "fail")] * bool(words) + [learning_curve(report)]),
+        Section(
+            "Does the critic still know the actor?",
+            [Text(_drift_words(report)), *drawings, readings(ends, READINGS)],
+        ),
+    ]
+    return page("Actor", sections)
+
+
+def learning_curve(report: Mapping[str, Any]) -> Drawing:
+    """Returns success by iteration from the actor's report."""
+    measures = ("val", "first_try", "with_feedback")
+    svg = plots.curves("learning", report["learning"], measures, x="iteration", y_label="success")
+    return Drawing(svg, "Success of first tries on val, and of the rollouts that were trained on.")
+
+
+def _drift_words(report: Mapping[str, Any]) -> str:
+    drift = report["drift"]
+    if not drift and report["critic_gate"] is None:
+        return "This credit mode has no critic, so there is nothing to watch."
+    if not drift:
+        return "No rollout could be checked, so nothing is known of the critic's drift."
+    off = [str(entry["iteration"]) for entry in drift if entry.get("steps_off")]
+    words = "No check by fresh continuations was made (actor.credit.drift.paid_every)."
+    if any("steps_off" in entry for entry in drift):
+        words = "No check found step advantages off."
+    if off:
+        words = f"Step advantages were found off in iterations {', '.join(off)}."
+    if "kl" in drift[-1]:
+        kl = f"{drift[-1]['kl']:.4f} nats per token before the last iteration (median of three updates)"
+    else:
+        kl = "not measured, since the loss has no KL term (actor.credit.kl)"
+    words += f" KL to the starting policy: {kl}."
+    made = {"Another critic was": report["refreshes"], "No critic could be": report["refused_refreshes"]}
+    return words + "".join(f" {what} made in {', '.join(runs)}." for what, runs in made.items() if runs)

@@ -9,7 +9,7 @@ from pipeline.artifacts.manifest import read_plan
 from pipeline.artifacts.start import Start
 from pipeline.credit import Credit, VDapo
 from pipeline.models.policy import save_for_serving
-from pipeline.report.model_card import ModelCard, weights_facts, write_card
+from pipeline.report.model_card import weights_facts, write_card
 
 METHOD = {
     "v_dapo": "group-relative advantages and the step advantages of a frozen critic",
@@ -32,17 +32,16 @@ def write_actor_card(start: Start, folder: Path, *, credit: Credit, num_updates:
         raise ValueError(f"{start.stage}: a card is written after the plan")
     settings = plan["settings"]
     actor, tasks, prompt = settings["actor"], settings["tasks"], settings["prompt"]
-    offer = offer_of(tasks["environment"])
-    chain, mode = actor["chain"], actor["credit"]["mode"]
+    offer, chain, mode = offer_of(tasks["environment"]), actor["chain"], actor["credit"]["mode"]
     warmup = start.config.actor.warmup_updates
     facts = {
         name.replace("_", " "): _words(value)
         for name, value in tasks.items()
         if value is not None and name != "environment"
     }
-    weight = (
-        {"weight of the critic (alpha)": credit.alpha, "lam": credit.lam} if isinstance(credit, VDapo) else {}
-    )
+    weight = {}
+    if isinstance(credit, VDapo):
+        weight = {"weight of the critic (alpha)": credit.alpha, "lam": credit.lam}
     sections: dict[str, dict[str, object]] = {
         "Model": {"starting policy": _origin(start), **weights_facts(folder)},
         "Data": {
@@ -50,9 +49,8 @@ def write_actor_card(start: Start, folder: Path, *, credit: Credit, num_updates:
             **facts,
             "rollouts": "its own, graded by the environment; all are in `rollouts.parquet` of the stage",
             "attempts of a group": f"{chain['num_attempts']}, {chain['draws']} rollouts each",
-            "groups that are one bare set": (
-                f"{chain['feedback_free_share']:g}, of {chain['feedback_free_draws']} rollouts"
-            ),
+            "groups that are one bare set": f"{chain['feedback_free_share']:g}, of "
+            f"{chain['feedback_free_draws']} rollouts",
             "feedback between attempts": prompt["verbosity"],
             "prompt style": prompt["style"] or "the environment's first",
             "tokens of an episode": f"{settings['sampling']['max_response_tokens']} at most",
@@ -84,7 +82,8 @@ def write_actor_card(start: Start, folder: Path, *, credit: Credit, num_updates:
             "The critic's verdict holds for the starting policy, its sampling and this environment only."
         )
     sections["Made from"] = {f"content of {name}": f"`{digest}`" for name, digest in plan["inputs"].items()}
-    card = ModelCard(
+    write_card(
+        folder,
         title=f"V-DAPO actor: {offer.name}",
         opening=(
             f"A language model trained by reinforcement learning in the environment `{offer.name}` with "
@@ -92,21 +91,19 @@ def write_actor_card(start: Start, folder: Path, *, credit: Credit, num_updates:
         ),
         tags=("v-dapo", "reinforcement-learning", offer.name),
         sections=sections,
-        limits=tuple(limits),
+        limits=limits,
         stop_token=offer.style(prompt["style"]).stop_token,
     )
-    write_card(card, folder)
 
 
 def _origin(start: Start) -> str:
     """Returns where a starting policy came from; of a base's path only the last part says something."""
     sft = start.inputs["sft"].manifest["settings"]["sft"]
+    trained = f"{sft['num_updates']} updates on scripted demonstrations."
     if sft["base"] is None:
-        return f"A tiny Qwen3 made from scratch, {sft['num_updates']} updates on scripted demonstrations."
-    base = Path(sft["base"]).name
-    if sft["num_updates"] == 0:
-        return f"The base model `{base}` as it is."
-    return f"The base model `{base}` after {sft['num_updates']} updates on scripted demonstrations."
+        return f"A tiny Qwen3 made from scratch, {trained}"
+    base = f"The base model `{Path(sft['base']).name}`"
+    return f"{base} after {trained}" if sft["num_updates"] else f"{base} as it is."
 
 
 def _critic_facts(gate: dict[str, Any]) -> dict[str, object]:

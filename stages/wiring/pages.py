@@ -1,23 +1,17 @@
 """A run's summary, printed and as a page."""
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.artifacts.metrics import read_metrics
-from pipeline.report import Drawing, Section, Tiles, page
+from pipeline.report import Section, Tiles, page, readings
 from pipeline.report import Table as PageTable
-from pipeline.report.plots import Line, lines
+from stages.wiring.actor_report import learning_curve
 from stages.wiring.summary import CRITIC, MEASURES
 
 HEADER = ("", "start", "actor", "gain", "95 %")
-CURVES = {
-    "training tasks, first try": "rollouts/first_try",
-    "training tasks, with feedback": "rollouts/with_feedback",
-    "held-out val, first try": "val/first_try",
-}
 
 
 def percent(number: float | None) -> str:
@@ -25,7 +19,7 @@ def percent(number: float | None) -> str:
     return "-" if number is None else f"{100 * number:.1f}"
 
 
-def rows_of(summary: dict[str, Any]) -> list[tuple[str, str, str, str, str]]:
+def rows_of(summary: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
     """Returns the printed table's rows: measure, start, actor, gain in points, 95 % interval."""
     named = [(text, summary[measure]) for measure, text in MEASURES.items()]
     named += [
@@ -57,7 +51,7 @@ def gate_words(critic: dict[str, Any]) -> str:
     return critic["gate"] + (f" (not measured: {', '.join(left)})" if left else "")
 
 
-def print_summary(summary: dict[str, Any], console: Console) -> None:
+def print_summary(summary: Mapping[str, Any], console: Console) -> None:
     """Prints what was won, how good the critic is, and what it cost."""
     table = Table(title=f"Held-out success in %, seed {summary['seed']}", title_justify="left")
     for name in HEADER:
@@ -65,46 +59,32 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
     for row in rows_of(summary):
         table.add_row(*row)
     console.print(table)
-    said, budget = [], summary["budget"]
+    budget = summary["budget"]
+    said = [
+        f"Budget: {budget['rollouts']:,} rollouts, {budget['tokens']:,} sampled tokens, "
+        f"{budget['updates']} updates; {summary['minutes']:.1f} minutes"
+    ]
     if critic := summary["critic"]:
         skills = [name for name in CRITIC if name.startswith("skill_vs_")]
         words = ", ".join(f"{name.removeprefix('skill_vs_')} {share(critic[name])}" for name in skills)
-        said.append(f"Critic: gate {gate_words(critic)}; Brier skill against {words}")
-    said.append(
-        f"Budget: {budget['rollouts']:,} rollouts, {budget['tokens']:,} sampled tokens, "
-        f"{budget['updates']} updates; {summary['minutes']:.1f} minutes"
-    )
-    for line in said:
-        console.print(line, soft_wrap=True, highlight=False)
+        said.insert(0, f"Critic: gate {gate_words(critic)}; Brier skill against {words}")
+    console.print("\n".join(said), soft_wrap=True, highlight=False)
 
 
-def page_of(run_dir: Path, summary: dict[str, Any]) -> str:
-    """Returns summary.html: what was won, the learning curves and the critic, one offline page."""
-    looks = [e for e in read_metrics(run_dir / "actor" / "metrics.jsonl") if "rollouts/first_try" in e]
-    curves = []
-    for name, key in CURVES.items():
-        if points := [e for e in looks if isinstance(e.get(key), float)]:
-            curves.append(Line(name, [e["iteration"] for e in points], [100 * e[key] for e in points]))
-    success = lines("success", curves, x_label="iteration", y_label="success in %")
-    sft = [e for e in read_metrics(run_dir / "sft" / "metrics.jsonl") if "cross_entropy" in e]
-    imitation = Line("", [e["update"] for e in sft], [e["cross_entropy"] for e in sft])
-    loss = lines("imitation", [imitation], x_label="update", y_label="cross-entropy, nats per token")
+def summary_page(name: str, summary: Mapping[str, Any], actor: Mapping[str, Any]) -> str:
+    """Returns summary.html of a run: what was won, the learning curve and the critic.
+
+    `summary` is summary.json, `actor` the actor's report.
+    """
     rows = rows_of(summary)
-    won = Tiles(tuple((f"{start} to {actor} %", text) for text, start, actor, _, _ in rows))
+    won = Tiles(tuple((f"{start} to {end} %", text) for text, start, end, _, _ in rows))
     table = PageTable(HEADER, tuple(rows), "Success in %; intervals are bootstraps over clusters.")
-    learned = (
-        Drawing(success, "The actor, iteration by iteration."),
-        Drawing(loss, "The start, by imitation."),
-    )
     sections = [
         Section("What was won on held-out tasks", (won, table)),
-        Section("How it was learned", learned),
+        Section("How it was learned", (learning_curve(actor),)),
     ]
     if critic := summary["critic"]:
-        found = PageTable(
-            ("", "value [95 %]"),
-            tuple((text, share(critic[name])) for name, text in CRITIC.items()),
-            f"Gate: {gate_words(critic)}. The whole audit: critic_report/report.html.",
-        )
-        sections.append(Section("Critic", (found,)))
-    return page(f"Run {run_dir.name}", sections)
+        figures = {"value [95 %]": {measure: share(critic[measure]) for measure in CRITIC}}
+        caption = f"Gate: {gate_words(critic)}. The whole audit: critic_report/report.html."
+        sections.append(Section("Critic", (readings(figures, CRITIC, caption),)))
+    return page(f"Run {name}", sections)

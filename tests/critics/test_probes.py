@@ -5,7 +5,7 @@ import pytest
 
 from critics.audit.data import AuditRollout
 from critics.audit.first_error import first_error, predicted_error
-from critics.audit.probes import KINDS, Probed, length_correlations, probe_changes, probe_table
+from critics.audit.probes import KINDS, Probed, probe_changes, probe_table
 from critics.report import gate
 from tests.critics.conftest import PASSING
 
@@ -61,33 +61,6 @@ def test_what_was_not_probed_is_said_and_nothing_probed_is_no_pass() -> None:
     few = conditions_of(where(some, some.cluster < "c15"))["probes"]
     assert "fewer than 10 clusters" in few.reason
     assert few.passed is False
-
-
-def test_length_left_over_sees_a_critic_that_misses_what_length_tells(make_audit) -> None:
-    audit, _V = make_audit(lambda V, rng: V + rng.normal(0, 0.05, V.shape), num_rollouts=1500)
-    found = length_correlations(audit, num_resamples=200)["step_count"]
-    assert not found["given_truth"].excludes(0)
-    assert not found["left_over"].excludes(0)
-    for K, tilt in ((32, 0.1), (32, -0.1), (8, -0.1)):
-        tilted, _V = make_audit(lambda V, rng, t=tilt: V + t * np.arange(4) / 4, num_rollouts=1500, K=K)
-        found = length_correlations(tilted, num_resamples=200)["step_count"]
-        assert found["given_truth"].excludes(0)
-        assert np.sign(found["given_truth"].value) == np.sign(tilt)
-        truth = -tilt / 4 * np.std(np.arange(4))
-        assert found["left_over"].low <= truth <= found["left_over"].high
-        assert found["left_over"].excludes(0)
-
-
-def test_a_calibrated_critic_that_sees_only_the_length_is_not_blamed_for_it(make_audit) -> None:
-    """Why the correlation given the truth is read, not judged: here it is large and nothing is wrong."""
-    audit, V = make_audit(lambda V, rng: V, num_rollouts=3000)
-    drift = np.linspace(-1, 1, V.shape[1])
-    V = 1 / (1 + np.exp(-(drift + np.random.default_rng(1).normal(size=V.shape))))
-    p = np.broadcast_to(V.mean(axis=0), V.shape).ravel()
-    k = np.random.default_rng(2).binomial(32, V).ravel()
-    found = length_correlations(replace(audit, p=p, k=k), num_resamples=200)["step_count"]
-    assert found["given_truth"].low > 0.5
-    assert not found["left_over"].excludes(0)
 
 
 def test_first_errors_are_counted_against_the_verifiers(make_audit) -> None:

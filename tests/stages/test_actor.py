@@ -19,8 +19,7 @@ from pipeline.credit.batch import Batch, Update
 from pipeline.engines.transformers import TransformersEngine
 from pipeline.errors import ArtifactError, ConfigError
 from stages.settings.sampling import Chain
-from stages.wiring.actor_page import actor_page
-from stages.wiring.actor_report import actor_report
+from stages.wiring.actor_report import actor_page, actor_report
 from stages.wiring.refusals import contexts_of, override_words, refuse_failing_environment, stamp_of
 from stages.wiring.sampling import Sampling
 from tests.stages.conftest import CRITIC, Lab

@@ -1,25 +1,38 @@
 import re
 import xml.etree.ElementTree as ET
+from typing import Any
 
 import pytest
 
-from pipeline.report import Dialogue, DialogueStep, Drawing, Section, Table, Text, Tiles, page, plots
+from pipeline.report import (
+    Dialogue,
+    DialogueStep,
+    Drawing,
+    Section,
+    Table,
+    Text,
+    Tiles,
+    page,
+    plots,
+    readings,
+)
 
 KNOWN, UNKNOWN = {"value": 0.3, "low": 0.2, "high": 0.4}, {"value": 0.7, "low": None, "high": 0.8}
 
 
 def drawings() -> dict[str, str]:
-    line = plots.Line("a <curve> & co", [0, 1, 2], [0.1, 0.2, 0.3], [0.0, 0.1, 0.2], [0.2, 0.3, 0.4])
-    other = plots.Line("other", [0, 1, 2], [0.3, 0.2, 0.1], [0.2, 0.1, 0.0], [0.4, 0.3, 0.2])
-    xy = {"x_label": "x", "y_label": "y"}
-    corners, cells, words = [(0.2, 0.3), (0.8, 0.7)], [[0.1, None], [-0.2, 0.0]], [["x", ""], ["y", "z"]]
+    name = "a <curve> & co"
+    looks: list[dict[str, Any]] = [{"x": i, name: i / 10, "other": 0.3, "other_low": 0.2} for i in range(3)]
+    looks[1] |= {"other_high": 0.4, f"{name}_low": 0.0, f"{name}_high": 0.2}
+    looks.append({"x": 3, name: None})
+    corners = [(0.2, 0.3), (0.8, 0.7)]
     rows = {"one": KNOWN, "two": UNKNOWN, "three": dict.fromkeys(KNOWN)}
     shown = {"reward": 1.0, "audited": [(0, 0.5, 0.4, 0.6)]}
     return {
-        "lines": plots.lines("l", [line, other], level=0.2, marks=[(1, "m")], **xy),
-        "scatter": plots.scatter("s", [0.1, 0.9], [0.2, 0.8], **xy),
+        "curves": plots.curves(
+            "c", looks, (name, "other", "none"), x="x", y_label="y", level=0.2, marks=[(1, "m")]
+        ),
         "reliability": plots.reliability("r", [0.2, 0.8], [KNOWN, UNKNOWN], [5, 6], floor=0, rising=corners),
-        "grid": plots.grid("g", ["a", "b"], ["c", "d"], cells, words, x_label="x", bound=0.2),
         "points": plots.points("p", rows, x_label="x"),
         "value_path": plots.value_path("v", [0.5, 0.7], ["ok", "wrong"], **shown),
         "no audit": plots.value_path("w", [0.5], ["unknown"], reward=None),
@@ -49,6 +62,8 @@ def test_drawings_are_well_formed_deterministic_as_wide_as_a_phone_and_keep_text
     assert {"one", "two (no bounds)", "three"} <= texts_of(first["points"])
     low, high = (plots.value_path("v", [x, x], ["ok", "ok"], reward=0.0) for x in (0.1, 0.9))
     assert low != high
+    assert {"a <curve> & co", "other", "m"} <= texts_of(first["curves"])
+    assert "none" not in texts_of(first["curves"])
     for svg in first.values():
         root = ET.fromstring(svg)
         assert root.tag == "{http://www.w3.org/2000/svg}svg"
@@ -89,6 +104,17 @@ def test_a_wide_table_names_its_columns_in_every_cell_for_narrow_screens() -> No
     assert '<td data-label="b &amp; c">2</td>' in html
     assert html.count('class="wide"') == 1
     assert "<td>y</td><td>4</td>" in html
+
+
+def test_what_has_nothing_to_show_is_left_out_and_a_section_says_so() -> None:
+    columns = {"bare": {"ev": "0.5", "other": "1"}, "guided": {"rmse": "0.1"}}
+    table = readings(columns, {"ev": "to 1", "rmse": "to 0", "nll": "to 0"}, "caption")
+    assert table.header == ("measure", "bare", "guided", "how to read it")
+    assert table.rows == (("ev", "0.5", "", "to 1"), ("rmse", "", "0.1", "to 0"))
+    drawing = Drawing(plots.curves("c", [{"x": 1}], ("ev",), x="x", y_label=""), "its caption")
+    html = page("t", [Section("a", (drawing, readings({"bare": {}}, {"ev": ""}, "its caption")), "Nothing.")])
+    assert '<p class="note">Nothing.</p>' in html
+    assert "its caption" not in html
 
 
 def test_every_block_is_on_the_page(html) -> None:
