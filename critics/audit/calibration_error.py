@@ -31,19 +31,12 @@ def _cluster_sums(codes: np.ndarray, num_clusters: int, rows: np.ndarray) -> np.
 
 
 def calibration(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
-    """Returns ECE with bounds of the true error, its floor and excess, and the logit line."""
-    p = audit.p
-    if not len(p):
-        return dict.fromkeys(("ece", "ece_floor", "ece_excess", "logit_slope", "logit_intercept"), UNDEFINED)
-    slope, intercept = logit_line(
-        p, audit.k, audit.K, audit.cluster, num_resamples=min(num_resamples, 200), seed=seed
-    )
-    return {
-        "ece": calibration_error(p, audit.v_hat, audit.cluster, num_resamples=num_resamples, seed=seed),
-        **calibration_excess(audit, num_resamples=num_resamples, seed=seed),
-        "logit_slope": slope,
-        "logit_intercept": intercept,
-    }
+    """Returns ECE with bounds of the true error, its floor and excess."""
+    if not len(audit):
+        return dict.fromkeys(("ece", "ece_floor", "ece_excess"), UNDEFINED)
+    draws = {"num_resamples": num_resamples, "seed": seed}
+    ece = calibration_error(audit.p, audit.v_hat, audit.cluster, **draws)
+    return {"ece": ece} | calibration_excess(audit, **draws)
 
 
 def calibration_error(

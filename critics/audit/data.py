@@ -191,20 +191,20 @@ def check_judged(audit: AuditData, trained_clusters: Collection[str], rollouts: 
     if len(unseen(audit.where(audit.context == "bare"), trained_clusters)):
         return
     whole = [r for r in rollouts if r.kind == "whole" and not r.guided]
-    graded = [r for r in whole if r.reward is not None]
-    ids = {r.rollout_id for r in whole}
+    graded, ids = [r for r in whole if r.reward is not None], {r.rollout_id for r in whole}
     fresh = [r for r in rollouts if r.kind != "whole" and r.parent_rollout_ids[0] in ids]
-    with_step, told = sum(bool(r.steps) for r in whole), sum(r.reward is not None for r in fresh)
     idle = bool(graded) and not any(r.steps for r in graded)
+    repair = (
+        "remove what the environment fails at (env_status in critic_report/shards/rollouts), then make "
+        "critic_report SET=--repair, which tries those tasks again"
+    )
     raise ArtifactError(
         "the audit has no bare state of an unseen cluster with two graded continuations, so nothing to judge "
-        f"the critic by: of {len(whole)} bare rollouts {len(graded)} could be graded and {with_step} have a "
-        f"step; of {len(fresh)} continuations {told} could be graded. "
+        f"the critic by: of {len(whole)} bare rollouts {len(graded)} could be graded and "
+        f"{sum(bool(r.steps) for r in whole)} have a step; of {len(fresh)} continuations "
+        f"{sum(r.reward is not None for r in fresh)} could be graded. Next: "
         + (
-            "Next: a starting policy that acts (make sft), or more sampling.max_response_tokens"
-            if idle
-            else "Next: remove what the environment fails at (env_status in critic_report/shards/rollouts), "
-            "then make critic_report SET=--repair, which tries those tasks again"
+            "a starting policy that acts (make sft) or more sampling.max_response_tokens" if idle else repair
         ),
         code=ExitCode.QUALITY if idle else ExitCode.FAILED_ITEMS,
     )

@@ -117,7 +117,6 @@ def build_report(
             "num_telling": num_telling,
             "reference_size": 0 if siblings is None else reference_size(siblings.K),
         },
-        "first_error": {name: located[name] for name in ("num_wrong", "num_right")},
         "probes": probe_table(changes),
         "reliability": _reliability(bare, **draws),
         "rising": rising_curve(bare),

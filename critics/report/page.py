@@ -7,19 +7,7 @@ from typing import Any
 from critics.audit.measures import SLICE_METRICS
 from critics.report import sections as said
 from critics.report.build import REFERENCE_METRICS
-from pipeline.report import (
-    Block,
-    Dialogue,
-    DialogueStep,
-    Drawing,
-    Section,
-    Table,
-    Text,
-    Tiles,
-    page,
-    plots,
-    readings,
-)
+from pipeline.report import Block, Dialogue, Drawing, Section, Table, Text, Tiles, page, plots, readings
 from pipeline.report.page import Tone
 from pipeline.statistics import Interval, interval_words
 
@@ -189,6 +177,5 @@ def _samples(report: Report) -> list[Block]:
             "continuations, and fall where the verifier marks an error."
         )
         steps = zip(sample["texts"], sample["values"], sample["statuses"], sample["messages"], strict=True)
-        dialogue = Dialogue("Its steps", tuple(DialogueStep(*step) for step in steps))
-        blocks += [Drawing(svg, caption), dialogue]
+        blocks += [Drawing(svg, caption), Dialogue("Its steps", tuple(steps))]
     return blocks

@@ -8,8 +8,6 @@ PERCENTAGES = {
     "ece": "calibration error, 15 equal-mass bins; the true one lies in the interval",
     "ece_floor": "what a perfect critic would show with as many samples",
     "ece_excess": "calibration error minus its floor, which the gate asks about",
-    "logit_slope": "1 if neither over- nor underconfident",
-    "logit_intercept": "0 if unbiased",
 }
 STATES = {
     "ev": "share of the differences between states explained; 0 is useless, 1 perfect",

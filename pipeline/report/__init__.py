@@ -1,27 +1,5 @@
 """Numbers to one self-contained HTML page: no script, no request, readable on a phone and in print."""
 
-from pipeline.report.page import (
-    Block,
-    Dialogue,
-    DialogueStep,
-    Drawing,
-    Section,
-    Table,
-    Text,
-    Tiles,
-    page,
-    readings,
-)
+from pipeline.report.page import Block, Dialogue, Drawing, Section, Table, Text, Tiles, page, readings
 
-__all__ = [
-    "Block",
-    "Dialogue",
-    "DialogueStep",
-    "Drawing",
-    "Section",
-    "Table",
-    "Text",
-    "Tiles",
-    "page",
-    "readings",
-]
+__all__ = ["Block", "Dialogue", "Drawing", "Section", "Table", "Text", "Tiles", "page", "readings"]

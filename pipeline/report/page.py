@@ -48,21 +48,11 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True)
-class DialogueStep:
-    """One step of a shown rollout, with V before it and the verifier's word and message."""
-
-    text: str
-    value: float | None
-    status: str
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Dialogue:
-    """The steps of a rollout, folded until asked for."""
+    """The steps of a rollout, folded until asked for: text, V before it, the verifier's word and message."""
 
     title: str
-    steps: tuple[DialogueStep, ...]
+    steps: Sequence[tuple[str, float | None, str, str]]
 
 
 Block = Text | Tiles | Table | Drawing | Dialogue

@@ -9,7 +9,7 @@ from critics.audit import measures as quality
 from critics.audit.baselines import PRIORS, constant, position_only, task_rate
 from critics.audit.calibration_error import calibration_error, calibration_excess, equal_mass_bins
 from critics.audit.data import AuditData
-from critics.logit import binomial_regression, logit, sigmoid
+from critics.logit import logit, sigmoid
 from pipeline.statistics import ClusterBootstrap
 
 
@@ -20,15 +20,11 @@ def true_measures(p: np.ndarray, V: np.ndarray) -> dict[str, float]:
     brier, mean = np.mean((p - V) ** 2 + V * (1 - V)), V.mean()
     bins = equal_mass_bins(p.ravel())
     gaps = np.bincount(bins, weights=(p - V).ravel()) / p.size
-    features = np.stack([np.ones(p.size), logit(p.ravel())], axis=1)
-    intercept, slope = binomial_regression(features, V.ravel(), np.ones(p.size))
     order = np.argsort(p.ravel())
     above, below = V.ravel()[order], np.cumsum((1 - V).ravel()[order])
     return {
         "skill_over_constant": 1 - brier / (mean * (1 - mean)),
         "ece": np.abs(gaps).sum(),
-        "logit_slope": slope,
-        "logit_intercept": intercept,
         "auroc": (above * below).sum() / (above.sum() * below[-1]),
         "ev": 1 - np.mean((p - V) ** 2) / np.var(V),
         "ev_within": 1 - np.mean((pc - Vc) ** 2) / np.mean(Vc**2),

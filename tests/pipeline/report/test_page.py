@@ -6,7 +6,6 @@ import pytest
 
 from pipeline.report import (
     Dialogue,
-    DialogueStep,
     Drawing,
     Section,
     Table,
@@ -50,7 +49,7 @@ def html() -> str:
         Tiles((("86 %", "of the <differences>"),)),
         Table(("measure", "value"), (("a & b", "<i>1</i>"),), "caption", ("fail",)),
         *(Drawing(svg, name) for name, svg in drawings().items()),
-        Dialogue("steps", (DialogueStep("<img src=x>", 0.25, "wrong", "why"), DialogueStep("b", None, "ok"))),
+        Dialogue("steps", (("<img src=x>", 0.25, "wrong", "why"), ("b", None, "ok", ""))),
     ]
     return page("A <title>", [Section("One", tuple(blocks)), Section("Two", ())])
 
