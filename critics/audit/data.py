@@ -203,8 +203,6 @@ def check_judged(audit: AuditData, trained_clusters: Collection[str], rollouts: 
         f"the critic by: of {len(whole)} bare rollouts {len(graded)} could be graded and "
         f"{sum(bool(r.steps) for r in whole)} have a step; of {len(fresh)} continuations "
         f"{sum(r.reward is not None for r in fresh)} could be graded. Next: "
-        + (
-            "a starting policy that acts (make sft) or more sampling.max_response_tokens" if idle else repair
-        ),
+        + ("a starting policy that acts (make sft) or more sampling.max_response_tokens" if idle else repair),
         code=ExitCode.QUALITY if idle else ExitCode.FAILED_ITEMS,
     )

@@ -165,7 +165,6 @@ def test_the_report_shows_the_curves_and_says_what_was_found():
     assert actor_page(actor_report(updates + looks, 10)) != html  # the bounds of the others stay
     unmeasured = actor_page(actor_report(looks, 10))  # the loss has no KL term
     assert "KL to the starting policy: not measured" in unmeasured
-    assert unmeasured.count("<svg") == 3  # no curve against it either
     without = actor_page(actor_report([{"iteration": 0, "rollouts/count": 1.0, "val/first_try": 0.5}], 1))
     assert "nothing to watch" in without
     assert without.count("<svg") == 1  # its learning curve
