@@ -10,9 +10,10 @@ from env.offer import Demonstrators, EnvironmentOffer, ScriptedAgent
 from env.phone.episode.compact import CompactStyle
 from env.phone.episode.edits import edits
 from env.phone.episode.environment import PhoneEnv
+from env.phone.episode.tools import CALL
 from env.phone.scripted import scripted
 from env.phone.scripted.policies import POLICIES, play_scripted
-from env.phone.scripted.spoken import in_style, thinking, to_compact
+from env.phone.scripted.spoken import in_style, to_compact, with_values
 from env.phone.settings import PhoneTasks
 from env.phone.solver.solver import optimal_value
 from env.phone.world.files import read_files
@@ -52,9 +53,7 @@ def demonstrate(
 ) -> list[Action]:
     """Returns a scripted episode's actions in a style, compact by default."""
     actions = play_scripted(task, policy_name, seed, noise, earlier)[0]
-    style = style or CompactStyle()
-    actions = in_style(style, task, seed, actions)
-    return thinking(style, task, seed, actions) if thoughts else actions
+    return in_style(style or CompactStyle(), task, seed, actions, thoughts)
 
 
 def scripted_reply(prompt_text: str, rng: Random, style: ChatStyle) -> str:
@@ -64,7 +63,9 @@ def scripted_reply(prompt_text: str, rng: Random, style: ChatStyle) -> str:
     compact = CompactStyle()
     prompt = to_compact(prompt_text, style, compact)
     reply = compact.parse(scripted.reply_text(prompt, rng))
-    call = scripted.with_values(prompt, reply.calls[0]) if reply.calls else None
+    call = reply.calls[0] if reply.calls else None
+    if call is not None and call.name == CALL:
+        call = with_values(call, scripted.read(prompt).form or {})
     return style.action_of(call).text
 
 

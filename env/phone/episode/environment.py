@@ -13,7 +13,6 @@ from env.phone.episode.tools import CALL, FORM, FROM_FORM, SEARCH, TOOLS, WAIT, 
 from env.phone.solver.solver import advice, step_verdicts
 from env.phone.world import lexicon
 from env.phone.world.levels import LEVELS, most_turns
-from env.phone.world.rules import ordered
 from env.phone.world.world import World, WorldKey, make_world
 from env.protocol import Action, EnvSpec, Observation, StepResult, ToolCall
 from pipeline.ids import canonical_json
@@ -256,8 +255,7 @@ class PhoneEnv:
         """Says what a failed episode's events teach; None after a success or an environment failure."""
         if self._infra_error is not None or self._success:
             return None
-        known = advice(self.world)
-        return rule_feedback(self.events, self.verbosity, ordered(known.form), known.routes)
+        return rule_feedback(self.events, self.verbosity, *advice(self.world))
 
     def state_digest(self) -> str:
         """Returns the SHA-256 of the state's canonical JSON."""

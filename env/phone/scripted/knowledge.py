@@ -1,22 +1,17 @@
 """What a scripted policy may know: what episodes taught it of lines, routes, form and hours; and its view."""
 
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from env.phone.episode.calls import Outcome, State
 from env.phone.episode.environment import PhoneEnv
-from env.phone.solver.solver import Advice
 from env.phone.world.companies import Department
 from env.phone.world.levels import Level
-from env.phone.world.lexicon import FIELDS, INDUSTRIES, PRIORS, REFERENCE
+from env.phone.world.lexicon import INDUSTRIES, PRIORS, REFERENCE
 from env.phone.world.rules import ordered, prior_fields
 from env.phone.world.world import Request, World
 from pipeline.types import Event
-
-_FORM = re.compile(r"\bAsk for ([a-z0-9_]+(?:, [a-z0-9_]+)*) in the one form\.")
-_ROUTE = re.compile(r"\bFor (R\d+) call ([^.]+)\.")
 
 
 @dataclass(slots=True)
@@ -101,18 +96,6 @@ def _guesses(world: World, phone: str) -> list[str]:
     return [line.phone for line in others]
 
 
-def read_advice(text: str, names: Collection[str]) -> Advice | None:
-    """Returns what corrective feedback advises, None without a form; routes need `names` of the directory."""
-    form = _FORM.search(text)
-    if form is None:
-        return None
-    routes = [(key, tuple(words.split(", then "))) for key, words in _ROUTE.findall(text)]
-    return Advice(
-        frozenset(form.group(1).split(", ")) & set(FIELDS),
-        tuple((key, route) for key, route in routes if set(route) <= set(names)),
-    )
-
-
 @dataclass(slots=True)
 class View:
     """What a scripted policy may look at."""
@@ -121,7 +104,6 @@ class View:
     rng: Random  # the policy's own
     noise: float  # share of random acts of the noisy policies
     taught: Knowledge  # from earlier attempts
-    corrected: Advice | None = None  # what the text of corrective feedback on a failed attempt advised
     known: Knowledge = field(default_factory=Knowledge)  # from this attempt
 
     @property
@@ -176,9 +158,7 @@ class View:
         return fields[:cap], told.kind == "all" and told.sent <= plausible and len(fields) <= cap
 
     def route(self, request: Request, knows_trade: bool) -> list[Department]:
-        """Returns the lines to call for a request: as advised, by the trade's habits, or as lines said."""
-        if self.corrected and (names := dict(self.corrected.routes).get(request.request_id)):
-            return [self._line_named(name) for name in names]
+        """Returns the lines to call for a request: by the trade's habits, or as lines said."""
         path = self.world.path(request)
         if knows_trade:
             return list(path)
@@ -191,8 +171,3 @@ class View:
                 break
             route.insert(0, by_phone[before[0]])
         return route
-
-    def _line_named(self, name: str) -> Department:
-        """Returns the directory's line of a name; of two, the one that is described as serving."""
-        lines = [line for line in self.world.company.departments if line.name == name]
-        return next((line for line in lines if line.kind != "sales"), lines[0])

@@ -10,7 +10,7 @@ from random import Random
 from env.phone.episode.compact import CompactStyle
 from env.phone.episode.environment import PhoneEnv
 from env.phone.episode.tools import CALL, FORM, FROM_FORM, SEARCH, WAIT
-from env.phone.scripted.knowledge import Knowledge, View, read_advice
+from env.phone.scripted.knowledge import Knowledge, View
 from env.phone.solver.solver import optimal_move, tool_call
 from env.phone.world.companies import Department
 from env.phone.world.lexicon import COMMON_FIELDS, INDUSTRIES, PRIORS, REFERENCE
@@ -132,8 +132,6 @@ def _careful(view: View, knows_trade: bool) -> ToolCall | None:
     """Asks the lines before the one form, unless an earlier attempt already taught their wants."""
     if not view.searched or view.state.form is not None:
         return _with_form(view, (), knows_trade)
-    if view.corrected is not None:
-        return _form(view, ordered(view.corrected.form))
     if "on_hold" in view.last_codes:
         return ToolCall(WAIT, {})
     lines = _lines(view, knows_trade)
@@ -250,30 +248,23 @@ def play_scripted(
     noise: float = 0.0,
     earlier: Sequence[Sequence[Action]] = (),
     env: PhoneEnv | None = None,
-    is_corrected: bool = False,
 ) -> tuple[list[Action], list[StepResult], Verdict]:
     """Returns one episode of a scripted policy: its messages, their results, the verdict.
 
-    `noise` is the share of random acts of noisy policies. The policy knows the lessons of `earlier` attempts
-    at the task and, if `is_corrected`, reads the text of corrective feedback on those that failed. `env`, a
-    new one by default, is left as the episode ended. Raises ValueError for an unknown name of a policy.
+    `noise` is the share of random acts of noisy policies. The policy knows what `earlier` attempts taught.
+    `env`, a new one by default, is left as the episode ended. Raises ValueError for an unknown name.
     """
     act = POLICIES[policy] if isinstance(policy, str) and policy in POLICIES else policy
     if isinstance(act, str):
         raise ValueError(f"policy {policy!r}; known: {', '.join(POLICIES)}")
     env = env or PhoneEnv()
     taught = Knowledge()
-    corrected = None
     for actions in earlier:
-        past = PhoneEnv(verbosity="corrective")
-        past.reset(task, seed)
+        env.reset(task, seed)
         for action in actions:
-            taught.read(past.world, past.step(action).events, past.outcome)
-        if is_corrected and (feedback := past.feedback()) is not None:
-            names = [line.name for line in past.world.company.departments]
-            corrected = read_advice(feedback.text, names)
+            taught.read(env.world, env.step(action).events, env.outcome)
     env.reset(task, seed)
-    view = View(env, Random(f"{task.task_id}:{seed}:policy:0"), noise, taught, corrected)
+    view = View(env, Random(f"{task.task_id}:{seed}:policy:0"), noise, taught)
     style = CompactStyle()
     played: list[Action] = []
     results: list[StepResult] = []

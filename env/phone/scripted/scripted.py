@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from env.chat.style import STOP_TOKEN
-from env.phone.episode.tools import CALL, FROM_FORM
 from env.phone.world.lexicon import FIELDS
-from env.protocol import ToolCall
 from pipeline.ids import digest
 
 DIGEST = digest("scripted phone agent", 1)
@@ -84,18 +82,6 @@ def reply_text(prompt_text: str, rng: Random) -> str:
     untried = [number for number in seen.lines.values() if number not in seen.calls]
     number = seen.lines[told[-1]] if told else rng.choice(untried or list(seen.lines.values()))
     return " ".join(["call", number, seen.request, *seen.form])
-
-
-def with_values(prompt_text: str, call: ToolCall) -> ToolCall:
-    """Returns a call of the agent's that says what the prompt's form gave instead of pointing to it."""
-    if call.name != CALL:
-        return call
-    said = read(prompt_text).form or {}
-    info = {
-        name: said[name] if value is FROM_FORM else value
-        for name, value in call.arguments["auth_info"].items()
-    }
-    return ToolCall(CALL, {**call.arguments, "auth_info": info})
 
 
 def _needs(text: str) -> dict[str, tuple[str, ...]]:

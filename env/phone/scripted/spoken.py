@@ -1,7 +1,8 @@
 """Scripted episodes as another agent would say them: in another prompt style, or thinking before it calls."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from env.chat.full import START_TOKEN, FullStyle
 from env.chat.style import STOP_TOKEN, ChatStyle
@@ -17,54 +18,43 @@ UNKNOWN = "unknown"
 _RESPONSE = re.compile(r"<tool_response>\n(.*?)\n</tool_response>", re.DOTALL)
 
 
-def in_style(style: ChatStyle, task: Task, seed: int, actions: Sequence[Action]) -> list[Action]:
+def in_style(
+    style: ChatStyle, task: Task, seed: int, actions: Sequence[Action], thoughts: bool = False
+) -> list[Action]:
     """Returns the compact messages of a scripted episode as a style says them.
 
     Only compact lines have a word for "the value that the form gave", so elsewhere an agent that knows the
     value has to say it. Calls then differ in that alone, events and states in nothing.
-    """
-    if isinstance(style, CompactStyle):
-        return list(actions)
-    env = PhoneEnv()
-    env.reset(task, seed)
-    spoken = []
-    for action in actions:
-        call = with_values(env, action.calls[0]) if action.calls else None
-        spoken.append(style.action_of(call))
-        env.step(action)
-    return spoken
 
-
-def thinking(style: ChatStyle, task: Task, seed: int, actions: Sequence[Action]) -> list[Action]:
-    """Returns messages with a thought before each call of a listed line: what for, and whom.
-
-    An agent that has said the line's name has decided before it dials, and only copies the number after.
+    With `thoughts`, each call of a listed line follows a thought: what for, and whom. An agent that has said
+    the line's name has decided before it dials, and only copies the number after.
     """
     env = PhoneEnv()
     env.reset(task, seed)
     lines = {line.phone: line.name for line in env.world.company.departments}
     errands = {request.request_id: request.errand for request in env.world.requests}
-    thoughtful = []
+    spoken = []
     for action in actions:
-        arguments = action.calls[0].arguments if action.calls and action.calls[0].name == CALL else {}
-        line, request = lines.get(arguments.get("phone_number", "")), arguments.get("request", "")
-        if line is not None and request in errands:
-            action = style.with_thought(action, f"{request} {errands[request]}: {line}")
-        thoughtful.append(action)
-    return thoughtful
+        call = action.calls[0] if action.calls else None
+        phone, request = "", ""
+        if call is not None and call.name == CALL:
+            phone, request = call.arguments["phone_number"], call.arguments["request"]
+            call = with_values(call, env.values_said(phone, request))
+        said = action if isinstance(style, CompactStyle) else style.action_of(call)
+        if thoughts and phone in lines and request in errands:
+            said = style.with_thought(said, f"{request} {errands[request]}: {lines[phone]}")
+        spoken.append(said)
+        env.step(action)
+    return spoken
 
 
-def with_values(env: PhoneEnv, call: ToolCall) -> ToolCall:
-    """Returns a call that says what form and lines have given, or `UNKNOWN`, instead of pointing to it."""
-    if call.name != CALL:
-        return call
-    arguments = call.arguments
-    said = env.values_said(arguments["phone_number"], arguments["request"])
+def with_values(call: ToolCall, said: Mapping[str, str]) -> ToolCall:
+    """Returns a call of a line that says what was given, or `UNKNOWN`, instead of pointing to it."""
     auth_info = {
         field: said.get(field, UNKNOWN) if value is FROM_FORM else value
-        for field, value in arguments["auth_info"].items()
+        for field, value in call.arguments["auth_info"].items()
     }
-    return ToolCall(call.name, {**arguments, "auth_info": auth_info})
+    return replace(call, arguments=call.arguments | {"auth_info": auth_info})
 
 
 def to_compact(prompt_text: str, full: FullStyle, compact: CompactStyle) -> str:

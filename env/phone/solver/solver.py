@@ -12,7 +12,7 @@ from env.phone.episode.calls import Sent, State, is_locked, place_call, submit_f
 from env.phone.episode.tools import CALL, FORM, FROM_FORM, SEARCH, WAIT
 from env.phone.world.companies import Department
 from env.phone.world.lexicon import REFERENCE
-from env.phone.world.rules import FieldSet, ordered, sufficient_forms
+from env.phone.world.rules import ordered, sufficient_forms
 from env.phone.world.world import World
 from env.protocol import ToolCall
 from pipeline.types import Event, StepVerdict, VerifierStatus
@@ -193,21 +193,17 @@ _ALWAYS_WRONG = {
 _ASIDES = {"probe", "over_collected", "unavailable", "two_values", "max_turns"}
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """What would have helped, without a value: privileged."""
+def advice(world: World) -> tuple[tuple[str, ...], list[tuple[str, list[str]]]]:
+    """Returns what would have helped, privileged and without a value.
 
-    form: FieldSet  # the smallest that does for all lines; empty where none would
-    routes: tuple[tuple[str, tuple[str, ...]], ...]  # (id, names of its lines in order) of referred requests
-
-
-def advice(world: World) -> Advice:
-    """Returns what would have helped."""
+    The smallest form that does for all lines, empty where none would; and (id, names of its lines in order)
+    of each request that is referred on.
+    """
     rules = [line.sets for line in world.needed_lines()]
     forms = sufficient_forms(rules, world.profile.keys(), world.level.max_form_fields)
     paths = [(request.request_id, world.path(request)) for request in world.requests]
-    routes = tuple((key, tuple(line.name for line in path)) for key, path in paths if len(path) > 1)
-    return Advice(forms[0] if forms else frozenset(), routes)
+    routes = [(key, [line.name for line in path]) for key, path in paths if len(path) > 1]
+    return ordered(forms[0]) if forms else (), routes
 
 
 def step_verdicts(
