@@ -58,8 +58,7 @@ class Outcome:
 
     status: str  # code of the event that tells of it
     department: str = ""  # name of the line that gave the status
-    called: str = ""  # name of the line that was dialled; differs after a warm transfer
-    transferred: bool = False  # whether the dialled line passed the call on
+    transferred_by: str = ""  # name of the dialled line, where it passed the call on
     other_department: str = ""  # who serves the request, comes next or comes first, where the line says so
     fields: frozenset[str] = frozenset()  # fields the status concerns
     disclosure: Disclosure = field(default_factory=Disclosure)  # what the line said is missing
@@ -96,8 +95,8 @@ def place_call(world: World, state: State, phone: str, request_id: str, sent: Se
     if line is None or request is None:
         name = line.name if line else ""
         status = "unknown_request" if line else "invalid_number"
-        return state, Outcome(status, name, name, sent=sent)
-    heard = _heard(line, line, request, sent)
+        return state, Outcome(status, name, sent=sent)
+    heard = Outcome("", line.name, sent=sent, request_id=request_id, phone=phone)
     if is_locked(world, state, phone):
         return state, replace(heard, status="locked")
     if (opens := world.opens_at(phone)) > state.tick:
@@ -130,32 +129,23 @@ def is_locked(world: World, state: State, phone: str) -> bool:
     return state.strikes_of(phone) >= most
 
 
-def _heard(line: Department, called: Department, request: Request, sent: Sent) -> Outcome:
-    """Returns the outcome of a call that `line` answers, without a status yet."""
-    return Outcome("", line.name, called.name, sent=sent, request_id=request.request_id, phone=line.phone)
-
-
 def _answer(
-    world: World,
-    state: State,
-    line: Department,
-    request: Request,
-    sent: Sent,
-    called: Department | None = None,
+    world: World, state: State, line: Department, request: Request, sent: Sent, transferred_by: str = ""
 ) -> tuple[State, Outcome]:
-    """Returns what the line that has taken a call makes of it; `called` passed it on, if given."""
+    """Returns what the line that has taken a call makes of it."""
     level = world.level
     path = world.path(request)
     request_id = request.request_id
-    heard = replace(_heard(line, called or line, request, sent), transferred=called is not None)
-    if called is not None and is_locked(world, state, line.phone):
+    heard = Outcome("", line.name, transferred_by, sent=sent, request_id=request_id, phone=line.phone)
+    if transferred_by and is_locked(world, state, line.phone):
         return state, replace(heard, status="locked")
-    if not line.screen_first and (refused := _refused(world, state, line, sent, heard)) is not None:
+    refused = _refused(world, state, line, sent, heard)
+    if refused is not None and not line.screen_first:
         return refused
     if line not in path:
         if level.wrong_department == "transfer":
             following = next((x for x in path[:-1] if (request_id, x.phone) not in state.referred), path[-1])
-            return _answer(world, state, following, request, sent, called=line)
+            return _answer(world, state, following, request, sent, line.name)
         other = path[-1].name if level.wrong_department == "named" else ""
         return state, replace(heard, status="wrong_department", other_department=other)
     place = path.index(line)
@@ -166,25 +156,16 @@ def _answer(
             sets = [needed - {REFERENCE} for needed in line.sets]
             said = disclose(line.disclosure, sets, sent.given - {REFERENCE}, sent.offered)
         first = path[place - 1].name if level.names_prerequisite else ""
-        return state, replace(
-            heard,
-            status="must_call_first",
-            fields=frozenset(said.missing),
-            disclosure=said,
-            other_department=first,
-        )
-    if line.screen_first and (refused := _refused(world, state, line, sent, heard)) is not None:
+        heard = replace(heard, status="must_call_first", other_department=first)
+        return state, replace(heard, fields=frozenset(said.missing), disclosure=said)
+    if refused is not None:
         return refused
     if line == path[-1]:
         return replace(state, served=state.served | {request_id}), replace(heard, status="served")
     following = path[place + 1]
+    heard = replace(heard, status="referred", other_department=following.name)
     state = replace(state, referred=state.referred | {(request_id, line.phone)})
-    return state, replace(
-        heard,
-        status="referred",
-        other_department=following.name,
-        gives_reference=following.wants_reference,
-    )
+    return state, replace(heard, gives_reference=following.wants_reference)
 
 
 def _refused(

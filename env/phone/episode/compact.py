@@ -11,7 +11,7 @@ command are thoughts: they stay in the text and do nothing.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -22,6 +22,7 @@ from env.phone.world.lexicon import FIELDS, REFERENCE
 from env.protocol import Action, ToolCall
 from pipeline.ids import digest
 
+_COMMANDS = ("search", "form", "call", "wait")
 MAX_MESSAGE_CHARACTERS = 4000
 GRAMMAR_VERSION = 3  # 2: `wait`, and `reference` in a call. 3: attempts are told without their thoughts
 
@@ -73,7 +74,7 @@ class CompactStyle(ChatStyle):
             return Action(body, "unknown_tool", problem="unknown command; use search, form, call or done")
         verb, *words = commands[0]
         try:
-            call = _COMMANDS[verb](words)
+            call = _call_of(verb, words)
         except _BadArgumentsError as error:
             return Action(body, "bad_args", problem=str(error))
         return Action(body, "ok", (call,))
@@ -115,20 +116,21 @@ def _format_field(field: str, value: str | bool | None) -> str:
     return f"{field}={quote(value, safe=_PLAIN)}" if isinstance(value, str) else field
 
 
-def _search(words: list[str]) -> ToolCall:
-    if not words:
-        raise _BadArgumentsError("search needs a company name")
-    return ToolCall(SEARCH, {"company_name": " ".join(words)})
-
-
-def _form(words: list[str]) -> ToolCall:
-    if not words:
-        raise _BadArgumentsError("form needs fields")
-    _check_fields(words, FIELDS)
-    return ToolCall(FORM, {"fields": words})
-
-
-def _call(words: list[str]) -> ToolCall:
+def _call_of(verb: str, words: list[str]) -> ToolCall:
+    """Returns the call of a command; raises _BadArgumentsError."""
+    if verb == "search":
+        if not words:
+            raise _BadArgumentsError("search needs a company name")
+        return ToolCall(SEARCH, {"company_name": " ".join(words)})
+    if verb == "form":
+        if not words:
+            raise _BadArgumentsError("form needs fields")
+        _check_fields(words, FIELDS)
+        return ToolCall(FORM, {"fields": words})
+    if verb == "wait":
+        if len(words) > 1:
+            raise _BadArgumentsError("wait takes the id of the call on hold, or nothing")
+        return ToolCall(WAIT, {"call_id": words[0]} if words else {})
     if len(words) < 2:
         raise _BadArgumentsError("call needs a number and a request")
     phone, request, *sent = words
@@ -146,22 +148,8 @@ def _call(words: list[str]) -> ToolCall:
     return ToolCall(CALL, {"phone_number": phone, "request": request, "auth_info": auth_info})
 
 
-def _wait(words: list[str]) -> ToolCall:
-    if len(words) > 1:
-        raise _BadArgumentsError("wait takes the id of the call on hold, or nothing")
-    return ToolCall(WAIT, {"call_id": words[0]} if words else {})
-
-
 def _check_fields(names: Sequence[str], known: Sequence[str]) -> None:
     if any(name not in known for name in names):
         raise _BadArgumentsError("unknown field")
     if len(set(names)) < len(names):
         raise _BadArgumentsError("a field twice")
-
-
-_COMMANDS: dict[str, Callable[[list[str]], ToolCall]] = {
-    "search": _search,
-    "form": _form,
-    "call": _call,
-    "wait": _wait,
-}

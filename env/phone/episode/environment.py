@@ -19,6 +19,7 @@ from pipeline.ids import canonical_json
 from pipeline.types import Event, Feedback, Message, Task, Verdict
 
 _Reply = tuple[str, list[Event]]
+_Info = dict[str, str | bool | None]  # field -> value, `FROM_FORM`, or None for an offer
 
 
 class PhoneEnv:
@@ -189,31 +190,24 @@ class PhoneEnv:
                 said[lexicon.REFERENCE] = self._speaker.reference(request_id, giver.phone)
         return said
 
-    def _sent(self, auth_info: dict[str, str | bool | None], phone: str, request_id: str) -> Sent:
+    def _sent(self, auth_info: _Info, phone: str, request_id: str) -> Sent:
         """Returns how each sent field stands to what this rollout's form and lines gave."""
         said = self.values_said(phone, request_id)
         right = {field: self.world.profile.get(field, value) for field, value in said.items()}
         references = {self._speaker.reference(*referred) for referred in self.state.referred}
         known = {*said.values(), *right.values(), *references}
-        groups: dict[str, set[str]] = {
-            "given": set(),
-            "mismatched": set(),
-            "fabricated": set(),
-            "offered": set(),
-        }
+        given, mismatched, fabricated, offered = set[str](), set[str](), set[str](), set[str]()
         for field, value in auth_info.items():
             value = said.get(field, "") if value is FROM_FORM else value
             if value is None:
-                groups["offered"].add(field)
+                offered.add(field)
             elif value == right.get(field):
-                groups["given"].add(field)
+                given.add(field)
             else:
-                groups["mismatched" if value in known else "fabricated"].add(field)
-        return Sent(**{name: frozenset(fields) for name, fields in groups.items()})
+                (mismatched if value in known else fabricated).add(field)
+        return Sent(*map(frozenset, (given, mismatched, fabricated, offered)))
 
-    def _call(
-        self, phone: str, request_id: str, auth_info: dict[str, str | bool | None], turn: int
-    ) -> _Reply:
+    def _call(self, phone: str, request_id: str, auth_info: _Info, turn: int) -> _Reply:
         sent = self._sent(auth_info, phone, request_id)
         self.state, outcome = place_call(self.world, self.state, phone, request_id, sent)
         if outcome.status == "on_hold":
@@ -235,9 +229,8 @@ class PhoneEnv:
         events = []
         if outcome.sent.is_probe and outcome.status != "on_hold":  # a held call is heard when it is taken
             events.append(Event("probe", turn, outcome.department, tuple(sorted(outcome.sent.offered))))
-        if outcome.transferred:
-            detail = f"passed on to {outcome.department}"
-            events.append(Event("wrong_department", turn, outcome.called, detail=detail))
+        if by := outcome.transferred_by:
+            events.append(Event("wrong_department", turn, by, detail=f"passed on to {outcome.department}"))
         detail = event_detail(outcome, len(self.world.requests))
         events.append(Event(outcome.status, turn, outcome.department, tuple(sorted(outcome.fields)), detail))
         # The line opens with its number, so that a reader of the log knows which call it answers.

@@ -9,14 +9,9 @@ Verbosity = Literal["binary", "observed", "corrective"]
 MAX_CHARACTERS = 600
 
 _GOES_ON = {"served", "referred", "on_hold"}
-_UNIDENTIFIED = {"auth_missing", "auth_mismatch", "fabricated_auth"}
-_TURNED_AWAY = {
-    "wrong_department",
-    "must_call_first",
-    "closed",
-    "locked",
-    "invalid_number",
-    "unknown_request",
+_FAILS = {
+    *("auth_missing", "auth_mismatch", "fabricated_auth", "wrong_department", "must_call_first"),
+    *("closed", "locked", "invalid_number", "unknown_request"),
 }
 _NAMING = ("auth_missing", "must_call_first")
 NEXT, ENOUGH = "next", "enough"
@@ -79,7 +74,7 @@ def rule_feedback(
 
 
 def _binary(events: Sequence[Event]) -> str:
-    calls = [event for event in events if event.code in _GOES_ON | _UNIDENTIFIED | _TURNED_AWAY]
+    calls = [event for event in events if event.code in _GOES_ON | _FAILS]
     if not calls:
         return "Not completed. No call was made."
     if calls[-1].code in _GOES_ON:

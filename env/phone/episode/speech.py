@@ -1,109 +1,72 @@
 """What lines, directory and form say, and what an event tells of it: the seed picks one of four phrasings."""
 
+import re
 from random import Random
 
 from env.phone.episode.calls import Outcome
 from env.phone.episode.feedback import ENOUGH, NEXT
 from env.phone.world.rules import Disclosure, ordered
 
+_TABLE = """
+found: {company}, {industry}: {departments} | {company} ({industry}): {departments} |
+    {industry}, {company}: {departments} | {company} is {industry}: {departments}
+not_found: not found, try {names} | unknown company, try {names} | no such company, try {names} |
+    nothing found, try {names}
+form: {values} | given: {values} | customer: {values} | here: {values}
+either: {field} is {first} or {second} | {field} {first} or else {second} |
+    {field} {first}, maybe {second} | {field} {first}, if not {second}
+unavailable: no {fields} | without {fields} | lacks {fields} | not {fields}
+form_already_submitted: only one form | form already used | no second form | the form was used
+form_too_long: too long, at most {limit} fields | at most {limit} fields |
+    form holds {limit} fields at most | too many fields, {limit} at most
+served: {department}: {request} done | {department} served {request} | {request} done by {department} |
+    {department} did {request}
+auth_missing: {department} needs {fields} | {department}: needs {fields} | {department} asks for {fields} |
+    {department} wants {fields}
+auth_unnamed: {department} needs more | {department}: not enough | {department} asks for more |
+    {department} wants more
+auth_first: {department} needs first {fields} | {department} asks first for {fields} |
+    {department} wants first {fields} | {department}: next {fields}
+auth_enough: {department}: that will do | {department} would take that |
+    {department} needs no more than that | {department}: bring just that
+auth_mismatch: {department}: wrong {fields} | {department} refused {fields} |
+    {department}: {fields} is wrong | {department}: no match for {fields}
+fabricated_auth: {department}: {fields} not from the customer | {department} refused made-up {fields} |
+    {department}: {fields} was made up | {department}: invented {fields}
+wrong_department: not {department}, try {right} | {right} does that | wrong line, try {right} |
+    that is {right}
+wrong_department_vague: not {department} | {department} does not do that | wrong line, not {department} |
+    {department} is the wrong line
+must_call_first: {department}: call {other} first | {department} wants {other} called first |
+    first call {other}, then {department} | {department} only after {other}
+must_call_first_vague: {department}: another line comes first |
+    {department} wants another line called first | another line first, then {department} |
+    {department} only after another line
+have_ready: have {fields} ready | and bring {fields} | keep {fields} ready | then give {fields}
+referred: {department}: {request} goes on to {other} | {department} refers {request} to {other} |
+    {request} referred to {other} by {department} | {department} sends {request} on to {other}
+reference: reference {value} | with reference {value} | your reference {value} | reference is {value}
+on_hold: {department} is busy, on hold as {call_id} | {department}: on hold, {call_id} |
+    {department} holds the call as {call_id} | busy, {department} has you on hold as {call_id}
+closed: {department} is closed until turn {opens}, now turn {now} |
+    {department} opens at turn {opens}, now turn {now} |
+    {department}: closed, opens at turn {opens}, this is {now} |
+    closed, {department} opens at turn {opens}, now {now}
+waited: now turn {now} | waited, turn {now} | it is turn {now} | turn {now} now
+nothing_to_wait_for: nothing to wait for | no call on hold | nobody is on hold | nothing on hold
+transferred: passed to {department}. | moved to {department}. | sent on to {department}. |
+    transfer to {department}.
+locked: {department} is locked | {department}: locked | {department} takes no more calls |
+    locked out of {department}
+invalid_number: invalid number | no such number | number not in use | wrong number
+unknown_request: unknown request | no such request | which request? | request not known
+parser: error: {problem} | invalid: {problem} | refused: {problem} | not run: {problem}
+"""
 PHRASES: dict[str, tuple[str, ...]] = {
-    key: tuple(phrases.split(" | "))
-    for key, phrases in {
-        "found": (
-            "{company}, {industry}: {departments} | {company} ({industry}): {departments} | "
-            "{industry}, {company}: {departments} | {company} is {industry}: {departments}"
-        ),
-        "not_found": (
-            "not found, try {names} | unknown company, try {names} | no such company, try {names} | "
-            "nothing found, try {names}"
-        ),
-        "form": "{values} | given: {values} | customer: {values} | here: {values}",
-        "either": (
-            "{field} is {first} or {second} | {field} {first} or else {second} | "
-            "{field} {first}, maybe {second} | {field} {first}, if not {second}"
-        ),
-        "unavailable": "no {fields} | without {fields} | lacks {fields} | not {fields}",
-        "form_already_submitted": "only one form | form already used | no second form | the form was used",
-        "form_too_long": (
-            "too long, at most {limit} fields | at most {limit} fields | form holds {limit} fields at most | "
-            "too many fields, {limit} at most"
-        ),
-        "served": (
-            "{department}: {request} done | {department} served {request} | {request} done by {department} | "
-            "{department} did {request}"
-        ),
-        "auth_missing": (
-            "{department} needs {fields} | {department}: needs {fields} | {department} asks for {fields} | "
-            "{department} wants {fields}"
-        ),
-        "auth_unnamed": (
-            "{department} needs more | {department}: not enough | {department} asks for more | "
-            "{department} wants more"
-        ),
-        "auth_first": (
-            "{department} needs first {fields} | {department} asks first for {fields} | "
-            "{department} wants first {fields} | {department}: next {fields}"
-        ),
-        "auth_enough": (
-            "{department}: that will do | {department} would take that | "
-            "{department} needs no more than that | {department}: bring just that"
-        ),
-        "auth_mismatch": (
-            "{department}: wrong {fields} | {department} refused {fields} | "
-            "{department}: {fields} is wrong | {department}: no match for {fields}"
-        ),
-        "fabricated_auth": (
-            "{department}: {fields} not from the customer | {department} refused made-up {fields} | "
-            "{department}: {fields} was made up | {department}: invented {fields}"
-        ),
-        "wrong_department": (
-            "not {department}, try {right} | {right} does that | wrong line, try {right} | that is {right}"
-        ),
-        "wrong_department_vague": (
-            "not {department} | {department} does not do that | wrong line, not {department} | "
-            "{department} is the wrong line"
-        ),
-        "must_call_first": (
-            "{department}: call {other} first | {department} wants {other} called first | "
-            "first call {other}, then {department} | {department} only after {other}"
-        ),
-        "must_call_first_vague": (
-            "{department}: another line comes first | {department} wants another line called first | "
-            "another line first, then {department} | {department} only after another line"
-        ),
-        "have_ready": "have {fields} ready | and bring {fields} | keep {fields} ready | then give {fields}",
-        "referred": (
-            "{department}: {request} goes on to {other} | {department} refers {request} to {other} | "
-            "{request} referred to {other} by {department} | {department} sends {request} on to {other}"
-        ),
-        "reference": (
-            "reference {value} | with reference {value} | your reference {value} | reference is {value}"
-        ),
-        "on_hold": (
-            "{department} is busy, on hold as {call_id} | {department}: on hold, {call_id} | "
-            "{department} holds the call as {call_id} | busy, {department} has you on hold as {call_id}"
-        ),
-        "closed": (
-            "{department} is closed until turn {opens}, now turn {now} | "
-            "{department} opens at turn {opens}, now turn {now} | "
-            "{department}: closed, opens at turn {opens}, this is {now} | "
-            "closed, {department} opens at turn {opens}, now {now}"
-        ),
-        "waited": "now turn {now} | waited, turn {now} | it is turn {now} | turn {now} now",
-        "nothing_to_wait_for": "nothing to wait for | no call on hold | nobody is on hold | nothing on hold",
-        "transferred": (
-            "passed to {department}. | moved to {department}. | sent on to {department}. | "
-            "transfer to {department}."
-        ),
-        "locked": (
-            "{department} is locked | {department}: locked | {department} takes no more calls | "
-            "locked out of {department}"
-        ),
-        "invalid_number": "invalid number | no such number | number not in use | wrong number",
-        "unknown_request": "unknown request | no such request | which request? | request not known",
-        "parser": "error: {problem} | invalid: {problem} | refused: {problem} | not run: {problem}",
-    }.items()
+    key: tuple(" ".join(phrases.split()).split(" | "))
+    for key, phrases in (entry.split(": ", 1) for entry in re.split(r"\n(?=\S)", _TABLE.strip()))
 }
+"""What happened -> its phrasings."""
 
 
 class Speaker:
@@ -155,7 +118,7 @@ class Speaker:
         if outcome.gives_reference:
             value = self.reference(outcome.request_id, outcome.phone)
             text = f"{text}, {self.say('reference', value=value)}"
-        if outcome.transferred:
+        if outcome.transferred_by:
             text = f"{self.say('transferred', department=outcome.department)} {text}"
         return text
 

@@ -38,7 +38,6 @@ TASK_FIELDS: dict[str, Sequence[object]] = {
     **{name: ALLOWED[name] for name in ("opening", "number", "draw")},
 }
 """field -> what it may hold, as far as that does not depend on the company."""
-MAX_DIGITS = 30  # beyond any field's range
 
 
 def write_files(tasks: Sequence[Task], folder: Path) -> None:
@@ -133,11 +132,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def _whole(digits: str) -> int | str:
-    """Returns a whole number; one beyond any field's range as text, which its field then refuses."""
-    return int(digits) if len(digits) <= MAX_DIGITS else f"{digits[:MAX_DIGITS]}..."
-
-
 def _rows(path: Path, fields: dict[str, Sequence[object]]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (row from 1, its object) with exactly these fields, each with what it may hold."""
     try:
@@ -147,7 +141,7 @@ def _rows(path: Path, fields: dict[str, Sequence[object]]) -> Iterator[tuple[int
     for number, line in enumerate(lines, start=1):
         where = f"{path}: row {number}"
         try:
-            row = json.loads(line, object_pairs_hook=_unique, parse_int=_whole)
+            row = json.loads(line, object_pairs_hook=_unique)
         except _TwiceError as error:
             raise ConfigError(f"{where}, field {error}: there twice; name it once") from error
         except (ValueError, RecursionError) as error:
@@ -174,19 +168,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    for name, default in (("companies", 100), ("train", 500), ("val", 100), ("test", 100)):
+    sizes = {"companies": 100, "train": 500, "val": 100, "test": 100}
+    for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--levels", type=int, nargs="+", choices=LEVELS, default=list(LEVELS))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
-    tasks = generate_tasks(
-        num_companies=options.companies,
-        num_train=options.train,
-        num_val=options.val,
-        num_test=options.test,
-        level_shares={level: LEVEL_SHARES[level] for level in options.levels},
-        seed=options.seed,
-    )
+    asked = {f"num_{name}": getattr(options, name) for name in sizes}
+    shares = {level: LEVEL_SHARES[level] for level in options.levels}
+    tasks = generate_tasks(**asked, level_shares=shares, seed=options.seed)
     write_files(tasks, options.folder)
     print(f"wrote {options.folder / 'companies.jsonl'} and tasks.jsonl beside it: {len(tasks)} tasks")
 
