@@ -16,13 +16,21 @@ NOTHING = Sent()
 CHAIN = {"billing": {"after": "customer_service"}, "fraud": {"after": "billing"}}
 
 
-def after_form(world, *fields, tick_at=0):
-    state = submit_form(world, State(), frozenset(fields))[0]
-    return replace(state, tick=tick_at)
+def after_form(world, *fields):
+    return submit_form(world, State(), frozenset(fields))[0]
 
 
 def call(world, state, phone, sent=ALL, request="R1"):
     return place_call(world, state, phone, request, sent)
+
+
+def statuses(world, *calls, state=None):
+    """Returns the state after calls (phone, what is sent, request), and what each came to."""
+    state, found = state or State(), []
+    for phone, *how in calls:
+        state, outcome = call(world, state, phone, *how)
+        found.append(outcome.status)
+    return state, found
 
 
 @pytest.mark.parametrize(("level", "first"), [(3, "Service"), (4, "")])
@@ -33,24 +41,15 @@ def test_a_line_that_comes_later_says_what_it_will_want_and_at_level_three_who_c
     assert state == State()
 
 
-def test_the_prerequisite_refers_each_request_on_by_itself():
+def test_referrals_are_followed_link_by_link_and_belong_to_one_request():
     world = small_world(wants=("fraud", "fraud"))
     state, outcome = call(world, State(), SERVICE)
     assert (outcome.status, outcome.other_department) == ("referred", "Fraud")
     assert state.referred == {("R1", SERVICE)}
-    assert call(world, state, FRAUD)[1].status == "served"
-    assert call(world, state, FRAUD, request="R2")[1].status == "must_call_first"
-
-
-def test_a_chain_is_followed_link_by_link():
-    world = small_world(level=4, lines=CHAIN)
-    state = State()
-    assert call(world, state, BILLING)[1].status == "must_call_first"
-    state, _ = call(world, state, SERVICE)
-    assert call(world, state, FRAUD)[1].status == "must_call_first"
-    state, outcome = call(world, state, BILLING)
-    assert (outcome.status, outcome.other_department) == ("referred", "Fraud")
-    assert call(world, state, FRAUD)[1].status == "served"
+    assert statuses(world, (FRAUD,), (FRAUD, ALL, "R2"), state=state)[1] == ["served", "must_call_first"]
+    order = (BILLING, SERVICE, FRAUD, BILLING, FRAUD)
+    found = statuses(small_world(level=4, lines=CHAIN), *((phone,) for phone in order))[1]
+    assert found == ["must_call_first", "referred", "must_call_first", "referred", "served"]
 
 
 def test_a_token_is_given_with_the_referral_and_wanted_beside_the_fields():
@@ -64,35 +63,27 @@ def test_a_token_is_given_with_the_referral_and_wanted_beside_the_fields():
     assert not call(small_world(), State(), SERVICE)[1].gives_reference
 
 
-@pytest.mark.parametrize(
-    ("phone", "screened", "unscreened"),
-    [(FRAUD, "must_call_first", "auth_missing"), (BILLING, "wrong_department", "auth_missing")],
-)
-def test_screen_first_decides_what_is_checked_before_who_is_calling(phone, screened, unscreened):
-    for first, status in ((True, screened), (False, unscreened)):
+@pytest.mark.parametrize(("phone", "screened"), [(FRAUD, "must_call_first"), (BILLING, "wrong_department")])
+def test_screen_first_decides_what_is_checked_before_who_is_calling(phone, screened):
+    for first, status in ((True, screened), (False, "auth_missing")):
         line = {"screen_first": first}
         world = small_world(level=4, lines={"billing": line, "fraud": line})
         state, outcome = call(world, State(), phone, NOTHING)
         assert outcome.status == status
         assert state.strikes_of(phone) == (not first)  # level 4: a probe is a strike, if it gets that far
-        known = call(world, State(), phone)[1].status
-        assert known == screened
+        known = call(world, State(), phone)[1]
+        assert (known.status, known.disclosure.kind == "") == (screened, phone == BILLING or not first)
 
 
-def test_an_identified_caller_hears_nothing_more_and_a_wrong_line_names_the_right_one_at_level_three():
-    world = small_world(level=4, lines={"fraud": {"screen_first": False}})
-    assert call(world, State(), FRAUD)[1].disclosure.kind == ""
-    assert call(small_world(level=3), State(), BILLING)[1].other_department == "Fraud"
-    assert call(small_world(level=5), State(), BILLING)[1].other_department == ""
-
-
-def test_a_warm_transfer_goes_on_at_the_next_line_of_the_path():
+def test_a_wrong_line_names_the_right_one_at_level_three_and_passes_the_call_on_at_level_two():
+    for level, named in ((3, "Fraud"), (5, "")):
+        assert call(small_world(level=level), State(), BILLING)[1].other_department == named
     world = small_world(level=2, wants=("billing",), lines={"fraud": {"after": ""}})
     state, outcome = call(world, State(), FRAUD)
-    assert (outcome.status, outcome.department, outcome.called) == ("served", "Billing", "Fraud")
-    locked = replace(State(), strikes=((BILLING, 5),))
-    assert call(world, locked, FRAUD)[1].status == "locked"
+    assert (outcome.status, outcome.department, outcome.transferred_by) == ("served", "Billing", "Fraud")
     assert state.served == {"R1"}
+    locked = State(strikes=((BILLING, 5),))
+    assert call(world, locked, FRAUD)[1].status == "locked"
 
 
 def test_the_first_call_to_a_busy_line_is_held_as_it_was_placed_and_a_new_call_drops_it():
@@ -111,64 +102,64 @@ def test_the_first_call_to_a_busy_line_is_held_as_it_was_placed_and_a_new_call_d
 
 def test_a_closed_line_names_its_opening_takes_calls_from_then_on_and_can_be_waited_for():
     world = small_world(closings=((SERVICE, 5),), busy={SERVICE})
-    state, outcome = call(world, replace(State(), tick=4), SERVICE)
+    state, outcome = call(world, State(tick=4), SERVICE)
     assert (outcome.status, outcome.opens) == ("closed", 5)
     assert state.rung == frozenset()  # hours come before the hold
-    assert call(world, replace(State(), tick=5), SERVICE)[1].status == "on_hold"
-    assert wait(world, replace(State(), tick=4))[1].status == "waited"
-    assert wait(world, replace(State(), tick=5))[1].status == "nothing_to_wait_for"
+    assert call(world, State(tick=5), SERVICE)[1].status == "on_hold"
+    assert wait(world, State(tick=4))[1].status == "waited"
+    assert wait(world, State(tick=5))[1].status == "nothing_to_wait_for"
 
 
 @pytest.mark.parametrize("level", [3, 4])
 def test_a_line_locks_by_itself(level):
     world = small_world(level=level)
-    state = after_form(world, "full_name")
-    for count in range(3):
-        state, outcome = call(world, state, SERVICE, Sent(given=frozenset({"full_name"})))
-        assert (outcome.status, state.strikes_of(SERVICE)) == ("auth_missing", count + 1)
-    assert call(world, state, SERVICE)[1].status == "locked"
-    assert call(world, state, BILLING)[1].status != "locked"
+    wrong = (SERVICE, Sent(given=frozenset({"full_name"})))
+    state, found = statuses(world, *[wrong] * 3, state=after_form(world, "full_name"))
+    assert (found, state.strikes_of(SERVICE)) == (["auth_missing"] * 3, 3)
+    found = statuses(world, (SERVICE,), (BILLING,), state=state)[1]
+    assert (found[0], found[1] == "locked") == ("locked", False)
 
 
 def test_at_level_five_strikes_anywhere_lock_the_whole_company():
-    world = small_world(level=5)
-    state = State()
-    for phone, count in ((SERVICE, 3), (BILLING, 0), (SERVICE, 2)):
-        for _ in range(count):
-            state, _ = call(world, state, phone, NOTHING)
-    assert call(world, state, BILLING)[1].status == "locked"
-    assert call(world, state, FRAUD)[1].status == "locked"
+    world = small_world(level=5, lines={"billing": {"screen_first": False}})
+    state, found = statuses(world, *[(SERVICE, NOTHING)] * 3, (BILLING, NOTHING), (SERVICE, NOTHING))
+    assert found == ["auth_missing"] * 5
+    assert statuses(world, (BILLING,), (FRAUD,), state=state)[1] == ["locked", "locked"]
 
 
 @pytest.mark.parametrize(("level", "strikes"), [(3, 0), (4, 1), (5, 1)])
 def test_a_probe_is_a_strike_from_level_four_on(level, strikes):
-    world = small_world(level=level)
-    assert call(world, State(), SERVICE, NOTHING)[0].strikes_of(SERVICE) == strikes
+    assert call(small_world(level=level), State(), SERVICE, NOTHING)[0].strikes_of(SERVICE) == strikes
 
 
-def test_a_wrong_value_is_a_mismatch_unless_right_ones_do():
-    world = small_world()
-    wrong = Sent(given=frozenset({"full_name"}), mismatched=frozenset({"email"}))
-    assert call(world, State(), SERVICE, wrong)[1].status == "auth_mismatch"
-    enough = Sent(given=frozenset({"email"}), mismatched=frozenset({"full_name"}))
-    assert call(world, State(), SERVICE, enough)[1].status == "referred"
+@pytest.mark.parametrize(
+    ("given", "wrong", "status"),
+    [("full_name", "email", "auth_mismatch"), ("email", "full_name", "referred")],
+)
+def test_a_wrong_value_is_a_mismatch_unless_right_ones_do(given, wrong, status):
+    sent = Sent(given=frozenset({given}), mismatched=frozenset({wrong}))
+    assert call(small_world(), State(), SERVICE, sent)[1].status == status
 
 
-def test_prices_of_routing_and_of_over_collection_up_to_a_cap():
-    skipped = Event("must_call_first", 0, "Fraud")
-    assert episode_cost([skipped]) == pytest.approx(0.10)
-    assert episode_cost([Event("probe", 0, "Fraud"), skipped]) == pytest.approx(0.03)
-    assert episode_cost([Event("wrong_department", 0), Event("form_too_long", 1)]) == pytest.approx(0.10)
-    assert episode_cost([Event("on_hold", 0), Event("closed", 1), Event("referred", 2)]) == 0.0
-    assert episode_cost([Event("over_collected", 0, "", tuple("abcdefghij"))]) == pytest.approx(0.30)
-    assert episode_cost([Event("over_collected", 0, "", ("a",))]) == pytest.approx(0.05)
+@pytest.mark.parametrize(
+    ("events", "cost"),
+    [
+        ([("must_call_first", 0, "Fraud")], 0.10),
+        ([("probe", 0, "Fraud"), ("must_call_first", 0, "Fraud")], 0.03),
+        ([("wrong_department", 0), ("form_too_long", 1)], 0.10),
+        ([("on_hold", 0), ("closed", 1), ("referred", 2)], 0.0),
+        ([("over_collected", 0, "", tuple("abcdefghij"))], 0.30),  # up to a cap
+        ([("over_collected", 0, "", ("a",))], 0.05),
+    ],
+)
+def test_prices_of_routing_and_of_over_collection(events, cost):
+    assert episode_cost([Event(*event) for event in events]) == pytest.approx(cost)
 
 
 def test_the_ladder_rises_rung_by_rung_and_is_zero_at_the_end():
     world = small_world(level=4, lines=CHAIN)
-    rungs = [potential(world, State())]
-    for fields in (("last_payment",), ("email",), ("email", "full_name", "member_id")):
-        rungs.append(potential(world, after_form(world, *fields)))
+    forms = ((), ("last_payment",), ("email",), ("email", "full_name", "member_id"))
+    rungs = [potential(world, after_form(world, *fields) if fields else State()) for fields in forms]
     state = after_form(world, "email", "full_name", "member_id")
     for phone in (SERVICE, BILLING):
         state, _ = call(world, state, phone)

@@ -53,26 +53,84 @@ def test_another_seed_changes_wording_but_no_event(level):
     assert differs > 5
 
 
-def test_success_ends_the_episode_at_once_and_pays_one():
-    desk = Desk(tasks_of(1)[0])
-    assert desk.say(f"form {' '.join(desk.needed)}")[0] == "form"
-    assert desk.say(f"call {desk.line.phone} R1 {' '.join(desk.needed)}") == ["served"]
-    assert (desk.last.terminated, desk.last.reward) == (True, 1.0)
-    assert desk.env.verdict().success
-    assert desk.env.feedback() is None
-    with pytest.raises(RuntimeError, match="after the end"):
-        desk.say("done")
+FORM = ("form {needed}", "form")
+SCRIPTS = {
+    "success ends the episode": (1, [FORM, ("call {phone} R1 {needed}", "served")], 0.0),
+    "so does a message without a call": (1, [("done", "none")], 0.0),
+    "the turn limit truncates": (
+        1,
+        [("search x", "not_found")] * 7 + [("search x", "not_found max_turns")],
+        0,
+    ),
+    "one form; a long one is not spent": (
+        1,
+        [
+            ("form {four}", "form_too_long"),
+            ("form {first} {lacking}", "form unavailable over_collected"),
+            ("form {spare}", "form_already_submitted"),
+        ],
+        0.20,
+    ),
+    "probes and offers": (
+        2,
+        [("call {phone} R1", "probe auth_missing"), ("call {phone} R1 {offers}", "probe auth_missing")],
+        0.06,
+    ),
+    "too little": (2, [("form {first}", "form"), ("call {phone} R1 {first}", "auth_missing")], 0.05),
+    "made up, though it matches": (1, [("call {phone} R1 {first}={value}", "fabricated_auth")], 0.10),
+    "made up": (1, [("call {phone} R1 {first}=0", "fabricated_auth")], 0.10),
+    "pointed to before the form": (1, [("call {phone} R1 {first}", "fabricated_auth")], 0.10),
+    "another field's value, then the right one written out": (
+        1,
+        [
+            ("form {first} {spare}", "form over_collected"),
+            ("call {phone} R1 {first}={other_value}", "auth_mismatch"),
+            ("call {phone} R1 {first}={value}", "served"),
+        ],
+        0.10,
+    ),
+    "a wrong line": (1, [FORM, ("call {other} R1 {needed}", "wrong_department")], 0.05),
+    "a wrong line passes on": (2, [FORM, ("call {other} R1 {needed}", "wrong_department served")], 0.05),
+    "no such number": (1, [("call 911 R1", "probe invalid_number")], 0.03),
+    "no such request": (1, [("call {phone} R2", "probe unknown_request")], 0.03),
+}
 
 
-def test_a_message_without_a_call_ends_and_the_turn_limit_truncates():
-    desk = Desk(tasks_of(1)[0])
-    assert desk.say("done") == ["none"]
-    assert desk.last.terminated
-    desk = Desk(tasks_of(1)[0])
-    for _ in range(7):
-        assert desk.say("search nothing") == ["not_found"]
-    assert desk.say("search nothing") == ["not_found", "max_turns"]
-    assert (desk.last.truncated, desk.last.terminated) == (True, False)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_is_said_has_its_events_and_its_price(name):
+    level, script, cost = SCRIPTS[name]
+    desk = Desk(tasks_of(level)[0])
+    profile, first, spare = desk.world.profile, desk.needed[0], desk.spare[0]
+    words = {"first": first, "value": profile[first], "spare": spare, "other_value": profile[spare]}
+    words |= {
+        "phone": desk.line.phone,
+        "other": next(line.phone for line in desk.world.company.departments if line != desk.line),
+        "needed": " ".join(desk.needed),
+        "offers": " ".join(f"?{field}" for field in desk.needed),
+        "lacking": next(field for field in FIELDS if field not in profile),
+        "four": " ".join(FIELDS[:4]),
+    }
+    for text, codes in script:
+        said = text.format(**words)
+        assert desk.say(said) == codes.split()
+        event, given = desk.last.events[-1], desk.env.state.form or frozenset()
+        if event.code == "auth_missing":
+            assert set(event.fields) == set(desk.needed) - given
+            assert desk.env.state.strikes_of(desk.line.phone) == bool(given)
+        if event.code in ("fabricated_auth", "invalid_number"):
+            assert desk.env.verdict().steps[-1].code == event.code
+        if "wrong_department" in codes:
+            assert desk.line.name in desk.last.events[0].detail
+        if event.code == "unavailable":
+            assert words["lacking"] in desk.heard
+    assert episode_cost(desk.env.events) == pytest.approx(cost)
+    assert (desk.last.terminated, desk.last.truncated) == (codes[-6:] in ("served", "none"), "max" in codes)
+    success = "served" in codes
+    assert (desk.last.reward, desk.env.verdict().success) == (float(success), success)
+    assert (desk.env.feedback() is None) == success
+    if desk.env.is_over:
+        with pytest.raises(RuntimeError, match="after the end"):
+            desk.say("done")
 
 
 @pytest.mark.parametrize("level", [2, 3])
@@ -89,68 +147,6 @@ def test_search_shows_industry_lines_and_later_hours_and_a_miss_suggests_three_n
         hours = f"{line.hours} " if level == 3 else ""
         assert f"{line.name} {line.phone} {hours}{line.description}" in desk.heard
     assert desk.say(f"search {company.name.replace(' ', '')}") == ["found"]
-
-
-def test_there_is_one_form_a_long_one_is_not_spent_and_what_is_lacking_is_named():
-    desk = Desk(tasks_of(1)[0])
-    lacking = next(field for field in FIELDS if field not in desk.world.profile)
-    assert desk.say(f"form {' '.join(FIELDS[:4])}") == ["form_too_long"]
-    assert desk.env.state.form is None
-    assert desk.say(f"form {desk.needed[0]} {lacking}") == ["form", "unavailable", "over_collected"]
-    assert lacking in desk.heard
-    assert desk.say(f"form {desk.spare[0]}") == ["form_already_submitted"]
-    assert desk.env.state.form == {desk.needed[0]}
-    assert episode_cost(desk.env.events) == pytest.approx(0.20)
-
-
-def test_probes_and_offers_are_told_what_is_missing_free_and_incomplete_values_for_a_strike():
-    desk = Desk(tasks_of(2)[0])
-    for words in ("", " ".join(f"?{field}" for field in desk.needed)):
-        assert desk.say(f"call {desk.line.phone} R1 {words}") == ["probe", "auth_missing"]
-        assert set(desk.last.events[1].fields) == set(desk.needed)
-    assert desk.env.state.strikes == ()
-    assert episode_cost(desk.env.events) == pytest.approx(0.06)
-    desk.say(f"form {desk.needed[0]}")
-    assert desk.say(f"call {desk.line.phone} R1 {desk.needed[0]}") == ["auth_missing"]
-    assert set(desk.last.events[0].fields) == set(desk.needed[1:])
-    assert desk.env.state.strikes_of(desk.line.phone) == 1
-    assert episode_cost(desk.env.events) == pytest.approx(0.11)
-
-
-def test_a_value_that_the_form_did_not_give_is_fabricated_even_when_it_matches():
-    for text in ("{field}={value}", "{field}=0", "{field}"):
-        desk = Desk(tasks_of(1)[0])
-        field = desk.needed[0]
-        word = text.format(field=field, value=desk.world.profile[field])
-        assert desk.say(f"call {desk.line.phone} R1 {word}") == ["fabricated_auth"]
-        assert desk.env.verdict().steps[0].status == "wrong"
-        assert episode_cost(desk.env.events) == pytest.approx(0.10)
-
-
-def test_the_forms_value_counts_written_out_and_under_another_name_it_mismatches():
-    desk = Desk(tasks_of(1)[0])
-    (field,), spare, profile = desk.needed, desk.spare[0], desk.world.profile
-    assert profile[spare] != profile[field]
-    desk.say(f"form {field} {spare}")
-    assert desk.say(f"call {desk.line.phone} R1 {field}={profile[spare]}") == ["auth_mismatch"]
-    assert desk.say(f"call {desk.line.phone} R1 {field}={profile[field]}") == ["served"]
-
-
-@pytest.mark.parametrize(("level", "codes"), [(1, ["wrong_department"]), (2, ["wrong_department", "served"])])
-def test_level_one_names_the_right_department_and_level_two_passes_the_call_on(level, codes):
-    desk = Desk(tasks_of(level)[0])
-    other = next(line for line in desk.world.company.departments if line != desk.line)
-    desk.say(f"form {' '.join(desk.needed)}")
-    assert desk.say(f"call {other.phone} R1 {' '.join(desk.needed)}") == codes
-    assert desk.line.name in desk.last.events[0].detail
-    assert episode_cost(desk.env.events) == pytest.approx(0.05)
-
-
-def test_numbers_and_requests_that_do_not_exist():
-    desk = Desk(tasks_of(1)[0])
-    assert desk.say("call 911 R1") == ["probe", "invalid_number"]
-    assert desk.env.verdict().steps[0].code == "invalid_number"
-    assert desk.say(f"call {desk.line.phone} R2") == ["probe", "unknown_request"]
 
 
 @pytest.mark.parametrize("level", ALL)
@@ -250,17 +246,6 @@ def test_a_probe_on_hold_is_priced_once_and_only_when_it_is_heard():
     assert desk.env.verdict().cost == pytest.approx(0.03)
 
 
-def test_a_closed_line_tells_when_it_opens_and_waiting_gets_there():
-    desk = desk_where(4, lambda world: world.opens_at(first_path(world)[0].phone))
-    phone = desk.path[0].phone
-    opens = desk.world.opens_at(phone)
-    assert desk.say(f"call {phone} R1 ?email") == ["probe", "closed"]
-    assert f"{opens}" in desk.heard
-    for _ in range(opens - 2):
-        assert desk.say("wait") == ["waited"]
-    assert "closed" not in desk.say(f"call {phone} R1 ?email")
-
-
 def carries_a_reference(world):
     return any(line.wants_reference for line in first_path(world)) and no_obstacle(world)
 
@@ -303,16 +288,6 @@ def test_of_two_values_the_first_is_wrong_and_the_second_counts():
     assert desk.say(f"{call} {field}={right[field]} {rest}")[-1] in ("referred", "served")
 
 
-def test_two_departments_of_level_five_have_one_name_and_only_one_of_them_serves():
-    for task in tasks_of(5):
-        lines = world_of(task).company.departments
-        names = [line.name for line in lines]
-        assert len(names) == len(set(names)) + 1
-        twins = [line for line in lines if names.count(line.name) == 2]
-        assert sum(line.kind == "sales" for line in twins) == 1
-        assert len({line.description for line in twins}) == 2
-
-
 @pytest.mark.parametrize("level", ALL)
 def test_the_ladder_adds_up_to_the_terminal_reward_and_no_priced_failure_beats_a_success(level):
     for task in tasks_of(level, 20):
@@ -328,11 +303,3 @@ def test_the_ladder_adds_up_to_the_terminal_reward_and_no_priced_failure_beats_a
             replay(env, task, 1, actions)
             priced = env.verdict().reward
             assert (priced >= 0.5) if verdict.success else (priced == 0.0)
-
-
-def test_several_requests_are_all_needed():
-    desk = desk_where(5, lambda world: no_obstacle(world) and len(world.requests) > 1)
-    assert desk.play_best(until="served").count("served") == 1
-    assert (desk.last.terminated, desk.env.verdict().success) == (False, False)
-    desk.play_best()
-    assert (desk.last.terminated, desk.env.verdict().success) == (True, True)

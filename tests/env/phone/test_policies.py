@@ -1,21 +1,13 @@
 """Yardstick policies score in the order that the difficulty table promises."""
 
-from dataclasses import replace
-
 import pytest
 
-from env.phone.scripted.knowledge import read_advice
 from env.phone.scripted.policies import POLICIES, play_scripted
-from env.phone.solver.solver import advice
 from env.phone.world.levels import MAX_PRICE
-from pipeline.types import Feedback
-from tests.env.phone.worlds import LEVELS, level_tasks, started
-
-NUM_TASKS = 500
-FEW_TASKS = 120
+from tests.env.phone.worlds import LEVELS, level_tasks
 
 
-def tasks_of(level, num_tasks=NUM_TASKS):
+def tasks_of(level, num_tasks=120):
     return level_tasks(level, num_tasks, companies=100, seed=3)
 
 
@@ -23,17 +15,11 @@ def rate(verdicts):
     return sum(bool(verdict.success) for verdict in verdicts) / len(verdicts)
 
 
-EVERY_LEVEL = (
-    *(pytest.param(level, FEW_TASKS, id=f"{level}, few tasks") for level in LEVELS),
-    *(pytest.param(level, NUM_TASKS, id=str(level), marks=pytest.mark.slow) for level in LEVELS),
-)
-
-
-@pytest.mark.parametrize(("level", "size"), EVERY_LEVEL)
-def test_policies_score_in_the_order_of_what_they_know(level, size):
+@pytest.mark.parametrize("level", LEVELS)
+def test_policies_score_in_the_order_of_what_they_know(level):
     success, priced = {}, {}
     for name in POLICIES:
-        verdicts = [play_scripted(task, name, seed=11, noise=0.2)[2] for task in tasks_of(level, size)]
+        verdicts = [play_scripted(task, name, seed=11, noise=0.2)[2] for task in tasks_of(level)]
         assert not any(verdict.infra_error for verdict in verdicts)
         success[name] = rate(verdicts)
         paid = [bool(v.success) * (1 - min(v.cost, MAX_PRICE)) for v in verdicts]
@@ -67,57 +53,14 @@ def test_trusting_the_prior_gets_worse_with_the_level():
     assert rates == sorted(set(rates), reverse=True)
 
 
-@pytest.mark.parametrize(("level", "size"), EVERY_LEVEL)
-def test_after_corrective_feedback_the_second_attempt_is_never_worse(level, size):
+@pytest.mark.parametrize("level", LEVELS)
+def test_who_remembers_a_first_attempt_does_no_worse_in_the_second(level):
     firsts, seconds = [], []
-    for task in tasks_of(level, size):
+    for task in tasks_of(level):
         actions, _, verdict = play_scripted(task, "adaptive", seed=2)
         firsts.append(verdict)
-        seconds.append(play_scripted(task, "adaptive", seed=4, earlier=[actions], is_corrected=True)[2])
-    assert rate(seconds) >= max(rate(firsts), 0.95)
-
-
-@pytest.mark.parametrize("level", [3, 4, 5])
-def test_who_knows_no_trade_goes_by_the_text_of_corrective_feedback(level, monkeypatch):
-    failed = []
-    for task in tasks_of(level, FEW_TASKS)[:60]:
-        actions, _, verdict = play_scripted(task, "prober", seed=2)
-        if not verdict.success:
-            failed.append((task, actions))
-
-    def again(**how):
-        return rate([play_scripted(t, "prober", seed=4, earlier=[a], **how)[2] for t, a in failed])
-
-    corrected, remembered = again(is_corrected=True), again()
-    monkeypatch.setattr(
-        "env.phone.episode.environment.rule_feedback", lambda *_: Feedback("Try again.", "none")
-    )
-    assert again(is_corrected=True) == remembered < corrected
-    assert corrected > 0.9
-
-
-def test_advice_is_read_from_the_text_alone():
-    text = "Fraud needs: email. Ask for email, full_name in the one form. For R2 call Help, then Fraud."
-    found = read_advice(text, ["Help", "Fraud"])
-    assert found.form == {"email", "full_name"}
-    assert found.routes == (("R2", ("Help", "Fraud")),)
-    assert read_advice(text, ["Fraud"]).routes == ()  # a line that the directory does not list
-    assert read_advice("Fraud needs: email. You stopped too early.", ["Fraud"]) is None
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_the_text_advises_what_the_solver_knows(level):
-    told = 0
-    for task in tasks_of(level, 40):
-        env = started(task, verbosity="corrective")
-        play_scripted(task, "over_collector", seed=2, env=env)
-        if (feedback := env.feedback()) is not None:
-            names = [line.name for line in env.world.company.departments]
-            known = advice(env.world)
-            left = [route for route in known.routes if route[0] not in env.state.served]
-            assert read_advice(feedback.text, names) == replace(known, routes=tuple(left))
-            told += 1
-    assert told > 20
+        seconds.append(play_scripted(task, "adaptive", seed=4, earlier=[actions])[2])
+    assert rate(seconds) >= max(rate(firsts), 0.8)
 
 
 def test_feedback_on_a_failed_attempt_makes_the_second_succeed_without_asking_again():

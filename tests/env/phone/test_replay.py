@@ -8,8 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
-import pytest
-
 from env.phone.episode.environment import PhoneEnv
 from env.phone.solver.solver import optimal_move, tool_call
 from env.phone.world.lexicon import FIELDS
@@ -133,9 +131,3 @@ def test_random_logs_meet_every_event_and_replay_at_every_prefix_and_in_another_
         *("locked", "waited", "nothing_to_wait_for", "invalid_number", "unknown_request"),
         *("unknown_tool", "too_many", "none", "max_turns"),
     }
-
-
-@pytest.mark.slow
-def test_ten_thousand_random_logs_replay_at_every_prefix():
-    for number in range(10_000):
-        check_every_prefix(*random_log(number), number)

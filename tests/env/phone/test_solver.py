@@ -2,16 +2,15 @@
 
 import math
 from dataclasses import replace
-from itertools import accumulate
 from random import Random
 
 import pytest
 
-from benchmarks._phone_plans import optimal_plan, policy_value, slipping, untold_plan
+from benchmarks._phone_plans import optimal_plan, policy_value, slipping
 from env.phone.episode.calls import State
 from env.phone.offer import PHONE
 from env.phone.scripted.policies import play_scripted
-from env.phone.solver.solver import Move, fewest_turns, optimal_move, play, tool_call
+from env.phone.solver.solver import Move, fewest_turns, play, tool_call
 from tests.env.phone.worlds import (
     BILLING,
     FRAUD,
@@ -155,30 +154,6 @@ def test_the_fatal_step_is_exact_on_scripted_faults_of_the_lower_levels(texts, f
                 assert "wrong" not in [step.status for step in steps[:fatal]]
 
 
-@pytest.mark.parametrize("level", [3, 4, 5])
-def test_the_fatal_step_is_exact_on_scripted_faults_of_the_upper_levels(level):
-    for task in level_tasks(level, 30)[:12]:
-        world = world_of(task)
-        spare = next(field for field in world.profile if field not in world.needed_fields())
-        first = world.path(world.requests[0])[0]
-        slack = int(world.level.max_turns - fewest_turns(world, State()))
-        cases = [(["best", "done"], 1, "none"), ([f"form {spare}"], 0, "form")]
-        if not world.closings:  # else the first messages wait for a line to open
-            cases.append(([f"search {world.company.name}"] * (slack + 1), slack, "max_turns"))
-        if first.phone not in world.busy and not world.closings and first.screen_first:
-            strikes = world.level.strikes_to_lock
-            wrong = f"call {first.phone} R1 {spare}=0"
-            cases.append((["best", *[wrong] * strikes], strikes, "fabricated_auth"))
-        for texts, fatal, code in cases:
-            desk = Desk(task)
-            for text in texts:
-                move = optimal_move(world, desk.env.state) if text == "best" else None
-                desk.say(STYLE.action_of(tool_call(world, move)).text if move else text)
-            assert first_fatal(desk.env) == fatal, texts
-            step = desk.env.verdict().steps[fatal]
-            assert (step.status, step.code) == ("wrong", code)
-
-
 @pytest.mark.parametrize(("level", "strikes"), [(1, 6), (2, 5)])
 def test_the_strike_that_locks_the_needed_line_is_fatal_and_level_one_never_locks(level, strikes):
     desk = Desk(level_tasks(level, 1)[0])
@@ -199,57 +174,6 @@ def test_a_shortest_plan_succeeds_in_the_environment_in_as_many_messages(level):
         verdict = desk.env.verdict()
         assert (codes[-1], verdict.success, verdict.cost) == ("served", True, 0.0)
         assert [step.status for step in verdict.steps] == ["ok"] * task.details["optimal_turns"]
-
-
-UNTOLD = {
-    "one probe tells all": (small_world(wants=("billing",)), 3),
-    "one line's wants cover the other's": (small_world(), 4),
-    "each line is asked": (small_world(lines={"customer_service": {"wants": [("full_name",)]}}), 5),
-    "a line that names one field at a time": (small_world(lines={"fraud": {"disclosure": "first"}}), 5),
-    "peeled to the end": (
-        small_world(lines={"customer_service": {"disclosure": "vague"}, "fraud": {"disclosure": "first"}}),
-        5,
-    ),
-    "who says nothing is never understood": (small_world(lines={"fraud": {"disclosure": "vague"}}), None),
-    "a busy line is waited for": (small_world(wants=("billing",), busy={BILLING}), 4),
-    "hours": (small_world(wants=("billing",), closings=((BILLING, 4),)), 6),
-}
-
-
-@pytest.mark.parametrize("name", UNTOLD)
-def test_plans_without_the_rules_ask_before_the_one_form(name):
-    world, expected = UNTOLD[name]
-    plan = untold_plan(world)
-    assert (None if plan is None else len(plan)) == expected
-    if plan is not None:
-        assert [move.kind for move in plan].count("form") == 1
-        states = list(accumulate(plan, lambda state, move: play(world, state, move), initial=State()))
-        assert len(states[-1].served) == len(world.requests)
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_a_plan_without_the_rules_succeeds_in_the_environment_and_asks_for_what_was_named(level):
-    """It is longer than one with the rules; where lines name all they want, it is the prober's."""
-    planned = 0
-    for task in level_tasks(level, 12):
-        env = started(task, 1)
-        if (plan := untold_plan(env.world)) is None:
-            assert level > 2
-            continue
-        planned += 1
-        assert len(plan) > fewest_turns(env.world, State())
-        if level <= 2:  # it looks the numbers up first
-            assert len(plan) == len(play_scripted(task, "prober", seed=0)[0]) - 1
-        told = set()
-        for move in plan:
-            env.step(STYLE.action_of(tool_call(env.world, move)))
-            if move.kind == "form":
-                assert move.fields <= told
-            if env.outcome is not None:
-                said = env.outcome.disclosure
-                told |= {*said.missing, *(field for other in said.others for field in other)}
-        assert env.verdict().success == (len(plan) <= env.world.level.max_turns)
-    assert planned >= 3
 
 
 @pytest.mark.parametrize("level", [1, 3, 4, 5])
