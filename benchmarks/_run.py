@@ -109,14 +109,6 @@ def make_stages(
             raise SystemExit(f"{run}: {stage} ended with {code}. The same command goes on")
 
 
-def in_process(module: str, argument: str, environment: Mapping[str, str] | None = None) -> Any:
-    """Returns what a module prints as JSON when it runs as a process of its own with `--one ARGUMENT`."""
-    command = [sys.executable, "-m", module, "--one", argument]
-    environment = {**os.environ, **(environment or {})}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def command_of(name: str, argv: Sequence[str]) -> str:
     """Returns the command that made a result, without folders of the machine."""
     kept, skip = [], False
@@ -151,14 +143,6 @@ def machine_facts() -> dict[str, Any]:
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "transformers")},
     }
-
-
-def status_bytes(field: str) -> int:
-    """Returns a field of /proc/self/status in bytes, such as VmRSS (resident) or VmHWM (its peak)."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    raise ValueError(f"/proc/self/status has no {field}")
 
 
 def in_turns(runs: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:

@@ -83,14 +83,6 @@ def by_seed(name: str, variant: str, metric: str, digits: int = 2) -> str:
     return ", ".join(number(table(variant, metric), digits) for table in rows_of(name).values())
 
 
-def total(name: str, metric: str) -> str:
-    """Returns the sum of a metric over all variants, as a whole number."""
-    return number(
-        sum(row.value or 0 for table in rows_of(name).values() for row in table.rows if row.metric == metric),
-        0,
-    )
-
-
 def percent(value: float) -> str:
     """Returns a share in percent, without the sign."""
     return f"{100 * value:.1f}"

@@ -14,16 +14,12 @@ policy's first k layers as the trunk. On request `kappa<k>`, with so many pseudo
 without continuations; those of validating companies, which decide when any fit ends, are its label
 tokens.
 
-`soft / ...` has the method by level and by split. `soft + ...` says what its values would explain if
-boosted trees, fitted to the audit itself in folds by company, corrected them by what their reader does
-not know: the level and the verifier's count of wrong steps so far, then the solver's V* as well. A
-reference, no critic.
+`soft / ...` has the method by level and by split.
 """
 
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,23 +32,13 @@ from benchmarks._run import Asked, Benchmark, main
 from critics.audit.data import AuditData, AuditRollout
 from critics.audit.first_error import first_error
 from critics.audit.measures import measure as measures_of
-from critics.audit.reference_critics import errors_so_far, with_trees
 from critics.labels.named_targets import RULES
-from critics.logit import logit
 
 VARIANTS = ("soft", "soft@25", "soft@50", "labels-alone", *RULES, "trunk:layers1", "trunk:layers2")
 QUICK_VARIANTS = ("soft", "soft@50", "kappa2", "monte_carlo", "td", "trunk:layers1")
 SHOWN = ("ev", "ev_within", "rho_a", "ece_excess", "skill_over_task_rate")
 AIMS = {"ev": 0.7, "ev_within": 0.5, "rho_a": 0.6}
 MAX_EXCESS = 0.02
-TOLD = {
-    "its value and place": (),
-    "level, errors so far": ("level", "errors"),
-    "and V*": ("level", "errors", "v_star"),
-}
-"""What the trees are given beside value and place."""
-
-
 CRITERIA: Criteria = {
     "explained variance within rollouts above 0, interval": surely_positive("soft", "ev_within"),
     "advantage correlation above 0, interval": surely_positive("soft", "rho_a"),
@@ -95,19 +81,6 @@ def by_part(material: Material, audit: AuditData) -> list[Row]:
     return rows
 
 
-def corrected(audit: AuditData, names: Sequence[str], seed: int) -> AuditData:
-    """Returns the audit with values that trees corrected by what is named, in folds by cluster.
-
-    Args:
-        audit: of a critic.
-        names: of `level`, `errors` (wrong steps so far, as the verifier counts them) and `v_star`.
-        seed: of the trees.
-    """
-    known = {"level": audit.level, "errors": errors_so_far(audit), "v_star": audit.v_star}
-    seen = [logit(audit.p), audit.step_index, audit.position, *(known[name] for name in names)]
-    return with_trees(audit, np.column_stack(seen), seed)
-
-
 def with_fatal_steps(audit: AuditData) -> list[AuditRollout]:
     """Returns the audited rollouts with one `wrong` step at most: the solver's first fatal one."""
     optimal: dict[str, dict[int, float]] = defaultdict(dict)
@@ -140,12 +113,7 @@ def rows_of(material: Material, variant: str) -> list[Row]:
     rows = measured(variant, {"label tokens": tokens, "trunk": parameters_of(trunk), "converged": converged})
     rows += judged(material, variant, values)
     if variant == "soft":
-        audit, seed = audit_of(material, values), material.config.run.seed
-        rows += by_part(material, audit)
-        for name, given in TOLD.items():
-            better = corrected(audit, given, seed)
-            found = measures_of(better, seed=seed)
-            rows += measured(f"soft + {name}", {x: found[x] for x in AIMS})
+        rows += by_part(material, audit_of(material, values))
     return rows
 
 

@@ -2,9 +2,8 @@
 
     python -m benchmarks.phone_policies
 
-In rows of second attempts ("again", "after") a success at the first attempt stands. A failure is tried
-again by a policy that remembers what its calls taught and reads no feedback; "corrective" also reads form
-and routes out of corrective feedback. Of other splits than train the success of four policies is kept.
+In the row "again" a success at the first attempt stands. A failure is tried again by the same policy, which
+remembers what its calls taught. Of other splits than train the success of three policies is kept.
 """
 
 import sys
@@ -16,18 +15,11 @@ from benchmarks._run import Asked, Benchmark, main
 from env.phone.scripted.policies import POLICIES, play_scripted
 from env.phone.world.levels import LEVELS, MAX_PRICE
 from env.phone.world.tasks import SPLITS, generate_tasks
-from env.protocol import Action
 from pipeline.types import Task, Verdict
 
-CORRECTED = "adaptive again, corrective"
-REMEMBERED = {
-    "adaptive": "adaptive again",
-    "prior_only": "adaptive after prior_only",
-    "over_collector": "adaptive after over_collector",
-}
-"""Policy of the first attempt -> name of the row of the second."""
-ROWS = (*POLICIES, *REMEMBERED.values(), CORRECTED)
-HELD_OUT = ("adaptive", "prior_only", "informed_over_collector", CORRECTED)
+AGAIN = "adaptive again"
+ROWS = (*POLICIES, AGAIN)
+HELD_OUT = ("adaptive", "prior_only", "informed_over_collector")
 """Rows that are written of the other splits too."""
 NOISE = 0.2  # share of random acts of noisy policies
 
@@ -38,16 +30,16 @@ def named(split: str, level: int, policy: str) -> str:
 
 
 def rows_of(split: str, level: int, tasks: Sequence[Task], seed: int) -> list[Row]:
-    """Returns success and priced reward of all policies on some tasks, second attempts last."""
+    """Returns success and priced reward of all policies on some tasks, the second attempt last."""
     verdicts: dict[str, list[Verdict]] = {name: [] for name in ROWS}
     for task in tasks:
         for policy in POLICIES:
             actions, _, verdict = play_scripted(task, policy, seed, NOISE)
             verdicts[policy].append(verdict)
-            if name := REMEMBERED.get(policy):
-                verdicts[name].append(second(verdict, task, seed + 1, actions))
             if policy == "adaptive":
-                verdicts[CORRECTED].append(second(verdict, task, seed + 1, actions, is_corrected=True))
+                if not verdict.success:
+                    verdict = play_scripted(task, policy, seed + 1, earlier=[actions])[2]
+                verdicts[AGAIN].append(verdict)
     found = []
     for policy in ROWS if split == "train" else HELD_OUT:
         own = verdicts[policy]
@@ -58,15 +50,6 @@ def rows_of(split: str, level: int, tasks: Sequence[Task], seed: int) -> list[Ro
         priced = sum(bool(v.success) * (1 - min(v.cost, MAX_PRICE)) for v in own) / len(own)
         found += measured(named(split, level, policy), {"success": success, "priced": priced}, len(own))
     return found
-
-
-def second(
-    first: Verdict, task: Task, seed: int, actions: list[Action], is_corrected: bool = False
-) -> Verdict:
-    """Returns the first attempt's verdict if it succeeded, else that of an adaptive second one."""
-    if first.success:
-        return first
-    return play_scripted(task, "adaptive", seed, earlier=[actions], is_corrected=is_corrected)[2]
 
 
 def measure(asked: Asked) -> list[Row]:

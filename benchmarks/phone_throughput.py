@@ -5,7 +5,7 @@
 Messages of scripted policies are parsed and played again, graded and commented; policies and engines are
 not in the time. Then the solver, in states a minute: d* of every state; V* of every step as an audit asks
 for it; exact V^pi of a policy that errs one time in five, from states that can still succeed and from
-first states; and seconds of plans without the rules.
+first states.
 """
 
 import math
@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from benchmarks._phone_plans import policy_value, slipping, untold_plan
+from benchmarks._phone_plans import policy_value, slipping
 from benchmarks._results import Criteria, Row, measured
 from benchmarks._run import Asked, Benchmark, main
 from env.phone.episode.calls import State
@@ -102,9 +102,7 @@ def rows_of_level(level: int, num_tasks: int, repeats: int) -> list[Row]:
         rows += measured(
             f"level {level}", {name: round(count / middle)}, count // (60 if "minute" in name else 1)
         )
-    untold = [seconds(lambda world=world: untold_plan(world)) for world in worlds]  # type: ignore[misc]
-    plan = (sum(untold) / len(untold), min(untold), max(untold))
-    return rows + measured(f"level {level}", {"seconds of a plan without the rules": plan}, len(untold))
+    return rows
 
 
 def measure(asked: Asked) -> list[Row]:

@@ -8,12 +8,15 @@ when it had only imported its modules. The allocator gives freed memory back (MA
 else its hoard is measured.
 """
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from benchmarks._results import Criteria, Figure, Row, Table, measured, spread
-from benchmarks._run import Asked, Benchmark, in_process, main, status_bytes
+from benchmarks._run import ROOT, Asked, Benchmark, main
 from pipeline.planner.activations import Forward
 from pipeline.planner.memory import GIB, Training, shape_of, training_phase
 
@@ -41,6 +44,14 @@ def config() -> Any:
         max_position_embeddings=4096,
         tie_word_embeddings=True,
     )
+
+
+def status_bytes(field: str) -> int:
+    """Returns a field of /proc/self/status in bytes, such as VmRSS (resident) or VmHWM (its peak)."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError(f"/proc/self/status has no {field}")
 
 
 def peak_of(how: Training) -> int:
@@ -77,6 +88,14 @@ def peak_of(how: Training) -> int:
     return status_bytes("VmHWM") - imported
 
 
+def peak_in_a_process(case: str) -> int:
+    """Returns the peak of a case, by this module as a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.planner", "--one", case]
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "262144"}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
+    return int(done.stdout.splitlines()[-1])
+
+
 def within(case: str) -> Callable[[Table], bool]:
     """Returns the criterion that the plan of a case is within 10 % of what was measured."""
     return lambda t: abs(t(case, "planned / measured") - 1) <= 0.1
@@ -91,10 +110,9 @@ CRITERIA: Criteria = {
 def measure(asked: Asked) -> list[Row]:
     """Returns planned and measured memory of every case."""
     rows = measured("model", {"parameters": shape_of(config()).parameters})
-    environment = {"MALLOC_MMAP_THRESHOLD_": "262144"}
     for case, how in CASES.items():
         planned = training_phase(case, config(), how).device_bytes
-        peaks = [in_process("benchmarks.planner", case, environment) for _ in range(asked.options.repeats)]
+        peaks = [peak_in_a_process(case) for _ in range(asked.options.repeats)]
         figures: dict[str, Figure] = {
             "planned GiB": planned / GIB,
             "measured GiB": spread([peak / GIB for peak in peaks]),

@@ -10,7 +10,6 @@ from benchmarks import critic_quality, engines, phone_policies
 from benchmarks._engines import Recorder, SentPrefixes
 from benchmarks._material import Material
 from critics.audit.data import AuditData, AuditRollout
-from critics.audit.measures import measure
 from env.phone.world.tasks import generate_tasks
 from pipeline.engines import Generation, GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
@@ -98,37 +97,17 @@ def audit_of(V: np.ndarray, statuses: list[tuple[str, ...]], p: np.ndarray, **ch
     return AuditData(**fields | changes)
 
 
-def test_trees_that_know_the_errors_explain_what_errors_decide_and_no_more() -> None:
-    """V is .8 before the first wrong step and .2 after it; the critic says .5 everywhere."""
-    rng, T, num = np.random.default_rng(0), 6, 240
-    first = rng.integers(0, 2 * T, size=num)  # half of the rollouts have no wrong step
-    V = np.where(np.arange(T) > first[:, None], 0.2, 0.8)
-    statuses = [tuple("wrong" if t == e else "ok" for t in range(T)) for e in first]
-    audit = audit_of(
-        V, statuses, np.full((num, T), 0.5), level=rng.integers(1, 4, size=num)[np.repeat(np.arange(num), T)]
-    )
-    ev = {
-        names: measure(critic_quality.corrected(audit, names, 0), num_resamples=50, seed=0)["ev"].value
-        for names in ((), ("level",), ("errors",))
-    }
-    assert ev["errors",] > 0.9
-    assert ev[()] < 0.2  # the place alone
-    assert abs(ev["level",] - ev[()]) < 0.05  # a level that means nothing
-
-
 def test_the_first_fatal_step_is_the_first_that_lowers_what_could_be_reached() -> None:
     V = np.array([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [1.0, 0.9, 0.9, 0.0]])
     marked = critic_quality.with_fatal_steps(audit_of(V, [("unknown",) * 4] * 3, V))
     assert [r.statuses.index("wrong") if "wrong" in r.statuses else None for r in marked] == [1, None, 0]
 
 
-def test_yardstick_policies_are_all_played_and_second_attempts_are_never_worse() -> None:
+def test_yardstick_policies_are_all_played_and_a_second_attempt_is_never_worse() -> None:
     tasks = generate_tasks(num_companies=8, num_train=6, num_val=1, num_test=1, level_shares={3: 1.0})
     own = [task for task in tasks if task.split == "train"]
-    success = {
-        r.variant: r.value or 0 for r in phone_policies.rows_of("train", 3, own, 0) if r.metric == "success"
-    }
-    assert set(success) == {phone_policies.named("train", 3, policy) for policy in phone_policies.ROWS}
-    assert success["train L3 oracle"] == 1.0
-    for first, second in phone_policies.REMEMBERED.items():
-        assert success[f"train L3 {second}"] >= success[f"train L3 {first}"]
+    rows = [r for r in phone_policies.rows_of("train", 3, own, 0) if r.metric == "success"]
+    success = {row.variant.removeprefix("train L3 "): row.value or 0 for row in rows}
+    assert set(success) == set(phone_policies.ROWS)
+    assert success["oracle"] == 1.0
+    assert success[phone_policies.AGAIN] >= success["adaptive"]
