@@ -70,7 +70,6 @@ class EnvironmentOffer:
         splitter: what a step is: a key of `env.splitters.SPLITTERS`.
         splits: names of the splits that `make_tasks` makes, `train` and `val` first.
         check_task: raises ValueError unless the grader can grade the task.
-        describe: tasks -> rows for people, what was made.
         max_turns: settings -> assistant messages of an episode at most; None: as the environment's spec says.
         workers: threads in which environments work beside generation; 0 is best where a step takes no time.
         solver_value: (task, seed, actions) -> V* of the states s_0..s_{T-1}, before each action.
@@ -85,7 +84,6 @@ class EnvironmentOffer:
     splitter: str = "message"
     splits: tuple[str, ...] = ("train", "val", "test")
     check_task: Callable[[Task], None] | None = None
-    describe: Callable[[Sequence[Task]], list[dict[str, object]]] | None = None
     max_turns: Callable[[Any], int] | None = None
     workers: int = 0
     demonstrators: Demonstrators | None = None

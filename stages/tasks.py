@@ -1,7 +1,6 @@
 """Makes tasks.parquet: the tasks of all splits, from the environment's generator or files."""
 
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from env.catalog import offer_of
@@ -24,16 +23,20 @@ def make(start: Start[Config], tasks: list[Task]) -> None:
     """Commits the tasks and prints how many there are of each split."""
     for shard in start.shards.to_do():
         start.shards.commit(shard.index, {"tasks": tasks_table(tasks)}, done=len(tasks))
-    describe = offer_of(start.config.tasks.environment).describe or table_of
-    rows = describe(tasks)
+    rows = table_of(tasks)
     start.finish(report={"splits": rows})
     print(as_text(rows))
 
 
 def table_of(tasks: Sequence[Task]) -> list[dict[str, object]]:
-    """Returns how many tasks each split and level has, for environments that describe no more."""
-    counts = Counter((task.split, task.level) for task in tasks)
-    return [{"split": s, "level": level, "tasks": number} for (s, level), number in sorted(counts.items())]
+    """Returns how many tasks, and clusters of them, each split and level has."""
+    clusters: dict[tuple[str, int], list[str]] = {}
+    for task in tasks:
+        clusters.setdefault((task.split, task.level), []).append(task.cluster)
+    return [
+        {"split": split, "level": level, "tasks": len(own), "clusters": len(set(own))}
+        for (split, level), own in sorted(clusters.items())
+    ]
 
 
 def as_text(rows: Sequence[Mapping[str, object]]) -> str:

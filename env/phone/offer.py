@@ -18,7 +18,7 @@ from env.phone.settings import PhoneTasks
 from env.phone.solver.solver import optimal_value
 from env.phone.world.files import read_files
 from env.phone.world.levels import most_turns
-from env.phone.world.tasks import SPLITS, generate_tasks, practice_tasks, table_of
+from env.phone.world.tasks import SPLITS, generate_tasks, practice_tasks
 from env.phone.world.world import WorldKey
 from env.protocol import Action
 from pipeline.types import Task
@@ -100,7 +100,6 @@ PHONE = EnvironmentOffer(
     },
     splits=SPLITS,
     check_task=check_task,
-    describe=table_of,
     max_turns=lambda settings: most_turns(level for level, share in settings.level_shares.items() if share),
     demonstrators=Demonstrators(
         shares=SHARES | {name: 0.0 for name in POLICIES if name not in SHARES},

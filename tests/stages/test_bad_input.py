@@ -416,7 +416,7 @@ def test_tasks_are_made_from_files_and_a_wrong_row_is_named(
     write_files(made, tmp_path)
     files = f"tasks.files={tmp_path}"
     assert empty.start("tasks", files) == 0
-    assert "optimal_turns" in capsys.readouterr().out
+    assert "clusters" in capsys.readouterr().out
     assert empty.tasks() == {task.task_id: task for task in made}
     path = tmp_path / "companies.jsonl"
     path.write_text(path.read_text().replace('"level": 3', '"level": 7', 1))

@@ -47,7 +47,6 @@ class PhoneEnv:
         self._seed = seed
         self._speaker = Speaker(task.task_id, seed)
         self._call_id = ""
-        self._turn_events: list[list[Event]] = []
         self._infra_error: str | None = None
         level = self.world.level
         self.spec = replace(self.spec, max_turns=level.max_turns, tools=tools_of(level))
@@ -95,7 +94,6 @@ class PhoneEnv:
         if truncated:
             events.append(Event("max_turns", turn))
         self.events += events
-        self._turn_events.append(events)
         self.states.append(self.state)
         reward = final_reward(self.reward_style, self._success, self.events) if self.is_over else 0.0
         if self.reward_style == "ladder":
@@ -240,7 +238,7 @@ class PhoneEnv:
         """Grades the episode as it stands: success, price, and a verdict on each message."""
         if self._infra_error is not None:
             return Verdict(None, None, infra_error=self._infra_error)
-        steps = step_verdicts(self.world, self.states, self._turn_events)
+        steps = step_verdicts(self.world, self.states, self.events)
         reward = final_reward(self.reward_style, self._success, self.events)
         return Verdict(reward, self._success, episode_cost(self.events), steps)
 

@@ -206,18 +206,16 @@ def advice(world: World) -> tuple[tuple[str, ...], list[tuple[str, list[str]]]]:
     return ordered(forms[0]) if forms else (), routes
 
 
-def step_verdicts(
-    world: World, states: Sequence[State], turn_events: Sequence[Sequence[Event]]
-) -> tuple[StepVerdict, ...]:
-    """Returns the word on each message, from the states before each and after the last, and its events.
+def step_verdicts(world: World, states: Sequence[State], events: Sequence[Event]) -> tuple[StepVerdict, ...]:
+    """Returns the word on each message, from the states before each and after the last, and all events.
 
     `wrong` if it was fatal (V* fell), made a value up, or was no valid call; `ok` if d* fell; else `unknown`.
     """
     turns = [fewest_turns(world, state) for state in states]
     can_succeed = [d <= world.level.max_turns - state.tick for d, state in zip(turns, states, strict=True)]
     verdicts = []
-    for index, events in enumerate(turn_events):
-        codes = [event.code for event in events]
+    for index in range(len(states) - 1):
+        codes = [event.code for event in events if event.turn == index]
         fault = next((code for code in codes if code in _ALWAYS_WRONG), None)
         if can_succeed[index] and not can_succeed[index + 1]:
             code, message = _fatal(codes, is_lost=turns[index + 1] == math.inf)

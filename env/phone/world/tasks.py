@@ -197,29 +197,3 @@ def unsolvable(world: World) -> str:
     turns = fewest_turns(world, State(tick=SEARCH_TURNS)) + SEARCH_TURNS
     most = world.level.max_turns
     return f"a shortest plan has {turns} messages, the level allows {most}" if turns > most else ""
-
-
-def table_of(tasks: Collection[Task]) -> list[dict[str, object]]:
-    """Returns what was made, one row per split and level: counts, and means of what makes tasks hard."""
-    groups: dict[tuple[str, int], list[Task]] = {}
-    for task in tasks:
-        groups.setdefault((task.split, task.level), []).append(task)
-
-    def mean(some: list[Task], name: str, default: float = 0.0) -> float:
-        return round(sum(float(task.details.get(name, default)) for task in some) / len(some), 2)
-
-    return [
-        {
-            "split": split,
-            "level": level,
-            "tasks": len(some),
-            "companies": len({task.cluster for task in some}),
-            "requests": mean(some, "requests", 1.0),
-            "lines": mean(some, "lines", 1.0),
-            "deviates": mean(some, "deviates"),
-            "not_cooperative": round(sum(t.details["user"] != "cooperative" for t in some) / len(some), 2),
-            "optimal_turns": mean(some, "optimal_turns"),
-            "redrawn": sum(task.details["num_redrawn"] for task in some),
-        }
-        for (split, level), some in sorted(groups.items())
-    ]
