@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from pipeline.config_errors import explain
 from pipeline.errors import ConfigError
-from pipeline.settings import Section, mark_of, section_of
+from pipeline.settings import Section, kinds_of, mark_of, section_of
 
 M = TypeVar("M", bound=Section)
 
@@ -33,24 +33,20 @@ def load_config(model: type[M], path: Path, overrides: Sequence[str] = ()) -> M:
     data = {} if data is None else data
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: got a {type(data).__name__}; a configuration is a table of sections")
-    origins: dict[str, str] = {}
     given: dict[str, Any] = {}
     for override in overrides:
         key, _, value = override.partition("=")
         if not re.fullmatch(r"[A-Za-z_]\w*(\.[\w-]+)*", key) or "=" not in override:
             raise ConfigError(f"override {override!r} is not of the form section.setting=value")
         given[key] = _parse(value, f"override {override}")
-        origins[key] = f"override {override}"
-    draft = copy.deepcopy(data)  # an override may say which sections there are
-    for key, value in given.items():
-        _set(model, draft, key, value)
-    model = model.specialised(draft)
-    for key, value in given.items():
-        _set(model, data, key, value)
+    model = model.specialised(_overridden(model, data, given))  # an override may say which sections there are
+    data = _overridden(model, data, given)
+    _name_kinds(model, data)
     try:
         # JSON in strict mode: "4" is no integer and true is no number, yet a list may fill a tuple.
-        return model.model_validate_json(json.dumps(data, default=str), strict=True)
+        return model.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
+        origins = {override.partition("=")[0]: f"override {override}" for override in overrides}
         problems = error.errors(include_url=False)
         lines = [explain(model, problem, str(path), origins, data) for problem in problems]
         raise ConfigError("\n".join(dict.fromkeys(lines))) from None
@@ -145,29 +141,41 @@ _Loader.add_implicit_resolver(
 
 
 def _parse(text: str, source: str) -> Any:
+    """Returns what a YAML text says as plain JSON data: keys are text, and no table is shared by an alias."""
     try:
-        return yaml.load(text, Loader=_Loader)  # a SafeLoader
-    except (yaml.YAMLError, RecursionError) as error:
+        return json.loads(json.dumps(yaml.load(text, Loader=_Loader), default=str))  # a SafeLoader
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ConfigError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
-def _set(model: type[BaseModel], data: dict[str, Any], key: str, value: Any) -> None:
-    """Puts an override into plain data. A single entry of a table setting keeps the table's other entries."""
-    *parents, last = key.split(".")
-    here: Any = data
-    section: type[BaseModel] | None = model
-    for name in parents:
-        if not isinstance(here, dict):
-            break
-        info = section.model_fields.get(name) if section else None
-        section = section_of(info, here.get(name)) if info else None
-        if here.get(name) is None:
-            default = info.get_default(call_default_factory=True) if info and section is None else None
-            here[name] = dict(default) if isinstance(default, dict) else {}
-        elif isinstance(here[name], dict):
-            here[name] = dict(here[name])  # sections may share one table through a YAML alias
-        here = here[name]
-    if not isinstance(here, dict):
-        raise ConfigError(f"override {key}: {'.'.join(parents)} is a single value, not a section")
-    # A table may have been keyed by numbers; an override's key is text.
-    here[next((existing for existing in here if str(existing) == last), last)] = value
+def _overridden(model: type[BaseModel], data: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a copy of plain data with other values for some dotted keys.
+
+    A single entry of a table setting keeps the table's other entries.
+    """
+    result = copy.deepcopy(data)
+    for key, value in given.items():
+        *parents, last = key.split(".")
+        here, section = result, model
+        for name in parents:
+            info = section.model_fields.get(name) if section else None
+            section = section_of(info, here.get(name)) if info else None
+            if here.get(name) is None:
+                default = info.get_default() if info and section is None else None
+                here[name] = json.loads(json.dumps(default)) if isinstance(default, dict) else {}
+            here = here[name]
+            if not isinstance(here, dict):
+                raise ConfigError(f"override {key}: {'.'.join(parents)} is a single value, not a section")
+        here[last] = value
+    return result
+
+
+def _name_kinds(model: type[BaseModel], data: dict[str, Any]) -> None:
+    """Puts the default kind into each section that has kinds and does not name its own."""
+    for name, info in model.model_fields.items():
+        inner = data.get(name)
+        if isinstance(inner, dict):
+            if kinds := kinds_of(info):
+                inner.setdefault(kinds.setting, kinds.default)
+            if section := section_of(info, inner):
+                _name_kinds(section, inner)

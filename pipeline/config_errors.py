@@ -1,8 +1,8 @@
 """What is said of a configuration that cannot be used: where, got, allowed, the nearest right setting."""
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -10,21 +10,14 @@ from pydantic import BaseModel
 from pipeline.settings import Kinds, kinds_of, known_keys, section_of
 
 
-class _Union(NamedTuple):
-    """The innermost union of sections around a place: its dotted name, and the kind that is given."""
-
-    name: str
-    kinds: Kinds
-    members: Mapping[str, type[BaseModel]]
-    kind: str
-
-
 class _Place(NamedTuple):
-    """Where in a configuration a problem lies."""
+    """Where in a configuration a problem lies, and the innermost section with kinds around it."""
 
     key: str
     description: str | None
-    union: _Union | None
+    union: str  # the dotted name of that section, "" for none
+    kinds: Kinds | None
+    kind: str  # the one that is given
 
 
 def explain(
@@ -35,22 +28,19 @@ def explain(
     `origins` has the override that set a dotted key; `data` is the whole configuration as it was given.
     """
     place = _place_of(model, problem["loc"], data)
-    key = place.key
+    key, kinds, given = place.key, place.kinds, problem.get("input")
     where = _where(key, source, origins)
-    given = problem.get("input")
     if problem["type"] == "extra_forbidden":
         return f"{where}: {key} is not a setting{_instead(model, place, given)}"
     if problem["type"] == "missing":
         return f"{where}: {key} is required and not given"
     got = json.dumps(given, ensure_ascii=False, default=str)
     got = got if len(got) <= 120 else got[:117] + "..."
-    if problem["type"].startswith("union_tag") and place.union:
-        name, members = place.union.kinds.name, place.union.members
-        setting = f"{key}.{name}"
-        if isinstance(given, dict):
-            return f"{where}: {setting} = {json.dumps(given[name])}; allowed: {', '.join(members)}"
-        meant = f"{setting} = {given}" if given in members else setting
-        return f"{where}: {key} = {got}, but it is a section; did you mean {meant}?"
+    if kinds and key == place.union:
+        named = f"{key}.{kinds.setting}"
+        if not isinstance(given, dict):
+            return f"{where}: {key} = {got}, but it is a section; did you mean {named}?"
+        return f"{where}: {named} = {json.dumps(given[kinds.setting])}; allowed: {', '.join(kinds.sections)}"
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("String ")
     if not key:
         return f"{where}: {message}"
@@ -61,28 +51,21 @@ def explain(
 
 
 def _place_of(model: type[BaseModel], loc: Sequence[Any], data: Any) -> _Place:
-    """Returns the place of pydantic's location, in which each union adds the kind that it took."""
-    parts: list[str] = []
+    """Returns the place of pydantic's location, in which each section with kinds adds the kind it took."""
+    place = _Place("", None, "", None, "")
     section: type[BaseModel] | None = model
-    description = None
-    union = None
-    rest = list(loc)
+    rest = [str(name) for name in loc]
     while rest:
-        name = str(rest.pop(0))
-        parts.append(name)
-        data = data.get(name) if isinstance(data, Mapping) else None
+        name = rest.pop(0)
         info = section.model_fields.get(name) if section else None
-        if info is None:
-            section = None
-            continue
-        description = info.description
-        section = section_of(info, data)
-        if found := kinds_of(info):
-            kinds, members = found
-            union = _Union(".".join(parts), kinds, members, kinds(data) or kinds.default)
-            if rest and rest[0] in members:
-                rest.pop(0)
-    return _Place(".".join(parts), description, union)
+        data = data.get(name) if isinstance(data, Mapping) else None
+        key = f"{place.key}.{name}".removeprefix(".")
+        place = place._replace(key=key, description=info.description if info else place.description)
+        section = section_of(info, data) if info else None
+        if info and (kinds := kinds_of(info)):
+            kind = rest.pop(0) if rest else kinds.default
+            place = place._replace(union=key, kinds=kinds, kind=kind)
+    return place
 
 
 def _where(key: str, source: str, origins: Mapping[str, str]) -> str:
@@ -96,25 +79,28 @@ def _where(key: str, source: str, origins: Mapping[str, str]) -> str:
 
 def _instead(model: type[BaseModel], place: _Place, given: Any) -> str:
     """Returns what to write in place of an unknown key, as the end of a sentence."""
-    inside = f"{place.key}."
+    key, union, kinds, kind = place.key, place.union, place.kinds, place.kind
     moved = {
         old: new
         for old, new in getattr(model, "moved", {}).items()
         # Of a section that is gone, what was given of it.
-        if old == place.key or (old.startswith(inside) and _lies_in(old.removeprefix(inside), given))
+        if old == key or (old.startswith(f"{key}.") and _lies_in(old.removeprefix(f"{key}."), given))
     }
     if moved:
         return " any more: " + "; ".join(f"{old} is {new}" for old, new in moved.items())
-    if place.union:
-        name, kinds, members, kind = place.union
-        inner = place.key.removeprefix(f"{name}.")
-        others = [other for other, section in members.items() if inner in known_keys(section)]
+    own = [name for name in known_keys(model) if name.rpartition(".")[0] == key.rpartition(".")[0]]
+    if kinds:
+        inner = key.removeprefix(f"{union}.")
+        others = [other for other, section in kinds.sections.items() if inner in known_keys(section)]
         if others:
             return (
-                f" of {name}.{kinds.name} = {kind}, but of {' and '.join(others)}. Remove it, or set "
-                f"{name}.{kinds.name}={others[0]}; {name}={{{kinds.name}: {kind}}} replaces a whole section"
+                f" of {union}.{kinds.setting} = {kind}, but of {' and '.join(others)}. Remove it, or set "
+                f"{union}.{kinds.setting}={others[0]}; {union}={{{kinds.setting}: {kind}}} replaces a whole "
+                "section"
             )
-    return f"; {_suggestion(model, place)}"
+        of_kind = known_keys(kinds.sections[kind], f"{union}.")
+        own = [name for name in own if name in of_kind]
+    return f"; {_suggestion(key, own, known_keys(model))}"
 
 
 def _lies_in(key: str, given: Any) -> bool:
@@ -125,24 +111,15 @@ def _lies_in(key: str, given: Any) -> bool:
     return True
 
 
-def _suggestion(model: type[BaseModel], place: _Place) -> str:
-    key = place.key
-    known = list(known_keys(model))
+def _suggestion(key: str, own: Sequence[str], known: Sequence[str]) -> str:
+    """Returns the name most like that of a key, in its own section (`own`) rather than in another one."""
     leaf = key.rpartition(".")[2]
-    head = key.partition(".")[0]
-    level = [name for name in known if name.count(".") == key.count(".")]
-    nearest = difflib.get_close_matches(key, level, n=1, cutoff=0.8)
-    if not nearest:  # the right name at another level, preferably of the same section
-        same = difflib.get_close_matches(leaf, {name.rpartition(".")[2] for name in known}, n=1, cutoff=0.8)
-        places = [name for name in known if same and name.rpartition(".")[2] == same[0]]
-        nearest = [name for name in places if name.partition(".")[0] == head][:1] or places[:1]
-    parent = key.rpartition(".")[0]
-    allowed = [name for name in known if name.rpartition(".")[0] == parent]
-    if place.union and parent == place.union.name:
-        allowed = [f"{parent}.{own}" for own in place.union.members[place.union.kind].model_fields]
-    allowed = allowed or [name for name in known if "." not in name]
-    nearest = nearest or difflib.get_close_matches(leaf, [name.rpartition(".")[2] for name in allowed], n=1)
-    if nearest:
-        found = next((name for name in allowed if name.rpartition(".")[2] == nearest[0]), nearest[0])
-        return f"did you mean {found}?"
-    return f"allowed: {', '.join(allowed)}"
+
+    def likeness(name: str) -> tuple[float, bool]:
+        alike = SequenceMatcher(None, leaf, name.rpartition(".")[2]).ratio()
+        return alike + 0.2 * (name in own), name.partition(".")[0] == key.partition(".")[0]
+
+    nearest = max(known, key=likeness)
+    if likeness(nearest)[0] >= 0.8:
+        return f"did you mean {nearest}?"
+    return f"allowed: {', '.join(own or [name for name in known if '.' not in name])}"

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Tag
+from pydantic import Field
 
-from pipeline.settings import Section, by_kind, setting
+from pipeline.settings import Section, setting
 
 
 def _clip_high(default: float, source: str) -> Any:
@@ -112,12 +112,7 @@ class VDapo(_Mode):
     drift: Drift = Drift()
 
 
-Credit = Annotated[
-    Annotated[VDapo, Tag("v_dapo")]
-    | Annotated[DecoupledClip, Tag("decoupled_clip")]
-    | Annotated[Grpo, Tag("grpo")],
-    by_kind("mode", "v_dapo"),
-]
+Credit = Annotated[VDapo | DecoupledClip | Grpo, Field(discriminator="mode")]
 
 
 def credit_options(settings: Credit) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Tag
+from pydantic import Field
 
-from pipeline.settings import Section, by_kind, runtime, setting
+from pipeline.settings import Section, runtime, setting
 
 
 class _Engine(Section):
@@ -62,9 +62,4 @@ class Scripted(_InOneQueue):
     replicas: int = runtime(1, "processes that play", ge=1)
 
 
-Engine = Annotated[
-    Annotated[Transformers, Tag("transformers")]
-    | Annotated[Vllm, Tag("vllm")]
-    | Annotated[Scripted, Tag("scripted")],
-    by_kind("kind", "transformers"),
-]
+Engine = Annotated[Transformers | Vllm | Scripted, Field(discriminator="kind")]

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Tag
+from pydantic import Field
 
-from pipeline.settings import Section, by_kind, runtime, setting
+from pipeline.settings import Section, runtime, setting
 
 
 class _Training(Section):
@@ -40,6 +40,4 @@ class Deepspeed(_Training):
     deepspeed: str = runtime("configs/deepspeed/zero2_fp32.json", "its configuration, of the same dtype")
 
 
-Training = Annotated[
-    Annotated[Torch, Tag("torch")] | Annotated[Deepspeed, Tag("deepspeed")], by_kind("backend", "torch")
-]
+Training = Annotated[Torch | Deepspeed, Field(discriminator="backend")]

@@ -45,17 +45,16 @@ def settings_of(given: BaseModel, prefix: str = "", of: str = "") -> Iterator[di
     schema = type(given).model_json_schema()
     for name, info in type(given).model_fields.items():
         key, value = prefix + name, getattr(given, name)
-        if found := kinds_of(info):
-            kinds, members = found
-            chosen = getattr(value, kinds.name)
+        if kinds := kinds_of(info):
+            chosen = getattr(value, kinds.setting)
             yield {
-                **_row(f"{key}.{kinds.name}", chosen, kinds.default, ", ".join(members), of),
-                "meaning": "; ".join(f"{kind}: {_doc(section)}" for kind, section in members.items()),
+                **_row(f"{key}.{kinds.setting}", chosen, kinds.default, ", ".join(kinds.sections), of),
+                "meaning": "; ".join(f"{kind}: {_doc(section)}" for kind, section in kinds.sections.items()),
             }
-            seen = {kinds.name}
-            for kind in (chosen, *(kind for kind in members if kind != chosen)):
-                section = value if kind == chosen else members[kind]()
-                apart = of if kind == chosen else f"{kinds.name} = {kind}"
+            seen = {kinds.setting}
+            for kind in (chosen, *(kind for kind in kinds.sections if kind != chosen)):
+                section = value if kind == chosen else kinds.sections[kind]()
+                apart = of if kind == chosen else f"{kinds.setting} = {kind}"
                 rows = list(settings_of(section, f"{key}.", apart))
                 yield from (row for row in rows if row["setting"].removeprefix(f"{key}.") not in seen)
                 seen |= {row["setting"].removeprefix(f"{key}.") for row in rows}

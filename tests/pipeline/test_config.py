@@ -3,11 +3,11 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
-from pydantic import Field, Tag
+from pydantic import Field
 
 from pipeline.config import differences, load_config, split_settings
 from pipeline.errors import ConfigError
-from pipeline.settings import Section, by_kind, known_keys, runtime
+from pipeline.settings import Section, known_keys, runtime
 
 
 class Chain(Section):
@@ -157,14 +157,9 @@ class Deepspeed(Section):
     num_ranks: int = runtime(1, ge=1, description="processes")
 
 
-Training = Annotated[
-    Annotated[Torch, Tag("torch")] | Annotated[Deepspeed, Tag("deepspeed")], by_kind("backend", "torch")
-]
-
-
 class WithUnion(Section):
     moved: ClassVar[dict[str, str]] = {"trainer.rank": "training.rank", "trainer.cpu": "training.threads"}
-    training: Training = Torch()
+    training: Annotated[Torch | Deepspeed, Field(discriminator="backend")] = Torch()
     rollouts: Rollouts = Rollouts()
 
 
@@ -192,8 +187,7 @@ def test_a_section_is_of_the_kind_that_it_names_or_of_the_default_one(tmp_path: 
         ("training: {xyz: 2}", "allowed: training.backend, training.threads, training.rank"),
         ("training: {rank: -1}", "training.rank = -1, but it should be greater than or equal to 0 (width of"),
         ("training: {backend: jax}", 'training.backend = "jax"; allowed: torch, deepspeed'),
-        ("training: deepspeed", "did you mean training.backend = deepspeed?"),
-        ("training: 3", "but it is a section; did you mean training.backend?"),
+        ("training: deepspeed", "it is a section; did you mean training.backend?"),
         ("trainer: {rank: 3}", "trainer is not a setting any more: trainer.rank is training.rank"),
         ("trainer: {rate: 3}", "trainer is not a setting; did you mean training?"),
     ],

@@ -24,7 +24,7 @@ def test_a_critic_that_only_scores_computes_in_fp32() -> None:
     )  # fmt: skip
     rows = [TrainingRow(np.arange(20, dtype=np.int32))]
     [expected] = TorchTrainer(copy.deepcopy(critic), head="critic").forward(rows)
-    config = Config.model_validate({"training": {"dtype": "bfloat16"}})
+    config = Config.model_validate({"training": {"backend": "torch", "dtype": "bfloat16"}})
     [scores] = make_trainer(config, copy.deepcopy(critic), head="critic").forward(rows)
     np.testing.assert_array_equal(scores["scores"], expected["scores"])
     learning = make_trainer(config, copy.deepcopy(critic), head="critic", learning_rate=lambda done: 0.0)

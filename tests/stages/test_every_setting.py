@@ -61,7 +61,12 @@ def changed(row: dict[str, Any]) -> tuple[Config, Config]:
     for other in others(row):
         made = []
         for value in (row["value"], other):
-            data: dict[str, Any] = {"sft": {"base": "a model"}}  # which every backend can train on
+            data: dict[str, Any] = {
+                "sft": {"base": "a model"},  # which every backend can train on
+                "engine": {"kind": "transformers"},
+                "training": {"backend": "torch"},
+                "actor": {"credit": {"mode": "v_dapo"}},
+            }
             here = data
             for name in parents:
                 here = here.setdefault(name, {})
