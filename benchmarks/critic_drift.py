@@ -34,7 +34,7 @@ from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.config import load_config
 from pipeline.credit import VDapo
-from pipeline.credit.batch import scored
+from pipeline.credit.updates import scored
 from pipeline.tables import tasks_from
 from stages.settings import Config
 

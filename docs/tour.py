@@ -36,7 +36,7 @@ from env.play.player import Player
 from env.play.requests import PlaySettings
 from env.play.units import play_unit
 from pipeline.credit import make_credit
-from pipeline.credit.batch import Batch, scored
+from pipeline.credit.updates import BaselineSets, scored
 from pipeline.engines.transformers import TransformersEngine
 from pipeline.ids import seed_of
 from pipeline.models.policy import Policy, load_policy, save_policy, weights_digest
@@ -198,7 +198,7 @@ def train(policy: Policy, critic: FrozenCritic, tasks: list[Task], sizes: Sizes)
         rollouts = sample(
             make_player(policy, engine), [tasks[i] for i in order], sizes.draws, iteration, "actor"
         )
-        batch = Batch.of(rollouts, scored(rollouts, critic.values), credit)
+        batch = BaselineSets.of(rollouts, scored(rollouts, critic.values), credit)
         [update] = batch.updates(1, max_uniform_share=credit.max_uniform_share, seed=iteration)
         logprobs = {"ref_logprobs": logprobs_of(reference, update.rollouts)}
         rows, metrics, state = update_rows(update, credit=credit, state=state, logprobs=logprobs)

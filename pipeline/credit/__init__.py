@@ -38,8 +38,7 @@ MODES: dict[str, GroupRelative | VDapo] = {
 def make_credit(mode: str, **options: Any) -> Credit:
     """Returns a mode of `MODES` with other values for some of its attributes and of `LossOptions`.
 
-    Raises:
-        ValueError: no such mode, or one of the options is none of its own.
+    Raises ValueError for no such mode, TypeError for an option of another one.
 
     Example:
         >>> make_credit("decoupled_clip", kl=0.01, overlong_factor=0).loss.kl
@@ -48,10 +47,5 @@ def make_credit(mode: str, **options: Any) -> Credit:
     if mode not in MODES:
         raise ValueError(f"credit mode {mode!r}; modes are {', '.join(MODES)}")
     credit = MODES[mode]
-    of_loss = {field.name for field in fields(LossOptions)}
-    own = {field.name for field in fields(credit)} - {"loss"}
-    if unknown := options.keys() - own - of_loss:
-        allowed = ", ".join(sorted(own | of_loss))
-        raise ValueError(f"{mode} has no {sorted(unknown)}; its options are {allowed}")
-    loss = replace(credit.loss, **{k: v for k, v in options.items() if k in of_loss})
-    return replace(credit, loss=loss, **{k: v for k, v in options.items() if k in own})
+    of_loss = {field.name: options.pop(field.name) for field in fields(LossOptions) if field.name in options}
+    return replace(credit, loss=replace(credit.loss, **of_loss), **options)

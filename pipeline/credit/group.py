@@ -3,22 +3,18 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import numpy as np
 
 from pipeline.credit.options import LossOptions
-from pipeline.credit.sets import CreditSet
+from pipeline.credit.sets import CreditSet, SetKind
 
-_EPSILON = 1e-6
 _LOSS = LossOptions()
 
 
 def group_advantages(rewards: np.ndarray) -> np.ndarray:
-    """Returns [G] each rollout's advantage over its set: (R - mean) / (std + 1e-6), unbiased std.
-
-    Raises:
-        ValueError: G < 2: one rollout has nobody to be compared with.
+    """Returns [G >= 2] each rollout's advantage over its set: (R - mean) / (std + 1e-6), unbiased std.
 
     Source: Shao et al., arXiv:2402.03300, section 4.1.2.
 
@@ -26,11 +22,7 @@ def group_advantages(rewards: np.ndarray) -> np.ndarray:
         >>> group_advantages(np.array([1.0, 0.0, 0.0, 1.0])).round(3)
         array([ 0.866, -0.866, -0.866,  0.866])
     """
-    if len(rewards) < 2:
-        raise ValueError(
-            f"a group advantage needs at least 2 rollouts, got {len(rewards)}; leave sets of one out"
-        )
-    return (rewards - rewards.mean()) / (rewards.std(ddof=1) + _EPSILON)
+    return (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
 
 
 def leave_one_out_mean(numbers: np.ndarray) -> np.ndarray:
@@ -50,11 +42,10 @@ def broadcast(advantages: np.ndarray, credit_set: CreditSet) -> list[np.ndarray]
 
 
 def set_metrics(sets: Sequence[CreditSet]) -> dict[str, float]:
-    """Returns how many sets of each kind an update has, and its mean raw reward and shaping per rollout."""
+    """Returns how many sets of each kind an update has, and its mean shaping per rollout."""
     kinds = Counter(s.kind for s in sets)
-    metrics = {f"sets/{kind}": float(kinds[kind]) for kind in ("mixed", "all_right", "all_wrong", "single")}
+    metrics = {f"sets/{kind}": float(kinds[kind]) for kind in get_args(SetKind)}
     if sets:
-        metrics["reward/mean"] = float(np.concatenate([s.rewards for s in sets]).mean())
         metrics["shaping/mean"] = float(np.concatenate([s.shaping_or_zero for s in sets]).mean())
     return metrics
 

@@ -26,11 +26,6 @@ class LossOptions:
     aggregation: Aggregation = "token"
 
     def __post_init__(self) -> None:
-        if not (0 < self.clip_low < 1 and self.clip_high > 0 and self.kl >= 0):
-            raise ValueError(
-                f"clip_low = {self.clip_low}, clip_high = {self.clip_high}, kl = {self.kl}; "
-                "want clip_low in (0, 1), clip_high > 0, kl >= 0"
-            )
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
             raise ValueError(
                 f"dual_clip = {self.dual_clip}; must be above 1 + clip_high = {1 + self.clip_high}"

@@ -32,6 +32,8 @@ class CreditSet:
     shaping: np.ndarray | None = None
 
     def __post_init__(self) -> None:
+        if np.isnan(self.rewards).any():
+            raise ValueError("a rollout has no reward; leave ungraded ones out, as `baseline_sets` does")
         if self.values is not None and [len(v) for v in self.values] != self.num_steps:
             raise ValueError(f"values has steps {[len(v) for v in self.values]}; want {self.num_steps}")
 
@@ -58,15 +60,12 @@ class CreditSet:
 def thinned(kinds: Sequence[SetKind], order: Sequence[int], *, max_uniform_share: float) -> np.ndarray:
     """Returns [S] how many sets each stands for: 0 where it is dropped, 1 or more where it is kept.
 
-    Of U sets of equal rewards the n first in a random order are kept and stand for U/n each, so that every
-    set counts 1 in expectation. Dropping by kind instead, failures for example, selects on outcomes, which
-    biases the gradient wherever such sets have an advantage.
+    Of U sets of equal rewards the n first in a random order [S], drawn without a look at the sets, are kept
+    and stand for U/n each, so that every set counts 1 in expectation. Dropping by kind instead, failures for
+    example, selects on outcomes, which biases the gradient wherever such sets have an advantage.
 
-    Args:
-        kinds: [S] of an update's candidates.
-        order: [S] a random number of each, drawn without looking at the sets.
-        max_uniform_share: share of the kept sets that uniform ones may make up, in [0, 1]; one is always
-            kept, and all are if there is nothing else.
+    Uniform sets make up at most `max_uniform_share` in [0, 1] of the kept ones; one is always kept, and all
+    are if there is nothing else.
 
     Source: Horvitz and Thompson (1952).
 
@@ -122,23 +121,14 @@ def credit_set(
     rollouts: Sequence[Rollout],
     *,
     values: Mapping[str, np.ndarray] | None = None,
-    shaping: Mapping[str, float] | None = None,
+    overlong_factor: float = 0.0,
 ) -> CreditSet:
-    """Returns one of `baseline_sets` as credit takes it, with values [T] and shaping P by rollout_id.
-
-    Raises:
-        ValueError: a rollout is not graded or has no values.
-    """
-    ungraded = [rollout.rollout_id for rollout in rollouts if rollout.reward is None]
-    if ungraded:
-        raise ValueError(
-            f"rollout {ungraded[0]} has no reward; leave ungraded rollouts out (`baseline_sets`)"
-        )
-    if values is not None and (missing := [r.rollout_id for r in rollouts if r.rollout_id not in values]):
-        raise ValueError(f"no critic values for rollout {missing[0]} ({len(missing)} of {len(rollouts)})")
+    """Returns one of `baseline_sets` as credit takes it, with values [T] by rollout_id."""
+    lengths = np.array([len(r.response_token_ids) for r in rollouts])  # as the budget counts them
+    budgets = np.array([r.max_response_tokens for r in rollouts])
     return CreditSet(
         rewards=np.array([rollout.reward for rollout in rollouts], dtype=np.float64),
         signs=[np.array([_SIGNS[s.verifier_status] for s in r.steps]) for r in rollouts],
         values=None if values is None else [np.asarray(values[r.rollout_id], np.float64) for r in rollouts],
-        shaping=None if shaping is None else np.array([shaping[r.rollout_id] for r in rollouts], np.float64),
+        shaping=overlong_penalty(lengths, budgets, factor=overlong_factor),
     )

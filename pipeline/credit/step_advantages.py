@@ -19,8 +19,7 @@ def gae(rewards: np.ndarray, values: np.ndarray, *, gamma: float, lam: float) ->
         gamma: discount per step of the rollout, never per token, in [0, 1].
         lam: trace decay, in [0, 1]. 0 gives delta_i, 1 gives return minus value.
 
-    Source:
-        Schulman et al., arXiv:1506.02438, eq. 16 (lam = 0: eq. 17; lam = 1: eq. 18).
+    Source: Schulman et al., arXiv:1506.02438, eq. 16 (lam = 0: eq. 17; lam = 1: eq. 18).
 
     Example:
         A success; the critic lost faith after the first step, and the second step won it back.
@@ -31,12 +30,9 @@ def gae(rewards: np.ndarray, values: np.ndarray, *, gamma: float, lam: float) ->
     if not (0.0 <= gamma <= 1.0 and 0.0 <= lam <= 1.0):
         raise ValueError(f"gamma = {gamma}, lam = {lam}; both must be in [0, 1]")
     rewards, values = np.asarray(rewards, np.float64), np.asarray(values, np.float64)
-    if rewards.ndim != 1 or rewards.shape != values.shape or len(rewards) == 0:
-        raise ValueError(
-            f"rewards have shape {rewards.shape}, values {values.shape}; both must be [T] of the same T >= 1"
-        )
-    if not (np.isfinite(rewards).all() and np.isfinite(values).all()):
-        raise ValueError(f"rewards and values must be finite; got {rewards} and {values}")
+    finite = np.isfinite(rewards).all() and np.isfinite(values).all()
+    if rewards.ndim != 1 or rewards.shape != values.shape or len(rewards) == 0 or not finite:
+        raise ValueError(f"rewards {rewards}, values {values}; both must be finite [T] of the same T >= 1")
     advantages = rewards + gamma * np.append(values[1:], 0.0) - values
     for i in range(len(advantages) - 2, -1, -1):
         advantages[i] += gamma * lam * advantages[i + 1]

@@ -11,15 +11,7 @@ import numpy as np
 
 from pipeline.credit.options import Aggregation
 from pipeline.credit.protocol import Credit
-from pipeline.credit.sets import (
-    UNIFORM,
-    CreditSet,
-    SetKind,
-    baseline_sets,
-    credit_set,
-    overlong_penalty,
-    thinned,
-)
+from pipeline.credit.sets import UNIFORM, CreditSet, SetKind, baseline_sets, credit_set, thinned
 from pipeline.ids import seed_of
 from pipeline.types import Rollout
 
@@ -70,7 +62,7 @@ def scored(rollouts: Iterable[Rollout], values_of: ValuesOf) -> dict[str, np.nda
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BaselineSets:
     """An iteration's rollouts as baseline sets."""
 
     rollouts: list[Rollout]  # everything that was sampled, surplus included
@@ -81,18 +73,13 @@ class Batch:
     @classmethod
     def of(
         cls, rollouts: Iterable[Rollout], values: Mapping[str, np.ndarray] | None, credit: Credit
-    ) -> Batch:
+    ) -> BaselineSets:
         """Returns these rollouts as `credit` sees them, with values from `scored`, None without a critic."""
         rollouts = list(rollouts)
-        sets = baseline_sets(rollouts)
-        shaping = None
-        if credit.overlong_factor:
-            members = [rollout for of_set in sets for rollout in of_set]
-            lengths = np.array([len(r.response_token_ids) for r in members])  # as the budget counts them
-            budgets = np.array([r.max_response_tokens for r in members])
-            penalties = overlong_penalty(lengths, budgets, factor=credit.overlong_factor)
-            shaping = {r.rollout_id: float(p) for r, p in zip(members, penalties, strict=True)}
-        pairs = [(members, credit_set(members, values=values, shaping=shaping)) for members in sets]
+        pairs = [
+            (members, credit_set(members, values=values, overlong_factor=credit.overlong_factor))
+            for members in baseline_sets(rollouts)
+        ]
         candidates = [pair for pair in pairs if credit.trains_on(pair[1])]
         left_out = Counter(s.kind for _, s in pairs if not credit.trains_on(s))
         return cls(rollouts, None if values is None else dict(values), candidates, left_out)

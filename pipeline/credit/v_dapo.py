@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.credit.group import broadcast, group_advantages, leave_one_out_mean, rms, set_metrics
 from pipeline.credit.options import LossOptions
-from pipeline.credit.sets import UNIFORM, CreditSet
+from pipeline.credit.sets import CreditSet
 from pipeline.credit.step_advantages import step_part
 
 _LOSS = LossOptions(kl=1e-3)
@@ -79,7 +79,6 @@ class VDapo:
         lam: trace decay per step. At 1 both parts are one signal: use less, or `step_only`.
         gamma: per-step discount.
         adv_rmse: the critic's error on advantages, from its gate.
-        max_uniform_share: see `sets.thinned`; 0 leaves out all sets of equal rewards, as decoupled clip does.
         baseline: "shrinkage"; "group_mean" is the set's own mean (decoupled clip's; sees its own outcome).
         scale: "running"; "group_std" divides by the set's standard deviation (decoupled clip's).
         step_only: drops the group part (ablation).
@@ -94,19 +93,11 @@ class VDapo:
     lam: float = 0.95
     gamma: float = 1.0
     adv_rmse: float = 0.0
-    max_uniform_share: float = 0.5
     baseline: Literal["shrinkage", "group_mean"] = "shrinkage"
     scale: Literal["running", "group_std"] = "running"
     step_only: bool = False
     dynamic_sampling: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.alpha < 0 or self.adv_rmse < 0 or not math.isfinite(self.adv_rmse):
-            raise ValueError(
-                f"alpha = {self.alpha}, adv_rmse = {self.adv_rmse}; both must be finite and >= 0"
-            )
-        if not 0 <= self.max_uniform_share <= 1:
-            raise ValueError(f"max_uniform_share = {self.max_uniform_share}; must be in [0, 1]")
+    max_uniform_share: ClassVar[float] = 0.5  # see `sets.thinned`
 
     @property
     def needs_critic(self) -> bool:
@@ -117,9 +108,7 @@ class VDapo:
         """Returns whether a set has an advantage: not one of equal rewards without a critic's say in it."""
         if credit_set.kind == "single":
             return self.baseline == "shrinkage"
-        if credit_set.kind in UNIFORM:
-            return self.max_uniform_share > 0 and self.needs_critic
-        return True
+        return credit_set.kind == "mixed" or self.needs_critic
 
     def initial_state(self) -> dict[str, float]:
         """Returns the running scales before the first update; JSON numbers, kept in checkpoints."""
@@ -131,17 +120,12 @@ class VDapo:
         """Returns [T_i] advantages of every rollout in order of the sets, metrics, and the next state."""
         sigma_group, sigma_step = (self._sigma(state, part) for part in ("group", "step"))
         groups, steps = [self._group(s) for s in sets], [self._steps(s) for s in sets]
-        parts: list[tuple[list[np.ndarray], list[np.ndarray]]] = []
+        advantages = []
         for s, group, of_set in zip(sets, groups, steps, strict=True):
-            scaled = broadcast(self._scaled(s, group, sigma_group), s)
-            weighed = [
-                self.alpha * self._bounded(s, step, signs, sigma_step)
-                for step, signs in zip(of_set, s.signs, strict=True)
-            ]
-            parts.append(([np.zeros_like(a) for a in scaled] if self.step_only else scaled, weighed))
-        # The group part alone, bit for bit, when there is no step part.
-        advantages = [a + b if self.alpha else a for part in parts for a, b in zip(*part, strict=True)]
-        metrics = set_metrics(sets) | self._metrics(sets, groups, steps, parts)
+            scaled = np.zeros_like(group) if self.step_only else self._scaled(s, group, sigma_group)
+            for of_rollout, step, signs in zip(broadcast(scaled, s), of_set, s.signs, strict=True):
+                advantages.append(of_rollout + self.alpha * self._bounded(s, step, signs, sigma_step))
+        metrics = set_metrics(sets) | self._metrics(sets, groups, steps, sigma_step)
         metrics |= {"alpha": self.alpha, "adv_rmse": self.adv_rmse}
         metrics |= {"sigma/group": sigma_group, "sigma/step": sigma_step}
         return advantages, metrics, self._next_state(state, groups, steps)
@@ -205,30 +189,20 @@ class VDapo:
         sets: Sequence[CreditSet],
         groups: list[np.ndarray],
         steps: list[list[np.ndarray]],
-        parts: list[tuple[list[np.ndarray], list[np.ndarray]]],
+        sigma: float,
     ) -> dict[str, float]:
-        """Returns size, zero share and clipped share of each part, by kind of set, and their correlation."""
+        """Returns the size of each part by kind of set, and the share of step advantages at the clip."""
         metrics: dict[str, float] = {}
         for kind in sorted({s.kind for s in sets}):
             chosen = [k for k, s in enumerate(sets) if s.kind == kind]
-            group = np.concatenate([groups[k] for k in chosen])
             step = np.concatenate([a for k in chosen for a in steps[k]])
-            used = np.concatenate([a for k in chosen for a in parts[k][1]])
-            clipped, gated = np.abs(used) >= self.alpha * _STEP_CLIP, (used == 0) & (step != 0)
+            clipped = np.abs(step) >= _STEP_CLIP * max(sigma, _MIN_SCALE)
             metrics |= {
-                f"group/{kind}/mean": float(group.mean()),
-                f"group/{kind}/rms": rms(group),
+                f"group/{kind}/rms": rms(np.concatenate([groups[k] for k in chosen])),
                 f"step/{kind}/mean": float(step.mean()),
                 f"step/{kind}/rms": rms(step),
-                f"step/{kind}/zero_share": float(np.mean(step == 0)),
-                f"step/{kind}/clipped_share": float(np.mean(clipped)) if self.alpha else 0.0,
-                f"step/{kind}/gated_share": float(np.mean(gated)) if self.alpha else 0.0,
+                f"step/{kind}/clipped_share": float(np.mean(clipped)),
             }
-        if sets:
-            group, step = (np.concatenate([a for part in parts for a in part[i]]) for i in (0, 1))
-            metrics["parts/step_to_group"] = rms(step) / rms(group) if rms(group) else 0.0
-            if group.std() > 0 and step.std() > 0:
-                metrics["parts/correlation"] = float(np.corrcoef(group, step)[0, 1])
         return metrics
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pipeline.credit.batch import Update
 from pipeline.credit.protocol import Credit
+from pipeline.credit.updates import Update
 from pipeline.engines import Generation
 from pipeline.training import Trainer, TrainingRow
 from pipeline.training.rows import policy_rows

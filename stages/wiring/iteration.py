@@ -10,7 +10,7 @@ from env.play.team import Team
 from pipeline.artifacts.commit import Shards
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.credit import Credit
-from pipeline.credit.batch import Batch, Update
+from pipeline.credit.updates import BaselineSets, Update
 from pipeline.training.losses import policy_loss
 from pipeline.training.policy_update import (
     Logprobs,
@@ -68,7 +68,7 @@ class Iterations:
 
     def _sampled(
         self, team: Team, credit: Credit, number: int, num_updates: int
-    ) -> tuple[Batch, list[Rollout], list[Update], Mapping[str, Logprobs]]:
+    ) -> tuple[BaselineSets, list[Rollout], list[Update], Mapping[str, Logprobs]]:
         """Returns rollouts, checked continuations, updates and log-probabilities; all are committed."""
         watch, shards, settings = self.watch, self.shards, self.settings
         whose_values, values_of = (watch.whose_values, watch.values) if watch is not None else ("", None)
@@ -76,7 +76,7 @@ class Iterations:
         recorded = Recorded.of(shards, number, policy_digest=digest, whose_values=whose_values)
         checked: list[Rollout] = []
         if recorded is not None:
-            batch, checked = Batch.of(recorded.rollouts, recorded.values, credit), recorded.checked
+            batch, checked = BaselineSets.of(recorded.rollouts, recorded.values, credit), recorded.checked
         else:
             wanted = settings.tasks_per_update * settings.updates_per_iteration
             batch = self.sampling.collect(

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.artifacts.commit import Shards
-from pipeline.credit.batch import Batch, Update
 from pipeline.credit.options import Aggregation
+from pipeline.credit.updates import BaselineSets, Update
 from pipeline.tables import (
     rollouts_from,
     rollouts_table,
@@ -61,7 +61,7 @@ class Recorded:
 
 
 def iteration_tables(
-    batch: Batch,
+    batch: BaselineSets,
     checked: Sequence[Rollout],
     updates: Sequence[Update],
     logprobs: Mapping[str, Logprobs],

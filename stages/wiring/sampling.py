@@ -11,7 +11,7 @@ from env.play.shards import in_plan_order
 from env.play.team import OnTick, Team
 from env.play.units import Episodes
 from pipeline.credit import Credit
-from pipeline.credit.batch import Batch, ValuesOf, scored
+from pipeline.credit.updates import BaselineSets, ValuesOf, scored
 from pipeline.ids import seed_of
 from pipeline.types import Rollout, Task
 from stages.settings.sampling import Chain
@@ -39,7 +39,7 @@ class Sampling:
         *,
         wanted: int,
         max_refills: int,
-    ) -> Batch:
+    ) -> BaselineSets:
         """Returns an iteration's rollouts, sampled on until `wanted` tasks count or the refills are used up.
 
         `credit` says which tasks count; it needs `values_of` if it needs a critic.
@@ -47,7 +47,7 @@ class Sampling:
         rest = sorted(self.tasks, key=lambda t: seed_of(self.seed, "actor order", iteration, t.task_id))
         rollouts: list[Rollout] = []
         values: dict[str, np.ndarray] | None = None if values_of is None else {}
-        batch = Batch.of(rollouts, values, credit)
+        batch = BaselineSets.of(rollouts, values, credit)
         for _ in range(1 + (max_refills if credit.dynamic_sampling else 0)):
             missing = wanted - batch.num_kept_tasks
             chosen, rest = rest[:missing], rest[missing:]
@@ -64,7 +64,7 @@ class Sampling:
             rollouts += played
             if values is not None and values_of is not None:
                 values |= scored(played, values_of)
-            batch = Batch.of(rollouts, values, credit)
+            batch = BaselineSets.of(rollouts, values, credit)
         refuse_failing_environment(batch.rollouts, iteration)
         return batch
 

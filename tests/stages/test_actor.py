@@ -15,7 +15,7 @@ import stages.wiring.learner
 import stages.wiring.sampling
 from env.play.units import Played
 from pipeline.artifacts.metrics import read_metrics
-from pipeline.credit.batch import Batch, Update
+from pipeline.credit.updates import BaselineSets, Update
 from pipeline.engines.transformers import TransformersEngine
 from pipeline.errors import ArtifactError, ConfigError
 from stages.settings.sampling import Chain
@@ -170,7 +170,7 @@ def test_a_stop_keeps_every_finished_iteration(chain, tmp_path, monkeypatch):
 
 
 def test_updates_without_anything_to_train_on_are_counted_across_a_stop(chain, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Batch, "updates", lambda batch, num, **_: [Update([], [], 0, 0)] * num)
+    monkeypatch.setattr(BaselineSets, "updates", lambda batch, num, **_: [Update([], [], 0, 0)] * num)
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     two = "actor.updates_per_iteration=2"  # in each of two iterations
     with monkeypatch.context() as patch:

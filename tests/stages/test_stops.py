@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.credit import GRPO, VDapo
-from pipeline.credit.batch import Batch
+from pipeline.credit.updates import BaselineSets
 from pipeline.errors import ArtifactError
 from stages.settings.actor import Stops
 from stages.wiring.safety_stops import reasons, refuse_unsafe
@@ -78,7 +78,8 @@ def iteration_of(i, success, pleased):
         for k in range(10)
     ]
     credit = VDapo()
-    batch = Batch.of(rollouts, {r.rollout_id: np.linspace(0.5, 0.5 + pleased, T) for r in rollouts}, credit)
+    values = {r.rollout_id: np.linspace(0.5, 0.5 + pleased, T) for r in rollouts}
+    batch = BaselineSets.of(rollouts, values, credit)
     _, update, _ = credit.credit([s for _, s in batch.candidates], credit.initial_state())
     return {"iteration": i, **batch.metrics(), "val/first_try": success}, {"iteration": i, **update}
 
@@ -92,6 +93,6 @@ def test_a_critic_that_is_ever_more_pleased_while_success_falls_is_seen_to_rise(
     found = reasons([line for pair in made for line in pair], Stops())
     assert len(found) == 1
     assert "rose ever more along the rollouts, +0.000 to +0.200" in found[0]
-    assert "critic/rise" not in Batch.of([], None, GRPO).metrics()  # without a critic
+    assert "critic/rise" not in BaselineSets.of([], None, GRPO).metrics()  # without a critic
     content = [iteration_of(i, 0.8 - 0.2 * i, 0.1) for i in range(4)]
     assert reasons([line for pair in content for line in pair], Stops()) == []

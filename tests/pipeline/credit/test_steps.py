@@ -28,13 +28,6 @@ def test_an_advantage_is_the_lambda_return_minus_the_value(lam: float, gamma: fl
     np.testing.assert_allclose(gae(rewards, VALUES, gamma=gamma, lam=lam), y - VALUES, atol=1e-15)
 
 
-def test_filler_with_unchanged_value_gets_nothing_at_lam_zero() -> None:
-    with_filler = np.array([0.4, 0.7, 0.7, 0.2, 0.9, 0.55])
-    result = advantages(with_filler, 1.0, 0.0)
-    assert result[1] == 0.0
-    np.testing.assert_allclose(np.delete(result, 1), advantages(VALUES, 1.0, 0.0))
-
-
 @pytest.mark.parametrize("lam", [0.0, 0.5, 0.95, 1.0])
 def test_a_level_error_reaches_step_i_with_lam_to_the_steps_left(lam: float) -> None:
     shift = advantages(VALUES + 0.2, 1.0, lam) - advantages(VALUES, 1.0, lam)

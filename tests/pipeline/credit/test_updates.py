@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pipeline.credit import DECOUPLED_CLIP, GRPO, Credit, VDapo
-from pipeline.credit.batch import Batch, Update
 from pipeline.credit.sets import thinned
+from pipeline.credit.updates import BaselineSets, Update
 from pipeline.types import Rollout
 from tests.rollouts import rollout
 
@@ -46,7 +46,7 @@ def test_the_sets_that_a_mode_leaves_out_are_counted_by_kind(
     credit: Credit, kept: int, left_out: dict[str, int]
 ) -> None:
     rollouts = rollouts_of()
-    metrics = Batch.of(rollouts, half(rollouts) if credit.needs_critic else None, credit).metrics()
+    metrics = BaselineSets.of(rollouts, half(rollouts) if credit.needs_critic else None, credit).metrics()
     counted = {n.removeprefix("sets/left_out/"): v for n, v in metrics.items() if "left_out" in n}
     nothing = dict.fromkeys(("mixed", "all_right", "all_wrong", "single"), 0)
     assert counted == nothing | left_out
@@ -56,8 +56,8 @@ def test_the_sets_that_a_mode_leaves_out_are_counted_by_kind(
 def test_refills_count_tasks_whose_rewards_differ_in_every_mode() -> None:
     """Sets of equal rewards are trained on by the way; counted, they would end the sampling earlier."""
     mixed = rollouts_of({k: v for k, v in REWARDS.items() if k != "one"})
-    assert Batch.of(mixed, half(mixed), VDapo()).num_kept_tasks == 1
-    assert Batch.of(mixed, None, DECOUPLED_CLIP).num_kept_tasks == 1
+    assert BaselineSets.of(mixed, half(mixed), VDapo()).num_kept_tasks == 1
+    assert BaselineSets.of(mixed, None, DECOUPLED_CLIP).num_kept_tasks == 1
 
 
 def test_thinning_leaves_the_expected_weight_of_every_set_as_it_was() -> None:
@@ -79,7 +79,8 @@ def test_the_expected_gradient_weight_of_every_token_is_that_of_the_whole_update
     num = 500
     for seed in range(num):
         rollouts = rollouts_of(rewards, 3)
-        [update] = Batch.of(rollouts, half(rollouts), VDapo()).updates(1, max_uniform_share=0.5, seed=seed)
+        sets = BaselineSets.of(rollouts, half(rollouts), VDapo())
+        [update] = sets.updates(1, max_uniform_share=0.5, seed=seed)
         weights = update.token_weights("token")
         assert update.num_tokens == 27
         assert len(update.sets) == 2
@@ -90,7 +91,7 @@ def test_the_expected_gradient_weight_of_every_token_is_that_of_the_whole_update
 
 
 def test_token_weights_count_tokens_and_rollout_weights_count_rollouts() -> None:
-    batch = Batch.of(rollouts_of({"a": (1, 0)}, 1, 3), None, DECOUPLED_CLIP)
+    batch = BaselineSets.of(rollouts_of({"a": (1, 0)}, 1, 3), None, DECOUPLED_CLIP)
     [update] = batch.updates(1, max_uniform_share=1.0, seed=0)
     assert update.token_weights("token") == [1 / 4, 1 / 4]
     assert update.token_weights("rollout") == [1 / 2, 1 / 6]
@@ -99,7 +100,7 @@ def test_token_weights_count_tokens_and_rollout_weights_count_rollouts() -> None
 def test_tasks_whose_rewards_differ_are_spread_evenly_over_the_updates() -> None:
     rewards = {f"m{i}": (1, 0) for i in range(6)} | {"s": (1,)} | {f"w{i}": (0, 0) for i in range(20)}
     rollouts = rollouts_of(rewards)
-    batch = Batch.of(rollouts, half(rollouts), VDapo())
+    batch = BaselineSets.of(rollouts, half(rollouts), VDapo())
 
     def num_varied(update: Update) -> int:
         return sum(s.kind in ("mixed", "single") for _, s in update.sets)
@@ -117,7 +118,7 @@ def test_metrics_are_of_graded_rollouts_and_tell_first_tries_from_guided_ones() 
     ungraded = replace(first, reward=None)
     values = {r.rollout_id: np.array([0.5, 0.5 + gain]) for r, gain in ((first, 0.3), (second, -0.1))}
     of_two = [replace(r, steps=(*r.steps, replace(r.steps[0], step_index=1))) for r in (first, second)]
-    metrics = Batch.of([*of_two, guided, ungraded], None, GRPO).metrics()
+    metrics = BaselineSets.of([*of_two, guided, ungraded], None, GRPO).metrics()
     expected = {
         "critic/rewards/mean": 2 / 3,
         "rollouts/first_try": 1 / 2,
@@ -133,8 +134,8 @@ def test_metrics_are_of_graded_rollouts_and_tell_first_tries_from_guided_ones() 
         "sets/kept_tasks": 1.0,
     }
     assert {name: x for name, x in metrics.items() if "left_out" not in name} == pytest.approx(expected)
-    assert Batch.of(of_two, values, VDapo()).metrics()["critic/rise"] == pytest.approx(0.1)
-    nothing = Batch.of([ungraded], None, GRPO).metrics()
+    assert BaselineSets.of(of_two, values, VDapo()).metrics()["critic/rise"] == pytest.approx(0.1)
+    nothing = BaselineSets.of([ungraded], None, GRPO).metrics()
     of_nothing = ("response_length/mean", "response_length/clip_ratio", "steps/mean", "sets/kept")
     assert {nothing[name] for name in of_nothing} == {0.0}
     assert "critic/rewards/mean" not in nothing
@@ -143,12 +144,12 @@ def test_metrics_are_of_graded_rollouts_and_tell_first_tries_from_guided_ones() 
 def test_long_rollouts_are_penalised_by_the_published_formula_where_the_mode_asks_for_it() -> None:
     """L_max 64, a buffer of 12: P is -.5 at 64 tokens, -.25 at 58; rewards 1, 1, 0 become .5, .75, 0."""
     rollouts = rollouts_of({"a": (1, 1, 0)}, 64, 58, 10)
-    [update] = Batch.of(rollouts, None, DECOUPLED_CLIP).updates(1, max_uniform_share=1.0, seed=0)
+    [update] = BaselineSets.of(rollouts, None, DECOUPLED_CLIP).updates(1, max_uniform_share=1.0, seed=0)
     advantages, metrics, _ = DECOUPLED_CLIP.credit([s for _, s in update.sets], {})
     shaped = np.array([0.5, 0.75, 0.0])
     expected = (shaped - shaped.mean()) / (shaped.std(ddof=1) + 1e-6)
     np.testing.assert_allclose([a[0] for a in advantages], expected, rtol=1e-12)
     assert metrics["shaping/mean"] == pytest.approx(-0.25)
     plain = replace(DECOUPLED_CLIP, overlong_factor=0.0)
-    [(_, unshaped)] = Batch.of(rollouts, None, plain).candidates
-    assert unshaped.shaping is None
+    [(_, unshaped)] = BaselineSets.of(rollouts, None, plain).candidates
+    assert not unshaped.shaping_or_zero.any()
