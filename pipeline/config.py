@@ -156,7 +156,8 @@ def _overridden(model: type[BaseModel], data: dict[str, Any], given: Mapping[str
     result = copy.deepcopy(data)
     for key, value in given.items():
         *parents, last = key.split(".")
-        here, section = result, model
+        here: Any = result
+        section: type[BaseModel] | None = model
         for name in parents:
             info = section.model_fields.get(name) if section else None
             section = section_of(info, here.get(name)) if info else None

@@ -46,7 +46,6 @@ class DivergenceError(ArtifactError, FloatingPointError):
         super().__init__(message, code=ExitCode.QUALITY)
 
 
-IN_THE_WAY = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -68,7 +67,7 @@ def explain(error: BaseException, folder: Path) -> tuple[ExitCode, str] | None:
         with contextlib.suppress(OSError):
             free = f" ({folder}: {shutil.disk_usage(folder).free / 1e6:.0f} MB free)"
         advice = f"{free}. Next: make room"
-    elif error.errno in IN_THE_WAY:
+    elif error.errno in (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY):
         advice = ". Next: remove what is in the way there"
     else:
         advice = ". Next: make that path readable and writable, or choose another run.data_dir"

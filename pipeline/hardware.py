@@ -16,10 +16,9 @@ def check_gpus(num_gpus: int, gpu_memory_gib: float) -> None:
     free = free_gpu_memory()
     if len(free) < num_gpus:
         raise ConfigError(
-            f"hardware.num_gpus = {num_gpus}, but {len(free)} are visible here "
-            f"(CUDA_VISIBLE_DEVICES is {os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}). Next: run on a "
-            "machine that has them, or set hardware.num_gpus, training.num_ranks and engine.replicas to what "
-            "is here and ask vdapo plan"
+            f"hardware.num_gpus = {num_gpus}, but {_visible(len(free))}. Next: run on a machine that has "
+            "them, or set hardware.num_gpus, training.num_ranks and engine.replicas to what is here and ask "
+            "vdapo plan"
         )
     for index, gib in enumerate(free[:num_gpus]):
         if gib < gpu_memory_gib:
@@ -41,10 +40,14 @@ def check_enough_gpus(wanted: Mapping[str, int]) -> None:
     for name, number in wanted.items():
         if 0 < visible < number:
             raise ConfigError(
-                f"{name} = {number}, but {visible} GPUs are visible here (CUDA_VISIBLE_DEVICES is "
-                f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}). Next: at most {visible}, or "
+                f"{name} = {number}, but {_visible(visible)}. Next: at most {visible}, or "
                 "CUDA_VISIBLE_DEVICES= (empty) to work on the CPU"
             )
+
+
+def _visible(number: int) -> str:
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+    return f"{number} GPUs are visible here (CUDA_VISIBLE_DEVICES is {named})"
 
 
 def free_gpu_memory() -> list[float]:

@@ -17,23 +17,15 @@ def load_rows(source: str, split: str = "train") -> list[dict[str, Any]]:
     is laid out as on the hub, or a name on the hub, which needs the network unless it is cached.
     """
     path = Path(source)
-    if path.is_file() and path.suffix not in KINDS:
-        raise ConfigError(
-            f"{source}: rows cannot be read from suffix {path.suffix!r}. Allowed: {', '.join(KINDS)}. "
-            "Next: name such a file, a folder, or a data set on the hub"
-        )
     try:
-        if path.is_file():
-            # Streamed, so that nothing is copied into a cache.
+        if path.is_file():  # streamed, so that nothing is copied into a cache
             kind = KINDS[path.suffix]
-            rows = datasets.load_dataset(kind, data_files=str(path), split="train", streaming=True)
+            rows = datasets.load_dataset(kind, data_files=source, split="train", streaming=True)
         elif (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
-            saved = datasets.load_from_disk(str(path))
+            saved = datasets.load_from_disk(source)
             rows = saved[split] if isinstance(saved, datasets.DatasetDict) else saved
-        elif path.is_dir():
-            rows = datasets.load_dataset(str(path), split=split, streaming=True)
         else:
-            rows = datasets.load_dataset(source, split=split)
+            rows = datasets.load_dataset(source, split=split, streaming=path.is_dir())
         return [dict(row) for row in rows]
     except Exception as error:  # the library and its readers raise many kinds
         first_line = (str(error).splitlines() or [""])[0][:200]

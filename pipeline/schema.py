@@ -73,20 +73,11 @@ def table_of(spec: TableSpec, columns: dict[str, Sequence[Any]]) -> pa.Table:
 def check_table(table: pa.Table, spec: TableSpec) -> None:
     """Raises ValueError for a wrong schema, null, NaN or infinity, a text not allowed, or a doubled id."""
     if not table.schema.equals(spec.schema, check_metadata=False):
-        for field in spec.schema:
-            index = table.schema.get_field_index(field.name)
-            if index < 0:
-                raise ValueError(
-                    f"{spec.name}: column {field.name} ({field.type}) is missing; see data/README.md"
-                )
-            got = table.schema.field(index)
-            if not got.equals(field):
-                raise ValueError(f"{spec.name}: column {field.name} is {_type(got)}; allowed: {_type(field)}")
-        extra = [name for name in table.schema.names if name not in spec.schema.names]
-        if extra:
-            raise ValueError(f"{spec.name}: unknown columns {extra}; allowed: {spec.schema.names}")
+        got, wanted = ([_described(field) for field in schema] for schema in (table.schema, spec.schema))
+        missing, extra = [of for of in wanted if of not in got], [of for of in got if of not in wanted]
         raise ValueError(
-            f"{spec.name}: columns are {table.schema.names}; the order must be {spec.schema.names}"
+            f"{spec.name}: missing columns {missing}, unknown columns {extra}; the order must be "
+            f"{spec.schema.names}; see data/README.md"
         )
     for column in spec.columns:
         values = table.column(column.name).combine_chunks()
@@ -100,20 +91,19 @@ def check_table(table: pa.Table, spec: TableSpec) -> None:
         raise ValueError(f"{spec.name}: more than one row has {doubled[0]}; ids must be unique")
 
 
-def _type(field: pa.Field) -> str:
-    return f"{field.type}{'' if field.nullable else ' not null'}"
+def _described(field: pa.Field) -> str:
+    return f"{field.name}: {field.type}{'' if field.nullable else ' not null'}"
 
 
 def _check_values(values: pa.Array, column: Column, table: str) -> None:
-    if not column.nullable and values.null_count:
-        row = pc.index(values.is_null(), True).as_py()
-        raise ValueError(f"{table}: row {row}, column {column.name} is null; allowed: {column.type}")
-    row = _first_bad_row(values)
+    row = _first_bad_row(values, column.nullable)
     if row is not None:
         got = values[row].as_py()
-        got = got if not isinstance(got, list) else "a list with a null, NaN or infinite element"
+        if isinstance(got, list):
+            got = "a list with a null, NaN or infinite element"
         raise ValueError(
-            f"{table}: row {row}, column {column.name} is {got}; allowed: finite numbers, no null inside"
+            f"{table}: row {row}, column {column.name} is {'null' if got is None else got}; "
+            f"allowed: {column.type}, finite, without null"
         )
     if column.allowed:
         ok = pc.or_(values.is_null(), pc.is_in(values, value_set=pa.array(column.allowed, values.type)))
@@ -125,27 +115,24 @@ def _check_values(values: pa.Array, column: Column, table: str) -> None:
             )
 
 
-def _first_bad_row(values: pa.Array) -> int | None:
-    """Returns the first row that holds NaN or infinity, or null below the top where the type forbids it."""
+def _first_bad_row(values: pa.Array, nullable: bool) -> int | None:
+    """Returns the first row that holds NaN or infinity, or null where the type forbids it."""
+    rows = []
+    if values.null_count and not nullable:
+        rows.append(pc.index(values.is_null(), True).as_py())
     if pa.types.is_floating(values.type):
-        bad = pc.invert(pc.is_finite(values)).fill_null(False)
-        return pc.index(bad, True).as_py() if pc.any(bad).as_py() else None
-    if pa.types.is_list(values.type):
-        inner = values.flatten()
-        row = _first_bad_row(inner)
-        if not values.type.value_field.nullable and inner.null_count:
-            null = pc.index(inner.is_null(), True).as_py()
-            row = null if row is None else min(row, null)
-        return None if row is None else pc.list_parent_indices(values)[row].as_py()
-    if pa.types.is_struct(values.type):
-        rows = []
+        infinite = pc.invert(pc.is_finite(values)).fill_null(False)
+        if pc.any(infinite).as_py():
+            rows.append(pc.index(infinite, True).as_py())
+    elif pa.types.is_list(values.type):
+        place = _first_bad_row(values.flatten(), values.type.value_field.nullable)
+        if place is not None:
+            rows.append(pc.list_parent_indices(values)[place].as_py())
+    elif pa.types.is_struct(values.type):
         for field, child in zip(values.type, values.flatten(), strict=True):
-            rows.append(_first_bad_row(child))
-            missing = pc.and_(child.is_null(), values.is_valid())
-            if not field.nullable and pc.any(missing).as_py():
-                rows.append(pc.index(missing, True).as_py())
-        return min((row for row in rows if row is not None), default=None)
-    return None
+            # A null struct has null fields, whatever these allow.
+            rows.append(_first_bad_row(child, field.nullable or values.null_count > 0))
+    return min((row for row in rows if row is not None), default=None)
 
 
 def write_parquet(table: pa.Table, spec: TableSpec, path: Path) -> None:
@@ -156,21 +143,16 @@ def write_parquet(table: pa.Table, spec: TableSpec, path: Path) -> None:
     check_table(table, spec)
     rows = max(1, table.num_rows)
     group = max(1, min(rows, int(ROW_GROUP_BYTES // max(1, table.nbytes // rows))))
-    dictionary, encoding = [], {}
-    for leaf, kind in _leaves(spec.schema):
-        if pa.types.is_floating(kind):
-            encoding[leaf] = "BYTE_STREAM_SPLIT"
-        elif pa.types.is_integer(kind) and ".list." in leaf:
-            encoding[leaf] = "PLAIN"
-        else:
-            dictionary.append(leaf)
+    leaves = _leaves(spec.schema)
+    floats = [leaf for leaf, kind in leaves if pa.types.is_floating(kind)]
+    ids = [leaf for leaf, kind in leaves if pa.types.is_integer(kind) and ".list." in leaf]
     pq.write_table(
         table,
         path,
         compression="zstd",
         row_group_size=group,
-        use_dictionary=dictionary,
-        column_encoding=encoding or None,
+        use_dictionary=[leaf for leaf, _ in leaves if leaf not in (*floats, *ids)],
+        use_byte_stream_split=floats,
         write_page_checksum=True,
     )
 

@@ -106,9 +106,9 @@ def test_schemas_are_checked_both_ways(tmp_path: Path) -> None:
     table = values_table([("r0", 0, "bare", "c", 0.5)])
     other = table.set_column(1, pa.field("step_index", pa.int64(), False), pa.array([0]))
     for bad, words in [
-        (table.drop_columns(["value"]), "column value (double) is missing"),
-        (table.append_column("more", pa.array([1])), "unknown columns"),
-        (other, "int64 not null; allowed: int32"),
+        (table.drop_columns(["value"]), "missing columns ['value: double not null'], unknown columns []"),
+        (table.append_column("more", pa.array([1])), "missing columns [], unknown columns ['more: int64']"),
+        (other, "['step_index: int32 not null'], unknown columns ['step_index: int64 not null']"),
         (table.select(["step_index", "rollout_id", "context", "critic", "value"]), "order must be"),
     ]:
         with pytest.raises(ValueError, match=re.escape(words)):

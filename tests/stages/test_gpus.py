@@ -18,8 +18,8 @@ def test_missing_gpus_and_memory_are_refused(monkeypatch):
     monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: ninth)
     check_gpus(8, 22.0)
     for free, expected in (
-        ([22.5] * 7, "hardware.num_gpus = 8, but 7 are visible here"),
-        ([], "but 0 are visible here"),
+        ([22.5] * 7, "hardware.num_gpus = 8, but 7 GPUs are visible here"),
+        ([], "but 0 GPUs are visible here"),
         ([22.5] * 5 + [21.9, 22.5, 22.5], r"GPU 5 has 21\.9 GiB free, hardware.gpu_memory_gib = 22"),
     ):
         monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda free=free: free)
