@@ -107,7 +107,7 @@ STEPS = TableSpec(
 LABELS = TableSpec(
     "labels",
     "One row per step state in a context: what is known of its value.",
-    (*columns_of(StateRef), *columns_of(Label)),
+    columns_of(Label),
     ("rollout_id", "step_index", "context"),
 )
 

@@ -69,12 +69,13 @@ def _place_of(model: type[BaseModel], loc: Sequence[Any], data: Any) -> _Place:
 
 
 def _where(key: str, source: str, origins: Mapping[str, str]) -> str:
-    """Returns the override that set a key, or else the source with the overrides of settings within it."""
-    for name, text in origins.items():
-        if key == name or key.startswith(name + "."):
-            return text
-    within = [text for name, text in origins.items() if not key or name.startswith(key + ".")]
-    return f"{source} with {', '.join(within)}" if within else source
+    """Returns the source, with the overrides of a key, of what it lies in or of what lies in it."""
+    near = [
+        text
+        for name, text in origins.items()
+        if not key or f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.")
+    ]
+    return f"{source} with {', '.join(near)}" if near else source
 
 
 def _instead(model: type[BaseModel], place: _Place, given: Any) -> str:

@@ -186,12 +186,9 @@ class StateRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class Label(StateRef):
     """What is known of the value of one step state."""
 
-    rollout_id: str
-    step_index: int
-    context: Context
     num_continuations: Annotated[int, "fresh samples of the target policy from this state"]
     num_success: Annotated[float, "sum of their rewards: how many succeeded, where rewards are 0 or 1"]
     outcome: Annotated[float | None, "the rollout's own reward where it may label this state, else null"]

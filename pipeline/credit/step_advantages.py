@@ -7,15 +7,15 @@ steps and are absent, and there is no padding, so neither can carry, end or deca
 import numpy as np
 
 
-def gae(rewards: np.ndarray, values: np.ndarray, *, gamma: float, lam: float) -> np.ndarray:
-    """Returns the advantage of each step of one rollout: A_i = delta_i + gamma * lam * A_{i+1}.
+def gae(reward: float, values: np.ndarray, *, gamma: float, lam: float) -> np.ndarray:
+    """Returns [T] the advantage of each step of one rollout: A_i = delta_i + gamma * lam * A_{i+1}.
 
-    delta_i = r_i + gamma * V(s_{i+1}) - V(s_i), with s_i the state before step i. The last state
-    is graded, so nothing is bootstrapped there: its delta is r_{T-1} - V(s_{T-1}).
+    delta_i = gamma * V(s_{i+1}) - V(s_i), with s_i the state before step i. A rollout is graded at its end
+    and nothing is bootstrapped there: the last delta is R - V(s_{T-1}).
 
     Args:
-        rewards: [T] reward after step i; an outcome reward is zero except at the last step.
-        values: [T] the critic's V(s_i), in the units of the reward.
+        reward: R.
+        values: [T >= 1] the critic's V(s_i), in the units of the reward.
         gamma: discount per step of the rollout, never per token, in [0, 1].
         lam: trace decay, in [0, 1]. 0 gives delta_i, 1 gives return minus value.
 
@@ -24,16 +24,14 @@ def gae(rewards: np.ndarray, values: np.ndarray, *, gamma: float, lam: float) ->
     Example:
         A success; the critic lost faith after the first step, and the second step won it back.
 
-        >>> gae(np.array([0.0, 0.0, 1.0]), np.array([0.5, 0.25, 0.75]), gamma=1.0, lam=0.5)
+        >>> gae(1.0, np.array([0.5, 0.25, 0.75]), gamma=1.0, lam=0.5)
         array([0.0625, 0.625 , 0.25  ])
     """
     if not (0.0 <= gamma <= 1.0 and 0.0 <= lam <= 1.0):
         raise ValueError(f"gamma = {gamma}, lam = {lam}; both must be in [0, 1]")
-    rewards, values = np.asarray(rewards, np.float64), np.asarray(values, np.float64)
-    finite = np.isfinite(rewards).all() and np.isfinite(values).all()
-    if rewards.ndim != 1 or rewards.shape != values.shape or len(rewards) == 0 or not finite:
-        raise ValueError(f"rewards {rewards}, values {values}; both must be finite [T] of the same T >= 1")
-    advantages = rewards + gamma * np.append(values[1:], 0.0) - values
+    if not len(values) or not np.isfinite([reward, *values]).all():
+        raise ValueError(f"reward {reward}, values {values}; there must be a step, and all must be finite")
+    advantages = np.append(gamma * values[1:], reward) - values
     for i in range(len(advantages) - 2, -1, -1):
         advantages[i] += gamma * lam * advantages[i + 1]
     return advantages
@@ -59,19 +57,7 @@ def step_part(reward: float, values: np.ndarray, *, gamma: float, lam: float, ad
         >>> step_part(1.0, np.array([0.5, 0.6, 0.9]), gamma=1.0, lam=0.0, adv_rmse=0.3).round(2)
         array([0.  , 0.15, 0.1 ])
     """
-    advantages = gae(outcome_rewards(reward, len(values)), values, gamma=gamma, lam=lam)
+    advantages = gae(reward, values, gamma=gamma, lam=lam)
     if lam == 0:
         advantages[:-1] = soft_threshold(advantages[:-1], adv_rmse / 2)
     return advantages
-
-
-def outcome_rewards(reward: float, num_steps: int) -> np.ndarray:
-    """Returns [T >= 1] rewards of a rollout graded at its end: zero but for the last step's.
-
-    Example:
-        >>> outcome_rewards(1.0, 3)
-        array([0., 0., 1.])
-    """
-    rewards = np.zeros(num_steps)
-    rewards[-1] = reward
-    return rewards

@@ -61,9 +61,9 @@ def test_lam_one_is_the_reward_and_lam_zero_the_next_value() -> None:
     assert td_targets(values, 1.0, 1.0).tolist() == [1.0, 1.0, 1.0]
     assert td_targets(values, 0.0, 0.0).tolist() == [0.5, 0.9, 0.0]
     # y(lam) - V is the advantage with trace decay lam.
-    from pipeline.credit.step_advantages import gae, outcome_rewards
+    from pipeline.credit.step_advantages import gae
 
-    advantage = gae(outcome_rewards(1.0, 3), values, gamma=1.0, lam=0.7)
+    advantage = gae(1.0, values, gamma=1.0, lam=0.7)
     assert td_targets(values, 1.0, 0.7) - values == pytest.approx(advantage)
 
 

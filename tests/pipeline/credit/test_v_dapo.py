@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pipeline.credit import DECOUPLED_CLIP, CreditSet, VDapo
-from pipeline.credit.step_advantages import gae, outcome_rewards
+from pipeline.credit.step_advantages import gae
 from pipeline.credit.v_dapo import shrinkage_baseline
 
 
@@ -102,7 +102,7 @@ def test_scales_come_from_earlier_updates_and_survive_json() -> None:
     assert state["group_square"] == pytest.approx(0.1 * 0.5**2)  # every R - V_0, as b = V_0
     second, metrics, later = mode.credit(sets, json.loads(json.dumps(state)))
     pairs = zip(sets[0].rewards, sets[0].values or [], strict=True)
-    unscaled = np.concatenate([gae(outcome_rewards(r, len(v)), v, gamma=1, lam=0.95) for r, v in pairs])
+    unscaled = np.concatenate([gae(r, v, gamma=1, lam=0.95) for r, v in pairs])
     assert metrics["sigma/step"] == pytest.approx(np.sqrt(np.mean(unscaled**2)))
     assert metrics["sigma/group"] == pytest.approx(0.5)
     assert np.abs(second[0]).max() > np.abs(first[0]).max()
