@@ -43,16 +43,6 @@ def test_sums_of_clusters_and_weights_of_rows_give_the_same_interval() -> None:
     assert boot.ratio(x[:30], y[:30], np.arange(30)).value == pytest.approx(x[:30].sum() / y[:30].sum())
 
 
-def test_pairing_removes_what_both_share() -> None:
-    rng = np.random.default_rng(4)
-    difficulty = rng.random(200)
-    ours, theirs = difficulty + 0.05 + 0.01 * rng.normal(size=200), difficulty
-    paired = ClusterBootstrap(np.arange(200) // 4).mean(ours - theirs)
-    assert paired.value == pytest.approx(0.05, abs=0.005)
-    assert paired.excludes(0.0)
-    assert paired.high - paired.low < 0.01
-
-
 def test_one_cluster_gives_no_bounds() -> None:
     interval = ClusterBootstrap(["a", "a"]).mean(np.array([0.0, 1.0]))
     assert interval.value == 0.5

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from pipeline.schema import TableSpec
 from pipeline.settings import Section, runtime
 from pipeline.tables import labels_table, values_table
 from pipeline.types import Event, Label, Rollout, Step
+from tests.rollouts import rollout as plain_rollout
 
 
 class Run(Section):
@@ -54,30 +56,31 @@ class ToyConfig(Section):
 
 
 def rollout(number: int = 0, **changes: object) -> Rollout:
+    """Returns a rollout with something in every column."""
     call = {"id": "c0", "function": {"z": "1", "a": "2"}}
-    ids = {"rollout_id": f"r{number}", "task_id": "t1", "group_id": "g", "iteration": 0, "attempt": number}
-    chain = {"parent_rollout_ids": ("p1", "p2")[:number], "guided": number > 0, "feedback_in_context": ""}
-    tokens = {"prompt_token_ids": (5, 6), "response_token_ids": (1, 2, 3, 4, 5), "loss_mask": (1, 1, 0, 1, 1)}
-    sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_response_tokens": 512, "seed": 2**63 - 1}
-    digests = {"policy_digest": "p", "tokenizer_digest": "k", "template_digest": "m"}
-    outcome = {"finish_reason": "success", "reward": 1.0, "cost": 0.0, "env_status": "ok"}
-    fields = ids | chain | tokens | sampling | digests | outcome
-    fields |= {
-        "kind": "whole",
-        "draw": 0,
-        "start_step_index": 0,
+    fields: dict[str, Any] = {
+        "rollout_id": f"r{number}",
+        "task_id": "t1",
+        "attempt": number,
+        "parent_rollout_ids": ("p1", "p2")[:number],
+        "guided": number > 0,
         "messages": (
             {"role": "user", "content": "hello"},
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "content": "", "tool_call_id": "c0"},
         ),
+        "prompt_token_ids": (5, 6),
+        "response_token_ids": (1, 2, 3, 4, 5),
         "logprobs": (-0.5, -0.25, 0.0, -1.0, 0.0),
+        "seed": 2**63 - 1,
+        "policy_digest": "p",
+        "finish_reason": "success",
         "events": (Event("ok", 0, "sales", ("a", "b"), "d"), Event("probe", 1)),
         "feedback_text": "f",
         "feedback_source": "rules/observed",
         "steps": (Step(0, 0, 0, 2, "first", "ok"), Step(1, 1, 3, 5, "second", "wrong", "probe", "why")),
     }
-    return Rollout(**fields | changes)  # type: ignore[arg-type]
+    return replace(plain_rollout((1, 1, 0, 1, 1)), **(fields | changes))
 
 
 def config_in(folder: Path) -> str:
