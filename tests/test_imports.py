@@ -102,7 +102,7 @@ def modules(package: str) -> list[str]:
 
 
 LIGHT = {
-    "pipeline": r"pipeline\.(artifacts\.(?!wandb_sink)|cli\.|credit|config|settings|tables|statistics)",
+    "pipeline": r"pipeline\.(artifacts\.|cli\.|credit|config|settings|tables|statistics)",
     "critics": r"critics\.(labels|frozen\.contract|fit\.(data|rows|splits))",
     "env": r"env\.(?!adapters\.(gymnasium|verl))",
     "stages": r"stages\.(settings|command|bodies\.(rollouts|labels|evaluation)|(?!summary)[a-z_]+$)",

@@ -2,18 +2,17 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts.disk import fsync, publish_once, sealed, unsealed, verified
+from pipeline.artifacts.disk import fsync, inside, publish_once, sealed, unsealed, verified
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.errors import ArtifactError
 from pipeline.ids import file_sha256
 
 KEEP = 2
-PART_BYTES = 2 * 10**9
-"""Most bytes of a checkpoint that a rank holds in host memory at once, unless one tensor is larger."""
+PART_BYTES = 2 * 10**9  # of a checkpoint, that a rank holds in host memory at once, unless a tensor is larger
 
 
 class Checkpoints:
@@ -36,10 +35,12 @@ class Checkpoints:
         write(folder)
         failpoint(f"{self._stage}.checkpoint.mid")
         files = {}
-        for path in _files(folder):
-            fsync(path)
+        for path in sorted(folder.rglob("*")):
             name = path.relative_to(folder).as_posix()
-            files[name] = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+            inside(folder, name)  # refuses a link
+            if path.is_file():
+                fsync(path)
+                files[name] = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
         for sub in [*(p for p in folder.rglob("*") if p.is_dir()), folder, self.folder, self.folder.parent]:
             fsync(sub)
         failpoint(f"{self._stage}.checkpoint.after_files")
@@ -81,11 +82,3 @@ class Checkpoints:
                 # Without commit.json first, a half-removed folder can never look committed.
                 (folder / "commit.json").unlink(missing_ok=True)
                 shutil.rmtree(folder)
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.rglob("*")):
-        if path.is_symlink():
-            raise ArtifactError(f"{path}: a symbolic link; a checkpoint holds plain files only")
-        if path.is_file():
-            yield path

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.artifacts import ledger
-from pipeline.artifacts.disk import fsync, inside, remove_temporaries, temporary, verified
+from pipeline.artifacts.disk import damage, fsync, remove_temporaries, temporary, verified
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.manifest import repair_hint
 from pipeline.artifacts.plan import Plan
@@ -23,12 +23,12 @@ from pipeline.schema import read_parquet, write_parquet
 MAX_FAILED_SHARE = 0.02
 
 
-def make_durable(draft: Path, num_rows: int) -> str:
-    """Returns the SHA-256 of a table's file once it was read back: what cannot be read is never listed."""
+def make_durable(draft: Path, num_rows: int) -> dict[str, Any]:
+    """Returns size and SHA-256 of a table's file, read back: what cannot be read is never listed."""
     if read_parquet(draft).num_rows != num_rows:  # through page checksums
         raise OSError(f"{draft}: rows were lost while writing")
     fsync(draft)
-    return file_sha256(draft)
+    return {"bytes": draft.stat().st_size, "sha256": file_sha256(draft)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +39,21 @@ class Shard:
     item_ids: tuple[str, ...]
 
 
+@dataclass(eq=False)
 class Shards:
-    """The planned shards of a stage, some of them committed by earlier starts.
+    """The planned shards of a stage, some of them committed by earlier starts."""
 
-    `progress` makes a bar from total, description and what is done already.
-    """
+    folder: Path
+    stage: str
+    stage_key: str
+    plan: Plan[Any]
+    say: Callable[[str], None]
+    progress: Callable[[int, str, int], Progress]  # total, description, what is done already -> a bar
+    stop_if_asked: Callable[[], None]
 
-    def __init__(
-        self,
-        folder: Path,
-        stage: str,
-        stage_key: str,
-        plan: Plan[Any],
-        *,
-        say: Callable[[str], None],
-        progress: Callable[[int, str, int], Progress],
-        stop_if_asked: Callable[[], None],
-    ) -> None:
-        self.folder = folder
-        self.plan = plan
-        self.specs = {spec.name: spec for spec in plan.tables}
-        self._stage = stage
-        self._key = stage_key
-        self._say = say
-        self._progress = progress
-        self._stop_if_asked = stop_if_asked
-        self._shards = [Shard(index, tuple(ids)) for index, ids in enumerate(plan.items)]
+    def __post_init__(self) -> None:
+        self.specs = {spec.name: spec for spec in self.plan.tables}
+        self._shards = [Shard(index, tuple(ids)) for index, ids in enumerate(self.plan.items)]
         self._entries: dict[int, ledger.Entry] = {}
         self._verified: set[str] = set()
         self._bar: Progress | None = None
@@ -87,56 +76,49 @@ class Shards:
         """Indices of the shards that are not committed."""
         return [shard.index for shard in self._shards if shard.index not in self._entries]
 
-    def counts(
-        self, done: int = 0, failed: Mapping[str, int] | None = None, skipped: Mapping[str, int] | None = None
-    ) -> ledger.Counts:
-        """Returns what became of the planned items, with some that ended outside any commit."""
+    def counts(self, done: int = 0) -> ledger.Counts:
+        """Returns what became of the planned items; `done` of them came out well outside any commit."""
         parts = [(e.done, e.failed, e.skipped) for e in self._entries.values()]
-        return ledger.Counts.of(self.plan.num_items, [*parts, (done, failed or {}, skipped or {})])
+        return ledger.Counts.of(self.plan.num_items, [*parts, (done, {}, {})])
 
     def take_over(self, *, repair: bool) -> None:
-        """Loads what earlier starts committed: sizes and footers are checked, dead temporary files go.
+        """Loads what earlier starts committed; raises ArtifactError for a wrong size or footer.
 
-        A damaged shard raises ArtifactError. A repair checks SHA-256 too and strikes damaged shards, and
-        those with failed items if too many failed.
+        A repair checks SHA-256 too, and strikes what is damaged and, if too many items failed, their shards.
         """
         for folder in (self.folder, *(self.folder / "shards" / name for name in self.specs)):
             for path in remove_temporaries(folder):
-                self._say(f"removed the unfinished file of a dead process: {path.name}")
+                self.say(f"removed the unfinished file of a dead process: {path.name}")
         self._entries, warnings = ledger.read(self.folder)
         for warning in warnings:
-            self._say(warning)
+            self.say(warning)
         for entry in list(self._entries.values()):
             problem = self._problem(entry, with_sha=repair)
             if problem and repair:
                 self._strike(entry, problem)
             elif problem:
-                raise ArtifactError(
-                    f"{problem}. Next: make {self._stage} SET=--repair, which makes that shard again"
-                )
+                raise ArtifactError(f"{problem}. {repair_hint(self.stage)}")
         if repair and self.counts().failed_share > MAX_FAILED_SHARE:
             for entry in [entry for entry in self._entries.values() if sum(entry.failed.values())]:
                 self._strike(entry, f"shard {entry.index} has failed items")
         if self._entries:
-            self._say(f"resuming: {len(self._entries)} of {len(self._shards)} shards are committed")
+            self.say(f"resuming: {len(self._entries)} of {len(self._shards)} shards are committed")
 
     def _problem(self, entry: ledger.Entry, *, with_sha: bool) -> str | None:
         for facts in entry.files.values():
-            path = inside(self.folder, facts["path"])
+            if problem := damage(self.folder, facts):
+                return problem
+            path = self.folder / facts["path"]
             try:
-                if path.stat().st_size != facts["bytes"]:
-                    return f"{path}: {path.stat().st_size} bytes, the ledger says {facts['bytes']}"
                 pq.read_metadata(path)
                 if with_sha and file_sha256(path) != facts["sha256"]:
                     return f"{path}: its SHA-256 is not the ledger's"
-            except FileNotFoundError:
-                return f"{path}: missing, though the ledger lists it"
             except (pa.ArrowException, OSError):
                 return f"{path}: not a readable Parquet file"
         return None
 
     def _strike(self, entry: ledger.Entry, why: str) -> None:
-        self._say(f"repair: {why}; shard {entry.index} will be made again")
+        self.say(f"repair: {why}; shard {entry.index} will be made again")
         generation = ledger.next_generation(self.folder, entry.index)
         ledger.append(self.folder, ledger.Entry(entry.index, generation, {}, 0, struck=True))
         del self._entries[entry.index]
@@ -144,7 +126,7 @@ class Shards:
     @contextmanager
     def bar(self) -> Iterator[None]:
         """Shows how far the stage is, by commits and by `item_done`."""
-        with self._progress(self.plan.num_items, self.plan.unit, self._committed_items()) as self._bar:
+        with self.progress(self.plan.num_items, self.plan.unit, self._committed_items()) as self._bar:
             try:
                 yield
             finally:
@@ -154,16 +136,16 @@ class Shards:
         """Yields the shards that are not committed, in order, under a progress bar; stops when asked to."""
         with self.bar():
             for index in self.missing:
-                self._stop_if_asked()
+                self.stop_if_asked()
                 yield self._shards[index]
 
     def item_done(self, number: int = 1) -> None:
         """Moves the bar on before the items' shard is committed; ends the stage if it was asked to stop."""
         if number:
-            failpoint(f"{self._stage}.item_done")
+            failpoint(f"{self.stage}.item_done")
             if self._bar is not None:
                 self._bar.advance(number)
-        self._stop_if_asked()
+        self.stop_if_asked()
 
     def commit(
         self,
@@ -175,55 +157,48 @@ class Shards:
         skipped: Mapping[str, int] | None = None,
         supersede: bool = False,
     ) -> None:
-        """Makes a shard count, with one table for each of the plan; `supersede` replaces an earlier commit.
-
-        Every item must be done, or failed or skipped for a named reason.
-        """
-        where = f"{self._stage}: shard {index}"
+        """Makes a shard count, with each of the plan's tables; `supersede` replaces an earlier commit."""
+        where = f"{self.stage}: shard {index}"
         if index in self._entries and not supersede:
             raise ValueError(f"{where} is committed already; pass supersede=True to replace it")
-        failed = {str(k): int(v) for k, v in (failed or {}).items() if v}
-        skipped = {str(k): int(v) for k, v in (skipped or {}).items() if v}
-        counts = ledger.Counts.of(len(self._shards[index].item_ids), [(done, failed, skipped)])
-        if not counts.balanced or min([done, *failed.values(), *skipped.values()]) < 0:
+        num_items = len(self._shards[index].item_ids)
+        counts = ledger.Counts.of(num_items, [(done, failed or {}, skipped or {})])
+        if not counts.balanced or min([done, *counts.failed.values(), *counts.skipped.values()]) < 0:
             raise ValueError(f"{where}: {counts} {self.plan.unit}; every planned item must be counted once")
         if set(tables) != set(self.specs):
             raise ValueError(f"{where}: got tables {sorted(tables)}; planned: {sorted(self.specs)}")
         generation = ledger.next_generation(self.folder, index)  # above a superseded or struck line, else 0
         files = self._write(index, tables)
-        entry = ledger.Entry(index, generation, files, done, failed, skipped)
+        entry = ledger.Entry(index, generation, files, done, counts.failed, counts.skipped)
         ledger.append(self.folder, entry)
-        failpoint(f"{self._stage}.shard.after_ledger")
+        failpoint(f"{self.stage}.shard.after_ledger")
         self._entries[index] = entry
         if self._bar is not None:
             self._bar.set(max(self._bar.count, self._committed_items()))
 
     def _write(self, index: int, tables: Mapping[str, pa.Table]) -> dict[str, dict[str, Any]]:
-        failpoint(f"{self._stage}.shard.before_write")
+        failpoint(f"{self.stage}.shard.before_write")
         drafts = {}
         for name, table in tables.items():
             folder = self.folder / "shards" / name
             folder.mkdir(parents=True, exist_ok=True)
             drafts[name] = temporary(folder / f"part-{index:05d}")
             write_parquet(table, self.specs[name], drafts[name])
-        failpoint(f"{self._stage}.shard.after_write")
+        failpoint(f"{self.stage}.shard.after_write")
         files: dict[str, dict[str, Any]] = {}
         for name, draft in drafts.items():
-            sha = make_durable(draft, tables[name].num_rows)
-            files[name] = {
-                "path": f"shards/{name}/part-{index:05d}-{self._key[:8]}-{sha[:8]}.parquet",
-                "rows": tables[name].num_rows,
-                "bytes": draft.stat().st_size,
-                "sha256": sha,
-            }
-        failpoint(f"{self._stage}.shard.after_fsync")
+            rows = tables[name].num_rows
+            facts = make_durable(draft, rows)
+            file = f"part-{index:05d}-{self.stage_key[:8]}-{facts['sha256'][:8]}.parquet"
+            files[name] = {"path": f"shards/{name}/{file}", "rows": rows, **facts}
+        failpoint(f"{self.stage}.shard.after_fsync")
         for name, draft in drafts.items():
             os.replace(draft, self.folder / files[name]["path"])
             fsync(draft.parent)
         for folder in (self.folder / "shards", self.folder):
             if folder.is_dir():
                 fsync(folder)
-        failpoint(f"{self._stage}.shard.after_rename")
+        failpoint(f"{self.stage}.shard.after_rename")
         return files
 
     def read(self, index: int, table: str) -> pa.Table:
@@ -232,7 +207,7 @@ class Shards:
             raise ArtifactError(f"{self.folder}: shard {index} of {table} is not committed")
         facts = self._entries[index].files[table]
         if facts["path"] not in self._verified:
-            verified(self.folder, facts["path"], facts["sha256"], repair_hint(self._stage))
+            verified(self.folder, facts["path"], facts["sha256"], repair_hint(self.stage))
             self._verified.add(facts["path"])
         return read_parquet(self.folder / facts["path"])
 

@@ -6,6 +6,8 @@ import os
 import re
 import socket
 import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -98,32 +100,31 @@ def remove_temporaries(folder: Path) -> list[Path]:
     return gone
 
 
-def check_folder(folder: Path, setting: str) -> None:
-    """Raises ConfigError if anything but a folder is there; `setting`, which names it, opens the message."""
+@contextmanager
+def _must_be_usable(folder: Path, setting: str) -> Iterator[None]:
+    """Raises ConfigError for what keeps a folder from being one; its message begins with `setting`."""
     try:
-        if not stat.S_ISDIR(folder.stat().st_mode):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError) as error:
-        raise _unusable(folder, setting, error) from None
-
-
-def make_folder(folder: Path, setting: str) -> None:
-    """Makes a folder and those above it; raises ConfigError as `check_folder`, but for a full disk."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+        yield
     except (OSError, ValueError) as error:
         if getattr(error, "errno", None) in FULL:
             raise
-        raise _unusable(folder, setting, error) from None
+        raise ConfigError(
+            f"{setting}: {folder} cannot be a folder ({error}). Allowed: one that can be written, or a path "
+            "where one can be made. Next: name another, or remove what is in the way"
+        ) from None
 
 
-def _unusable(folder: Path, setting: str, error: Exception) -> ConfigError:
-    return ConfigError(
-        f"{setting}: {folder} cannot be a folder ({error}). Allowed: one that can be written, or a path "
-        "where one can be made. Next: name another, or remove what is in the way"
-    )
+def check_folder(folder: Path, setting: str) -> None:
+    """Raises ConfigError if anything but a folder is there."""
+    with _must_be_usable(folder, setting), suppress(FileNotFoundError):
+        if not stat.S_ISDIR(folder.stat().st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+
+
+def make_folder(folder: Path, setting: str) -> None:
+    """Makes a folder and those above it; raises ConfigError if it cannot, but for a full disk."""
+    with _must_be_usable(folder, setting):
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 def sealed(record: dict[str, Any]) -> bytes:
@@ -163,6 +164,15 @@ def inside(folder: Path, relative: str) -> Path:
         if path.is_symlink():
             raise ArtifactError(f"{path}: a symbolic link; a stage's folder holds plain files only")
     return path
+
+
+def damage(folder: Path, facts: Mapping[str, Any]) -> str | None:
+    """Returns what is wrong at first sight with a file that a ledger or manifest lists; None if nothing."""
+    path = inside(folder, facts["path"])
+    if not path.is_file():
+        return f"{path}: missing, though it is listed"
+    size = path.stat().st_size
+    return f"{path}: {size} bytes, listed with {facts['bytes']}" if size != facts["bytes"] else None
 
 
 def verified(folder: Path, relative: str, sha256: str, hint: str = "") -> Path:

@@ -1,18 +1,17 @@
 """Named points in the code where a test can make the process fail: how the recovery promises are proven.
 
-`VDAPO_FAILPOINTS="<name>:<nth>=<action>[,...]"` arms them; without it a call costs one dictionary look-up.
-Actions: `kill` (SIGKILL to this process), `raise`, `enospc` (the disk-full error), `hang`.
+`VDAPO_FAILPOINTS="<name>:<nth>=<action>[,...]"` arms them; without it a call costs two look-ups.
+Actions: `kill` (SIGKILL to this process), `raise`, `enospc` (the disk-full error).
 """
 
 import errno
 import os
+import re
 import signal
-import time
 from collections import Counter
 
 from pipeline.errors import ConfigError
 
-ACTIONS = ("kill", "raise", "enospc", "hang")
 _VARIABLE = "VDAPO_FAILPOINTS"
 _hits: Counter[str] = Counter()
 
@@ -26,13 +25,10 @@ def failpoint(name: str) -> None:
 
     With `VDAPO_FAILPOINTS_LOG=<file>` each name passed is appended there: a sweep learns the points so.
     """
-    log = os.environ.get(f"{_VARIABLE}_LOG")
-    armed = os.environ.get(_VARIABLE)
-    if not (armed or log):
-        return
-    if log:
+    if log := os.environ.get(f"{_VARIABLE}_LOG"):
         with open(log, "a", encoding="utf-8") as file:
             file.write(name + "\n")
+    armed = os.environ.get(_VARIABLE)
     if not armed:
         return
     _hits[name] += 1
@@ -43,9 +39,6 @@ def failpoint(name: str) -> None:
         raise FailpointError(f"failpoint {name}")
     elif action == "enospc":
         raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (failpoint {name})")
-    elif action == "hang":
-        while True:
-            time.sleep(1)
 
 
 def parse(text: str) -> dict[tuple[str, int], str]:
@@ -57,11 +50,8 @@ def parse(text: str) -> dict[tuple[str, int], str]:
     """
     result = {}
     for item in filter(None, text.split(",")):
-        place, _, action = item.partition("=")
-        name, _, nth = place.rpartition(":")
-        if not name or not nth.isdigit() or int(nth) < 1 or action not in ACTIONS:
-            raise ConfigError(
-                f"{_VARIABLE}: got {item!r}; allowed: <name>:<nth from 1>=<{'|'.join(ACTIONS)}>"
-            )
-        result[name, int(nth)] = action
+        found = re.fullmatch(r"(.+):([1-9]\d*)=(kill|raise|enospc)", item)
+        if found is None:
+            raise ConfigError(f"{_VARIABLE}: got {item!r}; allowed: <name>:<nth from 1>=<kill|raise|enospc>")
+        result[found[1], int(found[2])] = found[3]
     return result

@@ -76,6 +76,10 @@ def _lines(folder: Path) -> tuple[list[tuple[Entry, str]], list[str]]:
     return lines, warnings
 
 
+def _without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
+    return {kind: number for kind, number in sorted(counts.items()) if number}
+
+
 @dataclass(frozen=True)
 class Counts:
     """Accounting: planned = done + failed (by kind) + skipped (by kind)."""
@@ -93,7 +97,7 @@ class Counts:
             done += one
             failed.update(two)
             skipped.update(three)
-        return cls(planned, done, dict(sorted(failed.items())), dict(sorted(skipped.items())))
+        return cls(planned, done, _without_zeros(failed), _without_zeros(skipped))
 
     @property
     def balanced(self) -> bool:
@@ -107,7 +111,7 @@ class Counts:
 
     def __str__(self) -> str:
         def kinds(counts: dict[str, int]) -> str:
-            inner = ", ".join(f"{kind} {number}" for kind, number in counts.items() if number)
+            inner = ", ".join(f"{kind} {number}" for kind, number in counts.items())
             return f"{sum(counts.values())}{f' ({inner})' if inner else ''}"
 
         return (

@@ -43,7 +43,6 @@ class Lock:
             "pid": os.getpid(),
             "process_start": process_start(os.getpid()),
             "boot_id": _boot_id(),
-            "job_id": os.environ.get("SLURM_JOB_ID"),
             "since": time.time(),
         }
         os.ftruncate(self._fd, 0)

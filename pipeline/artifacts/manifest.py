@@ -8,23 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts.disk import inside, unsealed
+from pipeline.artifacts.disk import damage, unsealed
 from pipeline.config import differences, flatten
 from pipeline.errors import ArtifactError
 from pipeline.ids import digest
 
 SCHEMA_VERSION = 3
 NAME = "manifest.json"
-LIBRARIES = (
-    "numpy",
-    "pyarrow",
-    "pydantic",
-    "safetensors",
-    "scikit-learn",
-    "tokenizers",
-    "torch",
-    "transformers",
-)
+LIBRARIES = ("numpy", "pyarrow", "safetensors", "scikit-learn", "tokenizers", "torch", "transformers")
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -33,7 +24,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def read_plan(folder: Path) -> dict[str, Any] | None:
-    """Returns a stage folder's plan, or None; raises ArtifactError as `read_manifest` does."""
+    """Returns a stage folder's plan, or None; raises as `read_manifest` does."""
     return _read(folder / "plan.json")
 
 
@@ -47,11 +38,12 @@ def _read(path: Path) -> dict[str, Any] | None:
     except NotADirectoryError:
         raise ArtifactError(f"{path.parent} is no folder; a stage's folder belongs there") from None
     if record.get("schema_version") != SCHEMA_VERSION:
+        commit = record.get("git_commit")
         raise ArtifactError(
             f"{path.parent} was made by a version of this program with other settings and columns (layout "
             f"{record.get('schema_version')}; this one reads {SCHEMA_VERSION}). Next: make it again as "
-            "another run (RUN=name), or look at it with the version that made it"
-            + (f", git {commit[:10]}" if (commit := record.get("git_commit")) else "")
+            f"another run (RUN=name), or use the version that made it"
+            + (f", git {commit[:10]}" if commit else "")
         )
     return record
 
@@ -59,14 +51,8 @@ def _read(path: Path) -> dict[str, Any] | None:
 def check_sizes(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Checks that each file of a manifest is there with its size; else raises ArtifactError naming it."""
     for facts in manifest["files"]:
-        path = inside(folder, facts["path"])
-        if not path.is_file():
-            problem = "missing, though the manifest lists it"
-        elif path.stat().st_size != facts["bytes"]:
-            problem = f"{path.stat().st_size} bytes, the manifest says {facts['bytes']}"
-        else:
-            continue
-        raise ArtifactError(f"{path}: {problem}. {repair_hint(manifest['stage'])}")
+        if problem := damage(folder, facts):
+            raise ArtifactError(f"{problem}. {repair_hint(manifest['stage'])}")
 
 
 def repair_hint(stage: str) -> str:
@@ -90,13 +76,10 @@ def refuse_if_changed(
     """Raises ArtifactError if a stage was made or begun with other settings or inputs; names each of them."""
     if recorded["stage_key"] == wanted["stage_key"]:
         return
-    stage = wanted["stage"]
-    lines = []
+    stage, lines = wanted["stage"], []
     before = {"code_version": recorded["code_version"], **recorded["settings"]}
-    changed = differences(before, {"code_version": wanted["code_version"], **wanted["settings"]})
-    if changed:
-        state = "complete" if complete else "half done"
-        lines.append(f"{folder} is {state} with other settings:")
+    if changed := differences(before, {"code_version": wanted["code_version"], **wanted["settings"]}):
+        lines.append(f"{folder} is {'complete' if complete else 'half done'} with other settings:")
         lines += [f"  {line}" for line in changed]
     for name in sorted({*recorded["inputs"], *wanted["inputs"]}):
         old, new = recorded["inputs"].get(name), wanted["inputs"].get(name)

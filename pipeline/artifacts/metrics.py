@@ -4,6 +4,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,28 +57,22 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     A start that goes on from a checkpoint repeats some updates; the earlier start's lines from there on are
     left out, and so are torn lines. NaN and infinities come back as floats.
     """
-    kept: list[dict[str, Any]] = []
-    seen: set[tuple[int, str]] = set()
     if not path.exists():
-        return kept
+        return []
+    lines = []
     for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        line = {k: float(v) if v in ("nan", "inf", "-inf") else v for k, v in line.items()}
-        place = _place(line)
-        # Within a start places only grow, so the first line of each kind settles what it supersedes.
-        if place is not None and (line["start"], place[0]) not in seen:
-            seen.add((line["start"], place[0]))
-            kept = [old for old in kept if old["start"] == line["start"] or not _after(_place(old), place)]
-        kept.append(line)
-    return kept
-
-
-def _place(line: Mapping[str, Any]) -> tuple[str, float] | None:
-    return next(((key, line[key]) for key in STEP_KEYS if isinstance(line.get(key), int | float)), None)
-
-
-def _after(old: tuple[str, float] | None, new: tuple[str, float]) -> bool:
-    return old is not None and old[0] == new[0] and old[1] >= new[1]
+        with suppress(ValueError):
+            lines.append(json.loads(text))
+    kept: list[dict[str, Any]] = []
+    first: dict[tuple[str, int], float] = {}  # (key, start) -> where that start began
+    for line in reversed(lines):
+        key = next((key for key in STEP_KEYS if isinstance(line.get(key), int | float)), None)
+        if key is not None:
+            later = (
+                place for (other, start), place in first.items() if other == key and start > line["start"]
+            )
+            if line[key] >= min(later, default=math.inf):
+                continue
+            first[key, line["start"]] = line[key]
+        kept.append({k: float(v) if v in ("nan", "inf", "-inf") else v for k, v in line.items()})
+    return kept[::-1]

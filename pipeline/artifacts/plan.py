@@ -50,25 +50,23 @@ class Plan(Generic[W]):
         if recorded is None:
             write_durably(folder / "plan.json", sealed({"schema_version": SCHEMA_VERSION, **wanted}))
             return
-        different = [
-            key for key in ("planned", "shards", "items_digest", "tables") if recorded[key] != wanted[key]
-        ]
+        different = ", ".join(
+            f"{key} {recorded[key]} -> {wanted[key]}"
+            for key in ("planned", "shards", "items_digest", "tables")
+            if recorded[key] != wanted[key]
+        )
         if different:
             raise ArtifactError(
-                f"{folder}: an earlier start with the same settings planned other work: "
-                + ", ".join(f"{key} {recorded[key]} -> {wanted[key]}" for key in different)
-                + ". run.rollouts_per_shard is another one, or the code has changed its meaning. Next: the "
-                f"former run.rollouts_per_shard, or make {identity['stage']} SET=--fresh"
+                f"{folder}: an earlier start with the same settings planned other work: {different}. Next: "
+                f"the former run.rollouts_per_shard, or make {identity['stage']} SET=--fresh for changed code"
             )
 
     def outlook(self, folder: Path, stage: str, inputs: Mapping[str, str]) -> str:
         """Returns what --dry-run prints; `inputs` are stages that are read -> their content digests."""
-        begun = "begun" if read_plan(folder) else "absent"
+        begun = f"{len(ledger.read(folder)[0])} of them committed" if read_plan(folder) else "absent"
         state = "complete" if read_manifest(folder) else begun
         what = f"{self.num_items} {self.unit} in {len(self.items)} shards"
         lines = [f"{stage}: would make {what} in {folder} ({state})"]
-        if committed := len(ledger.read(folder)[0]):
-            lines.append(f"  committed by earlier starts: {committed} shards")
         lines += [f"  reads {name} {content[:8]}" for name, content in inputs.items()]
         lines += [f"  {key}: {value}" for key, value in self.estimate.items()]
         return "\n".join(lines)

@@ -19,22 +19,18 @@ class Progress:
         self.total = total
         self.count = self._initial = initial
         self._began = self._spoke = time.monotonic()
-        self._bar: Bar | None = None
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[facts]}"))
+        self._bar = Bar(*columns, console=console, transient=True) if console.is_terminal else None
 
     def __enter__(self) -> Self:
-        self._began = self._spoke = time.monotonic()
-        if self.console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[facts]}"))
-            self._bar = Bar(*columns, console=self.console, transient=True)
-            self._task = self._bar.add_task(self.description, total=self.total, facts="")
+        if self._bar is not None:
+            self._bar.add_task(self.description, total=self.total, completed=self.count, facts=self.facts())
             self._bar.start()
-            self.set(self.count)
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.stop()
-            self._bar = None
 
     def advance(self, number: int = 1) -> None:
         """Counts `number` more as done."""
@@ -46,14 +42,11 @@ class Progress:
         """Sets how many are done."""
         self.count = count
         if self._bar is not None:
-            self._bar.update(self._task, completed=count, facts=self.facts())
-            return
-        now = time.monotonic()
-        if now - self._spoke >= PLAIN_SECONDS:
-            self._spoke = now
-            self.console.print(
-                f"{self.description}: {self.facts()}", markup=False, highlight=False, soft_wrap=True
-            )
+            self._bar.update(self._bar.task_ids[0], completed=count, facts=self.facts())
+        elif time.monotonic() - self._spoke >= PLAIN_SECONDS:
+            self._spoke = time.monotonic()
+            line = f"{self.description}: {self.facts()}"
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def facts(self) -> str:
         """Returns e.g. "120 of 480 (25 %), 3.1/s, 1 min 56 s left"."""

@@ -1,9 +1,9 @@
 """The end of a stage: balanced accounts, merged shards, and the manifest that lists it all, written last."""
 
 import contextlib
-import json
 import os
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,9 @@ def merge(
         path = folder / f"{spec.name}.parquet"
         draft = temporary(path)
         write_parquet(table, spec, draft)
-        sha, size = make_durable(draft, table.num_rows), draft.stat().st_size
+        files.append({"kind": "table", "path": path.name, **make_durable(draft, table.num_rows)})
         os.replace(draft, path)
         fsync(folder)
-        files.append({"kind": "table", "path": path.name, "bytes": size, "sha256": sha})
         content = content_digest(table, spec.id_columns)
         facts[spec.name] = {"rows": table.num_rows, "content": content, "id_columns": list(spec.id_columns)}
     return facts, files
@@ -60,13 +59,11 @@ def collect(folder: Path, relative: str, volatile: bool) -> list[dict[str, Any]]
         paths = sorted(path for path in output.rglob("*") if path.is_symlink() or path.is_file())
     if not output.exists() or not paths:
         raise ValueError(f"{folder.name}: output {relative!r} was asked for and not written")
-    files = []
+    files, kind = [], "volatile" if volatile else "output"
     for path in paths:
         name = path.relative_to(folder).as_posix()
         inside(folder, name)  # refuses a link
-        kind = "volatile" if volatile else "output"
-        facts = {"path": name, "bytes": path.stat().st_size, "sha256": file_sha256(path)}
-        files.append({"kind": kind, **facts})
+        files.append({"kind": kind, "path": name, "bytes": path.stat().st_size, "sha256": file_sha256(path)})
         fsync(path)
     for parent in {path.parent for path in paths}:
         fsync(parent)
@@ -74,17 +71,14 @@ def collect(folder: Path, relative: str, volatile: bool) -> list[dict[str, Any]]
 
 
 def earlier_seconds(folder: Path) -> float:
-    """Returns how long earlier starts ran; a killed one counts up to its last trace on disk."""
+    """Returns how long earlier starts ran, each up to its last trace on disk."""
     traces = [path.stat().st_mtime for path in folder.rglob("*") if path.is_file()]
-    total = 0.0
-    starts = [path.parent for path in sorted((folder / "logs").glob("start_*/config.yaml"))]
-    begins = [(start / "config.yaml").stat().st_mtime for start in starts]
-    for start, begin, end in zip(starts, begins, begins[1:], strict=False):
-        try:
-            total += float(json.loads((start / "exit.json").read_bytes())["wall_seconds"])
-        except (OSError, ValueError, KeyError, TypeError):
-            total += max((trace - begin for trace in traces if begin <= trace < end), default=0.0)
-    return total
+    begins = sorted(path.stat().st_mtime for path in folder.glob("logs/start_*/config.yaml"))
+    ends = (
+        max((trace for trace in traces if begin <= trace < after), default=begin)
+        for begin, after in pairwise(begins)
+    )
+    return sum(ends) - sum(begins[:-1])
 
 
 def remove_merged(folder: Path) -> None:

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import sys
-import time
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -68,8 +67,7 @@ def run_stage(stage: Stage[Any, Any], config_model: type[Section], argv: Sequenc
 
 
 MAX_STARTS_IN_VAIN = 3
-IN_VAIN = "died_in_vain"
-"""Key of exit.json: a worker was killed, and nothing had been committed since the start."""
+"""Starts in a row that may lose a worker with nothing committed between; a scheduler would go on for ever."""
 
 
 class _Run:
@@ -83,9 +81,7 @@ class _Run:
         self.folder = Path()  # known once the configuration is read
         self.lock: Lock | None = None
         self.start: Start[Any] | None = None
-        self.began = time.monotonic()
-        self.committed: list[tuple[str, int]] = []  # when it started
-        self.in_vain = False
+        self.lost_at: dict[str, int] | None = None  # what was committed when a worker was killed
 
     def go(self, argv: Sequence[str]) -> tuple[ExitCode, str]:
         options = _parser(self.stage.name).parse_intermixed_args(argv)
@@ -121,11 +117,8 @@ class _Run:
         recorded = read_plan(self.folder) if not (options.fresh and options.dry_run) else None
         if recorded is not None:
             refuse_if_changed(self.folder, recorded, identity, complete=False)
-        refuse_if_inputs_disagree(
-            self.stage.name,
-            identity["settings"],
-            {name: artifact.manifest["settings"] for name, artifact in inputs.items()},
-        )
+        theirs = {name: artifact.manifest["settings"] for name, artifact in inputs.items()}
+        refuse_if_inputs_disagree(self.stage.name, identity["settings"], theirs)
         start = Start(
             config=config,
             run_dir=run_dir,
@@ -144,14 +137,11 @@ class _Run:
         (start.log_folder / "config.yaml").write_text(text, encoding="utf-8")
         self.start = start
         start.log(f"start {start.number}, stage key {start.stage_key}, arguments: {' '.join(argv)}")
-        self.committed = _committed(self.folder)
         plan = self.stage.plan(start)
-        track_as = config.run.name if config.run.tracking == "wandb" else None
-        start.begin(plan, repair=options.repair, track_as=track_as)
+        start.begin(plan, repair=options.repair, track=config.run.tracking == "wandb")
         self.stage.body(start, plan.work)
         if start.counts is None:
             raise RuntimeError(f"stage {self.stage.name} returned without finish()")
-        self._release()
         failpoint(f"{self.stage.name}.exit")
         return ExitCode.COMPLETE, f"{self.stage.name}: complete in {self.folder}\n{start.counts}"
 
@@ -192,7 +182,7 @@ class _Run:
         if any(path.name != "_lock" for path in self.folder.iterdir()):
             old = self.folder.parent / "_old"
             old.mkdir(exist_ok=True)
-            number = sum(1 for path in old.iterdir() if path.name.startswith(f"{self.stage.name}-"))
+            number = 0
             while (target := old / f"{self.stage.name}-{number:03d}").exists():
                 number += 1
             os.rename(self.folder, target)
@@ -207,10 +197,11 @@ class _Run:
         """Returns exit code and message for what ended the stage."""
         if isinstance(error, StopRequested):
             return ExitCode.STOPPED, f"stopped early by {error}. Next: the same command goes on from here"
-        if isinstance(error, WorkerDiedError):
+        if isinstance(error, WorkerDiedError) and self.stop.signal is not None:
+            # A scheduler tells all processes, workers among them.
+            return ExitCode.STOPPED, f"stopped early by {self.stop.signal.name}. {error}"
+        if isinstance(error, WorkerDiedError) and error.code == ExitCode.STOPPED:
             return self._judge_death(error)
-        if isinstance(error, ConfigError | ArtifactError):
-            return ExitCode(error.code), str(error)
         if self.start is not None:
             self.start.log("".join(traceback.format_exception(error)))
         if explained := explain(error, self.folder.parent):
@@ -219,60 +210,41 @@ class _Run:
         return ExitCode.DEFECT, f"a defect: {type(error).__name__}: {error}. What was committed stays"
 
     def _judge_death(self, error: WorkerDiedError) -> tuple[ExitCode, str]:
-        """Returns code and message for a worker's end: 75 for one that was killed, but not for ever."""
-        if self.stop.signal is not None:  # a scheduler tells all processes, workers among them
-            return ExitCode.STOPPED, f"stopped early by {self.stop.signal.name}. {error}"
-        if error.code != ExitCode.STOPPED or self.start is None:
-            return ExitCode(error.code), str(error)
-        self.in_vain = _committed(self.folder) == self.committed
-        if self.in_vain and _repeats_in_vain(self.start.log_folder):
-            return (
-                ExitCode.FAILED_ITEMS,
-                f"{MAX_STARTS_IN_VAIN} starts running lost a worker before anything was committed; "
-                f"another would too. The last: {error}",
-            )
+        """Returns code and message for a worker that was killed: another start may do, but not for ever."""
+        committed = _committed(self.folder)
+        number = _next_start(self.folder) - 1
+        earlier = [f"start_{number - back:03d}" for back in range(1, MAX_STARTS_IN_VAIN)]
+        if all(_lost_at(self.folder / "logs" / name) == committed for name in earlier):
+            said = "starts running lost a worker and committed nothing between; another would too"
+            return ExitCode.FAILED_ITEMS, f"{MAX_STARTS_IN_VAIN} {said}. The last: {error}"
+        self.lost_at = committed
         return ExitCode.STOPPED, str(error)
 
     def leave(self, code: ExitCode, message: str) -> None:
         """Writes exit.json and gives the lock back, whatever happened."""
         if self.start is not None:
             self.start.close()
-            record = {
-                "code": int(code),
-                "meaning": code.name.lower(),
-                "message": message,
-                "wall_seconds": round(time.monotonic() - self.began, 3),
-                IN_VAIN: self.in_vain,
-            }
-            self.start.log(f"exit {int(code)} ({code.name.lower()}): {message}")
+            meaning = code.name.lower()
+            record = {"code": int(code), "meaning": meaning, "message": message, "lost_at": self.lost_at}
+            self.start.log(f"exit {int(code)} ({meaning}): {message}")
             with contextlib.suppress(OSError):
                 write_durably(self.start.log_folder / "exit.json", json.dumps(record, indent=1).encode())
-        with contextlib.suppress(OSError):
-            self._release()
-
-    def _release(self) -> None:
         if self.lock is not None:
-            self.lock.release()
+            with contextlib.suppress(OSError):
+                self.lock.release()
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=name, description=f"Makes data/<run>/{name}/; run it again after any stop."
-    )
+    about = f"Makes data/<run>/{name}/; run it again after any stop."
+    parser = argparse.ArgumentParser(prog=name, description=about)
     parser.add_argument("config", metavar="CONFIG.yaml", help="the experiment")
     # Without a default argparse asks for at least one.
-    parser.add_argument(
-        "overrides", nargs="*", default=[], metavar="section.key=value", help="settings to replace"
-    )
+    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help="settings")
     parser.add_argument("--run", metavar="NAME", help="folder under data_dir (run.name)")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and make nothing")
     again = parser.add_mutually_exclusive_group()
-    again.add_argument(
-        "--fresh", action="store_true", help="rename the old folder (to _old/) and begin again"
-    )
-    again.add_argument(
-        "--repair", action="store_true", help="make again what is damaged, or failed too often"
-    )
+    again.add_argument("--fresh", action="store_true", help="move the old folder to _old/ and begin again")
+    again.add_argument("--repair", action="store_true", help="make again what is damaged or failed too often")
     return parser
 
 
@@ -281,20 +253,15 @@ def _next_start(folder: Path) -> int:
     return max(numbers, default=-1) + 1
 
 
-def _committed(folder: Path) -> list[tuple[str, int]]:
-    """Returns what stands in a stage's ledger and checkpoints: the same again means no progress."""
-    paths = [*(folder / "_ledger").glob("*.jsonl"), *(folder / "checkpoints").glob("*/commit.json")]
-    return sorted((path.relative_to(folder).as_posix(), path.stat().st_size) for path in paths)
+def _committed(folder: Path) -> dict[str, int]:
+    """Returns the sizes of a stage's ledger and checkpoints: the same again means no progress."""
+    paths = [*folder.glob("_ledger/*.jsonl"), *folder.glob("checkpoints/*/commit.json")]
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
 
 
-def _repeats_in_vain(log_folder: Path) -> bool:
-    """Returns whether this start, of `logs/start_NNN` and in vain itself, is one too many in a row."""
-    number = int(log_folder.name.removeprefix("start_"))
-    for earlier in range(number - MAX_STARTS_IN_VAIN + 1, number):
-        try:
-            record = json.loads((log_folder.parent / f"start_{earlier:03d}" / "exit.json").read_bytes())
-        except (OSError, ValueError):
-            return False
-        if not record.get(IN_VAIN) or record["code"] != ExitCode.STOPPED:
-            return False
-    return True
+def _lost_at(log_folder: Path) -> Any:
+    """Returns what was committed when an earlier start lost a worker; None if it ended otherwise."""
+    try:
+        return json.loads((log_folder / "exit.json").read_bytes())["lost_at"]
+    except (OSError, ValueError, KeyError):
+        return None

@@ -5,7 +5,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from pkgutil import resolve_name
@@ -38,77 +38,50 @@ C = TypeVar("C")
 W = TypeVar("W")
 
 
+@dataclass(kw_only=True, eq=False)
 class Start(Generic[C]):
     """A stage's folder, its inputs and its settings, while the stage's lock is held.
 
     `plan` may read `config`, `inputs`, `seed`, `stage_key` and nothing heavy; `make` then commits each shard
     of `shards.to_do()` and calls `finish`.
-
-    Attributes:
-        config: the whole configuration.
-        run_dir: `<data_dir>/<run>`; the stage's `folder` lies in it.
-        stage_key: identifies settings, code version and inputs.
-        inputs: the stages before it, verified.
-        number: of this start, from 0.
-        checkpoints: training state, if the stage saves any.
-        shards: what was planned; there once `make` runs.
-        counts: what became of the planned items; there once `finish` has returned.
     """
 
-    shards: Shards
+    config: C  # the whole configuration
+    run_dir: Path  # `<data_dir>/<run>`; the stage's `folder` lies in it
+    identity: Mapping[str, Any]  # stage, code version, semantic settings, inputs' digests, the key of it all
+    runtime_settings: Mapping[str, Any]
+    inputs: Mapping[str, Artifact]  # the stages before it, verified
+    number: int  # of this start, from 0
+    stop: StopFlag
+    console: Console
+    shards: Shards = field(init=False)  # what was planned; there in `make`
+    counts: Counts | None = field(default=None, init=False)  # of the planned items, after `finish`
 
-    def __init__(
-        self,
-        *,
-        config: C,
-        run_dir: Path,
-        identity: Mapping[str, Any],
-        inputs: Mapping[str, Artifact],
-        number: int,
-        stop: StopFlag,
-        console: Console,
-        runtime_settings: Mapping[str, Any],
-    ) -> None:
-        self.config = config
-        self.run_dir = run_dir
-        self.stage: str = identity["stage"]
-        self.folder = run_dir / self.stage
-        self.stage_key: str = identity["stage_key"]
-        self.seed: int = identity["settings"]["run"]["seed"]
-        self.inputs = inputs
-        self.number = number
+    def __post_init__(self) -> None:
+        self.stage: str = self.identity["stage"]
+        self.stage_key: str = self.identity["stage_key"]
+        self.seed: int = self.identity["settings"]["run"]["seed"]
+        self.folder = self.run_dir / self.stage
+        self.log_folder = self.folder / "logs" / f"start_{self.number:03d}"
         self.checkpoints = Checkpoints(self.folder, self.stage, self.say)
-        self.counts: Counts | None = None
-        self._identity = identity
-        self._runtime = runtime_settings
-        self._stop = stop
-        self._console = console
-        self._metrics = Metrics(self.folder / "metrics.jsonl", number, self.say)
-        self._outputs: dict[str, bool] = {}
+        self._metrics = Metrics(self.folder / "metrics.jsonl", self.number, self.say)
+        self._outputs: dict[str, bool] = {}  # path -> whether it is volatile
         self._tracker: Tracker | None = None
         self._began = time.monotonic()
 
-    def begin(self, plan: Plan[Any], *, repair: bool, track_as: str | None) -> None:
+    def begin(self, plan: Plan[Any], *, repair: bool, track: bool) -> None:
         """Fixes the plan and takes over what earlier starts committed; the runner calls it before `make`.
 
-        `track_as` is the run's name for a tracking service, None for none. Raises ArtifactError if an earlier
-        start planned other items, or a committed shard is damaged.
+        Raises ArtifactError if an earlier start planned other items, or a committed shard is damaged.
         """
-        plan.fix(self.folder, self._identity)
+        plan.fix(self.folder, self.identity)
         failpoint(f"{self.stage}.plan_written")
-        self.shards = Shards(
-            self.folder,
-            self.stage,
-            self.stage_key,
-            plan,
-            say=self.say,
-            progress=self.progress,
-            stop_if_asked=self.stop_if_asked,
-        )
+        callbacks = (self.say, self.progress, self.stop_if_asked)
+        self.shards = Shards(self.folder, self.stage, self.stage_key, plan, *callbacks)
         self.shards.take_over(repair=repair)
-        if track_as is not None:
-            named = {"run": track_as, "stage": self.stage, "stage_key": self.stage_key}
-            self._tracker = Tracker(self.folder, self.log_folder, named, self.say)
+        if track:
+            named = {"run": self.run_dir.name, "stage": self.stage, "stage_key": self.stage_key}
+            self._tracker = Tracker(self.folder, named, self.say)
 
     def output(self, relative: str, *, volatile: bool = False) -> Path:
         """Returns where to write a file or folder that belongs to the stage; its parent folder is there.
@@ -119,9 +92,7 @@ class Start(Generic[C]):
         path = inside(self.folder, relative)
         first = Path(relative).parts[0]
         if first in RESERVED or first.startswith(("_", ".")):
-            raise ValueError(
-                f"{self.stage}: output {relative!r}; these names belong to the runner: {', '.join(RESERVED)}"
-            )
+            raise ValueError(f"{self.stage}: {relative!r} and {', '.join(RESERVED)} belong to the runner")
         if relative not in self._outputs:
             if path.is_dir():
                 shutil.rmtree(path)
@@ -133,11 +104,11 @@ class Start(Generic[C]):
 
     def stop_if_asked(self) -> None:
         """Ends the stage with exit code 75 if a signal came. Call it wherever what follows could be long."""
-        self._stop.raise_if_set()
+        self.stop.raise_if_set()
 
     def progress(self, total: int, description: str, initial: int = 0) -> Progress:
         """Returns a context manager with `advance(n)`: a bar on a terminal, elsewhere a line every 10 s."""
-        return Progress(self._console, f"{self.stage}: {description}", total, initial)
+        return Progress(self.console, f"{self.stage}: {description}", total, initial)
 
     def metrics(self, values: Mapping[str, Any]) -> None:
         """Adds a line to metrics.jsonl; `iteration` or `update` in it lets a resumed history be read back."""
@@ -152,7 +123,7 @@ class Start(Generic[C]):
 
     def say(self, text: str) -> None:
         """Prints a line and keeps it in logs/start_NNN/stage.log; control characters become visible."""
-        self._console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
+        self.console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
         self.log(text)
 
     def log(self, text: str) -> None:
@@ -163,11 +134,6 @@ class Start(Generic[C]):
         ):
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {visible(text)}\n")
 
-    @property
-    def log_folder(self) -> Path:
-        """`logs/start_NNN` of this start."""
-        return self.folder / "logs" / f"start_{self.number:03d}"
-
     def finish(
         self,
         *,
@@ -175,20 +141,16 @@ class Start(Generic[C]):
         report: Mapping[str, Any] | None = None,
         verdict: Mapping[str, Any] | None = None,
         done: int = 0,
-        failed: Mapping[str, int] | None = None,
-        skipped: Mapping[str, int] | None = None,
     ) -> None:
         """Checks the accounts, merges the shards, publishes the manifest: after that the stage is complete.
 
         Args:
-            more_tables: tables made at the end, each from all shards.
+            more_tables: made at the end, from all shards.
             report: written to report.json; presentation, no part of the content digest.
             verdict: a judgement that later stages obey; part of the content digest.
-            done: items that came out well outside any commit (stages that plan updates and commit no shards).
-            failed: items that failed outside any commit, by kind.
-            skipped: items that were not tried outside any commit, by kind.
+            done: items that came out well outside any commit.
         """
-        total = self.shards.counts(done, failed, skipped)
+        total = self.shards.counts(done)
         account(self.shards, self.stage, total, self.log_folder)
         planned = [(spec, self.shards.table(name)) for name, spec in self.shards.specs.items()]
         failpoint(f"{self.stage}.merge.before")
@@ -209,8 +171,8 @@ class Start(Generic[C]):
         )
         manifest = {
             "schema_version": SCHEMA_VERSION,
-            **self._identity,
-            "runtime": self._runtime,
+            **self.identity,
+            "runtime": self.runtime_settings,
             "starts": self.number + 1,
             "wall_seconds": round(earlier_seconds(self.folder) + time.monotonic() - self._began, 3),
             "unit": self.shards.plan.unit,
@@ -225,9 +187,7 @@ class Start(Generic[C]):
         if not publish_once(self.folder / NAME, sealed(manifest), f"{self.stage}.manifest"):
             other = read_manifest(self.folder)
             if other is None or other["content_digest"] != content:
-                raise ArtifactError(
-                    f"{self.folder}: another process has finished this stage with another result"
-                )
+                raise ArtifactError(f"{self.folder}: another process has finished it with another result")
         remove_merged(self.folder)
         self.counts = total
 
@@ -241,22 +201,16 @@ class Start(Generic[C]):
 class Stage(Generic[C, W]):
     """What a stage file declares.
 
-    Attributes:
-        name: of the stage, its make target and its folder.
-        code_version: raised when the output changes its meaning.
-        inputs: config -> names of the stages that it reads.
-        sections: settings that decide what it makes, as `section`, `section.key` and so on; `run.seed` always
-            does. Those that an input was made with too must be the same.
-        plan: says what it will make, after cheap checks; --dry-run ends there.
-        make: makes it, given the plan's `work`: a function, or "module:function", which is loaded only then,
-            so that a stage that is up to date, or only planned, answers without torch.
+    `sections` are the settings that decide what it makes, as `section` or `section.key`; `run.seed` always
+    does. Those that an input was made with too must be the same. `make` gets the plan's `work`; it may be
+    "module:function", loaded only then, so that a stage that is up to date, or only planned, loads no torch.
     """
 
-    name: str
-    code_version: int
-    inputs: Callable[[C], tuple[str, ...]]
+    name: str  # of the stage, its make target and its folder
+    code_version: int  # raised when the output changes its meaning
+    inputs: Callable[[C], tuple[str, ...]]  # names of the stages that it reads
     sections: tuple[str, ...]
-    plan: Callable[[Start[C]], Plan[W]]
+    plan: Callable[[Start[C]], Plan[W]]  # what it will make, after cheap checks; --dry-run ends there
     make: Callable[[Start[C], W], None] | str
 
     @property

@@ -1,95 +1,100 @@
-"""A run's numbers, sample rollouts and reports sent on to a tracking service, which never holds the run up.
+"""A run's numbers, sample rollouts and reports, sent on to wandb; a failure there never ends the run.
 
-The stage appends to a file; a process of its own follows that file and alone imports wandb. If it fails or
-hangs, there is one warning, and metrics.jsonl has everything.
+Offline unless WANDB_MODE says otherwise; `wandb sync` sends later what was kept. All starts of a stage have
+one wandb run.
 """
 
+import importlib
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts.metrics import plain
+from pipeline.ids import digest
 from pipeline.types import Rollout
 
-CLOSE_SECONDS = 30.0
-"""How long a stage waits at its end for what is still to be sent."""
-NUM_SAMPLES = 4
-"""Rollouts of an iteration that are sent on."""
+FINISH_SECONDS = 30.0  # that a stage waits at its end for what is still to be sent
+NUM_SAMPLES = 4  # rollouts of an iteration that are sent on
 COLUMNS = ("update", "task", "attempt", "draw", "reward", "dialogue")
+REPORT_FILES = ("report.json", "report.html", "gate.json")
 
 
 class Tracker:
-    """Sends on what is written to it; `identity` names run, stage and stage key, `warn` says a failure."""
+    """Sends what it is given until something fails; `identity` names run, stage and stage key."""
 
-    def __init__(
-        self, folder: Path, log_folder: Path, identity: Mapping[str, str], warn: Callable[[str], None]
-    ) -> None:
-        self._inbox = log_folder / "tracking.jsonl"
-        self._log = log_folder / "tracking.log"
+    def __init__(self, folder: Path, identity: Mapping[str, str], warn: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._name = f"{identity['run']}/{identity['stage']}"
         self._warn = warn
-        self._process: subprocess.Popen[bytes] | None = None
+        self._update = 0
+        self._run: Any = None
+        with self._never_fatal():
+            self._wandb = importlib.import_module("wandb")
+            self._run = _begin(self._wandb, folder, self._name, identity)
+
+    @contextmanager
+    def _never_fatal(self) -> Iterator[None]:
         try:
-            self._inbox.touch()
-            with self._log.open("wb") as log:
-                sink = [sys.executable, "-m", "pipeline.artifacts.wandb_sink"]
-                self._process = subprocess.Popen(
-                    [*sink, str(folder), str(self._inbox), json.dumps(dict(identity))],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,  # a Ctrl-C is meant for the stage
-                )
-        except OSError as error:
-            self._give_up(str(error))
+            yield
+        except Exception as error:
+            self._run = None
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            self._warn(f"run.tracking: nothing more is sent ({why}); metrics.jsonl has everything")
 
     def metrics(self, values: Mapping[str, Any]) -> None:
-        """Sends a line of metrics.jsonl."""
-        self._write({"metrics": values})
+        """Sends a line of metrics, `update` as its step; what has none belongs to the last update."""
+        with self._never_fatal():
+            self._update = values.get("update", self._update)
+            if self._run is not None:
+                self._run.log({**values, "update": self._update})
 
     def samples(self, update: int, rollouts: Sequence[Rollout]) -> None:
-        """Sends the first few rollouts as rows of a table."""
-        rows = [[update, r.task_id, r.attempt, r.draw, r.reward, dialogue(r)] for r in rollouts[:NUM_SAMPLES]]
-        self._write({"samples": {"update": update, "columns": COLUMNS, "rows": rows}})
+        """Sends the first few rollouts as a table."""
+        if self._run is None:
+            return
+        with self._never_fatal():
+            table = self._wandb.Table(columns=list(COLUMNS))
+            for r in rollouts[:NUM_SAMPLES]:
+                table.add_data(update, r.task_id, r.attempt, r.draw, r.reward, dialogue(r))
+            self._run.log({"update": update, "samples": table})
 
     def close(self) -> None:
-        """Waits until everything is sent, but not for long."""
-        self._write({"end": True})
-        if self._process is None:
+        """Sends the stage's report, and waits until everything is sent, but not for long."""
+        if self._run is None:
             return
-        try:
-            if self._process.wait(CLOSE_SECONDS):
-                self._give_up(self._last_words())
-        except subprocess.TimeoutExpired:
-            self._give_up(f"it was not done {CLOSE_SECONDS:.0f} s after the stage")
+        with self._never_fatal():
+            files = [path for name in REPORT_FILES if (path := self._folder / name).is_file()]
+            if files:
+                artifact = self._wandb.Artifact(self._name.replace("/", "-"), type="report")
+                for path in files:
+                    artifact.add_file(str(path))
+                self._run.log_artifact(artifact)
+            self._run.finish()
 
-    def _write(self, record: Mapping[str, Any]) -> None:
-        if self._process is None:
-            return
-        if self._process.poll():
-            self._give_up(self._last_words())
-            return
-        try:
-            with self._inbox.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(plain(record), allow_nan=False) + "\n")
-        except (OSError, TypeError, ValueError) as error:
-            self._give_up(str(error))
 
-    def _give_up(self, why: str) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-        self._warn(f"run.tracking: nothing more is sent ({why}); metrics.jsonl has everything")
-
-    def _last_words(self) -> str:
-        try:
-            lines = self._log.read_text("utf-8", errors="replace").split("\n")
-        except OSError:
-            lines = []
-        return next((line.strip() for line in reversed(lines) if line.strip()), "its process ended")
+def _begin(wandb: Any, folder: Path, name: str, identity: Mapping[str, str]) -> Any:
+    """Returns the wandb run of a stage; its id, made at the first start, is kept in the stage's logs."""
+    kept = folder / "logs" / "wandb_id"
+    if not kept.is_file() or not kept.read_text():
+        kept.write_text(digest("wandb", dict(identity), time.time())[:16])
+    run = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", "vdapo"),
+        id=kept.read_text(),
+        resume="allow",
+        name=name,
+        config=dict(identity),
+        dir=str(folder / "logs"),
+        mode=os.environ.get("WANDB_MODE", "offline"),
+        settings=wandb.Settings(
+            console="off", silent=True, finish_timeout=FINISH_SECONDS, finish_timeout_raises=True
+        ),
+    )
+    run.define_metric("update")
+    run.define_metric("*", step_metric="update")
+    return run
 
 
 def dialogue(rollout: Rollout) -> str:

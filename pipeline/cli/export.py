@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from pipeline.artifacts.artifact import Artifact
-from pipeline.artifacts.disk import check_folder, make_folder
+from pipeline.artifacts.disk import make_folder
 from pipeline.artifacts.manifest import read_manifest
 from pipeline.cli.runs import stages_of
 from pipeline.columns import SPECS
@@ -24,11 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Writes the tables of every complete stage and a card that names them; returns 0."""
     run_dir, folder = options.run_dir, options.folder
-    if not run_dir.is_dir():
-        raise ArtifactError(f"{run_dir} is no folder; give that of a run, such as data/demo")
-    check_folder(folder, "FOLDER")
-    if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not empty; give a new folder")
     complete = [
         Artifact.open(run_dir, stage) for stage in stages_of(run_dir) if read_manifest(run_dir / stage)
     ]
@@ -36,6 +31,8 @@ def run(options: argparse.Namespace) -> int:
     if not tables:
         raise ArtifactError(f"{run_dir} has no table of a complete stage. Next: make tasks")
     make_folder(folder, "FOLDER")
+    if any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty; give a new folder")
     configs, lines = [], []
     for artifact, name in tables:
         title = name if name == artifact.stage else f"{artifact.stage}_{name}"

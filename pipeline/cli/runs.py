@@ -2,13 +2,17 @@
 
 from pathlib import Path
 
+from pipeline.errors import ArtifactError
+
 MAIN_CHAIN = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
 REFRESHES = "refresh"
 """Folder of a run that holds runs of their own: one for each critic that was made again for an actor."""
 
 
 def stages_of(run_dir: Path) -> list[str]:
-    """Returns the main chain's stages, then every other stage folder of a run."""
+    """Returns the main chain's stages, then every other stage folder; raises ArtifactError for no folder."""
+    if not run_dir.is_dir():
+        raise ArtifactError(f"{run_dir} is no folder; give that of a run, such as data/demo")
     begun = {
         path.parent.name for name in ("plan.json", "manifest.json") for path in run_dir.glob(f"*/{name}")
     }

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,10 @@ from pipeline.errors import ArtifactError, ConfigError
 from pipeline.schema import read_parquet
 from pipeline.text import visible
 
-JUDGED_BY = {"critic": "critic_report"}
-"""Stages that another stage judges; its first lines are shown with them."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command takes."""
-    parser.add_argument(
-        "stage_dir", metavar="RUN_DIR/STAGE", type=Path, help="a stage's name alone: of the only run in data/"
-    )
+    parser.add_argument("stage_dir", metavar="RUN_DIR/STAGE", type=Path)
     parser.add_argument("--table", help="default: the stage's first table")
     parser.add_argument("--rows", type=int, default=3, help="how many (default 3)")
 
@@ -37,15 +31,12 @@ def run(options: argparse.Namespace) -> int:
     """Prints the first rows of a table of a stage; committed shards if it is not complete. Returns 0."""
     if options.rows < 1:
         raise ConfigError(f"--rows is {options.rows}; allowed: 1 or more")
-    console = Console()
-    stage_dir = _stage_dir(options.stage_dir)
-    report = _report(stage_dir)
-    opening = _opening(stage_dir) or report.get("opening", [])
-    for line in [opening] if isinstance(opening, str) else opening:
+    console, stage_dir = Console(), options.stage_dir
+    tables, report = _contents(stage_dir)
+    for line in report.get("opening", []):
         _print(console, str(line))
-    tables = _tables(stage_dir)
     if not tables and options.table is None:
-        if not opening:
+        if "opening" not in report:
             text = json.dumps(report, indent=1, ensure_ascii=False)
             said = f"report.json says: {text}" if report else "and no report.json yet"
             _print(console, f"{stage_dir} has no tables; {said}")
@@ -70,59 +61,12 @@ def _print(console: Console, text: str, style: str = "") -> None:
     console.print(Text(visible(text), style=style), soft_wrap=True)
 
 
-def _stage_dir(given: Path) -> Path:
-    """Returns the folder that is meant: as given, or for a bare stage name in the only run that has it."""
-    given = Path(os.path.normpath(given))
-    if given.exists() or given.name != str(given) or given.name not in MAIN_CHAIN:
-        return given
-    found = sorted(path for path in Path("data").glob(f"*/{given.name}") if path.is_dir())
-    if len(found) > 1:
-        names = ", ".join(map(str, found))
-        raise ConfigError(f"{given.name} of which run? Give one of: {names}")
-    return found[0] if found else given
-
-
-def _opening(stage_dir: Path) -> str | list[str] | None:
-    """Returns the first lines of the report that judges a complete stage as it is now; None without one."""
-    judge = JUDGED_BY.get(stage_dir.name)
-    manifest = read_manifest(stage_dir)
-    judged = read_manifest(stage_dir.parent / judge) if judge else None
-    if judge is None or manifest is None or judged is None:
-        return None
-    if judged["inputs"].get(stage_dir.name) != manifest["content_digest"]:
-        return None  # of another critic
-    return Artifact.open(stage_dir.parent, judge).report.get("opening")
-
-
-def _absence(folder: Path) -> str:
-    """Returns why a folder shows nothing, and what to do."""
-    if folder.name in MAIN_CHAIN:
-        return f"{folder} is missing or has not begun. Run: make {folder.name}, with its run's CONFIG and RUN"
-    inside_it = [path for path in sorted(folder.glob("*")) if read_plan(path) or read_manifest(path)]
-    if inside_it:
-        return f"{folder} is a run. Give one of its stages: {', '.join(map(str, inside_it))}"
-    return f"{folder} is no stage of a run. Stages of the main chain: {', '.join(MAIN_CHAIN)}"
-
-
-def _report(stage_dir: Path) -> dict[str, Any]:
-    """Returns what report.json holds; nothing if it is not there."""
-    path = stage_dir / "report.json"
-    if not path.is_file():
-        return {}
-    try:
-        report = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ArtifactError(f"{path}: damaged ({error})") from None
-    if not isinstance(report, dict):
-        raise ArtifactError(f"{path}: damaged (a {type(report).__name__}, not a table)")
-    return report
-
-
-def _tables(stage_dir: Path) -> dict[str, Callable[[str], pa.Table]]:
-    """Returns table name -> function that reads the table of a name."""
+def _contents(stage_dir: Path) -> tuple[dict[str, Callable[[str], pa.Table]], dict[str, Any]]:
+    """Returns table name -> function that reads the table of a name; and the report of a complete stage."""
     if read_manifest(stage_dir) is not None:
         artifact = Artifact.open(stage_dir.parent, stage_dir.name)
-        return dict.fromkeys(artifact.tables, artifact.table)
+        report = artifact.report if (stage_dir / "report.json").exists() else {}
+        return dict.fromkeys(artifact.tables, artifact.table), report
     plan = read_plan(stage_dir)
     if plan is None:
         raise ArtifactError(_absence(stage_dir))
@@ -134,7 +78,17 @@ def _tables(stage_dir: Path) -> dict[str, Callable[[str], pa.Table]]:
             raise ArtifactError(f"{stage_dir}: no shard is committed yet. Run: make {stage_dir.name}")
         return pa.concat_tables(parts)
 
-    return dict.fromkeys(plan["tables"], shards_of)
+    return dict.fromkeys(plan["tables"], shards_of), {}
+
+
+def _absence(folder: Path) -> str:
+    """Returns why a folder shows nothing, and what to do."""
+    if folder.name in MAIN_CHAIN:
+        return f"{folder} is missing or has not begun. Run: make {folder.name}, with its run's CONFIG and RUN"
+    inside_it = [path for path in sorted(folder.glob("*")) if read_plan(path) or read_manifest(path)]
+    if inside_it:
+        return f"{folder} is a run. Give one of its stages: {', '.join(map(str, inside_it))}"
+    return f"{folder} is no stage of a run. Stages of the main chain: {', '.join(MAIN_CHAIN)}"
 
 
 def short(value: Any, limit: int = 300) -> str:

@@ -34,9 +34,6 @@ def run(options: argparse.Namespace) -> int:
     )
     if not run_dirs:
         raise ArtifactError("no run under data/. Next: make demo, or vdapo status RUN_DIR")
-    for run_dir in run_dirs:
-        if not run_dir.is_dir():
-            raise ArtifactError(f"{run_dir} is no folder; give the folder of a run, such as data/demo")
     console, code = Console(), 0
     for run_dir in [run for given in run_dirs for run in (given, *refreshes_of(given))]:
         table = Table(title=Text(visible(str(run_dir))), title_justify="left")

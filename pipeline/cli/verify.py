@@ -26,19 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Checks all stages of a run and its refreshes to the last byte; returns 3 if one is wrong, else 0."""
     run_dir: Path = options.run_dir
-    console = Console()
-    if not run_dir.is_dir():
-        raise ArtifactError(f"{run_dir} is missing; give the folder of a run, such as data/demo")
-    code, num_stages = 0, 0
+    console, code, num_stages = Console(), 0, 0
     for parent in (run_dir, *refreshes_of(run_dir)):
         for stage in stages_of(parent):
-            folder = parent / stage
+            folder, style = parent / stage, ""
             try:
-                found, style = _verify_stage(parent, stage), ""
+                found = _verify_stage(parent, stage)
             except (ArtifactError, ValueError) as error:
-                code = int(ExitCode.ARTIFACT)
-                where = "" if isinstance(error, ArtifactError) else f"{folder}: "
-                found, style = f"WRONG: {where}{error}", "red"
+                code, style = int(ExitCode.ARTIFACT), "red"
+                found = f"WRONG: {error}" if isinstance(error, ArtifactError) else f"WRONG: {folder}: {error}"
             if found is not None:
                 num_stages += 1
                 line = f"{folder.relative_to(run_dir)}: {found}"

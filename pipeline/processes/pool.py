@@ -16,14 +16,9 @@ from typing import Any
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError
 
-TICK = 0.2
-"""Seconds between two looks at the workers, and between two words of a worker on how far it is."""
-
-MAX_DEATHS = 3
-"""Deaths of workers that a pool survives."""
-
-AHEAD = 4
-"""Jobs per worker that may be begun or done beyond the oldest one that is not: their results wait for it."""
+TICK = 0.2  # seconds between two looks at the workers, and between two words of a worker on how far it is
+MAX_DEATHS = 3  # of workers, that a pool survives
+AHEAD = 4  # jobs per worker that may be begun or done beyond the oldest one that is not
 
 
 @dataclass(slots=True)
@@ -59,10 +54,9 @@ class Pool:
     def do(self, jobs: Iterable[Any], on_tick: Callable[[int], None]) -> Generator[Any, None, None]:
         """Yields the result of each job, in their order; further jobs are drawn as workers fall free.
 
-        `on_tick` is called several times a second with the number of items that are done since, as the
-        workers say; what it raises ends the jobs that are being done. A job's ConfigError or ArtifactError is
-        raised as it is. Raises WorkerFailedError over any other error, which would come again, and
-        WorkerDiedError when more workers died than a pool survives.
+        `on_tick` is called several times a second with the number of items that are done since; what it
+        raises ends the jobs that are being done. A job's ConfigError or ArtifactError is raised as it is, any
+        other error as WorkerFailedError. Raises WorkerDiedError when more workers died than a pool survives.
         """
         source = enumerate(jobs)
         drawn = due = 0  # jobs so far; the place of the next result

@@ -38,11 +38,9 @@ class WorkerFailedError(WorkerDiedError):
 class Worker:
     """A child process running `python -m module`, and the pipe to it.
 
-    It has a session of its own, so a Ctrl-C meant for the stage does not reach it, and it is killed by the
-    kernel when the stage dies in whatever way.
-
-    The module calls `connect_to_parent` first. `env` is set over this process's environment. The output goes
-    to the file `log`, or is kept as long as the process lives.
+    It has a session of its own, so a Ctrl-C meant for the stage does not reach it, and the kernel kills it
+    when the stage dies. The module calls `connect_to_parent` first. `env` is set over this process's
+    environment. The output goes to the file `log`, or is kept as long as the process lives.
     """
 
     def __init__(
@@ -92,8 +90,8 @@ class Worker:
     def death(self, why: str | None = None) -> WorkerDiedError:
         """Ends what is left of the process; returns the error that tells what it last said.
 
-        A process that ended itself with a status above 0 has caught an error, and would do so again. Not if
-        another worker was killed: to the ranks beside it that is a broken connection.
+        A status above 0 is an error that would come again, unless another worker was killed: to the ranks
+        beside it that is a broken connection.
         """
         if why is None:  # the pipe is closed: it is ending, and how it ends is to be known
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -152,28 +150,23 @@ class Worker:
         self.connection.close()  # the worker's next read ends it, with time to end what it started
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=grace)
-        _kill(self._process)
+        _end(self._process, None)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kills a process and what it started."""
+def _end(process: subprocess.Popen[bytes], log: IO[bytes] | None) -> None:
+    """Kills a process and what it started: what happens to a worker that nobody closed, too."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    if log is not None:
+        log.close()
 
 
-def _end(process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
-    """What happens to a worker that nobody closed, too."""
-    _kill(process)
-    log.close()
-
-
+# Those of this process, to tell a failure from the consequence of another's death.
 _WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
-"""Those of this process, to tell a failure from the consequence of another's death."""
+_GUARDS: list[subprocess.Popen[bytes]] = []  # this worker's own; kept, since nobody waits for it
 
-_GUARDS: list[subprocess.Popen[bytes]] = []
-"""This worker's own; kept, since nobody waits for it."""
-
+# Waits for its parent's death and kills what is left of the process group.
 _GUARD = """
 import ctypes, os, signal, sys
 everything = signal.valid_signals()
@@ -183,14 +176,12 @@ while os.getppid() == int(sys.argv[1]):
     signal.sigwait(everything)
 os.killpg(0, signal.SIGKILL)
 """
-"""Waits for its parent's death and kills what is left of the process group."""
 
 
 def connect_to_parent() -> Connection:
     """Returns the pipe to the process that started this worker, and ties this process's life to its.
 
     What the worker starts itself dies with it, however it dies: a guard in its process group sees to that.
-    The first thing that a worker's module calls.
     """
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != int(os.environ.pop(_PARENT)):

@@ -321,7 +321,7 @@ def test_a_data_dir_that_cannot_be_made_is_a_wrong_setting(
     [
         ("source", False, 3, "is no folder; a stage's folder belongs there"),
         ("source/manifest.json", True, 3, "a folder where a file belongs"),
-        ("source/values.parquet", True, 3, "missing, though the manifest lists it"),
+        ("source/values.parquet", True, 3, "missing, though it is listed"),
         ("toy", False, 3, "is no folder; a stage's folder belongs there"),
         ("toy/plan.json", True, 3, "a folder where a file belongs"),
         ("toy/_lock", True, 74, "remove what is in the way"),

@@ -182,7 +182,7 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-@pytest.mark.parametrize(("damage", "said"), [(cut, "bytes, the manifest says"), (flip, "SHA-256 differs")])
+@pytest.mark.parametrize(("damage", "said"), [(cut, "bytes, listed with"), (flip, "SHA-256 differs")])
 def test_a_broken_table_is_named_before_any_work(
     chain: Any,
     tmp_path: Path,
