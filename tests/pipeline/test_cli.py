@@ -1,5 +1,5 @@
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,63 +74,53 @@ def run_dir(tmp_path: Path) -> Path:
 @pytest.fixture
 def out(run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("COLUMNS", "200")
-    capsys.readouterr()
 
-    def command(*argv: object) -> tuple[int, str]:
-        code = main([str(part) for part in argv])
+    def command(*argv: object, code: int = 0, words: Sequence[str] = ()) -> str:
+        """Returns what a command printed; it must end with `code` and print `words`."""
+        capsys.readouterr()
+        ended = main([str(part) for part in argv])
         captured = capsys.readouterr()
-        return code, captured.out + captured.err
+        text = captured.out + captured.err
+        assert ended == code, text
+        assert [part for part in words if part not in text] == [], text
+        return text
 
     return command
 
 
-def test_status_tells_absent_resumable_and_complete_apart(out: Any, run_dir: Path) -> None:
-    code, text = out("status", run_dir)
-    assert code == 0
-    lines = {line.split("│")[1].strip(): line for line in text.splitlines() if line.startswith("│")}
-    assert "absent" in lines["tasks"]
-    assert "complete" in lines["rollouts"]
-    assert "2 rollouts" in lines["rollouts"]
-    assert "resumable, 1 of 2 shards" in lines["labels"]
-    assert "1 of 2 states" in lines["labels"]
-    manifest = unsealed(run_dir / "rollouts" / "manifest.json")
-    assert manifest["content_digest"][:8] in lines["rollouts"]
+def row_of(text: str, stage: str) -> str:
+    """Returns the line of a stage in what `vdapo status` printed."""
+    return next(line for line in text.splitlines() if line.startswith(f"│ {stage} "))
+
+
+def test_status_tells_absent_resumable_complete_stale_and_damaged_apart(out: Any, run_dir: Path) -> None:
+    path, table = run_dir / "rollouts" / "manifest.json", run_dir / "rollouts" / "rollouts.parquet"
+    whole, text = path.read_bytes(), out("status", run_dir)
+    assert "absent" in row_of(text, "tasks")
+    for words in ("complete", "2 rollouts", unsealed(path)["content_digest"][:8]):
+        assert words in row_of(text, "rollouts")
+    for words in ("resumable, 1 of 2 shards", "1 of 2 states"):
+        assert words in row_of(text, "labels")
+    path.write_bytes(sealed({**unsealed(path), "content_digest": "f" * 32}))
+    assert "stale" in row_of(out("status", run_dir), "critic")
+    path.write_bytes(whole)
+    for spoilt, content in ((table, table.read_bytes() + b"x"), (path, b"{}")):
+        spoilt.write_bytes(content)
+        assert "damaged" in row_of(out("status", run_dir, code=3), "rollouts")
 
 
 def test_status_finds_runs_under_data_and_says_what_to_do_without_any(
     out: Any, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(run_dir)
-    code, text = out("status")
-    assert code == 3
-    assert "make demo" in text
+    out("status", code=3, words=["make demo"])
     (run_dir / "data").symlink_to(run_dir.parent)
-    code, text = out("status")
-    assert code == 0
-    assert "data/r" in text
-
-
-def test_status_says_damaged_and_stale(out: Any, run_dir: Path) -> None:
-    path, table = run_dir / "rollouts" / "manifest.json", run_dir / "rollouts" / "rollouts.parquet"
-    whole = path.read_bytes()
-    path.write_bytes(sealed({**unsealed(path), "content_digest": "f" * 32}))
-    code, text = out("status", run_dir)
-    assert code == 0
-    assert "stale" in next(line for line in text.splitlines() if line.startswith("│ critic "))
-    path.write_bytes(whole)
-    for spoilt, content in ((table, table.read_bytes() + b"x"), (path, b"{}")):
-        spoilt.write_bytes(content)
-        code, text = out("status", run_dir)
-        assert code == 3
-        assert "damaged" in next(line for line in text.splitlines() if line.startswith("│ rollouts "))
+    out("status", words=["data/r"])
 
 
 def test_show_prints_rollouts_as_dialogues_with_hostile_text_made_harmless(out: Any, run_dir: Path) -> None:
-    code, text = out("show", run_dir / "rollouts", "--rows", 1)
-    assert code == 0
-    assert "assistant: ␛[2J[bold]x[/bold] <U+202E>gnp" in text
-    assert "\x1b" not in text
-    for words in (
+    words = [
+        "assistant: ␛[2J[bold]x[/bold] <U+202E>gnp",
         "rollouts: 2 rows; tables here: rollouts, steps",
         "user: hello",
         "guided by feedback, attempt 1",
@@ -138,44 +128,40 @@ def test_show_prints_rollouts_as_dialogues_with_hostile_text_made_harmless(out: 
         "event in turn 0: probe sales city asked before",
         "reward 0, cost 0.25, ended, ok, 2 sampled tokens of 2",
         "feedback (rules/observed): wrong department",
-    ):
-        assert words in text
+    ]
+    text = out("show", run_dir / "rollouts", "--rows", 1, words=words)
+    assert "\x1b" not in text
     assert text.count("user: hello") == 1
-    assert "reward none" in out("show", run_dir / "rollouts")[1]
+    out("show", run_dir / "rollouts", words=["reward none"])
 
 
-def test_show_prints_any_table_of_complete_and_half_done_stages(out: Any, run_dir: Path) -> None:
-    assert "text: ␛[2J[bold]x[/bold] <U+202E>gnp" in out("show", run_dir / "rollouts", "--table", "steps")[1]
-    code, text = out("show", f"{run_dir}/labels/")
-    assert code == 0
-    assert "labels: 1 rows" in text
-    assert "target: 0.5" in text
+def test_show_prints_any_table_and_the_report_of_a_stage_without_one(out: Any, run_dir: Path) -> None:
+    def sft(start: Start[Any]) -> None:
+        out("show", run_dir / "sft", words=["sft has no tables; and no report.json yet"])
+        start.finish(report={"updates": 7, "name": EVIL}, done=1)
+
+    hostile = "text: ␛[2J[bold]x[/bold] <U+202E>gnp"
+    out("show", run_dir / "rollouts", "--table", "steps", words=[hostile])
+    out("show", f"{run_dir}/labels/", words=["labels: 1 rows", "target: 0.5"])
+    assert out("show", run_dir / "critic") == "The gate passed: [bold]yes[/bold].\n"
+    assert run(run_dir.parent, "sft", [["u"]], sft) == 0
+    text = out("show", run_dir / "sft", words=["sft has no tables; report.json says: {", '"updates": 7'])
+    assert "\x1b" not in text
 
 
-def test_show_prints_the_opening_of_the_report_on_this_critic(
-    out: Any, run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def make(start: Start[Any]) -> None:
-        start.finish(report={"opening": "PASS. It explains [bold]41 %[/bold]."}, done=1)
-
-    own = (0, "The gate passed: [bold]yes[/bold].\n")
-    assert out("show", run_dir / "critic") == own
-    assert run(run_dir.parent, "critic_report", [["u"]], make, inputs=("critic",)) == 0
-    out("status", run_dir)  # takes what the stage printed
-    path = run_dir / "critic_report" / "manifest.json"
-    whole = path.read_bytes()
-    path.write_bytes(sealed(unsealed(path) | {"inputs": {"critic": "f" * 32}}))  # a report on another
-    assert out("show", run_dir / "critic") == own
-    path.write_bytes(whole)
-    assert out("show", run_dir / "critic") == (0, "PASS. It explains [bold]41 %[/bold].\n")
-    (run_dir.parent / "data").mkdir()
-    run_dir.rename(run_dir.parent / "data" / "r")
-    monkeypatch.chdir(run_dir.parent)
-    assert out("show", "critic")[1].startswith("PASS.")
-    (run_dir.parent / "data" / "s" / "critic").mkdir(parents=True)
-    code, text = out("show", "critic")
-    assert code == 2
-    assert "data/r/critic, data/s/critic" in text
+def test_show_refuses_what_is_not_there(out: Any, run_dir: Path) -> None:
+    for argv, code, said in (
+        (
+            ["actor"],
+            3,
+            f"{run_dir}/actor is missing or has not begun. Run: make actor, with its run's CONFIG",
+        ),
+        (["."], 3, f"{run_dir} is a run. Give one of its stages: {run_dir}/critic, "),
+        (["nonsense"], 3, "nonsense is no stage of a run. Stages of the main chain: tasks, "),
+        (["rollouts", "--table", "labels"], 2, "it has: rollouts, steps"),
+        (["rollouts", "--rows", 0], 2, "--rows is 0; allowed: 1 or more"),
+    ):
+        out("show", run_dir / argv[0], *argv[1:], code=code, words=[said])
 
 
 def test_status_and_verify_look_at_refreshes_too(out: Any, run_dir: Path) -> None:
@@ -183,67 +169,26 @@ def test_status_and_verify_look_at_refreshes_too(out: Any, run_dir: Path) -> Non
     for stage in ("rollouts", "critic"):
         shutil.copytree(run_dir / stage, made / stage)
     (run_dir / "refresh" / "policies" / "00003-abcdef").mkdir(parents=True)
-    code, text = out("status", run_dir)
-    assert code == 0
+    text = out("status", run_dir)
     assert text.count("│ critic ") == 2
     assert "policies" not in text
-    code, text = out("verify", run_dir)
-    assert code == 0
-    assert "refresh/00003-abcdef/critic: complete and sound" in text
-    damaged = made / "critic" / "critic" / "weights.txt"
-    damaged.write_text("x")
-    code, text = out("verify", run_dir)
-    assert code == 3
-    assert "refresh/00003-abcdef/critic: WRONG" in text
-
-
-def test_show_prints_the_report_of_a_stage_without_tables_or_opening(out: Any, run_dir: Path) -> None:
-    def sft(start: Start[Any]) -> None:
-        assert "sft has no tables; and no report.json yet" in out("show", run_dir / "sft")[1]
-        start.finish(report={"updates": 7, "name": EVIL}, done=1)
-
-    assert run(run_dir.parent, "sft", [["u"]], sft) == 0
-    out("status", run_dir)  # takes what the stage printed
-    code, text = out("show", run_dir / "sft")
-    assert code == 0
-    assert "sft has no tables; report.json says: {" in text
-    assert '"updates": 7' in text
-    assert "\x1b" not in text
-
-
-def test_show_refuses_what_is_not_there(out: Any, run_dir: Path) -> None:
-    assert out("show", run_dir / "actor") == (
-        3,
-        f"vdapo: {run_dir}/actor is missing or has not begun. Run: make actor, with its run's CONFIG and "
-        "RUN\n",
-    )
-    code, text = out("show", run_dir)
-    assert code == 3
-    assert f"{run_dir} is a run. Give one of its stages: {run_dir}/critic, " in text
-    assert "nonsense is no stage of a run. Stages of the main chain: tasks, " in out("show", "nonsense")[1]
-    code, text = out("show", run_dir / "rollouts", "--table", "labels")
-    assert code == 2
-    assert "it has: rollouts, steps" in text
-    assert out("show", run_dir / "rollouts", "--rows", 0)[0] == 2
+    out("verify", run_dir, words=["refresh/00003-abcdef/critic: complete and sound"])
+    (made / "critic" / "critic" / "weights.txt").write_text("x")
+    out("verify", run_dir, code=3, words=["refresh/00003-abcdef/critic: WRONG"])
 
 
 def test_verify_passes_a_sound_run_and_finds_any_damage(out: Any, run_dir: Path) -> None:
-    code, text = out("verify", run_dir)
-    assert code == 0
-    assert "rollouts: complete and sound" in text
-    assert "labels: resumable and sound: 1 of 2 shards" in text
+    sound = ["rollouts: complete and sound", "labels: resumable and sound: 1 of 2 shards"]
+    out("verify", run_dir, words=sound)
     files = [run_dir / "rollouts" / "rollouts.parquet", run_dir / "critic" / "critic" / "weights.txt"]
     files += list((run_dir / "labels" / "shards" / "labels").iterdir())
     for path in files:
         whole = path.read_bytes()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        code, text = out("verify", run_dir)
-        assert code == 3
-        assert str(path) in text
-        assert text.count("WRONG") == 1
+        assert out("verify", run_dir, code=3, words=[str(path)]).count("WRONG") == 1
         path.write_bytes(whole)
-    assert out("verify", run_dir)[0] == 0
-    assert out("verify", run_dir / "nothing")[0] == 3
+    out("verify", run_dir)
+    out("verify", run_dir / "nothing", code=3)
 
 
 @pytest.mark.parametrize(
@@ -258,9 +203,7 @@ def test_verify_finds_what_contradicts_itself_under_a_right_digest(
 ) -> None:
     path = run_dir / "rollouts" / "manifest.json"
     path.write_bytes(sealed(unsealed(path) | changed))
-    code, text = out("verify", run_dir)
-    assert code == 3
-    assert words in text
+    out("verify", run_dir, code=3, words=[words])
 
 
 def test_verify_finds_steps_that_do_not_tile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -278,9 +221,7 @@ def test_an_exported_run_is_read_by_datasets_and_equals_its_tables(
     out: Any, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "exported"
-    code, text = out("export", run_dir, "--to", "datasets", folder)
-    assert code == 0
-    assert "rollouts: 2 rows" in text
+    text = out("export", run_dir, "--to", "datasets", folder, words=["rollouts: 2 rows"])
     assert "labels" not in text  # not complete
     artifact = Artifact.open(run_dir, "rollouts")
     loaded = datasets.load_dataset(str(folder), "rollouts", cache_dir=str(tmp_path / "cache"))["train"]
@@ -293,15 +234,13 @@ def test_an_exported_run_is_read_by_datasets_and_equals_its_tables(
 def test_an_export_refuses_what_it_cannot_write_or_read(out: Any, run_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
-    for run_folder, folder, code, words in (
+    for run_folder, folder, code, said in (
         (run_dir, tmp_path / "full", 2, "is not empty"),
         (run_dir, tmp_path / "full" / "x", 2, "cannot be a folder"),
         (tmp_path / "no", tmp_path / "new", 3, "is no folder"),
         (tmp_path / "full", tmp_path / "new", 3, "no table of a complete stage"),
     ):
-        said = out("export", run_folder, "--to", "datasets", folder)
-        assert said[0] == code
-        assert words in said[1]
+        out("export", run_folder, "--to", "datasets", folder, code=code, words=[said])
 
 
 ROWS = [{"question": "1 + 1?", "answer": 2}, {"question": 'ü, "x"', "answer": -3}]

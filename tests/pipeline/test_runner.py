@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pipeline.artifacts.artifact import Artifact
+from pipeline.artifacts.checkpoints import Checkpoints
 from pipeline.artifacts.disk import publish_once, sealed, unsealed
 from pipeline.artifacts.lock import Lock, holder
 from pipeline.artifacts.manifest import SCHEMA_VERSION, read_manifest
@@ -24,22 +25,27 @@ from pipeline.errors import ArtifactError
 from pipeline.tables import values_table
 from tests.pipeline import toy
 
-Run = Callable[..., tuple[int, str]]
+Run = Callable[..., str]
 SCRIPT = Path(toy.__file__)
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[2])}
 
 
 @pytest.fixture
 def run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Starts a stage, a toy's by its name, in the run `r` of a folder; returns the code and what it said."""
+    """Starts a stage, a toy's by its name, in the run `r` of a folder; returns what it said.
+
+    It must end with `code`, and say `words`.
+    """
     config = toy.config_in(tmp_path)
 
-    def start(stage: Any, *argv: str) -> tuple[int, str]:
+    def start(stage: Any, *argv: str, code: int = 0, words: Sequence[str] = ()) -> str:
         capfd.readouterr()
-        code = run_stage(
-            toy.STAGES[stage] if isinstance(stage, str) else stage, toy.ToyConfig, [config, *argv]
-        )
-        return code, "".join(capfd.readouterr())
+        stage = toy.STAGES[stage] if isinstance(stage, str) else stage
+        ended = run_stage(stage, toy.ToyConfig, [config, *argv])
+        said = "".join(capfd.readouterr())
+        assert ended == code, said
+        assert [part for part in words if part not in said] == [], said
+        return said
 
     return start
 
@@ -47,14 +53,14 @@ def run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Run:
 @pytest.fixture
 def data(run: Run, tmp_path: Path) -> Path:
     """The folder, with a complete `source`."""
-    assert run("source")[0] == 0
+    run("source")
     return tmp_path
 
 
 @pytest.fixture
 def made(run: Run, data: Path) -> Path:
     """The folder, with both stages complete."""
-    assert run("toy")[0] == 0
+    run("toy")
     return data
 
 
@@ -63,18 +69,16 @@ def half_done(run: Run, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder, with `toy` stopped in its second shard."""
     with monkeypatch.context() as patch:
         patch.setenv("TOY_SIGNALS", "1")
-        assert run("toy")[0] == 75
+        run("toy", code=75)
     return data
 
 
-def test_a_complete_stage_says_so_and_its_tables_can_be_opened(made: Path, run: Run) -> None:
+def test_a_complete_stage_can_be_opened_and_its_second_run_writes_nothing(made: Path, run: Run) -> None:
     artifact = Artifact.open(made / "r", "toy")
     assert artifact.table("values")["rollout_id"].to_pylist() == [f"item-{i}" for i in range(7)]
     assert artifact.tables == ("values", "labels", "summary")
-    assert (
-        artifact.path("policy/weights.txt").read_text()
-        == (artifact.path("policy") / "weights.txt").read_text()
-    )
+    weights = artifact.path("policy/weights.txt").read_text()
+    assert weights == (artifact.path("policy") / "weights.txt").read_text()
     assert artifact.report["opening"] == ["It went well."]
     assert artifact.manifest["verdict"] == {"ok": True}
     artifact.verify()
@@ -83,15 +87,10 @@ def test_a_complete_stage_says_so_and_its_tables_can_be_opened(made: Path, run: 
     for outside in ("plan.json", "../source/values.parquet", "/etc/hostname", ""):
         with pytest.raises(ArtifactError):
             artifact.path(outside)
-    assert "\nplanned 7 = done 7 + failed 0 + skipped 0\n" in run("toy", "--fresh")[1]
-
-
-def test_the_second_run_is_up_to_date_and_writes_nothing(made: Path, run: Run) -> None:
     before = {p: p.stat().st_mtime_ns for p in (made / "r").rglob("*")}
-    code, said = run("toy")
-    assert code == 0
-    assert said.startswith("toy: up to date")
+    assert run("toy").startswith("toy: up to date")
     assert {p: p.stat().st_mtime_ns for p in (made / "r").rglob("*")} == before
+    run("toy", "--fresh", words=["\nplanned 7 = done 7 + failed 0 + skipped 0\n"])
 
 
 @pytest.mark.parametrize("state", ["half done", "complete"])
@@ -99,7 +98,7 @@ def test_every_changed_semantic_setting_is_refused_field_by_field(
     state: str, run: Run, request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue("made" if state == "complete" else "half_done")
-    for overrides, lines in {
+    for overrides, words in {
         ("toy.num_items=8",): ["toy.num_items: 7 -> 8"],
         ("toy.shard_size=2",): ["toy.shard_size: 3 -> 2"],
         ("toy.shares.a=0.25",): ["toy.shares.a: 0.5 -> 0.25"],
@@ -107,36 +106,30 @@ def test_every_changed_semantic_setting_is_refused_field_by_field(
         ("toy.rate=0.3", "toy.kind=other"): ["toy.rate: 0.1 -> 0.3", 'toy.kind: "plain" -> "other"'],
         ("run.seed=1",): ["run.seed: 0 -> 1"],
     }.items():
-        code, said = run("toy", *overrides)
-        assert code == 3
-        assert all(line in said for line in [*lines, state])
-    code, said = run(replace(toy.STAGES["toy"], code_version=2))
-    assert code == 3
-    assert "code_version: 1 -> 2" in said
-    assert run("toy")[0] == 0
+        run("toy", *overrides, code=3, words=[*words, state])
+    run(replace(toy.STAGES["toy"], code_version=2), code=3, words=["code_version: 1 -> 2"])
+    run("toy")
 
 
 def test_runtime_settings_may_change_and_are_recorded(data: Path, run: Run) -> None:
-    assert run("toy", "toy.note=a", "toy.inner.workers=3")[0] == 0
+    run("toy", "toy.note=a", "toy.inner.workers=3")
     manifest = read_manifest(data / "r" / "toy")
     assert manifest is not None
     assert manifest["runtime"]["toy"] == {"inner": {"workers": 3}, "note": "a"}
-    assert run("toy", "toy.note=b")[0] == 0
+    run("toy", "toy.note=b")
 
 
 def test_a_changed_input_is_refused_by_name_and_fresh_keeps_the_old_folder(made: Path, run: Run) -> None:
-    old = Artifact.open(made / "r", "source").content_digest
-    assert run("source", "--fresh")[0] == 0
-    assert "toy: up to date" in run("toy")[1]  # made again, of equal content
-    assert run("source", "source.value=0.75", "--fresh")[0] == 0
-    new = Artifact.open(made / "r", "source").content_digest
+    old = Artifact.open(made / "r", "source").content_digest[:8]
+    run("source", "--fresh")
+    run("toy", words=["toy: up to date"])  # made again, of equal content
+    run("source", "source.value=0.75", "--fresh")
+    new = Artifact.open(made / "r", "source").content_digest[:8]
     last = toy.stage_of("last", [], lambda start: pytest.fail("must not run"), inputs=("toy",))
     for stage in ("toy", last):  # the stage itself, and one behind it
-        code, said = run(stage)
-        assert code == 3
-        assert f"toy was made from source {old[:8]}, the folder now holds {new[:8]}" in said
-        assert "--fresh" in said
-    assert run("toy", "--fresh")[0] == 0
+        said = f"toy was made from source {old}, the folder now holds {new}"
+        run(stage, code=3, words=[said, "--fresh"])
+    run("toy", "--fresh")
     kept = made / "r" / "_old"
     assert sorted(p.name for p in kept.iterdir()) == ["source-000", "source-001", "toy-000"]
     assert (kept / "toy-000" / "values.parquet").exists()
@@ -145,9 +138,7 @@ def test_a_changed_input_is_refused_by_name_and_fresh_keeps_the_old_folder(made:
 def test_a_missing_and_an_unfinished_input_say_what_to_run(half_done: Path, run: Run) -> None:
     with pytest.raises(ArtifactError, match=r"not complete \(1 of 3 shards\)\. Run: make toy"):
         Artifact.open(half_done / "r", "toy")
-    code, said = run("toy", "--run", "other")
-    assert code == 3
-    assert "source is missing. Run: make source" in said
+    run("toy", "--run", "other", code=3, words=["source is missing. Run: make source"])
 
 
 def test_damage_of_a_complete_stage_is_found(made: Path, run: Run) -> None:
@@ -155,9 +146,7 @@ def test_damage_of_a_complete_stage_is_found(made: Path, run: Run) -> None:
     whole = path.read_bytes()
     for size in (0, 1, 4, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:size])
-        code, said = run("source")
-        assert code == 3
-        assert str(path) in said
+        run("source", code=3, words=[str(path)])
     for place in range(0, len(whole), 97):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
         with pytest.raises(ArtifactError, match="SHA-256"):
@@ -178,12 +167,10 @@ def test_a_flipped_byte_of_manifest_or_plan_is_found_and_repaired(made: Path, na
         with pytest.raises(ArtifactError):
             unsealed(path)
     if name == "manifest.json":
-        code, said = run("toy")
-        assert code == 3
-        assert "--repair" in said
-    assert run("toy", "--repair")[0] == 0
+        run("toy", code=3, words=["--repair"])
+    run("toy", "--repair")
     assert Artifact.open(made / "r", "toy").content_digest == before
-    assert "nothing to repair" in run("toy", "--repair")[1]
+    run("toy", "--repair", words=["nothing to repair"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
@@ -199,13 +186,11 @@ def test_a_signal_stops_with_75_and_the_next_run_goes_on(
 
     stage = toy.stage_of("s", [["a"], ["b"]], make, (VALUES,))
     former = signal.getsignal(number)
-    assert [run(stage)[0] for _ in range(2)] == [75, 0]
-    assert signal.getsignal(number) is former
     logs = tmp_path / "r" / "s" / "logs"
-    assert [json.loads((logs / f"start_00{i}" / "exit.json").read_text())["code"] for i in range(2)] == [
-        75,
-        0,
-    ]
+    for index, code in enumerate((75, 0)):
+        run(stage, code=code)
+        assert json.loads((logs / f"start_00{index}" / "exit.json").read_text())["code"] == code
+    assert signal.getsignal(number) is former
     assert (logs / "start_000" / "config.yaml").read_text().startswith("run:")
     assert "start 0" in (logs / "start_000" / "stage.log").read_text()
 
@@ -216,7 +201,7 @@ def test_a_second_signal_stops_at_once(data: Path, run: Run) -> None:
     assert answer.returncode == 75
     assert "second signal" in answer.stderr
     assert not (data / "r" / "toy" / "logs" / "start_000" / "exit.json").exists()
-    assert run("toy")[0] == 0
+    run("toy")
 
 
 def test_a_second_process_is_refused_naming_the_first_and_its_death_frees_the_stage(
@@ -228,16 +213,14 @@ def test_a_second_process_is_refused_naming_the_first_and_its_death_frees_the_st
     while not mark.exists():
         assert first.poll() is None
         time.sleep(0.02)
-    code, said = run("toy")
-    assert code == 73
-    assert f"pid {first.pid}" in said
+    run("toy", code=73, words=[f"pid {first.pid}"])
     lease = holder(data / "r" / "toy")
     assert lease is not None
     assert lease["pid"] == first.pid
     first.kill()
     first.wait()
     assert holder(data / "r" / "toy") is None
-    assert run("toy")[0] == 0
+    run("toy")
 
 
 def test_a_child_does_not_keep_the_lock_alive(tmp_path: Path) -> None:
@@ -276,17 +259,13 @@ def test_items_without_an_end_are_a_defect(tmp_path: Path, commits: int | None, 
             start.shards.commit(0, {}, done=commits)
             start.finish()
 
-    code, said = run(toy.stage_of("s", [["a"], ["b"]], make))
-    assert code == 1
-    assert words in said
+    run(toy.stage_of("s", [["a"], ["b"]], make), code=1, words=[words])
     assert not (tmp_path / "r" / "s" / "manifest.json").exists()
 
 
 def test_a_dry_run_prints_the_plan_and_makes_nothing(data: Path, run: Run) -> None:
-    code, said = run("toy", "--dry-run")
-    assert code == 0
-    for words in ("would make 7 items in 3 shards", "rows: 7", "/r/toy (absent)", "reads source "):
-        assert words in said
+    words = ["would make 7 items in 3 shards", "rows: 7", "/r/toy (absent)", "reads source "]
+    run("toy", "--dry-run", words=words)
     assert not (data / "r" / "toy").exists()
 
 
@@ -310,10 +289,7 @@ def test_a_data_dir_that_cannot_be_made_is_a_wrong_setting(
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     place = given if given.startswith(("/", '"')) else str(tmp_path / given)
-    code, error = run("source", f"run.data_dir={place}")
-    assert code == 2
-    for words in (said, "run.data_dir = ", "Next: name another"):
-        assert words in error
+    run("source", f"run.data_dir={place}", code=2, words=[said, "run.data_dir = ", "Next: name another"])
 
 
 @pytest.mark.parametrize(
@@ -343,13 +319,10 @@ def test_what_lies_in_the_way_is_named_and_never_a_defect(
     path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir() if folder else path.write_text("x")
-    found = run("toy")
-    assert found[0] == code
-    assert said in found[1]
-    assert str(path) in found[1]
+    run("toy", code=code, words=[said, str(path)])
     shutil.rmtree(path) if folder else path.unlink()
     if spoilt.startswith("toy"):
-        assert run("toy")[0] == 0
+        run("toy")
 
 
 def test_a_full_disk_and_a_folder_that_somebody_removes_are_no_defects(tmp_path: Path, run: Run) -> None:
@@ -360,13 +333,11 @@ def test_a_full_disk_and_a_folder_that_somebody_removes_are_no_defects(tmp_path:
         shutil.rmtree(start.folder)
         start.shards.commit(0, {}, done=1)
 
-    for make, words in (
+    for make, said in (
         (fill, " MB free). Next: make room, then the same command goes on"),
         (remove, "No such file or directory"),
     ):
-        code, said = run(toy.stage_of("s", [["a"]], make))
-        assert code == 74
-        assert words in said
+        run(toy.stage_of("s", [["a"]], make), code=74, words=[said])
 
 
 @pytest.mark.parametrize("stage", ["source", "toy"])
@@ -374,65 +345,48 @@ def test_a_run_of_the_former_layout_is_refused_with_what_to_do(made: Path, stage
     path = made / "r" / stage / "manifest.json"
     manifest = {key: value for key, value in unsealed(path).items() if key != "digest"}
     path.write_bytes(sealed({**manifest, "schema_version": 1, "git_commit": "abcdef0123456789"}))
-    code, said = run("toy")
-    assert code == 3
-    assert f"{made / 'r' / stage} was made by a version of this program" in said
-    assert f"(layout 1; this one reads {SCHEMA_VERSION}). Next: make it again as another run" in said
-    assert "git abcdef0123" in said
+    what = f"{made / 'r' / stage} was made by a version of this program"
+    step = f"(layout 1; this one reads {SCHEMA_VERSION}). Next: make it again as another run"
+    run("toy", code=3, words=[what, step, "git abcdef0123"])
 
 
-def test_wrong_usage_exits_2(tmp_path: Path, run: Run) -> None:
-    code, said = run("toy", "toy.num_item=3")
-    assert code == 2
-    assert "did you mean toy.num_items?" in said
-    assert run("toy", "--frsh")[0] == 2
-    assert run("toy", "--fresh", "--repair")[0] == 2
+def test_wrong_usage_exits_2_and_options_may_come_in_any_order(tmp_path: Path, run: Run) -> None:
+    run("toy", "toy.num_item=3", code=2, words=["did you mean toy.num_items?"])
+    assert toy.run("toy", str(tmp_path / "c.yaml"), "--frsh") == 2
+    assert toy.run("toy", str(tmp_path / "c.yaml"), "--fresh", "--repair") == 2
     assert toy.run("toy", str(tmp_path / "absent.yaml")) == 2
     assert not (tmp_path / "r").exists()
-
-
-def test_options_and_overrides_may_come_in_any_order(tmp_path: Path) -> None:
-    config = toy.config_in(tmp_path)
+    config = str(tmp_path / "c.yaml")
     assert toy.run("source", "--run", "x", config, "run.seed=3", "--fresh", "source.value=0.25") == 0
     assert Artifact.open(tmp_path / "x", "source").table("values")["value"].to_pylist() == [0.25]
 
 
-def test_a_damaged_checkpoint_is_skipped_with_a_log_line(tmp_path: Path, run: Run) -> None:
-    def make(start: Start[Any]) -> None:
-        checkpoints = start.checkpoints
-        assert checkpoints.latest() is None
-        for update in (1, 2, 3):
-            checkpoints.save(
-                update, lambda f, u=update: (f / "w").write_text(f"weights {u}"), {"update": update}
-            )
-        folders = sorted(checkpoints.folder.iterdir())
-        assert [folder.name[:9] for folder in folders] == ["u00000002", "u00000003"]
-        (folders[1] / "w").write_text("weights 4")
+def test_a_damaged_checkpoint_is_skipped_with_a_line(tmp_path: Path) -> None:
+    said: list[str] = []
+    checkpoints = Checkpoints(tmp_path, "s", said.append)
+    assert checkpoints.latest() is None
+    for update in (1, 2, 3):
+        checkpoints.save(update, lambda f, u=update: (f / "w").write_text(f"weights {u}"), {"update": update})
+    folders = sorted(checkpoints.folder.iterdir())
+    assert [folder.name[:9] for folder in folders] == ["u00000002", "u00000003"]
+    (folders[1] / "w").write_text("weights 4")
+    latest = checkpoints.latest()
+    assert latest is not None
+    assert latest[1] == {"update": 2}
+    assert "checkpoint skipped" in said[0]
+    checkpoints.save(3, lambda f: (f / "w").write_text("weights 3"), {"update": 3})
+    assert len(list(checkpoints.folder.iterdir())) == 2
+    assert not folders[1].exists()
+
+
+def test_of_two_checkpoints_of_one_update_the_later_is_the_newest(tmp_path: Path) -> None:
+    """As after an iteration without an update: its state differs, its weights do not."""
+    checkpoints = Checkpoints(tmp_path, "s", lambda line: None)
+    for number in range(12):
+        checkpoints.save(7, lambda f: (f / "w").write_text("weights"), {"number": number})
         latest = checkpoints.latest()
         assert latest is not None
-        assert latest[1] == {"update": 2}
-        checkpoints.save(3, lambda f: (f / "w").write_text("weights 3"), {"update": 3})
-        assert len(list(checkpoints.folder.iterdir())) == 2
-        assert not folders[1].exists()
-        start.finish(done=1)
-
-    assert run(toy.stage_of("s", [["a"]], make))[0] == 0
-    log = (tmp_path / "r" / "s" / "logs" / "start_000" / "stage.log").read_text()
-    assert "checkpoint skipped" in log
-
-
-def test_of_two_checkpoints_of_one_update_the_later_is_the_newest(run: Run) -> None:
-    """As after an iteration without an update: its state differs, its weights do not."""
-
-    def make(start: Start[Any]) -> None:
-        for number in range(12):
-            start.checkpoints.save(7, lambda f: (f / "w").write_text("weights"), {"number": number})
-            latest = start.checkpoints.latest()
-            assert latest is not None
-            assert latest[1]["number"] == number
-        start.finish(done=1)
-
-    assert run(toy.stage_of("s", [["a"]], make))[0] == 0
+        assert latest[1]["number"] == number
 
 
 def test_output_names_of_the_runner_are_refused_and_unwritten_ones_noticed(run: Run) -> None:
@@ -445,9 +399,7 @@ def test_output_names_of_the_runner_are_refused_and_unwritten_ones_noticed(run: 
         start.output("policy")
         start.finish(done=1)
 
-    code, said = run(toy.stage_of("s", [["a"]], make))
-    assert code == 1
-    assert "'policy' was asked for and not written" in said
+    run(toy.stage_of("s", [["a"]], make), code=1, words=["'policy' was asked for and not written"])
 
 
 def test_a_file_is_published_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,38 +432,30 @@ def test_metrics_read_back_as_one_history_and_never_raise(tmp_path: Path) -> Non
     assert len(warnings) == 1
 
 
-def test_a_worker_s_own_error_is_a_defect(data: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    monkeypatch.setenv("TOY_WORKER_AT", "item-4")
-    monkeypatch.setenv("TOY_WORKER", "failed")
-    code, said = run("toy")
-    assert code == 1
-    assert "w (process" in said
+@pytest.mark.parametrize(
+    ("how", "code", "said"),
+    [("failed", 1, "w (process"), ("killed and told to stop", 75, "stopped early by SIGTERM")],
+)
+def test_a_worker_s_own_error_is_a_defect_and_its_end_with_the_stage_is_none(
+    how: str, code: int, said: str, data: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    """A scheduler that ends both may do so as often as it likes."""
+    monkeypatch.setenv("TOY_WORKER", how)
+    monkeypatch.setenv("TOY_WORKER_AT", "item-0")
+    for _ in range(4):
+        run("toy", code=code, words=[said])
 
 
-def test_a_third_start_that_loses_a_worker_without_progress_ends_the_series(
+def test_a_third_start_that_loses_a_worker_at_the_same_place_ends_the_series(
     data: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     """A scheduler starts a stage again after every 75, for ever if the worker dies each time."""
     monkeypatch.setenv("TOY_WORKER", "killed")
-    monkeypatch.setenv("TOY_WORKER_AT", "item-0")
-    assert [run("toy")[0] for _ in range(2)] == [75, 75]
-    monkeypatch.setenv("TOY_WORKER_AT", "item-4")
-    # A shard is committed by the first: the count begins there.
-    assert [run("toy")[0] for _ in range(3)] == [75, 75, 75]
-    code, said = run("toy")
-    assert code == 5
-    assert "3 starts running lost a worker before anything was committed" in said
-    assert run("toy")[0] == 75  # somebody has looked, and the count begins again
+    for item, codes in (("item-0", [75, 75]), ("item-4", [75, 75])):  # a shard is committed between
+        monkeypatch.setenv("TOY_WORKER_AT", item)
+        for code in codes:
+            run("toy", code=code)
+    run("toy", code=5, words=["3 starts running lost a worker and committed nothing between"])
+    run("toy", code=75)  # somebody has looked, and the count begins again
     monkeypatch.delenv("TOY_WORKER_AT")
-    assert run("toy")[0] == 0
-
-
-def test_a_worker_that_a_scheduler_ends_with_the_stage_does_not_count(
-    data: Path, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    monkeypatch.setenv("TOY_WORKER", "killed and told to stop")
-    monkeypatch.setenv("TOY_WORKER_AT", "item-0")
-    for _ in range(4):
-        code, said = run("toy")
-        assert code == 75
-        assert "stopped early by SIGTERM" in said
+    run("toy")

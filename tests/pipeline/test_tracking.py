@@ -1,14 +1,13 @@
 """The real wandb, offline: one run for all starts of a stage; whatever happens to it, the stage goes on."""
 
 import json
-import struct
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import wandb
 
 from pipeline.artifacts import tracking
 from pipeline.artifacts.metrics import read_metrics
@@ -39,65 +38,52 @@ def start_stage(folder: Path, updates: tuple[int, ...], *argv: str, ends: bool =
     return run_stage(toy.stage_of("s", [["a"]], make), toy.ToyConfig, [toy.config_in(folder), *overrides])
 
 
-def records(path: Path) -> Iterator[Any]:
-    """Yields the records of a wandb file: a LevelDB log of blocks of 32 kB behind a header of 7 bytes."""
-    from wandb.proto import wandb_internal_pb2
-
-    data, place, parts = path.read_bytes(), 7, b""
-    while place + 7 <= len(data):
-        if (left := 32768 - place % 32768) < 7:
-            place += left
-            continue
-        _, length, kind = struct.unpack("<IHB", data[place : place + 7])
-        parts += data[place + 7 : place + 7 + length]
-        place += 7 + length
-        if kind in (1, 4):  # whole, or the last part
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(parts)
-            yield record
-            parts = b""
-
-
-def history(path: Path) -> list[dict[str, Any]]:
-    lines = [record.history for record in records(path) if record.HasField("history")]
-    return [
-        {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in line.item}
-        for line in lines
-    ]
-
-
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
 
 
-def test_all_starts_of_a_stage_are_one_offline_run_with_metrics_samples_and_report(tmp_path: Path) -> None:
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
+    """What the real runs log, as they do."""
+    seen: dict[str, list[Any]] = {"log": [], "log_artifact": []}
+
+    def watch(name: str) -> None:
+        real = getattr(wandb.Run, name)
+
+        def watched(self: Any, what: Any) -> Any:
+            seen[name].append(what)
+            return real(self, what)
+
+        monkeypatch.setattr(wandb.Run, name, watched)
+
+    for name in seen:
+        watch(name)
+    return seen
+
+
+def test_all_starts_of_a_stage_are_one_offline_run_with_metrics_samples_and_report(
+    tmp_path: Path, sent: dict[str, list[Any]]
+) -> None:
     assert start_stage(tmp_path, (0, 1), ends=False) == 1
+    sent["log_artifact"].clear()
     assert start_stage(tmp_path, (1, 2)) == 0
     logs = tmp_path / "r" / "s" / "logs"
     files = sorted(logs.glob("wandb/offline-run-*/run-*.wandb"))
-    assert len(files) == 2
-    run_id = (logs / "wandb_id").read_text()
-    assert {path.name for path in files} == {f"run-{run_id}.wandb"}
-    first, second = (history(path) for path in files)
-    losses = [line for line in first + second if "loss" in line]
-    assert [line["update"] for line in losses] == [0, 1, 1, 2]
-    assert [line["loss"] for line in losses[:3]] == [1.0, 0.5, 0.5]
-    assert str(losses[3]["loss"]).lower() == "nan"
-    [measured] = [line for line in second if "val" in line]
-    assert (measured["update"], measured["val"]) == (2, 0.25)
+    assert [path.name for path in files] == [f"run-{(logs / 'wandb_id').read_text()}.wandb"] * 2
+    losses = [(line["update"], line["loss"]) for line in sent["log"] if "loss" in line]
+    assert losses[:3] == [(0, 1.0), (1, 0.5), (1, 0.5)]
+    assert str(losses[3]) == "(2, nan)"
+    measured = [(line["update"], line["val"]) for line in sent["log"] if "val" in line]
+    assert measured == [(1, 0.25), (2, 0.25)]
     [table_file] = files[0].parent.rglob("*.table.json")
     table = json.loads(table_file.read_text())
     assert table["columns"] == list(tracking.COLUMNS)
     assert table["data"] == [[0, "t", 1, 0, 0.5, 'user: hello\nassistant:  [{"name": "dial"}]']] * 4
-    artifacts = [record.request.log_artifact.artifact for record in records(files[1])] + [
-        record.artifact for record in records(files[1])
-    ]
-    [report] = [artifact for artifact in artifacts if artifact.type == "report"]
-    assert report.name == "r-s"
-    assert {entry.path for entry in report.manifest.contents} == {"report.json", "gate.json"}
-    assert len(read_metrics(tmp_path / "r" / "s" / "metrics.jsonl")) > 0
+    [report] = [artifact for artifact in sent["log_artifact"] if artifact.type == "report"]
+    assert report.name.split(":")[0] == "r-s"
+    assert set(report.manifest.entries) == {"report.json", "gate.json"}
 
 
 @pytest.mark.parametrize(
