@@ -15,7 +15,6 @@ from pipeline.artifacts.failpoints import failpoint
 from pipeline.errors import FULL, ArtifactError, ConfigError
 from pipeline.ids import digest, file_sha256
 
-MAX_JSON_BYTES = 256 * 2**20
 STALE_SECONDS = 120.0  # without a heartbeat for so long, a process on another host counts as dead
 
 
@@ -138,8 +137,6 @@ def unsealed(path: Path) -> dict[str, Any]:
     """Returns what `sealed` wrote; raises FileNotFoundError, or ArtifactError for what is damaged."""
     if path.is_dir():
         raise ArtifactError(f"{path}: damaged (a folder where a file belongs)")
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise ArtifactError(f"{path}: larger than {MAX_JSON_BYTES} bytes, which no stage writes")
     whole = path.read_bytes()
     try:
         record = json.loads(whole)

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def pool(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pool]:
     size, env = getattr(request, "param", 2), {"PYTHONPATH": str(ROOT)}
-    made = Pool("tests.pipeline.pool_worker", size, "worker", log_folder=tmp_path, env=env)
+    made = Pool("tests.pipeline.toy_worker", size, "worker", log_folder=tmp_path, env=env)
     yield made
     made.close()
 

@@ -9,6 +9,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,15 +18,21 @@ from pipeline.errors import ExitCode
 from pipeline.processes.shared_weights import SharedWeights, read_shared
 from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError
 
-HERE = Path(__file__).parent
-ENV = {"PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])])}
+ROOT = Path(__file__).parents[2]
+ENV = {"PYTHONPATH": str(ROOT)}
+
+
+def ask(worker: Worker, kind: str, content: object = None) -> Any:
+    """Returns a worker's answer."""
+    worker.send((kind, content))
+    return worker.receive(60)[1]
 
 
 def started(name: str, says: str = "here") -> Worker:
     """Returns a worker that has said something."""
-    worker = Worker("echo_worker", name, env=ENV)
-    worker.send(("say", says))
-    assert worker.receive(60) == ("say", worker.pid)
+    worker = Worker("tests.pipeline.toy_worker", name, env=ENV)
+    assert worker.receive(60) == ("ready", None)
+    assert ask(worker, "say", says) == says
     return worker
 
 
@@ -63,9 +70,8 @@ def test_a_worker_that_ends_itself_over_an_error_is_a_defect_with_its_last_words
     says: str, report: str
 ) -> None:
     worker = started("the worker", says)
-    worker.send(("exit", 3))
     with pytest.raises(WorkerFailedError, match=report) as raised:
-        worker.receive(60)
+        ask(worker, "exit", 3)
     assert raised.value.code == ExitCode.DEFECT
 
 
@@ -80,9 +86,8 @@ def test_a_worker_that_fails_because_another_was_killed_is_no_defect(worker: Wor
     """Of ranks that talk to each other one is killed, and the others fail over the broken connection."""
     other = started("the other")
     os.kill(other.pid, signal.SIGKILL)
-    worker.send(("exit", 1))
     with pytest.raises(WorkerDiedError, match=r"after the other .* had been killed") as raised:
-        worker.receive(60)
+        ask(worker, "exit", 1)
     assert raised.value.code == ExitCode.STOPPED
     other.close()
 
@@ -95,8 +100,7 @@ def test_a_silent_worker_is_killed(worker: Worker) -> None:
 
 
 def test_closing_ends_the_worker_and_what_it_started(worker: Worker) -> None:
-    worker.send(("child", None))
-    child = worker.receive(60)
+    child = ask(worker, "child")
     worker.close()
     worker.close()
     assert not is_running(worker.pid)
@@ -109,14 +113,14 @@ def test_a_worker_and_what_it_started_die_with_the_process_that_started_them(of:
     code = textwrap.dedent(f"""
         import os
         from pipeline.processes.worker import Worker
-        worker = Worker("echo_worker", "w", env={ENV!r})
+        worker = Worker("tests.pipeline.toy_worker", "w", env={ENV!r})
         worker.send(("child", None))
-        child = worker.receive(60)
+        _, child = worker.receive(60), worker.receive(60)[1]
         print({of}, flush=True)
         worker.send(("hang", None))
         os.kill(os.getpid(), 9)
     """)
-    parent = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=HERE.parents[1])
+    parent = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert parent.returncode == -signal.SIGKILL
     pid = int(parent.stdout)
     try:
@@ -129,11 +133,9 @@ def test_a_worker_and_what_it_started_die_with_the_process_that_started_them(of:
 def test_another_process_reads_shared_weights(worker: Worker) -> None:
     shared = SharedWeights()
     weights = {"a": torch.arange(5.0), "b": torch.tensor([[1.5, -2.0]]), "empty": torch.zeros(0)}
-    worker.send(("read", shared.write(weights)))
-    assert worker.receive(60) == {name: tensor.tolist() for name, tensor in weights.items()}
+    assert ask(worker, "read", shared.write(weights)) == {name: t.tolist() for name, t in weights.items()}
     layout = shared.write({"a": torch.tensor([1.0 + 2**-12])}, torch.bfloat16)  # shorter, and rounded
     assert {name: tensor.tolist() for name, tensor in read_shared(layout)} == {"a": [1.0]}
-    worker.send(("read", layout))
-    assert worker.receive(60) == {"a": [1.0]}
+    assert ask(worker, "read", layout) == {"a": [1.0]}
     shared.close()
     shared.close()

@@ -153,10 +153,8 @@ def make_toy(start: Start[ToyConfig], ids: list[str]) -> None:
 
 def lose_a_worker(how: str) -> None:
     """Waits for a worker that is killed, or ends itself over an error."""
-    here = Path(__file__).parent
-    worker = Worker("echo_worker", "w", env={"PYTHONPATH": f"{here}{os.pathsep}{here.parents[1]}"})
-    worker.send(("say", "up"))
-    worker.receive(60)
+    worker = Worker("tests.pipeline.toy_worker", "w", env={"PYTHONPATH": str(Path(__file__).parents[2])})
+    worker.receive(60)  # that it is ready
     if how == "killed and told to stop":
         os.kill(os.getpid(), signal.SIGTERM)
     if how == "failed":

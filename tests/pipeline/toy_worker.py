@@ -1,7 +1,9 @@
-"""A pool's worker for tests: squares numbers, and does what else it is told."""
+"""A worker for tests: does what it is told."""
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.processes.pool import serve
+from pipeline.processes.shared_weights import read_shared
 from pipeline.processes.worker import connect_to_parent
 
 
@@ -24,15 +27,21 @@ def do(job: tuple[str, Any], one_more: Callable[[], None]) -> Any:
     if kind == "die":
         print("about to die", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "say":
+        print(content, flush=True)
+    if kind == "exit":
+        sys.exit(content)
     if kind == "refuse":
         raise ArtifactError(content, code=ExitCode.QUALITY)
     if kind == "fail":
         raise ZeroDivisionError(content)
     if kind == "hang":
         time.sleep(3600)
-    if kind == "pid":
-        return os.getpid()
-    return content
+    if kind == "child":
+        return subprocess.Popen(["sleep", "3600"]).pid
+    if kind == "read":
+        return {name: tensor.tolist() for name, tensor in read_shared(content)}
+    return os.getpid() if kind == "pid" else content
 
 
 if __name__ == "__main__":
