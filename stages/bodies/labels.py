@@ -7,10 +7,9 @@ from critics.labels.cost_report import audit_labels
 from critics.labels.named_targets import retarget
 from critics.labels.samples import samples_of
 from critics.labels.soft_targets import build_labels
-from env.play.player import settings_of
 from env.play.requests import EpisodeRequest
 from env.play.shards import commit_rollouts, play_shards
-from env.play.team import Job, Team
+from env.play.team import Job
 from env.play.units import Episodes
 from pipeline.artifacts.runner import Start
 from pipeline.columns import LABELS
@@ -45,8 +44,8 @@ def make(
             spent += sum(rollout.num_trainable_tokens for rollout in kept)
             missing = len(shard.item_ids) - len(kept)
             commit_rollouts(start.shards, shard, kept, {"token_budget": missing} if missing else {})
-        policy_digest = Team(hands, recipe).ask(settings_of).policy_digest
 
+    policy_digest = rollouts[0].policy_digest  # the starting policy's: it sampled all of them
     samples = samples_of(rollouts_of(start.shards), {rollout.rollout_id for rollout in rollouts})
     labels, recovery = build_labels(
         rollouts,
