@@ -62,17 +62,8 @@ class Seat:
 
     def player(self, recipe: Recipe) -> Player:
         """Returns the player of a recipe."""
-        if self._made is None or self._made[0] != recipe:
-            self._made = recipe, self._make(recipe)
-        return self._made[1]
-
-    def close(self) -> None:
-        """Frees the engine."""
-        if self._engine is not None:
-            self._engine.close()
-        self._engine = self._policy = self._made = None
-
-    def _make(self, recipe: Recipe) -> Player:
+        if self._made is not None and self._made[0] == recipe:
+            return self._made[1]
         if self._policy is None or self._policy.folder != recipe.folder:
             self.close()
             self._policy = load_policy(recipe.folder)
@@ -80,7 +71,15 @@ class Seat:
         engine = self._engine = self._engine or self._wrap(lambda: make_engine(recipe.config, policy))
         if recipe.weights is not None and engine.policy_digest != recipe.policy_digest:
             engine.load_weights(dict(read_shared(recipe.weights)), str(recipe.policy_digest))
-        return make_player(recipe.config, policy, temperature=recipe.temperature, engine=engine)
+        player = make_player(recipe.config, policy, temperature=recipe.temperature, engine=engine)
+        self._made = recipe, player
+        return player
+
+    def close(self) -> None:
+        """Frees the engine."""
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = self._policy = self._made = None
 
 
 def main() -> None:

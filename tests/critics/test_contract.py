@@ -4,6 +4,8 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, LlamaConfig, LlamaForCausalLM
 
 import critics
 from critics.fit.rows import critic_rows, error_positions, normalised, value_positions
@@ -26,8 +28,6 @@ CONTRACT_OF = Contract(
 @pytest.fixture(scope="module")
 def frozen(tiny_trunk, tmp_path_factory):
     """A critic with a random head, saved."""
-    import torch
-
     model = make_critic(tiny_trunk)
     assert not model.score.weight.any()  # starts at the base rate
     torch.manual_seed(1)
@@ -46,9 +46,6 @@ def label(name: str, step: int, target: float, weight: float, **changes) -> Labe
 
 
 def test_one_causal_pass_gives_what_the_sequence_classifier_gives_prefix_by_prefix(frozen, make_rollout):
-    import torch
-    from transformers import AutoModelForSequenceClassification
-
     folder, _, saved_digest = frozen
     rollout = make_rollout("a", num_steps=6)
     critic = critics.load(folder)
@@ -90,24 +87,22 @@ def test_no_value_looks_ahead(frozen, make_rollout):
 def test_a_changed_file_or_contract_is_refused(frozen, tmp_path):
     folder = tmp_path / "critic"
     shutil.copytree(frozen[0], folder)
-    weights = folder / "model.safetensors"
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(ArtifactError, match="SHA-256"):
+    weights, contract = folder / "model.safetensors", folder / CONTRACT
+    whole, text = weights.read_bytes(), contract.read_text()
+    for path, content, problem in (
+        (weights, whole[:-1] + bytes([whole[-1] ^ 1]), "SHA-256"),
+        (contract, text.replace('"shift": -0.2', '"shift": 3.0').encode(), "changed after"),
+        (contract, b"{", "damaged"),
+    ):
+        sound = path.read_bytes()
+        assert content != sound
+        path.write_bytes(content)
+        with pytest.raises(ArtifactError, match=problem):
+            read_contract(folder)
+        assert path == contract or read_contract(folder, with_files=False)[1] == frozen[2]
+        path.write_bytes(sound)
         read_contract(folder)
-    assert read_contract(folder, with_files=False)[1] == frozen[2]
-    weights.write_bytes(whole)
-    read_contract(folder)
-    path = folder / CONTRACT
-    content = json.loads(path.read_text())
-    content["calibrators"]["phone"]["shift"] = 3.0
-    path.write_text(json.dumps(content))
-    with pytest.raises(ArtifactError, match="changed after"):
-        read_contract(folder)
-    path.write_text("{")
-    with pytest.raises(ArtifactError, match="damaged"):
-        read_contract(folder)
-    path.unlink()
+    contract.unlink()
     with pytest.raises(ArtifactError, match="make critic"):
         critics.load(folder)
 
@@ -131,21 +126,19 @@ def test_any_mismatch_is_refused(frozen, make_rollout):
 def test_a_folder_without_a_model_or_pad_token_is_no_trunk(tiny_trunk, tmp_path):
     with pytest.raises(ArtifactError, match=r"config\.json"):
         make_critic(tmp_path)
-    folder = tmp_path / "no_pad"
+    folder = tmp_path / "changed"
     shutil.copytree(tiny_trunk, folder)
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": None}))
-    with pytest.raises(ArtifactError, match="pad token"):
-        make_critic(folder)
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": "t5"}))
-    with pytest.raises(ArtifactError, match=r"is a t5.* name a decoder"):
-        make_critic(folder)
+    for change, problem in (
+        ({"pad_token_id": None}, "pad token"),
+        ({"model_type": "t5"}, "is a t5.* name a decoder"),
+    ):
+        (folder / "config.json").write_text(json.dumps(config | change))
+        with pytest.raises(ArtifactError, match=problem):
+            make_critic(folder)
 
 
 def test_any_decoder_with_a_classifier_of_its_kind_is_a_trunk(tmp_path):
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     causal = LlamaForCausalLM(LlamaConfig(vocab_size=64, pad_token_id=0, **sizes))
@@ -190,14 +183,13 @@ def test_unknown_verdicts_teach_the_error_head_nothing(make_rollout):
     assert not row.columns["error_weights"].any()  # one class alone
 
 
-def test_labels_of_nothing_are_refused(make_rollout):
-    for bad, problem in (
-        (label("z", 0, 1.0, 8.0), "not given"),
-        (label("a", 9, 1.0, 8.0), "fits no step"),
-        (label("a", 0, 1.0, 8.0, context="guided"), "fits no step"),
-    ):
-        with pytest.raises(ValueError, match=problem):
-            critic_rows([make_rollout("a")], [bad])
+@pytest.mark.parametrize(
+    ("name", "step", "context", "problem"),
+    [("z", 0, "bare", "not given"), ("a", 9, "bare", "fits no step"), ("a", 0, "guided", "fits no step")],
+)
+def test_labels_of_nothing_are_refused(make_rollout, name, step, context, problem):
+    with pytest.raises(ValueError, match=problem):
+        critic_rows([make_rollout("a")], [label(name, step, 1.0, 8.0, context=context)])
 
 
 def test_a_loaded_critic_has_the_values_that_it_had_before_it_was_frozen(frozen, make_rollout, tmp_path):

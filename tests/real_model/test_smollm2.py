@@ -1,4 +1,4 @@
-"""A real chat model in bf16 along the whole way: sampled, trained, handed over, probed, exported, served.
+"""A real chat model in bf16 along the whole way: sampled, trained, handed over, probed.
 
 The engine contract runs over it too, in `tests/pipeline/engines/test_contract.py`.
 """
@@ -17,7 +17,7 @@ from pipeline.credit import LossOptions
 from pipeline.engines import Engine
 from pipeline.engines.transformers import TransformersEngine
 from pipeline.engines.vllm import VllmEngine, VllmOptions
-from pipeline.models.policy import Policy, load_policy, save_for_serving, weights_digest
+from pipeline.models.policy import Policy, load_policy, weights_digest
 from pipeline.training import Trainer, TrainingRow
 from pipeline.training.deepspeed import DeepSpeedTrainer
 from pipeline.training.deepspeed_config import read_deepspeed_config
@@ -27,7 +27,6 @@ from pipeline.training.rank_group import DeepSpeedOptions
 from pipeline.training.torch import TorchTrainer
 from stages.wiring.refusals import MAX_LOGPROB_GAP
 from tests.pipeline.engines.helpers import answers, ask
-from tests.serving import assert_serves, served
 
 pytestmark = pytest.mark.soak
 
@@ -240,26 +239,3 @@ def test_new_weights_reach_the_engine_and_stale_ones_are_caught(
     engine.load_weights(weights, digest)
     assert engine.policy_digest == digest
     assert engine_trainer_gap(engine, trainer, prompts, stop) <= MAX_LOGPROB_GAP[True]
-
-
-@pytest.mark.parametrize("backend", ["torch", "deepspeed"])
-def test_what_is_exported_loads_as_it_was_trained_and_is_served(
-    backend: str, policy: Policy, updated: Updated, tmp_path: Path
-) -> None:
-    from transformers import AutoModelForCausalLM
-
-    trainer, template = updated.trainers[backend], policy.tokenizer.chat_template
-    trainer.export(tmp_path)
-    save_for_serving(policy.tokenizer, tmp_path, stop_token=STOP, chat_template=template)
-    loaded = load_policy(tmp_path)
-    assert loaded.tokenizer_digest == policy.tokenizer_digest
-    for name, tensor in trainer.weights().items():
-        assert torch.equal(loaded.model.state_dict()[name], tensor), name
-    plain = AutoModelForCausalLM.from_pretrained(tmp_path, local_files_only=True)
-    assert plain.generation_config.eos_token_id == 2
-    tokens = torch.tensor([prompt_of(policy.tokenizer, QUESTION)])
-    with torch.inference_mode():
-        assert torch.equal(plain(tokens).logits, loaded.model(tokens).logits)
-    if backend == "deepspeed":
-        with served(tmp_path) as client:
-            assert "Paris" in assert_serves(client, loaded.model, policy.tokenizer, QUESTION)

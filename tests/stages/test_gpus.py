@@ -72,13 +72,10 @@ def test_the_machine_can_be_asked():
 
 def test_an_actor_that_takes_turns_is_the_actor_that_does_not(chain, tmp_path, monkeypatch):
     """Engine and trainer leave and come back in every iteration; on a CPU this drops caches and no more."""
-    digests = []
-    for shared in (False, True):
-        monkeypatch.setattr(Transformers, "shared_gpus", shared)
-        lab = chain.copy(tmp_path / str(shared), *CRITIC)
-        assert lab.start("actor") == 0
-        digests.append(lab.artifact("actor").manifest["content_digest"])
-    assert digests[0] == digests[1]
+    monkeypatch.setattr(Transformers, "shared_gpus", True)
+    lab = chain.copy(tmp_path / "lab", *CRITIC)
+    assert lab.start("actor") == 0
+    assert lab.artifact("actor").content_digest == chain.artifact("actor").content_digest
 
 
 class Recorder:
