@@ -1,10 +1,9 @@
-"""Whether a critic's percentages are right: calibration error, its floor, logit line."""
+"""Whether a critic's percentages are right: calibration error and its floor."""
 
 import numpy as np
 
 from critics.audit.data import AuditData
-from critics.logit import binomial_regression, logit
-from pipeline.statistics import UNDEFINED, ClusterBootstrap, Interval, cluster_codes, ratio, resample_counts
+from pipeline.statistics import UNDEFINED, Interval, cluster_codes, ratio, resample_counts
 
 NUM_BINS = 15
 NUM_FLOOR_DRAWS = 200
@@ -128,21 +127,3 @@ def rising_curve(audit: AuditData) -> list[tuple[float, float]]:
         return []
     curve = IsotonicRegression().fit(audit.p, audit.v_hat, sample_weight=audit.K)
     return list(zip(curve.X_thresholds_.tolist(), curve.y_thresholds_.tolist(), strict=True))
-
-
-def logit_line(
-    p: np.ndarray, k: np.ndarray, K: np.ndarray, clusters: np.ndarray, *, num_resamples: int, seed: int
-) -> tuple[Interval, Interval]:
-    """Returns slope and intercept of logit V on logit p [N]: 1 and 0 if p is calibrated.
-
-    The counts, k of K, may be weighted; each resample of the clusters is a fit.
-    """
-    features = np.stack([logit(p), np.ones(len(p))], axis=1)
-
-    def fits(weights: np.ndarray) -> np.ndarray:
-        """Weights [B, N] -> slope and intercept, [B, 2]."""
-        fitted = [binomial_regression(features, k * w, K * w, ridge=1e-4, max_steps=25) for w in weights]
-        return np.stack(fitted)
-
-    slope, intercept = ClusterBootstrap(clusters, num_resamples, seed).weighted(fits)
-    return slope, intercept

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from critics.audit.calibration_error import logit_line
 from critics.audit.data import AuditData
 from critics.audit.measures import explained_variance_within, steps
 from critics.logit import binomial_regression, logit, sigmoid
@@ -81,9 +80,17 @@ def free_check(
     v, r, w = _columns(values, rewards)
     of = np.repeat(np.asarray(clusters), [len(x) for x in values])
     bias = ClusterBootstrap(of, NUM_RESAMPLES, seed).ratio(w * (v - r), w)
+    features = np.stack([logit(v), np.ones(len(v))], axis=1)
+
+    def slopes(counts: np.ndarray) -> np.ndarray:
+        """How often each state is drawn, [B, N] -> slopes [B, 1]."""
+        drawn = w * counts
+        fits = [binomial_regression(features, r * n, n, ridge=1e-4, max_steps=25) for n in drawn]
+        return np.stack(fits)[:, :1]
+
     slope = UNDEFINED
     if r.min() < r.max():
-        slope, _ = logit_line(v, r * w, w, of, num_resamples=NUM_SLOPES, seed=seed)
+        [slope] = ClusterBootstrap(of, NUM_SLOPES, seed).weighted(slopes)
     return FreeCheck(len(rewards), cluster_codes(clusters)[1], bias, slope)
 
 
