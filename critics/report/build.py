@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from critics.audit.baselines import BASELINES, split_counts
-from critics.audit.calibration_error import calibration_excess, equal_mass_bins, rising_curve
+from critics.audit.calibration_error import calibration, equal_mass_bins, rising_curve
 from critics.audit.data import AuditData, AuditRollout, level_refitted, unseen
 from critics.audit.discrimination import discrimination
 from critics.audit.first_error import first_error
@@ -156,7 +156,7 @@ def _references(
     for name, part in named.items():
         boot = ClusterBootstrap(part.cluster, num_resamples, seed)
         found = errors(part, boot) | steps(part, boot) | skills(part, boot) | discrimination(part, boot)
-        found |= calibration_excess(part, num_resamples=num_resamples, seed=seed)
+        found |= calibration(part, num_resamples=num_resamples, seed=seed)
         rows.append(
             {"name": name, "num_states": len(part)} | _plain({x: found[x] for x in REFERENCE_METRICS})
         )

@@ -5,7 +5,7 @@ from critics.audit.first_error import LARGE_FALL
 PERCENTAGES = {
     "bias": "mean of predicted minus measured; the level is refitted, so about 0",
     "level_bias": "the same with the level as frozen, which the gate asks about",
-    "ece": "calibration error, 15 equal-mass bins; the true one lies in the interval",
+    "ece": "calibration error, mean distance over 15 equal-mass bins; noise adds to it",
     "ece_floor": "what a perfect critic would show with as many samples",
     "ece_excess": "calibration error minus its floor, which the gate asks about",
 }
