@@ -63,22 +63,16 @@ def test_a_backward_critic_is_flattened_where_it_is_and_never_inverted() -> None
     assert (np.diff(everywhere(np.linspace(-20, 20, 401))) > 0).all()
 
 
-def test_few_states_get_a_temperature_only() -> None:
-    z = np.random.default_rng(3).normal(size=150)
-    k, n = counts(z, 32)
-    calibrator = fit_calibrator(z / 3, k, n, base_logit=0.0)
-    assert calibrator.shift == 0
-    assert calibrator.slope_low == calibrator.slope_high == pytest.approx(3, abs=0.4)
-
-
-def test_a_few_bare_states_are_not_joined_by_those_after_feedback() -> None:
+def test_few_bare_states_get_a_temperature_only_and_are_not_joined_by_those_after_feedback() -> None:
     z = np.random.default_rng(3).normal(size=300)
-    guided = np.arange(300) >= 100
+    guided = np.arange(300) >= 150
     k, n = counts(z - 2.0 * guided, 32)
-    both = fit_calibrator(z, k, n, base_logit=0.0, guided=guided)
-    alone = fit_calibrator(z[~guided], k[~guided], n[~guided], base_logit=0.0)
+    both = fit_calibrator(z / 3, k, n, base_logit=0.0, guided=guided)
+    alone = fit_calibrator(z[~guided] / 3, k[~guided], n[~guided], base_logit=0.0)
     assert np.array_equal(both(z), alone(z))
     assert both.guided_shift < -1.0
+    assert alone.shift == 0
+    assert alone.slope_low == alone.slope_high == pytest.approx(3, abs=0.4)
 
 
 def test_guided_states_shift_on_their_own_and_leave_the_bare_ones_alone() -> None:

@@ -1,24 +1,24 @@
 """An audit that measured nothing says so and why; one without its reference of fitted tasks goes on."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from stages.wiring.audit import in_fixed_order
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic")
+PLAYED = "stages.bodies.critic_report.in_fixed_order"
 
 
-def without_steps(rollouts: list[Any]) -> list[Any]:
+def without_steps(rollouts):
     return [replace(r, steps=()) for r in rollouts if r.kind == "whole"]
 
 
-def ungraded_continuations(rollouts: list[Any]) -> list[Any]:
+def ungraded_continuations(rollouts):
     return [r if r.kind == "whole" else replace(r, reward=None, env_status="timeout") for r in rollouts]
 
 
-def ungraded(rollouts: list[Any]) -> list[Any]:
+def ungraded(rollouts):
     return [replace(r, reward=None, env_status="timeout") for r in rollouts if r.kind == "whole"]
 
 
@@ -31,43 +31,27 @@ def ungraded(rollouts: list[Any]) -> list[Any]:
     ],
 )
 def test_an_audit_without_a_usable_state_names_the_cause(
-    chain: Any,
-    tmp_path: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    damage: Any,
-    code: int,
-    says: str,
-    following: str,
-) -> None:
-    monkeypatch.setattr(
-        "stages.bodies.critic_report.in_fixed_order", lambda *given: damage(in_fixed_order(*given))
-    )
+    chain, tmp_path, monkeypatch, capsys, damage, code, says, following
+):
+    monkeypatch.setattr(PLAYED, lambda *given: damage(in_fixed_order(*given)))
     lab = chain.copy(tmp_path / "lab", *STAGES)
-    options = [
-        "critic_report.tasks_per_split=4",
-        "critic_report.guided=false",
-        "critic_report.sibling_sets=0",
-    ]
-    assert lab.start("critic_report", *options, "critic_report.fit_tasks=0") == code
+    options = ("tasks_per_split=4", "guided=false", "sibling_sets=0", "fit_tasks=0")
+    assert lab.start("critic_report", *(f"critic_report.{option}" for option in options)) == code
     error = capsys.readouterr().err
     assert says in error
     assert "continuations 0 could be graded" in error
     assert following in error
 
 
-def test_a_reference_that_could_not_be_measured_is_left_out_of_a_whole_audit(
-    chain: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def damaged(rollouts: list[Any], task_ids: Any) -> list[Any]:
+def test_a_reference_that_could_not_be_measured_is_left_out_of_a_whole_audit(chain, tmp_path, monkeypatch):
+    def damaged(rollouts, task_ids):
         ordered = in_fixed_order(rollouts, task_ids)
         is_reference = all(rollout.kind == "continuation" for rollout in ordered)
         return ungraded_continuations(ordered) if is_reference else ordered
 
-    monkeypatch.setattr("stages.bodies.critic_report.in_fixed_order", damaged)
-    monkeypatch.setattr(
-        "pipeline.artifacts.publish.MAX_FAILED_SHARE", 0.2
-    )  # 1 of 9 tasks; of 250 it is under 2 %
+    monkeypatch.setattr(PLAYED, damaged)
+    # 1 of 9 tasks; of 250 it is under 2 %
+    monkeypatch.setattr("pipeline.artifacts.publish.MAX_FAILED_SHARE", 0.2)
     lab = chain.copy(tmp_path / "lab", *STAGES)
     assert lab.start("critic_report", "critic_report.fit_tasks=1") == 0
     report, whole = lab.artifact("critic_report").report, chain.artifact("critic_report").report
