@@ -1,6 +1,7 @@
 """Parquet is enough: an update's advantages and loss come out again from an actor's tables."""
 
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,13 @@ from pipeline.tables import rollouts_from, values_from
 from pipeline.training.losses import policy_loss
 from pipeline.training.packing import micro_batches
 from pipeline.training.rows import policy_rows
+from pipeline.types import Rollout
+
+
+def shaping_of(rollouts: list[Rollout], factor: float) -> np.ndarray:
+    """Returns P of each rollout by arXiv:2503.14476, eq. 13, with a buffer of a fifth."""
+    L, length = np.array([[r.max_response_tokens, len(r.response_token_ids)] for r in rollouts]).T
+    return factor * np.clip((L - L // 5 - length) / (L // 5), -1, 0)
 
 
 def recomputed(lab: Any) -> list[tuple[dict[str, Any], dict[str, float], dict[str, float]]]:
@@ -32,15 +40,10 @@ def recomputed(lab: Any) -> list[tuple[dict[str, Any], dict[str, float], dict[st
     for line in lines:
         members = [rollouts[row["rollout_id"]] for row in rows[line["update"]]]
         credit = make_credit(**options | {n: line[n] for n in ("alpha", "adv_rmse") if n in line})
-        shaping = None
-        if factor := options["overlong_factor"]:  # arXiv:2503.14476, eq. 13, with a buffer of a fifth
-            shaping = {
-                r.rollout_id: factor
-                * float(np.clip((L - L // 5 - len(r.response_token_ids)) / (L // 5), -1, 0))
-                for r in members
-                for L in (r.max_response_tokens,)
-            }
-        sets = [credit_set(s, values=values, shaping=shaping) for s in baseline_sets(members)]
+        sets = [
+            replace(credit_set(s, values=values), shaping=shaping_of(s, options["overlong_factor"]))
+            for s in baseline_sets(members)
+        ]
         ordered = [r for s in baseline_sets(members) for r in s]
         assert ordered == members
         advantages, metrics, state = credit.credit(sets, credit.initial_state() if state is None else state)
