@@ -9,7 +9,7 @@ import pytest
 from benchmarks import critic_quality, engines, phone_policies
 from benchmarks._engines import Recorder, SentPrefixes
 from benchmarks._material import Material
-from critics.audit.data import AuditData, AuditRollout
+from critics.audit.data import AuditRollout
 from env.phone.world.tasks import generate_tasks
 from pipeline.engines import Generation, GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
@@ -72,34 +72,19 @@ def test_a_share_of_the_labels_is_whole_states_and_shares_are_nested() -> None:
         assert share * tokens(whole) - 80 < tokens(part) <= share * tokens(whole)
 
 
-def audit_of(V: np.ndarray, statuses: list[tuple[str, ...]], p: np.ndarray, **changes: Any) -> AuditData:
-    num, T = V.shape
-    at, place = np.repeat(np.arange(num), T), np.tile(np.arange(T), num)
-    rollouts = [
-        AuditRollout(f"r{i}", f"t{i}", "bare", 0.0, values=tuple(p[i]), statuses=statuses[i])
-        for i in range(num)
-    ]
-    fields = {
-        "rollout_id": np.array([f"r{i}" for i in at]),
-        "step_index": place,
-        "context": np.full(len(at), "bare"),
-        "task_id": np.array([f"t{i}" for i in at]),
-        "cluster": np.array([f"c{i // 4}" for i in at]),
-        "level": np.ones(len(at), int),
-        "split": np.full(len(at), "val"),
-        "position": place / T,
-        "p": p.ravel(),
-        "k": np.random.default_rng(1).binomial(8, V.ravel()),
-        "K": np.full(len(at), 8),
-        "v_star": V.ravel(),
-        "rollouts": tuple(rollouts),
-    }
-    return AuditData(**fields | changes)
-
-
 def test_the_first_fatal_step_is_the_first_that_lowers_what_could_be_reached() -> None:
     V = np.array([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [1.0, 0.9, 0.9, 0.0]])
-    marked = critic_quality.with_fatal_steps(audit_of(V, [("unknown",) * 4] * 3, V))
+    num, T = V.shape
+    audit: Any = SimpleNamespace(
+        rollout_id=np.repeat([f"r{i}" for i in range(num)], T),
+        step_index=np.tile(np.arange(T), num),
+        v_star=V.ravel(),
+        rollouts=[
+            AuditRollout(f"r{i}", f"t{i}", "bare", 0.0, values=tuple(v), statuses=("unknown",) * T)
+            for i, v in enumerate(V)
+        ],
+    )
+    marked = critic_quality.with_fatal_steps(audit)
     assert [r.statuses.index("wrong") if "wrong" in r.statuses else None for r in marked] == [1, None, 0]
 
 

@@ -110,14 +110,14 @@ def test_a_closed_line_names_its_opening_takes_calls_from_then_on_and_can_be_wai
     assert wait(world, State(tick=5))[1].status == "nothing_to_wait_for"
 
 
-@pytest.mark.parametrize("level", [3, 4])
-def test_a_line_locks_by_itself(level):
-    world = small_world(level=level)
-    wrong = (SERVICE, Sent(given=frozenset({"full_name"})))
-    state, found = statuses(world, *[wrong] * 3, state=after_form(world, "full_name"))
-    assert (found, state.strikes_of(SERVICE)) == (["auth_missing"] * 3, 3)
-    found = statuses(world, (SERVICE,), (BILLING,), state=state)[1]
-    assert (found[0], found[1] == "locked") == ("locked", False)
+@pytest.mark.parametrize(("level", "strikes"), [(1, 9), (2, 5), (3, 3), (4, 3)])
+def test_a_line_locks_by_itself_but_never_at_level_one(level, strikes):
+    world = small_world(level=level, wants=("billing",))
+    wrong = (BILLING, Sent(given=frozenset({"email"})))
+    state, found = statuses(world, *[wrong] * strikes, state=after_form(world, "email", "full_name"))
+    assert (found, state.strikes_of(BILLING)) == (["auth_missing"] * strikes, strikes)
+    found = statuses(world, (FRAUD,), (BILLING,), state=state)[1]
+    assert [status == "locked" for status in found] == [level == 2, level > 1]  # there Fraud passes it on
 
 
 def test_at_level_five_strikes_anywhere_lock_the_whole_company():

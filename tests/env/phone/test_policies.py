@@ -43,16 +43,6 @@ def test_policies_score_in_the_order_of_what_they_know(level):
     assert success["over_collector"] < success["noisy_adaptive"] < success["adaptive"]
 
 
-def test_trusting_the_prior_gets_worse_with_the_level():
-    rates = [
-        rate([play_scripted(task, "prior_only", seed=1)[2] for task in tasks_of(level, 300)])
-        for level in LEVELS
-    ]
-    assert rates[0] == 1.0
-    assert 0.8 < rates[1] < 0.95
-    assert rates == sorted(set(rates), reverse=True)
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_who_remembers_a_first_attempt_does_no_worse_in_the_second(level):
     firsts, seconds = [], []

@@ -10,7 +10,6 @@ from env.phone.world.levels import LEVELS
 from env.phone.world.lexicon import FIELDS, INDUSTRY_KINDS, PRIORS
 from env.phone.world.rules import (
     MAX_MINIMAL_SETS,
-    deviation_pool,
     disclose,
     draw_rule,
     half_of,
@@ -111,15 +110,3 @@ def test_what_departs_from_the_prior_is_drawn_from_the_companys_own_half(seed, n
             assert not (shifted and usual in sets)
             if len(usual) > 1:  # one field alone is nobody's departure
                 assert all(half_of(industry, needed) == half for needed in sets if needed != usual)
-
-
-def test_both_halves_have_deviations_to_draw_from_and_share_none():
-    for industry, kinds in INDUSTRY_KINDS.items():
-        for kind in (kind for kind in kinds if PRIORS[kind]):
-            train, test = (
-                set(map(frozenset, deviation_pool(industry, kind, LEVELS[2], half)))
-                for half in ("train", "test")
-            )
-            assert train
-            assert test
-            assert not train & test

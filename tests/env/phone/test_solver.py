@@ -154,18 +154,6 @@ def test_the_fatal_step_is_exact_on_scripted_faults_of_the_lower_levels(texts, f
                 assert "wrong" not in [step.status for step in steps[:fatal]]
 
 
-@pytest.mark.parametrize(("level", "strikes"), [(1, 6), (2, 5)])
-def test_the_strike_that_locks_the_needed_line_is_fatal_and_level_one_never_locks(level, strikes):
-    desk = Desk(level_tasks(level, 1)[0])
-    desk.say(f"form {' '.join(desk.needed)}")
-    for _ in range(strikes):
-        desk.say(f"call {desk.line.phone} R1 {desk.spare[0]}=1")
-    assert [step.status for step in desk.env.verdict().steps] == ["ok", *["wrong"] * strikes]
-    assert first_fatal(desk.env) == (None if level == 1 else strikes)
-    last = desk.say(f"call {desk.line.phone} R1 {' '.join(desk.needed)}")
-    assert last == (["served"] if level == 1 else ["locked"])
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_shortest_plan_succeeds_in_the_environment_in_as_many_messages(level):
     for task in level_tasks(level, 20):

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from env.chat.full import ENDING, FullStyle
-from env.phone.episode.tools import CALL, FORM, FROM_FORM, TOOLS
+from env.phone.episode.tools import CALL, FROM_FORM, TOOLS
 from env.phone.offer import PHONE
 from env.phone.scripted.policies import POLICIES, play_scripted
 from env.phone.scripted.spoken import UNKNOWN, in_style, to_compact
@@ -77,22 +77,6 @@ def test_who_thinks_plays_the_same_episode_and_names_each_listed_line_before_it_
             phone = action.calls[0].arguments.get("phone_number") if action.calls else None
             assert (action.text != plain.text) == (phone in names)
             assert phone not in names or f": {names[phone]}\n" in action.text
-
-
-@both_styles
-def test_the_word_form_as_a_value_is_made_up_in_every_style(style):
-    for task in TASKS:
-        env = started(task)
-        line = env.world.path(env.world.requests[0])[0]
-        fields = sorted(next(iter(line.sets)) & env.world.profile.keys()) or ["email"]
-        env.step(style.action_of(ToolCall(FORM, {"fields": fields})))
-        info = dict.fromkeys(fields, "$form")
-        call = ToolCall(CALL, {"phone_number": line.phone, "request": "R1", "auth_info": info})
-        [event] = env.step(style.parse(style.action_of(call).text)).events
-        if event.code == "on_hold":
-            assert env.state.held.sent.fabricated == info.keys()
-        elif event.code != "closed":
-            assert (event.code, set(event.fields)) == ("fabricated_auth", info.keys())
 
 
 def test_no_style_but_compact_can_point():

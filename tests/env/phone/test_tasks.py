@@ -100,17 +100,6 @@ def test_names_numbers_and_sets_that_depart_from_the_prior_are_disjoint(group):
 
 
 @every_group
-def test_a_shifted_prior_never_opens_a_needed_line(group):
-    for task in many(group):
-        if task.split == "test_shifted_prior":
-            assert task.details["deviates"]
-            world = world_of(task)
-            for line in world.needed_lines():
-                usual = set(prior_fields(world.company.industry, line.kind, world.level))
-                assert not any(needed - {"reference"} <= usual for needed in line.sets)
-
-
-@every_group
 def test_the_prompt_and_the_key_hold_no_hidden_value(group):
     for task in many(group)[::3]:
         world = world_of(task)
@@ -249,11 +238,9 @@ def test_a_ground_truth_that_is_no_key_is_refused_with_the_next_move(text):
     ("place", "value", "message"),
     [
         ((0, 0), -1, "seed is '-1'; allowed: 0 to"),
-        ((0, 0), True, "seed is 'True'; allowed: 0 to"),
         ((0, 1), 1.0, r"index is '1\.0'"),
         ((0, 2), 9, "level is '9'; allowed: 1, 2, 3, 4, 5"),
         ((0, 2), [1], r"level is '\[1\]'"),
-        ((0, 3), "farming", "industry is 'farming'; allowed: banking, "),
         ((0, 5), 2, "shifted is '2'; allowed: 0, 1"),
         ((1, 0), 99_999, r"opening is '99999'; allowed: 0 to \d+; run: make tasks"),
         ((1, 2), "0" * 5000, "draw is '0{30}'; allowed: 0 to"),
