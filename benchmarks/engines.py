@@ -126,7 +126,6 @@ def greedy_agreement(bench: Bench, requests: Sequence[GenerationRequest]) -> lis
     Where two messages part, rounding may have put two tokens of equal probability in either order. The gap
     is the difference of these two tokens' log-probabilities, by the trainer.
     """
-    from pipeline.engines.scripted import common_prefix
     from pipeline.training import TrainingRow
     from pipeline.training.torch import TorchTrainer
 
@@ -138,7 +137,8 @@ def greedy_agreement(bench: Bench, requests: Sequence[GenerationRequest]) -> lis
         left, right = ours[request.request_id].token_ids, theirs[request.request_id].token_ids
         if left == right:
             continue
-        same = common_prefix(left, right)
+        differ = (i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b)
+        same = next(differ, min(len(left), len(right)))
         rows = [
             TrainingRow(np.array([*request.prompt_token_ids, *found[: same + 1]], np.int32), {})
             for found in (left, right)

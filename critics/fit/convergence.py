@@ -16,33 +16,21 @@ from pipeline.training import Trainer
 NUM_RESAMPLES = 500
 MIN_GROUPS_WITHIN = 10
 """EV_within is judged on at least this many rollouts with two or more sampled states."""
-
-
-def fresh_state() -> dict[str, Any]:
-    """Returns what a fit knows of itself before its first look, JSON-serialisable."""
-    return {
-        "num_updates": 0,
-        "evaluations": [],
-        "task_brier": {},
-        "reference": None,
-        "stale": 0,
-        "converged": False,
-        "kept": [],
-        "loss_sum": 0.0,
-        "loss_count": 0,
-    }
+FRESH: dict[str, Any] = {
+    "evaluations": [],
+    "task_brier": {},
+    "reference": None,
+    "kept": [],
+    "loss_sum": 0.0,
+    "loss_count": 0,
+}
+"""What a fit knows of itself before its first look, JSON-serialisable; nothing in it changes in place."""
 
 
 def evaluate(
-    trainer: Trainer,
-    validation: HeldOut,
-    plan: Schedule,
-    patience: int,
-    shift: float,
-    now: dict[str, Any],
-    seed: int,
-) -> dict[str, Any]:
-    """Looks at the present weights; returns an entry of `FitResult.evaluations` and notes it in `now`.
+    trainer: Trainer, validation: HeldOut, plan: Schedule, shift: float, now: dict[str, Any], seed: int
+) -> list[int]:
+    """Notes in `now` how the present weights do; returns evaluations that can no longer become the best.
 
     `shift` is b0, which is added to the logits.
     """
@@ -61,7 +49,7 @@ def evaluate(
         gain, gain_se = float(np.mean(before - brier)), paired_se(before, brier, seed)
     improved = gain is None or gain_se is None or gain >= max(gain_se, 1e-12)
     # Phase 1 cannot converge: most weights have not moved yet.
-    stale = 0 if improved or update <= plan.head else now["stale"] + 1
+    stale = 0 if improved or update <= plan.head else now["evaluations"][-1]["stale"] + 1
     entry = {
         "number": number,
         "update": update,
@@ -76,17 +64,17 @@ def evaluate(
         "gain_se": gain_se,
         "stale": stale,
     }
+    candidates = [*now["kept"], number]
     # Fresh lists and tables, so that a state handed to `checkpoint` never changes afterwards.
     now |= {
         "reference": number if improved else reference,
-        "stale": stale,
-        "converged": stale >= patience,
         "task_brier": now["task_brier"] | {str(number): brier.tolist()},
         "evaluations": [*now["evaluations"], entry],
-        "kept": [*now["kept"], number],
-        "seed": seed,
     }
-    return entry
+    now["kept"] = _contenders(candidates, now, seed)
+    needed = {str(i) for i in (*now["kept"], now["reference"])}
+    now["task_brier"] = {key: value for key, value in now["task_brier"].items() if key in needed}
+    return [i for i in candidates[:-1] if i not in now["kept"]]
 
 
 def task_brier(p: np.ndarray, validation: HeldOut) -> np.ndarray:
@@ -119,32 +107,16 @@ def ev_within(p: np.ndarray, validation: HeldOut) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def retain(now: dict[str, Any]) -> list[int]:
-    """Keeps what may still become the best in `now`; returns what may be forgotten."""
-    contenders = _contenders(now)
-    dropped = [i for i in now["kept"] if i not in contenders]
-    now["kept"] = contenders
-    needed = {*map(str, contenders), str(now["reference"])}
-    now["task_brier"] = {key: value for key, value in now["task_brier"].items() if key in needed}
-    return dropped
-
-
 def best_of(now: dict[str, Any]) -> int:
     """Returns the number of the evaluation that gave the critic its weights, see `FitResult.best`."""
-    contenders, entries = _contenders(now), now["evaluations"]
-    if all(entries[i]["ev_within"] is not None for i in contenders):
-        return max(contenders, key=lambda i: (entries[i]["ev_within"], -entries[i]["brier"], i))
-    return min(contenders, key=lambda i: (entries[i]["brier"], i))
-
-
-def _contenders(now: dict[str, Any]) -> list[int]:
-    """Returns the kept evaluations within one paired standard error of the lowest Brier."""
     entries = now["evaluations"]
-    lowest = min(now["kept"], key=lambda i: (entries[i]["brier"], i))
-    best = np.array(now["task_brier"][str(lowest)])
-    chosen = []
-    for i in now["kept"]:
-        ours = np.array(now["task_brier"][str(i)])
-        if i == lowest or np.mean(ours - best) <= paired_se(ours, best, now["seed"]):
-            chosen.append(i)
-    return chosen
+    if all(entries[i]["ev_within"] is not None for i in now["kept"]):
+        return max(now["kept"], key=lambda i: (entries[i]["ev_within"], -entries[i]["brier"], i))
+    return min(now["kept"], key=lambda i: (entries[i]["brier"], i))
+
+
+def _contenders(candidates: list[int], now: dict[str, Any], seed: int) -> list[int]:
+    """Returns the candidates within one paired standard error of the lowest Brier among them."""
+    brier = {i: np.array(now["task_brier"][str(i)]) for i in candidates}
+    best = brier[min(candidates, key=lambda i: (now["evaluations"][i]["brier"], i))]
+    return [i for i in candidates if np.mean(brier[i] - best) <= paired_se(brier[i], best, seed)]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from critics.fit.convergence import best_of, evaluate, fresh_state, retain
+from critics.fit.convergence import FRESH, best_of, evaluate
 from critics.fit.held_out import HeldOut
 from critics.fit.schedule import FitSettings, learning_rate, rows_of_update, schedule
 from critics.fit.td_targets import Bootstrap
@@ -87,24 +87,22 @@ def fit(
     error_weight = settings.error_weight if any(row.columns["error_weights"].any() for row in fit_rows) else 0
     loss = critic_loss(base_logit=shift, error_weight=error_weight)
     trainer.learning_rate = learning_rate(plan, settings)
-    now = dict(state) if state else fresh_state()
-    if now["num_updates"] != trainer.num_updates:
-        raise ValueError(f"the state is of update {now['num_updates']}, the trainer of {trainer.num_updates}")
+    now = dict(state or FRESH)
     rows: list[TrainingRow] | None = None
     while True:
-        taken = trainer.num_updates
-        if taken in plan.evaluations and (not now["evaluations"] or now["evaluations"][-1]["update"] < taken):
-            entry = evaluate(trainer, validation, plan, settings.patience, shift, now, seed)
-            forgotten = retain(now)
-            if entry["number"] in now["kept"]:
-                keep(entry["number"])
-            on_evaluation(entry)
-            now |= {"num_updates": taken, "loss_sum": 0.0, "loss_count": 0}
+        taken, looks = trainer.num_updates, now["evaluations"]
+        if taken in plan.evaluations and (not looks or looks[-1]["update"] < taken):
+            dropped = evaluate(trainer, validation, plan, shift, now, seed)
+            looks, latest = now["evaluations"], now["evaluations"][-1]
+            if latest["number"] in now["kept"]:
+                keep(latest["number"])
+            on_evaluation(latest)
+            now |= {"loss_sum": 0.0, "loss_count": 0}
             checkpoint(dict(now))
-            for number in forgotten:  # only once no saved state names it
-                if number != entry["number"]:
-                    drop(number)
-        if now["converged"] or taken >= plan.total:
+            for number in dropped:  # only once no saved state names it
+                drop(number)
+        converged = looks[-1]["stale"] >= settings.patience
+        if converged or taken >= plan.total:
             break
         trainer.set_trainable(["score"] if taken < plan.head else None)
         if bootstrap is not None:
@@ -117,17 +115,14 @@ def fit(
         failpoint("critic.update.before")
         metrics = trainer.update(rows_of_update(rows or fit_rows, plan, taken, seed), loss)
         failpoint("critic.update.after")
-        now |= {
-            "num_updates": taken + 1,
-            "loss_sum": now["loss_sum"] + metrics["value_loss"],
-            "loss_count": now["loss_count"] + 1,
-        }
+        now["loss_sum"] += metrics["value_loss"]
+        now["loss_count"] += 1
         try:
             on_update(metrics | {"update": taken + 1, "epoch": plan.epochs(taken + 1)})
         except StopRequested:
             checkpoint(dict(now))
             raise
-    return FitResult(now["converged"], best_of(now), tuple(now["evaluations"]), shift, taken)
+    return FitResult(converged, best_of(now), tuple(looks), shift, taken)
 
 
 def base_logit(rows: Sequence[TrainingRow]) -> float:

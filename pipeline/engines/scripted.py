@@ -38,7 +38,6 @@ class ScriptedEngine:
         self._logprobs = logprobs
         self._max_per_collect = max_per_collect
         self._queue: deque[GenerationRequest] = deque()
-        self._caches: dict[str, tuple[int, ...]] = {}
 
     def submit(self, requests: Sequence[GenerationRequest]) -> None:
         """Adds requests to the queue."""
@@ -51,25 +50,20 @@ class ScriptedEngine:
         return [self._answer(self._queue.popleft()) for _ in range(number)]
 
     def release(self, cache_keys: Sequence[str]) -> None:
-        """Forgets the caches kept under these keys."""
-        for key in cache_keys:
-            self._caches.pop(key, None)
+        """Does nothing: a script has no cache."""
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], policy_digest: str) -> None:
-        """Takes the digest and drops every cache; a script has no weights."""
+        """Takes the digest; a script has no weights."""
         refuse_in_flight(self._queue, "loading weights")
-        self._caches.clear()
         self.policy_digest = policy_digest
 
     def sleep(self) -> None:
-        """Drops every cache."""
+        """Frees nothing."""
         refuse_in_flight(self._queue, "sleeping")
-        self._caches.clear()
 
     def close(self) -> None:
-        """Drops the queue and every cache; idempotent."""
+        """Drops the queue; idempotent."""
         self._queue.clear()
-        self._caches.clear()
 
     def _answer(self, request: GenerationRequest) -> Generation:
         tokens: list[int] = []
@@ -85,23 +79,5 @@ class ScriptedEngine:
                 f"{request.stop_token_ids}; end replies with one, or give all {request.max_new_tokens} tokens"
             )
         logprobs = [0.0] * len(tokens) if self._logprobs is None else list(self._logprobs(request, tokens))
-        prompt = tuple(request.prompt_token_ids)
-        reused = 0
-        if request.cache_key is not None:
-            reused = common_prefix(self._caches.get(request.cache_key, ()), prompt[:-1])
-            self._caches[request.cache_key] = (*prompt, *tokens[:-1])
         reason: Literal["stop", "length"] = "stop" if stopped else "length"
-        return Generation(request.request_id, tokens, logprobs, reason, reused)
-
-
-def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """Returns how many leading tokens two sequences share.
-
-    Example:
-        >>> common_prefix([1, 2, 3], [1, 2, 4, 5])
-        2
-    """
-    for index, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return index
-    return min(len(left), len(right))
+        return Generation(request.request_id, tokens, logprobs, reason)

@@ -14,10 +14,9 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from pipeline.processes.shared_weights import SharedWeights, read_shared
-from pipeline.training.checkpoint import read_state, write_state
 from pipeline.training.deepspeed_config import is_half
 from pipeline.training.packing import Loss, bins_of
-from pipeline.training.protocol import TrainingRow, diverged
+from pipeline.training.protocol import TrainingRow, diverged, read_state, write_state
 from pipeline.training.rank_group import DeepSpeedOptions, RankGroup, RankSetup
 
 
@@ -84,7 +83,8 @@ class DeepSpeedTrainer:
         if not rows or self.learning_rate is None:
             raise ValueError(f"an update needs rows (got {len(rows)}) and a trainer with a learning rate")
         rate = self.learning_rate(self.num_updates)
-        answers = self._returned().tell_each("update", [(loss, rate, share) for share in self._deal(rows)])
+        shares = _equally_many(rows, self._dealt(rows))
+        answers = self._returned().tell_each("update", [(loss, rate, share) for share in shares])
         first = answers[0]
         sums: dict[str, float] = {name: sum(a["sums"][name] for a in answers) for name in first["sums"]}
         if not first["stepped"]:
@@ -99,8 +99,9 @@ class DeepSpeedTrainer:
         if not rows:
             return []
         results: list[dict[str, np.ndarray]] = [{} for _ in rows]
-        answers = self._returned().tell_each("forward", [(share,) for share in self._deal(rows)])
-        for places, answer in zip(self._deal_places(rows), answers, strict=True):
+        dealt = self._dealt(rows)
+        answers = self._returned().tell_each("forward", [(share,) for share in _equally_many(rows, dealt)])
+        for places, answer in zip(dealt, answers, strict=True):
             for i, output in zip(chain(*places), answer, strict=False):  # what follows is idle work
                 results[i] = output
         return results
@@ -112,15 +113,14 @@ class DeepSpeedTrainer:
     def save_checkpoint(self, folder: Path) -> None:
         """Writes each rank's share of weights and moments, whole tensors in safetensors, then state.json."""
         folder.mkdir(parents=True, exist_ok=True)
-        parts = self._returned().tell("save", folder)
-        digests = {name: digest for part in parts for name, digest in part.items()}
+        self._returned().tell("save", folder)
         state = {"num_updates": self.num_updates, "steps": self._steps, "trainable": self._trainable}
-        write_state(folder, state, digests)
+        write_state(folder, state)
 
     def load_checkpoint(self, folder: Path) -> None:
         """Restores what `save_checkpoint` wrote, on whatever number of ranks; see `Trainer`."""
         state = read_state(folder)
-        self._returned().tell("load", folder, sorted(state["sha256"]), state["steps"])
+        self._returned().tell("load", folder, state["steps"])
         self._steps = dict(state["steps"])
         self.num_updates = int(state["num_updates"])
         self.set_trainable(state["trainable"])
@@ -148,23 +148,23 @@ class DeepSpeedTrainer:
             self._ranks.tell("reload")
         return self._ranks
 
-    def _deal_places(self, rows: Sequence[TrainingRow]) -> list[list[list[int]]]:
+    def _dealt(self, rows: Sequence[TrainingRow]) -> list[list[list[int]]]:
         """Returns, for each rank, its micro-batches as places of rows, dealt heaviest first."""
         lengths = [len(row.token_ids) for row in rows]
-        bins = bins_of(lengths, self._micro_batch_tokens)
         shares: list[list[list[int]]] = [[] for _ in self._ranks.workers]
         loads = [0] * len(shares)
-        for cost, members in sorted(((sum(lengths[i] for i in b), b) for b in bins), key=lambda c: -c[0]):
+        costs = [(sum(lengths[i] for i in b), b) for b in bins_of(lengths, self._micro_batch_tokens)]
+        for cost, members in sorted(costs, key=lambda c: -c[0]):
             lightest = min(range(len(loads)), key=lambda r: (len(shares[r]), loads[r]))
             shares[lightest].append(members)
             loads[lightest] += cost
         return shares
 
-    def _deal(self, rows: Sequence[TrainingRow]) -> list[list[list[TrainingRow]]]:
-        """Returns each rank's micro-batches, equally many: the missing ones repeat a row at weight 0."""
-        shares = [[[rows[i] for i in batch] for batch in share] for share in self._deal_places(rows)]
-        shortest = min(rows, key=lambda row: len(row.token_ids))
-        zero = {name: np.zeros_like(column) for name, column in shortest.columns.items() if "weight" in name}
-        idle = TrainingRow(shortest.token_ids, shortest.columns | zero)
-        most = max(map(len, shares))
-        return [share + [[idle]] * (most - len(share)) for share in shares]
+
+def _equally_many(rows: Sequence[TrainingRow], dealt: list[list[list[int]]]) -> list[list[list[TrainingRow]]]:
+    """Returns the ranks' micro-batches, equally many each: the missing ones repeat a row at weight 0."""
+    shortest = min(rows, key=lambda row: len(row.token_ids))
+    zero = {name: np.zeros_like(column) for name, column in shortest.columns.items() if "weight" in name}
+    idle = TrainingRow(shortest.token_ids, shortest.columns | zero)
+    most = max(map(len, dealt))
+    return [[[rows[i] for i in batch] for batch in share] + [[idle]] * (most - len(share)) for share in dealt]

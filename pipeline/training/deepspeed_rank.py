@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from safetensors.torch import save_file
 from transformers.initialization import no_init_weights
 
 from pipeline.artifacts.checkpoints import PART_BYTES
-from pipeline.ids import file_sha256
 from pipeline.processes.shared_weights import Layout, SharedWeights, read_shared
 from pipeline.training.network import Network, adamw_groups
 from pipeline.training.packing import Batch, Loss, packed, summed
@@ -50,6 +50,8 @@ class Rank:
         if setup.trains:
             import deepspeed
 
+            # Else it compiles what only its inference needs, under a lock that a killed rank leaves behind.
+            deepspeed.ops.__compatible_ops__ = {}
             deepspeed.init_distributed(
                 verbose=False,
                 auto_mpi_discovery=False,
@@ -112,7 +114,7 @@ class Rank:
         self._link_moments()
 
     def _link_moments(self) -> None:
-        """Lets ZeRO 1 and 2 find the moments of each weight; it does so once by itself, before an update."""
+        """Lets ZeRO 2 find the moments of each weight; it does so once by itself, before an update."""
         zero = self._engine.optimizer
         if hasattr(zero, "_lazy_init_hp_params_optimizer_state"):
             zero._hp_optimizer_states_linked = False
@@ -196,18 +198,17 @@ class Rank:
             del whole  # no GPU has room for all of them
         return layout
 
-    def save(self, folder: Path) -> dict[str, str]:
-        """Writes this rank's share of whole weights and moments; returns file name -> SHA-256.
+    def save(self, folder: Path) -> None:
+        """Writes this rank's share of whole weights and moments.
 
         In files of at most `PART_BYTES`, or of one larger tensor: no more lies in host memory at once.
         """
-        digests: dict[str, str] = {}
+        numbers = count()
         part: dict[str, torch.Tensor] = {}
 
         def write() -> None:
-            name = f"part-{self._rank:05d}-of-{self._world:05d}-{len(digests):05d}.safetensors"
+            name = f"part-{self._rank:05d}-of-{self._world:05d}-{next(numbers):05d}.safetensors"
             save_file(part, folder / name)
-            digests[name] = file_sha256(folder / name)
             part.clear()
 
         for place, (name, parameter) in enumerate(self._named()):
@@ -220,15 +221,14 @@ class Rank:
                 del whole
         if part:
             write()
-        return digests
 
-    def load(self, folder: Path, files: Sequence[str], steps: dict[str, int]) -> None:
+    def load(self, folder: Path, steps: dict[str, int]) -> None:
         """Takes all ranks' tensors, of which DeepSpeed keeps this rank's part, and the steps taken."""
         from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
 
         named = dict(self._named())
-        for file in files:
-            with safe_open(folder / file, "pt") as tensors:
+        for file in sorted(folder.glob("part-*.safetensors")):
+            with safe_open(file, "pt") as tensors:
                 for key in tensors.keys():  # noqa: SIM118 - not a dictionary
                     kind, name = key.split(".", 1)
                     value = tensors.get_tensor(key).to(self._device)

@@ -6,14 +6,15 @@ the whole update's total first, so the result cannot depend on micro-batches, pa
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from pipeline.errors import DivergenceError
+from pipeline.errors import ArtifactError, DivergenceError
 
 if TYPE_CHECKING:
     import torch
@@ -64,13 +65,16 @@ class Trainer(Protocol):
         """Returns the weights by Hugging Face name, as an engine loads them; copy what must last."""
 
     def save_checkpoint(self, folder: Path) -> None:
-        """Writes weights, optimizer and update count: safetensors and JSON, never pickle."""
+        """Writes weights, optimizer and update count: safetensors and JSON, never pickle.
+
+        `Checkpoints`, which calls it, makes the files durable and vouches for them by digest.
+        """
 
     def load_checkpoint(self, folder: Path) -> None:
         """Restores what `save_checkpoint` wrote.
 
         Raises:
-            ArtifactError: a file is missing, its digest differs, or it belongs to another model.
+            ArtifactError: it is not a whole checkpoint, or of another model.
         """
 
     def export(self, folder: Path) -> None:
@@ -93,3 +97,16 @@ def diverged(num_updates: int, loss: float, grad_norm: float) -> DivergenceError
         "both must be finite. The weights are those before it. Next: a lower learning_rate or more "
         "warm-up, then the stage again with --fresh (the same command alone would end here again)"
     )
+
+
+def write_state(folder: Path, state: Mapping[str, Any]) -> None:
+    """Writes what a checkpoint has beside its tensors."""
+    (folder / "state.json").write_text(json.dumps(state, indent=1, sort_keys=True) + "\n")
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Returns what `write_state` wrote; ArtifactError if it is not there."""
+    try:
+        return dict(json.loads((folder / "state.json").read_text()))
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{folder} is not a whole checkpoint: {error!r}") from error

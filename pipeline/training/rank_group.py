@@ -1,15 +1,13 @@
 """DeepSpeed's ranks as one group of processes, and the pipe to each: both of its ends."""
 
-import fcntl
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -26,7 +24,7 @@ class DeepSpeedOptions:
     """How DeepSpeed runs; nothing here changes what is computed but for rounding.
 
     Attributes:
-        config: DeepSpeed's own configuration, see `read_deepspeed_config`.
+        config: DeepSpeed's own configuration, see `deepspeed_config`.
         timeout: seconds an update, and each exchange between ranks in it, may take until they count as hung.
     """
 
@@ -63,18 +61,17 @@ class RankGroup:
         # Ranks meet in a file of their own, where torch would want a port that others may take.
         self._meeting = os.memfd_create("vdapo-ranks")
         self.workers: list[Worker] = []
-        with building_extensions() if setup.trains else nullcontext():
-            try:
-                for rank in range(setup.options.num_ranks):
-                    env = rank_environment(rank, setup.options)
-                    worker = Worker("pipeline.training.deepspeed_rank", f"DeepSpeed rank {rank}", env=env)
-                    self.workers.append(worker)
-                for worker in self.workers:
-                    worker.send((setup, f"/proc/{os.getpid()}/fd/{self._meeting}"))
-                self._answers()
-            except BaseException:
-                self.close()  # before another group starts: one of them may be compiling
-                raise
+        try:
+            for rank in range(setup.options.num_ranks):
+                env = rank_environment(rank, setup.options)
+                worker = Worker("pipeline.training.deepspeed_rank", f"DeepSpeed rank {rank}", env=env)
+                self.workers.append(worker)
+            for worker in self.workers:
+                worker.send((setup, f"/proc/{os.getpid()}/fd/{self._meeting}"))
+            self._answers()
+        except BaseException:
+            self.close()
+            raise
 
     def tell(self, method: str, *arguments: Any) -> list[Any]:
         """Calls a method of every rank with the same arguments; returns their answers, in order."""
@@ -154,36 +151,4 @@ def rank_environment(rank: int, options: DeepSpeedOptions) -> dict[str, str]:
         env[ALLOCATORS[0]] = "expandable_segments:True"
     if not torch.cuda.is_available():
         env["DS_ACCELERATOR"] = "cpu"
-    if folder := extensions_folder():
-        env["TORCH_EXTENSIONS_DIR"] = str(folder)
     return env
-
-
-def extensions_folder() -> Path | None:
-    """Returns where ranks build what DeepSpeed compiles; None, torch's choice, if we cannot write there."""
-    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path(sys.prefix) / "torch_extensions")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
-    return folder if os.access(folder, os.W_OK) else None
-
-
-@contextmanager
-def building_extensions() -> Iterator[None]:
-    """Lets one group of ranks at a time start, the only time that they compile.
-
-    torch guards a build by a file, which a rank killed meanwhile leaves behind: every later start would wait
-    for it, silently and for ever. The kernel frees our lock with its owner, so whoever holds it knows that
-    such a file is stale.
-    """
-    folder = extensions_folder()
-    if folder is None:
-        yield
-        return
-    with (folder / "vdapo.lock").open("w") as lock:  # not inherited by the ranks
-        with suppress(OSError):  # no kernel locks on this file system
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            for stale in folder.glob("*/lock"):
-                stale.unlink(missing_ok=True)
-        yield

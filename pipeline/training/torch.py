@@ -14,12 +14,10 @@ from safetensors.torch import load_file, save_file
 from transformers.utils.logging import disable_progress_bar
 
 from pipeline.errors import ArtifactError
-from pipeline.ids import file_sha256
-from pipeline.training.checkpoint import read_state, write_state
 from pipeline.training.lora import add_adapters, merged_weights
 from pipeline.training.network import Head, Network, adamw_groups
 from pipeline.training.packing import Batch, Loss, micro_batches, summed
-from pipeline.training.protocol import TrainingRow, diverged
+from pipeline.training.protocol import TrainingRow, diverged, read_state, write_state
 
 _WEIGHTS, _OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
 
@@ -121,7 +119,7 @@ class TorchTrainer:
         return {name: tensor.detach() for name, tensor in self.model.state_dict().items()}
 
     def save_checkpoint(self, folder: Path) -> None:
-        """Writes weights.safetensors, optimizer.safetensors (both moments) and state.json, in that order.
+        """Writes weights.safetensors, optimizer.safetensors (both moments) and state.json.
 
         Weights are those that are trained: of a model with adapters, the adapters.
         """
@@ -133,8 +131,7 @@ class TorchTrainer:
             for kind, tensor in self._optimizer.state.get(p, {}).items()
         }
         save_file(moments, folder / _OPTIMIZER)
-        state = {"num_updates": self.num_updates, "trainable": self._trainable}
-        write_state(folder, state, {name: file_sha256(folder / name) for name in (_WEIGHTS, _OPTIMIZER)})
+        write_state(folder, {"num_updates": self.num_updates, "trainable": self._trainable})
 
     def load_checkpoint(self, folder: Path) -> None:
         """Restores what `save_checkpoint` wrote: training goes on bit for bit; see `Trainer`."""

@@ -1,13 +1,14 @@
 """Fits the critic, calibrates it and freezes it behind its contract."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoModelForSequenceClassification
 
 from critics.fit.data import FitData
-from critics.fit.kept import KeptWeights
 from critics.fit.loop import calibrate, fit
 from critics.fit.schedule import WEIGHT_DECAY, schedule
 from critics.frozen.contract import REWARD, Contract, save
@@ -32,18 +33,25 @@ def make(start: Start[Config], work: tuple[FitData, Path]) -> None:
         learning_rate=lambda done: settings.learning_rate,  # `fit` sets its own schedule
         weight_decay=WEIGHT_DECAY,
     )
-    kept = KeptWeights(start.folder / "_evaluations")
+    evaluations = start.folder / "_evaluations"  # weights that may still become the best
     state: dict[str, Any] | None = None
     if found := start.checkpoints.latest():
         trainer.load_checkpoint(found[0])
         state = found[1]["fit"]
     else:
-        kept.clear()
+        shutil.rmtree(evaluations, ignore_errors=True)
     most = schedule(data.fit, how).total
     with start.progress(most, "updates at most", initial=trainer.num_updates) as advance:
 
+        def drop(number: int) -> None:
+            shutil.rmtree(evaluations / str(number), ignore_errors=True)
+
+        def keep(number: int) -> None:
+            drop(number)
+            trainer.export(evaluations / str(number))
+
         def checkpoint(now: dict[str, Any]) -> None:
-            start.checkpoints.save(now["num_updates"], trainer.save_checkpoint, {"fit": now})
+            start.checkpoints.save(trainer.num_updates, trainer.save_checkpoint, {"fit": now})
 
         def on_update(metrics: dict[str, float]) -> None:
             start.metrics(metrics)
@@ -64,8 +72,8 @@ def make(start: Start[Config], work: tuple[FitData, Path]) -> None:
             data.validation,
             how,
             seed=start.seed,
-            keep=lambda number: kept.keep(number, trainer.export),
-            drop=kept.drop,
+            keep=keep,
+            drop=drop,
             state=state,
             checkpoint=checkpoint,
             on_update=on_update,
@@ -78,9 +86,12 @@ def make(start: Start[Config], work: tuple[FitData, Path]) -> None:
             "and the gate will refuse this critic; more of them may spare an audit"
         )
     trainer.close()
-    kept.take_back(start.folder / "critic", result.best)
+    best_weights, moved = evaluations / str(result.best), start.folder / "critic"
+    if moved.exists() and not best_weights.exists():  # a start that was killed below had moved them
+        evaluations.mkdir(exist_ok=True)
+        os.replace(moved, best_weights)
     folder = start.output("critic")
-    kept.copy_best(folder, result.best)
+    os.replace(best_weights, folder)
     load_tokenizer(start.inputs["sft"].path("policy")).save_pretrained(folder)
     best = AutoModelForSequenceClassification.from_pretrained(folder)
     frozen = make_trainer(start.config, best, head="critic")
@@ -107,7 +118,7 @@ def make(start: Start[Config], work: tuple[FitData, Path]) -> None:
     )
     digest = save(folder, contract)
     (folder / "evaluations.json").write_text(json.dumps(result.evaluations, indent=1) + "\n")
-    kept.remove(folder)
+    shutil.rmtree(evaluations)
     shape = ("slope_low", "slope_high", "shift", "guided_shift", "position_shifts")
     report = {
         "critic_digest": digest,

@@ -20,7 +20,7 @@ from pipeline.engines.vllm import VllmEngine, VllmOptions
 from pipeline.models.policy import Policy, load_policy, weights_digest
 from pipeline.training import Trainer, TrainingRow
 from pipeline.training.deepspeed import DeepSpeedTrainer
-from pipeline.training.deepspeed_config import read_deepspeed_config
+from pipeline.training.deepspeed_config import deepspeed_config
 from pipeline.training.losses import policy_loss
 from pipeline.training.policy_update import engine_trainer_gap
 from pipeline.training.rank_group import DeepSpeedOptions
@@ -199,7 +199,7 @@ class Updated(NamedTuple):
 def updated(policy: Policy, engines: dict[str, Engine]) -> Iterator[Updated]:
     pytest.importorskip("deepspeed", reason="make setup-engines installs it")
     rows = rows_of(talk(engines["vllm"], policy.tokenizer)[: len(TO_SOLVE)])
-    options = DeepSpeedOptions(num_ranks=2, config=read_deepspeed_config(ZERO2), threads=1)
+    options = DeepSpeedOptions(num_ranks=2, config=deepspeed_config(ZERO2, "bfloat16"), threads=1)
     trainers: dict[str, Any] = {
         "torch": TorchTrainer(copy.deepcopy(policy.model), **TRAINING),
         "deepspeed": DeepSpeedTrainer(copy.deepcopy(policy.model), options=options, **TRAINING),

@@ -22,7 +22,7 @@ from env.play.demonstrations import Demonstration
 from pipeline.errors import ArtifactError, ConfigError, ExitCode
 from pipeline.models.policy import load_tokenizer
 from pipeline.tables import labels_from, tasks_table
-from pipeline.training.deepspeed_config import deepspeed_config, read_deepspeed_config
+from pipeline.training.deepspeed_config import deepspeed_config
 from pipeline.types import Label
 from stages.sft import check_base
 from stages.wiring.critic_data import data_of, trunk_of
@@ -128,18 +128,13 @@ ZERO_2 = {"zero_optimization": {"stage": 2}}
     [
         (None, "not a readable JSON file"),
         ("[", "not a readable JSON file"),
-        ("[]", "a JSON object is needed"),
-        (json.dumps(ZERO_2 | {"gradient_clipping": 1}), "sets gradient_clipping"),
-        ("{}", r"zero_optimization\.stage = 0; allowed: 1, 2, 3"),
-        ('{"zero_optimization": {"stage": "3"}}', 'stage = "3"; allowed: 1, 2, 3'),
-        (
-            '{"zero_optimization": {"stage": 1}, "bf16": {"enabled": true}}',
-            r"stage = 1 with bf16.*Next: stage 2",
-        ),
-        (json.dumps(ZERO_2 | {"fp16": {"enabled": True}}), r"fp16\.enabled = true; allowed: false"),
+        ("[]", r"zero_optimization\.stage = null; allowed: 2 or 3"),
+        (json.dumps(ZERO_2 | {"gradient_clipping": 1}), "gradient_clipping = 1; allowed: no such key"),
+        ('{"zero_optimization": {"stage": "3"}}', 'stage = "3"; allowed: 2 or 3'),
+        (json.dumps(ZERO_2 | {"fp16": {"enabled": True}}), r"fp16\.enabled = true; allowed: .* or false"),
         (
             '{"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}',
-            r'offload_param\.device = "cpu"; allowed: "none"',
+            r'offload_param\.device = "cpu"; allowed: .* or "none"',
         ),
     ],
 )
@@ -148,7 +143,7 @@ def test_a_wrong_deepspeed_configuration_is_refused(tmp_path: Path, content: str
     if content is not None:
         path.write_text(content)
     with pytest.raises(ConfigError, match=rf"training\.deepspeed = .*{said}"):
-        read_deepspeed_config(path)
+        deepspeed_config(path, "float32")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +155,7 @@ def test_deepspeeds_precision_is_the_settings(dtype: str, file: str, other: str)
     path = Path(__file__).parents[2] / "configs" / "deepspeed" / file
     with pytest.raises(ConfigError, match=rf"training\.dtype = {dtype}.*training\.deepspeed = .*={other},"):
         deepspeed_config(path, dtype)
-    assert deepspeed_config(path, other) == read_deepspeed_config(path)
+    assert deepspeed_config(path, other) == json.loads(path.read_text())
 
 
 @pytest.mark.parametrize(("stage", "lacks"), [("sft", "tasks"), ("rollouts", "tasks"), ("labels", "tasks")])

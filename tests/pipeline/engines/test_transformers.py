@@ -56,16 +56,6 @@ def test_logprobs_agree_with_a_plain_forward_pass_over_turns(
         assert cached > 0.6 * total
 
 
-def test_logprobs_are_those_of_the_temperature_and_of_one_for_greedy() -> None:
-    model = tiny_model()
-    requests = [ask(f"r{t}", [3, 4, 5], temperature=t, stop_token_ids=()) for t in (0.0, 0.5, 1.0, 2.0)]
-    found = answers(engine_of(model, 8), requests)
-    assert_agrees(model, requests, found)
-    greedy = found["r0.0"].token_ids
-    logits = model(torch.tensor([[3, 4, 5, *greedy]])).logits[0]
-    assert greedy == logits[2:-1].argmax(-1).tolist()
-
-
 def test_equal_prompts_are_computed_once() -> None:
     model = tiny_model()
     prompt = some_prompts(1, seed=5)[0] * 3
@@ -124,19 +114,6 @@ def test_random_traffic_with_shared_prefixes_evictions_and_releases_agrees(
     assert set(found) == set(asked)
     assert_agrees(model, list(asked.values()), found)
     assert reused(found) > 0
-
-
-@pytest.mark.parametrize("sleeps", [False, True])
-def test_new_weights_are_the_ones_that_sample(sleeps: bool) -> None:
-    engine, other = TransformersEngine(tiny_model(0), "first", 4), tiny_model(1)
-    request = ask("r", [3, 4, 5], stop_token_ids=())
-    before = answers(engine, [request])["r"]
-    if sleeps:
-        engine.sleep()
-    engine.load_weights(other.state_dict(), "second")
-    after = answers(engine, [request])
-    assert before.logprobs != pytest.approx(after["r"].logprobs, abs=1e-3)
-    assert_agrees(other, [request], after)
 
 
 def test_a_model_with_other_attention_is_refused() -> None:

@@ -12,6 +12,7 @@ from pipeline.training.losses import policy_loss
 
 VOCAB = 50
 LOSS = policy_loss(LossOptions(kl=0.01))
+SETTINGS: dict[str, Any] = {"learning_rate": lambda n: 1e-2 / (n + 1), "weight_decay": 0.1, "grad_clip": 0.5}
 
 
 def config(**changes: int) -> Qwen3Config:
@@ -54,3 +55,8 @@ def critic_training_rows() -> list[TrainingRow]:
 
 def copied(weights: Any) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in weights.items()}
+
+
+def moved(trainer: Any, before: dict[str, torch.Tensor]) -> set[str]:
+    """Returns the names of weights that are not what they were."""
+    return {name for name, tensor in trainer.weights().items() if not torch.equal(tensor, before[name])}

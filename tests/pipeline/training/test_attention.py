@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from pipeline.ragged import check_full_attention
-from pipeline.training.attention import ATTENTION_NAME, Packing, run_packed
-from tests.pipeline.training.helpers import policy
+from pipeline.training.attention import Packing
 
 
 @pytest.mark.parametrize("repeat_heads", [False, True])
@@ -79,16 +78,6 @@ def test_under_autocast_attention_computes_in_half_precision_whatever_it_is_give
     with torch.autocast("cpu", torch.bfloat16):
         assert Packing([7, 5]).attend(query, key, key.bfloat16(), 0.3).dtype == torch.bfloat16
     assert given == [torch.bfloat16] * 3
-
-
-def test_a_packed_model_gives_each_row_the_states_of_a_plain_pass() -> None:
-    model = policy().eval()
-    rows = [torch.randint(0, 30, (length,)) for length in (20, 19, 7, 1)]
-    with torch.inference_mode():
-        expected = [model.model(row[None]).last_hidden_state[0] for row in rows]
-        model.set_attn_implementation(ATTENTION_NAME)
-        got = run_packed(model.model, torch.cat(rows), Packing([len(row) for row in rows]))
-    torch.testing.assert_close(got, torch.cat(expected), atol=1e-5, rtol=1e-5)
 
 
 def test_a_model_without_a_packing_or_with_other_layers_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""The group of ranks: what a rank is given, who is to blame, who may compile. Ranks are stand-ins here."""
+"""The group of ranks: what a rank is given, who is to blame. Ranks are stand-ins here."""
 
 import os
 import signal
@@ -15,8 +15,6 @@ from pipeline.training.rank_group import (
     DeepSpeedOptions,
     RankGroup,
     RankSetup,
-    building_extensions,
-    extensions_folder,
     rank_environment,
 )
 
@@ -85,30 +83,6 @@ def test_ranks_that_are_silent_or_cannot_be_made_are_said_so(make_group: MakeGro
     group._timeout = 0.5
     with pytest.raises(WorkerDiedError, match=r"^DeepSpeed rank 0 .*did not answer within 0 s"):
         group.tell("work", 2.0, "done")
-
-
-def test_groups_of_ranks_compile_one_after_another_and_a_killed_build_holds_up_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torch waits for ever on the lock file of a build that was killed."""
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    assert extensions_folder() == tmp_path
-    (left_behind := tmp_path / "deepspeed_shm_comm" / "lock").parent.mkdir()
-    left_behind.touch()
-    seen = []
-
-    def start() -> None:
-        with building_extensions():
-            seen.append("second")
-
-    with building_extensions():
-        assert not left_behind.exists()
-        second = threading.Thread(target=start)
-        second.start()
-        second.join(0.5)
-        seen.append("first")
-    second.join(60)
-    assert seen == ["first", "second"]
 
 
 @pytest.mark.parametrize(("threads", "ranks", "expected"), [(0, 2, 3), (0, 8, 1), (5, 8, 5)])

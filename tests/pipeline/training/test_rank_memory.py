@@ -8,7 +8,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipeline.ids import file_sha256
 from pipeline.processes.shared_weights import SharedWeights, read_shared
 from pipeline.training import deepspeed_rank
 from pipeline.training.deepspeed_rank import MOMENTS, Rank
@@ -62,12 +61,12 @@ def test_a_checkpoint_is_written_in_parts_and_never_held_whole(
     found: dict[str, torch.Tensor] = {}
     for number in (0, 1):
         gathering = Gathering(monkeypatch)
-        digests = rank_of(number).save(tmp_path)
+        rank_of(number).save(tmp_path)
         assert gathering.most <= 2 * 4 * 16 * 8  # on a CPU: one as large as this kept, and the next gathered
-        assert len(digests) > 2
-        for name, digest in digests.items():
-            assert file_sha256(tmp_path / name) == digest
-            tensors = load_file(tmp_path / name)
+        files = list(tmp_path.glob(f"part-{number:05d}-of-00002-*.safetensors"))
+        assert len(files) > 2
+        for file in files:
+            tensors = load_file(file)
             assert len(tensors) == 1 or sum(t.nbytes for t in tensors.values()) <= part
             assert not found.keys() & tensors.keys()
             found |= tensors

@@ -1,0 +1,214 @@
+"""What every trainer promises, asked of each one: it does what torch does in one process and one batch.
+
+DeepSpeed has two gloo ranks.
+"""
+
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import Qwen3ForCausalLM
+
+from pipeline.errors import ArtifactError, DivergenceError, ExitCode
+from pipeline.training.deepspeed import DeepSpeedTrainer
+from pipeline.training.losses import critic_loss
+from pipeline.training.torch import TorchTrainer
+from tests.pipeline.training.conftest import TORCH, Make, options_of
+from tests.pipeline.training.helpers import (
+    LOSS,
+    SETTINGS,
+    copied,
+    critic,
+    critic_training_rows,
+    moved,
+    policy,
+    policy_training_rows,
+)
+
+
+def parameters_of(trainer: TorchTrainer) -> dict[str, torch.Tensor]:
+    return copied(dict(trainer.model.named_parameters()))
+
+
+def slow(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def trainer_of(kind: str, model: Any, head: str, **settings: Any) -> Any:
+    if kind == "torch":
+        return TorchTrainer(model, head=head, **settings)  # type: ignore[arg-type]
+    return DeepSpeedTrainer(model, head=head, options=options_of(kind), **settings)
+
+
+def moments_of(trainer: Any, folder: Path) -> dict[str, torch.Tensor]:
+    """Returns every moment of a trainer: after one update the first is a tenth of the gradient."""
+    trainer.save_checkpoint(folder)
+    tensors = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        tensors |= {k: t for k, t in load_file(file).items() if k.startswith("exp_avg")}
+    return tensors
+
+
+def assert_close(mine: Any, theirs: Any, tolerance: float = 1e-4) -> None:
+    for name, tensor in theirs.items():
+        scale = float(tensor.abs().max())
+        torch.testing.assert_close(mine[name], tensor, rtol=tolerance, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("kind", ["torch in pieces", slow("zero2_fp32"), slow("zero3")])
+def test_losses_gradients_weights_and_outputs_are_those_of_one_process(
+    kind: str, make: Make, tmp_path: Path
+) -> None:
+    trainer, expected = make(kind), make("torch")
+    for update in range(5):
+        rows = policy_training_rows(update)
+        metrics = trainer.update(rows[::-1], LOSS)
+        assert metrics == pytest.approx(expected.update(rows, LOSS), rel=1e-4, abs=1e-6)
+        theirs = moments_of(expected, tmp_path / "one process")
+        mine = moments_of(trainer, tmp_path / "kind")
+        assert mine.keys() == theirs.keys()
+        assert_close(mine, theirs)
+    assert_close(trainer.weights(), parameters_of(expected))
+    for mine, theirs in zip(trainer.forward(rows), expected.forward(rows), strict=True):
+        np.testing.assert_allclose(mine["logprobs"], theirs["logprobs"], atol=1e-4)
+    assert trainer.forward([]) == []
+
+
+@pytest.mark.parametrize(
+    ("saved", "resumed"),
+    [
+        (("torch",), ("torch",)),
+        (("lora",), ("lora",)),
+        slow(("zero2_fp32", 2), ("zero2_fp32", 1)),
+        slow(("zero2_fp32", 1), ("zero3", 2)),
+        slow(("zero3", 2), ("zero2_fp32", 2)),
+    ],
+)
+def test_training_goes_on_from_a_checkpoint_bit_for_bit_or_on_other_ranks(
+    saved: tuple[Any, ...], resumed: tuple[Any, ...], make: Make, tmp_path: Path
+) -> None:
+    whole, other = make(*saved), make(*resumed)
+    tolerance = 0.0 if saved[0] in TORCH else 1e-4
+    other.update(policy_training_rows(9), LOSS)  # what it had learnt is forgotten
+    for update in range(2):
+        whole.update(policy_training_rows(update), LOSS)
+    whole.save_checkpoint(tmp_path)
+    other.load_checkpoint(tmp_path)
+    for update in range(2, 4):
+        rows = policy_training_rows(update)
+        expected = whole.update(rows, LOSS)
+        assert other.update(rows, LOSS) == pytest.approx(expected, rel=tolerance, abs=tolerance / 100)
+    assert_close(other.weights(), copied(whole.weights()), tolerance)
+
+
+@pytest.mark.parametrize("kind", ["torch", slow("zero2_fp32"), slow("zero3")])
+def test_a_loss_or_gradient_that_is_not_finite_changes_no_weight(kind: str, make: Make) -> None:
+    trainer, fresh = make(kind), make("torch")
+    before = copied(trainer.weights())
+    rows = policy_training_rows(0)
+    rows[0].columns["advantages"][:] = np.nan
+    with pytest.raises(DivergenceError, match=r"update 0.*lower learning_rate") as raised:
+        trainer.update(rows, LOSS)
+    assert raised.value.code == ExitCode.QUALITY
+    assert trainer.num_updates == 0
+    assert not moved(trainer, before)
+    for each in (trainer, fresh):
+        each.update(policy_training_rows(1), LOSS)  # and nothing of the bad gradient is left
+    assert_close(trainer.weights(), parameters_of(fresh))
+
+
+@pytest.mark.parametrize("kind", ["torch", slow("zero2_fp32"), slow("zero3"), slow("zero3_cpu_adam")])
+def test_offloading_between_updates_changes_nothing(kind: str, make: Make, tmp_path: Path) -> None:
+    seen = []
+    for times in (0, 2):  # leaving twice is leaving once
+        trainer = make(kind)
+        metrics = []
+        for update in range(2):
+            for _ in range(times):
+                trainer.offload()
+            metrics.append(trainer.update(policy_training_rows(update), LOSS))
+        for _ in range(times):
+            trainer.offload()
+        tensors = copied(trainer.weights())
+        for _ in range(times):
+            trainer.offload()
+        seen.append((metrics, tensors | moments_of(trainer, tmp_path / str(times))))
+    (metrics, tensors), (other_metrics, others) = seen
+    assert other_metrics == metrics
+    assert tensors.keys() == others.keys()
+    assert all(torch.equal(tensor, others[name]) for name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("kind", ["torch", "lora", slow("zero2"), slow("zero2_fp32"), slow("zero3_cpu_adam")])
+def test_what_is_exported_is_what_was_trained(kind: str, make: Make, tmp_path: Path) -> None:
+    """In bf16, of two shipped configurations, the first update is that of bf16 weights, roughly."""
+    trainer, rows = make(kind), policy_training_rows(0)
+    rough = 0.05 if kind in ("zero2", "zero3_cpu_adam") else 1e-5
+    wanted = make("torch").update(rows, LOSS)
+    got = trainer.update(rows, LOSS)
+    for name in ("loss",) if kind == "lora" else ("loss", "grad_norm"):
+        assert got[name] == pytest.approx(wanted[name], rel=rough, abs=rough)
+    trainer.offload()
+    trainer.export(tmp_path)
+    weights = trainer.weights()
+    for key, parameter in Qwen3ForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).named_parameters():
+        assert torch.equal(parameter, weights[key])
+
+
+@pytest.mark.parametrize("kind", ["torch", slow("zero2_fp32")])
+def test_a_critic_trains_its_head_first_and_then_everything(kind: str, tmp_path: Path) -> None:
+    rows, settings = critic_training_rows(), SETTINGS | {"learning_rate": lambda n: 1e-2}
+    expected = TorchTrainer(critic(), head="critic", **settings)
+    with closing(trainer_of(kind, critic(), "critic", **settings)) as trainer:
+        before = copied(trainer.weights())
+        for phase in (["score"], ["score"], None, None):
+            expected.set_trainable(phase)
+            expected.update(rows, critic_loss())
+            trainer.set_trainable(phase)
+            if trainer.num_updates == 1:  # a checkpoint remembers the phase
+                trainer.save_checkpoint(tmp_path)
+                trainer.set_trainable(None)
+                trainer.load_checkpoint(tmp_path)
+            trainer.update(rows, critic_loss())
+            changed = moved(trainer, before)
+            assert changed == {"score.weight"} if phase else "model.norm.weight" in changed
+            assert_close(trainer.weights(), parameters_of(expected), 1e-3)
+        with pytest.raises(ValueError, match=r"scores\."):
+            trainer.set_trainable(["body", "scores."])
+
+
+@pytest.mark.parametrize("kind", ["torch", slow("zero2_fp32")])
+def test_a_trainer_without_a_learning_rate_only_scores_leaves_and_comes_back(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "def init_distributed(**_): raise RuntimeError('only ranks that train meet')"
+    (tmp_path / "deepspeed.py").write_text(code)  # found before the real one
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    rows, expected = policy_training_rows(0), TorchTrainer(policy(), head="policy")
+    with closing(trainer_of(kind, policy(), "policy")) as scorer:
+        for _ in range(2):
+            for mine, theirs in zip(scorer.forward(rows), expected.forward(rows), strict=True):
+                np.testing.assert_allclose(mine["logprobs"], theirs["logprobs"], atol=1e-5)
+            scorer.offload()
+        assert scorer.forward([]) == []
+        with pytest.raises(ValueError, match="learning rate"):
+            scorer.update(rows, LOSS)
+
+
+def test_a_checkpoint_that_is_not_whole_or_of_another_model_is_refused_and_changes_nothing(
+    make: Make, tmp_path: Path
+) -> None:
+    """Which files are damaged, `Checkpoints` knows by their digests."""
+    other = TorchTrainer(critic(), head="critic")
+    before = copied(other.weights())
+    with pytest.raises(ArtifactError, match="not a whole checkpoint"):
+        other.load_checkpoint(tmp_path)
+    make("torch").save_checkpoint(tmp_path)
+    with pytest.raises(ArtifactError, match="another model"):
+        other.load_checkpoint(tmp_path)
+    assert not moved(other, before)
