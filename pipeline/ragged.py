@@ -4,6 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+
+ATTENTION_NAME = "vdapo_packed"
 
 
 def similar_runs(lengths: Sequence[int] | np.ndarray, slack: float, extra: int) -> list[slice]:
@@ -46,3 +50,41 @@ def check_full_attention(config: Any) -> None:
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"}:
         raise ValueError(f"the model has layers of {sorted(kinds)}; allowed: full_attention only")
+
+
+def packed_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    packing: Any = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention as transformers calls it; the packing says what attends to what, so no mask is read.
+
+    Source: the interface of `transformers.AttentionInterface`.
+    """
+    if packing is None:
+        raise ValueError("packed attention needs the rows' places: call the model through run_packed")
+    return packing.attend(module.layer_idx, query, key, value, scaling), None
+
+
+def run_packed(model: Any, token_ids: torch.Tensor, packing: Any) -> torch.Tensor:
+    """Returns the hidden states [N, width] of rows packed into token_ids [N] int64.
+
+    The model is a decoder without head (`base_model`), set to `ATTENTION_NAME`; the packing is a `Packing`,
+    or a `SlotPlan` where keys and values are kept.
+    """
+    return model(
+        input_ids=token_ids[None],
+        position_ids=packing.positions[None],
+        attention_mask=None,
+        use_cache=False,
+        packing=packing,
+    ).last_hidden_state[0]
+
+
+AttentionInterface.register(ATTENTION_NAME, packed_attention)
+AttentionMaskInterface.register(ATTENTION_NAME, lambda *args, **kwargs: None)

@@ -44,14 +44,8 @@ def fit_data(
 ) -> FitData:
     """Returns labelled rollouts as rows and states, split by cluster.
 
-    Args:
-        labels: that passed `check_labels`; those of one target policy.
-        rollouts: of the rollouts stage.
-        tasks: by id.
-        part_of: rollout_id -> part.
-        rule: the labels' target.
-        continuations: what the labels stage sampled; those of the part that fits are fitted as well.
-        calibrating: parts that calibrate.
+    Labels have passed `check_labels`, and `rule` is their target. Of `continuations`, which the labels stage
+    sampled, those of the part that fits are fitted as well.
     """
     if not labels:
         raise ArtifactError("there are no labels to fit, validate and calibrate on. Next: make labels")

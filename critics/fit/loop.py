@@ -6,7 +6,7 @@ dictionary, so a killed fit goes on as if it had never stopped.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from critics.fit.convergence import FRESH, best_of, evaluate
 from critics.fit.held_out import HeldOut
@@ -18,16 +18,6 @@ from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.signals import StopRequested
 from pipeline.training import Trainer, TrainingRow
 from pipeline.training.losses import critic_loss
-
-
-class CriticTrainer(Trainer, Protocol):
-    """A trainer that can hold weights still and change its schedule."""
-
-    learning_rate: Callable[[int], float]
-
-    def set_trainable(self, prefixes: Sequence[str] | None) -> None:
-        """Trains only weights with names that start with a prefix; None: all."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +40,7 @@ def _nothing(*_: Any) -> None:
 
 
 def fit(
-    trainer: CriticTrainer,
+    trainer: Trainer,
     fit_rows: Sequence[TrainingRow],
     validation: HeldOut,
     settings: FitSettings,
@@ -66,20 +56,12 @@ def fit(
 ) -> FitResult:
     """Returns how the fit went; the weights of `result.best` are those that `keep(result.best)` stored.
 
-    Args:
-        trainer: of a critic; its schedule and trainable weights are set here.
-        fit_rows: `critic_rows` of the fit clusters.
-        validation: of the validation clusters; both have passed `check_enough`.
-        settings: how to fit.
-        seed: of the order of rows and of the resamples.
-        keep: stores the present weights as an evaluation's, again under the same number after a kill.
-        drop: forgets an evaluation that can no longer become the best.
-        state: what `checkpoint` was last given; the trainer must have been restored to the same moment.
-        checkpoint: is given everything but the trainer, JSON-serialisable, after each evaluation and where
-            `on_update` was asked to stop.
-        on_update: sees each update's metrics; may raise StopRequested.
-        on_evaluation: sees each evaluation.
-        bootstrap: makes the rows' targets from the critic's own values at the start of each epoch.
+    `trainer` is of a critic; its schedule, and which weights it trains, are set here. Rows and states have
+    passed `check_enough`. `keep` stores the present weights as an evaluation's, again under the same number
+    after a kill; `drop` forgets one that can no longer become the best. `on_update`, which sees each update's
+    metrics, may raise StopRequested. Then, and after each evaluation, `checkpoint` is given all but the
+    trainer, JSON-serialisable: it is the `state` from which a trainer restored to the same moment goes on.
+    `bootstrap` makes the rows' targets from the critic's own values at the start of each epoch.
     """
     plan = schedule(fit_rows, settings)
     shift = base_logit(fit_rows)
@@ -104,7 +86,7 @@ def fit(
         converged = looks[-1]["stale"] >= settings.patience
         if converged or taken >= plan.total:
             break
-        trainer.set_trainable(["score"] if taken < plan.head else None)
+        trainer.set_head_only(taken < plan.head)
         if bootstrap is not None:
             epoch = list(plan.place_of(taken)[:2])
             if now.get("bootstrap_epoch") != epoch:

@@ -13,8 +13,9 @@ from critics.fit.rows import value_positions
 from critics.frozen.contract import Contract, read_contract
 from critics.frozen.model import VALUE
 from pipeline.errors import ArtifactError
+from pipeline.ragged import ATTENTION_NAME, run_packed
 from pipeline.training import TrainingRow
-from pipeline.training.attention import ATTENTION_NAME, Packing, run_packed
+from pipeline.training.attention import Packing
 from pipeline.training.packing import micro_batches
 from pipeline.types import Rollout
 

@@ -91,19 +91,17 @@ def check_requests(requests: Sequence[GenerationRequest], in_flight: Collection[
     seen = set(in_flight)
     for request in requests:
         name, size, new = request.request_id, len(request.prompt_token_ids), request.max_new_tokens
-        if name in seen:
-            raise ValueError(f"request {name!r} is already in flight; ids are unique")
+        for wrong, said in (
+            (name in seen, "is already in flight; ids are unique"),
+            (size == 0, "has an empty prompt; the first token is sampled given at least one"),
+            (new < 1, f"has max_new_tokens = {new}; it is at least 1"),
+            (request.temperature < 0, f"has temperature = {request.temperature}; >= 0, 0 is greedy"),
+            (
+                size + new > limit,
+                f"needs {size + new} positions ({size} of prompt and {new} new), the engine has {limit}; "
+                "shorten the prompt, lower max_new_tokens, or use a model with more positions",
+            ),
+        ):
+            if wrong:
+                raise ValueError(f"request {name!r} {said}")
         seen.add(name)
-        if size == 0:
-            raise ValueError(
-                f"request {name!r} has an empty prompt; the first token is sampled given at least one"
-            )
-        if new < 1:
-            raise ValueError(f"request {name!r}: max_new_tokens = {new}; it is at least 1")
-        if request.temperature < 0:
-            raise ValueError(f"request {name!r}: temperature = {request.temperature}; >= 0, 0 is greedy")
-        if size + new > limit:
-            raise ValueError(
-                f"request {name!r} needs {size + new} positions ({size} of prompt and {new} new), the engine "
-                f"has {limit}; shorten the prompt, lower max_new_tokens, or use a model with more positions"
-            )

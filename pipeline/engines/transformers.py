@@ -8,14 +8,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch.nn.functional import linear
-from transformers import AttentionInterface
 
 from pipeline.engines.protocol import Generation, GenerationRequest, check_requests, refuse_in_flight
-from pipeline.engines.slot_owners import SlotOwners
-from pipeline.engines.slots import ATTENTION_NAME, SlotCache, make_plan, slot_attention
-from pipeline.ragged import check_full_attention
-
-AttentionInterface.register(ATTENTION_NAME, slot_attention)
+from pipeline.engines.slots import SlotCache, SlotOwners, make_plan
+from pipeline.ragged import ATTENTION_NAME, check_full_attention, run_packed
 
 FINISH_SHARE = 0.1
 """Of the requests that it found, answered when `collect` returns; more would leave more rows idle."""
@@ -74,7 +70,6 @@ class TransformersEngine:
         self._reused = np.zeros(max_live, dtype=np.int64)
         self._owners = SlotOwners(self._cached)
         self._slot_of_prompt: dict[bytes, int] = {}  # a hint; checked before use
-        self._name_of_slot: list[bytes | None] = [None] * max_live
 
     def submit(self, requests: Sequence[GenerationRequest]) -> None:
         """Adds requests to the queue."""
@@ -134,7 +129,6 @@ class TransformersEngine:
     def _drop_caches(self) -> None:
         self._cache.clear()
         self._cached[:] = 0
-        self._name_of_slot = [None] * len(self._cached)
         self._slot_of_prompt.clear()
         self._owners = SlotOwners(self._cached)
 
@@ -176,11 +170,8 @@ class TransformersEngine:
             if self._source[other] < 0 and self._active[other] and self._prompt[other] >= needed:
                 self._source[slot] = other  # it is in the queue for the next passes: copied right after
                 return needed
-        former = self._name_of_slot[slot]
-        if former is not None and self._slot_of_prompt.get(former) == slot:
-            del self._slot_of_prompt[former]
-        self._name_of_slot[slot] = name
-        self._slot_of_prompt[name] = slot
+        others = {held: at for held, at in self._slot_of_prompt.items() if at != slot}
+        self._slot_of_prompt = others | {name: slot}
         return kept
 
     def _copy_sources(self) -> None:
@@ -201,10 +192,7 @@ class TransformersEngine:
         rows = np.sort(rows[cheap_first[within]])
         plan = make_plan(rows, self._cached[rows], self._known[rows], self._cache)
         ids = torch.from_numpy(self._tokens[plan.slots.numpy(), plan.positions.numpy()])
-        found = self._model.base_model(
-            input_ids=ids[None], position_ids=plan.positions[None], use_cache=False, slot_plan=plan
-        )
-        hidden = found.last_hidden_state[0]
+        hidden = run_packed(self._model.base_model, ids, plan)
         rows = plan.rows
         self._cached[rows] = self._known[rows]
         self._copy_sources()

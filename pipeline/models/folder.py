@@ -10,15 +10,10 @@ from pipeline.errors import ArtifactError
 
 def check_policy_folder(folder: Path) -> list[str]:
     """Returns the architectures a policy folder names; cheap checks before torch is imported."""
-    if not folder.is_dir():
-        raise ArtifactError(
-            f"no policy at {folder}: there is no such folder. Name a folder in Hugging Face format"
-        )
     config = folder / "config.json"
     if not config.is_file():
-        raise ArtifactError(
-            f"no policy in {folder}: config.json is missing. Name a folder in Hugging Face format"
-        )
+        missing = "config.json is missing" if folder.is_dir() else "there is no such folder"
+        raise ArtifactError(f"no policy in {folder}: {missing}. Name a folder in Hugging Face format")
     try:
         names = [str(name) for name in json.loads(config.read_text("utf-8")).get("architectures") or []]
     except (ValueError, AttributeError, TypeError) as error:

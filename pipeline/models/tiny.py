@@ -50,15 +50,8 @@ def train_tokenizer(
     Numbers are cut into pairs of digits from the left, so that the same number is always spelt the same
     way; a dialling prefix such as `555-` and a name_with_underscores may become one token. Any text
     encodes without loss; `<|endoftext|>` pads and `<|im_end|>` ends a message. Each of `special_tokens` is
-    one token wherever it stands.
-
-    Raises:
-        ValueError: `vocab_size`, which counts special tokens and the 256 bytes too, is below 300.
+    one token wherever it stands. `vocab_size` counts special tokens and the 256 bytes too.
     """
-    if vocab_size < 300:
-        raise ValueError(
-            f"vocab_size = {vocab_size}; it is at least 300: 256 bytes, special tokens, some merges"
-        )
     backend = Tokenizer(models.BPE())
     bytes_of_pieces = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.pre_tokenizer = pre_tokenizers.Sequence(

@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from pipeline.training.attention import ATTENTION_NAME, Packing, run_packed
+from pipeline.ragged import ATTENTION_NAME, run_packed
+from pipeline.training.attention import Packing
 
 
 @dataclass(frozen=True, slots=True)

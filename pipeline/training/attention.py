@@ -9,38 +9,34 @@ holds a row's T x T scores.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
-from transformers import AttentionInterface, AttentionMaskInterface
 
 from pipeline.ragged import padding, similar_runs
 
-ATTENTION_NAME = "vdapo_packed"
 _SLACK = 1.25  # a group's longest row is at most this times its shortest, plus _EXTRA
 _EXTRA = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Rows that attend together, as a rectangle of R x T places; their tokens are `start:stop` of all.
+    """Rows that attend together, as a rectangle of R x T places; `padding` says what fills them.
 
-    `places` [stop - start] are their places in the rectangle; None if they fill it. What fills the other
-    places lies after its row, so no kept output depends on it.
+    What fills the place of no token lies after its row, so no kept output depends on it.
     """
 
-    start: int
-    stop: int
+    tokens: slice  # of the flat list
     rows: int
     longest: int
-    places: torch.Tensor | None
+    pad: torch.Tensor | None  # [R * T] token of the group for each place; None if nothing is padded
+    unpad: torch.Tensor | None  # place of each token
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float, repeat_heads: bool
     ) -> torch.Tensor:
-        """Returns [stop - start, heads, head_dim] for flat [N, heads, head_dim]."""
+        """Returns [its tokens, heads, head_dim] for flat [N, heads, head_dim]."""
         heads = query.shape[1]
         query, key, value = (self._padded(tensor) for tensor in (query, key, value))
         if repeat_heads:
@@ -49,34 +45,12 @@ class _Group:
             query, key, value, is_causal=True, scale=scaling, enable_gqa=key.shape[1] < heads
         )
         flat = mixed.transpose(1, 2).reshape(self.rows * self.longest, heads, query.shape[-1])
-        return flat if self.places is None else take_rows(flat, self.places)
+        return flat if self.unpad is None else flat.index_select(0, self.unpad)
 
     def _padded(self, flat: torch.Tensor) -> torch.Tensor:
         """Returns [R, heads, T, head_dim]."""
-        mine = flat[self.start : self.stop]
-        if self.places is not None:
-            empty = mine.new_zeros(self.rows * self.longest, *flat.shape[1:])
-            mine = empty.index_copy(0, self.places, mine)
+        mine = flat[self.tokens] if self.pad is None else flat[self.tokens].index_select(0, self.pad)
         return mine.view(self.rows, self.longest, *flat.shape[1:]).transpose(1, 2)
-
-
-class _Take(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, flat: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(places)
-        ctx.number = len(flat)
-        return flat.index_select(0, places)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        gradient = gradients[0]
-        whole = gradient.new_zeros(ctx.number, *gradient.shape[1:])
-        return whole.index_copy_(0, ctx.saved_tensors[0], gradient), None
-
-
-def take_rows(flat: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Returns flat[places], each place at most once, so its gradient is copied and not added."""
-    return _Take.apply(flat, places)
 
 
 class Packing:
@@ -107,7 +81,7 @@ class Packing:
         self._repeat_heads = torch.device(device).type != "cpu" if repeat_heads is None else repeat_heads
 
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
     ) -> torch.Tensor:
         """Returns [1, N, heads, head_dim] for [1, heads, N, head_dim]; keys may have fewer heads."""
         query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
@@ -142,46 +116,9 @@ def _groups(lengths: Sequence[int], device: torch.device) -> list[_Group]:
     groups, start = [], 0
     for run in similar_runs(lengths, _SLACK, _EXTRA):
         members = lengths[run]
-        padded = padding(np.array(members))
-        places = None if padded is None else torch.from_numpy(padded[1]).to(device)
         stop = start + sum(members)
-        groups.append(_Group(start, stop, len(members), max(members), places))
+        padded = padding(np.array(members))
+        pad, unpad = (None, None) if padded is None else (torch.from_numpy(p).to(device) for p in padded)
+        groups.append(_Group(slice(start, stop), len(members), max(members), pad, unpad))
         start = stop
     return groups
-
-
-def packed_attention(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    packing: Packing | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attention as transformers calls it; the packing says what attends to what, so no mask is read.
-
-    Source: the interface of `transformers.AttentionInterface`.
-    """
-    if packing is None:
-        raise ValueError("packed attention needs the rows' lengths: call the model through run_packed")
-    return packing.attend(query, key, value, scaling), None
-
-
-def run_packed(model: Any, token_ids: torch.Tensor, packing: Packing) -> torch.Tensor:
-    """Returns the hidden states [N, width] of rows packed into token_ids [N] int64.
-
-    The model is a decoder without head (`base_model`), set to `ATTENTION_NAME`.
-    """
-    return model(
-        input_ids=token_ids[None],
-        position_ids=packing.positions[None],
-        attention_mask=None,
-        use_cache=False,
-        packing=packing,
-    ).last_hidden_state[0]
-
-
-AttentionInterface.register(ATTENTION_NAME, packed_attention)
-AttentionMaskInterface.register(ATTENTION_NAME, lambda *args, **kwargs: None)

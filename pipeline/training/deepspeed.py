@@ -28,25 +28,24 @@ class DeepSpeedTrainer:
         model: Any,
         *,
         head: str,
+        options: DeepSpeedOptions,
         learning_rate: Callable[[int], float] | None = None,
         weight_decay: float = 0.0,
         grad_clip: float = 1.0,
         micro_batch_tokens: int = 16384,
-        options: DeepSpeedOptions | None = None,
         **network: Any,
     ) -> None:
         """Starts the ranks with a model's weights; see `TorchTrainer` for the arguments it shares.
 
         The model's weights live in the ranks from now on; here it keeps names and shapes only.
         """
-        options = options or DeepSpeedOptions()
         self.model = model
         self.learning_rate = learning_rate
         self.num_updates = 0
         self._micro_batch_tokens = micro_batch_tokens
         self._shared = SharedWeights()
         self._offloaded = False
-        self._trainable: tuple[str, ...] | None = None
+        self._head_only = False
         self._steps = {"head": 0, "body": 0}
         # A frozen critic's scores are calibrated, and serve as `FrozenCritic` computes them: in fp32.
         frozen_critic = head == "critic" and learning_rate is None
@@ -69,14 +68,10 @@ class DeepSpeedTrainer:
         if setup.trains:
             self._shared.close()  # ranks that only score read it again after `offload`
 
-    def set_trainable(self, prefixes: Sequence[str] | None) -> None:
-        """Trains only weights named by one of the prefixes (None: all); keeps their moments."""
-        if prefixes is not None and not all(prefix.startswith("score") for prefix in prefixes):
-            raise ValueError(
-                f"trainable weights {list(prefixes)}; with DeepSpeed it is the head or everything"
-            )
-        self._trainable = None if prefixes is None else tuple(prefixes)
-        self._returned().tell("set_head_only", self._trainable is not None)
+    def set_head_only(self, head_only: bool) -> None:
+        """Trains a critic's head alone, or everything; see `Trainer`."""
+        self._head_only = head_only
+        self._returned().tell("set_head_only", head_only)
 
     def update(self, rows: Sequence[TrainingRow], loss: Loss) -> dict[str, float]:
         """Takes one optimizer step on the sum of `loss` over rows; see `Trainer`."""
@@ -91,7 +86,7 @@ class DeepSpeedTrainer:
             raise diverged(self.num_updates, sums["loss"], first["grad_norm"])
         self.num_updates += 1
         self._steps["head"] += 1
-        self._steps["body"] += self._trainable is None
+        self._steps["body"] += not self._head_only
         return sums | {"grad_norm": first["grad_norm"], "learning_rate": rate}
 
     def forward(self, rows: Sequence[TrainingRow]) -> list[dict[str, np.ndarray]]:
@@ -114,7 +109,7 @@ class DeepSpeedTrainer:
         """Writes each rank's share of weights and moments, whole tensors in safetensors, then state.json."""
         folder.mkdir(parents=True, exist_ok=True)
         self._returned().tell("save", folder)
-        state = {"num_updates": self.num_updates, "steps": self._steps, "trainable": self._trainable}
+        state = {"num_updates": self.num_updates, "steps": self._steps, "head_only": self._head_only}
         write_state(folder, state)
 
     def load_checkpoint(self, folder: Path) -> None:
@@ -123,7 +118,7 @@ class DeepSpeedTrainer:
         self._returned().tell("load", folder, state["steps"])
         self._steps = dict(state["steps"])
         self.num_updates = int(state["num_updates"])
-        self.set_trainable(state["trainable"])
+        self.set_head_only(state["head_only"])
 
     def export(self, folder: Path) -> None:
         """Writes the model in Hugging Face format (config, safetensors)."""

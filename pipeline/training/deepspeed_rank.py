@@ -224,6 +224,7 @@ class Rank:
 
     def load(self, folder: Path, steps: dict[str, int]) -> None:
         """Takes all ranks' tensors, of which DeepSpeed keeps this rank's part, and the steps taken."""
+        from deepspeed.runtime.zero import GatheredParameters
         from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
 
         named = dict(self._named())
@@ -234,22 +235,13 @@ class Rank:
                     value = tensors.get_tensor(key).to(self._device)
                     if kind == "weight":
                         safe_set_full_fp32_param(named[name], value)  # the master copy only
-                        self._set_working_copy(named[name], value)
+                        # Under ZeRO 2, where every rank has the whole weight, nothing is gathered.
+                        with torch.no_grad(), GatheredParameters([named[name]], modifier_rank=0):
+                            named[name].copy_(value)
                     else:
                         safe_set_full_optimizer_state(named[name], value, kind)
         for flat, (_, head) in self._steps().items():
             self._engine.optimizer.optimizer.state[flat]["step"].fill_(steps["head" if head else "body"])
-
-    def _set_working_copy(self, parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
-        from deepspeed.runtime.zero import GatheredParameters
-
-        with torch.no_grad():
-            if not hasattr(parameter, "ds_id"):  # whole on every rank
-                parameter.copy_(value)
-                return
-            with GatheredParameters([parameter], modifier_rank=0):
-                if self._rank == 0:
-                    parameter.copy_(value)
 
     def set_head_only(self, head_only: bool) -> None:
         """Lets only the head move, or everything."""

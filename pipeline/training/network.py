@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import torch
 
-from pipeline.ragged import check_full_attention
-from pipeline.training.attention import ATTENTION_NAME, Packing, run_packed, take_rows
+from pipeline.ragged import ATTENTION_NAME, check_full_attention, run_packed
+from pipeline.training.attention import Packing
 from pipeline.training.logprobs import chosen_logprobs
 from pipeline.training.packing import Batch
 
@@ -76,7 +76,7 @@ class Network(torch.nn.Module):
         flags[batch.starts] = False
         at = flags.nonzero()[:, 0]
         logprobs = chosen_logprobs(
-            take_rows(hidden, at - 1),
+            hidden.index_select(0, at - 1),
             self.model.get_output_embeddings().weight,
             batch.token_ids[at],
             piece_tokens=self._piece_tokens,

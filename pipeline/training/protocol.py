@@ -7,7 +7,7 @@ the whole update's total first, so the result cannot depend on micro-batches, pa
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -46,6 +46,10 @@ class Trainer(Protocol):
     """
 
     num_updates: int
+    learning_rate: Callable[[int], float] | None  # updates taken -> rate of the next; None only scores
+
+    def set_head_only(self, head_only: bool) -> None:
+        """Trains a critic's head alone, or everything; keeps the moments of what stays."""
 
     def update(self, rows: Sequence[TrainingRow], loss: Loss) -> dict[str, float]:
         """Takes one optimizer step on the sum of `loss` over all rows of an update.

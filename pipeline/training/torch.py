@@ -15,7 +15,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from pipeline.errors import ArtifactError
 from pipeline.training.lora import add_adapters, merged_weights
-from pipeline.training.network import Head, Network, adamw_groups
+from pipeline.training.network import HEAD, Head, Network, adamw_groups
 from pipeline.training.packing import Batch, Loss, micro_batches, summed
 from pipeline.training.protocol import TrainingRow, diverged, read_state, write_state
 
@@ -64,20 +64,17 @@ class TorchTrainer:
         self.num_updates = 0
         self._grad_clip = grad_clip
         self._micro_batch_tokens = micro_batch_tokens
-        self._trainable: tuple[str, ...] | None = None
+        self._head_only = False
         self._home: torch.device | None = None  # where the model goes back to after `offload`
         self._named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self._optimizer = torch.optim.AdamW(adamw_groups(self._named, weight_decay), fused=True)
 
-    def set_trainable(self, prefixes: Sequence[str] | None) -> None:
-        """Trains only weights named by one of the prefixes (None: all); keeps their moments."""
-        self._trainable = None if prefixes is None else tuple(prefixes)
+    def set_head_only(self, head_only: bool) -> None:
+        """Trains a critic's head alone, or everything; see `Trainer`."""
+        self._head_only = head_only
         for name, parameter in self._named.items():
-            parameter.requires_grad_(self._trainable is None or name.startswith(self._trainable))
+            parameter.requires_grad_(name.startswith(HEAD) or not head_only)
             parameter.grad = None
-        if not any(p.requires_grad for p in self._named.values()):
-            names = list(self._named)
-            raise ValueError(f"no weight starts with {prefixes}; names are {names[0]} ... {names[-1]}")
 
     def update(self, rows: Sequence[TrainingRow], loss: Loss) -> dict[str, float]:
         """Takes one optimizer step on the sum of `loss` over rows; see `Trainer`."""
@@ -131,7 +128,7 @@ class TorchTrainer:
             for kind, tensor in self._optimizer.state.get(p, {}).items()
         }
         save_file(moments, folder / _OPTIMIZER)
-        write_state(folder, {"num_updates": self.num_updates, "trainable": self._trainable})
+        write_state(folder, {"num_updates": self.num_updates, "head_only": self._head_only})
 
     def load_checkpoint(self, folder: Path) -> None:
         """Restores what `save_checkpoint` wrote: training goes on bit for bit; see `Trainer`."""
@@ -149,7 +146,7 @@ class TorchTrainer:
             parameter = self._named[name]
             self._optimizer.state[parameter][kind] = tensor.to(parameter.device)  # fused: the step too
         self.num_updates = int(state["num_updates"])
-        self.set_trainable(state["trainable"])
+        self.set_head_only(state["head_only"])
 
     def export(self, folder: Path) -> None:
         """Writes the model in Hugging Face format (config, safetensors)."""

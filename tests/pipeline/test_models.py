@@ -54,8 +54,6 @@ def test_training_is_repeatable_and_the_digest_sees_the_vocabulary(tokenizer: An
     assert tokenizer_digest(again) == tokenizer_digest(tokenizer) != tokenizer_digest(other)
     tokenizer(["a", "a b c"], padding=True)  # leaves a state behind, which is no property of the tokenizer
     assert tokenizer_digest(again) == tokenizer_digest(tokenizer)
-    with pytest.raises(ValueError, match="at least 300"):
-        train_tokenizer(TEXTS, 299, tmp_path, TEMPLATE)
 
 
 def test_a_policy_survives_saving_and_loading(policy: Policy, tmp_path: Path, tokenizer: Any) -> None:

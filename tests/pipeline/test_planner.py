@@ -12,7 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 
 from pipeline.planner.activations import Forward, kept_bytes, scoring_bytes
 from pipeline.planner.memory import Training, scoring_phase, shape_of, training_phase
-from pipeline.training.attention import ATTENTION_NAME, Packing, run_packed
+from pipeline.ragged import ATTENTION_NAME, run_packed
+from pipeline.training.attention import Packing
 
 MODELS = Path(__file__).parents[2] / "configs" / "models"
 

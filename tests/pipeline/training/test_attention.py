@@ -17,7 +17,7 @@ def test_each_row_attends_as_if_alone(lengths: list[int], repeat_heads: bool) ->
     number, heads, kv_heads, width = sum(lengths), 4, 2, 8
     shapes = [(1, heads, number, width), *[(1, kv_heads, number, width)] * 2]
     query, key, value = tensors = [torch.randn(shape, requires_grad=True) for shape in shapes]
-    got = Packing(lengths, repeat_heads=repeat_heads).attend(query, key, value, 0.3)
+    got = Packing(lengths, repeat_heads=repeat_heads).attend(0, query, key, value, 0.3)
     parts, start = [], 0
     for length in lengths:
         q, k, v = (tensor[:, :, start : start + length] for tensor in tensors)
@@ -48,7 +48,7 @@ def test_off_the_cpu_fp32_rows_attend_with_what_a_gpus_memory_efficient_kernel_t
     monkeypatch.setattr(F, "scaled_dot_product_attention", attention)
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: False)  # it does not know tensors on meta
     query, key = (torch.empty(1, heads, 12, 8, device="meta") for heads in (4, 2))
-    Packing([7, 5], "meta").attend(query, key, key, 0.3)
+    Packing([7, 5], "meta").attend(0, query, key, key, 0.3)
     assert seen == [(4, 4, False, None)]
 
 
@@ -59,7 +59,7 @@ def test_a_gpu_attends_in_fp32_and_under_autocast_without_whole_matrices() -> No
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
-            Packing([5000, 3192], "cuda").attend(query, key, key, 0.1)
+            Packing([5000, 3192], "cuda").attend(0, query, key, key, 0.1)
             assert torch.cuda.max_memory_allocated() - before < 16 * 5000**2 * 2
 
 
@@ -76,7 +76,7 @@ def test_under_autocast_attention_computes_in_half_precision_whatever_it_is_give
     )
     query, key = (torch.randn(1, heads, 12, 8) for heads in (4, 2))
     with torch.autocast("cpu", torch.bfloat16):
-        assert Packing([7, 5]).attend(query, key, key.bfloat16(), 0.3).dtype == torch.bfloat16
+        assert Packing([7, 5]).attend(0, query, key, key.bfloat16(), 0.3).dtype == torch.bfloat16
     assert given == [torch.bfloat16] * 3
 
 

@@ -89,9 +89,9 @@ def test_a_critic_with_adapters_trains_its_whole_head() -> None:
     rows = critic_training_rows()
     trainer = TorchTrainer(critic(), head="critic", learning_rate=lambda n: 1e-2, lora_rank=2)
     before = copied(trainer.weights())
-    trainer.set_trainable(["score"])
+    trainer.set_head_only(True)
     trainer.update(rows, critic_loss())
-    trainer.set_trainable(None)
+    trainer.set_head_only(False)
     for _ in range(2):  # the first moves one half of an adapter, the other half follows
         trainer.update(rows, critic_loss())
     assert moved(trainer, before) == {n for n in before if "_proj" in n or n == "score.weight"}
