@@ -18,8 +18,11 @@ _ARROW = {
     int: _int,
     float: _float,
     bool: pa.bool_(),
-    Message: struct_of(
-        role=_text, content=(_text, True), tool_calls=(_text, True), tool_call_id=(_text, True)
+    Message: pa.struct(
+        [
+            pa.field("role", _text, nullable=False),
+            *(pa.field(name, _text) for name in ("content", "tool_calls", "tool_call_id")),
+        ]
     ),
 }
 

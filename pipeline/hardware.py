@@ -9,17 +9,25 @@ from pathlib import Path
 from pipeline.errors import ConfigError
 
 
-def check_gpus(num_gpus: int, gpu_memory_gib: float) -> None:
-    """Raises ConfigError if there are fewer GPUs than configured, or less free memory on one of them."""
-    if not num_gpus:
+def check_gpus(num_gpus: int, gpu_memory_gib: float, wanted: Mapping[str, int]) -> None:
+    """Raises ConfigError if there are fewer GPUs than configured, or less free memory on one of them.
+
+    Where no number is configured, no setting may want more than there are (`wanted`: setting -> number); a
+    machine without GPUs works on the CPU.
+    """
+    if num_gpus:
+        wanted = {"hardware.num_gpus": num_gpus}
+    elif max(wanted.values(), default=1) == 1:
         return
     free = free_gpu_memory()
-    if len(free) < num_gpus:
-        raise ConfigError(
-            f"hardware.num_gpus = {num_gpus}, but {_visible(len(free))}. Next: run on a machine that has "
-            "them, or set hardware.num_gpus, training.num_ranks and engine.replicas to what is here and ask "
-            "vdapo plan"
-        )
+    for name, number in wanted.items():
+        if len(free) < number and (free or num_gpus):
+            raise ConfigError(
+                f"{name} = {number}, but {len(free)} GPUs are visible here (CUDA_VISIBLE_DEVICES is "
+                f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}). Next: run on a machine that has "
+                "them, or set hardware.num_gpus, training.num_ranks and engine.replicas to what is here (0 "
+                "and CUDA_VISIBLE_DEVICES= for the CPU) and ask vdapo plan"
+            )
     for index, gib in enumerate(free[:num_gpus]):
         if gib < gpu_memory_gib:
             raise ConfigError(
@@ -27,27 +35,6 @@ def check_gpus(num_gpus: int, gpu_memory_gib: float) -> None:
                 "Next: end what else runs on it (nvidia-smi lists it), or set hardware.gpu_memory_gib to "
                 "what is free and ask vdapo plan what fits"
             )
-
-
-def check_enough_gpus(wanted: Mapping[str, int]) -> None:
-    """Raises ConfigError if a setting wants more GPUs than there are; without any, the CPU is shared.
-
-    Without a check workers would use what they find, or fail over what is missing.
-    """
-    if max(wanted.values(), default=1) == 1:
-        return
-    visible = len(free_gpu_memory())
-    for name, number in wanted.items():
-        if 0 < visible < number:
-            raise ConfigError(
-                f"{name} = {number}, but {_visible(visible)}. Next: at most {visible}, or "
-                "CUDA_VISIBLE_DEVICES= (empty) to work on the CPU"
-            )
-
-
-def _visible(number: int) -> str:
-    named = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
-    return f"{number} GPUs are visible here (CUDA_VISIBLE_DEVICES is {named})"
 
 
 def free_gpu_memory() -> list[float]:

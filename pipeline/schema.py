@@ -49,14 +49,9 @@ def list_of(element: pa.DataType) -> pa.DataType:
     return pa.list_(pa.field("element", element, nullable=False))
 
 
-def struct_of(**fields: pa.DataType | tuple[pa.DataType, bool]) -> pa.DataType:
-    """Returns a struct type; a field given as (type, True) may be null."""
-    return pa.struct(
-        [
-            pa.field(n, t[0], nullable=t[1]) if isinstance(t, tuple) else pa.field(n, t, nullable=False)
-            for n, t in fields.items()
-        ]
-    )
+def struct_of(**fields: pa.DataType) -> pa.DataType:
+    """Returns a struct type without null fields."""
+    return pa.struct([pa.field(name, kind, nullable=False) for name, kind in fields.items()])
 
 
 def table_of(spec: TableSpec, columns: dict[str, Sequence[Any]]) -> pa.Table:

@@ -75,8 +75,6 @@ class ClusterBootstrap:
         if len(rows) == 0:
             return UNDEFINED
         codes, num_clusters = cluster_codes(self.clusters if at is None else np.asarray(self.clusters)[at])
-        if len(codes) != len(rows):
-            raise ValueError(f"{len(rows)} rows but {len(codes)} clusters")
         sums = np.zeros((num_clusters, rows.shape[1]))
         np.add.at(sums, codes, rows)
         value = float(statistic(*sums.sum(axis=0)))
@@ -166,10 +164,6 @@ def wilson(num_successes: float, num_trials: int) -> Interval:
         >>> wilson(8, 10)
         Interval(value=0.8, low=0.49016..., high=0.94331...)
     """
-    if not 0 <= num_successes <= num_trials or num_trials < 1:
-        raise ValueError(
-            f"{num_successes} successes of {num_trials} trials; want 0 <= successes <= trials >= 1"
-        )
     z = NormalDist().inv_cdf(0.975)
     rate, n = num_successes / num_trials, num_trials
     centre = (rate + z * z / (2 * n)) / (1 + z * z / n)

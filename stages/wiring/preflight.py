@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.errors import ConfigError
-from pipeline.hardware import check_enough_gpus, check_gpus
+from pipeline.hardware import check_gpus
 from pipeline.training.deepspeed_config import deepspeed_config
 from stages.settings import Config
 
@@ -30,9 +30,8 @@ def check_installed(config: Config, *, engine: bool = False, training: bool = Fa
             "pip install -c constraints.txt -e '.[lora]', or training.lora_rank = 0"
         )
     if training or (engine and config.engine.kind == "vllm"):
-        check_gpus(config.hardware.num_gpus, config.hardware.gpu_memory_gib)
-        if not config.hardware.num_gpus:  # else the configuration itself says how many there are
-            check_enough_gpus(config.gpus_wanted(engine=engine, training=training))
+        wanted = config.gpus_wanted(engine=engine, training=training)
+        check_gpus(config.hardware.num_gpus, config.hardware.gpu_memory_gib, wanted)
 
 
 def check_plays_weights(config: Config, stage: str) -> None:

@@ -62,11 +62,7 @@ def test_count_intervals_stay_inside_and_reach_the_ends() -> None:
     none, all_ = wilson(0, 20), wilson(20, 20)
     assert none.low == 0.0 < none.high < 0.25
     assert all_.high == 1.0 > all_.low > 0.75
-    with pytest.raises(ValueError, match="3 successes of 2 trials"):
-        wilson(3, 2)
 
 
-def test_nothing_is_undefined_and_what_does_not_fit_is_refused() -> None:
+def test_nothing_is_undefined() -> None:
     assert math.isnan(ClusterBootstrap([]).mean(np.array([])).value)
-    with pytest.raises(ValueError, match="2 rows but 3 clusters"):
-        ClusterBootstrap(["a", "b", "c"]).mean(np.ones(2))

@@ -7,7 +7,7 @@ import pytest
 import pipeline.hardware
 from pipeline.engines.gpu_sharing import Turns
 from pipeline.errors import ConfigError
-from pipeline.hardware import check_enough_gpus, check_gpus, free_gpu_memory
+from pipeline.hardware import check_gpus, free_gpu_memory
 from stages.settings import Config
 from stages.settings.engine import Transformers
 from tests.stages.conftest import CRITIC
@@ -16,7 +16,7 @@ from tests.stages.conftest import CRITIC
 def test_missing_gpus_and_memory_are_refused(monkeypatch):
     ninth = [22.0] * 8 + [1.0]  # is not used
     monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: ninth)
-    check_gpus(8, 22.0)
+    check_gpus(8, 22.0, {})
     for free, expected in (
         ([22.5] * 7, "hardware.num_gpus = 8, but 7 GPUs are visible here"),
         ([], "but 0 GPUs are visible here"),
@@ -24,9 +24,9 @@ def test_missing_gpus_and_memory_are_refused(monkeypatch):
     ):
         monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda free=free: free)
         with pytest.raises(ConfigError, match=expected):
-            check_gpus(8, 22.0)
+            check_gpus(8, 22.0, {})
     monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: pytest.fail("looked"))
-    check_gpus(0, 0.0)
+    check_gpus(0, 0.0, {})
 
 
 def test_a_stage_is_refused_before_it_has_a_plan(chain, tmp_path, monkeypatch, capsys):
@@ -55,10 +55,10 @@ def test_more_workers_than_gpus_are_refused_where_the_configuration_names_no_gpu
     wanted = config.gpus_wanted(engine=True, training=True)
     monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: [20.0, 20.0])
     with pytest.raises(ConfigError, match=expected):
-        check_enough_gpus(wanted)
-    check_enough_gpus(config.gpus_wanted(engine=False, training=False))  # a stage that starts neither
+        check_gpus(0, 0.0, wanted)
+    check_gpus(0, 0.0, config.gpus_wanted(engine=False, training=False))  # a stage that starts neither
     monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", list)  # they share the CPU
-    check_enough_gpus(wanted)
+    check_gpus(0, 0.0, wanted)
 
 
 def test_the_machine_can_be_asked():

@@ -107,7 +107,7 @@ def test_a_refresh_finds_the_gpus_free_and_the_actor_goes_on_after_it(chain, tmp
     def run(command, **options):
         if command[0] != sys.executable:
             return plain_run(command, **options)  # the manifest asks git
-        check_gpus(1, 39.0)  # as every stage does first; raises ConfigError
+        check_gpus(1, 39.0, {})  # as every stage does first; raises ConfigError
         return SimpleNamespace(returncode=4)
 
     plain_run = subprocess.run
