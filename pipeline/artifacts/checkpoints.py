@@ -6,10 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts.disk import fsync, inside, publish_once, sealed, unsealed, verified
+from pipeline.artifacts.disk import fsync, inside, made_durable, publish_once, sealed, unsealed, verified
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.errors import ArtifactError
-from pipeline.ids import file_sha256
 
 KEEP = 2
 PART_BYTES = 2 * 10**9  # of a checkpoint, that a rank holds in host memory at once, unless a tensor is larger
@@ -30,7 +29,8 @@ class Checkpoints:
         `write` puts its files into the given folder; `latest` gives back `state`, which is JSON data.
         """
         failpoint(f"{self._stage}.checkpoint.before")
-        folder = self.folder / f"u{update:08d}-{self._next_save(update):04d}-{os.urandom(4).hex()}"
+        saves = [int(earlier.name.split("-")[1]) for earlier in self.folder.glob(f"u{update:08d}-*-*")]
+        folder = self.folder / f"u{update:08d}-{max(saves, default=-1) + 1:04d}-{os.urandom(4).hex()}"
         folder.mkdir(parents=True)
         write(folder)
         failpoint(f"{self._stage}.checkpoint.mid")
@@ -39,8 +39,7 @@ class Checkpoints:
             name = path.relative_to(folder).as_posix()
             inside(folder, name)  # refuses a link
             if path.is_file():
-                fsync(path)
-                files[name] = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+                files[name] = made_durable(path)
         for sub in [*(p for p in folder.rglob("*") if p.is_dir()), folder, self.folder, self.folder.parent]:
             fsync(sub)
         failpoint(f"{self._stage}.checkpoint.after_files")
@@ -64,11 +63,6 @@ class Checkpoints:
                 self._say(f"checkpoint skipped: {error}")
             self._damaged.add(folder)
         return None
-
-    def _next_save(self, update: int) -> int:
-        """Returns the number that orders a save of this update after the earlier ones."""
-        earlier = self.folder.glob(f"u{update:08d}-*-*")
-        return 1 + max((int(folder.name.split("-")[1]) for folder in earlier), default=-1)
 
     def _newest_first(self) -> list[Path]:
         return sorted(self.folder.glob("u*-*-*"), reverse=True)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.artifacts import ledger
-from pipeline.artifacts.disk import damage, fsync, remove_temporaries, temporary, verified
+from pipeline.artifacts.disk import damage, fsync, made_durable, remove_temporaries, temporary, verified
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.manifest import repair_hint
 from pipeline.artifacts.plan import Plan
@@ -23,12 +23,11 @@ from pipeline.schema import read_parquet, write_parquet
 MAX_FAILED_SHARE = 0.02
 
 
-def make_durable(draft: Path, num_rows: int) -> dict[str, Any]:
-    """Returns size and SHA-256 of a table's file, read back: what cannot be read is never listed."""
+def durable_table(draft: Path, num_rows: int) -> dict[str, Any]:
+    """Reads a table's file back and makes it durable: what cannot be read is never listed."""
     if read_parquet(draft).num_rows != num_rows:  # through page checksums
         raise OSError(f"{draft}: rows were lost while writing")
-    fsync(draft)
-    return {"bytes": draft.stat().st_size, "sha256": file_sha256(draft)}
+    return made_durable(draft)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +187,7 @@ class Shards:
         files: dict[str, dict[str, Any]] = {}
         for name, draft in drafts.items():
             rows = tables[name].num_rows
-            facts = make_durable(draft, rows)
+            facts = durable_table(draft, rows)
             file = f"part-{index:05d}-{self.stage_key[:8]}-{facts['sha256'][:8]}.parquet"
             files[name] = {"path": f"shards/{name}/{file}", "rows": rows, **facts}
         failpoint(f"{self.stage}.shard.after_fsync")

@@ -46,6 +46,12 @@ def fsync(path: Path) -> None:
         os.close(fd)
 
 
+def made_durable(path: Path) -> dict[str, Any]:
+    """Makes a file's content durable; returns its size and SHA-256, as ledgers and manifests list them."""
+    fsync(path)
+    return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+
+
 def temporary(path: Path) -> Path:
     """Returns where this process writes `path` before it is published; see `remove_temporaries`."""
     return path.with_name(f".{path.name}-{writer_name()}.tmp")

@@ -9,12 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.artifacts.commit import MAX_FAILED_SHARE, Shards, make_durable
-from pipeline.artifacts.disk import fsync, inside, temporary
+from pipeline.artifacts.commit import MAX_FAILED_SHARE, Shards, durable_table
+from pipeline.artifacts.disk import fsync, inside, made_durable, temporary
 from pipeline.artifacts.ledger import Counts
 from pipeline.artifacts.manifest import NAME
 from pipeline.errors import ArtifactError, ExitCode
-from pipeline.ids import file_sha256
 from pipeline.schema import TableSpec, content_digest, write_parquet
 
 RESERVED = ("plan.json", NAME, "metrics.jsonl", "report.json", "shards", "logs", "checkpoints")
@@ -43,7 +42,7 @@ def merge(
         path = folder / f"{spec.name}.parquet"
         draft = temporary(path)
         write_parquet(table, spec, draft)
-        files.append({"kind": "table", "path": path.name, **make_durable(draft, table.num_rows)})
+        files.append({"kind": "table", "path": path.name, **durable_table(draft, table.num_rows)})
         os.replace(draft, path)
         fsync(folder)
         content = content_digest(table, spec.id_columns)
@@ -63,8 +62,7 @@ def collect(folder: Path, relative: str, volatile: bool) -> list[dict[str, Any]]
     for path in paths:
         name = path.relative_to(folder).as_posix()
         inside(folder, name)  # refuses a link
-        files.append({"kind": kind, "path": name, "bytes": path.stat().st_size, "sha256": file_sha256(path)})
-        fsync(path)
+        files.append({"kind": kind, "path": name, **made_durable(path)})
     for parent in {path.parent for path in paths}:
         fsync(parent)
     return files

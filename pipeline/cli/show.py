@@ -85,10 +85,7 @@ def _absence(folder: Path) -> str:
     """Returns why a folder shows nothing, and what to do."""
     if folder.name in MAIN_CHAIN:
         return f"{folder} is missing or has not begun. Run: make {folder.name}, with its run's CONFIG and RUN"
-    inside_it = [path for path in sorted(folder.glob("*")) if read_plan(path) or read_manifest(path)]
-    if inside_it:
-        return f"{folder} is a run. Give one of its stages: {', '.join(map(str, inside_it))}"
-    return f"{folder} is no stage of a run. Stages of the main chain: {', '.join(MAIN_CHAIN)}"
+    return f"{folder} is no stage of a run. Give RUN_DIR/STAGE; the main chain: {', '.join(MAIN_CHAIN)}"
 
 
 def short(value: Any, limit: int = 300) -> str:

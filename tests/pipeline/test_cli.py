@@ -156,8 +156,7 @@ def test_show_refuses_what_is_not_there(out: Any, run_dir: Path) -> None:
             3,
             f"{run_dir}/actor is missing or has not begun. Run: make actor, with its run's CONFIG",
         ),
-        (["."], 3, f"{run_dir} is a run. Give one of its stages: {run_dir}/critic, "),
-        (["nonsense"], 3, "nonsense is no stage of a run. Stages of the main chain: tasks, "),
+        (["."], 3, f"{run_dir} is no stage of a run. Give RUN_DIR/STAGE; the main chain: tasks, "),
         (["rollouts", "--table", "labels"], 2, "it has: rollouts, steps"),
         (["rollouts", "--rows", 0], 2, "--rows is 0; allowed: 1 or more"),
     ):

@@ -3,10 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from pipeline.artifacts import failpoints
-from pipeline.artifacts.failpoints import FailpointError, failpoint
 from pipeline.artifacts.progress import Progress
-from pipeline.errors import ConfigError
 
 
 def test_without_a_terminal_a_plain_line_comes_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,21 +27,3 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
         bar._bar and bar._bar.refresh()
     assert "bar" in sink.getvalue()
     assert "2 of 4 (50 %)" in sink.getvalue()
-
-
-def test_a_failpoint_fails_at_the_passage_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failpoints, "_hits", failpoints.Counter())
-    monkeypatch.setenv("VDAPO_FAILPOINTS", "a.b:2=raise,c:1=enospc")
-    failpoint("a.b")
-    failpoint("other")
-    with pytest.raises(FailpointError, match=r"a\.b"):
-        failpoint("a.b")
-    failpoint("a.b")
-    with pytest.raises(OSError, match="No space left"):
-        failpoint("c")
-
-
-@pytest.mark.parametrize("text", ["a", "a:0=kill", "a:1=explode", ":1=kill", "a:x=kill"])
-def test_a_badly_armed_failpoint_is_a_configuration_error(text: str) -> None:
-    with pytest.raises(ConfigError, match="allowed"):
-        failpoints.parse(text)

@@ -273,10 +273,8 @@ def test_a_dry_run_prints_the_plan_and_makes_nothing(data: Path, run: Run) -> No
     ("given", "said"),
     [
         ("file", "Not a directory"),
-        ("file/below", "Not a directory"),
         ("dangling", "File exists"),
         ("loop", "Too many levels of symbolic links"),
-        ("/proc/vdapo", "No such file or directory"),
         ("/sys/vdapo", "cannot be a folder"),
         ("long" * 100, "File name too long"),
         ('"a\\0b"', "embedded null byte"),
@@ -325,27 +323,19 @@ def test_what_lies_in_the_way_is_named_and_never_a_defect(
         run("toy")
 
 
-def test_a_full_disk_and_a_folder_that_somebody_removes_are_no_defects(tmp_path: Path, run: Run) -> None:
-    def fill(start: Start[Any]) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/there")
-
-    def remove(start: Start[Any]) -> None:
+def test_a_folder_that_somebody_removes_is_no_defect(run: Run) -> None:
+    def make(start: Start[Any]) -> None:
         shutil.rmtree(start.folder)
         start.shards.commit(0, {}, done=1)
 
-    for make, said in (
-        (fill, " MB free). Next: make room, then the same command goes on"),
-        (remove, "No such file or directory"),
-    ):
-        run(toy.stage_of("s", [["a"]], make), code=74, words=[said])
+    run(toy.stage_of("s", [["a"]], make), code=74, words=["No such file or directory"])
 
 
-@pytest.mark.parametrize("stage", ["source", "toy"])
-def test_a_run_of_the_former_layout_is_refused_with_what_to_do(made: Path, stage: str, run: Run) -> None:
-    path = made / "r" / stage / "manifest.json"
+def test_a_run_of_the_former_layout_is_refused_with_what_to_do(made: Path, run: Run) -> None:
+    path = made / "r" / "source" / "manifest.json"
     manifest = {key: value for key, value in unsealed(path).items() if key != "digest"}
     path.write_bytes(sealed({**manifest, "schema_version": 1, "git_commit": "abcdef0123456789"}))
-    what = f"{made / 'r' / stage} was made by a version of this program"
+    what = f"{path.parent} was made by a version of this program"
     step = f"(layout 1; this one reads {SCHEMA_VERSION}). Next: make it again as another run"
     run("toy", code=3, words=[what, step, "git abcdef0123"])
 
@@ -361,32 +351,32 @@ def test_wrong_usage_exits_2_and_options_may_come_in_any_order(tmp_path: Path, r
     assert Artifact.open(tmp_path / "x", "source").table("values")["value"].to_pylist() == [0.25]
 
 
-def test_a_damaged_checkpoint_is_skipped_with_a_line(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_skipped_and_of_one_update_the_later_save_is_the_newest(
+    tmp_path: Path,
+) -> None:
+    """An update is saved again after an iteration without one: its state differs, its weights do not."""
     said: list[str] = []
     checkpoints = Checkpoints(tmp_path, "s", said.append)
+
+    def save(update: int, number: int) -> None:
+        checkpoints.save(update, lambda f: (f / "w").write_text(f"weights {update}"), {"number": number})
+        latest = checkpoints.latest()
+        assert latest is not None
+        assert latest[1] == {"number": number}
+
     assert checkpoints.latest() is None
-    for update in (1, 2, 3):
-        checkpoints.save(update, lambda f, u=update: (f / "w").write_text(f"weights {u}"), {"update": update})
+    for number, update in enumerate((1, 2, *[3] * 12)):
+        save(update, number)
     folders = sorted(checkpoints.folder.iterdir())
-    assert [folder.name[:9] for folder in folders] == ["u00000002", "u00000003"]
+    assert [folder.name[:14] for folder in folders] == ["u00000003-0010", "u00000003-0011"]
     (folders[1] / "w").write_text("weights 4")
     latest = checkpoints.latest()
     assert latest is not None
-    assert latest[1] == {"update": 2}
+    assert latest[1] == {"number": 12}
     assert "checkpoint skipped" in said[0]
-    checkpoints.save(3, lambda f: (f / "w").write_text("weights 3"), {"update": 3})
+    save(3, 99)
     assert len(list(checkpoints.folder.iterdir())) == 2
     assert not folders[1].exists()
-
-
-def test_of_two_checkpoints_of_one_update_the_later_is_the_newest(tmp_path: Path) -> None:
-    """As after an iteration without an update: its state differs, its weights do not."""
-    checkpoints = Checkpoints(tmp_path, "s", lambda line: None)
-    for number in range(12):
-        checkpoints.save(7, lambda f: (f / "w").write_text("weights"), {"number": number})
-        latest = checkpoints.latest()
-        assert latest is not None
-        assert latest[1]["number"] == number
 
 
 def test_output_names_of_the_runner_are_refused_and_unwritten_ones_noticed(run: Run) -> None:
