@@ -1,6 +1,7 @@
 """The actor's body: iterations from the last checkpoint on, and refreshes of the critic between them."""
 
 from dataclasses import asdict, replace
+from pathlib import Path
 
 from critics.drift.state import DriftState
 from env.catalog import offer_of
@@ -16,7 +17,7 @@ from stages.wiring.actor_report import actor_page, actor_report
 from stages.wiring.cards import serve_folder, write_actor_card
 from stages.wiring.iteration import Iterations
 from stages.wiring.learner import ActorState, held
-from stages.wiring.refresh import critic_folder, policy_folder, refresh_name, refreshed
+from stages.wiring.refresh import critic_folder, policy_folder, refreshed
 from stages.wiring.refusals import CRITIC_OF_ACTORS, override_words
 from stages.wiring.safety_stops import refuse_unsafe
 from stages.wiring.sampling import Sampling
@@ -32,15 +33,13 @@ def make(start: Start[Config], work: Work) -> None:
         state = ActorState.of_json(found[1])
         _refuse_unsafe(start, state)
     while True:
-        state, digest = _trained(start, work, state)
-        if digest is None:
+        state, policy = _trained(start, work, state)
+        if policy is None:
             break
         drift = refreshed(
             state.drift,
             start.config.model_dump(mode="json"),
-            start.run_dir,
-            refresh_name(state.iterations, digest),
-            policy_digest=digest,
+            *policy,
             contexts=work.contexts,
             say=start.say,
             stop_if_asked=start.stop_if_asked,
@@ -57,8 +56,10 @@ def make(start: Start[Config], work: Work) -> None:
     start.finish(report=report)
 
 
-def _trained(start: Start[Config], work: Work, state: ActorState) -> tuple[ActorState, str | None]:
-    """Returns the state after the last iteration; or before one that wants a critic, and of what weights."""
+def _trained(
+    start: Start[Config], work: Work, state: ActorState
+) -> tuple[ActorState, tuple[Path, str] | None]:
+    """Returns the state after the last iteration; or before one that wants a critic, and of what policy."""
     settings, found = start.config.actor, start.checkpoints.latest()
     policy = load_policy(start.inputs["sft"].path("policy"))
     with held(
@@ -121,10 +122,10 @@ def _trained(start: Start[Config], work: Work, state: ActorState) -> tuple[Actor
                 advance(1)
         if state.iterations < settings.num_iterations:
             digest = weights_digest(learner.trainer.weights())
-            folder = policy_folder(start.run_dir, refresh_name(state.iterations, digest))
+            folder = policy_folder(start.run_dir, state.iterations, digest)
             learner.trainer.export(folder)
             serve_folder(start, folder, policy.tokenizer)
-            return state, digest
+            return state, (folder, digest)
         folder = start.output("actor")
         learner.trainer.export(folder)
         serve_folder(start, folder, policy.tokenizer)

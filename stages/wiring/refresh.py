@@ -22,14 +22,9 @@ STAGES = MAIN_CHAIN[: MAIN_CHAIN.index("actor")]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def refresh_name(iterations: int, policy_digest: str) -> str:
-    """Returns the name of the run that makes a critic before an iteration, of these weights."""
-    return f"{iterations:05d}-{policy_digest[:8]}"
-
-
-def policy_folder(run_dir: Path, name: str) -> Path:
-    """Returns where the actor's weights are exported to for a refresh."""
-    folder = run_dir.resolve() / REFRESHES / "policies" / name
+def policy_folder(run_dir: Path, iterations: int, policy_digest: str) -> Path:
+    """Returns where the actor's weights are exported to; the run that makes their critic has its name."""
+    folder = run_dir.resolve() / REFRESHES / "policies" / f"{iterations:05d}-{policy_digest[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -42,24 +37,23 @@ def critic_folder(run_dir: Path, refresh_runs: Sequence[str]) -> Path:
 def refreshed(
     state: DriftState,
     settings: Mapping[str, Any],  # of the actor's run, as JSON values
-    run_dir: Path,  # of the actor
-    name: str,  # of the refreshing run
-    *,
+    policy: Path,  # the actor's weights, in its `policy_folder`
     policy_digest: str,
+    *,
     contexts: Sequence[str],  # that the actor trains in
     say: Callable[[str], None],
     stop_if_asked: Callable[[], None],  # raises if a signal came
 ) -> DriftState:
-    """Returns the watch's state after a critic was made for the weights in `policy_folder`, or could not be.
+    """Returns the watch's state after a critic was made for these weights, or could not be.
 
     Its stages ask for the GPUs, so the caller must hold nothing on them. Raises ArtifactError if one of them
     failed; the same call goes on from what was made.
     """
-    home = run_dir.resolve() / REFRESHES
+    home, name = policy.parents[1], policy.name
     config = home / f"{name}.yaml"
     changed = {key: dict(section) for key, section in settings.items()}
     changed["run"] |= {"name": name, "data_dir": str(home)}
-    changed["sft"] |= {"base": str(home / "policies" / name), "num_updates": 0}  # its weights as they are
+    changed["sft"] |= {"base": str(policy), "num_updates": 0}  # its weights as they are
     config.write_text(yaml.safe_dump(changed))
     for stage in STAGES:
         command = [sys.executable, "-m", f"stages.{stage}", str(config)]

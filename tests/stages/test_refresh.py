@@ -20,7 +20,7 @@ from pipeline.config import load_config
 from pipeline.errors import ArtifactError
 from pipeline.hardware import check_gpus
 from stages.settings import Config
-from stages.wiring.refresh import STAGES, critic_folder, refreshed
+from stages.wiring.refresh import STAGES, critic_folder, policy_folder, refreshed
 from stages.wiring.watch import Watch
 from tests.stages.conftest import CRITIC
 
@@ -45,14 +45,12 @@ def test_a_refresh_ends_at_the_stage_that_refuses_for_quality(tmp_path, monkeypa
 
     monkeypatch.setattr("stages.wiring.refresh.subprocess.run", run)
     said: list[str] = []
-    (tmp_path / "refresh").mkdir()
     go = partial(
         refreshed,
         DriftState(20, wants_refresh=True),
         Config().model_dump(mode="json"),
-        tmp_path,
-        "00003-01234567",
-        policy_digest="0123456789",
+        policy_folder(tmp_path, 3, "0123456789"),
+        "0123456789",
         contexts=("bare",),
         say=said.append,
         stop_if_asked=lambda: None,
