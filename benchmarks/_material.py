@@ -29,7 +29,7 @@ STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
 QUICK = (
     "engine.max_live=64",
     "training={threads: 1, micro_batch_tokens: 4096}",
-    "tasks={num_companies: 16, num_train: 32, num_val: 8, num_test: 8, level_shares: {1: 1.0}}",
+    "tasks={num_companies: 16, num_train: 32, num_held_out: 8, level_shares: {1: 1.0}}",
     "sft={model: {hidden_size: 64, num_layers: 2, num_kv_heads: 1, "
     "intermediate_size: 96}, num_demonstrations: 192, "
     "shares: {oracle: 0.3, over_collector: 0.5, noisy_adaptive: 0.2}, num_updates: 100, "

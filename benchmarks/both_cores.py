@@ -119,7 +119,7 @@ BENCHMARK = Benchmark(
     measure,
     CRITERIA,
     quick=(
-        "tasks={num_companies: 40, num_train: 200, num_val: 20, num_test: 20, level_shares: {1: 1.0}}",
+        "tasks={num_companies: 40, num_train: 200, num_held_out: 20, level_shares: {1: 1.0}}",
         "sft.num_updates=20",
         "sft.practice_tasks=0",
         "sft.num_demonstrations=200",

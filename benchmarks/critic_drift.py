@@ -41,9 +41,8 @@ from stages.settings import Config
 FAR = {
     "actor.credit.alpha": "0.5",
     "actor.credit.kl": "1e-6",  # holds nothing; at 0 the KL would not be measured
-    "actor.credit.drift.refresh": "never",
     "actor.credit.on_weak_critic": "allow",
-    "actor.stops": "{max_kl: null, max_length_change: null}",
+    "actor.stops": "false",
 }
 QUICK_ACTOR = (
     *("actor.tasks_per_update=4", "actor.updates_per_iteration=1", "actor.max_refills=0"),
@@ -51,7 +50,7 @@ QUICK_ACTOR = (
     *("actor.credit.drift.states=4", "actor.credit.drift.num_continuations=2"),
 )
 """Beside the settings of `critic_quality --quick`."""
-ARMS = {"far": "false", "watched": "true"}
+ARMS = {"far": "never", "watched": "correct"}
 """Arm -> `actor.credit.drift.react`."""
 
 HELD = ("bias", "slope", "rho_a", "ev_within", "sign_agreement")
@@ -90,7 +89,7 @@ def held_beside(config: Config, run: Path, folder: Path, num_tasks: int) -> dict
     from stages.wiring.watch import Watch, chosen_for_check
 
     seed, settings = config.run.seed, config.actor.credit.model_dump()["drift"]
-    rules = DriftRules(**settings | {"react": False})
+    rules = DriftRules(**settings | {"react": "never"})
     tasks = {t.task_id: t for t in tasks_from(Artifact.open(run, "tasks").table("tasks")) if t.split == "val"}
     critic = load_critic(config, run / "critic" / "critic")
     watch = Watch(critic, rules, tasks, seed, print, DriftState())

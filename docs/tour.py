@@ -215,7 +215,7 @@ def success(rollouts: list[Rollout]) -> float:
 def main(sizes: Sizes, folder: Path) -> dict[str, float]:
     """Returns success on new tasks before and after, and mean V_{T-1} of failures and successes."""
     torch.set_num_threads(1)
-    asked = PhoneTasks(num_companies=12, num_train=48, num_val=24, num_test=1, level_shares={1: 1.0})
+    asked = PhoneTasks(num_companies=12, num_train=48, num_held_out=24, level_shares={1: 1.0})
     tasks = PHONE.make_tasks(asked, SEED)
     train_tasks, val = ([task for task in tasks if task.split == split] for split in ("train", "val"))
     policy = make_policy(train_tasks, folder / "policy", sizes)

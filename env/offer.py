@@ -24,13 +24,14 @@ class TaskSettings(Section):
 
     environment: str = setting("phone", description="makes and grades tasks: a built-in one or module:name")
     num_train: int = setting(500, ge=1, description="tasks to train on")
-    num_val: int = setting(100, ge=1, description="held-out tasks for looks during training")
-    num_test: int = setting(100, ge=1, description="tasks of each test split")
+    num_held_out: int = setting(
+        100, ge=1, description="tasks of val, for looks during training, and of each test split"
+    )
 
     @property
     def sizes(self) -> dict[str, int]:
         """Returns split -> number of tasks, of an environment with one test split."""
-        return {"train": self.num_train, "val": self.num_val, "test": self.num_test}
+        return {"train": self.num_train, "val": self.num_held_out, "test": self.num_held_out}
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def explain(
     key, kinds, given = place.key, place.kinds, problem.get("input")
     where = _where(key, source, origins)
     if problem["type"] == "extra_forbidden":
-        return f"{where}: {key} is not a setting{_instead(model, place, given)}"
+        return f"{where}: {key} is not a setting{_instead(model, place)}"
     if problem["type"] == "missing":
         return f"{where}: {key} is required and not given"
     got = json.dumps(given, ensure_ascii=False, default=str)
@@ -78,17 +78,9 @@ def _where(key: str, source: str, origins: Mapping[str, str]) -> str:
     return f"{source} with {', '.join(near)}" if near else source
 
 
-def _instead(model: type[BaseModel], place: _Place, given: Any) -> str:
+def _instead(model: type[BaseModel], place: _Place) -> str:
     """Returns what to write in place of an unknown key, as the end of a sentence."""
     key, union, kinds, kind = place.key, place.union, place.kinds, place.kind
-    moved = {
-        old: new
-        for old, new in getattr(model, "moved", {}).items()
-        # Of a section that is gone, what was given of it.
-        if old == key or (old.startswith(f"{key}.") and _lies_in(old.removeprefix(f"{key}."), given))
-    }
-    if moved:
-        return " any more: " + "; ".join(f"{old} is {new}" for old, new in moved.items())
     own = [name for name in known_keys(model) if name.rpartition(".")[0] == key.rpartition(".")[0]]
     if kinds:
         inner = key.removeprefix(f"{union}.")
@@ -102,14 +94,6 @@ def _instead(model: type[BaseModel], place: _Place, given: Any) -> str:
         of_kind = known_keys(kinds.sections[kind], f"{union}.")
         own = [name for name in own if name in of_kind]
     return f"; {_suggestion(key, own, known_keys(model))}"
-
-
-def _lies_in(key: str, given: Any) -> bool:
-    for part in key.split("."):
-        if not isinstance(given, dict) or part not in given:
-            return False
-        given = given[part]
-    return True
 
 
 def _suggestion(key: str, own: Sequence[str], known: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ is recorded, and may change between two starts of one stage), and basic or advan
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, Self, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.fields import FieldInfo
@@ -15,8 +15,6 @@ class Section(BaseModel):
     """A part of the configuration: frozen, and without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-    moved: ClassVar[Mapping[str, str]] = {}
-    """Dotted keys of earlier versions -> what to write instead; read on the outermost section."""
 
     @classmethod
     def specialised(cls, data: Mapping[str, Any]) -> type[Self]:

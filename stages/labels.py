@@ -7,6 +7,7 @@ samples that label it, among the clusters that fit and validate the critic.
 import sys
 
 from critics.labels.checks import check_outcomes_differ
+from critics.labels.choose_states import choose_states
 from critics.labels.splits import parts_of
 from env.play.continuations import Continuations
 from env.play.requests import EpisodeRequest
@@ -16,13 +17,12 @@ from pipeline.columns import ROLLOUTS, STEPS
 from pipeline.types import Rollout, Task
 from stages.settings import Config
 from stages.wiring.inputs import rollouts_of, tasks_by_id
-from stages.wiring.label_budget import chosen_states, tokens_at_most
 from stages.wiring.preflight import check_installed
 
 
 def plan(start: Start[Config]) -> Plan[tuple[list[Rollout], dict[str, Task], list[list[EpisodeRequest]]]]:
-    """Chooses the states that are continued, within the budget."""
-    number = start.config.labels.num_continuations
+    """Chooses the states that are continued."""
+    settings = start.config.labels
     rollouts, tasks = rollouts_of(start.inputs["rollouts"]), tasks_by_id(start)
     check_outcomes_differ(rollouts)
     shares = start.config.critic
@@ -31,14 +31,18 @@ def plan(start: Start[Config]) -> Plan[tuple[list[Rollout], dict[str, Task], lis
     )
     # Calibration goes by outcomes, so continuations are for those that fit and validate.
     continued = [r for r in rollouts if part_of.get(r.rollout_id) in ("fit", "validate")]
-    states, tokens_expected = chosen_states(continued, start.config.labels, seed=start.seed)
+    states = choose_states(
+        continued, max_states=settings.max_states, guided_share=settings.guided_share, seed=start.seed
+    )
     continuations = Continuations(start.stage_key, start.seed, "labels")
     parents = {rollout.rollout_id: rollout for rollout in rollouts}
     shards: list[list[EpisodeRequest]] = []
+    number, tokens_left = settings.num_continuations, 0
     for some in in_shards(states, start.config.run.per_shard(number)):
         shards.append([])
         for state in some:
             parent = parents[state.rollout_id]
+            tokens_left += sum(parent.loss_mask[parent.steps[state.step_index].token_start :])
             shards[-1] += continuations.of(parent, state.step_index, tasks[parent.task_id], number)
     ids = [[request.rollout_id for request in shard] for shard in shards]
     planned = sum(map(len, ids))
@@ -50,8 +54,8 @@ def plan(start: Start[Config]) -> Plan[tuple[list[Rollout], dict[str, Task], lis
         estimate={
             "states": len(states),
             "continuations": planned,
-            "tokens_expected": tokens_expected,
-            "tokens_at_most": tokens_at_most(start.config, planned),
+            "tokens_expected": number * tokens_left,  # as many as the rollouts themselves took
+            "tokens_at_most": planned * start.config.sampling.max_response_tokens,
         },
         work=(rollouts, tasks, shards),
     )

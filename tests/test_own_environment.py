@@ -21,7 +21,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "environments.md").read_text("utf-8
 SETTINGS = """
 engine: {max_live: 64}
 training: {threads: 1}
-tasks: {environment: "sums:SUMS", num_terms: 3, num_train: 40, num_val: 12, num_test: 12}
+tasks: {environment: "sums:SUMS", num_terms: 3, num_train: 40, num_held_out: 12}
 sampling: {max_response_tokens: 40}
 prompt: {max_feedback_tokens: 40}
 sft: {num_demonstrations: 2000, num_updates: 240, batch_rows: 32, learning_rate: 1.0e-2,

@@ -27,7 +27,7 @@ EXEMPT = {"make test"}
 """`make test` runs this test."""
 
 TINY = (
-    "training.threads=1 tasks.num_companies=8 tasks.num_train=36 tasks.num_val=6 tasks.num_test=6 "
+    "training.threads=1 tasks.num_companies=8 tasks.num_train=36 tasks.num_held_out=6 "
     "'tasks.level_shares={1: 1.0}' sft.model.hidden_size=64 sft.model.num_layers=2 "
     "sft.model.intermediate_size=128 sft.practice_tasks=0 "
     "sft.num_demonstrations=200 sft.num_updates=120 sft.batch_rows=16 sft.learning_rate=5.0e-3 "

@@ -28,11 +28,10 @@ by chance (start value)."""
 class DriftRules:
     """How a watch acts; the fields are those of the settings' section."""
 
-    react: bool = True
+    react: Literal["never", "correct", "refresh_once", "refresh"] = "refresh_once"
     paid_every: int = 20
     states: int = 256
     num_continuations: int = 16
-    refresh: Literal["never", "once", "on_drift"] = "once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class DriftState:
     def may_refresh(self, rules: DriftRules) -> bool:
         """Returns whether the rules allow another refresh."""
         done = len(self.refresh_runs) + len(self.refused_runs)
-        return rules.react and done < {"never": 0, "once": 1, "on_drift": float("inf")}[rules.refresh]
+        return rules.react == "refresh" or (rules.react == "refresh_once" and not done)
 
     def check_is_due(self, num_updates: int, alpha: float, rules: DriftRules) -> bool:
         """Returns whether a paid check is due before the next update.
@@ -98,7 +97,7 @@ class Checks:
 def decide(state: DriftState, checks: Checks, rules: DriftRules) -> tuple[DriftState, list[str]]:
     """Returns the state from the next iteration on, and what to say of it."""
     said: list[str] = []
-    if checks.free is not None and rules.react:
+    if checks.free is not None and rules.react != "never":
         frozen = [state.correction.undo(v).tolist() for v in checks.values]
         recent = (*state.recent, [frozen, list(checks.rewards)])[-REFIT_ITERATIONS:]
         state = replace(state, recent=recent)
@@ -121,7 +120,7 @@ def decide(state: DriftState, checks: Checks, rules: DriftRules) -> tuple[DriftS
         )
     elif steps_are_off(paid):
         state = replace(
-            state, steps_off=state.steps_off or rules.react, wants_refresh=state.may_refresh(rules)
+            state, steps_off=state.steps_off or rules.react != "never", wants_refresh=state.may_refresh(rules)
         )
         said.append(
             f"drift: after {after} updates Cov(A, Ahat) is {interval_words(paid['cov_a'], 4)} (off at or "

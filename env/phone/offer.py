@@ -38,8 +38,14 @@ def make_tasks(settings: PhoneTasks, seed: int) -> list[Task]:
     """Returns the tasks of all splits, generated or of files that people may edit."""
     if settings.files is not None:
         return read_files(Path(settings.files) / "companies.jsonl", Path(settings.files) / "tasks.jsonl")
-    named = ("num_companies", "num_train", "num_val", "num_test", "level_shares")
-    return generate_tasks(**{name: getattr(settings, name) for name in named}, seed=seed)
+    return generate_tasks(
+        num_companies=settings.num_companies,
+        num_train=settings.num_train,
+        num_val=settings.num_held_out,
+        num_test=settings.num_held_out,
+        level_shares=settings.level_shares,
+        seed=seed,
+    )
 
 
 def demonstrate(

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-
 from pipeline.planner.activations import Forward, kept_bytes, on_meta, scoring_bytes
 from pipeline.training.logprobs import TILE_ENTRIES
 from pipeline.training.lora import TARGETS
@@ -18,47 +16,24 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a decoder: `parameters` counts tied ones once, `matmul_parameters` the output layer too."""
+    """Sizes of a decoder."""
 
-    parameters: int
-    matmul_parameters: int
+    parameters: int  # tied ones once
     layers: int
     width: int
-    heads: int
-    kv_heads: int
-    head_dim: int
     vocabulary: int
-
-    def cache_bytes(self, element_bytes: int) -> int:
-        """Returns the bytes of keys and values of one token."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * element_bytes
-
-    def training_flops(self, context: int, *, recompute: bool) -> float:
-        """Returns the floating-point operations of one trained token in rows of `context` tokens.
-
-        6 for each parameter in a product and 6 * layers * heads * head_dim * context for causal attention;
-        a third more where the forward pass runs twice.
-
-        Source: Kaplan et al., arXiv:2001.08361, section 2.1, with the causal half of attention.
-        """
-        once = 6 * self.matmul_parameters + 6 * self.layers * self.heads * self.head_dim * context
-        return once * (4 / 3 if recompute else 1)
+    cache_entries: int  # numbers in the keys and values of one token
 
 
 def shape_of(config: Any) -> Shape:
     """Returns the sizes of the model that a transformers configuration describes; takes no memory."""
-    model = on_meta(config)
-    linear = [module.weight.numel() for module in model.modules() if isinstance(module, torch.nn.Linear)]
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return Shape(
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        matmul_parameters=sum(linear),
+        parameters=sum(parameter.numel() for parameter in on_meta(config).parameters()),
         layers=config.num_hidden_layers,
         width=config.hidden_size,
-        heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
-        head_dim=head_dim,
         vocabulary=config.vocab_size,
+        cache_entries=2 * config.num_hidden_layers * config.num_key_value_heads * head_dim,
     )
 
 

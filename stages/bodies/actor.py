@@ -135,7 +135,8 @@ def _trained(
 
 def _refuse_unsafe(start: Start[Config], state: ActorState) -> None:
     history, done = read_metrics(start.folder / "metrics.jsonl"), state.iterations
-    refuse_unsafe([line for line in history if line.get("iteration", done) < done], start.config.actor.stops)
+    lines = [line for line in history if line.get("iteration", done) < done]
+    refuse_unsafe(lines, limits=start.config.actor.stops)
 
 
 def _save(start: Start[Config], trainer: Trainer, state: ActorState) -> None:

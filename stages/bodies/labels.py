@@ -26,27 +26,19 @@ def make(
     """Continues the chosen states, a shard at a time, then fits the targets."""
     settings = start.config.labels
     rollouts, tasks, requests = work
-    # Where shards are played as one queue, the choice of states is all that keeps to the budget.
-    budget = None if start.config.engine.overlap_shards else settings.max_tokens
-    spent = sum(map(sum, start.shards.table("rollouts").column("loss_mask").to_pylist()))
     recipe = Recipe(start.config, start.inputs["sft"].path("policy"))
 
-    def is_over() -> bool:
-        return budget is not None and spent >= budget
-
     def job_of(index: int) -> Job:
-        return recipe, Episodes([] if is_over() else requests[index])
+        return recipe, Episodes(requests[index])
 
     with closing(make_hands(start.config, start.log_folder)) as hands:
         for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done):
-            # Played beside the shard that spent the last of the budget, it counts as not begun.
-            kept = [] if is_over() else played.rollouts
-            spent += sum(rollout.num_trainable_tokens for rollout in kept)
-            missing = len(shard.item_ids) - len(kept)
-            commit_rollouts(start.shards, shard, kept, {"token_budget": missing} if missing else {})
+            commit_rollouts(start.shards, shard, played.rollouts, played.skipped)
 
     policy_digest = rollouts[0].policy_digest  # the starting policy's: it sampled all of them
-    samples = samples_of(rollouts_of(start.shards), {rollout.rollout_id for rollout in rollouts})
+    continued = rollouts_of(start.shards)
+    sampled_tokens = sum(rollout.num_trainable_tokens for rollout in continued)
+    samples = samples_of(continued, {rollout.rollout_id for rollout in rollouts})
     labels, recovery = build_labels(
         rollouts,
         samples,
@@ -62,6 +54,6 @@ def make(
         more_tables=((LABELS, labels_table(labels)),),
         report=recovery
         | kinds
-        | {"kappa": settings.kappa, "target": settings.target, "sampled_tokens": spent}
+        | {"kappa": settings.kappa, "target": settings.target, "sampled_tokens": sampled_tokens}
         | {"audit": audit_labels(labels, rollouts, samples)},
     )

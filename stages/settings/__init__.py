@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import create_model, model_validator
 
@@ -18,7 +18,6 @@ from pipeline.settings import Section
 from stages.settings.actor import Actor
 from stages.settings.critic import Critic, CriticReport, Labels
 from stages.settings.engine import Engine, Transformers
-from stages.settings.moved import MOVED
 from stages.settings.run import Hardware, Run
 from stages.settings.sampling import Evaluation, Prompt, Rollouts, Sampling
 from stages.settings.sft import Sft
@@ -30,8 +29,6 @@ PROMPT_TOKENS = 1024
 
 class Config(Section):
     """Everything a run needs, and nothing it does not."""
-
-    moved: ClassVar[dict[str, str]] = MOVED
 
     run: Run = Run()
     engine: Engine = Transformers()

@@ -1,23 +1,8 @@
-"""The actor's training, and what ends it."""
+"""The actor's training."""
 
 from pipeline.settings import Section, runtime, setting
 from stages.settings.credit import Credit, VDapo
 from stages.settings.sampling import Chain
-
-
-class Stops(Section):
-    """What ends the actor's training with exit code 4, after a checkpoint."""
-
-    max_kl: float | None = runtime(
-        0.1,
-        "nats a token from the starting policy, median of three updates, where it is measured; null: no "
-        "limit",
-        gt=0,
-        advanced=True,
-    )
-    max_length_change: float | None = runtime(
-        0.5, "of mean response length or steps since the first iteration; null: no limit", gt=0, advanced=True
-    )
 
 
 class Actor(Section):
@@ -34,7 +19,12 @@ class Actor(Section):
     chain: Chain = Chain()
     checkpoint_every: int = runtime(10, "iterations between checkpoints", ge=1)
     evaluate_tasks: int = setting(100, "val tasks of a look at val, for the curve only", ge=1, advanced=True)
-    stops: Stops = Stops()
+    stops: bool = runtime(
+        True,
+        "end with exit code 4 once KL passes .1 nats a token, or rollouts are half as long again, or half as "
+        "long, as at first (stages/wiring/safety_stops.py)",
+        advanced=True,
+    )
 
     @property
     def warmup_updates(self) -> int:

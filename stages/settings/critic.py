@@ -28,14 +28,6 @@ class Labels(Section):
     )
     max_states: int | None = setting(None, "cap on states that get continuations; null is none", ge=1)
     guided_share: float = setting(0.3, "share of those states that lie in a guided context", ge=0, le=1)
-    max_tokens: int | None = setting(
-        None,
-        "tokens that continuations may take: fewer states are chosen, by what they are expected to take, and "
-        "no shard is begun once they are spent; with engine.overlap_shards the choice alone bounds them. "
-        "null is no bound",
-        ge=1,
-        advanced=True,
-    )
     kappa: float = setting(
         0.0,
         "soft: pseudo-counts given to the recovery model",

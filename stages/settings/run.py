@@ -33,8 +33,5 @@ class Hardware(Section):
     """What `vdapo plan` holds the run against; with GPUs, what a stage must find before it starts."""
 
     num_gpus: int = runtime(0, "of one node; 0 plans for a CPU", ge=0)
-    gpu: Literal["h200", "h100", "a100", "rtx4090"] | None = runtime(
-        None, "kind of each, for hours (stages/wiring/plan_work.py); null estimates none"
-    )
     gpu_memory_gib: float = runtime(0.0, "usable memory of each", ge=0)
     host_memory_gib: float = runtime(4.0, "memory of the node", gt=0)

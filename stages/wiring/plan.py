@@ -1,11 +1,10 @@
-"""Says whether a configuration fits its hardware, and what it would cost at least: `vdapo plan CONFIG`.
+"""`vdapo plan CONFIG`: whether a configuration fits its hardware, and what it samples, trains and stores.
 
 Takes no GPU, no memory and no data: the model exists as shapes only.
 """
 
 import argparse
-from collections.abc import Callable, Mapping
-from functools import partial
+import math
 from pathlib import Path
 
 from rich.console import Console
@@ -13,12 +12,12 @@ from rich.table import Table
 
 from pipeline.config import load_config
 from pipeline.errors import ExitCode
-from pipeline.planner.memory import GIB, Shape, shape_of
+from pipeline.planner.memory import GIB, shape_of
 from stages.settings import Config
-from stages.wiring.plan_advice import advice, can_share, changed, no_room_for_a_row, unused_gpus
+from stages.wiring.hands import num_players
 from stages.wiring.plan_memory import Memory, memory_of
 from stages.wiring.plan_models import critic_config, model_config
-from stages.wiring.plan_work import least_hours, stored_gb, work_of
+from stages.wiring.plan_work import Work, work_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,26 +33,22 @@ def run(options: argparse.Namespace) -> int:
     critic, positions = critic_config(config, policy), int(policy.max_position_embeddings)
     context = min(config.sampling.max_response_tokens + config.prompt.max_feedback_tokens, positions)
     shapes = {"policy": shape_of(policy), "critic": shape_of(critic)}
-    taken_by = partial(memory_of, policy, critic, context)
-    memory = taken_by(config)
+    memory = memory_of(policy, critic, context, config)
     console = Console()
     for name, shape in shapes.items():
         console.print(
             f"{name}: {shape.parameters:,} parameters, {shape.layers} layers of width {shape.width}; keys "
-            f"and values of a token {shape.cache_bytes(2):,} bytes in bf16"
+            f"and values of a token {2 * shape.cache_entries:,} bytes in bf16"
         )
     console.print(
         f"rows of {context:,} tokens at most, besides a task's own prompt; {memory.live} of them alive in a "
-        "replica"
+        f"replica; processes that play: {num_players(config.engine)}"
     )
     console.print(_memory_table(memory))
-    if can_share(config):
-        console.print(_other_way(config, taken_by))
-    console.print(_cost_table(config, shapes, memory.live, context))
-    misfits = unused_gpus(config) + no_room_for_a_row(config, memory, shapes["policy"], positions)
-    for name in memory.phases:
-        if not memory.fits(name):
-            misfits.append(f"{name}: {advice(config, taken_by, context, name)}")
+    console.print(_work_table(work_of(config, shapes["policy"].parameters, shapes["critic"].parameters)))
+    row = min(config.row_tokens, positions)
+    misfits = _unused_gpus(config) + _no_room_for_a_row(config, memory, row, shapes["policy"].cache_entries)
+    misfits += [_misfit(config, memory, name) for name in memory.phases if not memory.fits(name)]
     for line in misfits:
         console.print(f"does not fit: {line}", style="bold")
     return ExitCode.CONFIG if misfits else ExitCode.COMPLETE
@@ -72,37 +67,59 @@ def _memory_table(memory: Memory) -> Table:
     return table
 
 
-def _other_way(config: Config, taken_by: Callable[[Config], Memory]) -> str:
-    """Returns what generation and update would take if the engine shared its GPUs, or no longer did."""
-    shared = not config.engine.shared_gpus
-    memory = taken_by(changed(config, {"engine.shared_gpus": shared}))
-    said = ", ".join(
-        f"{name} {memory.phases[name].device_bytes / GIB:.2f} GiB"
-        + ("" if memory.fits(name) else " (does not fit)")
-        for name in ("generation", "actor update")
-    )
-    return f"with engine.shared_gpus={str(shared).lower()}: {said}"
-
-
-def _cost_table(config: Config, shapes: Mapping[str, Shape], live: int, context: int) -> Table:
-    work = work_of(config)
-    columns: dict[str, list[float | None]] = {
-        "rollouts": [w.rollouts for w in work],
-        "sampled tokens": [w.sampled_tokens for w in work],
-        "trained tokens": [w.trained_tokens for w in work],
-        "GB on disk": [stored_gb(w, shapes) for w in work],
-        "hours": [least_hours(w, config, shapes, live, context) for w in work],
-    }
-    for column in columns.values():
-        known = [number for number in column if number is not None]
-        column.append(sum(known) if known else None)
-    table = Table("stage", *columns, title="at most; hours: at least")
-    for stage, *numbers in zip([*(w.stage for w in work), "all"], *columns.values(), strict=True):
-        table.add_row(stage, *map(_figure, numbers))
+def _work_table(work: list[Work]) -> Table:
+    table = Table("stage", "rollouts", "sampled tokens", "trained tokens", "GB on disk", title="at most")
+    rows = [(w.rollouts, w.sampled_tokens, w.trained_tokens, w.stored_gb) for w in work]
+    totals = [sum(column) for column in zip(*rows, strict=True)]
+    for stage, (*counts, gb) in zip([*(w.stage for w in work), "all"], [*rows, totals], strict=True):
+        table.add_row(stage, *(f"{count:,}" for count in counts), f"{gb:.2f}")
     return table
 
 
-def _figure(number: float | None) -> str:
-    if number is None:
-        return "-"
-    return f"{number:,}" if isinstance(number, int) else f"{number:.2f}"
+def _unused_gpus(config: Config) -> list[str]:
+    """Returns what would compute on the CPU of a machine with GPUs."""
+    said = []
+    if config.training.backend == "torch" and config.hardware.num_gpus > 1:
+        said.append("training.backend = torch trains on one GPU; training.backend=deepspeed uses all")
+    if config.engine.kind == "transformers" and config.hardware.num_gpus:
+        said.append("engine.kind = transformers samples on the CPU; engine.kind=vllm uses the GPUs")
+    return said
+
+
+def _no_room_for_a_row(config: Config, memory: Memory, row_tokens: int, cache_entries: int) -> list[str]:
+    """Returns what to say if vLLM would not start: its cache must hold one row of the engine's length."""
+    if config.engine.kind != "vllm":
+        return []
+    element = 2 if config.engine.dtype == "bfloat16" else 4
+    per_token = element * cache_entries / config.engine.tensor_parallel
+    room = int(memory.phases["generation"].device["key-value cache"] // per_token)
+    if row_tokens <= room:
+        return []
+    more = "raise engine.memory_share, or " if config.hardware.num_gpus else ""
+    return [
+        f"generation: the cache holds {room:,} tokens, one row may take {row_tokens:,}; {more}lower "
+        "sampling.max_response_tokens or prompt.max_feedback_tokens"
+    ]
+
+
+def _misfit(config: Config, memory: Memory, name: str) -> str:
+    """Returns by how much a phase does not fit, and the settings that lower what it takes."""
+    phase = memory.phases[name]
+    if phase.host_bytes > memory.host_limit:
+        return f"{name}: needs hardware.host_memory_gib of {math.ceil(phase.host_bytes / GIB)}"
+    if memory.live < 1 and name == "generation":
+        return f"{name}: the cache holds no rollout; raise engine.memory_share or engine.tensor_parallel"
+    lower: list[str] = []
+    if "activations" in phase.device:
+        lower.append("lower training.micro_batch_tokens")
+        if not config.training.recompute:
+            lower.append("set training.recompute=true")
+    if "optimizer" in phase.device:
+        lower.append("take more ranks or a training.deepspeed that offloads")
+    if config.engine.kind != "vllm":
+        lower.append("lower engine.replicas or engine.max_live")
+    elif name != "critic update":  # there is no engine beside it
+        turns = config.engine.shared_gpus or not config.hardware.num_gpus
+        lower.append("lower engine.memory_share" + ("" if turns else " or set engine.shared_gpus=true"))
+    over = (phase.device_bytes - memory.limit) / GIB
+    return f"{name}: {over:.2f} GiB too much; {', '.join(lower)}"

@@ -1,4 +1,4 @@
-"""What each phase of a configuration takes on a GPU and in host memory, and the settings that would fit."""
+"""What each phase of a configuration takes on a GPU and in host memory."""
 
 import math
 from collections.abc import Mapping
@@ -46,40 +46,43 @@ class Memory:
 
 def memory_of(policy: Any, critic: Any, context: int, config: Config) -> Memory:
     """Returns what every phase takes, of transformers configurations and rows of `context` tokens."""
-    engine, hardware = config.engine, config.hardware
-    shape, how = shape_of(policy), training_of(config, policy, context)
-    kl = config.actor.credit.kl > 0
-    update = training_phase("actor update", policy, how)
-    reference = scoring_phase("reference pass", policy, how.forward) if kl else None
+    hardware, shape = config.hardware, shape_of(policy)
+    how, needs_reference = training_of(config, policy, context), config.actor.credit.kl > 0
     generation, live = _generation(config, shape, context)
-    shared = engine.shared_gpus and hardware.num_gpus > 0
-    # What each leaves on the GPU while others work.
-    asleep = ENGINE_ASLEEP_BYTES if shared else generation.device_bytes
-    parked = 0 if shared else standing_bytes(update)
-    aside = 0 if shared or reference is None else reference.device["weights"]
-    phases = [
-        _beside(generation, {"trainer": parked, "reference": aside}),
-        _beside(update, {"engine": asleep, "reference": aside}),
-    ]
-    if reference is not None:
-        phases.append(_beside(reference, {"engine": asleep, "trainer": parked}))
-    if engine.kind == "vllm" or how.backend == "deepspeed":
+    update = training_phase("actor update", policy, how)
+    reference = scoring_phase("reference pass", policy, how.forward)
+    shared = config.engine.shared_gpus and hardware.num_gpus > 0
+    left = {  # on the GPU, of each while the others work
+        "engine": ENGINE_ASLEEP_BYTES if shared else generation.device_bytes,
+        "trainer": 0 if shared else standing_bytes(update),
+        "reference": 0 if shared or not needs_reference else reference.device["weights"],
+    }
+    phases = [_beside(generation, left, but="engine"), _beside(update, left, but="trainer")]
+    if needs_reference:
+        phases.append(_beside(reference, left, but="reference"))
+    if config.engine.kind == "vllm" or how.backend == "deepspeed":
+        host = _host_bytes(config, shape, how, update)
         gathered = 4 * shape.vocabulary * shape.width if how.num_ranks > 1 else 0
-        host = _host_bytes(config, shape, how, update, reference=kl)
-        beside = {"trainer": standing_bytes(update), "a gathered weight": gathered}
-        beside |= {"engine": asleep, "reference": aside}
-        phases.append(_beside(Phase("hand-off", {}, host), beside))
+        awake = left | {"trainer": standing_bytes(update), "a gathered weight": gathered}
+        phases.append(_beside(Phase("hand-off", {}, host), awake))
         if how.backend == "deepspeed":
-            phases.append(_beside(Phase("checkpoint", {}, _checkpoint_bytes(host, shape, how)), beside))
+            phases.append(_beside(Phase("checkpoint", {}, _checkpoint_bytes(host, shape, how)), awake))
     if config.actor.credit.needs_critic:  # its critic scores in fp32, and it stays
         frozen = scoring_phase("", critic, replace(how.forward, half_weights=False, half_products=False))
         phases = [_beside(phase, {"critic (first GPU)": frozen.device_bytes}) for phase in phases]
-    how = training_of(config, critic, context)
-    phases.append(training_phase("critic update", critic, how, head="critic"))
+    phases.append(
+        training_phase("critic update", critic, training_of(config, critic, context), head="critic")
+    )
     limit = hardware.gpu_memory_gib if hardware.num_gpus else hardware.host_memory_gib
     return Memory(
         {phase.name: phase for phase in phases}, live, int(limit * GIB), int(hardware.host_memory_gib * GIB)
     )
+
+
+def _beside(phase: Phase, others: Mapping[str, int], but: str = "") -> Phase:
+    """Returns a phase with what others hold meanwhile, without that of `but`."""
+    held = {name: size for name, size in others.items() if size and name != but}
+    return replace(phase, device={**phase.device, **held})
 
 
 def _generation(config: Config, shape: Shape, context: int) -> tuple[Phase, int]:
@@ -87,34 +90,29 @@ def _generation(config: Config, shape: Shape, context: int) -> tuple[Phase, int]
     engine = config.engine
     if not isinstance(engine, Vllm):  # on the CPU, where all players share the machine
         players, weights = num_players(engine), 4 * shape.parameters
-        parts = {
-            "weights": players * weights,
-            "key-value cache": players * engine.max_live * context * shape.cache_bytes(4),
-        }
-        newest = {"weights that players read": weights if players > 1 else 0}
-        return _beside(Phase("generation", parts, {}), newest), engine.max_live
-    element, on_gpus = 2 if engine.dtype == "bfloat16" else 4, config.hardware.num_gpus > 0
-    weights, cache = (
-        shape.parameters * element // engine.tensor_parallel,
-        int(VllmOptions().kv_cache_gib * GIB),
-    )
-    if on_gpus:
+        cache = players * engine.max_live * context * 4 * shape.cache_entries
+        parts = {"weights": players * weights, "key-value cache": cache}
+        if players > 1:
+            parts["weights that players read"] = weights
+        return Phase("generation", parts, {}), engine.max_live
+    element, split = 2 if engine.dtype == "bfloat16" else 4, engine.tensor_parallel
+    parts = {"weights": shape.parameters * element // split}
+    if config.hardware.num_gpus:
         share = int(engine.memory_share * config.hardware.gpu_memory_gib * GIB)
-        cache = max(0, share - weights - ENGINE_WORK_BYTES)
-    live = int(cache // (shape.cache_bytes(element) / engine.tensor_parallel * context))
-    phase = Phase("generation", {"weights": weights, "key-value cache": cache}, {})
-    phase = _beside(phase, {"at work": ENGINE_WORK_BYTES * on_gpus})
-    return phase, min(live, math.ceil(engine.max_live / engine.replicas))
+        cache = max(0, share - parts["weights"] - ENGINE_WORK_BYTES)
+        parts |= {"key-value cache": cache, "at work": ENGINE_WORK_BYTES}
+    else:
+        parts["key-value cache"] = cache = int(VllmOptions().kv_cache_gib * GIB)
+    live = int(cache // (element * shape.cache_entries / split * context))
+    return Phase("generation", parts, {}), min(live, math.ceil(engine.max_live / engine.replicas))
 
 
-def _host_bytes(
-    config: Config, shape: Shape, how: Training, update: Phase, *, reference: bool
-) -> dict[str, int]:
+def _host_bytes(config: Config, shape: Shape, how: Training, update: Phase) -> dict[str, int]:
     """Returns what the actor's processes hold in host memory at once, on the whole machine."""
     parts = dict(update.host)
     if how.backend == "deepspeed":
         parts["gathered weights, fp32"] = 4 * shape.parameters
-        if reference:
+        if config.actor.credit.kl > 0:
             parts["reference policy"] = (2 if how.forward.half_weights else 4) * shape.parameters
     if config.engine.kind == "vllm":
         parts["engine's copy"] = (2 if config.engine.dtype == "bfloat16" else 4) * shape.parameters
@@ -128,8 +126,3 @@ def _checkpoint_bytes(handoff: Mapping[str, int], shape: Shape, how: Training) -
     held = {name: size for name, size in handoff.items() if name != WAITING}
     part = max(PART_BYTES, 4 * shape.vocabulary * shape.width)  # the largest tensor is a part of its own
     return {**held, "parts being written": min(how.num_ranks * part, 12 * shape.parameters)}
-
-
-def _beside(phase: Phase, others: Mapping[str, int]) -> Phase:
-    """Returns a phase with what others hold meanwhile."""
-    return replace(phase, device={**phase.device, **{name: size for name, size in others.items() if size}})

@@ -7,25 +7,28 @@ from statistics import fmean, median
 from typing import Any
 
 from pipeline.errors import ArtifactError, ExitCode
-from stages.settings.actor import Stops
 
 KL_UPDATES = 3
 """One unlikely token in ten thousand can dominate an update's KL: distances are medians of so many."""
 CRITIC_RISE = "critic/rise"
 """Mean V_{T-1} - V_0. Not the mean of A_i(lam): that ends in R - V_{T-1}, so a critic that is pleased with
 failures lowers it."""
+MAX_KL = 0.1
+"""Nats a token from the starting policy, median of `KL_UPDATES`, where it is measured (start value)."""
+MAX_LENGTH_CHANGE = 0.5
+"""Of mean response length or steps since the first iteration (start value)."""
 FALLING_EVALUATIONS = 3
 """Looks at val running with less success and a more pleased critic, after which it stops (start value)."""
 LENGTHS = {"response_length/mean": "tokens of a response", "steps/mean": "steps of a rollout"}
 
 
-def refuse_unsafe(history: Sequence[Mapping[str, Any]], stops: Stops) -> None:
+def refuse_unsafe(history: Sequence[Mapping[str, Any]], *, limits: bool) -> None:
     """Raises ArtifactError, code QUALITY, if the actor should not go on: `history` is of metrics.jsonl."""
-    if found := reasons(history, stops):
+    if found := reasons(history, limits=limits):
         iteration = max((line["iteration"] for line in history if "iteration" in line), default=0)
         raise ArtifactError(
             f"stopped after iteration {iteration}: {'; '.join(found)}. Its checkpoint is saved. Next: look "
-            "at its rollouts (vdapo show); go on with another limit under actor.stops, or begin again with a "
+            "at its rollouts (vdapo show); go on with actor.stops=false, or begin again with a "
             "smaller learning rate, a larger KL coefficient or a smaller alpha",
             code=ExitCode.QUALITY,
         )
@@ -37,24 +40,22 @@ def kl_to_start(history: Sequence[Mapping[str, Any]]) -> float | None:
     return median(kls[-KL_UPDATES:]) if kls else None
 
 
-def reasons(history: Sequence[Mapping[str, Any]], stops: Stops) -> list[str]:
-    """Returns what speaks against going on, in words; nothing in a healthy history."""
+def reasons(history: Sequence[Mapping[str, Any]], *, limits: bool) -> list[str]:
+    """Returns what speaks against going on, in words; `limits` are those of KL and length."""
     found = []
     kl = kl_to_start(history)
-    if stops.max_kl is not None and kl is not None and kl > stops.max_kl:
+    if limits and kl is not None and kl > MAX_KL:
         found.append(
             f"KL to the starting policy is {kl:.3g} nats a token "
-            f"(actor.stops.max_kl {stops.max_kl:g}), far from where any critic of it was judged"
+            f"(the limit is {MAX_KL:g}), far from where any critic of it was judged"
         )
     for name, words in LENGTHS.items():
         lengths = [line[name] for line in history if name in line]
-        if stops.max_length_change is None or not lengths or not lengths[0]:
-            continue
-        change = lengths[-1] / lengths[0] - 1
-        if abs(change) > stops.max_length_change:
+        change = lengths[-1] / lengths[0] - 1 if lengths and lengths[0] else 0.0
+        if limits and abs(change) > MAX_LENGTH_CHANGE:
             found.append(
                 f"{words}: {lengths[-1]:.1f}, {change:+.0%} since the first iteration "
-                f"(actor.stops.max_length_change {stops.max_length_change:g})"
+                f"(the limit is {MAX_LENGTH_CHANGE:.0%})"
             )
     return found + _pleases_critic(history)
 

@@ -43,7 +43,7 @@ def test_steps_that_are_off_lose_their_weight_and_a_new_critic_is_wanted_once(fo
     assert "no longer knows this actor's steps; its step weight is 0" in said[0]
     again = paid(found, replace(DriftState(20), refresh_runs=("refresh/a",)))
     assert (again.steps_off, again.wants_refresh) == (True, False)
-    left, said = decide(DriftState(20), Checks([], [], None, found, 20), replace(RULES, react=False))
+    left, said = decide(DriftState(20), Checks([], [], None, found, 20), replace(RULES, react="never"))
     assert left == DriftState(40)
     assert said[0].endswith("this actor's steps")
 
@@ -60,10 +60,9 @@ def test_checks_are_due_by_updates_while_the_critic_weighs_or_may_be_made_again(
     assert not state.check_is_due(5, 0.0, rules)
     assert not state.check_is_due(10**6, 0.5, replace(rules, paid_every=0))
     off = replace(state, steps_off=True, refresh_runs=("refresh/a",))
-    due = {
-        how: off.check_is_due(5, 0.0, replace(rules, refresh=how)) for how in ("never", "once", "on_drift")
-    }
-    assert due == {"never": False, "once": False, "on_drift": True}
+    hows = ("correct", "refresh_once", "refresh")
+    due = {how: off.check_is_due(5, 0.0, replace(rules, react=how)) for how in hows}
+    assert due == {"correct": False, "refresh_once": False, "refresh": True}
 
 
 def test_an_iteration_that_is_off_is_refitted_together_with_those_before_it():
@@ -84,7 +83,7 @@ def test_an_iteration_that_is_off_is_refitted_together_with_those_before_it():
     kept, _ = state.recent[-1]
     assert np.concatenate(kept) == pytest.approx(np.concatenate(usual.values))
     assert len(state.recent) == 3
-    untouched = decide(DriftState(), outcomes(-1.5), replace(RULES, react=False))
+    untouched = decide(DriftState(), outcomes(-1.5), replace(RULES, react="never"))
     assert untouched == (DriftState(), [])
 
 

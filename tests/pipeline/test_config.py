@@ -1,6 +1,6 @@
 import re
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field
@@ -158,7 +158,6 @@ class Deepspeed(Section):
 
 
 class WithUnion(Section):
-    moved: ClassVar[dict[str, str]] = {"trainer.rank": "training.rank", "trainer.cpu": "training.threads"}
     training: Annotated[Torch | Deepspeed, Field(discriminator="backend")] = Torch()
     rollouts: Rollouts = Rollouts()
 
@@ -183,8 +182,7 @@ WRONG_KINDS = {
     "training: {rank: -1}": "training.rank = -1, but it should be greater than or equal to 0 (width of",
     "training: {backend: jax}": 'training.backend = "jax"; allowed: torch, deepspeed',
     "training: deepspeed": "but it is a section; did you mean training.backend?",
-    "trainer: {rank: 3}": "trainer is not a setting any more: trainer.rank is training.rank",
-    "trainer: {rate: 3}": "trainer is not a setting; did you mean training?",
+    "trainer: {rank: 3}": "trainer is not a setting; did you mean training?",
 }
 
 
@@ -192,6 +190,4 @@ WRONG_KINDS = {
 def test_a_setting_of_another_kind_is_refused_with_the_right_one(
     tmp_path: Path, text: str, words: str
 ) -> None:
-    message = refusal(tmp_path, text, model=WithUnion)
-    assert words in message
-    assert "training.cpu" not in message
+    assert words in refusal(tmp_path, text, model=WithUnion)

@@ -30,11 +30,7 @@ def test_qwen3_8b_has_its_published_sizes():
     content = json.loads((MODELS / "qwen3-8b.json").read_text())
     shape = shape_of(AutoConfig.for_model(content.pop("model_type"), **content))
     assert shape.parameters == 8_190_735_360
-    assert shape.cache_bytes(2) == 147_456
-    # By hand: 36 (2 x 4096 x 4096 + 2 x 4096 x 1024 + 3 x 4096 x 12288) + 151936 x 4096
-    assert shape.matmul_parameters == 36 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 12288) + 151_936 * 4096
-    assert shape.training_flops(2048, recompute=False) / 1e9 == pytest.approx(47.2, abs=0.05)
-    assert shape.training_flops(32768, recompute=False) / 1e9 == pytest.approx(74.4, abs=0.05)
+    assert 2 * shape.cache_entries == 147_456  # bytes a token in bf16
 
 
 def allocations(call: Callable[[], Any]):

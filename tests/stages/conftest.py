@@ -28,7 +28,7 @@ from stages.settings import Config
 TINY = """
 engine: {max_live: 64, replicas: 1}
 training: {threads: 1, micro_batch_tokens: 4096}
-tasks: {num_companies: 12, num_train: 24, num_val: 8, num_test: 8, level_shares: {1: 1.0}}
+tasks: {num_companies: 12, num_train: 24, num_held_out: 8, level_shares: {1: 1.0}}
 sft:
   model: {hidden_size: 64, num_layers: 2, num_kv_heads: 1, intermediate_size: 96}
   shares: {oracle: 0.3, over_collector: 0.5, noisy_adaptive: 0.2}

@@ -70,7 +70,7 @@ def test_stale_weights_in_the_engine_are_found_before_anything_is_trained_on_the
 
     monkeypatch.setattr(TransformersEngine, "load_weights", only_the_name)
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")
-    far = ["actor.learning_rate=0.01", "actor.stops={max_kl: null, max_length_change: null}"]
+    far = ["actor.learning_rate=0.01", "actor.stops=false"]
     assert lab.start("actor", "actor.credit={mode: grpo}", *far) == 4
     error = capsys.readouterr().err
     assert "iteration 1: engine and trainer differ by" in error
@@ -229,14 +229,15 @@ def test_an_exported_actor_is_sampled_as_it_was_trained(chain):
 
 
 def test_an_actor_that_moved_too_far_is_stopped_behind_a_checkpoint_and_may_be_told_to_go_on(
-    chain, tmp_path, capsys
+    chain, tmp_path, monkeypatch, capsys
 ):
+    monkeypatch.setattr("stages.wiring.safety_stops.MAX_KL", 1e-12)
     lab = chain.copy(tmp_path / "lab", *CRITIC)
-    assert lab.start("actor", "actor.stops.max_kl=1e-12") == 4
+    assert lab.start("actor") == 4
     assert "KL to the starting policy is" in capsys.readouterr().err
     done = updates_of(lab)
     assert {entry["iteration"] for entry in done} == {0}
-    assert lab.start("actor", "actor.stops.max_kl=1e-12") == 4
+    assert lab.start("actor") == 4
     assert updates_of(lab) == done  # nothing was made again
-    assert lab.start("actor", "actor.stops.max_kl=null") == 0
+    assert lab.start("actor", "actor.stops=false") == 0
     assert {entry["iteration"] for entry in updates_of(lab)} == {0, 1}

@@ -23,7 +23,6 @@ from pipeline.engines.vllm import VllmOptions
 from pipeline.settings import known_keys
 from stages.command import main
 from stages.settings import Config
-from stages.settings.moved import MOVED
 from stages.wiring.list_settings import settings_of
 
 ROOT = Path(__file__).parents[2]
@@ -122,7 +121,7 @@ def test_a_setting_that_nobody_reads_would_be_found() -> None:
     assert not {"anchors", "rank_weight", "handoff", "tasks_per_shard"} & names_read()
 
 
-def test_there_are_at_most_116_settings_and_the_command_shows_them_all(
+def test_there_are_at_most_110_settings_and_the_command_shows_them_all(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["settings", str(ROOT / "configs" / "demo.yaml"), "engine.max_live=7", "--json"]) == 0
@@ -130,7 +129,7 @@ def test_there_are_at_most_116_settings_and_the_command_shows_them_all(
     keys = list(known_keys(PHONE))
     leaves = [key for key in keys if not any(other.startswith(f"{key}.") for other in keys)]
     assert set(shown) == set(leaves)
-    assert len(leaves) <= 116
+    assert len(leaves) <= 110
     assert (shown["engine.max_live"]["value"], shown["engine.max_live"]["default"]) == (7, 256)
     assert shown["engine.tensor_parallel"]["of"] == "kind = vllm"
     assert all(row["meaning"] and row["allowed"] for row in shown.values())
@@ -146,11 +145,3 @@ def test_the_command_prints_tables_and_can_leave_out_the_advanced(
     assert "2503.14476" in printed
     assert main(["settings", "--basic"]) == 0
     assert "actor.credit.clip_high" not in capsys.readouterr().out
-
-
-def test_no_setting_is_said_to_have_moved_and_what_moved_is_there() -> None:
-    known = set(known_keys(PHONE))
-    assert not known & MOVED.keys()
-    places = [new.partition(",")[0] for new in MOVED.values() if new.partition(".")[0] in PHONE.model_fields]
-    assert places
-    assert set(places) <= known
