@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,16 +17,21 @@ from critics.labels.splits import parts_of, split_clusters
 from env.phone.offer import PHONE
 from env.phone.world.files import write_files
 from env.phone.world.tasks import generate_tasks
-from env.play.demonstrations import Demonstration
+from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ConfigError, ExitCode
 from pipeline.models.policy import load_tokenizer
 from pipeline.tables import labels_from, tasks_table
 from pipeline.training.deepspeed_config import deepspeed_config
-from pipeline.types import Label
+from pipeline.types import Label, Task
+from stages.settings import Config
 from stages.sft import check_base
 from stages.wiring.critic_data import data_of, trunk_of
 from stages.wiring.inputs import tasks_of_split
+from stages.wiring.preflight import check_installed
 from stages.wiring.sft_data import encode
+
+DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
+SPLITS = "allowed: val, test_unseen_company, "
 
 
 def refused(chain: Any, stage: str, *overrides: str, code: ExitCode) -> str:
@@ -39,60 +43,59 @@ def refused(chain: Any, stage: str, *overrides: str, code: ExitCode) -> str:
 
 
 @pytest.mark.parametrize(
-    ("override", "expected"),
+    ("override", "said"),
     [
-        ("rollouts.chian.draws=2", "rollouts.chain"),
+        ("rollouts.chian.draws=2", "did you mean rollouts.chain?"),
+        ("rollouts.style=full", "did you mean prompt.style?"),
+        ("actor.alpha=1", "did you mean actor.credit.alpha?"),
         ("tasks.num_train=none", "tasks.num_train"),
-        ("engine.kind=vlm", 'engine.kind = "vlm"; allowed: transformers, vllm, scripted'),
         ("tasks.level_shares={1: 0.5}", "add up to 1"),
+        ("sft.shares={oracle: 0.5}", "add up to 1"),
         ("run.name=../elsewhere", "run.name"),
-        ("training.num_ranks=2", "not a setting of training.backend = torch, but of deepspeed"),
-        ("rollouts.sampling.top_p=0.9", "sampled from its whole distribution at temperature 1"),
-        ("actor.sampling.max_response_tokens=9", "is sampling.max_response_tokens, for all stages"),
-        ("rollouts.style=full", "rollouts.style is prompt.style"),
-        ("training.lora_rank=8", "needs a trained model to adapt"),
-        ("training={lora_rank: 8, backend: deepspeed}", "of training.backend = deepspeed, but of torch"),
-        ("engine.tensor_parallel=2", "not a setting of engine.kind = transformers, but of vllm"),
+        ("engine.kind=vlm", 'engine.kind = "vlm"; allowed: transformers, vllm, scripted'),
         ("engine.overlap_shards=true", "not a setting of engine.kind = transformers, but of vllm"),
-        ("engine.kv_cache_gib=2", "a constant in the code now: 1 GiB a replica on a CPU"),
-        ("sft.model.num_heads=3", "derived from the other settings now"),
-        ("sft.warmup_updates=5", "a tenth of sft.num_updates, at most 30"),
-        ("actor.credit.max_uniform_share=1", "half of an update's sets"),
+        ("training={lora_rank: 8, backend: deepspeed}", "of training.backend = deepspeed, but of torch"),
+        ("training.lora_rank=8", "needs a trained model to adapt"),
         ("sft.num_updates=0", "name one in sft.base"),
-        ("run.held_out=[val, train]", "allowed: val, test_unseen_company, "),
-        ("run.held_out=[val, val]", "allowed: val, test_unseen_company, "),
+        ("prompt.style=nosuch", "is no style of the environment phone; allowed: compact, full"),
+        ("critic.fit_share=0.95", "must leave clusters to calibrate on"),
+        ("run.held_out=[val, train]", SPLITS),
+        ("run.held_out=[val, val]", SPLITS),
         ("run.held_out=[]", "run.held_out"),
-        ("run.held_out=[nosuch]", "allowed: val, test_unseen_company, "),
-        ("tasks.level_shares={1: 0.5, 0: 0.5}", "phone level 0 does not exist; levels: 1, 2, 3, 4, 5"),
-        ("tasks.level_shares={1: 0.5, 9: 0.5}", "phone level 9 does not exist; levels: 1, 2, 3, 4, 5"),
     ],
 )
-def test_a_wrong_value_is_refused(
-    empty: Any, override: str, expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert empty.start("tasks", override, "--dry-run") == 2
-    assert expected in capsys.readouterr().err
+def test_a_wrong_value_is_refused(override, said):
+    with pytest.raises(ConfigError) as raised:
+        load_config(Config, DEMO, [override])
+    assert said in str(raised.value)
+
+
+def test_a_start_that_is_refused_ends_with_its_code_and_leaves_nothing(empty, capsys):
+    assert empty.start("tasks", "rollouts.chian.draws=2") == 2
+    assert "did you mean rollouts.chain?" in capsys.readouterr().err
+    assert empty.start("labels") == 3
+    assert "Run: make tasks" in capsys.readouterr().err
     assert not empty.run_dir.exists()
 
 
 @pytest.mark.parametrize(
-    ("stage", "setting"), [("rollouts", "engine.kind=vllm"), ("sft", "training.backend=deepspeed")]
+    ("overrides", "asked", "said"),
+    [
+        (["engine.kind=vllm"], {"engine": True}, "is not installed. Next: make setup-engines"),
+        (["training.backend=deepspeed"], {"training": True}, "is not installed. Next: make setup-engines"),
+        (["sft.base=a model", "training.lora_rank=4"], {"training": True}, "constraints.txt -e '.[lora]'"),
+    ],
 )
-def test_a_backend_that_is_not_installed_is_refused_before_anything_is_planned(
-    chain: Any, stage: str, setting: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backend_that_is_not_installed_is_refused(overrides, asked, said, monkeypatch):
     monkeypatch.setattr("stages.wiring.preflight.find_spec", lambda name: None)
-    said = refused(chain, stage, setting, code=ExitCode.CONFIG)
-    assert "is not installed. Next: make setup-engines" in said
-    if stage == "sft":
-        base = f"sft.base={chain.run_dir / 'sft' / 'policy'}"
-        said = refused(chain, stage, base, "training.lora_rank=4", code=ExitCode.CONFIG)
-        assert "pip install -c constraints.txt -e '.[lora]'" in said
+    config = load_config(Config, DEMO, overrides)
+    check_installed(config)
+    with pytest.raises(ConfigError) as raised:
+        check_installed(config, **asked)
+    assert said in str(raised.value)
 
 
-def test_demonstrations_hold_no_added_token_of_a_base(
-    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_demonstrations_hold_no_added_token_of_a_base(chain, tmp_path, monkeypatch, capsys):
     base = tmp_path / "base"
     shutil.copytree(chain.run_dir / "sft" / "policy", base)
     tokenizer = load_tokenizer(base)
@@ -100,27 +103,21 @@ def test_demonstrations_hold_no_added_token_of_a_base(
     tokenizer.save_pretrained(base)
     played = []
 
-    def keep(tokenizer: Any, demonstration: Demonstration, context_weight: float) -> Any:
+    def keep(tokenizer, demonstration, context_weight):
         played.append(demonstration)
         return encode(tokenizer, demonstration, context_weight)
 
     monkeypatch.setattr("stages.bodies.sft.encode", keep)
-    lab = chain.copy(tmp_path / "lab", "tasks")
-    few = ("sft.num_demonstrations=16", "sft.num_updates=1")
-    assert lab.start("sft", f"sft.base={base}", *few) == 0
+    few = (f"sft.base={base}", "sft.num_demonstrations=16", "sft.num_updates=1")
+    assert chain.copy(tmp_path / "lab", "tasks").start("sft", *few) == 0
     told = "".join(text for made in played for text, is_own in made.pieces if not is_own)
     assert "\u00b7 " in told  # between the lines of a directory
     assert ";" not in told
-    text = (
-        (base / "tokenizer.json").read_text().replace('"normalizer": null', '"normalizer": {"type": "NFKC"}')
-    )
-    (base / "tokenizer.json").write_text(text.replace('"normalized": false', '"normalized": true'))
-    lab = chain.copy(tmp_path / "refused", "tasks")
-    assert lab.start("sft", f"sft.base={base}", *few) == 2
+    file = base / "tokenizer.json"
+    text = file.read_text().replace('"normalizer": null', '"normalizer": {"type": "NFKC"}')
+    file.write_text(text.replace('"normalized": false', '"normalized": true'))
+    assert chain.copy(tmp_path / "refused", "tasks").start("sft", *few) == 2
     assert "looks for its added token ';' in what NFKC makes" in capsys.readouterr().err
-
-
-ZERO_2 = {"zero_optimization": {"stage": 2}}
 
 
 @pytest.mark.parametrize(
@@ -129,16 +126,16 @@ ZERO_2 = {"zero_optimization": {"stage": 2}}
         (None, "not a readable JSON file"),
         ("[", "not a readable JSON file"),
         ("[]", r"zero_optimization\.stage = null; allowed: 2 or 3"),
-        (json.dumps(ZERO_2 | {"gradient_clipping": 1}), "gradient_clipping = 1; allowed: no such key"),
         ('{"zero_optimization": {"stage": "3"}}', 'stage = "3"; allowed: 2 or 3'),
-        (json.dumps(ZERO_2 | {"fp16": {"enabled": True}}), r"fp16\.enabled = true; allowed: .* or false"),
+        ('{"zero_optimization": {"stage": 2}, "gradient_clipping": 1}', "= 1; allowed: no such key"),
+        ('{"zero_optimization": {"stage": 2}, "fp16": {"enabled": true}}', "= true; allowed: .* or false"),
         (
             '{"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}',
             r'offload_param\.device = "cpu"; allowed: .* or "none"',
         ),
     ],
 )
-def test_a_wrong_deepspeed_configuration_is_refused(tmp_path: Path, content: str | None, said: str) -> None:
+def test_a_wrong_deepspeed_configuration_is_refused(tmp_path, content, said):
     path = tmp_path / "deepspeed.json"
     if content is not None:
         path.write_text(content)
@@ -150,86 +147,69 @@ def test_a_wrong_deepspeed_configuration_is_refused(tmp_path: Path, content: str
     ("dtype", "file", "other"),
     [("float32", "zero2.json", "bfloat16"), ("bfloat16", "zero2_fp32.json", "float32")],
 )
-def test_deepspeeds_precision_is_the_settings(dtype: str, file: str, other: str) -> None:
+def test_deepspeeds_precision_is_the_settings(dtype, file, other):
     """The file is a runtime setting; what is computed in must not change with it."""
-    path = Path(__file__).parents[2] / "configs" / "deepspeed" / file
+    path = DEMO.parent / "deepspeed" / file
     with pytest.raises(ConfigError, match=rf"training\.dtype = {dtype}.*training\.deepspeed = .*={other},"):
         deepspeed_config(path, dtype)
     assert deepspeed_config(path, other) == json.loads(path.read_text())
 
 
-@pytest.mark.parametrize(("stage", "lacks"), [("sft", "tasks"), ("rollouts", "tasks"), ("labels", "tasks")])
-def test_a_missing_input_stage_is_named(
-    empty: Any, stage: str, lacks: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert empty.start(stage) == 3
-    assert f"Run: make {lacks}" in capsys.readouterr().err
-    assert not (empty.run_dir / stage).exists()
+def replace_by(path: Path, content: bytes | str | None) -> None:
+    """Puts a file of these bytes, an empty folder, or nothing where something was."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        path.mkdir()
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0xFF
-    path.write_bytes(bytes(data))
-
-
-@pytest.mark.parametrize(("damage", "said"), [(cut, "bytes, listed with"), (flip, "SHA-256 differs")])
-def test_a_broken_table_is_named_before_any_work(
-    chain: Any,
-    tmp_path: Path,
-    damage: Callable[[Path], None],
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
-    broken = lab.run_dir / "rollouts" / "rollouts.parquet"
-    damage(broken)
-    kept = broken.read_bytes()
-    assert lab.start("labels") == 3
+@pytest.mark.parametrize(
+    ("stage", "file", "damage", "said"),
+    [
+        ("labels", "rollouts/rollouts.parquet", lambda data: data[:-100], "bytes, listed with"),
+        ("labels", "rollouts/steps.parquet", lambda data: data[:-1] + b"?", "SHA-256 differs"),
+        ("rollouts", "sft/policy/tokenizer.json", lambda data: None, ": missing"),
+    ],
+)
+def test_a_broken_file_is_named_before_any_work_and_repair_makes_it_again(
+    chain, tmp_path, stage, file, damage, said, capsys
+):
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", *(["rollouts"] if stage == "labels" else []))
+    broken, maker = lab.run_dir / file, file.partition("/")[0]
+    left = damage(broken.read_bytes())
+    replace_by(broken, left)
+    assert lab.start(stage) == 3
     error = capsys.readouterr().err
     assert str(broken) in error
     assert said in error
-    assert "make rollouts SET=--repair" in error
-    assert broken.read_bytes() == kept
-    assert not (lab.run_dir / "labels" / "plan.json").exists()
+    assert f"make {maker} SET=--repair" in error
+    assert not (lab.run_dir / stage / "plan.json").exists()
+    if said == "SHA-256 differs":
+        assert lab.start(maker, "--repair") == 0
+        lab.artifact(maker).verify()
+        assert lab.artifact(maker).content_digest == chain.artifact(maker).content_digest
+        assert (lab.run_dir / "_old" / "rollouts-000" / "steps.parquet").read_bytes() == left
 
 
-def test_repair_makes_a_broken_table_again_and_keeps_the_old_one(chain: Any, tmp_path: Path) -> None:
-    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
-    flip(lab.run_dir / "rollouts" / "steps.parquet")
-    assert lab.start("rollouts", "--repair") == 0
-    lab.artifact("rollouts").verify()
-    assert lab.artifact("rollouts").content_digest == chain.artifact("rollouts").content_digest
-    assert (lab.run_dir / "_old" / "rollouts-000" / "steps.parquet").exists()
-
-
-SPOILT = {
-    "no style": {"style": ""},
-    "a grader of another kind": {"style": "model"},
-    "no ground truth": {"ground_truth": ""},
-    "a foreign ground truth": {"ground_truth": "42"},
-}
-
-
-@pytest.mark.parametrize("spoilt", SPOILT.values(), ids=SPOILT)
-def test_a_task_that_nothing_can_grade_is_refused_before_anything_is_played(
-    chain: Any, spoilt: dict[str, str]
-) -> None:
+@pytest.mark.parametrize(
+    "spoilt", [{"style": ""}, {"style": "model"}, {"ground_truth": ""}, {"ground_truth": "42"}]
+)
+def test_a_task_that_nothing_can_grade_is_refused_before_anything_is_played(chain, spoilt):
     start = chain.begun("rollouts")
     good, other, *_ = tasks_of_split(start, "train")
     bad = dataclasses.replace(other, **spoilt)
     start.inputs = {"tasks": SimpleNamespace(table=lambda name: tasks_table([good, bad]))}
     with pytest.raises(ArtifactError, match=f"task {bad.task_id} .* cannot be graded.*Next: mend the tasks"):
         tasks_of_split(start, "train")
+    with pytest.raises(ConfigError, match=r"'nosuch' has no tasks; "):
+        tasks_of_split(start, "nosuch")
 
 
-def test_an_unknown_demonstrator_is_refused_and_a_plan_draws_no_practice_tasks(
-    chain: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_demonstrator_is_refused_and_a_plan_draws_no_practice_tasks(chain, monkeypatch):
     shares = "sft.shares={oracle: 0, over_collector: 0, noisy_adaptive: 0, oracl: 1.0}"
     said = refused(chain, "sft", shares, code=ExitCode.CONFIG)
     assert "sft.shares names oracl" in said
@@ -242,63 +222,38 @@ def test_an_unknown_demonstrator_is_refused_and_a_plan_draws_no_practice_tasks(
     assert chain.plan("sft", "sft.practice_tasks=8").estimate["demonstrations"] == 192
 
 
-def test_training_that_diverges_ends_as_refused_quality_with_advice(
-    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_that_diverges_ends_as_refused_quality_with_advice(chain, tmp_path, capsys):
     lab = chain.copy(tmp_path / "lab", "tasks")
     wild = ("sft.learning_rate=1.0e+30", "sft.num_demonstrations=8", "sft.batch_rows=8", "sft.num_updates=20")
     assert lab.start("sft", *wild) == 4
     assert "lower learning_rate" in capsys.readouterr().err
 
 
-def test_a_split_without_tasks_is_refused(chain: Any) -> None:
-    with pytest.raises(ConfigError, match=r"'nosuch' has no tasks; .*test_unseen_company"):
-        tasks_of_split(chain.begun("sft"), "nosuch")
+MODEL, SHAPE, TOKENIZER, WEIGHTS = ".", "config.json", "tokenizer.json", "model.safetensors"
+SPOILT_MODELS: list[tuple[str, bytes | str | None, str]] = [
+    (MODEL, None, "."),
+    (MODEL, b"x", "."),
+    (MODEL, "a folder", "config.json is missing"),
+    (SHAPE, "a folder", "config.json is missing"),
+    (SHAPE, b"\xff{", "config.json"),
+    (SHAPE, b"[]", "config.json"),
+    (TOKENIZER, None, "tokenizer.json is missing"),
+    (TOKENIZER, "a folder", "tokenizer.json is missing"),
+    (TOKENIZER, b"\xff\0", "is not readable"),
+    (TOKENIZER, b"{", "is not readable"),
+    (WEIGHTS, None, "no *.safetensors file"),
+    (WEIGHTS, "a folder", "are not readable"),
+    (WEIGHTS, b"\1\2", "are not readable"),
+]
 
 
-def a_folder(name: str) -> Callable[[Path], None]:
-    def replace_it(model: Path) -> None:
-        (model / name).unlink()
-        (model / name).mkdir()
-
-    return replace_it
-
-
-def these_bytes(name: str, content: bytes) -> Callable[[Path], None]:
-    return lambda model: void((model / name).write_bytes(content))
-
-
-def void(_: object) -> None:
-    """Drops a value, so that a lambda returns None."""
-
-
-SPOILT_MODELS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "gone": (shutil.rmtree, "."),
-    "a file": (lambda model: void((shutil.rmtree(model), model.write_text("x"))), "."),
-    "empty": (lambda model: void((shutil.rmtree(model), model.mkdir())), "config.json is missing"),
-    "config is a folder": (a_folder("config.json"), "config.json is missing"),
-    "config is binary": (these_bytes("config.json", b"\xff{"), "config.json"),
-    "config is a list": (these_bytes("config.json", b"[]"), "config.json"),
-    "no tokenizer": (lambda model: (model / "tokenizer.json").unlink(), "tokenizer.json is missing"),
-    "tokenizer is a folder": (a_folder("tokenizer.json"), "tokenizer.json is missing"),
-    "tokenizer is binary": (these_bytes("tokenizer.json", b"\xff\0"), "is not readable"),
-    "tokenizer is cut off": (these_bytes("tokenizer.json", b"{"), "is not readable"),
-    "no weights": (lambda model: (model / "model.safetensors").unlink(), "no *.safetensors file"),
-    "weights are a folder": (a_folder("model.safetensors"), "are not readable"),
-    "weights are cut off": (these_bytes("model.safetensors", b"\1\2"), "are not readable"),
-}
-
-
-@pytest.mark.parametrize("how", SPOILT_MODELS)
-def test_a_model_that_cannot_be_used_is_refused_as_base_and_as_trunk(
-    chain: Any, tmp_path: Path, how: str
-) -> None:
-    damage, said = SPOILT_MODELS[how]
+@pytest.mark.parametrize(("file", "content", "said"), SPOILT_MODELS)
+def test_a_model_that_cannot_be_used_is_refused_as_base_and_as_trunk(chain, tmp_path, file, content, said):
     model = tmp_path / "model"
     shutil.copytree(chain.run_dir / "sft" / "policy", model)
     start = chain.begun("critic", f"critic.trunk={model}")
     assert trunk_of(start) == model
-    damage(model)
+    replace_by(model / file, content)
     for use in (lambda: check_base(model, ["<|im_end|>"]), lambda: trunk_of(start)):
         with pytest.raises(ArtifactError) as raised:
             use()
@@ -306,7 +261,7 @@ def test_a_model_that_cannot_be_used_is_refused_as_base_and_as_trunk(
         assert str(model) in str(raised.value)
 
 
-def test_a_model_whose_tokenizer_does_not_fit_is_refused(chain: Any, tmp_path: Path) -> None:
+def test_a_model_whose_tokenizer_does_not_fit_is_refused(chain, tmp_path):
     def changed(name: str, file: str, old: str, new: str) -> Path:
         shutil.copytree(chain.run_dir / "sft" / "policy", tmp_path / name)
         path = tmp_path / name / file
@@ -326,19 +281,14 @@ def test_a_model_whose_tokenizer_does_not_fit_is_refused(chain: Any, tmp_path: P
         trunk_of(chain.begun("critic", f"critic.trunk={mute}"))
 
 
-def test_after_a_wrong_critic_trunk_the_corrected_command_is_all_it_takes(
-    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_critic_trunk_fixes_no_plan(chain, tmp_path, capsys):
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels")
     assert lab.start("critic", f"critic.trunk={tmp_path / 'wrong'}") == 3
     assert "Name a folder" in capsys.readouterr().err
-    assert lab.start("critic") == 0
-    assert lab.artifact("critic").content_digest == chain.artifact("critic").content_digest
+    assert not (lab.run_dir / "critic" / "plan.json").exists()
 
 
-def test_guided_states_are_not_audited_of_a_critic_that_was_fitted_on_bare_ones(
-    chain: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_guided_states_are_not_audited_of_a_critic_that_was_fitted_on_bare_ones(chain, monkeypatch):
     def of_bare_states(folder: Path, **options: bool) -> tuple[Contract, str]:
         contract, digest = read_contract(folder, **options)
         return dataclasses.replace(contract, contexts=("bare",)), digest
@@ -356,9 +306,7 @@ def test_guided_states_are_not_audited_of_a_critic_that_was_fitted_on_bare_ones(
         (False, "no graded rollout of the starting policy lies in the clusters that calibrate"),
     ],
 )
-def test_too_few_labels_for_a_critic_are_refused_before_any_work(
-    chain: Any, fit_alone: bool, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_few_labels_for_a_critic_are_refused_before_any_work(chain, fit_alone, said, monkeypatch):
     tasks = chain.tasks()
     owner = {rollout.rollout_id: tasks[rollout.task_id].cluster for rollout in chain.rollouts("rollouts")}
     part_of = split_clusters(owner.values(), fit_share=0.5, validate_share=0.25, seed=0)
@@ -376,9 +324,7 @@ def test_too_few_labels_for_a_critic_are_refused_before_any_work(
         data_of(chain.begun("critic"))
 
 
-def test_rollouts_of_too_few_companies_or_of_no_success_are_refused_before_they_are_continued(
-    chain: Any,
-) -> None:
+def test_rollouts_of_too_few_companies_or_of_no_success_are_refused_before_they_are_continued(chain):
     tasks, rollouts = chain.tasks(), chain.rollouts("rollouts")
     few = sorted({tasks[r.task_id].cluster for r in rollouts})[:2]
     some = [r for r in rollouts if tasks[r.task_id].cluster in few]
@@ -391,50 +337,36 @@ def test_rollouts_of_too_few_companies_or_of_no_success_are_refused_before_they_
     assert e.value.code == ExitCode.QUALITY
 
 
-def test_a_policy_whose_tokenizer_is_gone_is_refused(
-    chain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lab = chain.copy(tmp_path / "lab", "tasks", "sft")
-    gone = lab.run_dir / "sft" / "policy" / "tokenizer.json"
-    gone.unlink()
-    assert lab.start("rollouts") == 3
-    error = capsys.readouterr().err
-    assert f"{gone}: missing" in error
-    assert "make sft SET=--repair" in error
-    assert not (lab.run_dir / "rollouts").exists()
+FEW: dict[str, Any] = {"num_companies": 8, "num_train": 8, "num_val": 2, "num_test": 2, "seed": 1}
 
 
-def test_tasks_are_made_from_files_and_a_wrong_row_is_named(
-    empty: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = generate_tasks(num_companies=8, num_train=8, num_val=2, num_test=2, level_shares={3: 1.0}, seed=1)
+def of_files(folder: Path) -> list[Task]:
+    return PHONE.make_tasks(PHONE.settings(files=str(folder)), 0)
+
+
+def test_tasks_are_made_from_files_and_a_wrong_row_is_named(empty, tmp_path, capsys):
+    made = generate_tasks(**FEW, level_shares={3: 1.0})
     write_files(made, tmp_path)
-    files = f"tasks.files={tmp_path}"
-    assert empty.start("tasks", files) == 0
+    assert empty.start("tasks", f"tasks.files={tmp_path}") == 0
     assert "clusters" in capsys.readouterr().out
     assert empty.tasks() == {task.task_id: task for task in made}
     path = tmp_path / "companies.jsonl"
     path.write_text(path.read_text().replace('"level": 3', '"level": 7', 1))
-    assert empty.start("tasks", "--fresh", files) == 2
-    assert "row 1, field level: got 7" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="row 1, field level: got 7"):
+        of_files(tmp_path)
+
+
+@pytest.mark.parametrize("level", [0, 9])
+def test_a_level_that_does_not_exist_is_refused(level):
+    settings = PHONE.settings(level_shares={1: 0.5, level: 0.5})
+    with pytest.raises(ConfigError, match=f"phone level {level} does not exist; levels: 1, 2, 3, 4, 5"):
+        PHONE.make_tasks(settings, 0)
 
 
 @pytest.mark.parametrize("name", ["companies.jsonl", "tasks.jsonl"])
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe\0", "a folder"])
-def test_a_file_of_tasks_that_cannot_be_read_is_named(
-    tmp_path: Path, name: str, content: bytes | str | None
-) -> None:
-    write_files(
-        generate_tasks(num_companies=8, num_train=8, num_val=2, num_test=2, level_shares={1: 1.0}, seed=1),
-        tmp_path,
-    )
-    path = tmp_path / name
-    path.unlink()
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    elif content is not None:
-        path.mkdir()
-    with pytest.raises(ConfigError, match=str(path)):
-        PHONE.make_tasks(PHONE.settings(files=str(tmp_path)), 0)
-    with pytest.raises(ConfigError, match=str(tmp_path / "missing")):
-        PHONE.make_tasks(PHONE.settings(files=str(tmp_path / "missing")), 0)
+def test_a_file_of_tasks_that_cannot_be_read_is_named(tmp_path, name, content):
+    write_files(generate_tasks(**FEW, level_shares={1: 1.0}), tmp_path)
+    replace_by(tmp_path / name, content)
+    with pytest.raises(ConfigError, match=str(tmp_path / name)):
+        of_files(tmp_path)
