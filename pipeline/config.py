@@ -1,6 +1,5 @@
 """One YAML table -> one frozen pydantic model, strictly: an unknown key or wrong type ends the run early."""
 
-import copy
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -33,14 +32,12 @@ def load_config(model: type[M], path: Path, overrides: Sequence[str] = ()) -> M:
     data = {} if data is None else data
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: got a {type(data).__name__}; a configuration is a table of sections")
-    given: dict[str, Any] = {}
     for override in overrides:
         key, _, value = override.partition("=")
         if not re.fullmatch(r"[A-Za-z_]\w*(\.[\w-]+)*", key) or "=" not in override:
             raise ConfigError(f"override {override!r} is not of the form section.setting=value")
-        given[key] = _parse(value, f"override {override}")
-    model = model.specialised(_overridden(model, data, given))  # an override may say which sections there are
-    data = _overridden(model, data, given)
+        _set(data, key, _parse(value, f"override {override}"))
+    model = model.specialised(data)
     _name_kinds(model, data)
     try:
         # JSON in strict mode: "4" is no integer and true is no number, yet a list may fill a tuple.
@@ -148,27 +145,16 @@ def _parse(text: str, source: str) -> Any:
         raise ConfigError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
-def _overridden(model: type[BaseModel], data: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy of plain data with other values for some dotted keys.
-
-    A single entry of a table setting keeps the table's other entries.
-    """
-    result = copy.deepcopy(data)
-    for key, value in given.items():
-        *parents, last = key.split(".")
-        here: Any = result
-        section: type[BaseModel] | None = model
-        for name in parents:
-            info = section.model_fields.get(name) if section else None
-            section = section_of(info, here.get(name)) if info else None
-            if here.get(name) is None:
-                default = info.get_default() if info and section is None else None
-                here[name] = json.loads(json.dumps(default)) if isinstance(default, dict) else {}
-            here = here[name]
-            if not isinstance(here, dict):
-                raise ConfigError(f"override {key}: {'.'.join(parents)} is a single value, not a section")
-        here[last] = value
-    return result
+def _set(data: dict[str, Any], key: str, value: Any) -> None:
+    """Puts a value under a dotted key of plain data, with the sections around it where there are none."""
+    *parents, last = key.split(".")
+    for name in parents:
+        if data.get(name) is None:
+            data[name] = {}
+        data = data[name]
+        if not isinstance(data, dict):
+            raise ConfigError(f"override {key}: {'.'.join(parents)} is a single value, not a section")
+    data[last] = value
 
 
 def _name_kinds(model: type[BaseModel], data: dict[str, Any]) -> None:

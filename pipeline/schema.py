@@ -211,13 +211,8 @@ def _hash_array(values: Any, state: Any) -> None:
         state.update(pc.list_value_length(present).cast(pa.int64()).to_numpy().tobytes())
         _hash_array(present.flatten(), state)
     elif pa.types.is_string(kind):
-        if len(present):
-            offsets = np.frombuffer(present.buffers()[1], np.int32)[
-                present.offset : present.offset + len(present) + 1
-            ]
-            state.update(np.diff(offsets).astype("<i8").tobytes())
-            if offsets[-1] > offsets[0]:
-                state.update(memoryview(present.buffers()[2])[offsets[0] : offsets[-1]])
+        state.update(pc.binary_length(present).cast(pa.int64()).to_numpy().tobytes())
+        state.update("".join(present.to_pylist()).encode())
     else:
         numbers = present.to_numpy(zero_copy_only=False)
         if numbers.dtype.kind == "f":

@@ -1,6 +1,7 @@
 """Rows of the main tables: dataclasses to Arrow and back. `columns.py` says what each column means."""
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -183,9 +184,7 @@ def _json(value: Any) -> str:
 
 def _lists(column: pa.ChunkedArray) -> list[list[Any]]:
     """Returns a list column as python lists; many times faster than `to_pylist`."""
-    result: list[list[Any]] = []
-    for chunk in column.chunks:
-        values = chunk.flatten().to_numpy(zero_copy_only=False).tolist()
-        ends = np.cumsum(chunk.value_lengths().to_numpy(zero_copy_only=False)).tolist()
-        result.extend(values[start:end] for start, end in zip([0, *ends], ends, strict=False))
-    return result
+    lists = column.combine_chunks()
+    values = lists.flatten().to_numpy(zero_copy_only=False).tolist()
+    ends = np.cumsum(lists.value_lengths().to_numpy(zero_copy_only=False)).tolist()
+    return [values[start:end] for start, end in itertools.pairwise([0, *ends])]
