@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from critics.audit.baselines import BASELINES, split_counts
-from critics.audit.calibration_error import calibration, equal_mass_bins, rising_curve
+from critics.audit.calibration_error import equal_mass_bins, rising_curve
 from critics.audit.data import AuditData, AuditRollout, level_refitted, unseen
-from critics.audit.discrimination import discrimination
 from critics.audit.first_error import first_error
-from critics.audit.measures import errors, skills, slices, steps
+from critics.audit.measures import measure, slices
 from critics.audit.probes import Probed, probe_changes, probe_table
 from critics.audit.reference_critics import VISIBLE, reference_critics
 from critics.audit.siblings import Siblings, reference_size, sibling_measures
@@ -154,9 +153,7 @@ def _references(
         named[f"this critic on {len(set(fitted.task_id.tolist()))} tasks it was fitted on"] = fitted
     rows = []
     for name, part in named.items():
-        boot = ClusterBootstrap(part.cluster, num_resamples, seed)
-        found = errors(part, boot) | steps(part, boot) | skills(part, boot) | discrimination(part, boot)
-        found |= calibration(part, num_resamples=num_resamples, seed=seed)
+        found = measure(part, num_resamples=num_resamples, seed=seed)
         rows.append(
             {"name": name, "num_states": len(part)} | _plain({x: found[x] for x in REFERENCE_METRICS})
         )

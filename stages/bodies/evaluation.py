@@ -58,9 +58,6 @@ def compare(
 ) -> dict[str, Any]:
     """Returns both policies' mean success and the gain, with intervals by cluster, over tasks both played."""
     both = [task for task in tasks if task.task_id in start_success and task.task_id in actor_success]
-    if not both:
-        undefined = {"value": None, "low": None, "high": None}
-        return {"tasks": 0, "rollouts": 0, "start": undefined, "actor": undefined, "gain": undefined}
     boot = ClusterBootstrap([task.cluster for task in both], NUM_RESAMPLES, seed)
     start_means = np.array([np.mean(start_success[task.task_id]) for task in both])
     actor_means = np.array([np.mean(actor_success[task.task_id]) for task in both])

@@ -86,13 +86,12 @@ def budget_of(run_dir: Path, artifacts: dict[str, Artifact]) -> dict[str, Any]:
         name: sampled_in([artifacts[name].table("rollouts")]) for name in SAMPLING if name in artifacts
     }
     report = artifacts["actor"].report
+    made = report.get("refreshes", [])
     again = [
-        Artifact.open(run_dir / run, stage).table("rollouts")
-        for run in report.get("refreshes", [])
-        for stage in REFRESHED
+        table
+        for run in (*made, *report.get("refused_refreshes", []))
+        for table in sampled_by(run_dir / run, is_whole=run in made)
     ]
-    for run in report.get("refused_refreshes", []):
-        again += sampled_until_refused(run_dir / run)
     if again:
         by_stage["refresh"] = sampled_in(again)
     return {
@@ -112,16 +111,16 @@ def sampled_in(tables: Iterable[pa.Table]) -> dict[str, int]:
     }
 
 
-def sampled_until_refused(run_dir: Path) -> list[pa.Table]:
-    """Returns what a refresh sampled that gave no critic: stage by stage, as far as each came."""
-    tables = [Artifact.open(run_dir, REFRESHED[0]).table("rollouts")]
-    if not (run_dir / REFRESHED[1]).is_dir():  # it refuses nothing before it has a folder
-        raise ArtifactError(f"{run_dir / REFRESHED[1]} is missing, so nobody knows what this refresh cost")
-    for stage in REFRESHED[1:]:
-        folder = run_dir / stage
-        if read_manifest(folder):
-            tables.append(Artifact.open(run_dir, stage).table("rollouts"))
-        else:
+def sampled_by(refresh: Path, *, is_whole: bool) -> list[pa.Table]:
+    """Returns what a refresh sampled, stage by stage; one that gave no critic, as far as each came."""
+    tables = []
+    for stage in REFRESHED:
+        folder = refresh / stage
+        if is_whole or read_manifest(folder):
+            tables.append(Artifact.open(refresh, stage).table("rollouts"))
+        elif folder.is_dir():
             shards = ledger.read(folder)[0].values()
             tables += [read_parquet(folder / s.files["rollouts"]["path"], ROLLOUTS) for s in shards]
+        elif stage != REFRESHED[-1]:  # a refresh that labels or fit refused has no audit
+            raise ArtifactError(f"{folder} is missing, so nobody knows what this refresh cost")
     return tables

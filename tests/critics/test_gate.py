@@ -119,36 +119,12 @@ def test_a_critic_fails_for_its_own_reasons_alone(name: str) -> None:
         assert "upper bound is not below 0.03" in found["ece_excess"]
 
 
-def test_an_under_trained_critic_is_refused_because_it_had_more_to_gain() -> None:
-    """Its head alone has moved: it leans the right way and is calibrated, but fitting was cut short."""
-    noise = np.random.default_rng(5).normal(0, 0.5, V.size)
-    found = failed(replace(AUDIT, p=recalibrated(sigmoid(0.5 * logit(TRUTH) + noise))), converged=False)
-    assert found == {"converged": "fitting ran out of epochs before it converged"}
-
-
 def test_the_number_of_the_step_alone_is_refused_though_no_line_follows_it() -> None:
     """What calibration gives a dead network: one value a step, here up and down by turns."""
     rng = np.random.default_rng(7)
     turns = sigmoid(logit(V) + np.array([1.5, -1.5, 1.5, -1.5, 1.5]))
     audit = replace(AUDIT, k=rng.binomial(K, turns).ravel(), p=np.tile(turns.mean(axis=0), len(turns)))
     assert set(failed(audit)) == {"skill_over_position"}
-
-
-def test_a_critic_worse_than_the_tasks_own_rate_fails_only_that_skill(make_audit) -> None:
-    """Tasks differ a lot and many rollouts tell how; the critic sees steps well but tasks dimly."""
-    rng = np.random.default_rng(2)
-    audit, _ = make_audit(lambda V, rng: V, num_rollouts=600, rollouts_per_task=10)
-    task = np.repeat(rng.choice([-1.5, 1.5], size=(60, 1)), 10, axis=0)
-    steps = 0.6 * rng.normal(size=(600, 4))
-    V = sigmoid(task + steps)
-    p = sigmoid(0.6 * task + np.repeat(rng.normal(size=(60, 1)), 10, axis=0) + steps).ravel()
-    for at in np.array_split(np.argsort(p), 30):  # calibrated on average
-        p[at] += V.ravel()[at].mean() - p[at].mean()
-    outcomes = rng.random(600) < V[:, 0]
-    rollouts = tuple(replace(r, reward=float(x)) for r, x in zip(audit.rollouts, outcomes, strict=True))
-    audit = replace(audit, p=np.clip(p, 0.01, 0.99), k=rng.binomial(32, V).ravel(), rollouts=rollouts)
-    # 60 tasks do not settle whether it is calibrated.
-    assert set(failed(audit)) - {"ece_excess"} == {"skill_over_task_rate"}
 
 
 def test_a_refitted_level_has_not_seen_its_own_cluster_and_moves_no_order() -> None:
@@ -172,10 +148,10 @@ def bare() -> dict[str, Interval]:
 
 NAN = float("nan")
 CHANGES = [
-    *[({name: Interval(0.3, -0.01, 0.6)}, "not above 0") for name, *_ in gate.ABOVE],
+    *[({name: Interval(0.3, at, 0.6)}, f"not above {at:g}") for name, at, _ in gate.ABOVE],
     ({"rho_a": Interval(NAN, NAN, NAN)}, "undefined"),
     ({"ev": Interval(0.3, -np.inf, np.inf)}, "0.300 without bounds"),  # undefined in some resamples
-    ({"ece_excess": Interval(0.01, -0.01, 0.031)}, "not below 0.03"),
+    ({"ece_excess": Interval(0.01, -0.01, 0.03)}, "not below 0.03"),
     ({"ece_excess": Interval(0.01, -np.inf, np.inf)}, "undefined: too few"),
     ({"level_bias": Interval(-0.11, -0.14, -0.02)}, "predicted minus measured is -0.110"),
     ({"level_bias": Interval(NAN, NAN, NAN)}, "undefined"),
@@ -192,7 +168,8 @@ def test_each_condition_is_asked_by_itself_and_says_what_it_found(bare, change, 
 
 
 def test_a_level_that_chance_may_explain_is_no_reason_and_one_cluster_never_passes(bare) -> None:
-    assert gate.passed(gate.judge({"bare": bare | {"level_bias": Interval(0.2, -0.1, 0.5)}}, converged=True))
+    for level in (Interval(0.2, -0.1, 0.5), Interval(0.1, 0.05, 0.15), Interval(-0.1, -0.15, -0.05)):
+        assert gate.passed(gate.judge({"bare": bare | {"level_bias": level}}, converged=True))
     one = replace(AUDIT, p=real(np.random.default_rng(1)), cluster=np.full(len(AUDIT), "c"))
     assert "ev" in failed(one)
 
