@@ -5,6 +5,7 @@ told them, and the trade's habits (`prior_fields`, and which kind of line refers
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 
 from env.phone.episode.compact import CompactStyle
@@ -156,16 +157,6 @@ def _union(view: View, lines: Sequence[Department], knows_trade: bool) -> tuple[
     return tuple(name for name in (*wanted, *spare) if name not in view.taught.lacking) or COMMON_FIELDS[:1]
 
 
-def adaptive(view: View) -> ToolCall | None:
-    """Offers what the prior predicts, then asks for what the lines named."""
-    return _careful(view, knows_trade=True)
-
-
-def prober(view: View) -> ToolCall | None:
-    """Knows no prior: asks each line with an empty call first."""
-    return _careful(view, knows_trade=False)
-
-
 def prior_only(view: View) -> ToolCall | None:
     """Trusts the trade's habits and never asks; on a later try it heeds what it was told."""
     fields = [
@@ -174,11 +165,6 @@ def prior_only(view: View) -> ToolCall | None:
         for name in (view.from_earlier(line) or (view.guess(line), False))[0]
     ]
     return _with_form(view, fields, knows_trade=True)
-
-
-def over_collector(view: View) -> ToolCall | None:
-    """Asks for what everybody asks for, as much as the form takes."""
-    return _with_form(view, COMMON_FIELDS, knows_trade=False)
 
 
 def informed_over_collector(view: View) -> ToolCall | None:
@@ -225,15 +211,15 @@ def _random_act(view: View) -> ToolCall:
 
 def noisy_adaptive(view: View) -> ToolCall | None:
     """Acts like `adaptive`, but with probability `noise` a message is random."""
-    return _random_act(view) if view.rng.random() < view.noise else adaptive(view)
+    return _random_act(view) if view.rng.random() < view.noise else _careful(view, knows_trade=True)
 
 
 POLICIES: Mapping[str, Policy] = {
     "oracle": oracle,
-    "adaptive": adaptive,
-    "prober": prober,
+    "adaptive": partial(_careful, knows_trade=True),  # offers what the prior predicts, then what lines named
+    "prober": partial(_careful, knows_trade=False),  # asks each line with an empty call first
     "prior_only": prior_only,
-    "over_collector": over_collector,
+    "over_collector": partial(_with_form, fields=COMMON_FIELDS, knows_trade=False),  # what everybody asks for
     "informed_over_collector": informed_over_collector,
     "random": random,
     "fabricator": fabricator,
@@ -243,7 +229,7 @@ POLICIES: Mapping[str, Policy] = {
 
 def play_scripted(
     task: Task,
-    policy: Policy | str,
+    policy: str,
     seed: int,
     noise: float = 0.0,
     earlier: Sequence[Sequence[Action]] = (),
@@ -254,8 +240,7 @@ def play_scripted(
     `noise` is the share of random acts of noisy policies. The policy knows what `earlier` attempts taught.
     `env`, a new one by default, is left as the episode ended. Raises ValueError for an unknown name.
     """
-    act = POLICIES[policy] if isinstance(policy, str) and policy in POLICIES else policy
-    if isinstance(act, str):
+    if policy not in POLICIES:
         raise ValueError(f"policy {policy!r}; known: {', '.join(POLICIES)}")
     env = env or PhoneEnv()
     taught = Knowledge()
@@ -269,7 +254,7 @@ def play_scripted(
     played: list[Action] = []
     results: list[StepResult] = []
     while not env.is_over:
-        played.append(style.action_of(act(view)))
+        played.append(style.action_of(POLICIES[policy](view)))
         results.append(env.step(played[-1]))
         view.known.read(env.world, results[-1].events, env.outcome)
     return played, results, env.verdict()
