@@ -122,11 +122,11 @@ class PhoneEnv:
         if wanted not in {company.name.casefold(), company.name.replace(" ", "").casefold()}:
             names = ", ".join(self._suggestions())
             return self._speaker.say("not_found", names=names), [Event("not_found", turn)]
-        shown = [
-            (line.name, line.phone, *([line.hours] if self.world.level.has_wait else []), line.description)
+        has_hours = self.world.level.has_wait
+        lines = [
+            " ".join([line.name, line.phone, *([line.hours] if has_hours else []), line.description])
             for line in company.departments
         ]
-        lines = [" ".join(words) for words in shown]
         self._speaker.random("order").shuffle(lines)
         text = self._speaker.say(
             "found", company=company.name, industry=company.industry, departments="; ".join(lines)

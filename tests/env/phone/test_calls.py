@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from env.phone.episode.calls import Sent, State, place_call, submit_form, tick, wait
+from env.phone.episode.calls import Sent, State, place_call, submit_form, wait
 from env.phone.episode.rewards import episode_cost, potential
-from env.phone.solver.solver import Move, play
 from env.phone.world.lexicon import REFERENCE
 from pipeline.types import Event
 from tests.env.phone.worlds import BILLING, FRAUD, SERVICE, small_world
@@ -170,12 +169,3 @@ def test_the_ladder_rises_rung_by_rung_and_is_zero_at_the_end():
     two = small_world(wants=("billing", "fraud"))
     served, _ = call(two, after_form(two, "full_name"), BILLING)
     assert potential(two, served) == pytest.approx(1 / 2)
-
-
-def test_moves_tick_and_end_the_episode():
-    world = small_world(wants=("billing",))
-    assert play(world, State(), Move("search")) == tick(State())
-    assert play(world, State(), Move("stop")).ended
-    state = play(world, State(), Move("form", frozenset({"full_name"})))
-    done = play(world, state, Move("call", frozenset({"full_name"}), BILLING, "R1"))
-    assert (done.served, done.ended, done.tick) == ({"R1"}, True, 2)

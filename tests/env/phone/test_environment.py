@@ -4,8 +4,6 @@ import json
 import re
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from env.phone.episode.environment import episode_cost
 from env.phone.episode.speech import PHRASES
@@ -193,32 +191,6 @@ def test_schemas_list_every_field_the_marker_is_no_value_and_wait_is_a_tool_from
     assert started(tasks_of(3)[0]).spec.tools == TOOLS
     unknown = started(tasks_of(2)[0]).step(Action("x", "ok", (ToolCall(WAIT, {}),)))
     assert [event.code for event in unknown.events] == ["unknown_tool"]
-
-
-WORDS = st.sampled_from(
-    [
-        *("call", "form", "search", "done", "wait", "R1", "R2", "reference", "?email", "email=1", "email"),
-        *("=", "?", "\n", "é", "<|im_end|>"),
-    ]
-)
-
-
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    st.lists(st.one_of(WORDS, st.text(max_size=12), st.sampled_from(FIELDS)), max_size=12),
-    st.booleans(),
-    st.sampled_from([2, 3, 5]),
-)
-def test_no_message_makes_the_environment_raise(words, with_number, level):
-    env = started(tasks_of(level)[0])
-    text = " ".join(words)
-    if with_number:
-        text = text.replace("call", f"call {env.world.company.departments[0].phone} R1", 1)
-    result = env.step(STYLE.parse(text))
-    assert result.infra_error is None
-    assert result.events
-    assert env.verdict().reward == 0.0
-    assert not any("<|" in message["content"] for message in result.messages)
 
 
 def test_a_call_on_hold_is_told_with_its_id_and_taken_when_it_is_waited_for():

@@ -1,6 +1,5 @@
 """One episode in both styles: equal calls, events and states; the scripted agent reads either."""
 
-from itertools import pairwise
 from random import Random
 
 import pytest
@@ -91,20 +90,6 @@ def prompts_of(style, task, seed, actions):
     for action, result in zip(actions, replay(started(task), task, seed, actions), strict=True):
         texts.append(f"{texts[-1]}{action.text}{style.stop_token}{style.render_replies(result.messages)}")
     return texts
-
-
-def test_every_full_prompt_of_an_episode_is_a_prefix_of_the_next_and_told_in_compact_lines():
-    for seed, task in enumerate(TASKS):
-        actions = play_scripted(task, "noisy_adaptive", seed, noise=0.5)[0]
-        full = in_style(FULL, task, seed, actions)[:-1]
-        compact = [COMPACT.action_of(action.calls[0]) for action in full]
-        prompts = prompts_of(FULL, task, seed, full)
-        told = [to_compact(prompt, FULL, COMPACT) for prompt in prompts]
-        assert told[1:] == [
-            prompt.replace("<previous_attempts", "\u2039previous_attempts").replace("</prev", "\u2039/prev")
-            for prompt in prompts_of(COMPACT, task, seed, compact)[1:]
-        ]
-        assert all(longer.startswith(shorter) for shorter, longer in pairwise(prompts))
 
 
 def test_the_scripted_agent_says_the_same_in_both_styles():
