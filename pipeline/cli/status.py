@@ -3,8 +3,7 @@
 import argparse
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -37,32 +36,32 @@ def run(options: argparse.Namespace) -> int:
     console, code = Console(), 0
     for run_dir in [run for given in run_dirs for run in (given, *refreshes_of(given))]:
         table = Table(title=Text(visible(str(run_dir))), title_justify="left")
-        for name in ("stage", "state", "items", "rows", "finished", "digest"):
-            table.add_column(name, justify="right" if name in ("items", "rows") else "left")
+        for name in ("stage", "state", "items", "finished", "digest"):
+            table.add_column(name, justify="right" if name == "items" else "left")
         for stage in stages_of(run_dir):
             try:
                 cells = _state(run_dir, stage)
             except ArtifactError as error:
-                code, cells = int(error.code), ["damaged", "", "", "", ""]
+                code, cells = int(error.code), ("damaged", "", "", "")
                 print(visible(f"vdapo: {error}"), file=sys.stderr)
             table.add_row(*(Text(visible(cell)) for cell in (stage, *cells)))
         console.print(table)
     return code
 
 
-def _state(run_dir: Path, stage: str) -> list[str]:
+def _state(run_dir: Path, stage: str) -> tuple[str, str, str, str]:
+    """Returns a stage's state, its items, when it was finished, and its digest."""
     folder = run_dir / stage
     manifest = read_manifest(folder)
-    running = f", running as pid {lease['pid']} on {lease['host']}" if (lease := holder(folder)) else ""
     if manifest is None:
-        plan = read_plan(folder)
+        lease, plan = holder(folder), read_plan(folder)
+        running = f", running as pid {lease['pid']} on {lease['host']}" if lease else ""
         if plan is None:
-            return [("begun" if running else "absent") + running, "", "", "", ""]
-        entries, _ = ledger.read(folder)
-        ended = sum(e.done + sum(e.failed.values()) + sum(e.skipped.values()) for e in entries.values())
-        rows = _sum_rows((name, f["rows"]) for e in entries.values() for name, f in e.files.items())
-        state = f"resumable, {len(entries)} of {plan['shards']} shards"
-        return [state + running, f"{ended} of {plan['planned']} {plan['unit']}", rows, "", ""]
+            return ("begun" if running else "absent") + running, "", "", ""
+        entries = ledger.read(folder)[0].values()
+        ended = sum(e.done + sum(e.failed.values()) + sum(e.skipped.values()) for e in entries)
+        state = f"resumable, {len(entries)} of {plan['shards']} shards{running}"
+        return state, f"{ended} of {plan['planned']} {plan['unit']}", "", ""
     Artifact.open(run_dir, stage)
     state = "complete"
     try:
@@ -71,13 +70,5 @@ def _state(run_dir: Path, stage: str) -> list[str]:
         state = "stale: an input was made again"
     failed = sum(manifest["counts"]["failed"].values())
     items = f"{manifest['counts']['planned']} {manifest['unit']}" + (f", {failed} failed" if failed else "")
-    rows = _sum_rows((name, facts["rows"]) for name, facts in manifest["tables"].items())
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(manifest["finished"]))
-    return [state, items, rows, when, manifest["content_digest"][:8]]
-
-
-def _sum_rows(pairs: Iterable[tuple[str, int]]) -> str:
-    rows = Counter[str]()
-    for name, number in pairs:
-        rows[name] += number
-    return "\n".join(f"{name} {number}" for name, number in rows.items())
+    return state, items, when, manifest["content_digest"][:8]
