@@ -69,7 +69,8 @@ def _contents(stage_dir: Path) -> tuple[dict[str, Callable[[str], pa.Table]], di
         return dict.fromkeys(artifact.tables, artifact.table), report
     plan = read_plan(stage_dir)
     if plan is None:
-        raise ArtifactError(_absence(stage_dir))
+        step = f"Run: make {stage_dir.name}" if stage_dir.name in MAIN_CHAIN else "Give RUN_DIR/STAGE"
+        raise ArtifactError(f"{stage_dir} is missing or no stage of a run. {step}")
     entries = ledger.read(stage_dir)[0].values()
 
     def shards_of(name: str) -> pa.Table:
@@ -79,13 +80,6 @@ def _contents(stage_dir: Path) -> tuple[dict[str, Callable[[str], pa.Table]], di
         return pa.concat_tables(parts)
 
     return dict.fromkeys(plan["tables"], shards_of), {}
-
-
-def _absence(folder: Path) -> str:
-    """Returns why a folder shows nothing, and what to do."""
-    if folder.name in MAIN_CHAIN:
-        return f"{folder} is missing or has not begun. Run: make {folder.name}, with its run's CONFIG and RUN"
-    return f"{folder} is no stage of a run. Give RUN_DIR/STAGE; the main chain: {', '.join(MAIN_CHAIN)}"
 
 
 def short(value: Any, limit: int = 300) -> str:
@@ -108,11 +102,9 @@ def _dialogue(console: Console, row: dict[str, Any]) -> None:
     kind = f"{'guided by feedback, ' if row['guided'] else ''}attempt {row['attempt']}, draw {row['draw']}"
     console.rule(Text(visible(f"rollout {row['rollout_id'][:12]} of task {row['task_id'][:12]} ({kind})")))
     for message in row["messages"]:
-        role = str(message["role"])
-        line = Text(f"{role}: ", style=f"bold {_COLOURS.get(role, '')}".strip())
         calls = f" calls {message['tool_calls']}" if message["tool_calls"] else ""
-        line.append(Text(visible((message["content"] or "") + calls), style="not bold"))
-        console.print(line, soft_wrap=True)
+        text = f"{message['role']}: {message['content'] or ''}{calls}"
+        _print(console, text, _COLOURS.get(message["role"], ""))
     if row["feedback_in_context"]:
         _print(console, f"feedback in the prompt: {row['feedback_in_context']}", "magenta")
     for event in row["events"]:

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import weakref
 from collections.abc import Mapping
 from multiprocessing.connection import Connection, Pipe
@@ -23,7 +22,6 @@ from typing import IO, Any
 from pipeline.errors import ArtifactError, ExitCode
 
 _LOG_LINES = 12  # of a dead worker, in the error message
-_GRACE = 1.0  # seconds in which the death of another worker, which explains an error, may become known
 _PARENT = "VDAPO_PARENT_PID"
 
 
@@ -60,7 +58,6 @@ class Worker:
             env={**os.environ, **(env or {}), _PARENT: str(os.getpid())},
         )
         theirs.close()
-        _WORKERS.add(self)
         self._finalizer = weakref.finalize(self, _end, self._process, self._log)
 
     @property
@@ -90,8 +87,7 @@ class Worker:
     def death(self, why: str | None = None) -> WorkerDiedError:
         """Ends what is left of the process; returns the error that tells what it last said.
 
-        A status above 0 is an error that would come again, unless another worker was killed: to the ranks
-        beside it that is a broken connection.
+        A status above 0 is an error of its own, which would come again.
         """
         if why is None:  # the pipe is closed: it is ending, and how it ends is to be known
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -99,37 +95,21 @@ class Worker:
         self._stop()
         status, who, words = self._process.returncode, f"{self.name} (process {self.pid})", self._last_words()
         if why is None and status > 0:
-            killed = self._killed_beside()
-            if killed is None:
-                is_full = "OutOfMemoryError" in words or "MemoryError" in words
-                step = "less load or memory (vdapo plan says what fits)" if is_full else "remove the cause"
-                return WorkerFailedError(
-                    f"{who} failed and ended with status {status}. Its last words:\n{words}\n"
-                    f"What was committed stays. Next: {step}, then the same command goes on",
-                    code=ExitCode.DEFECT,
-                )
-            why = f"ended with status {status} after {killed.name} (process {killed.pid}) had been killed"
-        elif why is None and status < 0:
+            is_full = "OutOfMemoryError" in words or "MemoryError" in words
+            step = "less load or memory (vdapo plan says what fits)" if is_full else "remove the cause"
+            return WorkerFailedError(
+                f"{who} failed and ended with status {status}. Its last words:\n{words}\n"
+                f"What was committed stays. Next: {step}, then the same command goes on",
+                code=ExitCode.DEFECT,
+            )
+        if why is None and status < 0:
             memory = " (out of memory?)" if status == -signal.SIGKILL else ""
             why = f"was killed by {signal.Signals(-status).name}{memory}"
         return WorkerDiedError(
-            f"{who} {why or f'ended with status {status}'}. Its last words:\n{words}\n"
+            f"{who} {why or 'ended'}. Its last words:\n{words}\n"
             "What was committed stays. Next: the same command again, with less memory or load if it recurs",
             code=ExitCode.STOPPED,
         )
-
-    def _killed_beside(self) -> Worker | None:
-        """Returns another worker that was killed, and not by this process."""
-        others = [other for other in _WORKERS if other is not self and not other.connection.closed]
-        deadline = time.monotonic() + _GRACE
-        while others:
-            for other in others:
-                if (other._process.poll() or 0) < 0:
-                    return other
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.05)  # its connections break a moment before its death can be reported
-        return None
 
     def _last_words(self) -> str:
         """Returns the last lines of its output."""
@@ -162,8 +142,6 @@ def _end(process: subprocess.Popen[bytes], log: IO[bytes] | None) -> None:
         log.close()
 
 
-# Those of this process, to tell a failure from the consequence of another's death.
-_WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
 _GUARDS: list[subprocess.Popen[bytes]] = []  # this worker's own; kept, since nobody waits for it
 
 # Waits for its parent's death and kills what is left of the process group.

@@ -154,9 +154,9 @@ def test_show_refuses_what_is_not_there(out: Any, run_dir: Path) -> None:
         (
             ["actor"],
             3,
-            f"{run_dir}/actor is missing or has not begun. Run: make actor, with its run's CONFIG",
+            f"{run_dir}/actor is missing or no stage of a run. Run: make actor",
         ),
-        (["."], 3, f"{run_dir} is no stage of a run. Give RUN_DIR/STAGE; the main chain: tasks, "),
+        (["."], 3, f"{run_dir} is missing or no stage of a run. Give RUN_DIR/STAGE"),
         (["rollouts", "--table", "labels"], 2, "it has: rollouts, steps"),
         (["rollouts", "--rows", 0], 2, "--rows is 0; allowed: 1 or more"),
     ):

@@ -82,16 +82,6 @@ def test_a_killed_worker_is_reported_by_its_signal_and_is_no_defect(worker: Work
     assert raised.value.code == ExitCode.STOPPED
 
 
-def test_a_worker_that_fails_because_another_was_killed_is_no_defect(worker: Worker) -> None:
-    """Of ranks that talk to each other one is killed, and the others fail over the broken connection."""
-    other = started("the other")
-    os.kill(other.pid, signal.SIGKILL)
-    with pytest.raises(WorkerDiedError, match=r"after the other .* had been killed") as raised:
-        ask(worker, "exit", 1)
-    assert raised.value.code == ExitCode.STOPPED
-    other.close()
-
-
 def test_a_silent_worker_is_killed(worker: Worker) -> None:
     worker.send(("hang", None))
     with pytest.raises(WorkerDiedError, match="did not answer within 1 s"):
