@@ -46,6 +46,8 @@ def test_each_probe_fails_the_gate_by_itself_and_is_named(kind) -> None:
     found = conditions_of(probed(**{kind: 0.05 if KINDS[kind].expects == "no rise" else 0.0}))["probes"]
     assert found.passed is False
     assert found.reason.startswith(kind)
+    asked = "may rise by 0.02 at most" if KINDS[kind].expects == "no rise" else "must be below 0"
+    assert found.reason.endswith(asked)
 
 
 def test_what_was_not_probed_is_said_and_nothing_probed_is_no_pass() -> None:
