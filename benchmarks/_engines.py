@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks._run import ROOT, Asked, make_stages
 from env.play.chains import Chained, plan_groups
 from env.play.player import Player
-from env.play.units import play_unit
+from env.play.queue import play_unit
 from pipeline.config import load_config
 from pipeline.engines import Generation, GenerationRequest
 from pipeline.types import Rollout, Task

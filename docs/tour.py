@@ -33,8 +33,8 @@ from env.phone.settings import PhoneTasks
 from env.play.chains import Chained, plan_groups
 from env.play.demonstrations import demonstrate
 from env.play.player import Player
+from env.play.queue import play_unit
 from env.play.requests import PlaySettings
-from env.play.units import play_unit
 from pipeline.credit import make_credit
 from pipeline.credit.updates import BaselineSets, scored
 from pipeline.engines.transformers import TransformersEngine

@@ -34,17 +34,22 @@ class TaskSettings(Section):
         return {"train": self.num_train, "val": self.num_held_out, "test": self.num_held_out}
 
 
+Demonstrate = Callable[
+    [Task, str, int, float, Sequence[Sequence[Action]], ChatStyle | None, bool], list[Action]
+]
+"""(task, policy, seed, share of random acts of noisy policies, earlier attempts' actions, style, whether to
+think before each call) -> an episode's actions in that style."""
+
+
 @dataclass(frozen=True, slots=True)
 class Demonstrators:
     """Scripted policies that a model from scratch learns from.
 
-    `play` takes task, policy, seed, noise (the share of random acts of noisy policies), earlier attempts'
-    actions, style, and whether to think before each call; it returns an episode's actions in that style.
     `practice_tasks` makes throwaway tasks from settings, number, seed and clusters that must not occur.
     """
 
     shares: Mapping[str, float]  # policy -> its share of demonstrations by default
-    play: Callable[..., list[Action]]
+    play: Demonstrate
     after_feedback: str | None = None  # policy that knows what feedback says; None: it changes nobody
     practice_tasks: Callable[[Any, int, int, set[str]], list[Task]] | None = None
 
@@ -72,7 +77,6 @@ class EnvironmentOffer:
         splits: names of the splits that `make_tasks` makes, `train` and `val` first.
         check_task: raises ValueError unless the grader can grade the task.
         max_turns: settings -> assistant messages of an episode at most; None: as the environment's spec says.
-        workers: threads in which environments work beside generation; 0 is best where a step takes no time.
         solver_value: (task, seed, actions) -> V* of the states s_0..s_{T-1}, before each action.
         probe_edits: (whole rollout, level, style) -> changes of it that probe a critic.
     """
@@ -86,7 +90,6 @@ class EnvironmentOffer:
     splits: tuple[str, ...] = ("train", "val", "test")
     check_task: Callable[[Task], None] | None = None
     max_turns: Callable[[Any], int] | None = None
-    workers: int = 0
     demonstrators: Demonstrators | None = None
     scripted: ScriptedAgent | None = None
     solver_value: Callable[[Task, int, Sequence[Action]], list[float]] | None = None

@@ -77,12 +77,11 @@ class FullStyle(ChatStyle):
             return Action(body, "too_many", problem="one call per message")
         try:
             if _CLOSE in before:
-                raise _MalformedError(f"{_CLOSE} without {_OPEN}")
+                raise _UnreadableError("malformed_json", f"{_CLOSE} without {_OPEN}")
             calls = [_read_call(part) for part in parts]
-        except _MalformedError as error:
-            return Action(body, "malformed_json", problem=str(error))
-        except _TwiceError:
-            return Action(body, "bad_args", problem="a name twice in one object")
+        except _UnreadableError as error:
+            status, problem = error.args
+            return Action(body, status, problem=problem)
         return checked(self._schemas, body, calls) if calls else Action(body, "none")
 
     def format_call(self, call: ToolCall) -> str:
@@ -106,12 +105,8 @@ class FullStyle(ChatStyle):
         return " ".join(f"{call.name} {json.dumps(_starred(call.arguments))}" for call in action.calls)
 
 
-class _MalformedError(Exception):
-    """What stands between the tags is no call; the text is the problem."""
-
-
-class _TwiceError(ValueError):
-    """A JSON object names something twice, so what it says depends on the reader."""
+class _UnreadableError(Exception):
+    """What stands between the tags is no call; holds the action's status and its problem."""
 
 
 def _json(value: object) -> str:
@@ -123,22 +118,20 @@ def _read_call(part: str) -> tuple[str, Any]:
     """Returns name and arguments of the text after one opening tag."""
     inside, closing, _ = part.partition(_CLOSE)
     if not closing:
-        raise _MalformedError(f"{_OPEN} without {_CLOSE}")
+        raise _UnreadableError("malformed_json", f"{_OPEN} without {_CLOSE}")
     try:
         call = json.loads(inside, object_pairs_hook=_unique, parse_constant=_refuse)
-    except _TwiceError:
-        raise
     except (ValueError, RecursionError):
-        raise _MalformedError("no JSON between the tags") from None
+        raise _UnreadableError("malformed_json", "no JSON between the tags") from None
     if not isinstance(call, dict) or not isinstance(call.get("name"), str) or "arguments" not in call:
-        raise _MalformedError('a call is {"name": ..., "arguments": {...}}')
+        raise _UnreadableError("malformed_json", 'a call is {"name": ..., "arguments": {...}}')
     return call["name"], call["arguments"]
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        raise _TwiceError
+        raise _UnreadableError("bad_args", "a name twice in one object")
     return value
 
 

@@ -1,6 +1,5 @@
 """Text from outside the policy is data: it must never carry a role mark, a tag or a special token."""
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,7 +28,6 @@ REPLACEMENTS: Replacements = (
 # None of these has a compatibility form, so no tokenizer's normaliser turns one back into its original.
 _LOOK_ALIKES = {"<": "\u2039", "[": "\u2045", "{": "\u2774", "|": "\u00a6"}
 _ANY_OTHER = "\u00b7"
-_MADE_BY_NFC = frozenset("`;K")  # all of ASCII that it makes of other text: U+1FEF, U+037E, U+212A
 
 
 def added_tokens(tokenizer: Any) -> tuple[str, ...]:
@@ -37,15 +35,14 @@ def added_tokens(tokenizer: Any) -> tuple[str, ...]:
 
     Raises ConfigError if it looks for one in normalised text, which text that nobody breaks could become.
     """
-    kinds = _kinds_of(tokenizer.backend_tokenizer.normalizer)
+    normaliser = tokenizer.backend_tokenizer.normalizer
     tokens = {str(token): token for token in tokenizer.added_tokens_decoder.values()}
     for text, token in sorted(tokens.items()):
-        if token.normalized and not text.isspace() and _may_come_of_others(text, kinds):
+        if token.normalized and normaliser is not None and not text.isspace():
             raise ConfigError(
-                f"the tokenizer looks for its added token {text!r} in what {', '.join(kinds)} makes of a "
-                "text, so tool output could hold it unseen. Allowed: normalized=False, or no normaliser, or "
-                f"NFC and a token of ASCII without any of {''.join(sorted(_MADE_BY_NFC))}. Set "
-                "normalized=False in its tokenizer.json, or use another tokenizer"
+                f"the tokenizer looks for its added token {text!r} in what {type(normaliser).__name__} makes "
+                "of a text, so tool output could hold it unseen. Allowed: no normaliser, or normalized=False. "
+                "Set that in its tokenizer.json, or use another tokenizer"
             )
     return tuple(sorted(tokens))
 
@@ -89,21 +86,6 @@ def tool_text(text: str) -> str:
 def one_line(text: str, max_characters: int) -> str:
     """Returns the text neutralised, on one line, and cut to a length."""
     return neutralise(" ".join(tool_text(text).split()))[:max_characters]
-
-
-def _kinds_of(normaliser: Any) -> list[str]:
-    """Returns what a normaliser of the library tokenizers consists of, by name; nothing for none."""
-    if normaliser is None:
-        return []
-    state = json.loads(normaliser.__getstate__())
-    return [part["type"] for part in state.get("normalizers", [state])]
-
-
-def _may_come_of_others(token: str, kinds: list[str]) -> bool:
-    """Returns whether normalisers may make an added token of text in which nothing of it would be broken."""
-    if not kinds or (kinds == ["NFC"] and neutralise(token) != token):  # its mark comes of nothing else
-        return False
-    return kinds != ["NFC"] or not token.isascii() or bool(_MADE_BY_NFC & set(token))
 
 
 def _broken(token: str) -> str:

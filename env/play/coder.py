@@ -1,7 +1,6 @@
 """Text to token ids and back."""
 
 from collections.abc import Sequence
-from threading import Lock
 from typing import Any
 
 from tokenizers.decoders import DecodeStream
@@ -12,7 +11,6 @@ class Coder:
 
     def __init__(self, tokenizer: Any, stop_token: str) -> None:
         self._tokenizer = tokenizer
-        self._lock = Lock()  # a fast tokenizer is not for two threads at once
         self._known: dict[str, tuple[int, ...]] = {}
         stop = tokenizer.convert_tokens_to_ids(stop_token)
         if not isinstance(stop, int) or stop == getattr(tokenizer, "unk_token_id", None):
@@ -23,8 +21,7 @@ class Coder:
         """Returns the text's ids, without special tokens of the tokenizer's own."""
         ids = self._known.get(text)
         if ids is None:
-            with self._lock:
-                ids = self._known[text] = tuple(self._tokenizer.encode(text, add_special_tokens=False))
+            ids = self._known[text] = tuple(self._tokenizer.encode(text, add_special_tokens=False))
         return ids
 
     def char_starts(self, token_ids: Sequence[int]) -> list[int]:
@@ -35,11 +32,10 @@ class Coder:
         """
         stream, backend = DecodeStream(skip_special_tokens=False), self._tokenizer.backend_tokenizer
         starts, said = [], ""
-        with self._lock:
-            for token_id in token_ids:
-                starts.append(len(said))
-                if token_id != self.stop_id:
-                    said += stream.step(backend, token_id) or ""
+        for token_id in token_ids:
+            starts.append(len(said))
+            if token_id != self.stop_id:
+                said += stream.step(backend, token_id) or ""
         if not self.message_text(token_ids).startswith(said):
             raise ValueError(
                 f"the tokenizer reads {said[:80]!r} otherwise token by token than all at once, so no steps "
@@ -50,7 +46,4 @@ class Coder:
     def message_text(self, token_ids: Sequence[int]) -> str:
         """Returns a sampled message as text, without the stop token that ends it."""
         ids = token_ids[:-1] if token_ids and token_ids[-1] == self.stop_id else token_ids
-        if not ids:
-            return ""
-        with self._lock:
-            return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False)) if ids else ""

@@ -50,13 +50,13 @@ def demonstrate(
     for _ in range(rng.randint(1, MAX_PREVIOUS_ATTEMPTS) if rng.random() < guided_share else 0):
         first_seed = rng.getrandbits(62)
         policy = rng.choices(names, weights)[0]
-        actions = demonstrators.play(task, policy, first_seed, noise, style=style)
+        actions = demonstrators.play(task, policy, first_seed, noise, (), style, False)
         env = make_env()
         replay(env, task, first_seed, actions)
         if not env.verdict().success and (feedback := env.feedback()) is not None:
             # The next attempt plays this one again, under its own seed: values written out, as some styles
             # need them, would be another seed's references there.
-            earlier.append(demonstrators.play(task, policy, first_seed, noise))
+            earlier.append(demonstrators.play(task, policy, first_seed, noise, (), None, False))
             previous.append(style.attempt_line(actions, feedback.text))
     previous = list(dict.fromkeys(previous))
     policy = rng.choices(names, weights)[0]

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from env.chat.style import ChatStyle
 from env.play.coder import Coder
-from env.play.requests import EpisodeRequest, PlaySettings
-from env.play.steps import Span, graded_steps, message_spans
-from env.protocol import Action, Env, StepResult
+from env.play.player import Player
+from env.play.requests import EpisodeRequest
+from env.play.steps import graded_steps, message_steps
+from env.protocol import Env, StepResult
 from env.splitters import SPLITTERS
 from pipeline.engines import Generation, GenerationRequest
 from pipeline.ids import seed_of
-from pipeline.types import Event, Feedback, FinishReason, Message, Rollout, Task, Verdict
+from pipeline.types import Event, Feedback, FinishReason, Message, Rollout, Step, Verdict
 
 T = TypeVar("T")
 
@@ -50,11 +50,8 @@ class Episode:
     """One rollout while it is played."""
 
     request: EpisodeRequest
-    make_env: Callable[[Task], Env]
-    style: ChatStyle
+    player: Player
     coder: Coder
-    settings: PlaySettings
-    max_length: int
     env: Env | None = None
     prompt: tuple[int, ...] = ()
     used: int = 0  # tokens of the budget that lie in a continuation's prompt
@@ -63,7 +60,7 @@ class Episode:
     logprobs: list[float] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
+    steps: list[tuple[int, Step]] = field(default_factory=list)  # each with its first character; ungraded
     turn: int = 0  # the message that comes next, counted over the whole episode
     begun: tuple[int, ...] = ()  # tokens of that message that lie in a continuation's prompt
     end: FinishReason = "failed"
@@ -94,28 +91,26 @@ class Episode:
 
     def _start(self) -> GenerationRequest | None:
         request, parent = self.request, self.request.parent
-        request.check(self.settings.tokenizer_digest)
+        request.check(self.player.settings.tokenizer_digest)
         if parent is not None:
             self.turn = parent.steps[request.start_step_index].message_index
-        env = self.env = _guarded("make_env", lambda: self.make_env(request.task))
+        env = self.env = _guarded("make_env", lambda: self.player.make_env(request.task))
         seed = request.seed if parent is None else parent.seed  # replay needs the parent's wording
         messages = _guarded("reset", lambda: env.reset(request.task, seed)).messages
         self.messages.extend(messages)
         if parent is None:
-            text = self.style.render_prompt(messages, request.previous_attempts, env.spec.tools)
+            text = self.player.style.render_prompt(messages, request.previous_attempts, env.spec.tools)
             self.prompt = self.coder.encode(text)
         else:
             self._replay(parent)
-        if len(self.prompt) >= self.max_length:
-            raise FailureError(
-                "prompt_too_long", f"{len(self.prompt)} tokens, the engine has {self.max_length}"
-            )
+        if len(self.prompt) >= (longest := self.player.engine.max_length):
+            raise FailureError("prompt_too_long", f"{len(self.prompt)} tokens, the engine has {longest}")
         return self._next_request()
 
     def _replay(self, parent: Rollout) -> None:
         """Plays the parent's first messages again and checks that the world answered as it did then."""
         for turn, text in enumerate(parent.message_texts[: self.turn]):
-            result = self._step(self.style.parse(text), turn)
+            result = self._step(text, turn)
             if result.terminated or result.truncated:
                 raise FailureError("replay_mismatch", f"the episode ended at message {turn}")
         said = [(message["role"], message.get("content")) for message in self.messages]
@@ -129,8 +124,9 @@ class Episode:
 
     def _advance(self, generation: Generation) -> GenerationRequest | None:
         if not all(map(math.isfinite, generation.logprobs)):
+            end = self.steps[-1][1].token_end if self.steps else 0
             for tokens in (self.response, self.mask, self.logprobs):
-                del tokens[self.spans[-1].token_end if self.spans else 0 :]  # no reply that nothing follows
+                del tokens[end:]  # a reply that nothing follows
             raise FailureError("bad_logprob", "a sampled token's log-probability is not finite")
         text = self._say(generation)
         turn, self.turn = self.turn, self.turn + 1
@@ -139,11 +135,11 @@ class Episode:
             self.messages.append({"role": "assistant", "content": text})
             self.end = "max_tokens"
             return None
-        result = self._step(self.style.parse(text), turn)
+        result = self._step(text, turn)
         if result.terminated or result.truncated:
             self.end = "ended" if result.terminated else "max_turns"
             return None
-        reply = self.coder.encode(self.style.render_replies(result.messages))
+        reply = self.coder.encode(self.player.style.render_replies(result.messages))
         if self._room() <= len(reply):
             self.end = "max_tokens"  # a reply that nothing can follow is left out: responses end sampled
             return None
@@ -152,22 +148,27 @@ class Episode:
 
     def _say(self, generation: Generation) -> str:
         """Takes sampled tokens over, as steps; returns the whole message that they end."""
-        start, begun = len(self.response), len(self.begun)
+        start, begun, splitter = len(self.response), len(self.begun), self.player.settings.splitter
         self._append(generation.token_ids, generation.logprobs, sampled=True)
         tokens, self.begun = (*self.begun, *generation.token_ids), ()
         text = self.coder.message_text(tokens)
-        borders = SPLITTERS[self.settings.splitter](text)
-        chars = self.coder.char_starts(tokens) if borders else [0] * len(tokens)
-        spans = message_spans(
-            text, borders, chars, message_index=self.turn, response_start=start, begun=begun
+        borders = SPLITTERS[splitter](text)
+        steps = message_steps(
+            text,
+            borders,
+            self.coder.char_starts(tokens) if borders else [0] * len(tokens),
+            message_index=self.turn,
+            first_index=self.request.start_step_index + len(self.steps),
+            response_start=start,
+            begun=begun,
         )
-        if not spans:
+        if not steps:
             raise ValueError(
-                f"the parent's step {self.request.start_step_index} is none to the splitter "
-                f"{self.settings.splitter!r} of rollout {self.request.rollout_id}. Next: continue rollouts "
-                "with the splitter that made their steps"
+                f"the parent's step {self.request.start_step_index} is none to the splitter {splitter!r} of "
+                f"rollout {self.request.rollout_id}. Next: continue rollouts with the splitter that made "
+                "their steps"
             )
-        self.spans.extend(spans)
+        self.steps.extend(steps)
         return text
 
     def _append(self, tokens: Sequence[int], logprobs: Sequence[float], *, sampled: bool) -> None:
@@ -175,10 +176,11 @@ class Episode:
         self.logprobs.extend(logprobs)
         self.mask.extend([int(sampled)] * len(tokens))
 
-    def _step(self, action: Action, turn: int) -> StepResult:
+    def _step(self, text: str, turn: int) -> StepResult:
         assert self.env is not None
+        action = self.player.style.parse(text)
         result = _guarded("step", partial(self.env.step, action))
-        self.messages.append(self.style.assistant_message(action, turn))
+        self.messages.append(self.player.style.assistant_message(action, turn))
         self.messages.extend(result.messages)
         self.events.extend(result.events)
         if result.infra_error is not None:
@@ -187,8 +189,8 @@ class Episode:
 
     def _room(self) -> int:
         """Returns how many more tokens fit into the budget and into the engine."""
-        budget = self.settings.max_response_tokens - self.used
-        return min(budget, self.max_length - len(self.prompt)) - len(self.response)
+        budget = self.player.settings.max_response_tokens - self.used
+        return min(budget, self.player.engine.max_length - len(self.prompt)) - len(self.response)
 
     def _next_request(self) -> GenerationRequest | None:
         budget = self._room()
@@ -201,7 +203,7 @@ class Episode:
             seed=seed_of(self.request.seed, "turn", self.turn),
             max_new_tokens=budget,
             stop_token_ids=(self.coder.stop_id,),
-            temperature=self.settings.temperature,
+            temperature=self.player.settings.temperature,
             cache_key=self.request.rollout_id,
         )
 
@@ -214,7 +216,7 @@ class Episode:
         return self._rollout(verdict, feedback, "ok")
 
     def _rollout(self, verdict: Verdict, feedback: Feedback | None, env_status: str) -> Rollout:
-        request, parent, settings = self.request, self.request.parent, self.settings
+        request, parent, settings = self.request, self.request.parent, self.player.settings
         return Rollout(
             rollout_id=request.rollout_id,
             kind=request.kind,
@@ -247,5 +249,5 @@ class Episode:
             events=tuple(self.events),
             feedback_text=feedback.text if feedback else "",
             feedback_source=feedback.source if feedback else "",
-            steps=graded_steps(self.spans, verdict.steps, first=request.start_step_index),
+            steps=graded_steps(self.steps, verdict.steps),
         )

@@ -1,6 +1,5 @@
 """What is asked of a player: one episode, and the settings that all its episodes share."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pipeline.types import Rollout, RolloutKind, Task
@@ -26,14 +25,8 @@ class EpisodeRequest:
 
     def check(self, tokenizer_digest: str) -> None:
         """Raises ValueError, saying why, if this cannot be played by a policy with that tokenizer."""
-        parent = self.parent
-        if (self.kind == "whole") != (parent is None):
-            raise ValueError(
-                f"rollout {self.rollout_id} is to be {self.kind!r}; without a parent it is whole, else not"
-            )
+        parent, start = self.parent, self.start_step_index
         if parent is None:
-            if self.start_step_index:
-                raise ValueError(f"start_step_index = {self.start_step_index} needs a parent to replay")
             return
         if parent.tokenizer_digest != tokenizer_digest:
             raise ValueError(
@@ -44,13 +37,11 @@ class EpisodeRequest:
             raise ValueError(
                 f"parent {parent.rollout_id} is itself a continuation; continue its own parent instead"
             )
-        if not 0 <= self.start_step_index < len(parent.steps):
+        if not 0 <= start < len(parent.steps):
             raise ValueError(
-                f"start_step_index = {self.start_step_index}; rollout {parent.rollout_id} has steps 0 to "
+                f"start_step_index = {start}; rollout {parent.rollout_id} has steps 0 to "
                 f"{len(parent.steps) - 1}"
             )
-        if parent.task_id != self.task.task_id:
-            raise ValueError(f"task {self.task.task_id} is not task {parent.task_id} of the parent rollout")
 
 
 @dataclass(frozen=True)
@@ -64,12 +55,3 @@ class PlaySettings:
     tokenizer_digest: str
     template_digest: str
     splitter: str = "message"  # what a step is: a key of `env.splitters.SPLITTERS`
-
-
-FollowUps = Callable[[Rollout], Sequence[EpisodeRequest]]
-"""A finished rollout -> the episodes that it asks for."""
-
-
-def nothing(rollout: Rollout) -> tuple[EpisodeRequest, ...]:
-    """Returns no follow-ups."""
-    return ()

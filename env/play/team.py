@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from env.play.player import Player
-from env.play.units import PART_EPISODES, Played, Unit, joined, play_in_one_queue, play_unit
+from env.play.queue import play_in_one_queue, play_unit
+from env.play.units import PART_EPISODES, Played, Unit, joined
 from pipeline.processes.pool import Pool
 from pipeline.processes.shared_weights import SharedWeights
 from pipeline.types import Rollout
@@ -25,44 +27,29 @@ OnTick = Callable[[int], None]
 """Called several times a second with the number of rollouts that ended since; what it raises ends it."""
 
 Job = tuple[Any, Unit]
-"""A recipe, and what the player that is made by it plays."""
+"""A recipe, opaque here, that says all that makes a player wherever it is made; and what that plays."""
 
 Act = Callable[[Player, Callable[[Rollout], Any]], T]
 """What a player is made for, given what to call after each rollout; it can be pickled."""
 
 
 class Hands(ABC):
-    """Who plays. A recipe, opaque here, says all that makes a player, wherever it is made.
+    """Who plays."""
 
-    Attributes:
-        in_parts: whether units are handed out in parts that are played side by side, or as they are.
-    """
-
-    in_parts = True
+    in_parts = True  # whether units are cut into parts that are played side by side
 
     def play(self, jobs: Iterable[Job], on_tick: OnTick) -> Generator[Played, None, None]:
         """Yields what came of each unit, in their order; parts of the next begin while the last ones end."""
-        numbers: list[int] = []  # parts of each unit that has begun
+        numbers: deque[int] = deque()  # of parts, of each unit that has begun
+        with closing(self.do(self._acts(jobs, numbers), on_tick)) as results:
+            for first in results:
+                yield joined([first, *islice(results, numbers.popleft() - 1)])
 
-        def parts() -> Generator[tuple[Any, Act[Played]], None, None]:
-            for recipe, unit in jobs:
-                parts = unit.parts(PART_EPISODES) if self.in_parts else [unit]
-                numbers.append(len(parts))
-                yield from ((recipe, partial(play_unit, part)) for part in parts)
-
-        done: list[Played] = []
-        with closing(self.do(parts(), on_tick)) as results:
-            for played in results:
-                done.append(played)
-                if len(done) == numbers[0]:
-                    yield joined(done)
-                    done.clear()
-                    del numbers[0]
-
-    def ask(self, recipe: Any, question: Callable[[Player], T]) -> T:
-        """Returns a player's answer; question and answer can be pickled."""
-        [found] = self.do([(recipe, partial(_answer, question))], lambda _: None)
-        return found
+    def _acts(self, jobs: Iterable[Job], numbers: deque[int]) -> Iterator[tuple[Any, Act[Played]]]:
+        for recipe, unit in jobs:
+            parts = unit.parts(PART_EPISODES) if self.in_parts else [unit]
+            numbers.append(len(parts))
+            yield from ((recipe, partial(play_unit, part)) for part in parts)
 
     @abstractmethod
     def start(self, parts: int) -> None:
@@ -81,10 +68,6 @@ class Hands(ABC):
         """Ends them; idempotent."""
 
 
-def _answer(question: Callable[[Player], T], player: Player, on_finish: Callable[[Rollout], Any]) -> T:
-    return question(player)
-
-
 @dataclass(frozen=True, slots=True)
 class Team:
     """A policy, by the recipe of its players, in somebody's hands."""
@@ -98,12 +81,17 @@ class Team:
         return played
 
     def ask(self, question: Callable[[Player], T]) -> T:
-        """Returns a player's answer."""
-        return self.hands.ask(self.recipe, question)
+        """Returns a player's answer; question and answer can be pickled."""
+        [found] = self.hands.do([(self.recipe, partial(_answer, question))], lambda _: None)
+        return found
 
     def with_weights(self, weights: Mapping[str, torch.Tensor], policy_digest: str) -> Team:
         """Returns the team of a policy with these weights; the earlier one is gone."""
         return replace(self, recipe=self.hands.hand_over(self.recipe, weights, policy_digest))
+
+
+def _answer(question: Callable[[Player], T], player: Player, on_finish: Callable[[Rollout], Any]) -> T:
+    return question(player)
 
 
 class Here(Hands):
@@ -161,9 +149,6 @@ class OneQueue(Here):
     That keeps GPUs full, but what is sampled depends, by rounding, on what is played beside it.
     """
 
-    def __init__(self, player_of: Callable[[Any], Player], free: Callable[[], None]) -> None:
-        super().__init__(player_of, free, in_parts=False)
-
     def play(self, jobs: Iterable[Job], on_tick: OnTick) -> Generator[Played, None, None]:
         """Yields what came of each job, in their order."""
         for recipe, group in groupby(jobs, key=lambda job: job[0]):
@@ -174,9 +159,8 @@ class OneQueue(Here):
 class Processes(Hands):
     """Processes of their own, one thread each, over weights in memory that they share.
 
-    Args:
-        pool: of workers that do (recipe, act): they make the player and let it act. A recipe has `weights`
-            and `policy_digest`.
+    `pool` is of workers that do (recipe, act): they make the player and let it act. A recipe has `weights`
+    and `policy_digest`.
     """
 
     def __init__(self, pool: Pool) -> None:

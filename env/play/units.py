@@ -7,13 +7,12 @@ depends on the unit alone: not on who plays it, when, or what else is played bes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from env.play.player import Player
-from env.play.requests import EpisodeRequest, FollowUps, nothing
+from env.play.requests import EpisodeRequest
 from pipeline.types import Rollout
 
 T = TypeVar("T")
@@ -22,15 +21,6 @@ PART_EPISODES = 128
 """Episodes that a part begins with, about: wide enough for a batch, small enough that cores work to the end.
 
 Evidence: docs/decisions/0044-players-in-processes.md."""
-
-
-@dataclass(frozen=True, slots=True)
-class Course:
-    """How a unit goes on while it is played; `skipped` counts episodes that were not tried, by kind."""
-
-    first: Sequence[EpisodeRequest]
-    after: FollowUps = nothing
-    skipped: Counter[str] = field(default_factory=Counter)
 
 
 class Unit(Protocol):
@@ -45,68 +35,46 @@ class Unit(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Course:
+    """A unit while it is played."""
+
+    first: Sequence[EpisodeRequest]
+    after: Callable[[Rollout], Sequence[EpisodeRequest]] = lambda rollout: ()
+    skipped: Counter[str] = field(default_factory=Counter)  # episodes that were not tried, by kind
+    due: int = field(init=False)  # rollouts that have not ended, of those that were asked for
+    _followers: dict[str, list[str]] = field(init=False, default_factory=dict)
+    _ended: dict[str, Rollout] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.due = len(self.first)
+
+    def follow_ups(self, rollout: Rollout) -> Sequence[EpisodeRequest]:
+        """Returns the episodes that a finished rollout asks for."""
+        more = self.after(rollout)
+        self._followers[rollout.rollout_id] = [request.rollout_id for request in more]
+        self.due += len(more)
+        return more
+
+    def end(self, rollout: Rollout) -> None:
+        """Counts a rollout as ended; its follow-ups are known."""
+        self._ended[rollout.rollout_id] = rollout
+        self.due -= 1
+
+    def played(self) -> Played:
+        """Returns what came of the unit, now that nothing is due."""
+        order = [request.rollout_id for request in self.first]
+        for rollout_id in order:  # grows while it is read: children are listed after every earlier rollout's
+            order.extend(self._followers[rollout_id])
+        return Played([self._ended[rollout_id] for rollout_id in order], dict(self.skipped))
+
+
 @dataclass(frozen=True, slots=True)
 class Played:
     """What came of a unit: its first rollouts in order, then those that followed, parents first."""
 
     rollouts: list[Rollout]
     skipped: dict[str, int]
-
-
-def play_unit(unit: Unit, player: Player, on_finish: Callable[[Rollout], Any] = nothing) -> Played:
-    """Plays a unit to its end; the player must have nothing else in flight."""
-    [played] = play_in_one_queue([unit], player, on_finish)
-    return played
-
-
-def play_in_one_queue(
-    units: Iterable[Unit], player: Player, on_finish: Callable[[Rollout], Any]
-) -> Generator[Played, None, None]:
-    """Yields what came of each unit, in their order; the next begins as places fall free.
-
-    `on_finish` is called with each finished rollout, in order of completion.
-    """
-    courses: list[Course] = []
-    place_of: dict[str, int] = {}
-    due: list[int] = []  # rollouts that a unit still lacks, as far as it has asked for them
-    finished: dict[str, Rollout] = {}
-    followers: dict[str, list[str]] = {}
-
-    def note(place: int, requests: Sequence[EpisodeRequest]) -> list[str]:
-        place_of.update({request.rollout_id: place for request in requests})
-        due[place] += len(requests)
-        return [request.rollout_id for request in requests]
-
-    def first() -> Iterator[EpisodeRequest]:
-        for place, unit in enumerate(units):
-            courses.append(unit.course(player))
-            due.append(0)
-            note(place, courses[place].first)
-            yield from courses[place].first
-
-    def then(rollout: Rollout) -> Sequence[EpisodeRequest]:
-        place = place_of[rollout.rollout_id]
-        more = courses[place].after(rollout)
-        followers[rollout.rollout_id] = note(place, more)
-        return more
-
-    def played(course: Course) -> Played:
-        order = [request.rollout_id for request in course.first]
-        for rollout_id in order:  # grows while it is read: children are listed after every earlier rollout's
-            order.extend(followers.pop(rollout_id))
-        return Played([finished.pop(rollout_id) for rollout_id in order], dict(course.skipped))
-
-    ended = 0
-    with closing(player.stream(first(), then=then)) as stream:
-        for rollout in stream:
-            on_finish(rollout)
-            finished[rollout.rollout_id] = rollout
-            due[place_of.pop(rollout.rollout_id)] -= 1
-            while ended < len(due) and not due[ended]:
-                yield played(courses[ended])
-                ended += 1
-    for course in courses[ended:]:
-        yield played(course)
 
 
 def joined(parts: Sequence[Played]) -> Played:

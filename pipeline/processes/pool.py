@@ -43,6 +43,7 @@ class Pool:
         self._log_folder, self._env = log_folder, env
         self._started = self._deaths = 0
         self._desks: list[_Desk] = []
+        self._drawn = self._due = 0  # jobs drawn so far; the place of the next result
         self._again: list[tuple[int, Any]] = []  # jobs of workers that died
         self._done: dict[int, Any] = {}  # results that wait for an older one
 
@@ -59,27 +60,18 @@ class Pool:
         other error as WorkerFailedError. Raises WorkerDiedError when more workers died than a pool survives.
         """
         source = enumerate(jobs)
-        drawn = due = 0  # jobs so far; the place of the next result
-
-        def draw() -> tuple[int, Any] | None:
-            nonlocal drawn
-            if self._again:
-                return self._again.pop()
-            job = next(source, None) if drawn - due < AHEAD * self._size else None
-            drawn += job is not None
-            return job
-
+        self._drawn = self._due = 0
         self._again, self._done = [], {}
         try:
             while True:
-                while self._has_room() and (job := draw()) is not None:
+                while self._has_room() and (job := self._next_job(source)) is not None:
                     self._give(job)
-                if due in self._done:
-                    due += 1
-                    yield self._done.pop(due - 1)
+                if self._due in self._done:
+                    self._due += 1
+                    yield self._done.pop(self._due - 1)
                 elif all(desk.job is None for desk in self._desks):
                     return
-                on_tick(self._hear(0.0 if due in self._done else TICK))
+                on_tick(self._hear(0.0 if self._due in self._done else TICK))
         finally:
             for desk in [desk for desk in self._desks if desk.job is not None]:
                 desk.worker.close(grace=0.0)
@@ -98,6 +90,15 @@ class Pool:
         self._desks.append(desk)
         self._started += 1
         return desk
+
+    def _next_job(self, source: Iterator[tuple[int, Any]]) -> tuple[int, Any] | None:
+        if self._again:
+            return self._again.pop()
+        if self._drawn - self._due >= AHEAD * self._size:
+            return None
+        job = next(source, None)
+        self._drawn += job is not None
+        return job
 
     def _has_room(self) -> bool:
         return len(self._desks) < self._size or any(desk.job is None for desk in self._desks)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from critics.labels.samples import rewards_of
 from critics.report.build import build_report
 from critics.report.page import report_page
 from env.catalog import offer_of
-from env.play.player import settings_of
 from env.play.shards import play_shards
 from env.play.team import Job, Team
 from pipeline.artifacts.runner import Start
@@ -37,7 +37,7 @@ def make(start: Start[Config], work: Work) -> None:
         hands.start(len(start.shards.missing))
         team = Team(hands, Recipe(start.config, start.inputs["sft"].path("policy")))
         critic = load_critic(start.config, start.inputs["critic"].path("critic"))
-        audited = team.ask(settings_of)
+        audited = team.ask(attrgetter("settings"))
         critic.check_matches(
             tokenizer_digest=audited.tokenizer_digest,
             label_policy_digest=audited.policy_digest,

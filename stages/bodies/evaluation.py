@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from env.play.chains import Chained, Group
-from env.play.player import settings_of
 from env.play.shards import commit_rollouts, play_shards
 from env.play.team import Job, Team
 from pipeline.artifacts.runner import Start
@@ -91,7 +91,7 @@ def make(start: Start[Config], work: Work) -> None:
     with closing(make_hands(start.config, start.log_folder)) as hands:
         for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done):
             commit_rollouts(start.shards, shard, played.rollouts, played.skipped)
-        players = {name: Team(hands, recipe).ask(settings_of) for name, recipe in recipes.items()}
+        players = {name: Team(hands, recipe).ask(attrgetter("settings")) for name, recipe in recipes.items()}
     # By group, not by weights: an actor that learned nothing has the weights of its start.
     groups: dict[str, dict[str, list[Group]]] = {name: defaultdict(list) for name in POLICIES}
     for name, kind, some in shards:

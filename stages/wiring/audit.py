@@ -6,9 +6,8 @@ from typing import Any, get_args
 
 from critics.labels.splits import parts_of
 from env.catalog import offer_of
-from env.play.audits import Audit
 from env.play.chains import Chained, plan_groups
-from env.play.continuations import Continuations, one_bare_per_task
+from env.play.continuations import Audit, Continuations, one_bare_per_task
 from env.play.units import Episodes
 from pipeline.artifacts.runner import Start
 from pipeline.ids import seed_of

@@ -54,5 +54,5 @@ def make_hands(config: Config, log_folder: Path | None = None, seat: Seat | None
 
         seat = player.Seat()
     if config.engine.overlap_shards:
-        return OneQueue(seat.player, seat.close)
+        return OneQueue(seat.player, seat.close, in_parts=False)
     return Here(seat.player, seat.close, in_parts=config.engine.kind != "vllm")

@@ -40,7 +40,6 @@ def make_player(
             splitter=environment.splitter,
         ),
         make_env=lambda task: environment.make_env(config.tasks, prompt.verbosity),
-        env_workers=environment.workers,
     )
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
 from random import Random
-from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +13,10 @@ import pytest
 from env.chat.plain import PlainStyle
 from env.phone.offer import PHONE
 from env.phone.world.tasks import generate_tasks
-from env.play.coder import Coder
 from env.play.player import Player
-from env.play.requests import EpisodeRequest, PlaySettings, nothing
-from env.play.units import Course, Episodes, play_unit
+from env.play.queue import play_in_one_queue, play_unit
+from env.play.requests import EpisodeRequest, PlaySettings
+from env.play.units import Course, Episodes
 from env.protocol import Action, EnvSpec, Observation, StepResult, ToolCall
 from pipeline.engines import Engine, Generation, GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
@@ -122,17 +121,16 @@ class Table:
         self.most_open = max(self.most_open, sum(not env.closed for env in self.envs))
         return self.envs[-1]
 
-    def player(self, engine: Engine | None = None, env_workers: int = 0, **changes: Any) -> Player:
+    def player(self, engine: Engine | None = None, **changes: Any) -> Player:
         settings = replace(PlaySettings(1.0, 200, 8, "p", "tok", "style"), **changes)
-        engine = engine or self.engine()
-        return Player(engine, self.tokenizer, CountingStyle(), settings, self.make_env, env_workers)
+        return Player(engine or self.engine(), self.tokenizer, CountingStyle(), settings, self.make_env)
 
     def play(
         self,
         requests: Sequence[EpisodeRequest],
         engine: Engine | None = None,
-        then: Any = nothing,
-        on_finish: Any = nothing,
+        then: Any = lambda rollout: (),
+        on_finish: Any = lambda rollout: None,
         **options: Any,
     ) -> list[Rollout]:
         unit: Any = SimpleNamespace(course=lambda player: Course(requests, then))
@@ -274,40 +272,25 @@ def test_results_do_not_depend_on_how_the_engine_and_the_queue_interleave(tokeni
         assert table.play(MANY, table.engine(max_per_collect=per_collect), max_live=max_live) == expected
 
 
-def test_environments_in_threads_change_nothing_and_do_not_hold_each_other_up(tokenizer: Any) -> None:
-    """Four steps wait for each other, which only environments beside each other survive."""
-    expected = Table(tokenizer, random_talk).play(MANY, max_live=50)
-    meeting = Barrier(4)
-
-    class WaitingEnv(CountingEnv):
-        def step(self, action: Action) -> StepResult:
-            if not self.words and not meeting.broken:
-                meeting.wait(timeout=30)
-            return super().step(action)
-
-    for per_collect in (None, 1):
-        table = Table(tokenizer, random_talk)
-        meeting.reset()
-        table.make_env = lambda task: WaitingEnv()  # type: ignore[method-assign]
-        found = table.play(MANY, table.engine(max_per_collect=per_collect), env_workers=4, max_live=8)
-        assert found == expected
-
-
-def test_requests_are_drawn_as_places_fall_free(tokenizer: Any) -> None:
+def test_units_are_drawn_as_places_fall_free_and_come_back_in_order(tokenizer: Any) -> None:
     drawn: list[str] = []
 
-    def without_end() -> Iterator[EpisodeRequest]:
+    def without_end() -> Iterator[Episodes]:
         for i in count():
-            drawn.append(f"r{i}")
-            yield ask(f"r{i}", seed=i)
+            names = [f"r{i}{letter}" for letter in "ab"[: i % 3]]  # none, one or two
+            drawn.extend(names)
+            yield Episodes([ask(name, seed=i) for name in names])
 
     table = Table(tokenizer, random_talk)
-    rollouts = table.player(table.engine(max_per_collect=1), max_live=3).stream(without_end())
-    for number, rollout in enumerate(islice(rollouts, 20), start=1):
-        assert rollout.reward is not None
-        assert len(drawn) <= number + 3
+    ended: list[Rollout] = []
+    player = table.player(table.engine(max_per_collect=1), max_live=3)
+    units = play_in_one_queue(without_end(), player, ended.append)
+    for i, played in enumerate(islice(units, 20)):
+        assert [rollout.rollout_id for rollout in played.rollouts] == [n for n in drawn if n[1:-1] == str(i)]
+        assert all(rollout.reward is not None for rollout in played.rollouts)
+        assert len(drawn) <= len(ended) + 3 + 1
     assert table.most_open == 3
-    rollouts.close()
+    units.close()
     assert all(env.closed == 1 for env in table.envs)
 
 
@@ -316,15 +299,15 @@ def test_a_log_probability_that_is_not_finite_is_a_failure_of_the_engine(tokeniz
     engine = table.engine()
     answer = engine.collect
 
-    def broken(*, wait: bool = True) -> list[Generation]:
+    def broken() -> list[Generation]:
         return [
             replace(generation, logprobs=[float("nan")] * len(generation.logprobs))
             if generation.request_id == "bad:1"
             else generation
-            for generation in answer(wait=wait)
+            for generation in answer()
         ]
 
-    engine.collect = broken  # type: ignore[method-assign]
+    engine.collect = broken  # type: ignore[assignment, method-assign]
     bad, good = table.play([ask("bad"), ask("good")], engine)
     assert (bad.env_status, bad.reward, bad.feedback_text) == ("bad_logprob", None, "")
     assert_consistent(bad, tokenizer)
@@ -403,11 +386,7 @@ def test_what_cannot_be_played_is_refused(tokenizer: Any, monkeypatch: pytest.Mo
     for request, message in (
         (continue_(parent, 1), "has steps 0 to 0"),
         (continue_(second, 0), "itself a continuation"),
-        (continue_(parent, 0, kind="whole"), "to be 'whole'"),
         (continue_(replace(parent, tokenizer_digest="other"), 0), "written with tokenizer other"),
-        (replace(ask("s"), kind="continuation", parent=parent), "is not task"),
-        (ask("c", start_step_index=1), "needs a parent"),
-        (ask("c", kind="sibling"), "to be 'sibling'; without a parent it is whole"),
     ):
         with pytest.raises(ValueError, match=message):
             table.play([request])
@@ -415,20 +394,13 @@ def test_what_cannot_be_played_is_refused(tokenizer: Any, monkeypatch: pytest.Mo
         table.play([ask("r"), ask("r")])
     with pytest.raises(ValueError, match="load the weights"):
         table.play([ask("r")], policy_digest="other")
-    with pytest.raises(ValueError, match="max_live = 0"):
-        table.play([ask("r")], max_live=0)
     monkeypatch.setattr(CountingStyle, "stop_token", "<|nobody_knows|>")
     with pytest.raises(ValueError, match="nobody_knows"):
         table.play([ask("r")])
 
 
-def test_equal_texts_are_encoded_once(tokenizer: Any) -> None:
-    coder = Coder(tokenizer, STOP)
-    assert coder.encode("count to 5") is coder.encode("count to 5")
-
-
-def test_a_real_model_plays_phone_with_its_cache_and_logprobs_of_a_plain_forward_pass(
-    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_real_model_plays_phone_with_logprobs_of_a_plain_forward_pass(
+    tokenizer: Any, tmp_path: Path
 ) -> None:
     import torch
 
@@ -445,18 +417,8 @@ def test_a_real_model_plays_phone_with_its_cache_and_logprobs_of_a_plain_forward
     player = Player(engine, policy.tokenizer, PHONE.style(), settings, lambda task: PHONE.env())
     tasks = generate_tasks(num_companies=10, num_train=12, num_val=4, num_test=4)[:12]
     requests = [EpisodeRequest(f"r{i}", task, "g", 0, 0, 0, seed=i) for i, task in enumerate(tasks)]
-    cached: list[int] = []
-    collect = engine.collect
-
-    def counted(*, wait: bool = True) -> list[Generation]:
-        found = collect(wait=wait)
-        cached.extend(generation.cached_tokens for generation in found)
-        return found
-
-    monkeypatch.setattr(engine, "collect", counted)
     rollouts = play_unit(Episodes(requests), player).rollouts
     assert any(len(rollout.steps) > 1 for rollout in rollouts)
-    assert sum(cached) > 0
     for rollout in rollouts:
         assert rollout.env_status == "ok"
         assert_consistent(rollout, policy.tokenizer)

@@ -12,8 +12,9 @@ from env.chat.plain import PlainStyle
 from env.play.coder import Coder
 from env.play.continuations import SIBLING_SIZE, Continuations
 from env.play.player import Player
+from env.play.queue import play_unit
 from env.play.requests import EpisodeRequest, PlaySettings
-from env.play.units import Episodes, play_unit
+from env.play.units import Episodes
 from env.protocol import Action, EnvSpec, Observation, StepResult
 from env.splitters import SPLITTERS, token_spans
 from pipeline.engines import GenerationRequest

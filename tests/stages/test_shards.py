@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from env.play.player import Player
+from env.play import team
+from env.play.queue import play_in_one_queue
 
 SCRIPTED = "engine.kind=scripted"
 
@@ -30,22 +31,22 @@ def test_places_that_fall_free_go_to_the_next_shard(
     chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")
-    drawn: list[str] = []
-    stream = Player.stream
+    queues: list[list[str]] = []
 
-    def noting(self: Player, requests: Any, *, then: Any) -> Any:
+    def noting(units: Any, *rest: Any) -> Any:
+        queues.append([])
+
         def noted() -> Any:
-            for request in requests:
-                drawn.append(request.group_id)
-                yield request
+            for unit in units:
+                queues[-1].extend(group.group_id for group in unit.groups)
+                yield unit
 
-        return stream(self, noted(), then=then)
+        return play_in_one_queue(noted(), *rest)
 
-    monkeypatch.setattr(Player, "stream", noting)
+    monkeypatch.setattr(team, "play_in_one_queue", noting)
     assert lab.start("rollouts", SCRIPTED, "engine.overlap_shards=true", "engine.max_live=3") == 0
     rollouts = lab.rollouts("rollouts")
-    planned = list(dict.fromkeys(rollout.group_id for rollout in rollouts))
-    assert list(dict.fromkeys(drawn)) == planned  # all shards came through one queue, in order
+    assert queues == [list(dict.fromkeys(rollout.group_id for rollout in rollouts))]  # all, in order
 
 
 def test_a_stop_keeps_the_shards_that_are_whole_and_the_rest_is_made_later(
