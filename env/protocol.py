@@ -80,10 +80,6 @@ class Env(Protocol):
         """Says what the episode's events teach, or None when there is nothing to say."""
         ...
 
-    def state_digest(self) -> str:
-        """Returns the SHA-256 of the state's canonical JSON."""
-        ...
-
     def close(self) -> None:
         """Frees what it holds; idempotent."""
         ...

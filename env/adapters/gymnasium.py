@@ -31,8 +31,8 @@ class AnyText(Text):
 class TextEnv(gymnasium.Env[str, str]):
     """An environment of the catalogue behind Gymnasium's interface.
 
-    `info` holds the state's digest, after `reset` the schemas of the level's tools, of a step its events, and
-    at the end the verdict. A failure of the environment itself, its grader included, truncates the episode
+    `info` holds after `reset` the schemas of the level's tools, of a step its events, and at the end the
+    verdict. A failure of the environment itself, its grader included, truncates the episode
     with reward NaN and `info["infra_error"]`: never 0.
     """
 
@@ -56,7 +56,6 @@ class TextEnv(gymnasium.Env[str, str]):
             "messages": list(observation.messages),
             "task_id": task.task_id,
             "tools": list(self._env.spec.tools),
-            "state_digest": self._env.state_digest(),
         }
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -69,7 +68,6 @@ class TextEnv(gymnasium.Env[str, str]):
             failure = info["verdict"].infra_error
         if failure is not None:
             return "", float("nan"), False, True, {**info, "infra_error": failure}
-        info["state_digest"] = self._env.state_digest()
         return text_of(result.messages), result.reward, result.terminated, result.truncated, info
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from env.catalog import offer_of
 from env.chat.calls import checked, schemas_of
 from env.protocol import Env, StepResult, Tools
 from pipeline.tables import task_from
-from pipeline.types import Event, Message, Verdict
+from pipeline.types import Message, Verdict
 
 OVER = StepResult(({"role": "tool", "content": "The conversation is over."},))
 """What a call gets after the end; it changes nothing."""
@@ -26,11 +26,10 @@ class Session:
         self._schemas = schemas_of(self._env.spec.tools)
         self.is_over = True
         self.infra_error: str | None = None
-        self.events: list[Event] = []
 
     def start(self, row: Mapping[str, Any]) -> None:
         """Starts the episode of one row of a tasks table; its column `seed`, if any, seeds the wording."""
-        self.events, self.infra_error = [], None
+        self.infra_error = None
         try:
             self._env.reset(task_from(row), int(row.get("seed") or 0))
         except Exception as error:
@@ -44,7 +43,6 @@ class Session:
         result = self._env.step(checked(self._schemas, "", [(name, arguments)]))
         self.infra_error = result.infra_error
         self.is_over = result.terminated or result.truncated or result.infra_error is not None
-        self.events += result.events
         return result
 
     def verdict(self) -> Verdict:
@@ -52,10 +50,6 @@ class Session:
         if self.infra_error is not None:
             return Verdict(None, None, infra_error=self.infra_error)
         return verdict_of(self._env)
-
-    def state_digest(self) -> str:
-        """Returns the digest of the environment's state."""
-        return self._env.state_digest()
 
 
 def verdict_of(env: Env) -> Verdict:

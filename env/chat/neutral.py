@@ -41,8 +41,8 @@ def added_tokens(tokenizer: Any) -> tuple[str, ...]:
         if token.normalized and normaliser is not None and not text.isspace():
             raise ConfigError(
                 f"the tokenizer looks for its added token {text!r} in what {type(normaliser).__name__} makes "
-                "of a text, so tool output could hold it unseen. Allowed: no normaliser, or normalized=False. "
-                "Set that in its tokenizer.json, or use another tokenizer"
+                "of a text, so tool output could hold it unseen. Allowed: no normaliser, or normalized=False "
+                "in its tokenizer.json. Next: set that, or use another tokenizer"
             )
     return tuple(sorted(tokens))
 

@@ -11,10 +11,10 @@ from env.phone.episode.tools import TOOLS
 from env.phone.offer import PHONE
 from env.phone.world.levels import LEVELS
 from env.phone.world.tasks import generate_tasks
-from env.protocol import Action
+from env.protocol import Action, replay
 from pipeline.models.tiny import train_tokenizer
 from pipeline.tables import tasks_table
-from pipeline.types import Event, Task, Verdict
+from pipeline.types import Task, Verdict
 
 STYLE = FullStyle(TOOLS)
 TASKS = generate_tasks(
@@ -44,12 +44,8 @@ def reply(prompt: str, rng: Random) -> str:
     return PHONE.scripted.reply(prompt, rng, STYLE)
 
 
-def without_adapter(
-    task: Task, seed: int, actions: Sequence[Action]
-) -> tuple[list[Event], list[str], str, Verdict]:
-    """Returns events, replies, last state's digest and verdict of actions in the environment itself."""
+def without_adapter(task: Task, seed: int, actions: Sequence[Action]) -> tuple[list[str], Verdict]:
+    """Returns replies and verdict of actions in the environment itself."""
     env = PhoneEnv()
-    env.reset(task, seed)
-    results = [env.step(action) for action in actions]
-    texts = [message["content"] for result in results for message in result.messages]
-    return [event for r in results for event in r.events], texts, env.state_digest(), env.verdict()
+    results = replay(env, task, seed, actions)
+    return [message["content"] for result in results for message in result.messages], env.verdict()
