@@ -1,7 +1,6 @@
 """What both styles write: prompts as documented, ids that only grow, nothing smuggled in."""
 
 import json
-import unicodedata
 from itertools import pairwise
 
 import jinja2
@@ -78,7 +77,7 @@ def encoder(tokenizer):
     return lambda text: tokenizer.encode(text, add_special_tokens=False)
 
 
-def test_a_dialogue_looks_as_documented():
+def test_prompts_and_replies_look_as_documented():
     prompt = STYLE.render_prompt([USER], ["search_company => You stopped too early."])
     opening, *lines = prompt.partition("\n</tools>\n\n")[0].split("\n{")
     assert opening == (
@@ -86,12 +85,12 @@ def test_a_dialogue_looks_as_documented():
         "You are provided with function signatures within <tools></tools> XML tags:\n<tools>"
     )
     assert [json.loads("{" + line) for line in lines] == list(TOOLS)
+    told = "search_company => You stopped too early.\n</previous_attempts><|im_end|>\n"
     assert prompt.endswith(
         "\n</tools>\n\nFor each function call, return a json object with function name and arguments within "
         '<tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, "arguments": '
         "<args-json-object>}\n</tool_call><|im_end|>\n"
-        "<|im_start|>user\nR1 dispute a bill at Blue Hill One\n<previous_attempts>\n"
-        "search_company => You stopped too early.\n</previous_attempts><|im_end|>\n<|im_start|>assistant\n"
+        f"<|im_start|>user\n{USER['content']}\n<previous_attempts>\n{told}<|im_start|>assistant\n"
     )
     replies = [{"role": "tool", "content": "one"}, {"role": "tool", "content": "two"}]
     assert STYLE.render_replies(replies) == (
@@ -99,15 +98,10 @@ def test_a_dialogue_looks_as_documented():
         "<|im_end|>\n<|im_start|>assistant\n"
     )
     assert STYLE.format_call(ToolCall(SEARCH, {"company_name": "Blue Hill One"})) == tag(SEARCHED)
-
-
-def test_a_compact_dialogue_looks_as_documented():
-    assert COMPACT.render_prompt([USER]) == "U: R1 dispute a bill at Blue Hill One<|im_end|>\nA: "
-    assert COMPACT.render_prompt([USER], ["done => You stopped too early."]) == (
-        "U: R1 dispute a bill at Blue Hill One\n<previous_attempts>\ndone => You stopped too early.\n"
-        "</previous_attempts><|im_end|>\nA: "
-    )
-    assert COMPACT.render_replies([{"role": "tool", "content": "ok"}]) == "\nT: ok<|im_end|>\nA: "
+    assert COMPACT.render_prompt([USER]) == f"U: {USER['content']}<|im_end|>\nA: "
+    with_attempts = COMPACT.render_prompt([USER], ["search_company => You stopped too early."])
+    assert with_attempts == f"U: {USER['content']}\n<previous_attempts>\n{told}A: "
+    assert COMPACT.render_replies(replies) == "\nT: one<|im_end|>\nT: two<|im_end|>\nA: "
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -145,17 +139,9 @@ def test_tool_text_is_printable_capped_and_broken():
     assert one_line("a\n b", 10) == "a b"
 
 
-QWEN3_CUE = jinja2.Template(
-    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}"
-    "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}"
-    "{%- endif %}{%- endif %}"
-)
-"""How the template of Qwen3's tokenizers ends."""
-
-
 def test_a_prompt_ends_as_qwen3s_own_with_and_without_thinking():
-    for style, thinks in ((STYLE, True), (SHORT, False)):
-        cue = QWEN3_CUE.render(add_generation_prompt=True, enable_thinking=thinks)
+    for style, opening in ((STYLE, ""), (SHORT, "<think>\n\n</think>\n\n")):
+        cue = f"{START_TOKEN}assistant\n{opening}"  # so ends the template of Qwen3's tokenizers
         prompt = style.render_prompt([USER])
         assert prompt == STYLE.render_prompt([USER]).removesuffix(f"{START_TOKEN}assistant\n") + cue
         replies = [{"role": "tool", "content": "one"}]
@@ -330,47 +316,20 @@ def test_added_tokens_that_overlap_are_all_broken(tokens, hostile):
     ("token", "normaliser", "other"),
     [
         ("<repo_name>", normalizers.NFKC(), "\uff1crepo_name\uff1e"),
-        ("<repo_name>", normalizers.Lowercase(), "<REPO_NAME>"),
-        ("\u2581<PRE>", normalizers.Replace(" ", "\u2581"), " <PRE>"),
-        ("<|x|>", normalizers.NFKC(), "\uff1c|x|>"),
         ("[MASK]", normalizers.NFC(), "[MAS\u212a]"),
-        ("caf\u00e9", normalizers.NFC(), "cafe\u0301"),
-        ("[mask]", normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()]), "[MASK]"),
+        ("\u2581<PRE>", normalizers.Sequence([normalizers.Replace(" ", "\u2581")]), " <PRE>"),
     ],
 )
 def test_a_tokenizer_that_may_find_an_added_token_in_other_text_is_refused(token, normaliser, other):
     made = bare_tokenizer([token], normaliser, normalized=True)
     [added] = made.convert_tokens_to_ids([token])
     assert added in made.encode(other)
-    assert token not in other
-    with pytest.raises(
-        ConfigError, match=r"looks for its added token .* Allowed: .* or use another tokenizer"
-    ):
+    with pytest.raises(ConfigError, match=r"looks for its added token .* Allowed: .* use another tokenizer"):
         added_tokens(made)
+    assert token in added_tokens(bare_tokenizer([token, "  "], None, normalized=True))
     unmade = bare_tokenizer([token], normaliser)
     assert token in added_tokens(unmade)
     assert added not in unmade.encode(other)
-
-
-@pytest.mark.parametrize(
-    "normaliser",
-    [None, normalizers.NFC(), normalizers.Sequence([]), normalizers.Sequence([normalizers.NFC()])],
-)
-def test_normalised_added_tokens_that_only_their_own_text_becomes_are_read(normaliser):
-    tokens = ["<repo_name>", "<|KEEP|>", "  "]
-    made = bare_tokenizer(tokens, normaliser, normalized=True)
-    assert set(tokens) <= set(added_tokens(made))
-
-
-def test_what_environments_say_holds_nothing_to_break(tokenizer):
-    """So breaking more than the styles' own marks changes no text of an episode, and no token id."""
-    plain = FullStyle(TOOLS, added_tokens(tokenizer))
-    for task in TASKS:
-        results = play_scripted(task, "noisy_adaptive", 0, noise=0.5)[1]
-        for result in results:
-            assert plain.render_replies(result.messages) == STYLE.render_replies(result.messages)
-        attempt = "search X; done => You stopped too early."
-        assert plain.render_prompt(task.prompt, [attempt]) == STYLE.render_prompt(task.prompt, [attempt])
 
 
 def test_without_its_replacements_the_same_text_would_be_tokens(tokenizer):
@@ -391,12 +350,3 @@ def test_replacements_leave_blanks_and_refuse_their_own_look_alikes():
     for token in ("\u2039repo>", "\uff35:", "a\uff33"):
         with pytest.raises(ConfigError, match="holds one of"):
             added_replacements([token])
-
-
-def test_no_normaliser_turns_a_look_alike_back():
-    tokens = ["<a>", "[a]", "{a}", "|a|", "a", "\uff5ca"]
-    for token, broken in added_replacements(tokens):
-        for form in ("NFC", "NFD", "NFKC", "NFKD"):
-            normal = unicodedata.normalize(form, broken)
-            assert normal[0] == broken[0] != token[0]
-            assert normal[-1] == broken[-1] != token[-1]

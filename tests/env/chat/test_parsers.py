@@ -164,19 +164,8 @@ PIECES = [
     "é", "\x00", "\u2028", "x", SEARCHED, STOP_TOKEN, START_TOKEN,
 ]  # fmt: skip
 COMPACT_PIECES = [
-    "search ",
-    "form ",
-    "call ",
-    "wait ",
-    "done ",
-    "email ",
-    "?email ",
-    "email=%",
-    "R1 ",
-    "h3 ",
-    "\n",
-    "é",
-]
+    "search ", "form ", "call ", "wait ", "done ", "email ", "?email ", "email=%", "R1 ", "h3 ", "\n", "é",
+]  # fmt: skip
 
 
 @BOTH
