@@ -1,20 +1,19 @@
-"""What the adapters' tests share: tasks, a tokenizer, an agent, and the same episode without an adapter."""
+"""What the adapters' tests share: tasks, a tokenizer, an agent, and an episode by names and arguments."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from env.adapters.session import Session, text_of
 from env.chat.full import FullStyle
-from env.phone.episode.environment import PhoneEnv
 from env.phone.episode.tools import TOOLS
 from env.phone.offer import PHONE
 from env.phone.world.levels import LEVELS
 from env.phone.world.tasks import generate_tasks
-from env.protocol import Action, replay
+from env.protocol import Action
 from pipeline.models.tiny import train_tokenizer
 from pipeline.tables import tasks_table
-from pipeline.types import Task, Verdict
 
 STYLE = FullStyle(TOOLS)
 TASKS = generate_tasks(
@@ -44,8 +43,13 @@ def reply(prompt: str, rng: Random) -> str:
     return PHONE.scripted.reply(prompt, rng, STYLE)
 
 
-def without_adapter(task: Task, seed: int, actions: Sequence[Action]) -> tuple[list[str], Verdict]:
-    """Returns replies and verdict of actions in the environment itself."""
-    env = PhoneEnv()
-    results = replay(env, task, seed, actions)
-    return [message["content"] for result in results for message in result.messages], env.verdict()
+Heard = tuple[list[str], float | None]
+"""The environment's replies, and the reward of the episode; None where there is none."""
+
+
+def by_session(row: dict[str, Any], actions: Sequence[Action]) -> Heard:
+    session = Session("phone")
+    session.start(row)
+    calls = [action.calls[0] for action in actions if action.calls]
+    texts = [text_of(session.call(call.name, call.arguments).messages) for call in calls]
+    return texts, session.verdict().reward

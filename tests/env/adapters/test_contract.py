@@ -17,19 +17,8 @@ from env.phone.episode.tools import CALL, TOOLS, WAIT, tools_of
 from env.phone.scripted.policies import POLICIES, play_scripted
 from env.phone.scripted.spoken import in_style
 from env.phone.world.levels import LEVELS
-from env.protocol import Action, ToolCall
-from tests.env.adapters.played import ROWS, STYLE, TASKS, without_adapter
-
-Heard = tuple[list[str], float | None]
-"""The environment's replies, and the reward of the episode; None where there is none."""
-
-
-def by_session(row: dict[str, Any], actions: Sequence[Action]) -> Heard:
-    session = Session("phone")
-    session.start(row)
-    calls = [action.calls[0] for action in actions if action.calls]
-    texts = [text_of(session.call(call.name, call.arguments).messages) for call in calls]
-    return texts, session.verdict().reward
+from env.protocol import Action, ToolCall, replay
+from tests.env.adapters.played import ROWS, STYLE, TASKS, Heard, by_session
 
 
 def by_trl(row: dict[str, Any], actions: Sequence[Action]) -> Heard:
@@ -97,8 +86,10 @@ def test_an_episode_is_the_one_that_is_played_without_an_adapter(
     for seed, (task, row) in enumerate(zip(TASKS, ROWS, strict=True)):
         actions = in_style(STYLE, task, seed, play_scripted(task, policy, seed, noise=0.4)[0])
         if calling := [action for action in actions if action.calls]:  # with which verl's episodes start
-            texts, verdict = without_adapter(task, seed, calling)
-            assert play({**row, "seed": seed}, actions) == (texts, verdict.reward)
+            env = PhoneEnv()
+            results = replay(env, task, seed, calling)
+            texts = [message["content"] for result in results for message in result.messages]
+            assert play({**row, "seed": seed}, actions) == (texts, env.verdict().reward)
 
 
 SEARCHING = STYLE.action_of(ToolCall("search_company", {"company_name": "x"}))
