@@ -85,9 +85,9 @@ class Recorder:
                 self.sent.add(request.prompt_token_ids)
         self.engine.submit(requests)
 
-    def collect(self, **how: Any) -> list[Generation]:
+    def collect(self) -> list[Generation]:
         """Passes answers on and notes them; a last token is never sent, so it has no keys and values."""
-        found: list[Generation] = self.engine.collect(**how)
+        found: list[Generation] = self.engine.collect()
         for generation in found:
             self.generations[generation.request_id] = generation
             if self.sent is not None:

@@ -55,11 +55,8 @@ class Engine(Protocol):
     def submit(self, requests: Sequence[GenerationRequest]) -> None:
         """Adds requests to the queue. Raises ValueError, adding none, if a prompt is empty or cannot fit."""
 
-    def collect(self, *, wait: bool = True) -> list[Generation]:
-        """Returns at least one finished request, or [] when nothing is in flight.
-
-        Without `wait`, after one step of work at most: perhaps none although some are in flight.
-        """
+    def collect(self) -> list[Generation]:
+        """Returns at least one finished request, or [] when nothing is in flight."""
 
     def release(self, cache_keys: Sequence[str]) -> None:
         """Forgets the caches kept under these keys."""

@@ -44,7 +44,7 @@ class ScriptedEngine:
         check_requests(requests, {request.request_id for request in self._queue}, self.max_length)
         self._queue.extend(requests)
 
-    def collect(self, *, wait: bool = True) -> list[Generation]:
+    def collect(self) -> list[Generation]:
         """Returns at least one finished request, or [] when nothing is in flight; never waits."""
         number = min(len(self._queue), self._max_per_collect or len(self._queue))
         return [self._answer(self._queue.popleft()) for _ in range(number)]

@@ -78,8 +78,8 @@ class TransformersEngine:
         self._queue.extend(requests)
 
     @torch.inference_mode()
-    def collect(self, *, wait: bool = True) -> list[Generation]:
-        """Returns finished requests, oldest first; without `wait`, what one pass has finished."""
+    def collect(self) -> list[Generation]:
+        """Returns finished requests, oldest first."""
         self._admit()
         wanted = math.ceil(FINISH_SHARE * int(self._active.sum()))
         finished: dict[str, Generation] = {}
@@ -87,8 +87,6 @@ class TransformersEngine:
             for slot in self._pass():
                 generation = self._finish(slot)
                 finished[generation.request_id] = generation
-            if not wait:
-                break
         oldest_first = [name for name in self._in_flight if name in finished]
         for name in oldest_first:
             del self._in_flight[name]

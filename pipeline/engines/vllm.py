@@ -84,8 +84,8 @@ class VllmEngine:
                 with self._surviving(replica):
                     replica.worker.send(("submit", batch))
 
-    def collect(self, *, wait: bool = True) -> list[Generation]:
-        """Returns finished requests; without `wait`, what the replicas have finished since.
+    def collect(self) -> list[Generation]:
+        """Returns finished requests.
 
         Raises WorkerDiedError when replicas died more often than may be chance, WorkerFailedError when the
         last of these deaths was an error, or a replica refused to start.
@@ -93,9 +93,7 @@ class VllmEngine:
         while not self._finished and any(replica.in_flight for replica in self._replicas):
             self._make_ready()
             busy = [replica for replica in self._replicas if replica.in_flight]
-            ready = ready_of([replica.worker.connection for replica in busy], PATIENCE if wait else 0.0)
-            if not ready and not wait:
-                break
+            ready = ready_of([replica.worker.connection for replica in busy], PATIENCE)
             if not ready:
                 self._restart(busy[0], busy[0].worker.death("finished nothing for too long"))
             for replica in busy:
