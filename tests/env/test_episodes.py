@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
-from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +10,6 @@ from typing import Any
 import pytest
 
 from env.chat.plain import PlainStyle
-from env.phone.offer import PHONE
-from env.phone.world.tasks import generate_tasks
 from env.play.player import Player
 from env.play.queue import play_in_one_queue, play_unit
 from env.play.requests import EpisodeRequest, PlaySettings
@@ -393,37 +390,3 @@ def test_what_cannot_be_played_is_refused(tokenizer: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(CountingStyle, "stop_token", "<|nobody_knows|>")
     with pytest.raises(ValueError, match="nobody_knows"):
         table.play([ask("r")])
-
-
-def test_a_real_model_plays_phone_with_logprobs_of_a_plain_forward_pass(
-    tokenizer: Any, tmp_path: Path
-) -> None:
-    import torch
-
-    from pipeline.engines.transformers import TransformersEngine
-    from pipeline.models.policy import load_policy, save_policy
-    from pipeline.models.tiny import TinyShape, make_tiny_model
-
-    torch.manual_seed(0)
-    shape = TinyShape(32, 2, 4, 2, 8, 48, 1024)
-    save_policy(make_tiny_model(shape, tokenizer), tokenizer, tmp_path)
-    policy, plain = load_policy(tmp_path), load_policy(tmp_path).model
-    engine = TransformersEngine(policy.model, policy.policy_digest, 6)
-    settings = PlaySettings(1.5, 600, 6, policy.policy_digest, policy.tokenizer_digest, "style")
-    player = Player(engine, policy.tokenizer, PHONE.style(), settings, lambda task: PHONE.env())
-    tasks = generate_tasks(num_companies=10, num_train=12, num_val=4, num_test=4)[:12]
-    requests = [EpisodeRequest(f"r{i}", task, "g", 0, 0, 0, seed=i) for i, task in enumerate(tasks)]
-    rollouts = play_unit(Episodes(requests), player).rollouts
-    assert any(len(rollout.steps) > 1 for rollout in rollouts)
-    for rollout in rollouts:
-        assert rollout.env_status == "ok"
-        assert_consistent(rollout, policy.tokenizer)
-        ids = torch.tensor([[*rollout.prompt_token_ids, *rollout.response_token_ids]])
-        with torch.inference_mode():
-            table = (plain(ids).logits[0] / 1.5).log_softmax(-1)
-        first = len(rollout.prompt_token_ids)
-        expected = [
-            table[first + i - 1, token].item() if kept else 0.0
-            for i, (token, kept) in enumerate(zip(rollout.response_token_ids, rollout.loss_mask, strict=True))
-        ]
-        assert list(rollout.logprobs) == pytest.approx(expected, abs=1e-4)
