@@ -64,35 +64,24 @@ class ScriptedAgent:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentOffer:
-    """One environment, as the stages see it. What is None, the environment cannot do.
+    """One environment, as the stages see it. What is None, the environment cannot do."""
 
-    Attributes:
-        name: the family: rollouts, critics and cards name it.
-        settings: class of the section `tasks`, with this environment's own settings.
-        make_tasks: (settings, seed) -> the tasks of all splits; raises ConfigError.
-        make_env: (settings, verbosity of its feedback) -> a new environment, ready for `reset`.
-        styles: name -> (tokenizer's added tokens, which no reply may hold; whether prompts leave room for a
-            thought) -> prompt style. The first one is the default.
-        splitter: what a step is: a key of `env.splitters.SPLITTERS`.
-        splits: names of the splits that `make_tasks` makes, `train` and `val` first.
-        check_task: raises ValueError unless the grader can grade the task.
-        max_turns: settings -> assistant messages of an episode at most; None: as the environment's spec says.
-        solver_value: (task, seed, actions) -> V* of the states s_0..s_{T-1}, before each action.
-        probe_edits: (whole rollout, level, style) -> changes of it that probe a critic.
-    """
-
-    name: str
-    settings: type[TaskSettings]
-    make_tasks: Callable[[Any, int], list[Task]]
-    make_env: Callable[[Any, str], Env]
+    name: str  # of the family: rollouts, critics and cards name it
+    settings: type[TaskSettings]  # of the section `tasks`, with this environment's own settings
+    make_tasks: Callable[[Any, int], list[Task]]  # (settings, seed) -> tasks of all splits; or ConfigError
+    make_env: Callable[[Any, str], Env]  # (settings, verbosity of its feedback) -> ready for `reset`
+    # Name -> (tokenizer's added tokens, which no reply may hold; whether prompts leave room for a thought) ->
+    # prompt style. The first one is the default.
     styles: Mapping[str, Callable[[Sequence[str], bool], ChatStyle]]
-    splitter: str = "message"
-    splits: tuple[str, ...] = ("train", "val", "test")
-    check_task: Callable[[Task], None] | None = None
-    max_turns: Callable[[Any], int] | None = None
+    splitter: str = "message"  # what a step is: a key of `env.splitters.SPLITTERS`
+    splits: tuple[str, ...] = ("train", "val", "test")  # that `make_tasks` makes, `train` and `val` first
+    check_task: Callable[[Task], None] | None = None  # ValueError unless the grader can grade the task
+    max_turns: Callable[[Any], int] | None = None  # settings -> messages at most; None: as its spec says
     demonstrators: Demonstrators | None = None
     scripted: ScriptedAgent | None = None
+    # (task, seed, actions) -> V* of the states s_0..s_{T-1}, before each action.
     solver_value: Callable[[Task, int, Sequence[Action]], list[float]] | None = None
+    # (whole rollout, level, style) -> changes of it that probe a critic.
     probe_edits: Callable[[Rollout, int, ChatStyle], list[Edit]] | None = None
 
     def style(self, name: str | None = None, tokenizer: Any = None, *, thinking: bool = True) -> ChatStyle:
