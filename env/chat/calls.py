@@ -4,7 +4,7 @@ Of JSON Schema it reads what tool arguments use: closed objects and lists of pla
 here is refused when a style is made, never silently accepted from a model.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from env.protocol import Action, ToolCall
@@ -38,13 +38,13 @@ def checked(schemas: Mapping[str, Schema], text: str, calls: Sequence[tuple[str,
     for name, arguments in calls:
         if name not in schemas:
             return Action(text, "unknown_tool", problem="unknown tool")
-        if problem := _problem_of(arguments, schemas[name]):
+        if problem := next(_problems_of(arguments, schemas[name]), ""):
             return Action(text, "bad_args", problem=f"{name}: {problem}")
     return Action(text, "ok", tuple(ToolCall(name, arguments) for name, arguments in calls))
 
 
 def _check(schema: Schema, where: str) -> None:
-    """Raises ValueError naming what of a schema `_problem_of` would not check.
+    """Raises ValueError naming what of a schema `_problems_of` would not check.
 
     Every value has a type; objects say `additionalProperties`, lists say `items`.
     """
@@ -66,21 +66,27 @@ def _check(schema: Schema, where: str) -> None:
         raise ValueError(f"{where}: propertyNames.{', '.join(unread)} is not read; allowed: enum")
 
 
-def _problem_of(value: Any, schema: Schema, where: str = "arguments") -> str:
-    """Returns what of a JSON value does not fit a checked schema, in a few words, or "" if all does.
+def _problems_of(value: Any, schema: Schema, where: str = "arguments") -> Iterator[str]:
+    """Yields what of a JSON value does not fit a checked schema, in a few words each.
 
     Text that is no Unicode (half of a surrogate pair) fits nothing: it could be neither encoded nor stored.
     """
     types = _types_of(schema)
     if not any(_is_a(value, name) for name in types):
-        return f"{where} must be {' or '.join(types)}"
-    if isinstance(value, str) and not _is_unicode(value):
-        return f"{where} is not Unicode"
-    if "enum" in schema and value not in schema["enum"]:
-        return f"{where} is not one of the allowed values"
-    if isinstance(value, list):
-        return _problem_of_list(value, schema, where)
-    return _problem_of_object(value, schema, where) if isinstance(value, dict) else ""
+        yield f"{where} must be {' or '.join(types)}"
+    elif isinstance(value, str) and not _is_unicode(value):
+        yield f"{where} is not Unicode"
+    elif "enum" in schema and value not in schema["enum"]:
+        yield f"{where} is not one of the allowed values"
+    elif isinstance(value, list):
+        if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
+            yield f"{where} has {len(value)} entries"
+        for place, item in enumerate(value):
+            yield from _problems_of(item, schema["items"], f"{where}[{place}]")
+        if schema.get("uniqueItems") and len({repr(item) for item in value}) < len(value):
+            yield f"{where} has an entry twice"
+    elif isinstance(value, dict):
+        yield from _problems_of_object(value, schema, where)
 
 
 def _types_of(schema: Schema) -> tuple[str, ...]:
@@ -102,29 +108,16 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _problem_of_list(value: list[Any], schema: Schema, where: str) -> str:
-    if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
-        return f"{where} has {len(value)} entries"
-    for place, item in enumerate(value):
-        if problem := _problem_of(item, schema["items"], f"{where}[{place}]"):
-            return problem
-    if schema.get("uniqueItems") and len({repr(item) for item in value}) < len(value):
-        return f"{where} has an entry twice"
-    return ""
-
-
-def _problem_of_object(value: dict[str, Any], schema: Schema, where: str) -> str:
-    for name in schema.get("required", ()):
-        if name not in value:
-            return f"{where}.{name} is missing"
+def _problems_of_object(value: dict[str, Any], schema: Schema, where: str) -> Iterator[str]:
+    yield from (f"{where}.{name} is missing" for name in schema.get("required", ()) if name not in value)
     allowed = schema.get("propertyNames", {}).get("enum")
     for name, item in value.items():
         if not isinstance(name, str) or not _is_unicode(name):
-            return f"{where} has a name that is no Unicode text"
+            yield f"{where} has a name that is no Unicode text"
+            continue
         place = f"{where}.{name[:_NAME_CHARACTERS]}"
         known = schema.get("properties", {}).get(name, schema["additionalProperties"])
         if known is False or (allowed is not None and name not in allowed):
-            return f"{place} is not known"
-        if problem := _problem_of(item, known, place):
-            return problem
-    return ""
+            yield f"{place} is not known"
+        else:
+            yield from _problems_of(item, known, place)

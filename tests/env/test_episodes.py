@@ -13,6 +13,7 @@ from env.chat.plain import PlainStyle
 from env.play.player import Player
 from env.play.queue import play_in_one_queue, play_unit
 from env.play.requests import EpisodeRequest, PlaySettings
+from env.play.team import Here, OneQueue
 from env.play.units import Course, Episodes
 from env.protocol import Action, EnvSpec, Observation, StepResult, ToolCall
 from pipeline.engines import Engine, Generation, GenerationRequest
@@ -285,6 +286,20 @@ def test_units_are_drawn_as_places_fall_free_and_come_back_in_order(tokenizer: A
     assert table.most_open == 3
     units.close()
     assert all(env.closed == 1 for env in table.envs)
+
+
+@pytest.mark.parametrize("in_parts", [True, False])
+@pytest.mark.parametrize("kind", [Here, OneQueue])
+def test_units_come_to_the_same_whole_in_parts_or_in_one_queue(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch, kind: type[Here], in_parts: bool
+) -> None:
+    monkeypatch.setattr("env.play.team.PART_EPISODES", 3)
+    table, ticks = Table(tokenizer, random_talk), list[int]()
+    units = [Episodes(MANY[:7]), Episodes(MANY[7:9]), Episodes(MANY[9:])]
+    hands = kind(lambda recipe: table.player(), lambda: None, in_parts=in_parts)
+    found = list(hands.play([("recipe", unit) for unit in units], ticks.append))
+    assert [played.rollouts for played in found] == [table.play(unit.requests) for unit in units]
+    assert sum(ticks) == len(MANY)
 
 
 def test_a_log_probability_that_is_not_finite_is_a_failure_of_the_engine(tokenizer: Any) -> None:
