@@ -1,6 +1,7 @@
 """The frozen critic itself: a network that no longer moves, read where its contract holds, calibrated."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,14 @@ from pipeline.training.packing import micro_batches
 from pipeline.types import Rollout
 
 
+@dataclass(eq=False)
 class FrozenCritic:
-    """A critic with weights that no longer move.
+    """A critic with weights that no longer move."""
 
-    `digest` identifies weights, config, tokenizer, calibrators and contract together; `model` is a Hugging
-    Face sequence classifier.
-    """
-
-    def __init__(
-        self, model: Any, contract: Contract, critic_digest: str, *, micro_batch_tokens: int
-    ) -> None:
-        self.model = model
-        self.contract = contract
-        self.digest = critic_digest
-        self._micro_batch_tokens = micro_batch_tokens
+    model: Any  # a Hugging Face sequence classifier
+    contract: Contract
+    digest: str  # of weights, config, tokenizer, calibrators and contract together
+    micro_batch_tokens: int
 
     def values(self, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
         """Returns the calibrated V of each rollout's step states, [T] float64 in (0, 1), in the order given.
@@ -65,7 +60,7 @@ class FrozenCritic:
         """Returns the raw value logits z of each rollout's step states, [T] float64."""
         rows = [TrainingRow(np.array(r.token_ids, dtype=np.int32)) for r in rollouts]
         positions = [value_positions(r) for r in rollouts]
-        return read_value_logits(self.model, rows, positions, self._micro_batch_tokens)
+        return read_value_logits(self.model, rows, positions, self.micro_batch_tokens)
 
     def check_matches(
         self, *, families: Sequence[str] = (), contexts: Sequence[str] = (), **given: Any
@@ -94,7 +89,7 @@ def load(folder: Path, *, device: str = "cpu", micro_batch_tokens: int = 16384) 
     )
     model.set_attn_implementation(ATTENTION_NAME)
     model = model.eval().to(device).requires_grad_(False)
-    return FrozenCritic(model, contract, critic_digest, micro_batch_tokens=micro_batch_tokens)
+    return FrozenCritic(model, contract, critic_digest, micro_batch_tokens)
 
 
 def read_value_logits(
