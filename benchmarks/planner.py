@@ -111,7 +111,7 @@ def measure(asked: Asked) -> list[Row]:
     """Returns planned and measured memory of every case."""
     rows = measured("model", {"parameters": shape_of(config()).parameters})
     for case, how in CASES.items():
-        planned = training_phase(case, config(), how).device_bytes
+        planned = training_phase(config(), how).device_bytes
         peaks = [peak_in_a_process(case) for _ in range(asked.options.repeats)]
         figures: dict[str, Figure] = {
             "planned GiB": planned / GIB,

@@ -4,7 +4,7 @@ What a forward pass holds is counted on fake tensors (`activations.py`). The res
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pipeline.planner.activations import Forward, kept_bytes, on_meta, scoring_bytes
@@ -56,9 +56,10 @@ class Training:
 class Phase:
     """What one phase takes at its peak: bytes by part."""
 
-    name: str
     device: Mapping[str, int]  # on each GPU; without GPUs, of the machine
-    host: Mapping[str, int]  # of host memory, all processes of the phase together
+    host: Mapping[str, int] = field(
+        default_factory=dict
+    )  # of host memory, all processes of the phase together
 
     @property
     def device_bytes(self) -> int:
@@ -71,9 +72,7 @@ class Phase:
         return sum(self.host.values())
 
 
-def training_phase(
-    name: str, config: Any, how: Training, *, head: Literal["policy", "critic"] = "policy"
-) -> Phase:
+def training_phase(config: Any, how: Training, head: Literal["policy", "critic"] = "policy") -> Phase:
     """Returns what an update takes at its peak: the start of the backward pass, moments already there."""
     shape, forward = shape_of(config), how.forward
     count = shape.parameters
@@ -105,7 +104,7 @@ def training_phase(
         if how.trained is not None:  # the output layer is not
             bytes_each = 2 if forward.half_products else 0
         parts["gradient of the output layer"] = (bytes_each * shape.vocabulary + 4 * entries) * shape.width
-    return Phase(name, parts, host)
+    return Phase(parts, host)
 
 
 def adapter_parameters(config: Any, rank: int) -> int:
@@ -119,7 +118,7 @@ def standing_bytes(update: Phase) -> int:
     return sum(update.device.get(part, 0) for part in ("weights", "gradients", "optimizer"))
 
 
-def scoring_phase(name: str, config: Any, how: Forward) -> Phase:
+def scoring_phase(config: Any, how: Forward) -> Phase:
     """Returns what a pass without gradient takes: whole weights, and one layer at work."""
     weights = (2 if how.half_weights else 4) * shape_of(config).parameters
-    return Phase(name, {"weights": weights, "activations": scoring_bytes(config, how)}, {})
+    return Phase({"weights": weights, "activations": scoring_bytes(config, how)})

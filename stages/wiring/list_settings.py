@@ -47,17 +47,17 @@ def settings_of(given: BaseModel, prefix: str = "", of: str = "") -> Iterator[di
         key, value = prefix + name, getattr(given, name)
         if kinds := kinds_of(info):
             chosen = getattr(value, kinds.setting)
-            yield {
-                **_row(f"{key}.{kinds.setting}", chosen, kinds.default, ", ".join(kinds.sections), of),
-                "meaning": "; ".join(f"{kind}: {_doc(section)}" for kind, section in kinds.sections.items()),
-            }
-            seen = {kinds.setting}
-            for kind in (chosen, *(kind for kind in kinds.sections if kind != chosen)):
+            kind_key = f"{key}.{kinds.setting}"
+            docs = [f"{kind}: {_doc(section)}" for kind, section in kinds.sections.items()]
+            row = _row(kind_key, chosen, kinds.default, ", ".join(kinds.sections), of)
+            yield row | {"meaning": "; ".join(docs)}
+            seen = {kind_key}
+            for kind in sorted(kinds.sections, key=lambda kind: kind != chosen):
                 section = value if kind == chosen else kinds.sections[kind]()
                 apart = of if kind == chosen else f"{kinds.setting} = {kind}"
-                rows = list(settings_of(section, f"{key}.", apart))
-                yield from (row for row in rows if row["setting"].removeprefix(f"{key}.") not in seen)
-                seen |= {row["setting"].removeprefix(f"{key}.") for row in rows}
+                rows = [row for row in settings_of(section, f"{key}.", apart) if row["setting"] not in seen]
+                yield from rows
+                seen |= {row["setting"] for row in rows}
         elif section_of(info):
             yield from settings_of(value, f"{key}.", of)
         else:

@@ -49,34 +49,33 @@ def memory_of(policy: Any, critic: Any, context: int, config: Config) -> Memory:
     hardware, shape = config.hardware, shape_of(policy)
     how, needs_reference = training_of(config, policy, context), config.actor.credit.kl > 0
     generation, live = _generation(config, shape, context)
-    update = training_phase("actor update", policy, how)
-    reference = scoring_phase("reference pass", policy, how.forward)
+    update, reference = training_phase(policy, how), scoring_phase(policy, how.forward)
     shared = config.engine.shared_gpus and hardware.num_gpus > 0
     left = {  # on the GPU, of each while the others work
         "engine": ENGINE_ASLEEP_BYTES if shared else generation.device_bytes,
         "trainer": 0 if shared else standing_bytes(update),
         "reference": 0 if shared or not needs_reference else reference.device["weights"],
     }
-    phases = [_beside(generation, left, but="engine"), _beside(update, left, but="trainer")]
+    phases = {
+        "generation": _beside(generation, left, but="engine"),
+        "actor update": _beside(update, left, but="trainer"),
+    }
     if needs_reference:
-        phases.append(_beside(reference, left, but="reference"))
+        phases["reference pass"] = _beside(reference, left, but="reference")
     if config.engine.kind == "vllm" or how.backend == "deepspeed":
         host = _host_bytes(config, shape, how, update)
         gathered = 4 * shape.vocabulary * shape.width if how.num_ranks > 1 else 0
         awake = left | {"trainer": standing_bytes(update), "a gathered weight": gathered}
-        phases.append(_beside(Phase("hand-off", {}, host), awake))
+        phases["hand-off"] = _beside(Phase({}, host), awake)
         if how.backend == "deepspeed":
-            phases.append(_beside(Phase("checkpoint", {}, _checkpoint_bytes(host, shape, how)), awake))
+            phases["checkpoint"] = _beside(Phase({}, _checkpoint_bytes(host, shape, how)), awake)
     if config.actor.credit.needs_critic:  # its critic scores in fp32, and it stays
-        frozen = scoring_phase("", critic, replace(how.forward, half_weights=False, half_products=False))
-        phases = [_beside(phase, {"critic (first GPU)": frozen.device_bytes}) for phase in phases]
-    phases.append(
-        training_phase("critic update", critic, training_of(config, critic, context), head="critic")
-    )
+        frozen = scoring_phase(critic, replace(how.forward, half_weights=False, half_products=False))
+        kept = {"critic (first GPU)": frozen.device_bytes}
+        phases = {name: _beside(phase, kept) for name, phase in phases.items()}
+    phases["critic update"] = training_phase(critic, training_of(config, critic, context), "critic")
     limit = hardware.gpu_memory_gib if hardware.num_gpus else hardware.host_memory_gib
-    return Memory(
-        {phase.name: phase for phase in phases}, live, int(limit * GIB), int(hardware.host_memory_gib * GIB)
-    )
+    return Memory(phases, live, int(limit * GIB), int(hardware.host_memory_gib * GIB))
 
 
 def _beside(phase: Phase, others: Mapping[str, int], but: str = "") -> Phase:
@@ -94,7 +93,7 @@ def _generation(config: Config, shape: Shape, context: int) -> tuple[Phase, int]
         parts = {"weights": players * weights, "key-value cache": cache}
         if players > 1:
             parts["weights that players read"] = weights
-        return Phase("generation", parts, {}), engine.max_live
+        return Phase(parts), engine.max_live
     element, split = 2 if engine.dtype == "bfloat16" else 4, engine.tensor_parallel
     parts = {"weights": shape.parameters * element // split}
     if config.hardware.num_gpus:
@@ -104,7 +103,7 @@ def _generation(config: Config, shape: Shape, context: int) -> tuple[Phase, int]
     else:
         parts["key-value cache"] = cache = int(VllmOptions().kv_cache_gib * GIB)
     live = int(cache // (element * shape.cache_entries / split * context))
-    return Phase("generation", parts, {}), min(live, math.ceil(engine.max_live / engine.replicas))
+    return Phase(parts), min(live, math.ceil(engine.max_live / engine.replicas))
 
 
 def _host_bytes(config: Config, shape: Shape, how: Training, update: Phase) -> dict[str, int]:

@@ -65,7 +65,7 @@ def test_what_a_forward_pass_holds_is_what_the_real_model_allocates(lengths, on_
 
 def test_scoring_in_fp32_takes_no_more_for_longer_rows():
     """Scores of 4 heads, 4,096 x 4,096 in fp32, would take 268 MB."""
-    phases = [scoring_phase("", small(), Forward(4096, row, on_gpu=True)) for row in (512, 4096)]
+    phases = [scoring_phase(small(), Forward(4096, row, on_gpu=True)) for row in (512, 4096)]
     short, long = (phase.device["activations"] for phase in phases)
     assert long <= short < 20e6
 
@@ -73,7 +73,7 @@ def test_scoring_in_fp32_takes_no_more_for_longer_rows():
 def test_activations_grow_with_tokens_and_shrink_with_recompute_and_bf16():
     def activations(tokens=4096, recompute=False, **changes):
         how = Training(Forward(tokens, 512, **changes), recompute=recompute)
-        return training_phase("", small(8), how).device["activations"]
+        return training_phase(small(8), how).device["activations"]
 
     assert activations(8192) == pytest.approx(2 * activations(), rel=0.01)
     assert activations(recompute=True) < 0.3 * activations()
@@ -83,13 +83,11 @@ def test_activations_grow_with_tokens_and_shrink_with_recompute_and_bf16():
 def test_zero_divides_what_it_says_it_divides():
     config, half = small(), Forward(4096, 512, half_weights=True)
     count = shape_of(config).parameters
-    zero2, zero3 = (
-        training_phase("", config, Training(half, "deepspeed", stage, 4)).device for stage in (2, 3)
-    )
+    zero2, zero3 = (training_phase(config, Training(half, "deepspeed", stage, 4)).device for stage in (2, 3))
     assert zero2["weights"] == 2 * count
     assert zero3["weights"] == 2 * count // 4
     assert zero2["gradients"] == zero3["gradients"] == 4 * count // 4
     assert zero2["optimizer"] == 12 * count // 4
-    offloaded = training_phase("", config, Training(half, "deepspeed", 3, 4, offload=True))
+    offloaded = training_phase(config, Training(half, "deepspeed", 3, 4, offload=True))
     assert "optimizer" not in offloaded.device
     assert offloaded.host["master copy and moments"] == pytest.approx(16 * count, rel=0.01)
