@@ -10,18 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.pipeline import toy
+from tests.pipeline.test_commit_protocol import POINTS as IN_ANY_STAGE
 
 SCRIPT = Path(toy.__file__)
-POINTS = {
-    *("start", "lock_taken", "plan_written", "item_done"),
-    *(
-        f"shard.{name}"
-        for name in ("before_write", "after_write", "after_fsync", "after_rename", "after_ledger")
-    ),
-    *(f"checkpoint.{name}" for name in ("before", "mid", "after_files", "after_commit")),
-    *("checkpoint.commit.temporary", "checkpoint.commit.published"),
-    *("merge.before", "merge.after", "report_written", "manifest.temporary", "manifest.published", "exit"),
-}
+CHECKPOINT = ("before", "mid", "after_files", "after_commit", "commit.temporary", "commit.published")
+POINTS = {*IN_ANY_STAGE, "item_done", *(f"checkpoint.{name}" for name in CHECKPOINT)}
 
 
 def forks(cases: list[list[Any]]) -> list[int]:
