@@ -12,7 +12,6 @@ from critics.fit.rows import critic_rows, num_states, state_weight
 from critics.fit.schedule import FitSettings, learning_rate, rows_of_update, schedule
 from critics.frozen.calibrator import fit_calibrator
 from critics.frozen.model import make_critic
-from critics.labels.choose_states import choose_states
 from critics.labels.named_targets import OUTCOME_STEPS
 from critics.labels.soft_targets import continued_labels
 from critics.logit import logit, sigmoid
@@ -201,38 +200,6 @@ def test_outcomes_calibrate_to_the_truth_where_failures_end_early(early_failures
     at, counts = states.step_index, (states.num_success, states.num_samples)
     calibrator = fit_calibrator(logit(V[at]), *counts, base_logit=0.0, step_index=at)
     assert calibrator(logit(V[:3]), step_index=np.arange(3)) == pytest.approx(V[:3], abs=0.03)
-
-
-def test_calibration_does_not_see_what_the_choice_of_states_tells_of_hidden_difficulty(make_rollout) -> None:
-    """Tasks look alike; half are won in 2 steps, half lost in 6. The first two states show V = 1/2."""
-    rollouts = [
-        make_rollout(f"r{i}", task=f"t{i}", num_steps=2 + 4 * (i % 2), reward=1.0 - i % 2, seed=i)
-        for i in range(1200)
-    ]
-    states = outcome_states(rollouts)
-    at, counts = states.step_index, (states.num_success, states.num_samples)
-    calibrator = fit_calibrator(np.zeros(len(at)), *counts, base_logit=0.0, step_index=at)
-    assert calibrator(np.zeros(2), step_index=np.arange(2)) == pytest.approx([0.5, 0.5], abs=0.02)
-    chosen = choose_states(rollouts, max_states=1200, guided_share=0.0, seed=0)
-    second = [int(state.rollout_id[1:]) % 2 == 0 for state in chosen if state.step_index == 1]
-    assert np.mean(second) > 0.6  # continued from there, most would win
-
-
-def test_where_failures_end_early_and_are_tried_again_targets_average_to_the_truth(
-    early_failures, make_rollout
-) -> None:
-    """A second attempt exists only where the first one failed; it takes no weight from the first."""
-    rollouts, V = early_failures(4000)
-    again = [
-        make_rollout(f"{r.rollout_id}-1", task=r.task_id, attempt=1, guided=True, reward=0.0)
-        for r in rollouts
-        if not r.reward
-    ]
-    rows = critic_rows([*rollouts, *again], outcome_labels([*rollouts, *again]))[: len(rollouts)]
-    at = np.concatenate([[0, 1, 2][: len(r.steps)] for r in rollouts])
-    weights, targets = weighted(rows)
-    found = [np.average(targets[at == i], weights=weights[at == i]) for i in range(3)]
-    assert found == pytest.approx(V[:3], abs=0.03)
 
 
 def test_states_that_continuations_came_to_average_to_the_truth_and_change_no_other_weight(

@@ -1,7 +1,6 @@
 """Engines that take long to start: one of each kind serves all tests of a session."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,13 +19,13 @@ def vllm_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AsNew]:
     tiny_folder = tmp_path_factory.mktemp("policy")
     tiny_model().save_pretrained(tiny_folder)
 
-    def as_new(folder: Path = tiny_folder, weights: Any = None, **changes: Any) -> VllmEngine:
+    def as_new(**changes: Any) -> VllmEngine:
         settings: dict[str, Any] = {"dtype": "float32", "max_live": 64, "kv_cache_gib": 0.25}
         options = VllmOptions(**settings | changes)
         if options not in made or made[options].closed:
-            made[options] = VllmEngine(folder, "first", 256, options)
+            made[options] = VllmEngine(tiny_folder, "first", 256, options)
         answers(made[options])
-        made[options].load_weights(tiny_model().state_dict() if weights is None else weights, "first")
+        made[options].load_weights(tiny_model().state_dict(), "first")
         return made[options]
 
     yield as_new

@@ -1,23 +1,18 @@
 """What every engine promises, asked of each one."""
 
-import copy
 import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from pipeline.engines import Engine, Generation, GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.engines.transformers import TransformersEngine
 from pipeline.engines.vllm import VllmEngine
 from pipeline.engines.vllm_options import BLOCK_SIZE
-from pipeline.models.policy import Policy, load_policy
 from tests.pipeline.engines.helpers import (
     STOP,
     answers,
@@ -28,6 +23,10 @@ from tests.pipeline.engines.helpers import (
     tiny_model,
 )
 
+Make = Callable[[], Engine]
+STOPS = (STOP, 5, 9)
+"""Which are sampled often."""
+
 
 def pseudo_reply(request: GenerationRequest) -> list[int]:
     seed = request.seed if request.temperature > 0 else "greedy"
@@ -35,108 +34,54 @@ def pseudo_reply(request: GenerationRequest) -> list[int]:
     return [rng.randrange(1, 20) for _ in range(request.max_new_tokens)]
 
 
-@dataclass(frozen=True)
-class Subject:
-    """An engine under test."""
+@pytest.fixture(params=["scripted", "transformers", pytest.param("vllm", marks=pytest.mark.slow)])
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    """Makes an engine as new, with its first weights: a tiny model's in fp32.
 
-    make: Callable[[], Engine]  # as new, with its first weights
-    first_weights: Callable[[], Mapping[str, torch.Tensor]] = lambda: tiny_model().state_dict()
-    other_weights: Callable[[], Mapping[str, torch.Tensor]] = lambda: tiny_model(seed=1).state_dict()
-    stops: tuple[int, ...] = (STOP, 5, 9)  # which are sampled often
-    exact: bool = True  # fp32, so that no token depends on what is computed beside it
-
-    @property
-    def temperature(self) -> float:
-        """Of messages to be sampled twice: among thousands of unlikely tokens any bit decides a draw."""
-        return 1.0 if self.exact else 0.0
-
-
-@pytest.fixture(scope="module")
-def smollm2_policy(smollm2: Path) -> Policy:
-    return load_policy(smollm2)
-
-
-TINY = ("scripted", "transformers", pytest.param("vllm", marks=pytest.mark.slow))
-SMOLLM2 = tuple(pytest.param(f"smollm2 {kind}", marks=pytest.mark.soak) for kind in ("transformers", "vllm"))
-
-
-@pytest.fixture(params=[*TINY, *SMOLLM2])
-def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
-    """Every engine with a tiny model in fp32, and those that run models with a real one in bf16."""
+    So no token depends on what is computed beside it.
+    """
     made: list[Engine] = []
 
-    def keep(engine: Engine) -> Engine:
-        made.append(engine)
-        return engine
+    def as_new() -> Engine:
+        if request.param == "vllm":
+            return request.getfixturevalue("vllm_engine")()  # type: ignore[no-any-return]
+        if request.param == "scripted":
+            made.append(ScriptedEngine(pseudo_reply, "first", max_per_collect=2, max_length=256))
+        else:
+            made.append(TransformersEngine(tiny_model(), "first", max_live=4))
+        return made[-1]
 
-    if request.param == "vllm":
-        yield Subject(request.getfixturevalue("vllm_engine"))
-    elif request.param == "scripted":
-        yield Subject(lambda: keep(ScriptedEngine(pseudo_reply, "first", max_per_collect=2, max_length=256)))
-    elif request.param == "transformers":
-        yield Subject(lambda: keep(TransformersEngine(tiny_model(), "first", max_live=4)))
-    else:
-        policy = request.getfixturevalue("smollm2_policy")
-        weights = policy.model.state_dict()
-        others = {name: 0.9 * tensor for name, tensor in weights.items()}
-        stops = policy.tokenizer.convert_tokens_to_ids([",", ".", "Ġthe"])
-        as_new = request.getfixturevalue("vllm_engine") if request.param == "smollm2 vllm" else None
-
-        def make() -> Engine:
-            if as_new:
-                return as_new(policy.folder, weights, dtype="bfloat16", max_live=8)
-            return keep(TransformersEngine(copy.deepcopy(policy.model), "first", 4, dtype="bfloat16"))
-
-        yield Subject(make, lambda: weights, lambda: others, tuple(stops), exact=False)
+    yield as_new
     for engine in made:
         engine.close()
 
 
-def common_prefix(left: list[int], right: list[int]) -> int:
-    differ = (i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b)
-    return next(differ, min(len(left), len(right)))
+def assert_same(first: Mapping[str, Generation], second: Mapping[str, Generation]) -> None:
+    for name, generation in first.items():
+        assert generation.token_ids == second[name].token_ids
+        assert generation.logprobs == pytest.approx(second[name].logprobs, abs=1e-5)
 
 
-def assert_same(subject: Subject, first: Mapping[str, Generation], second: Mapping[str, Generation]) -> None:
-    """Checks that all messages are the same; in bf16 up to rounding, which may turn a close call."""
-    pairs = [(first[name], second[name]) for name in first]
-    if subject.exact:
-        assert [left.token_ids for left, _ in pairs] == [right.token_ids for _, right in pairs]
-    shared = [common_prefix(left.token_ids, right.token_ids) for left, right in pairs]
-    assert sum(shared) > 0.5 * sum(len(left.token_ids) for left, _ in pairs)
-    for (left, right), number in zip(pairs, shared, strict=True):
-        tolerance = 1e-5 if subject.exact else 0.2
-        assert left.logprobs[:number] == pytest.approx(right.logprobs[:number], abs=tolerance)
-
-
-def test_every_request_is_answered_once_and_then_nothing_is_left(subject: Subject) -> None:
-    engine = subject.make()
-    assert set(answers(engine, some_requests(11))) == {f"r{i}" for i in range(11)}
+def test_every_request_is_answered_once_also_those_added_between_collects(make: Make) -> None:
+    engine = make()
+    engine.submit(some_requests(5, "a"))
+    first = [generation.request_id for generation in engine.collect()]
+    found = answers(engine, some_requests(6, "b"))
+    assert sorted([*first, *found]) == sorted([f"a{i}" for i in range(5)] + [f"b{i}" for i in range(6)])
     assert engine.collect() == []
 
 
-def test_requests_may_be_added_between_collects(subject: Subject) -> None:
-    engine = subject.make()
-    engine.submit(some_requests(5, "a"))
-    first = [generation.request_id for generation in engine.collect()]
-    found = answers(engine, some_requests(5, "b"))
-    assert sorted([*first, *found]) == [f"{letter}{i}" for letter in "ab" for i in range(5)]
-
-
-def test_a_stop_token_ends_a_message_and_is_kept(subject: Subject) -> None:
-    stops = subject.stops
-    found = answers(subject.make(), some_requests(12, stop_token_ids=stops, max_new_tokens=60))
+def test_a_stop_token_ends_a_message_and_is_kept(make: Make) -> None:
+    found = answers(make(), some_requests(12, stop_token_ids=STOPS, max_new_tokens=60))
     assert any(generation.finish_reason == "stop" for generation in found.values())
     for generation in found.values():
-        assert not set(generation.token_ids[:-1]) & set(stops)
-        assert (generation.token_ids[-1] in stops) == (generation.finish_reason == "stop")
+        assert not set(generation.token_ids[:-1]) & set(STOPS)
+        assert (generation.token_ids[-1] in STOPS) == (generation.finish_reason == "stop")
 
 
-def test_a_message_without_a_stop_token_ends_at_max_new_tokens_with_its_logprobs(subject: Subject) -> None:
+def test_a_message_without_a_stop_token_ends_at_max_new_tokens_with_its_logprobs(make: Make) -> None:
     numbers = (1, 2, 9)
-    found = answers(
-        subject.make(), [ask(f"r{n}", [3, 4], stop_token_ids=(), max_new_tokens=n) for n in numbers]
-    )
+    found = answers(make(), [ask(f"r{n}", [3, 4], stop_token_ids=(), max_new_tokens=n) for n in numbers])
     for n in numbers:
         generation = found[f"r{n}"]
         assert (len(generation.token_ids), len(generation.logprobs)) == (n, n)
@@ -144,19 +89,16 @@ def test_a_message_without_a_stop_token_ends_at_max_new_tokens_with_its_logprobs
         assert all(-1e9 < value <= 0 for value in generation.logprobs)
 
 
-def test_a_result_depends_on_its_request_and_not_on_its_company(subject: Subject) -> None:
-    requests = some_requests(9, temperature=subject.temperature)
-    together = answers(subject.make(), requests)
-    backwards = answers(subject.make(), requests[::-1])
-    alone = {}
+def test_a_result_depends_on_its_request_and_not_on_its_company(make: Make) -> None:
+    requests = some_requests(9)
+    together = answers(make(), requests)
+    assert_same(together, answers(make(), requests[::-1]))
     for request in requests:
-        alone |= answers(subject.make(), [request])
-    assert_same(subject, together, alone)
-    assert_same(subject, together, backwards)
+        assert_same(answers(make(), [request]), together)
 
 
-def test_other_seeds_give_other_messages_unless_they_are_greedy(subject: Subject) -> None:
-    engine = subject.make()
+def test_other_seeds_give_other_messages_unless_they_are_greedy(make: Make) -> None:
+    engine = make()
 
     def different(temperature: float) -> int:
         how = {"temperature": temperature, "stop_token_ids": ()}
@@ -168,9 +110,9 @@ def test_other_seeds_give_other_messages_unless_they_are_greedy(subject: Subject
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_tokens_are_drawn_as_often_as_their_logprobs_say(subject: Subject, temperature: float) -> None:
+def test_tokens_are_drawn_as_often_as_their_logprobs_say(make: Make, temperature: float) -> None:
     """600 draws of one token, under seeds as close together as seeds can be."""
-    engine, number = subject.make(), 600
+    engine, number = make(), 600
     if isinstance(engine, ScriptedEngine):
         pytest.skip("a script is not drawn")
     how: dict[str, Any] = {"temperature": temperature, "max_new_tokens": 1, "stop_token_ids": ()}
@@ -193,62 +135,59 @@ def first_turn(engine: Engine) -> list[int]:
 
 @pytest.mark.parametrize("changed", [None, 70], ids=["as it was", "changed at 70"])
 def test_the_next_turn_reuses_what_was_computed_up_to_the_first_change(
-    subject: Subject, changed: int | None
+    make: Make, changed: int | None
 ) -> None:
-    engine = subject.make()
+    engine = make()
     second = first_turn(engine)
     if changed:
         second[changed] = 45
-    how = {"temperature": subject.temperature}
-    with_cache = answers(engine, [ask("t", second, cache_key="k", **how)])
+    with_cache = answers(engine, [ask("t", second, cache_key="k")])
     if not isinstance(engine, ScriptedEngine):  # which has no cache
         block = BLOCK_SIZE if isinstance(engine, VllmEngine) else 1
         assert reused(with_cache) == (changed or 105) // block * block
-    assert_same(subject, with_cache, answers(subject.make(), [ask("t", second, **how)]))
+    assert_same(with_cache, answers(make(), [ask("t", second)]))
 
 
 @pytest.mark.parametrize("how", ["release", "weights", "sleep"])
-def test_dropped_caches_are_not_reused(subject: Subject, how: str) -> None:
-    engine = subject.make()
+def test_dropped_caches_are_not_reused(make: Make, how: str) -> None:
+    engine = make()
     second = first_turn(engine)
     if how == "release":
         engine.release(["k", "never seen"])
     elif how == "weights":
-        engine.load_weights(subject.other_weights(), "second")
+        engine.load_weights(tiny_model(seed=1).state_dict(), "second")
     else:
         engine.sleep()
     found = answers(engine, [ask("t", second, cache_key="k")])
-    if how != "release" or not isinstance(
-        engine, VllmEngine
-    ):  # by content: the least recently used goes first
+    if how != "release" or not isinstance(engine, VllmEngine):  # which drops what is least recently used
         assert reused(found) == 0
     assert engine.policy_digest == ("second" if how == "weights" else "first")
 
 
 @pytest.mark.parametrize("asleep", [False, True])
-def test_new_weights_are_the_ones_that_sample(subject: Subject, asleep: bool) -> None:
-    engine, requests = subject.make(), some_requests(3, stop_token_ids=())
-    if isinstance(engine, ScriptedEngine) or not subject.exact:
-        pytest.skip("no plain pass says exactly what it should sample")
+def test_new_weights_are_the_ones_that_sample(make: Make, asleep: bool) -> None:
+    engine, requests = make(), some_requests(3, stop_token_ids=())
+    if isinstance(engine, ScriptedEngine):
+        pytest.skip("a script has no weights")
     assert_agrees(tiny_model(), requests, answers(engine, requests))
     if asleep:
         engine.sleep()
-    engine.load_weights(subject.other_weights(), "second")
+    engine.load_weights(tiny_model(seed=1).state_dict(), "second")
     assert_agrees(tiny_model(seed=1), requests, answers(engine, requests))
 
 
-def test_an_engine_with_a_request_in_flight_takes_no_weights_and_does_not_sleep(subject: Subject) -> None:
-    engine = subject.make()
+def test_an_engine_with_a_request_in_flight_takes_no_weights_and_does_not_sleep(make: Make) -> None:
+    engine = make()
     engine.submit([ask("r", [3])])
     with pytest.raises(RuntimeError, match="in flight"):
-        engine.load_weights(subject.other_weights(), "second")
+        engine.load_weights(tiny_model(seed=1).state_dict(), "second")
     with pytest.raises(RuntimeError, match="in flight"):
         engine.sleep()
     assert engine.policy_digest == "first"
 
 
-def test_a_malformed_or_too_long_request_is_refused_and_none_is_queued(subject: Subject) -> None:
-    engine = subject.make()
+def test_a_malformed_or_too_long_request_is_refused_and_none_is_queued(make: Make) -> None:
+    engine = make()
     for changes, word in (
         ({"prompt": []}, "empty prompt"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
@@ -260,8 +199,8 @@ def test_a_malformed_or_too_long_request_is_refused_and_none_is_queued(subject: 
     assert engine.collect() == []
 
 
-def test_an_id_in_flight_is_refused_and_may_be_used_again_later(subject: Subject) -> None:
-    engine = subject.make()
+def test_an_id_in_flight_is_refused_and_may_be_used_again_later(make: Make) -> None:
+    engine = make()
     engine.submit([ask("r", [3])])
     with pytest.raises(ValueError, match="in flight"):
         engine.submit([ask("r", [4])])
@@ -269,16 +208,12 @@ def test_an_id_in_flight_is_refused_and_may_be_used_again_later(subject: Subject
     assert set(answers(engine, [ask("r", [4])])) == {"r"}
 
 
-def test_a_sleeping_engine_wakes_for_requests_and_for_weights_and_samples_the_same(subject: Subject) -> None:
-    engine = subject.make()
-    requests = some_requests(6, temperature=subject.temperature)
+def test_a_sleeping_engine_wakes_for_requests_and_samples_the_same(make: Make) -> None:
+    engine, requests = make(), some_requests(6)
     before = answers(engine, requests)
-    for wake in ("requests", "weights"):
-        engine.sleep()
-        engine.sleep()  # nothing more to free
-        if wake == "weights":
-            engine.load_weights(subject.first_weights(), "first")
-        assert_same(subject, before, answers(engine, requests))
+    engine.sleep()
+    engine.sleep()  # nothing more to free
+    assert_same(before, answers(engine, requests))
 
 
 def test_a_script_that_neither_stops_nor_fills_its_budget_is_refused() -> None:
@@ -288,9 +223,9 @@ def test_a_script_that_neither_stops_nor_fills_its_budget_is_refused() -> None:
         engine.collect()
 
 
-def test_closing_twice_is_allowed_and_drops_the_queue(subject: Subject) -> None:
+def test_closing_twice_is_allowed_and_drops_the_queue(make: Make) -> None:
     """The last test: vLLM takes long to start again."""
-    engine = subject.make()
+    engine = make()
     engine.submit([ask("r", [3])])
     engine.close()
     engine.close()

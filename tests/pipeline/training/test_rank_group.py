@@ -53,14 +53,6 @@ def test_ranks_see_their_place_get_their_own_arguments_and_answer_in_order(
     assert group.tell_each("work", [(0.2, "a"), (0.0, "b")]) == ["a", "b"]
 
 
-@pytest.mark.parametrize("name", ALLOCATORS)
-def test_what_the_user_set_of_the_allocator_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for other in ALLOCATORS:
-        monkeypatch.delenv(other, raising=False)
-    monkeypatch.setenv(name, "max_split_size_mb:128")
-    assert not rank_environment(0, DeepSpeedOptions()).keys() & set(ALLOCATORS)  # so it is inherited
-
-
 def test_the_rank_that_failed_first_is_the_one_that_is_named(make_group: MakeGroup) -> None:
     group = make_group()
     with pytest.raises(WorkerFailedError, match=r"(?s)^DeepSpeed rank 1 .*failed after 0.0 s"):
@@ -86,9 +78,13 @@ def test_ranks_that_are_silent_or_cannot_be_made_are_said_so(make_group: MakeGro
 
 
 @pytest.mark.parametrize(("threads", "ranks", "expected"), [(0, 2, 3), (0, 8, 1), (5, 8, 5)])
-def test_ranks_share_the_cores(
+def test_ranks_share_the_cores_and_keep_what_the_user_set_of_the_allocator(
     threads: int, ranks: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(7)))
-    options = DeepSpeedOptions(num_ranks=ranks, threads=threads)
-    assert rank_environment(0, options)["OMP_NUM_THREADS"] == str(expected)
+    for name in ALLOCATORS:
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "max_split_size_mb:128")
+            env = rank_environment(0, DeepSpeedOptions(num_ranks=ranks, threads=threads))
+        assert env["OMP_NUM_THREADS"] == str(expected)
+        assert not env.keys() & set(ALLOCATORS)  # so it is inherited

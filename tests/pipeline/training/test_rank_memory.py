@@ -30,39 +30,38 @@ class Gathering:
         return gathered
 
 
+def numbers_of(name: str) -> torch.Tensor:
+    return torch.arange(float(math.prod(NUMBERS[name]))).reshape(NUMBERS[name])
+
+
 def rank_of(number: int, world: int = 2) -> Rank:
     """Returns a rank that has parameters and nothing else."""
     rank = object.__new__(Rank)
     rank._rank, rank._world, rank._shared = number, world, SharedWeights()
-    rank._parameters = {
-        f"model.{name}": torch.nn.Parameter(torch.arange(float(math.prod(shape))).reshape(shape))
-        for name, shape in NUMBERS.items()
-    }
+    rank._parameters = {f"model.{name}": torch.nn.Parameter(numbers_of(name)) for name in NUMBERS}
     return rank
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_hand_off_holds_one_gathered_tensor_at_a_time(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    gathering = Gathering(monkeypatch)
-    layout = (rank := rank_of(number)).gather_weights()
-    assert len(gathering.alive) == len(NUMBERS)
-    assert gathering.most == 4 * 16 * 8  # the largest
-    assert (layout is not None) == (number == 0)
-    if layout is not None:
-        handed_over = dict(read_shared(layout))
-        assert all(torch.equal(handed_over[name], parameter) for name, parameter in rank._named())
-
-
-def test_a_checkpoint_is_written_in_parts_and_never_held_whole(
+def test_a_hand_off_holds_one_gathered_tensor_and_a_checkpoint_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = 4 * 50  # of fp32 numbers: several small tensors, less than a large one
+    largest = 4 * 16 * 8
     monkeypatch.setattr(deepspeed_rank, "PART_BYTES", part)
     found: dict[str, torch.Tensor] = {}
     for number in (0, 1):
+        rank = rank_of(number)
         gathering = Gathering(monkeypatch)
-        rank_of(number).save(tmp_path)
-        assert gathering.most <= 2 * 4 * 16 * 8  # on a CPU: one as large as this kept, and the next gathered
+        layout = rank.gather_weights()
+        assert len(gathering.alive) == len(NUMBERS)
+        assert gathering.most == largest
+        assert (layout is not None) == (number == 0)
+        if layout is not None:
+            handed_over = dict(read_shared(layout))
+            assert all(torch.equal(handed_over[name], parameter) for name, parameter in rank._named())
+        gathering = Gathering(monkeypatch)
+        rank.save(tmp_path)
+        assert gathering.most <= 2 * largest  # on a CPU: one is kept, and the next gathered
         files = list(tmp_path.glob(f"part-{number:05d}-of-00002-*.safetensors"))
         assert len(files) > 2
         for file in files:
@@ -70,7 +69,7 @@ def test_a_checkpoint_is_written_in_parts_and_never_held_whole(
             assert len(tensors) == 1 or sum(t.nbytes for t in tensors.values()) <= part
             assert not found.keys() & tensors.keys()
             found |= tensors
-    for place, kind in enumerate(("weight", *MOMENTS)):
-        for name, shape in NUMBERS.items():
-            expected = torch.arange(float(math.prod(shape))).reshape(shape) + place
-            assert torch.equal(found[f"{kind}.{name}"], expected)
+    assert found.keys() == {f"{kind}.{name}" for kind in ("weight", *MOMENTS) for name in NUMBERS}
+    for key, tensor in found.items():
+        kind, name = key.split(".")
+        assert torch.equal(tensor, numbers_of(name) + ("weight", *MOMENTS).index(kind))

@@ -10,14 +10,12 @@ from safetensors.torch import load_file
 from transformers import Qwen3ForCausalLM
 
 from pipeline.training import TrainingRow
-from pipeline.training.losses import critic_loss, sft_loss
+from pipeline.training.losses import sft_loss
 from pipeline.training.torch import TorchTrainer
 from tests.pipeline.training.helpers import (
     LOSS,
     SETTINGS,
     copied,
-    critic,
-    critic_training_rows,
     moved,
     policy,
     policy_training_rows,
@@ -42,17 +40,6 @@ def test_logprobs_equal_the_models_own_and_are_computed_only_where_they_are_want
         trained = row.columns["weight"] != 0
         np.testing.assert_allclose(some["logprobs"][trained], all_["logprobs"][trained], atol=1e-6)
         assert not some["logprobs"][~trained].any()
-
-
-def test_no_value_depends_on_a_later_token_or_on_another_row() -> None:
-    trainer = TorchTrainer(critic(), head="critic")
-    row, longer = policy_training_rows(num=2)
-    alone = trainer.forward([row])[0]["scores"]
-    assert alone.shape == (len(row.token_ids), 2)
-    together = trainer.forward([longer, row])[1]["scores"]
-    np.testing.assert_allclose(together, alone, atol=1e-5)
-    prefix = TrainingRow(row.token_ids[:3])
-    np.testing.assert_allclose(trainer.forward([prefix])[0]["scores"], alone[:3], atol=1e-5)
 
 
 def test_weight_decay_spares_vectors_and_the_schedule_is_followed() -> None:
@@ -83,15 +70,3 @@ def test_adapters_change_nothing_at_first_and_then_are_all_that_is_trained(tmp_p
     again = TorchTrainer(Qwen3ForCausalLM.from_pretrained(tmp_path), head="policy")
     for ours, merged in zip(trainer.forward(rows), again.forward(rows), strict=True):
         np.testing.assert_allclose(ours["logprobs"], merged["logprobs"], atol=1e-5)
-
-
-def test_a_critic_with_adapters_trains_its_whole_head() -> None:
-    rows = critic_training_rows()
-    trainer = TorchTrainer(critic(), head="critic", learning_rate=lambda n: 1e-2, lora_rank=2)
-    before = copied(trainer.weights())
-    trainer.set_head_only(True)
-    trainer.update(rows, critic_loss())
-    trainer.set_head_only(False)
-    for _ in range(2):  # the first moves one half of an adapter, the other half follows
-        trainer.update(rows, critic_loss())
-    assert moved(trainer, before) == {n for n in before if "_proj" in n or n == "score.weight"}
