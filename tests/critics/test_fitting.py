@@ -1,5 +1,4 @@
 import json
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -202,44 +201,25 @@ def test_outcomes_calibrate_to_the_truth_where_failures_end_early(early_failures
     assert calibrator(logit(V[:3]), step_index=np.arange(3)) == pytest.approx(V[:3], abs=0.03)
 
 
-def test_states_that_continuations_came_to_average_to_the_truth_and_change_no_other_weight(
-    early_failures, make_rollout
-) -> None:
-    """Continued are the starts of all and, of those that failed, the next state; failures end early."""
-    rollouts, V = early_failures(6000)
-    samples = iter(early_failures(20_000, seed=1)[0])
+def test_states_that_continuations_came_to_share_their_tasks_weight_and_change_no_other(make_rollout) -> None:
+    """Continued are the starts of all and, of a failure, another state; one continuation ends at once."""
+    rollouts = [make_rollout("a"), make_rollout("b", task="t1", reward=0.0)]
     continuations = []
-    for parent in rollouts:
-        for start in (0, 1) if not parent.reward and len(parent.steps) > 1 else (0,):
-            sample = next(sample for sample in samples if len(sample.steps) > start)
-            continuations.append(
-                replace(
-                    sample,
-                    rollout_id=f"{parent.rollout_id}-{start}",
-                    task_id=parent.task_id,
-                    parent_rollout_ids=(parent.rollout_id,),
-                    start_step_index=start,
-                    steps=sample.steps[start:],
-                )
-            )
+    for parent, start, reward in ((0, 0, 1.0), (1, 0, 0.0), (1, 2, 1.0), (1, 3, 0.0)):
+        whole, task = make_rollout(f"{parent}-{start}", reward=reward), rollouts[parent].task_id
+        how = {"start_step_index": start, "parent_rollout_ids": (rollouts[parent].rollout_id,)}
+        continuations.append(replace(whole, task_id=task, steps=whole.steps[start:], **how))
     labels = continued_labels(continuations, label_policy_digest="p")
-    started = {r.rollout_id: r.start_step_index for r in continuations}
     # The state that was asked about has its own label.
-    assert all(label.step_index > started[label.rollout_id] for label in labels)
+    expected = [*(("0-0", i) for i in (1, 2, 3)), *(("1-0", i) for i in (1, 2, 3)), ("1-2", 3)]
+    assert [(label.rollout_id, label.step_index) for label in labels] == expected
     alone = critic_rows(rollouts, outcome_labels(rollouts))
     rows = critic_rows(rollouts, [*outcome_labels(rollouts), *labels], continuations=continuations)
-    added = rows[len(rollouts) :]
     for before, after in zip(alone, rows, strict=False):
         np.testing.assert_array_equal(before.columns["weight"], after.columns["weight"])
-    at = np.array([label.step_index for label in labels])
-    weights, targets = weighted(added)
-    np.testing.assert_array_equal(targets, [label.target for label in labels])
-    found = [np.average(targets[at == i], weights=weights[at == i]) for i in (1, 2, 3)]
-    assert found == pytest.approx(V[1:], abs=0.03)
-    parents = [label.rollout_id.split("-")[0] for label in labels]
-    continued = Counter(name.split("-")[0] for name in started)
-    assert set(continued.values()) == {1, 2}
-    np.testing.assert_allclose(weights, [state_weight(1.0) / continued[name] for name in parents], rtol=1e-6)
+    weights, targets = weighted(rows[len(rollouts) :])
+    assert targets.tolist() == [1, 1, 1, 0, 0, 0, 1]
+    np.testing.assert_allclose(weights, state_weight(1.0) / np.array([1, 1, 1, 3, 3, 3, 3]), rtol=1e-6)
 
 
 def test_what_cannot_be_fitted_or_validated_on_is_said_at_once(world) -> None:
