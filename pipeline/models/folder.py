@@ -8,8 +8,8 @@ from safetensors import safe_open
 from pipeline.errors import ArtifactError
 
 
-def check_policy_folder(folder: Path) -> list[str]:
-    """Returns the architectures a policy folder names; cheap checks before torch is imported."""
+def check_policy_folder(folder: Path) -> None:
+    """Raises ArtifactError if a folder can hold no policy: cheap checks before torch is imported."""
     config = folder / "config.json"
     if not config.is_file():
         missing = "config.json is missing" if folder.is_dir() else "there is no such folder"
@@ -28,7 +28,6 @@ def check_policy_folder(folder: Path) -> list[str]:
         raise ArtifactError(
             f"no tokenizer in {folder}: tokenizer.json is missing. Save the tokenizer beside the model"
         )
-    return names
 
 
 def check_weights(folder: Path) -> None:

@@ -66,23 +66,21 @@ def load_policy(folder: Path) -> Policy:
     Its model is read when somebody asks for it. An engine or trainer in processes of its own needs none here,
     and 8 billion parameters take 33 GB. Raises ArtifactError, which says what is missing or damaged.
     """
-    with _loadable(folder):
+    check_policy_folder(folder)
+    with _policy_readable(folder):
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         stored = _weights_in_files(folder, config)
-    if stored is not None:  # which are read here: no memory left, say, is not a damaged policy
+    if stored is None:  # transformers says what is wrong, or knows how to read such files
+        digest = weights_digest(_load_model(folder).state_dict())
+    else:  # out here: no memory left, say, is not a damaged policy
         digest = _digest((name, _stored_weight(*stored[name])) for name in sorted(stored))
-        return Policy(folder, config, tokenizer, digest, tokenizer_digest(tokenizer))
-    model = _load_model(folder)  # which says what is wrong, or knows how to read such files
-    digest = weights_digest(model.state_dict())
-    policy = Policy(folder, config, tokenizer, digest, tokenizer_digest(tokenizer))
-    policy.__dict__["model"] = model
-    return policy
+    return Policy(folder, config, tokenizer, digest, tokenizer_digest(tokenizer))
 
 
 def _load_model(folder: Path) -> Any:
     disable_progress_bar()
-    with _loadable(folder):
+    with _policy_readable(folder):
         model, info = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
         )
@@ -95,9 +93,8 @@ def _load_model(folder: Path) -> Any:
     return model.eval()
 
 
-def _loadable(folder: Path) -> AbstractContextManager[None]:
-    architectures = ", ".join(check_policy_folder(folder))
-    return _readable(f"cannot load the policy in {folder} ({architectures})", "Make it again")
+def _policy_readable(folder: Path) -> AbstractContextManager[None]:
+    return _readable(f"cannot load the policy in {folder}", "Make it again")
 
 
 @contextmanager

@@ -112,7 +112,7 @@ def test_the_digest_of_weights_sees_names_shapes_and_contents_but_no_order() -> 
         ("model.safetensors", None, "no weights"),
         ("model.safetensors", b"\x08\0\0\0\0\0\0\0not json", "are not readable"),
         ("tokenizer.json", None, "no tokenizer"),
-        ("tokenizer.json", b"{", r"cannot load the policy in .*Qwen3ForCausalLM"),
+        ("tokenizer.json", b"{", "cannot load the policy in"),
     ],
 )
 def test_a_folder_that_is_no_policy_is_refused_by_what_is_missing(
