@@ -14,7 +14,6 @@ from critics.frozen.contract import read_contract
 from env.catalog import offer_of
 from pipeline.config import load_config
 from pipeline.errors import ConfigError
-from pipeline.steps import check_tiling, joined, state_tokens
 from stages.settings import Config
 from tests.stages.conftest import MAIN_CHAIN, Lab
 
@@ -69,30 +68,6 @@ def test_the_whole_chain_runs_on_an_environment_beside_the_project(complete: Lab
     for rollout in solved:
         assert [step.verifier_status for step in rollout.steps] == ["ok", "ok"]  # a line is a step
     assert any("is wrong" in rollout.feedback_in_context for rollout in rollouts)
-
-
-@pytest.mark.parametrize("stage", ["labels", "critic_report"])
-def test_states_between_lines_are_continued_word_by_word(complete: Lab, stage: str) -> None:
-    """A line that was wrong before the state stays in the message: no continuation after it succeeds."""
-    sampled = complete.rollouts(stage)
-    parents = {r.rollout_id: r for r in (*complete.rollouts("rollouts"), *sampled) if r.kind == "whole"}
-    inside = [r for r in sampled if r.kind == "continuation" and r.start_step_index > 0]
-    assert inside
-    after_wrong = []
-    for continuation in inside:
-        parent = parents[continuation.parent_rollout_ids[0]]
-        state = parent.steps[continuation.start_step_index]
-        assert (state.message_index, continuation.messages[-1]["role"]) == (0, "assistant")
-        assert continuation.prompt_token_ids == state_tokens(parent, state.step_index)
-        whole = joined(parent, continuation)
-        check_tiling(whole)
-        assert whole.message_texts == (continuation.messages[-1]["content"],)
-        before = parent.steps[: state.step_index]
-        assert whole.message_texts[0].startswith("".join(step.text for step in before))
-        if any(step.verifier_status == "wrong" for step in before):
-            after_wrong.append(continuation.reward)
-    assert after_wrong
-    assert set(after_wrong) == {0.0}
 
 
 def test_states_between_lines_are_labelled_scored_and_audited(complete: Lab) -> None:

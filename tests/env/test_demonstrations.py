@@ -90,23 +90,3 @@ def test_earlier_attempts_happen_again_under_the_seed_of_the_next(style):
     assert len(replayed) > 40
     assert any(said)
     assert all(earlier in happened for earlier in replayed)
-
-
-def told(style, demonstration):
-    """Returns the calls of a demonstration without the values that are sent."""
-    return [
-        (call.name, {k: sorted(v) if isinstance(v, dict) else v for k, v in call.arguments.items()})
-        for text in own(demonstration)
-        for call in style.parse(text).calls
-    ]
-
-
-@pytest.mark.parametrize("level", [4, 5])
-def test_guided_demonstrations_are_alike_in_both_styles(level):
-    outcomes = set()
-    for seed, task in enumerate(task for task in tasks_of(level, 60) for _ in range(3)):
-        compact, full = (made(task, seed, style=style, guided_share=1.0) for style in (STYLE, FULL))
-        assert told(FULL, full) == told(STYLE, compact)
-        assert (full.success, full.guided) == (compact.success, compact.guided)
-        outcomes.add((full.success, full.guided))
-    assert {(True, True), (False, True)} <= outcomes

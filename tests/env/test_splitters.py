@@ -128,59 +128,40 @@ def test_spans_tile_the_tokens_and_those_of_a_prefix_are_the_first_ones(
     assert prefix[-1][0] == whole[len(prefix) - 1][0]
 
 
+def saying(tokens: tuple[int, ...]) -> Any:
+    """Returns an engine's replies: those of an episode that is known."""
+    return lambda request: list(tokens[len(request.prompt_token_ids) :])
+
+
 @BY_NAME
 @given(seed=st.integers(0, 2**31))
 @settings(max_examples=15, deadline=None)
-def test_every_state_can_be_continued_from_with_the_parents_tokens_exactly(
+def test_every_state_can_be_continued_from_as_if_the_episode_were_sampled_in_one_go(
     tokenizer: Any, name: str, seed: int
 ) -> None:
-    """Continued by what the parent itself said, an episode comes out the same, to the last verdict."""
     parent = parent_of(seed, tokenizer, name)
     check_tiling(parent)
-    said = parent.token_ids
     assert "".join(parent.message_texts) == "".join(step.text for step in parent.steps)
     assert parent.message_texts == tuple(
         message["content"] for message in parent.messages if message["role"] == "assistant"
     )
-
-    def parents_words(request: GenerationRequest) -> list[int]:
-        return list(said[len(request.prompt_token_ids) :])
-
     requests = Continuations("k", 0, "x").of_all([parent], {"t": TASK}, 1)
     assert len(requests) == len(parent.steps) == len({request.seed for request in requests})
-    for continuation in played(requests, tokenizer, parents_words, name):
+    for continuation in played(requests, tokenizer, saying(parent.token_ids), name):
         check_tiling(continuation)
-        assert continuation.token_ids == said
         whole = joined(parent, continuation)
-        check_tiling(whole)
-        expected = replace(parent, rollout_id=whole.rollout_id)
-        assert whole == replace(expected, parent_rollout_ids=whole.parent_rollout_ids)
-
-
-@BY_NAME
-@given(seed=st.integers(0, 2**31))
-@settings(max_examples=10, deadline=None)
-def test_a_continuation_that_says_something_else_is_cut_as_if_sampled_in_one_go(
-    tokenizer: Any, name: str, seed: int
-) -> None:
-    parent = parent_of(seed, tokenizer, name)
-    requests = Continuations("k", 1, "y").of_all([parent], {"t": TASK}, 1)
+        ids = {"rollout_id": whole.rollout_id, "parent_rollout_ids": whole.parent_rollout_ids}
+        assert whole == replace(parent, **ids)  # to the last verdict
     for continuation in played(requests, tokenizer, random_reply(tokenizer), name):
         start = continuation.start_step_index
-        used = parent.steps[start].token_start
-        assert continuation.prompt_token_ids == parent.token_ids[: len(parent.prompt_token_ids) + used]
+        assert continuation.prompt_token_ids == state_tokens(parent, start)
         whole = joined(parent, continuation)
         check_tiling(whole)
         assert whole.steps[:start] == parent.steps[:start]
         with pytest.raises(ValueError, match="does not continue"):
             joined(replace(parent, prompt_token_ids=(0,)), continuation)
-        said = whole.token_ids
-
-        def same_words(request: GenerationRequest, said: tuple[int, ...] = said) -> list[int]:
-            return list(said[len(request.prompt_token_ids) :])
-
         in_one_go = EpisodeRequest("again", TASK, "g", 0, 0, 0, seed=seed)
-        [again] = played([in_one_go], tokenizer, same_words, name)
+        [again] = played([in_one_go], tokenizer, saying(whole.token_ids), name)
         # Verdicts before the state are the parent's own: they were given without what came after.
         assert [replace(s, verifier_status="unknown", verifier_code="") for s in again.steps] == [
             replace(s, verifier_status="unknown", verifier_code="") for s in whole.steps
