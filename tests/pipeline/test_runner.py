@@ -22,6 +22,7 @@ from pipeline.artifacts.metrics import Metrics, read_metrics
 from pipeline.artifacts.runner import Start, run_stage
 from pipeline.columns import VALUES
 from pipeline.errors import ArtifactError
+from pipeline.processes.worker import Worker
 from pipeline.tables import values_table
 from tests.pipeline import toy
 
@@ -198,19 +199,20 @@ def test_a_second_signal_stops_at_once(data: Path, run: Run) -> None:
 def test_a_second_process_is_refused_naming_the_first_and_its_death_frees_the_stage(
     data: Path, run: Run
 ) -> None:
-    mark = data / "mark"
-    environment = ENVIRONMENT | {"TOY_HANG": "item-4", "TOY_HANG_FILE": str(mark)}
-    first = subprocess.Popen([sys.executable, SCRIPT, "toy", data / "c.yaml"], env=environment)
-    while not mark.exists():
-        assert first.poll() is None
-        time.sleep(0.02)
+    folder = data / "r" / "toy"
+    folder.mkdir()
+    script = f"import pathlib, time; from {Lock.__module__} import Lock; Lock(pathlib.Path({str(folder)!r}))"
+    command = [sys.executable, "-c", f"{script}; print(flush=True); time.sleep(60)"]
+    first = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE)
+    assert first.stdout is not None
+    first.stdout.readline()
     run("toy", code=73, words=[f"pid {first.pid}"])
-    lease = holder(data / "r" / "toy")
+    lease = holder(folder)
     assert lease is not None
     assert lease["pid"] == first.pid
     first.kill()
-    first.wait()
-    assert holder(data / "r" / "toy") is None
+    first.communicate()
+    assert holder(folder) is None
     run("toy")
 
 
@@ -409,30 +411,42 @@ def test_metrics_read_back_as_one_history_and_never_raise(tmp_path: Path) -> Non
     assert len(warnings) == 1
 
 
+def loses_a_worker(at: Sequence[int], how: str) -> Any:
+    """Returns a stage of two shards; at its n-th start it loses a worker before shard `at[n]`."""
+
+    def make(start: Start[Any]) -> None:
+        for shard in start.shards.to_do():
+            if shard.index == at[start.number]:
+                worker = Worker("tests.pipeline.toy_worker", "w", env=ENVIRONMENT)
+                worker.receive(60)  # that it is ready
+                if how == "killed and told to stop":
+                    os.kill(os.getpid(), signal.SIGTERM)
+                if how == "failed":
+                    worker.send(("exit", 1))
+                else:
+                    os.kill(worker.pid, signal.SIGKILL)
+                worker.receive(60)
+            start.shards.commit(shard.index, {}, done=1)
+        start.finish()
+
+    return toy.stage_of("s", [["a"], ["b"]], make)
+
+
 @pytest.mark.parametrize(
     ("how", "code", "said"),
     [("failed", 1, "w (process"), ("killed and told to stop", 75, "stopped early by SIGTERM")],
 )
 def test_a_worker_s_own_error_is_a_defect_and_its_end_with_the_stage_is_none(
-    how: str, code: int, said: str, data: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+    how: str, code: int, said: str, run: Run
 ) -> None:
     """A scheduler that ends both may do so as often as it likes."""
-    monkeypatch.setenv("TOY_WORKER", how)
-    monkeypatch.setenv("TOY_WORKER_AT", "item-0")
     for _ in range(4):
-        run("toy", code=code, words=[said])
+        run(loses_a_worker([0] * 4, how), code=code, words=[said])
 
 
-def test_a_third_start_that_loses_a_worker_at_the_same_place_ends_the_series(
-    data: Path, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
+def test_a_third_start_that_loses_a_worker_at_the_same_place_ends_the_series(run: Run) -> None:
     """A scheduler starts a stage again after every 75, for ever if the worker dies each time."""
-    monkeypatch.setenv("TOY_WORKER", "killed")
-    for item, codes in (("item-0", [75, 75]), ("item-4", [75, 75])):  # a shard is committed between
-        monkeypatch.setenv("TOY_WORKER_AT", item)
-        for code in codes:
-            run("toy", code=code)
-    run("toy", code=5, words=["3 starts running lost a worker and committed nothing between"])
-    run("toy", code=75)  # somebody has looked, and the count begins again
-    monkeypatch.delenv("TOY_WORKER_AT")
-    run("toy")
+    stage = loses_a_worker([0, 0, 1, 1, 1, 1, -1], "killed")
+    for code in (75, 75, 75, 75, 5, 75, 0):  # the third commits a shard; after the fifth somebody has looked
+        said = "3 starts running lost a worker and committed nothing between" if code == 5 else ""
+        run(stage, code=code, words=[said])

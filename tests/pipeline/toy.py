@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from pydantic import Field
 from pipeline.artifacts.plan import in_shards
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import LABELS, VALUES
-from pipeline.processes.worker import Worker
 from pipeline.schema import TableSpec
 from pipeline.settings import Section, runtime
 from pipeline.tables import labels_table, values_table
@@ -126,12 +124,7 @@ def make_toy(start: Start[ToyConfig], ids: list[str]) -> None:
         for item in shard.item_ids:
             for _ in range(signals if item == "item-4" else 0):
                 os.kill(os.getpid(), signal.SIGTERM)
-            if os.environ.get("TOY_HANG") == item:
-                Path(os.environ["TOY_HANG_FILE"]).write_text("here")
-                time.sleep(60)
             start.shards.item_done()
-            if os.environ.get("TOY_WORKER_AT") == item:
-                lose_a_worker(os.environ["TOY_WORKER"])
         labels = [Label(i, 0, "bare", 1, 1, None, value, 1.0, "continuation", "p") for i in shard.item_ids]
         values = [(item, 0, "bare", "c", value * start.config.toy.rate) for item in shard.item_ids]
         tables = {"values": values_table(values), "labels": labels_table(labels)}
@@ -149,19 +142,6 @@ def make_toy(start: Start[ToyConfig], ids: list[str]) -> None:
     mean = values_table([("mean", 0, "bare", "c", total / max(1, len(ids)))])
     report = {"total": total, "opening": ["It went well."]}
     start.finish(more_tables=[(VALUES_OF_ALL, mean)], report=report, verdict={"ok": True})
-
-
-def lose_a_worker(how: str) -> None:
-    """Waits for a worker that is killed, or ends itself over an error."""
-    worker = Worker("tests.pipeline.toy_worker", "w", env={"PYTHONPATH": str(Path(__file__).parents[2])})
-    worker.receive(60)  # that it is ready
-    if how == "killed and told to stop":
-        os.kill(os.getpid(), signal.SIGTERM)
-    if how == "failed":
-        worker.send(("exit", 1))
-    else:
-        os.kill(worker.pid, signal.SIGKILL)
-    worker.receive(60)
 
 
 VALUES_OF_ALL = TableSpec("summary", VALUES.description, VALUES.columns, VALUES.id_columns)
