@@ -13,7 +13,6 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -41,30 +40,17 @@ TINY = (
 some rollouts succeed; such a critic knows nothing, so the actor must not ask for its gate."""
 
 
-class Command(NamedTuple):
-    """One command of the README: a line of a bash block, or a whole python block."""
-
-    language: str
-    text: str
-    line: int
-
-
-def commands_of(text: str) -> list[Command]:
-    """Returns the commands of a page, in order; text is passed over, any other language refused."""
+def commands_of(text: str) -> list[tuple[str, str]]:
+    """Returns the commands of a page with their languages: lines of bash blocks, whole python blocks."""
     commands = []
-    for block in re.finditer(r"^```(\w*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE):
-        language, body = block.groups()
-        first = text[: block.start()].count("\n") + 2
-        if language == "text":  # what something says; `tests/env/test_readme_rollout.py` plays it again
-            continue
+    for language, body in re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE):
         if language == "python":
-            commands.append(Command(language, body, first))
-            continue
-        assert language == "bash", f"README.md line {first - 1}: a block of {language!r} that no test runs"
-        for number, line in enumerate(body.splitlines()):
-            if line.strip() and not line.startswith("#"):
-                assert not line.endswith("\\"), f"README.md line {first + number}: one command a line, please"
-                commands.append(Command(language, line, first + number))
+            commands.append((language, body))
+        elif language != "text":  # what something says; `tests/env/test_readme_rollout.py` plays it again
+            assert language == "bash", f"a block of {language!r} that no test runs"
+            lines = [line for line in body.splitlines() if line.strip() and not line.startswith("#")]
+            assert not [line for line in lines if line.endswith("\\")], "one command a line, please"
+            commands += [(language, line) for line in lines]
     return commands
 
 
@@ -116,19 +102,16 @@ def runs(path: str, names: list[str]) -> set[str]:
     return {name for name in names if name != "README.md"} if Path(path) == ROOT / "data" else set()
 
 
-def run_all(commands: list[Command], folder: Path, environment: dict[str, str]) -> None:
-    for command in commands:
-        if command.text in EXEMPT:
+def run_all(commands: list[tuple[str, str]], folder: Path, environment: dict[str, str]) -> None:
+    for language, text in commands:
+        if text in EXEMPT:
             continue
-        program = [command.language, "-c", command.text]
         done = subprocess.run(
-            program, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            [language, "-c", text], cwd=folder, env=environment, capture_output=True, text=True
         )
-        assert done.returncode == 0, (
-            f"README.md line {command.line} ended with {done.returncode}:\n"
-            f"{command.text}\n{done.stdout[-3000:]}"
-        )
-        assert "Traceback" not in done.stdout
+        said = done.stdout + done.stderr
+        assert done.returncode == 0, f"README.md: exit code {done.returncode} of\n{text}\n{said[-3000:]}"
+        assert "Traceback" not in said
 
 
 @pytest.fixture(scope="module")
@@ -163,10 +146,7 @@ def test_the_exit_codes_are_those_of_the_program(page: str) -> None:
 
 def test_every_command_works_on_a_tiny_run(page: str, tmp_path: Path) -> None:
     environment = copy_of_the_project(tmp_path / "project") | {"OMP_NUM_THREADS": "1"}
-    commands = [
-        Command(c.language, c.text if c.language == "python" or c.text in EXEMPT else shrunk(c.text), c.line)
-        for c in commands_of(page)
-    ]
+    commands = [(of, shrunk(text) if of == "bash" else text) for of, text in commands_of(page)]
     run_all(commands, tmp_path / "project", environment)
     made = {path.name for path in (tmp_path / "project" / "data" / "demo").iterdir()}
     assert {"summary.json", "summary.html", "critic_report", "actor"} <= made

@@ -75,5 +75,8 @@ def test_options_are_plain_values_and_those_of_another_mode_are_refused() -> Non
     assert made == VDapo(loss=loss, lam=0.0, overlong_factor=0.5)
     with pytest.raises(ValueError, match="modes are grpo, decoupled_clip, v_dapo"):
         make_credit("dapo")
+    with pytest.raises(ValueError, match=r"dual_clip = 1\.28"):
+        make_credit("decoupled_clip", dual_clip=1.28)  # it would clip what the ratio's own bound lets through
+    assert make_credit("decoupled_clip", dual_clip=1.29).loss.dual_clip == 1.29
     with pytest.raises(TypeError, match="alpha"):
         make_credit("grpo", alpha=1.0)

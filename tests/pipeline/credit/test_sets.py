@@ -40,16 +40,13 @@ def test_credit_set_carries_signs_values_and_shaping_by_id() -> None:
         credit_set([judged], values={"r": np.array([0.5])})
 
 
-@pytest.mark.parametrize(
-    ("rewards", "kind"),
-    [
-        ([1, 0], "mixed"),
-        ([0.2, 0.3], "mixed"),
-        ([1, 1], "all_right"),
-        ([0.5, 0.5], "all_right"),
-        ([0.4, 0.4], "all_wrong"),
-        ([0], "single"),
-    ],
-)
-def test_kind_is_read_from_raw_rewards(rewards: list[float], kind: str) -> None:
-    assert CreditSet(np.array(rewards), [np.zeros(1)] * len(rewards)).kind == kind
+def test_kind_is_read_from_raw_rewards() -> None:
+    kinds = {
+        "mixed": [[1, 0], [0.2, 0.3]],
+        "all_right": [[1, 1], [0.5, 0.5]],
+        "all_wrong": [[0.4, 0.4]],
+        "single": [[0]],
+    }
+    for kind, of_kind in kinds.items():
+        for rewards in of_kind:
+            assert CreditSet(np.array(rewards), [np.zeros(1)] * len(rewards)).kind == kind
