@@ -134,7 +134,6 @@ def test_critic_loss_is_lowest_at_the_soft_target_and_zero_logit_predicts_the_ba
         assert loss.item() == pytest.approx(math.log(2))
 
 
-def test_impossible_options_are_refused() -> None:
-    for options in ({"clip_low": 1.0}, {"clip_high": 0.0}, {"kl": -1.0}, {"dual_clip": 1.28}):
-        with pytest.raises(ValueError, match=next(iter(options))):
-            LossOptions(**options)  # type: ignore[arg-type]
+def test_a_dual_clip_below_the_upper_clip_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"dual_clip = 1\.28; must be above 1 \+ clip_high"):
+        LossOptions(dual_clip=1.28)
