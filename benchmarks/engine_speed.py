@@ -1,23 +1,26 @@
-"""How fast engines sample: whole chains, and single turns against what stands behind the queues.
+"""How fast engines sample and take weights: whole chains, single turns, and the hand-off.
 
     python -m benchmarks.engine_speed   # about 15 minutes on two CPU cores; needs make setup-engines
 
 - chains: rollouts and tokens a second of each engine on the same tasks;
 - single turns of one length: the queues against `LLM.generate` and transformers' `generate` (one padded
-  batch).
+  batch);
+- hand-off: seconds in which vLLM takes 113 million weights, beside the least copies in memory.
 
 What is compared takes turns, five times each; ratios are between runs of one turn.
 """
 
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks._engines import Bench, Recorder, ask_all, policy_in, prepared
 from benchmarks._offline_vllm import offline_options, start_offline
 from benchmarks._results import Criteria, Row, at_least, measured, ratios, spread
-from benchmarks._run import Asked, Benchmark, in_turns, main
+from benchmarks._run import Asked, Benchmark, in_turns, main, timed
 from pipeline.engines import GenerationRequest
 
 SINGLE_TURNS, NEW_TOKENS = 512, 32
@@ -111,15 +114,48 @@ def single_turns(bench: Bench, prompts: Sequence[Sequence[int]], repeats: int) -
     return measured("single turns", figures, repeats)
 
 
+def hand_off(folder: Path, repeats: int) -> list[Row]:
+    """Returns seconds of handing the weights of a Qwen3 over, beside the least copies in memory."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from benchmarks.planner import config
+    from pipeline.engines.vllm import VllmEngine, VllmOptions
+
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config())
+    model.save_pretrained(folder)
+    weights = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    engine = VllmEngine(folder, "first", 1024, VllmOptions(dtype="float32", kv_cache_gib=0.25))
+
+    def copy_in_memory() -> None:
+        for tensor in weights.values():
+            tensor.clone().copy_(tensor)  # written once, and once more where the model lies
+
+    runs = {
+        "memory": timed(lambda: engine.load_weights(weights, "again")),
+        "two copies in memory": timed(copy_in_memory),
+    }
+    try:
+        found = in_turns(runs, repeats)
+    finally:
+        engine.close()
+    figures = {f"seconds by {name}": spread(seconds) for name, seconds in found.items()}
+    figures["memory / two copies in memory"] = ratios(found["memory"], found["two copies in memory"])
+    return measured("hand-off", figures, repeats)
+
+
 def measure(asked: Asked) -> list[Row]:
-    """Returns speeds on whole chains and on single turns."""
+    """Returns speeds on whole chains and on single turns, and seconds of hand-offs."""
     repeats = asked.options.repeats
     with prepared(asked) as bench:
         recorder = Recorder(bench.players["vllm"].engine)
         bench.play("vllm", iteration=0, engine=recorder)
         prompts = [request.prompt_token_ids for request in recorder.requests.values()]
         several = prompts[:: max(1, len(prompts) // 500)][:SINGLE_TURNS]
-        return chains(bench, repeats) + single_turns(bench, several, repeats)
+        rows = chains(bench, repeats) + single_turns(bench, several, repeats)
+    with tempfile.TemporaryDirectory(prefix="vdapo-large-") as name:
+        return rows + hand_off(Path(name), repeats)
 
 
 BENCHMARK = Benchmark("engine_speed", __doc__, measure, CRITERIA, options={"tasks": 96, "repeats": 5})
