@@ -11,8 +11,9 @@ from env.phone.solver.solver import fewest_turns
 from env.phone.world.tasks import generate_tasks
 from env.play.edited_steps import Edit, changed_state
 from env.play.player import Player
+from env.play.queue import play_unit
 from env.play.requests import EpisodeRequest, PlaySettings
-from env.play.units import Episodes, play_unit
+from env.play.units import Episodes
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.models.tiny import train_tokenizer
 from pipeline.types import Rollout, Task
