@@ -213,21 +213,6 @@ def test_the_actor_s_page_tells_what_the_manifests_tell(chain):
     assert str(chain.folder) not in card
 
 
-def test_an_exported_actor_is_sampled_as_it_was_trained(chain):
-    from transformers import AutoTokenizer, GenerationConfig
-
-    from env.phone.episode.compact import CompactStyle
-
-    style, messages = CompactStyle(), [{"role": "user", "content": "R1 dispute a bill at Amber Ridge"}]
-    folder = chain.artifact("actor").path("actor")
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    settings = GenerationConfig.from_pretrained(folder)
-    assert (settings.do_sample, settings.temperature, settings.top_p, settings.top_k) == (True, 1, 1, 0)
-    assert settings.eos_token_id == tokenizer.convert_tokens_to_ids(style.stop_token)
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    assert text == style.render_prompt(messages)
-
-
 def test_an_actor_that_moved_too_far_is_stopped_behind_a_checkpoint_and_may_be_told_to_go_on(
     chain, tmp_path, monkeypatch, capsys
 ):

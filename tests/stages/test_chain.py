@@ -6,10 +6,7 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
-import datasets
-import duckdb
 import numpy as np
-import pandas
 import pytest
 import torch
 
@@ -263,19 +260,6 @@ def test_first_try_and_feedback_measures_follow_from_the_rollouts(chain):
     assert measured["first_try"] == pytest.approx(np.mean(first))
     assert measured["greedy"] == pytest.approx(np.mean(greedy))
     assert measured["with_feedback"] == pytest.approx(np.mean(list(chains.values())))
-
-
-def test_duckdb_pandas_and_datasets_open_the_rollouts(chain, tmp_path):
-    path = str(chain.run_dir / "rollouts" / "rollouts.parquet")
-    [(rows, mean, longest)] = duckdb.sql(
-        f"select count(*), avg(reward), max(len(response_token_ids)) from '{path}'"
-    ).fetchall()
-    frame = pandas.read_parquet(path)
-    data = datasets.Dataset.from_parquet(path, cache_dir=str(tmp_path))
-    assert rows == len(frame) == len(data) == len(chain.rollouts("rollouts"))
-    assert mean == pytest.approx(frame.reward.mean())
-    assert longest == max(len(row["response_token_ids"]) for row in data)
-    assert data[0]["messages"][0]["role"] == "user" == frame.messages[0][0]["role"]
 
 
 def test_a_base_is_taken_as_it_is_or_trained_further_or_adapted_with_lora_and_comes_out_merged(

@@ -88,11 +88,11 @@ def test_a_chat_model_learns_the_full_style_and_plays_in_it(empty, smollm2):
 
 
 def test_an_actor_is_exported_with_the_template_it_was_trained_in(full, tmp_path):
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, GenerationConfig
 
     lab = full.copy(tmp_path / "lab", "tasks", "sft")
-    settings = ["actor.credit={mode: grpo}", "actor.num_iterations=1", "sampling.max_response_tokens=48"]
-    assert lab.start("actor", *FULL, *settings) == 0
+    short = ["actor.credit={mode: grpo}", "actor.num_iterations=1", "sampling.max_response_tokens=48"]
+    assert lab.start("actor", *FULL, *short) == 0
     folder = lab.artifact("actor").path("actor")
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     style = PHONE.style("full", tokenizer, thinking=False)
@@ -103,3 +103,6 @@ def test_an_actor_is_exported_with_the_template_it_was_trained_in(full, tmp_path
     )
     assert text == STYLE.render_prompt(messages)
     assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")  # as the actor was prompted
+    settings = GenerationConfig.from_pretrained(folder)  # and sampled
+    assert (settings.do_sample, settings.temperature, settings.top_p, settings.top_k) == (True, 1, 1, 0)
+    assert settings.eos_token_id == tokenizer.convert_tokens_to_ids(style.stop_token)

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipeline.cli.runs import MAIN_CHAIN
@@ -93,22 +94,6 @@ def undisturbed(chain, forks, tmp_path_factory):
     return {"facts": facts(lab, "rollouts"), "points": passed(lab), "seconds": forks.seconds}
 
 
-def test_scripted_rollouts_are_the_same_each_time_and_neither_all_good_nor_all_bad(
-    chain, undisturbed, tmp_path
-):
-    lab = chain.copy(tmp_path / "lab", "tasks", "sft")
-    assert lab.start("rollouts", SCRIPTED) == 0
-    assert facts(lab, "rollouts") == undisturbed["facts"]
-    rollouts = lab.rollouts("rollouts")
-    success = {
-        guided: sum(r.reward for r in rollouts if r.guided is guided)
-        / sum(r.guided is guided for r in rollouts)
-        for guided in (False, True)
-    }
-    assert 0 < success[False] < success[True] < 1
-    assert {r.policy_digest for r in rollouts} != {r.policy_digest for r in chain.rollouts("rollouts")}
-
-
 def test_committed_shards_are_not_made_again(chain, forks, undisturbed, tmp_path):
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")
     assert forks(lab, "rollouts", kill_at("rollouts.shard.after_ledger:2"), options=[SCRIPTED]) == [-9]
@@ -122,6 +107,8 @@ def test_committed_shards_are_not_made_again(chain, forks, undisturbed, tmp_path
     assert passed(lab)[point] == undisturbed["points"][point] - 2
     assert lab.start("rollouts", SCRIPTED) == 0
     assert facts(lab, "rollouts") == undisturbed["facts"]
+    bare, guided = ([r.reward for r in lab.rollouts("rollouts") if r.guided is on] for on in (False, True))
+    assert 0 < np.mean(bare) < np.mean(guided) < 1  # neither all good nor all bad
 
 
 @pytest.mark.parametrize("seed", [0, 1])
