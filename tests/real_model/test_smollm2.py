@@ -5,7 +5,6 @@ The engine contract runs over it too, in `tests/pipeline/engines/test_contract.p
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,32 +64,6 @@ def engines(policy: Policy) -> Iterator[dict[str, Engine]]:
         engine.close()
 
 
-@dataclass
-class Conversation:
-    """Tokens of a conversation, and which of them an engine sampled."""
-
-    token_ids: list[int] = field(default_factory=list)
-    sampled: list[bool] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-
-    def add(self, token_ids: Sequence[int], logprobs: Sequence[float] | None = None) -> None:
-        self.token_ids += token_ids
-        self.sampled += [logprobs is not None] * len(token_ids)
-        self.logprobs += logprobs or [0.0] * len(token_ids)
-
-    def row(self, number: int, total: int) -> TrainingRow:
-        """Returns the row of an update: odd conversations were good, even ones bad."""
-        sampled = np.array(self.sampled, np.float32)
-        logprobs = np.array(self.logprobs, np.float32)
-        columns = {
-            "weight": sampled / total,
-            "advantages": sampled * (1 if number % 2 else -1),
-            "old_logprobs": logprobs,
-            "engine_logprobs": logprobs,
-        }
-        return TrainingRow(np.array(self.token_ids, np.int32), columns)
-
-
 def encoded(tokenizer: Any, text: str) -> list[int]:
     ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
     return ids
@@ -118,41 +91,43 @@ def few_shot(company: str) -> list[dict[str, str]]:
     return [{"role": role, "content": content} for role, content in said]
 
 
-def talk(engine: Engine, tokenizer: Any) -> list[Conversation]:
-    """Plays every task twice at temperature 1: three turns, with a tool's reply between them."""
-    stop = tokenizer.convert_tokens_to_ids(STOP)
-    tasks = TO_SOLVE * 2
-    conversations = [Conversation() for _ in tasks]
-    for conversation, company in zip(conversations, tasks, strict=True):
-        conversation.add(prompt_of(tokenizer, few_shot(company)))
-    how: dict[str, Any] = {"max_new_tokens": 24, "stop_token_ids": (stop,)}
+def talk(engine: Engine, tokenizer: Any, tasks: Sequence[str]) -> list[TrainingRow]:
+    """Plays the tasks at temperature 1, three turns with a tool's reply between them; odd ones were good."""
+    how: dict[str, Any] = {"max_new_tokens": 24, "stop_token_ids": (tokenizer.convert_tokens_to_ids(STOP),)}
+    ids = [prompt_of(tokenizer, few_shot(company)) for company in tasks]
+    logprobs = [[np.nan] * len(prompt) for prompt in ids]  # of what nobody sampled
     for turn in range(3):
         requests = [
-            ask(f"{i}:{turn}", c.token_ids, seed=10 * i + turn, cache_key=str(i), **how)
-            for i, c in enumerate(conversations)
+            ask(f"{i}:{turn}", token_ids, seed=10 * i + turn, cache_key=str(i), **how)
+            for i, token_ids in enumerate(ids)
         ]
         found = answers(engine, requests)
-        for i, conversation in enumerate(conversations):
-            generation = found[f"{i}:{turn}"]
-            conversation.add(generation.token_ids, generation.logprobs)
+        for i, company in enumerate(tasks):
+            said, reply = found[f"{i}:{turn}"], ""
             if turn < 2:
-                end = "" if generation.finish_reason == "stop" else STOP
-                reply = replies_of(tasks[i])[turn]
-                text = f"{end}\n<|im_start|>tool\n{reply}{STOP}\n<|im_start|>assistant\n"
-                conversation.add(encoded(tokenizer, text))
-    return conversations
+                end = "" if said.finish_reason == "stop" else STOP
+                reply = f"{end}\n<|im_start|>tool\n{replies_of(company)[turn]}{STOP}\n<|im_start|>assistant\n"
+            given = encoded(tokenizer, reply)
+            ids[i] += [*said.token_ids, *given]
+            logprobs[i] += [*said.logprobs, *[np.nan] * len(given)]
+    total, rows = sum(np.isfinite(own).sum() for own in logprobs), []
+    for i, (token_ids, own) in enumerate(zip(ids, logprobs, strict=True)):
+        sampled = np.isfinite(own).astype(np.float32)
+        known = np.nan_to_num(np.array(own, np.float32))
+        columns = {"weight": sampled / total, "advantages": sampled * (1 if i % 2 else -1)}
+        columns |= {"old_logprobs": known, "engine_logprobs": known}
+        rows.append(TrainingRow(np.array(token_ids, np.int32), columns))
+    return rows
 
 
-def rows_of(conversations: Sequence[Conversation]) -> list[TrainingRow]:
-    total = sum(sum(conversation.sampled) for conversation in conversations)
-    return [conversation.row(i, total) for i, conversation in enumerate(conversations)]
+def sampled_of(rows: Sequence[TrainingRow], columns: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns what columns hold at the sampled tokens of all rows."""
+    return np.concatenate([own[row.columns["weight"] > 0] for row, own in zip(rows, columns, strict=True)])
 
 
 def logprobs_of(trainer: Trainer, rows: Sequence[TrainingRow]) -> np.ndarray:
     """Returns the trainer's log-probabilities of all sampled tokens."""
-    outputs = trainer.forward(rows)
-    picked = [out["logprobs"][row.columns["weight"] > 0] for row, out in zip(rows, outputs, strict=True)]
-    return np.concatenate(picked)
+    return sampled_of(rows, [output["logprobs"] for output in trainer.forward(rows)])
 
 
 def test_the_converted_model_knows_its_tokens_and_answers_in_english(policy: Policy) -> None:
@@ -173,9 +148,8 @@ def test_the_converted_model_knows_its_tokens_and_answers_in_english(policy: Pol
 def test_an_engine_in_bf16_and_the_trainer_agree_over_turns(
     kind: str, policy: Policy, engines: dict[str, Engine]
 ) -> None:
-    conversations = talk(engines[kind], policy.tokenizer)
-    rows = rows_of(conversations)
-    sampled = np.concatenate([np.array(c.logprobs)[np.array(c.sampled)] for c in conversations])
+    rows = talk(engines[kind], policy.tokenizer, TO_SOLVE * 2)
+    sampled = sampled_of(rows, [row.columns["engine_logprobs"] for row in rows])
     assert len(sampled) > 100
     for compute_dtype in ("bfloat16", "float32"):
         trainer = TorchTrainer(
@@ -198,7 +172,7 @@ class Updated(NamedTuple):
 @pytest.fixture(scope="module")
 def updated(policy: Policy, engines: dict[str, Engine]) -> Iterator[Updated]:
     pytest.importorskip("deepspeed", reason="make setup-engines installs it")
-    rows = rows_of(talk(engines["vllm"], policy.tokenizer)[: len(TO_SOLVE)])
+    rows = talk(engines["vllm"], policy.tokenizer, TO_SOLVE)
     options = DeepSpeedOptions(num_ranks=2, config=deepspeed_config(ZERO2, "bfloat16"), threads=1)
     trainers: dict[str, Any] = {
         "torch": TorchTrainer(copy.deepcopy(policy.model), **TRAINING),
@@ -219,9 +193,9 @@ def test_both_trainers_make_the_same_update(updated: Updated) -> None:
     assert updated.metrics["deepspeed"] == pytest.approx(updated.metrics["torch"], rel=0.05, abs=1e-3)
     assert before <= MAX_GAP
     assert after < 0.25 * moved_torch
-    advantages = [row.columns["advantages"][row.columns["weight"] > 0] for row in updated.rows]
+    advantages = sampled_of(updated.rows, [row.columns["advantages"] for row in updated.rows])
     for name, after in updated.after.items():
-        assert (np.concatenate(advantages) * (after - updated.before[name])).mean() > 0, name
+        assert (advantages * (after - updated.before[name])).mean() > 0, name
 
 
 @pytest.mark.parametrize("kind", ["transformers", "vllm"])
