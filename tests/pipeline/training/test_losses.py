@@ -132,8 +132,3 @@ def test_critic_loss_is_lowest_at_the_soft_target_and_zero_logit_predicts_the_ba
         loss, metrics = loss_of_values({"scores": scores}, given)
         assert metrics.keys() == {"value_loss"}
         assert loss.item() == pytest.approx(math.log(2))
-
-
-def test_a_dual_clip_below_the_upper_clip_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"dual_clip = 1\.28; must be above 1 \+ clip_high"):
-        LossOptions(dual_clip=1.28)

@@ -26,15 +26,6 @@ def test_given_columns_lie_on_the_response_and_replace_the_engine_s() -> None:
     np.testing.assert_array_equal(row.columns["weight"], [0, 0, 0.25, 0.25, 0, 0.25])
 
 
-def test_inserted_reply_tokens_change_no_trained_number() -> None:
-    trained = []
-    for member in (rollout(), rollout((1, 1, 0, 0, 0, 1, 0), [(0, 2), (5, 6)])):
-        [row] = policy_rows([member], [np.array([0.5, -2.0])])
-        at = row.columns["weight"] != 0
-        trained.append({name: column[at].tolist() for name, column in row.columns.items()})
-    assert trained[0] == trained[1]
-
-
 @pytest.mark.parametrize(
     ("steps", "numbers", "message"),
     [
