@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from pipeline.cli.runs import MAIN_CHAIN
 
 ROOT = Path(__file__).parents[2]
@@ -50,34 +48,6 @@ def test_a_dry_run_plans_every_stage_without_torch_and_writes_nothing(chain):
     for name in MAIN_CHAIN:
         assert f"{name}: would make" in said
     assert chain.snapshot() == before
-
-
-@pytest.mark.parametrize(
-    ("stage", "override", "difference"),
-    [
-        ("tasks", "tasks.num_train=20", "tasks.num_train: 24 -> 20"),
-        ("rollouts", "engine.kind=scripted", 'engine.kind: "transformers" -> "scripted"'),
-        ("actor", "actor.credit.alpha=0.25", "actor.credit.alpha: 0.5 -> 0.25"),
-    ],
-)
-def test_a_changed_semantic_setting_is_refused_field_by_field(chain, stage, override, difference, capsys):
-    before = chain.snapshot()
-    assert chain.start(stage, override) == 3
-    assert difference in capsys.readouterr().err
-    assert chain.snapshot() == before
-    assert chain.start(stage, "engine.max_live=3", "run.rollouts_per_shard=9") == 0  # how it is made
-
-
-def test_a_changed_input_is_refused_by_name(chain, tmp_path, capsys):
-    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
-    assert lab.start("tasks", "tasks.num_train=20", "--fresh") == 0
-    before = lab.snapshot()
-    for stage in ("sft", "rollouts"):
-        assert lab.start(stage) == 3
-        error = capsys.readouterr().err
-        assert f"{stage} was made from tasks " in error
-        assert f"Run: make {stage} SET=--fresh" in error
-    assert lab.snapshot() == before
 
 
 def test_the_summary_of_an_unfinished_chain_says_what_to_run(chain, tmp_path, capsys):
