@@ -8,12 +8,11 @@ import pytest
 
 from benchmarks import critic_quality, engines, phone_policies
 from benchmarks._engines import Recorder, SentPrefixes
-from benchmarks._material import Material
 from critics.audit.data import AuditRollout
 from env.phone.world.tasks import generate_tasks
 from pipeline.engines import Generation, GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
-from pipeline.types import Rollout, StateRef, Step
+from pipeline.types import Rollout, Step
 
 
 def ask(name: str, *prompt: int) -> GenerationRequest:
@@ -52,24 +51,6 @@ def test_tokens_that_no_engine_saw_are_counted(changes: dict[int, int], drift: i
         recorder.generations[name] = Generation(name, answer, [0.0] * len(answer), "length")
     row = [changes.get(place, token) for place, token in enumerate((1, 2, 3, 4, 5, 6, 7))]
     assert engines.drifted_tokens(Rollout(**fields), row, recorder) == (2, drift)  # type: ignore[arg-type]
-
-
-def test_a_share_of_the_labels_is_whole_states_and_shares_are_nested() -> None:
-    rng = np.random.default_rng(0)
-    states = [StateRef(f"r{i}", 0, "bare") for i in range(60)]
-    material: Any = SimpleNamespace(
-        rollouts=[SimpleNamespace(rollout_id=f"r{i}", seed=i) for i in range(60)],
-        samples={s: [SimpleNamespace(num_trainable_tokens=int(rng.integers(5, 40)))] * 2 for s in states},
-    )
-
-    def tokens(of: Any) -> int:
-        return sum(r.num_trainable_tokens for members in of.values() for r in members)
-
-    whole, half, quarter = (Material.share(material, share) for share in (1.0, 0.5, 0.25))
-    assert whole == material.samples
-    assert quarter.keys() < half.keys() < whole.keys()
-    for part, share in ((half, 0.5), (quarter, 0.25)):
-        assert share * tokens(whole) - 80 < tokens(part) <= share * tokens(whole)
 
 
 def test_the_first_fatal_step_is_the_first_that_lowers_what_could_be_reached() -> None:
