@@ -14,7 +14,7 @@ from pipeline.columns import LABELS, ROLLOUTS, STEPS
 from pipeline.errors import ConfigError
 from pipeline.hub import load_rows
 from pipeline.tables import labels_table, rollouts_table, steps_table
-from pipeline.types import Event, Label, Step
+from pipeline.types import Label, Step
 from stages.command import main
 from tests.pipeline import toy
 
@@ -29,19 +29,11 @@ def run(
 
 
 ROLLOUT = toy.rollout(
-    attempt=1,
-    guided=True,
+    1,
+    rollout_id="r0",
     feedback_in_context="you asked twice",
     messages=({"role": "user", "content": "hello"}, {"role": "assistant", "content": EVIL}),
-    response_token_ids=(2, 3),
-    loss_mask=(1, 1),
-    logprobs=(-1.0, -1.0),
-    finish_reason="ended",
-    reward=0.0,
-    cost=0.25,
-    events=(Event("probe", 0, "sales", ("city",), "asked before"),),
-    feedback_text="wrong department",
-    steps=(Step(0, 0, 0, 2, EVIL),),
+    steps=(Step(0, 0, 0, 2, EVIL), Step(1, 0, 3, 5, "second")),
 )
 
 
@@ -125,9 +117,9 @@ def test_show_prints_rollouts_as_dialogues_with_hostile_text_made_harmless(out: 
         "user: hello",
         "guided by feedback, attempt 1",
         "feedback in the prompt: you asked twice",
-        "event in turn 0: probe sales city asked before",
-        "reward 0, cost 0.25, ended, ok, 2 sampled tokens of 2",
-        "feedback (rules/observed): wrong department",
+        "event in turn 0: ok sales a, b d",
+        "reward 1, cost 0, success, ok, 4 sampled tokens of 5",
+        "feedback (rules/observed): f",
     ]
     text = out("show", run_dir / "rollouts", "--rows", 1, words=words)
     assert "\x1b" not in text
