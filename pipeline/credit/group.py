@@ -51,8 +51,8 @@ def set_metrics(sets: Sequence[CreditSet]) -> dict[str, float]:
 
 
 def rms(numbers: np.ndarray) -> float:
-    """Returns the root mean square, 0.0 of nothing."""
-    return float(np.sqrt(np.mean(np.square(numbers)))) if len(numbers) else 0.0
+    """Returns the root mean square of at least one number."""
+    return float(np.sqrt(np.mean(np.square(numbers))))
 
 
 @dataclass(frozen=True, slots=True)

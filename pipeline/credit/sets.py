@@ -99,7 +99,7 @@ def overlong_penalty(num_tokens: np.ndarray, max_tokens: np.ndarray, *, factor: 
         array([ 0.  ,  0.  , -0.25, -0.5 ])
     """
     buffers = np.maximum(max_tokens // 5, 1)
-    return factor * np.clip((max_tokens - buffers - num_tokens) / buffers, -1.0, 0.0) + 0.0  # no -0.0
+    return factor * np.clip((max_tokens - buffers - num_tokens) / buffers, -1.0, 0.0)
 
 
 def baseline_sets(rollouts: Sequence[Rollout]) -> list[list[Rollout]]:
