@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count, islice
+from itertools import islice
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -269,8 +269,8 @@ def test_results_do_not_depend_on_how_the_engine_and_the_queue_interleave(tokeni
 def test_units_are_drawn_as_places_fall_free_and_come_back_in_order(tokenizer: Any) -> None:
     drawn: list[str] = []
 
-    def without_end() -> Iterator[Episodes]:
-        for i in count():
+    def many() -> Iterator[Episodes]:
+        for i in range(100):
             names = [f"r{i}{letter}" for letter in "ab"[: i % 3]]  # none, one or two
             drawn.extend(names)
             yield Episodes([ask(name, seed=i) for name in names])
@@ -278,7 +278,7 @@ def test_units_are_drawn_as_places_fall_free_and_come_back_in_order(tokenizer: A
     table = Table(tokenizer, random_talk)
     ended: list[Rollout] = []
     player = table.player(table.engine(max_per_collect=1), max_live=3)
-    units = play_in_one_queue(without_end(), player, ended.append)
+    units = play_in_one_queue(many(), player, ended.append)
     for i, played in enumerate(islice(units, 20)):
         assert [rollout.rollout_id for rollout in played.rollouts] == [n for n in drawn if n[1:-1] == str(i)]
         assert all(rollout.reward is not None for rollout in played.rollouts)

@@ -98,14 +98,11 @@ def test_the_parsers_word(style, status, text):
     assert style.parse(text + STOP_TOKEN) == action
 
 
-def test_names_offers_and_literals_become_arguments():
+def test_names_offers_and_literals_become_arguments_and_no_text_is_the_marker_of_the_form():
+    """Of the other values that come near the marker the table says `bad_args`."""
     [call] = COMPACT.parse("call 555-0102 R1 email ?full_name member_id=a%20b=c order_number=$form").calls
     auth_info = {"email": FROM_FORM, "full_name": None, "member_id": "a b=c", "order_number": "$form"}
     assert call.arguments == {"phone_number": "555-0102", "request": "R1", "auth_info": auth_info}
-
-
-def test_no_text_is_the_marker_that_points_to_the_form():
-    """Of the other values that come near it the table says `bad_args`."""
     literal = FULL.parse(phoned('{"email": "$form"}')).calls[0].arguments["auth_info"]
     assert literal == {"email": "$form"}
     assert FROM_FORM not in literal.values()
