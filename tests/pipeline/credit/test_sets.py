@@ -36,6 +36,7 @@ def test_credit_set_carries_signs_values_and_shaping_by_id() -> None:
     assert made.values is not None
     np.testing.assert_array_equal(made.values[0], [0.5, 0.25, 0.75])
     assert made.shaping_or_zero.tolist() == [-0.5]
+    assert credit_set([full]).shaping_or_zero.tolist() == [0]
     with pytest.raises(ValueError, match="values has steps"):
         credit_set([judged], values={"r": np.array([0.5])})
 
