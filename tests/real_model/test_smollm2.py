@@ -31,7 +31,6 @@ pytestmark = pytest.mark.soak
 
 STOP = "<|im_end|>"
 MAX_GAP = 0.02  # mean absolute difference of log-probabilities, in nats a token
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 SOLVED = ("Blue Harbor", "Cedar Mill", "Stone Bridge", "Red Canyon", "White Oak")
 TO_SOLVE = ("Amber Ridge", "Silver Lake", "Green Valley", "North Star")
 BILLING = {company: f"555-0{137 + 91 * i}" for i, company in enumerate(SOLVED + TO_SOLVE)}
@@ -128,20 +127,6 @@ def sampled_of(rows: Sequence[TrainingRow], columns: Sequence[np.ndarray]) -> np
 def logprobs_of(trainer: Trainer, rows: Sequence[TrainingRow]) -> np.ndarray:
     """Returns the trainer's log-probabilities of all sampled tokens."""
     return sampled_of(rows, [output["logprobs"] for output in trainer.forward(rows)])
-
-
-def test_the_converted_model_knows_its_tokens_and_answers_in_english(policy: Policy) -> None:
-    tokenizer, model = policy.tokenizer, policy.model
-    assert tokenizer.convert_tokens_to_ids([STOP, "<|im_start|>"]) == [2, 1]
-    assert (tokenizer.eos_token, model.config.eos_token_id, len(tokenizer)) == (STOP, 2, 49152)
-    text = "Grüße, 555-0102!\n\tdef f(x): return x ** 2  # 你好"
-    assert tokenizer.decode(encoded(tokenizer, text)) == text
-    assert len(encoded(tokenizer, "555")) == 3  # digit by digit, as it was trained
-    prompt = prompt_of(tokenizer, QUESTION)
-    assert tokenizer.decode(prompt).startswith("<|im_start|>system\nYou are a helpful AI assistant")
-    answer = model.generate(torch.tensor([prompt]), max_new_tokens=32, do_sample=False)[0, len(prompt) :]
-    assert "The capital of France is Paris" in tokenizer.decode(answer)
-    assert answer[-1] == 2
 
 
 @pytest.mark.parametrize("kind", ["transformers", "vllm"])
