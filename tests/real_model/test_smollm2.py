@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
 
 from pipeline.credit import LossOptions
 from pipeline.engines import Engine
