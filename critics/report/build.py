@@ -160,13 +160,26 @@ def _references(
     return rows
 
 
-def _reliability(audit: AuditData, *, num_resamples: int, seed: int) -> list[dict[str, Any]]:
-    bins, boot = equal_mass_bins(audit.p), ClusterBootstrap(audit.cluster, num_resamples, seed)
+def _reliability(audit: AuditData, *, num_resamples: int, seed: int) -> dict[str, list[dict[str, Any]]]:
+    """Returns what was measured where the critic says so much: of states, and of the change at steps."""
+    boot, (before, after) = ClusterBootstrap(audit.cluster, num_resamples, seed), audit.pairs()
+    changes = [values[after] - values[before] for values in (audit.p, audit.v_hat)]
+    return {
+        "states": _binned(audit.p, audit.v_hat, np.arange(len(audit)), boot),
+        "steps": _binned(*changes, before, boot) if len(before) else [],
+    }
+
+
+def _binned(
+    predicted: np.ndarray, measured: np.ndarray, rows: np.ndarray, boot: ClusterBootstrap
+) -> list[dict[str, Any]]:
+    """Returns the means of equal-mass bins of [N] predictions; `rows` are their places in the bootstrap."""
+    bins = equal_mass_bins(predicted)
     return [
         {
-            "predicted": float(audit.p[at].mean()),
+            "predicted": float(predicted[at].mean()),
             "num_states": len(at),
-            "observed": interval_dict(boot.mean(audit.v_hat[at], at)),
+            "observed": interval_dict(boot.mean(measured[at], rows[at])),
         }
         for b in range(int(bins.max()) + 1)
         for at in [np.flatnonzero(bins == b)]

@@ -50,7 +50,11 @@ def report_page(report: Report) -> str:
         ),
         Section(
             "Does it tell steps apart?",
-            (Drawing(_siblings(report), said.SIBLINGS_CAPTION), readings(columns, said.STEPS)),
+            (
+                Drawing(_steps(report), said.CHANGES_CAPTION),
+                Drawing(_siblings(report), said.SIBLINGS_CAPTION),
+                readings(columns, said.STEPS),
+            ),
         ),
         Section(
             "Is it fooled by form?",
@@ -110,13 +114,18 @@ def _table(first: str, rows: Mapping[str, Report], metrics: Sequence[str], capti
 
 def _reliability(report: Report) -> str:
     """Returns predicted against observed success, with the sizes of the bins."""
-    bins, floor = report["reliability"], report["measures"]["bare"]["ece_floor"]["value"]
-    predicted, observed, sizes = (
-        [of[name] for of in bins] for name in ("predicted", "observed", "num_states")
-    )
-    return plots.reliability(
-        "reliability", predicted, observed, sizes, floor=floor or 0.0, rising=report["rising"]
-    )
+    floor = report["measures"]["bare"]["ece_floor"]["value"] or 0.0
+    bins = report["reliability"]["states"]
+    return plots.reliability("reliability", bins, floor=floor, rising=report["rising"])
+
+
+def _steps(report: Report) -> str:
+    """Returns the change of the value at a step against the measured one."""
+    bins = report["reliability"]["steps"]
+    if not bins:
+        return ""
+    names = "critic's change at a step", "measured change"
+    return plots.reliability("changes", bins, bounds=(-1.0, 1.0), names=names)
 
 
 def _siblings(report: Report) -> str:

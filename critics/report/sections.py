@@ -57,6 +57,10 @@ RELIABILITY_CAPTION = (
     "Judged states, level refitted. On the diagonal a stated 70 % happens 7 times in 10; below it the critic "
     "is too hopeful. The curve is the best one that never falls (isotonic). A hollow point has no bounds."
 )
+CHANGES_CAPTION = (
+    "Steps in bins of what the critic says that they change, and what they changed. On the diagonal its step "
+    "advantages can be taken at their word; a flat row of points tells no step from another."
+)
 REFERENCES_CAPTION = (
     "References, each with an advantage: it knows outcomes of the audited tasks or states, or was fitted on "
     "them. Trees on what is visible say how much a critic that reads only the dialogue could explain; told "

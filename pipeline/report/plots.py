@@ -106,14 +106,14 @@ def curves(
 
 def reliability(
     name: str,
-    predicted: Sequence[float],
-    observed: Sequence[Numbers],
-    counts: Sequence[int],
+    bins: Sequence[Mapping[str, Any]],
     *,
-    floor: float,
+    floor: float = 0.0,
     rising: Sequence[tuple[float, float]] = (),
+    bounds: tuple[float, float] = (0.0, 1.0),
+    names: tuple[str, str] = ("predicted chance of success", "observed success"),
 ) -> str:
-    """Returns predicted against observed success by bin, with intervals, and the bins' sizes below.
+    """Returns `predicted` against `observed` of each bin, with intervals, and the bins' `num_states` below.
 
     `rising` are points of the best curve that never falls. The grey band is the diagonal plus and minus the
     floor: what a perfect critic would show on average. Hollow points have no bounds.
@@ -121,22 +121,24 @@ def reliability(
 
     def paint(axes: Any) -> None:
         top, bottom = axes
-        diagonal = np.array([0.0, 1.0])
-        top.fill_between(diagonal, diagonal - floor, diagonal + floor, color=GREY, alpha=0.25, linewidth=0,
-                         label="floor: a perfect critic")  # fmt: skip
+        diagonal = np.array(bounds)
+        if floor:
+            top.fill_between(diagonal, diagonal - floor, diagonal + floor, color=GREY, alpha=0.25,
+                             linewidth=0, label="floor: a perfect critic")  # fmt: skip
         top.plot(diagonal, diagonal, color=GREY, ls="--", lw=1)
-        middle, errors, known = _errors(observed)
-        x = np.asarray(predicted, dtype=float)
+        middle, errors, known = _errors([of["observed"] for of in bins])
+        x = np.array([of["predicted"] for of in bins], dtype=float)
         top.errorbar(
             x[known], middle[known], yerr=errors[:, known], fmt="o", ms=5, color=BLUE, capsize=2, label="95 %"
         )
         top.plot(x[~known], middle[~known], "o", ms=5, mfc="none", color=BLUE)
         if rising:
             top.plot(*zip(*rising, strict=True), color=ORANGE, lw=1.5, label="best rising curve")
-        top.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="observed success")
+        frame = bounds[0] - 0.02, bounds[1] + 0.02
+        top.set(xlim=frame, ylim=frame, ylabel=names[1])
         top.legend(loc="upper left")
-        bottom.bar(x, counts, width=0.02, color=GREY)
-        bottom.set(ylabel="states", xlabel="predicted chance of success")
+        bottom.bar(x, [of["num_states"] for of in bins], width=0.02 * (bounds[1] - bounds[0]), color=GREY)
+        bottom.set(ylabel="states", xlabel=names[0])
 
     return draw(name, paint, size=(WIDTH, 5.0), rows=2)
 

@@ -66,7 +66,7 @@ def test_a_whole_report_survives_json_and_makes_the_same_page_every_time(audit) 
     assert report["gate"]["not_measured"] == ["probes (split)"]
     assert html.index("PASS. This critic estimates") < html.index("<table")
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", html, flags=re.DOTALL)
-    assert len(captions) == html.count("<svg") == 4 + 6
+    assert len(captions) == html.count("<svg") == 5 + 6
     assert all(len(caption.split(". ")) > 1 or ";" in caption for caption in captions)
     assert html.count("Its steps") == 6
     for words in (

@@ -25,13 +25,14 @@ def drawings() -> dict[str, str]:
     looks[1] |= {"other_high": 0.4, f"{name}_low": 0.0, f"{name}_high": 0.2}
     looks.append({"x": 3, name: None})
     corners = [(0.2, 0.3), (0.8, 0.7)]
+    bins = [{"predicted": x, "observed": of, "num_states": 5} for x, of in ((0.2, KNOWN), (0.8, UNKNOWN))]
     rows = {"one": KNOWN, "two": UNKNOWN, "three": dict.fromkeys(KNOWN)}
     shown = {"reward": 1.0, "audited": [(0, 0.5, 0.4, 0.6)]}
     return {
         "curves": plots.curves(
             "c", looks, (name, "other", "none"), x="x", y_label="y", level=0.2, marks=[(1, "m")]
         ),
-        "reliability": plots.reliability("r", [0.2, 0.8], [KNOWN, UNKNOWN], [5, 6], floor=0, rising=corners),
+        "reliability": plots.reliability("r", bins, rising=corners),
         "points": plots.points("p", rows, x_label="x"),
         "value_path": plots.value_path("v", [0.5, 0.7], ["ok", "wrong"], **shown),
         "no audit": plots.value_path("w", [0.5], ["unknown"], reward=None),
