@@ -12,7 +12,7 @@ from critics.labels.named_targets import retarget
 from critics.labels.recovery import StateFeatures, fit_recovery, fold_of
 from critics.labels.samples import samples_of
 from critics.labels.soft_targets import build_labels, label_counts
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, ExitCode
 from pipeline.types import RolloutKind, StateRef
 
 POLICY = "policy-0"
@@ -208,8 +208,9 @@ def test_graded_rewards_pass_through_labels_and_rows_as_fractions(make_rollout, 
         found = retarget(labels, rollouts, rule, policy=POLICY)
         check(found, rollouts, tasks)
         assert next(x.target for x in found if x.rollout_id == "r1" and x.label_source == rule) == 0.7
-    with pytest.raises(ArtifactError, match=r"has another reward than 0\.5"):
+    with pytest.raises(ArtifactError, match=r"has another reward than 0\.5") as refused:
         check_outcomes_differ([make_rollout("a", reward=0.5), make_rollout("b", reward=0.5)])
+    assert refused.value.code == ExitCode.QUALITY
 
 
 def test_what_cannot_label_a_state_is_refused(make_rollout) -> None:
