@@ -163,10 +163,10 @@ def _references(
 def _reliability(audit: AuditData, *, num_resamples: int, seed: int) -> dict[str, list[dict[str, Any]]]:
     """Returns what was measured where the critic says so much: of states, and of the change at steps."""
     boot, (before, after) = ClusterBootstrap(audit.cluster, num_resamples, seed), audit.pairs()
-    changes = [values[after] - values[before] for values in (audit.p, audit.v_hat)]
+    p, v = audit.p, audit.v_hat
     return {
-        "states": _binned(audit.p, audit.v_hat, np.arange(len(audit)), boot),
-        "steps": _binned(*changes, before, boot) if len(before) else [],
+        "states": _binned(p, v, np.arange(len(audit)), boot),
+        "steps": _binned(p[after] - p[before], v[after] - v[before], before, boot) if len(before) else [],
     }
 
 
