@@ -81,19 +81,12 @@ def early_failures() -> Any:
 
     V(s_i) = .75^(4 - i), and the shorter a rollout is, the surer it failed.
     """
-
-    def make(number: int, *, seed: int = 0) -> tuple[list[Rollout], np.ndarray]:
-        rng = np.random.default_rng(seed)
-        rollouts = []
-        for i in range(number):
-            fails = rng.random(4) < 0.25
-            length = int(fails.argmax()) + 1 if fails.any() else 4
-            rollouts.append(
-                rollout(f"r{i}", task=f"t{i}", num_steps=length, reward=float(not fails.any()), seed=i)
-            )
-        return rollouts, 0.75 ** (4.0 - np.arange(4))
-
-    return make
+    rng, rollouts = np.random.default_rng(0), []
+    for i in range(4000):
+        fails = rng.random(4) < 0.25
+        length = int(fails.argmax()) + 1 if fails.any() else 4
+        rollouts.append(rollout(f"r{i}", task=f"t{i}", num_steps=length, reward=float(not fails.any())))
+    return rollouts, 0.75 ** (4.0 - np.arange(4))
 
 
 @pytest.fixture
@@ -104,46 +97,44 @@ def make_task() -> Any:
     return task
 
 
+def audit_of(
+    V: np.ndarray, p: np.ndarray, rng: np.random.Generator, *, K: int, rollouts_per_task: int, decided_at: int
+) -> AuditData:
+    """An audit of states of chances V that the critic sees as p, both [R, T]; V at one step decides R."""
+    R, T = V.shape
+    ids = np.array([f"r{i}" for i in range(R)])
+    tasks = np.array([f"t{i // rollouts_per_task}" for i in range(R)])
+    rewards = (rng.random(R) < V[:, decided_at]).astype(float)
+    clusters = np.array([f"c{i // (2 * rollouts_per_task)}" for i in range(R)])
+    return AuditData(
+        rollout_id=np.repeat(ids, T), task_id=np.repeat(tasks, T), cluster=np.repeat(clusters, T),
+        step_index=np.tile(np.arange(T), R), position=np.tile(np.arange(T) / T, R),
+        context=np.full(R * T, "bare"), level=np.repeat(1 + np.arange(R) % 3, T),
+        split=np.full(R * T, "val"), p=p.ravel(), k=rng.binomial(K, V).ravel(), K=np.full(R * T, K),
+        v_star=np.where(V.ravel() < 0.05, 0.0, np.nan),
+        rollouts=tuple(
+            AuditRollout(
+                str(ids[i]), str(tasks[i]), "bare", float(rewards[i]), level=1 + i % 3, split="val",
+                values=tuple(p[i]), texts=tuple(f"say {t} <b>&amp;" for t in range(T)),
+                statuses=("ok",) * (T - 1) + ("wrong",), messages=("",) * T,
+            )
+            for i in range(R)
+        ),
+    )  # fmt: skip
+
+
 @pytest.fixture
 def make_audit() -> Any:
     """A synthetic audit: logit V = rollout part + step part; the critic sees V through `distort(V, rng)`."""
 
     def make(
-        distort: Any,
-        *,
-        K: int = 32,
-        num_rollouts: int = 400,
-        num_steps: int = 4,
-        seed: int = 0,
-        spread: float = 1.0,
-        within: float = 1.0,
-        rollouts_per_task: int = 4,
+        distort: Any, *, K=32, num_rollouts=400, seed=0, spread=1.0, within=1.0, rollouts_per_task=4
     ) -> tuple[AuditData, np.ndarray]:
         rng = np.random.default_rng(seed)
-        R, T = num_rollouts, num_steps
-        z = spread * rng.normal(size=(R, 1)) + within * rng.normal(size=(R, T))
+        z = spread * rng.normal(size=(num_rollouts, 1)) + within * rng.normal(size=(num_rollouts, 4))
         V = 1 / (1 + np.exp(-z))
         p = np.clip(distort(V, rng), 1e-6, 1 - 1e-6)
-        ids = np.array([f"r{i}" for i in range(R)])
-        tasks = np.array([f"t{i // rollouts_per_task}" for i in range(R)])
-        rewards = (rng.random(R) < V[:, 0]).astype(float)
-        clusters = np.array([f"c{i // (2 * rollouts_per_task)}" for i in range(R)])
-        audit = AuditData(
-            rollout_id=np.repeat(ids, T), task_id=np.repeat(tasks, T), cluster=np.repeat(clusters, T),
-            step_index=np.tile(np.arange(T), R), position=np.tile(np.arange(T) / T, R),
-            context=np.full(R * T, "bare"), level=np.repeat(1 + np.arange(R) % 3, T),
-            split=np.full(R * T, "val"), p=p.ravel(), k=rng.binomial(K, V).ravel(), K=np.full(R * T, K),
-            v_star=np.where(V.ravel() < 0.05, 0.0, np.nan),
-            rollouts=tuple(
-                AuditRollout(
-                    str(ids[i]), str(tasks[i]), "bare", float(rewards[i]), level=1 + i % 3, split="val",
-                    values=tuple(p[i]), texts=tuple(f"say {t} <b>&amp;" for t in range(T)),
-                    statuses=("ok",) * (T - 1) + ("wrong",), messages=("",) * T,
-                )
-                for i in range(R)
-            ),
-        )  # fmt: skip
-        return audit, V
+        return audit_of(V, p, rng, K=K, rollouts_per_task=rollouts_per_task, decided_at=0), V
 
     return make
 

@@ -160,6 +160,11 @@ def test_targets_stand_where_the_state_is_read_and_errors_where_the_step_ends(ma
     assert row.columns["error_targets"][[5, 9, 13, 17]].tolist() == [0, 1, 0, 0]
     weights = row.columns["error_weights"]
     assert weights[9] == pytest.approx(weights[[5, 13, 17]].sum()) == pytest.approx(0.5)
+    steps = (*rollout.steps[:3], replace(rollout.steps[3], verifier_status="unknown"))
+    [row] = critic_rows([replace(rollout, steps=steps)], [label("a", 0, 1.0, 8.0)])
+    assert row.columns["error_weights"][17] == 0  # an unknown verdict teaches nothing
+    [row] = critic_rows([make_rollout("a")], [label("a", 0, 1.0, 8.0)])
+    assert not row.columns["error_weights"].any()  # one class alone
 
 
 def test_first_attempts_share_a_tasks_weight_and_updates_are_normalised(make_rollout):
@@ -172,15 +177,6 @@ def test_first_attempts_share_a_tasks_weight_and_updates_are_normalised(make_rol
     sums = [float(row.columns["weight"].sum()) for row in rows]
     assert sums == pytest.approx([0.4, 0.4, 1 / 3, 0.4])
     assert sum(float(row.columns["weight"].sum()) for row in normalised(rows)) == pytest.approx(1.0)
-
-
-def test_unknown_verdicts_teach_the_error_head_nothing(make_rollout):
-    rollout = make_rollout("a", wrong={1: "missing"})
-    steps = (*rollout.steps[:3], replace(rollout.steps[3], verifier_status="unknown"))
-    [row] = critic_rows([replace(rollout, steps=steps)], [label("a", 0, 1.0, 8.0)])
-    assert row.columns["error_weights"][17] == 0
-    [row] = critic_rows([make_rollout("a")], [label("a", 0, 1.0, 8.0)])
-    assert not row.columns["error_weights"].any()  # one class alone
 
 
 @pytest.mark.parametrize(

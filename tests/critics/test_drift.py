@@ -106,7 +106,7 @@ def test_a_correction_is_monotone_and_none_changes_no_bit():
 
 
 def test_a_critic_that_is_right_looks_right_where_failures_end_early(early_failures):
-    rollouts, V = early_failures(4000)
+    rollouts, V = early_failures
     values, rewards = [V[: len(r.steps)] for r in rollouts], [r.reward for r in rollouts]
     found = checked(values, rewards)
     assert found.bias.value == pytest.approx(0.0, abs=0.02)

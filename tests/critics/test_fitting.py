@@ -194,7 +194,7 @@ def outcome_labels(rollouts) -> list[Label]:
 
 
 def test_outcomes_calibrate_to_the_truth_where_failures_end_early(early_failures) -> None:
-    rollouts, V = early_failures(4000)
+    rollouts, V = early_failures
     states = outcome_states(rollouts)
     at, counts = states.step_index, (states.num_success, states.num_samples)
     calibrator = fit_calibrator(logit(V[at]), *counts, base_logit=0.0, step_index=at)

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from critics.audit.baselines import constant, position_only
-from critics.audit.data import AuditData, AuditRollout, level_refitted
+from critics.audit.data import AuditData, level_refitted
 from critics.logit import logit, sigmoid
 from critics.report import gate
 from critics.report.opening import findings, opening_of
 from pipeline.statistics import Interval
+from tests.critics.conftest import audit_of
 
 NUM_TASKS, PER_TASK, NUM_STEPS, K = 150, 4, 5, 16
 
@@ -22,24 +23,12 @@ def world(seed: int = 0) -> tuple[AuditData, np.ndarray, np.ndarray]:
 
     logit V = what the task is like + a trend of the position + what the steps did.
     """
-    rng = np.random.default_rng(seed)
-    R = NUM_TASKS * PER_TASK
+    rng, R = np.random.default_rng(seed), NUM_TASKS * PER_TASK
     task = np.repeat(rng.normal(size=NUM_TASKS), PER_TASK)[:, None]
     luck = np.cumsum(rng.normal(0, 0.8, size=(R, NUM_STEPS)), axis=1)
     V = sigmoid(task + np.linspace(-0.5, 0.5, NUM_STEPS) + luck)
-    names, tasks = [f"r{i}" for i in range(R)], [f"t{i // PER_TASK}" for i in range(R)]
-    rewards = (rng.random(R) < V[:, -1]).astype(float)
-    audit = AuditData(
-        rollout_id=np.repeat(names, NUM_STEPS), task_id=np.repeat(tasks, NUM_STEPS),
-        cluster=np.repeat(tasks, NUM_STEPS), step_index=np.tile(np.arange(NUM_STEPS), R),
-        position=np.tile(np.arange(NUM_STEPS) / NUM_STEPS, R), context=np.full(V.size, "bare"),
-        split=np.full(V.size, "test"), level=np.ones(V.size, int), p=np.full(V.size, 0.5),
-        k=rng.binomial(K, V).ravel(), K=np.full(V.size, K), v_star=np.full(V.size, np.nan),
-        rollouts=tuple(
-            AuditRollout(n, t, "bare", float(x)) for n, t, x in zip(names, tasks, rewards, strict=True)
-        ),
-    )  # fmt: skip
-    return audit, V, task
+    audit = audit_of(V, np.full(V.shape, 0.5), rng, K=K, rollouts_per_task=PER_TASK, decided_at=-1)
+    return replace(audit, cluster=audit.task_id), V, task
 
 
 AUDIT, V, TASK = world()

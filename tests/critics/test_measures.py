@@ -9,7 +9,6 @@ from critics.audit import measures as quality
 from critics.audit.baselines import PRIORS, constant, position_only, task_rate
 from critics.audit.calibration_error import calibration, equal_mass_bins
 from critics.audit.data import AuditData
-from critics.logit import sigmoid
 from pipeline.statistics import ClusterBootstrap
 
 
@@ -65,29 +64,6 @@ def test_debiased_measures_recover_the_truth_at_any_number_of_continuations(make
     assert found["ece"].value == pytest.approx(np.abs(gaps).sum(), abs=0.02)
 
 
-def test_without_debiasing_a_few_continuations_would_look_much_worse(make_audit) -> None:
-    audit, _V = make_audit(lambda V, rng: V, K=4, num_rollouts=6000)
-    assert 1 - np.mean((audit.p - audit.v_hat) ** 2) / np.var(audit.v_hat) < 0.8
-    found = quality.errors(audit, ClusterBootstrap(audit.cluster, 100))
-    assert found["ev"].value == pytest.approx(1.0, abs=0.02)
-    assert found["ev_within"].value == pytest.approx(1.0, abs=0.05)
-
-
-def test_intervals_cover_at_their_level(make_audit) -> None:
-    """The truth is that of one huge draw of the same world."""
-    rng = np.random.default_rng(99)
-    V = sigmoid(rng.normal(size=(100_000, 1)) + rng.normal(size=(100_000, 4)))
-    truth = true_measures(np.clip(V + rng.normal(0, 0.15, V.shape), 1e-6, 1 - 1e-6), V)
-    covered = {"ev": 0, "ev_within": 0, "rho_a": 0}
-    for seed in range(100):
-        audit, _V = make_audit(lambda V, rng: V + rng.normal(0, 0.15, V.shape), num_rollouts=640, seed=seed)
-        boot = ClusterBootstrap(audit.cluster, num_resamples=200)
-        found = quality.errors(audit, boot) | quality.steps(audit, boot)
-        for name in covered:
-            covered[name] += found[name].low < truth[name] < found[name].high
-    assert all(count >= 92 for count in covered.values()), covered
-
-
 def test_a_constant_critic_explains_nothing_and_has_undefined_step_correlation(make_audit) -> None:
     audit, _ = make_audit(lambda V, rng: np.full(V.shape, V.mean()))
     found = quality.measure(audit, num_resamples=100)
@@ -99,15 +75,6 @@ def test_a_constant_critic_explains_nothing_and_has_undefined_step_correlation(m
     # States without spread leave nothing to explain.
     alike, _ = make_audit(lambda V, rng: V, spread=0.0, within=0.0, seed=3)
     assert not quality.explained_variance(alike, ClusterBootstrap(alike.cluster)).low > 0
-
-
-def test_scores_of_single_samples_are_those_of_scikit_learn(make_audit) -> None:
-    audit, _ = make_audit(lambda V, rng: np.round(V + rng.normal(0, 0.1, V.shape), 2), num_rollouts=60, K=8)
-    found = quality.measure(audit, num_resamples=100)
-    outcomes = np.concatenate([np.repeat([1, 0], [k, K - k]) for k, K in zip(audit.k, audit.K, strict=True)])
-    p = np.repeat(audit.p, audit.K)
-    assert found["auroc"].value == pytest.approx(metrics.roc_auc_score(outcomes, p))
-    assert found["brier"].value == pytest.approx(metrics.brier_score_loss(outcomes, p))
 
 
 def test_graded_rewards_are_fractions_of_a_success_and_their_own_noise_is_taken_out(make_audit) -> None:
@@ -162,6 +129,8 @@ def test_a_constant_has_no_skill_over_the_task_rate_where_success_is_rare(
     rollouts = tuple(replace(r, reward=float(i % 10 == 0)) for i, r in enumerate(rare.rollouts))
     found = quality.skills(replace(rare, rollouts=rollouts), ClusterBootstrap(rare.cluster, 20))
     assert found["skill_over_task_rate"].value < 0.02
+    never = quality.skills(replace(audit, k=np.zeros_like(audit.k)), ClusterBootstrap(audit.cluster, 20))
+    assert math.isnan(never["skill_over_task_rate"].value)  # the reference makes all but no error
 
 
 @pytest.mark.parametrize(("K", "least"), [(8, 0.88), (32, 0.95)])
@@ -183,13 +152,6 @@ def test_baselines_get_the_best_constant_and_the_trend_of_the_position(make_audi
     np.testing.assert_allclose(position_only(uneven)[:4], [0, 1, 0, 1], atol=0.05)
     nothing = audit.where(np.zeros(len(audit), dtype=bool))
     assert len(position_only(nothing)) == 0
-
-
-def test_no_share_is_gained_of_an_error_that_is_none(make_audit) -> None:
-    """No continuation succeeds, and the best prior of the task's rate makes its error all but nothing."""
-    audit, _ = make_audit(lambda V, rng: V)
-    found = quality.skills(replace(audit, k=np.zeros_like(audit.k)), ClusterBootstrap(audit.cluster, 20))
-    assert math.isnan(found["skill_over_task_rate"].value)
 
 
 def test_slices_cover_every_state_once_per_kind(make_audit) -> None:

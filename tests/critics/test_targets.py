@@ -30,6 +30,12 @@ def continuation(make_rollout, parent, index, reward, draw=0, **changes):
     )
 
 
+def sampled(make_rollout, parent, index, rewards):
+    """Continuations with these rewards, by the state that they start from."""
+    draws = [continuation(make_rollout, parent, index, float(x), d) for d, x in enumerate(rewards)]
+    return {StateRef(parent.rollout_id, index, parent.context): draws}
+
+
 def build(rollouts, samples, kappa=0.0, **options):
     return build_labels(rollouts, samples, kappa=kappa, label_policy_digest=POLICY, seed=0, **options)
 
@@ -72,36 +78,27 @@ def test_starts_are_chosen_by_hash_alone_however_many_other_states_there_are(mak
     assert len(choose(rollouts)) == 400 * 2 + 400 * 4
 
 
-def test_several_starts_of_a_task_keep_the_spread_and_the_order_of_seeds(make_rollout) -> None:
+def test_several_starts_of_a_task_keep_the_spread_and_nothing_depends_on_ids(make_rollout) -> None:
     """After feedback each start is another state: the prompts differ."""
 
-    def chosen(names: list[str], cap: int) -> list[tuple[str, int, int]]:
+    def chain(names, cap):
         rollouts = [
             own_tokens(make_rollout, names[i], i, task=f"t{i % 40}", guided=True, prompt_token_ids=(1, i))
             for i in range(160)
         ]
-        number = {r.rollout_id: (r.task_id, r.seed) for r in rollouts}
-        return [(*number[s.rollout_id], s.step_index) for s in choose(rollouts, cap, share=1.0)]
+        by_id = {r.rollout_id: r for r in rollouts}
+        states, samples = choose(rollouts, cap, share=1.0), {}
+        for s in states:
+            samples |= sampled(make_rollout, by_id[s.rollout_id], s.step_index, [1])
+        return [
+            [(by_id[x.rollout_id].seed, x.step_index, getattr(x, "target", None)) for x in entries]
+            for entries in (states, build(rollouts, samples, kappa=2)[0])
+        ]
 
     names = [f"r{i:03}" for i in range(160)]
-    assert len({task for task, _, _ in chosen(names, 30)}) == 30
+    assert len({(seed - 100) % 40 for seed, *_ in chain(names, 30)[0]}) == 30
     for cap in (30, 250):
-        assert chosen(names, cap) == chosen(names[::-1], cap)
-
-
-def test_choosing_and_labelling_do_not_depend_on_ids(make_rollout) -> None:
-    def chain(names):
-        rollouts = [own_tokens(make_rollout, names[i], i, task=f"t{i % 3}") for i in range(12)]
-        by_id = {r.rollout_id: r for r in rollouts}
-        states = choose(rollouts, 9, seed=1)
-        samples = {s: [continuation(make_rollout, by_id[s.rollout_id], s.step_index, 1.0)] for s in states}
-        labels, _ = build(rollouts, samples, kappa=2)
-        return (
-            [(by_id[s.rollout_id].seed, s.step_index) for s in states],
-            [(by_id[label.rollout_id].seed, label.step_index, label.target) for label in labels],
-        )
-
-    assert chain([f"{i:02}" for i in range(12)]) == chain([f"{7 * i % 12:02}" for i in range(12)])
+        assert chain(names, cap) == chain(names[::-1], cap)
 
 
 def test_equal_states_of_a_task_are_one_and_what_was_not_played_whole_supplies_none(make_rollout) -> None:
@@ -129,9 +126,9 @@ def test_the_guided_share_is_kept_under_a_cap_and_filled_from_either_side(make_r
 
 def test_only_continuations_sample_the_state_that_they_start_from(make_rollout) -> None:
     options = {"start_step_index": 1, "parent_rollout_ids": ("a",)}
-    sampled = [make_rollout(kind, kind=kind, **options) for kind in get_args(RolloutKind)]
+    of_every_kind = [make_rollout(kind, kind=kind, **options) for kind in get_args(RolloutKind)]
     stray = make_rollout("x", kind="continuation", parent_rollout_ids=("other",))
-    found = samples_of([*sampled, stray], {"a"})
+    found = samples_of([*of_every_kind, stray], {"a"})
     assert {state: [r.rollout_id for r in own] for state, own in found.items()} == {
         StateRef("a", 1, "bare"): ["continuation"]
     }
@@ -139,8 +136,7 @@ def test_only_continuations_sample_the_state_that_they_start_from(make_rollout) 
 
 def test_kappa_zero_gives_k_over_n(make_rollout) -> None:
     parent = make_rollout("a", policy_digest="other")  # another policy's outcome labels nothing
-    samples = [continuation(make_rollout, parent, 2, float(d < 3), d) for d in range(8)]
-    [label] = build([parent], {StateRef("a", 2, "bare"): samples})[0]
+    [label] = build([parent], sampled(make_rollout, parent, 2, [1] * 3 + [0] * 5))[0]
     found = (label.step_index, label.num_success, label.num_continuations, label.target, label.weight)
     assert found == (2, 3, 8, 3 / 8, 8.0)
 
@@ -161,10 +157,7 @@ def test_targets_average_to_the_truth_where_only_states_before_errors_are_contin
         errors = {1: "missing"} if wrong else {}
         rollouts.append(make_rollout(f"r{i}", task=f"t{i}", num_steps=3, wrong=errors, reward=reward))
         if wrong:
-            samples[StateRef(f"r{i}", 1, "bare")] = [
-                continuation(make_rollout, rollouts[-1], 1, float(rng.random() < 0.73), draw)
-                for draw in range(8)
-            ]
+            samples |= sampled(make_rollout, rollouts[-1], 1, rng.random(8) < 0.73)
     at = [x for x in build(rollouts, samples, kappa, granularity="binary")[0] if x.step_index == 1]
     weights = [state_weight(label.weight) for label in at]
     assert np.average([label.target for label in at], weights=weights) == pytest.approx(0.73, abs=0.02)
@@ -172,9 +165,11 @@ def test_targets_average_to_the_truth_where_only_states_before_errors_are_contin
 
 def test_one_state_of_several_sources_is_one_row(make_rollout) -> None:
     parent = make_rollout("a", num_steps=6, wrong={3: "missing"})
-    samples = [continuation(make_rollout, parent, 2, float(d < 3), d) for d in range(7)]
-    samples.append(continuation(make_rollout, parent, 2, None, 7, env_status="infra_error"))
-    labels, _ = build([parent], {StateRef("a", 2, "bare"): samples}, 2.0)
+    samples = sampled(make_rollout, parent, 2, [1] * 3 + [0] * 4)
+    samples[StateRef("a", 2, "bare")].append(
+        continuation(make_rollout, parent, 2, None, 7, env_status="infra_error")
+    )
+    labels, _ = build([parent], samples, 2.0)
     # Turns 0, 1, 2, 4: own outcome; 3 and 5 are unknown, and an error at 3 makes its outcome label none.
     assert [x.step_index for x in labels] == [0, 1, 2, 4]
     assert {x.outcome for x in labels} == {1.0}
@@ -188,8 +183,7 @@ def test_one_state_of_several_sources_is_one_row(make_rollout) -> None:
 
 def test_graded_rewards_pass_through_labels_and_rows_as_fractions(make_rollout, make_task) -> None:
     rollouts = [make_rollout(f"r{i}", task=f"t{i}", reward=reward) for i, reward in enumerate((0.25, 0.7))]
-    sampled = [continuation(make_rollout, rollouts[0], 2, x, d) for d, x in enumerate((0.5, 0.9, 0.1))]
-    labels, _ = build(rollouts, {StateRef("r0", 2, "bare"): sampled})
+    labels, _ = build(rollouts, sampled(make_rollout, rollouts[0], 2, (0.5, 0.9, 0.1)))
     known = {(x.rollout_id, x.step_index): x for x in labels}
     merged = known["r0", 2]
     assert merged.num_success == pytest.approx(1.5)
@@ -250,19 +244,12 @@ def test_the_recovery_model_recovers_known_rates_and_counts_events_with_evidence
     assert m[1] == pytest.approx(1 / (1 + np.exp(1.0)), abs=0.07)
 
 
-def test_the_recovery_model_takes_a_tasks_rate_as_it_is_where_no_evidence_speaks_of_it() -> None:
+def test_recovery_leans_to_the_tasks_rate_and_no_estimate_has_seen_its_own_task() -> None:
     states = [StateFeatures(f"t{i}", "", 0.5, 0.5) for i in range(40)]  # equal rates teach nothing
     model, _ = fit_recovery(states, [4] * 40, [8] * 40, seed=0)
     assert model([StateFeatures("new", "", 0.8, 0.5)])[0] == pytest.approx(0.8, abs=1e-3)
-
-
-def test_no_states_recovery_estimate_has_seen_its_own_task() -> None:
-    states = [StateFeatures(f"t{i}", "", 0.5, 0.5) for i in range(40)]
-    k, n = [4] * 40, [8] * 40
-    task = states[0].task_id
-    before = fit_recovery(states, k, n, seed=0)[0](states)
-    after = fit_recovery(states, [0, *k[1:]], n, seed=0)[0](states)
-    same_fold = np.array([fold_of(s.task_id, 0) == fold_of(task, 0) for s in states])
+    before, after = model(states), fit_recovery(states, [0] + [4] * 39, [8] * 40, seed=0)[0](states)
+    same_fold = np.array([fold_of(s.task_id, 0) == fold_of("t0", 0) for s in states])
     assert np.array_equal(before[same_fold], after[same_fold])
     assert (before[~same_fold] > after[~same_fold]).all()
 
@@ -274,9 +261,7 @@ def test_states_without_samples_get_a_target_only_right_after_a_counted_event(ma
         parent = make_rollout(f"r{i}", task=f"t{i}", num_steps=7, wrong={5: "missing"}, reward=float(i % 2))
         rollouts.append(parent)
         for index, rate in ((3, 0.8), (6, 0.2)) if i < 30 else ():
-            continuations[StateRef(parent.rollout_id, index, "bare")] = [
-                continuation(make_rollout, parent, index, float(rng.random() < rate), d) for d in range(4)
-            ]
+            continuations |= sampled(make_rollout, parent, index, rng.random(4) < rate)
     labels, report = build(rollouts, continuations, 2.0)
     assert report["codes"]["missing"]["counted"]
     alone = [x for x in labels if x.label_source == "recovery"]
@@ -292,8 +277,7 @@ def test_continuations_after_feedback_do_not_move_the_targets_of_bare_states(mak
             parent = make_rollout(f"r{i}", task=f"t{i}", num_steps=3, reward=float(i % 2), guided=i % 3 == 0)
             rollouts.append(parent)
             reward = success_after_feedback if parent.guided else float(i % 4 == 0)
-            samples = [continuation(make_rollout, parent, 1, reward, d) for d in range(4)]
-            continuations[StateRef(parent.rollout_id, 1, parent.context)] = samples
+            continuations |= sampled(make_rollout, parent, 1, [reward] * 4)
         labels, _ = build(rollouts, continuations, 2.0)
         return {f"{x.rollout_id} {x.step_index}": x.target for x in labels if x.context == "bare"}
 
@@ -308,13 +292,10 @@ def test_pseudo_counts_see_as_much_of_errors_as_the_granularity_says(
     make_rollout, granularity, codes
 ) -> None:
     rollouts = [make_rollout(f"r{i}", task=f"t{i}", wrong={1: ("missing", "other")[i % 2]}) for i in range(8)]
-    continuations = {
-        StateRef(parent.rollout_id, index, "bare"): [
-            continuation(make_rollout, parent, index, float(d % 2), d) for d in range(4)
-        ]
-        for parent in rollouts
-        for index in (0, 2)
-    }
+    continuations = {}
+    for parent in rollouts:
+        continuations |= sampled(make_rollout, parent, 0, (0, 1, 0, 1))
+        continuations |= sampled(make_rollout, parent, 2, (0, 1, 0, 1))
     assert set(build(rollouts, continuations, 2.0, granularity=granularity)[1]["codes"]) == codes
 
 
