@@ -146,12 +146,11 @@ def test_whole_bare_rollouts_are_checked_until_there_are_enough_states_whatever_
 
 
 def test_the_report_shows_the_curves_and_says_what_was_found():
-    looks = [
-        {"iteration": i, "rollouts/count": 8.0, "critic_drift/bias": -0.05 * i}
-        | ({"critic_drift/rho_a": 0.5, "critic_drift/rho_a_low": 0.3, "critic_drift/rho_a_high": 0.7,
-            "critic_drift/steps_off": float(i == 4), "val/first_try": 0.1 * i} if i % 2 == 0 else {})
-        for i in range(5)
-    ]  # fmt: skip
+    paid = {"rho_a": 0.5, "rho_a_low": 0.3, "rho_a_high": 0.7}
+    looks = [{"iteration": i, "rollouts/count": 8.0, "critic_drift/bias": -0.05 * i} for i in range(5)]
+    for i in (0, 2, 4):
+        looks[i] |= {f"critic_drift/{name}": value for name, value in paid.items()}
+        looks[i] |= {"critic_drift/steps_off": float(i == 4), "val/first_try": 0.1 * i}
     kls = (0.0, 0.02, 111.0, 0.03, 0.04)  # as each update began; one token can dominate one of them
     updates = [{"iteration": i, "update": i + 1, "ref_kl": kl} for i, kl in enumerate(kls)]
     report = actor_report(updates + looks, 10)
@@ -163,8 +162,5 @@ def test_the_report_shows_the_curves_and_says_what_was_found():
     assert html.count("<svg") == 3
     del looks[2]["critic_drift/rho_a_low"]
     assert actor_page(actor_report(updates + looks, 10)) != html  # the bounds of the others stay
-    unmeasured = actor_page(actor_report(looks, 10))  # the loss has no KL term
-    assert "KL to the starting policy: not measured" in unmeasured
-    without = actor_page(actor_report([{"iteration": 0, "rollouts/count": 1.0, "val/first_try": 0.5}], 1))
-    assert "nothing to watch" in without
-    assert without.count("<svg") == 1  # its learning curve
+    for entries, words in ((looks, "KL to the starting policy: not measured"), ([], "nothing to watch")):
+        assert words in actor_page(actor_report(entries, 1))

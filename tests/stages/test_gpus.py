@@ -1,5 +1,6 @@
 """GPUs that are not what the configuration says are found in time; taking turns changes nothing."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,21 +13,30 @@ from stages.settings import Config
 from stages.settings.engine import Transformers
 from tests.stages.conftest import CRITIC
 
+TWO = [20.0, 20.0]
+RANKS = {"training": {"backend": "deepspeed", "num_ranks": 3}}
+TENSORS = {"engine": {"kind": "vllm", "replicas": 2, "tensor_parallel": 2}}
 
-def test_missing_gpus_and_memory_are_refused(monkeypatch):
-    ninth = [22.0] * 8 + [1.0]  # is not used
-    monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: ninth)
-    check_gpus(8, 22.0, {})
-    for free, expected in (
-        ([22.5] * 7, "hardware.num_gpus = 8, but 7 GPUs are visible here"),
-        ([], "but 0 GPUs are visible here"),
-        ([22.5] * 5 + [21.9, 22.5, 22.5], r"GPU 5 has 21\.9 GiB free, hardware.gpu_memory_gib = 22"),
-    ):
-        monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda free=free: free)
-        with pytest.raises(ConfigError, match=expected):
-            check_gpus(8, 22.0, {})
+
+@pytest.mark.parametrize(
+    ("settings", "num_gpus", "gib", "free", "said"),
+    [
+        ({}, 8, 22.0, [22.0] * 8 + [1.0], None),  # the ninth is not used
+        ({}, 8, 22.0, [22.5] * 7, "hardware.num_gpus = 8, but 7 GPUs are visible here"),
+        ({}, 8, 22.0, [], "but 0 GPUs are visible here"),
+        ({}, 8, 22.0, [22.5] * 5 + [21.9] * 3, r"GPU 5 has 21\.9 GiB free, hardware.gpu_memory_gib = 22"),
+        (RANKS, 0, 0.0, TWO, r"training\.num_ranks = 3, but 2 GPUs"),
+        (TENSORS, 0, 0.0, TWO, r"engine\.replicas x engine\.tensor_parallel = 4, but 2 GPUs"),
+        (TENSORS, 0, 0.0, [], None),  # they share the CPU
+    ],
+)
+def test_missing_gpus_and_memory_are_refused(settings, num_gpus, gib, free, said, monkeypatch):
+    monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: free)
+    config = Config.model_validate(settings)
+    with pytest.raises(ConfigError, match=said) if said else nullcontext():
+        check_gpus(num_gpus, gib, config.gpus_wanted(engine=True, training=True))
     monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: pytest.fail("looked"))
-    check_gpus(0, 0.0, {})
+    check_gpus(0, 0.0, config.gpus_wanted(engine=False, training=False))  # a stage that starts neither
 
 
 def test_a_stage_is_refused_before_it_has_a_plan(chain, tmp_path, monkeypatch, capsys):
@@ -36,29 +46,6 @@ def test_a_stage_is_refused_before_it_has_a_plan(chain, tmp_path, monkeypatch, c
     assert lab.start("critic", *wanted) == 2
     assert "GPU 0 has 3.5 GiB free" in capsys.readouterr().err
     assert not (lab.run_dir / "critic" / "plan.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({"training": {"backend": "deepspeed", "num_ranks": 3}}, r"training\.num_ranks = 3, but 2 GPUs"),
-        (
-            {"engine": {"kind": "vllm", "replicas": 2, "tensor_parallel": 2}},
-            r"engine\.replicas x engine\.tensor_parallel = 4, but 2 GPUs",
-        ),
-    ],
-)
-def test_more_workers_than_gpus_are_refused_where_the_configuration_names_no_gpus(
-    settings, expected, monkeypatch
-):
-    config = Config.model_validate(settings)
-    wanted = config.gpus_wanted(engine=True, training=True)
-    monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: [20.0, 20.0])
-    with pytest.raises(ConfigError, match=expected):
-        check_gpus(0, 0.0, wanted)
-    check_gpus(0, 0.0, config.gpus_wanted(engine=False, training=False))  # a stage that starts neither
-    monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", list)  # they share the CPU
-    check_gpus(0, 0.0, wanted)
 
 
 def test_an_actor_that_takes_turns_is_the_actor_that_does_not(chain, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pipeline.cli.runs import MAIN_CHAIN
-from tests.stages.conftest import CRITIC, Lab
+from tests.stages.conftest import Lab
 
 ROOT = Path(__file__).parents[2]
 SCRIPTED = "engine.kind=scripted"
@@ -126,32 +126,21 @@ def test_random_kills_of_scripted_rollouts_change_nothing(chain, forks, undistur
     ("stage", "points"),
     [
         # Batch shape changes the last bits of a model's numbers, so an open shard is played again whole.
-        ("rollouts", ["rollouts.item_done:23"]),
-        ("sft", ["sft.update.after:70", "sft.checkpoint.mid:1"]),
-        ("critic", ["critic.update.after:4"]),
-        ("actor", ["actor.update.before:2", "actor.shard.after_ledger:1"]),
+        ("rollouts", ["rollouts.item_done:23", "rollouts.merge.before:1"]),
+        ("sft", ["sft.update.after:70", "sft.checkpoint.mid:1", "sft.merge.before:1"]),
+        ("critic", ["critic.update.after:4", "critic.merge.before:1", "critic.report_written:1"]),
+        ("actor", ["actor.update.before:2", "actor.shard.after_ledger:1", "actor.merge.before:1"]),
     ],
 )
 def test_a_killed_stage_goes_on_to_the_same_rollouts_and_weights(chain, forks, tmp_path, stage, points):
+    """The last kills come after the last update and shard, so the last start only exports."""
     lab = chain.copy(tmp_path / "lab", *MAIN_CHAIN[: MAIN_CHAIN.index(stage)])
-    assert forks(lab, stage, *map(kill_at, points), WHOLE) == [-9] * len(points) + [0]
+    killed = [*points, f"{stage}.manifest.published:1"]
+    assert forks(lab, stage, *map(kill_at, killed[:-1])) == [-9] * len(points)
+    assert forks(lab, stage, log_of(lab) | kill_at(killed[-1]), WHOLE) == [-9, 0]
+    assert not {f"{stage}.update.before", f"{stage}.shard.before_write"} & set(passed(lab))
+    assert not list((lab.run_dir / stage).glob("_evaluations*"))
     assert facts(lab, stage) == facts(chain, stage)
-
-
-def test_a_critic_killed_around_its_end_keeps_no_weights_of_other_evaluations(chain, forks, tmp_path):
-    lab = chain.copy(tmp_path / "lab", *MAIN_CHAIN[:4])
-    points = ["critic.merge.before:1", "critic.report_written:1", "critic.manifest.published:1"]
-    assert forks(lab, "critic", *map(kill_at, points)) == [-9] * len(points)
-    assert lab.start("critic") == 0  # it was complete when the last kill came
-    assert not list((lab.run_dir / "critic").glob("_evaluations*"))
-    assert facts(lab, "critic") == facts(chain, "critic")
-
-
-def test_training_after_the_last_checkpoint_only_exports(chain, forks, tmp_path):
-    lab = chain.copy(tmp_path / "lab", *CRITIC)
-    assert forks(lab, "actor", kill_at("actor.merge.before:1"), log_of(lab)) == [-9, 0]
-    assert not passed(lab)["actor.update.before"]
-    assert facts(lab, "actor") == facts(chain, "actor")
 
 
 SMALLER = {
