@@ -35,8 +35,8 @@ def make(
         for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done):
             commit_rollouts(start.shards, shard, played.rollouts, played.skipped)
 
-    policy_digest = rollouts[0].policy_digest  # the starting policy's: it sampled all of them
     continued = rollouts_of(start.shards)
+    policy_digest = (continued or rollouts)[0].policy_digest  # a scripted agent's rollouts may be continued
     sampled_tokens = sum(rollout.num_trainable_tokens for rollout in continued)
     samples = samples_of(continued, {rollout.rollout_id for rollout in rollouts})
     labels, recovery = build_labels(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import TypeAdapter
 
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.credit import baseline_sets, credit_set, make_credit
@@ -16,6 +17,7 @@ from pipeline.training.losses import policy_loss
 from pipeline.training.packing import micro_batches
 from pipeline.training.rows import policy_rows
 from pipeline.types import Rollout
+from stages.settings.credit import Credit, credit_options
 
 
 def shaping_of(rollouts: list[Rollout], factor: float) -> np.ndarray:
@@ -29,7 +31,7 @@ def recomputed(lab: Any) -> list[tuple[dict[str, Any], dict[str, float], dict[st
     artifact = lab.artifact("actor")
     lines = [m for m in read_metrics(lab.run_dir / "actor" / "metrics.jsonl") if "update" in m]
     settings = artifact.manifest["settings"]["actor"]["credit"]
-    options = {name: x for name, x in settings.items() if name not in ("drift", "on_weak_critic")}
+    options = credit_options(TypeAdapter(Credit).validate_python(settings))
     rollouts = {r.rollout_id: r for r in rollouts_from(artifact.table("rollouts"), artifact.table("steps"))}
     values = values_from(artifact.table("values")) or None
     rows = defaultdict(list)
