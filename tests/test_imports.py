@@ -88,13 +88,6 @@ def test_no_file_is_longer_than_300_lines_and_of_the_stages_150(package: str) ->
     assert not {name: length for name, length in lengths.items() if length > most}
 
 
-def test_the_makefile_runs_stages_and_no_other_package() -> None:
-    text = (ROOT / "Makefile").read_text()
-    modules = {word for line in text.splitlines() for word in line.split() if word.startswith("stages.")}
-    assert modules == {"stages.$@"}
-    assert not [p for p in ("pipeline", "critics", "env") if f"-m {p}." in text]
-
-
 def modules(package: str) -> list[str]:
     """Returns every module of a package."""
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sources(package)]

@@ -5,13 +5,12 @@ import re
 import pytest
 
 from env.phone.episode.environment import episode_cost
-from env.phone.episode.tools import TOOLS, WAIT, tools_of
 from env.phone.scripted.policies import play_scripted
 from env.phone.solver.solver import optimal_move, tool_call
 from env.phone.world.levels import LEVELS
 from env.phone.world.lexicon import FIELDS
-from env.protocol import Action, ToolCall, replay
-from tests.env.phone.worlds import STYLE, Desk, level_tasks, started, world_of
+from env.protocol import replay
+from tests.env.phone.worlds import STYLE, Desk, first_fatal, level_tasks, started, world_of
 
 ALL = tuple(LEVELS)
 
@@ -51,6 +50,7 @@ def test_another_seed_changes_wording_but_no_event(level):
 FORM = ("form {needed}", "form")
 SCRIPTS = {
     "success ends the episode": (1, [FORM, ("call {phone} R1 {needed}", "served")], 0.0),
+    "there is no waiting below level 3": (2, [("wait", "unknown_tool")], 0),
     "so does a message without a call": (1, [("done", "none")], 0.0),
     "the turn limit truncates": (
         1,
@@ -89,6 +89,12 @@ SCRIPTS = {
     "no such number": (1, [("call 911 R1", "probe invalid_number")], 0.03),
     "no such request": (1, [("call {phone} R2", "probe unknown_request")], 0.03),
 }
+FATAL = {
+    "so does a message without a call": (0, "none"),
+    "the turn limit truncates": (6, "max_turns"),  # a form and a call would have taken two
+    "too little": (0, "form"),
+}
+"""script -> its first message after which nothing succeeds, with the code that its verdict gives."""
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -123,6 +129,10 @@ def test_what_is_said_has_its_events_and_its_price(name):
     success = "served" in codes
     assert (desk.last.reward, desk.env.verdict().success) == (float(success), success)
     assert (desk.env.feedback() is None) == success
+    if name in FATAL:
+        fatal, code = FATAL[name]
+        step = desk.env.verdict().steps[fatal]
+        assert (first_fatal(desk.env), step.status, step.code) == (fatal, "wrong", code)
     if desk.env.is_over:
         with pytest.raises(RuntimeError, match="after the end"):
             desk.say("done")
@@ -172,28 +182,14 @@ def test_a_defect_of_the_environment_is_no_failure_of_the_policy(monkeypatch):
     assert (verdict.reward, verdict.success, env.feedback()) == (None, None, None)
 
 
-def test_wait_is_a_tool_from_level_three_on():
-    names = {level: [tool["function"]["name"] for tool in tools_of(LEVELS[level])] for level in LEVELS}
-    assert [WAIT in names[level] for level in LEVELS] == [False, False, True, True, True]
-    assert started(tasks_of(3)[0]).spec.tools == TOOLS
-    unknown = started(tasks_of(2)[0]).step(Action("x", "ok", (ToolCall(WAIT, {}),)))
-    assert [event.code for event in unknown.events] == ["unknown_tool"]
-
-
-def test_a_call_on_hold_is_told_with_its_id_and_taken_when_it_is_waited_for():
-    desk = desk_where(3, lambda world: world.busy)
-    assert desk.play_best(until="on_hold")[-1] == "on_hold"
-    call_id = re.search(r"\bh\d+\b", desk.heard).group()
-    assert desk.say(f"wait {call_id}x") == ["nothing_to_wait_for"]
-    assert desk.say(f"wait {call_id}")[-1] in ("referred", "served")
-
-
-def test_a_probe_on_hold_is_priced_once_and_only_when_it_is_heard():
+def test_a_call_on_hold_is_told_with_its_id_and_a_probe_on_hold_is_priced_when_it_is_heard():
     desk = desk_where(3, lambda world: first_path(world)[0].phone in world.busy)
     assert desk.say(f"call {desk.path[0].phone} R1") == ["on_hold"]
-    assert desk.env.verdict().cost == 0.0
-    assert desk.say("wait")[0] == "probe"
-    assert desk.env.verdict().cost == pytest.approx(0.03)
+    call_id = re.search(r"\bh\d+\b", desk.heard).group()
+    assert desk.say(f"wait {call_id}x") == ["nothing_to_wait_for"]
+    before = desk.env.verdict().cost
+    assert desk.say(f"wait {call_id}")[0] == "probe"
+    assert (before, desk.env.verdict().cost) == (0.0, pytest.approx(0.03))
 
 
 def carries_a_reference(world):

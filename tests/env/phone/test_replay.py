@@ -11,15 +11,12 @@ from random import Random
 from env.phone.episode.environment import PhoneEnv
 from env.phone.solver.solver import optimal_move, tool_call
 from env.phone.world.lexicon import FIELDS
-from env.phone.world.tasks import generate_tasks
 from env.protocol import replay
 from pipeline.types import Task
-from tests.env.phone.worlds import LEVELS, STYLE, started
+from tests.env.phone.worlds import STYLE, mixed_tasks, started
 
 ROOT = Path(__file__).parents[3]
-TASKS = generate_tasks(
-    num_companies=100, num_train=100, num_val=1, num_test=1, level_shares=dict.fromkeys(LEVELS, 0.2), seed=9
-)[:100]
+TASKS = mixed_tasks(100, companies=100, seed=9)[:100]
 
 
 def random_message(env: PhoneEnv, rng: Random) -> str:
@@ -52,7 +49,7 @@ def random_message(env: PhoneEnv, rng: Random) -> str:
     )
 
 
-def random_log(number: int, codes: set[str] | None = None) -> tuple[Task, list[str], list[str]]:
+def random_log(number: int, codes: set[str]) -> tuple[Task, list[str], list[str]]:
     """Returns a task, the messages of an episode of it, and the digest before and after each."""
     task, rng = TASKS[number % len(TASKS)], Random(number)
     env = started(task, number)
@@ -62,8 +59,7 @@ def random_log(number: int, codes: set[str] | None = None) -> tuple[Task, list[s
         result = env.step(STYLE.parse(texts[-1]))
         assert result.infra_error is None
         digests.append(env.state_digest())
-    if codes is not None:
-        codes |= {event.code for event in env.events}
+    codes |= {event.code for event in env.events}
     return task, texts, digests
 
 
@@ -106,14 +102,8 @@ def test_random_logs_meet_every_event_and_replay_at_every_prefix_and_in_another_
         json.dumps({"task": asdict(task), "texts": texts, "seed": number})
         for number, (task, texts, _) in enumerate(logs)
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        input="\n".join(lines),
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-    )
+    command, text = [sys.executable, "-c", PROGRAM], "\n".join(lines)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=ROOT, check=True)
     for number, line in enumerate(done.stdout.splitlines()):
         task, texts, digests = logs[number]
         results = replay(PhoneEnv(), task, number, [STYLE.parse(text) for text in texts])

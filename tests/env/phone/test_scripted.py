@@ -6,13 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from env.phone.scripted.scripted import read, reply_text
-from env.phone.world.tasks import generate_tasks
 from pipeline.types import Task
-from tests.env.phone.worlds import STYLE, started
+from tests.env.phone.worlds import STYLE, mixed_tasks, started
 
-TASKS = generate_tasks(
-    num_companies=24, num_train=100, num_val=2, num_test=2, level_shares={1: 0.5, 2: 0.5}, seed=0
-)[:100]
+TASKS = mixed_tasks(100, companies=24, levels=(1, 2))[:100]
 PROMPT = (
     "U: Royal Grove Partners: R1 set up a device\n<previous_attempts>\nsearch Royal Grove Partners; done => "
     "Support needs: email, order_number. You sent no form.\n</previous_attempts><|im_end|>\n"

@@ -123,31 +123,6 @@ def test_the_optimal_value_never_rises_and_its_fall_is_the_fatal_step(level, pol
         assert fatal is None or verdict.steps[fatal].status == "wrong"
 
 
-@pytest.mark.parametrize(
-    ("texts", "fatal", "code"),
-    [
-        (["search X", "form {spare}", "call {phone} R1 {spare}"], 1, "form"),
-        (["form {needed}", "done"], 1, "none"),
-        (["call {phone} R1", "form {spare}"], 1, "form"),
-        (["search X"] * 7 + ["form {needed}"], 6, "max_turns"),
-        (["form {needed}", "call {phone} R1 {needed}"], None, ""),
-        (["form {spare} {needed}", "form {needed}", "call {phone} R1 {needed}"], None, ""),
-    ],
-)
-def test_the_fatal_step_is_exact_on_scripted_faults_of_the_lower_levels(texts, fatal, code):
-    for level in (1, 2):
-        for task in level_tasks(level, 10):
-            desk = Desk(task)
-            words = {"spare": desk.spare[0], "phone": desk.line.phone, "needed": " ".join(desk.needed)}
-            for text in texts:
-                desk.say(text.format(**words))
-            assert first_fatal(desk.env) == fatal
-            steps = desk.env.verdict().steps
-            if fatal is not None:
-                assert (steps[fatal].status, steps[fatal].code) == ("wrong", code)
-                assert "wrong" not in [step.status for step in steps[:fatal]]
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_shortest_plan_succeeds_in_the_environment_in_as_many_messages(level):
     for task in level_tasks(level, 20):

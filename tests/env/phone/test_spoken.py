@@ -9,16 +9,12 @@ from env.phone.episode.tools import CALL, FROM_FORM, TOOLS
 from env.phone.offer import PHONE
 from env.phone.scripted.policies import POLICIES, play_scripted
 from env.phone.scripted.spoken import UNKNOWN, in_style, to_compact
-from env.phone.world.levels import LEVELS
-from env.phone.world.tasks import generate_tasks
 from env.protocol import ToolCall, replay
 from tests.env.phone.worlds import STYLE as COMPACT
-from tests.env.phone.worlds import started
+from tests.env.phone.worlds import mixed_tasks, started
 
 FULL = FullStyle(TOOLS)
-TASKS = generate_tasks(
-    num_companies=24, num_train=24, num_val=2, num_test=2, level_shares=dict.fromkeys(LEVELS, 0.2), seed=0
-)
+TASKS = mixed_tasks(24, companies=24, others=2)
 both_styles = pytest.mark.parametrize("style", [COMPACT, FULL], ids=["compact", "full"])
 
 

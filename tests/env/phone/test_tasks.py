@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import cache
+from itertools import combinations
 
 import pytest
 
@@ -64,38 +65,32 @@ def test_levels_industries_and_clusters_have_their_place_and_lower_levels_take_t
     assert len({(task.cluster, task.level) for task in tasks}) == len({task.cluster for task in tasks})
 
 
+def facts_of(tasks):
+    """Returns names, numbers, and sets that depart from the prior, of the tasks' companies."""
+    companies = {company.name: company for company in (world_of(task).company for task in tasks)}
+    phones, departures = set(), set()
+    for company in companies.values():
+        level = LEVELS[company.level]
+        usual = {frozenset(prior_fields(company.industry, kind, level)) for kind in PRIORS}
+        for line in company.departments:
+            phones.add(line.phone)
+            if PRIORS[line.kind]:
+                sets = {needed - {"reference"} for needed in line.sets} - usual
+                departures |= {(company.industry, needed) for needed in sets}
+    return set(companies), phones, departures
+
+
 @every_group
 def test_names_numbers_and_sets_that_depart_from_the_prior_are_disjoint(group):
-    groups = {}
-    for split in SPLITS:
-        companies = {
-            company.name: company
-            for company in (world_of(task).company for task in many(group) if task.split == split)
-        }
-        departures = set()
-        for company in companies.values():
-            usual = {
-                frozenset(prior_fields(company.industry, kind, LEVELS[company.level])) for kind in PRIORS
-            }
-            departures |= {
-                (company.industry, needed)
-                for line in company.departments
-                if PRIORS[line.kind]
-                for needed in (s - {"reference"} for s in line.sets)
-                if needed not in usual
-            }
-        phones = {line.phone for company in companies.values() for line in company.departments}
-        groups[split] = (set(companies), phones, departures)
-    assert groups["val"][0] <= groups["train"][0]
-    assert groups["train"][2]
-    for split in TESTS:
-        assert groups[split][2]
-        for place, what in enumerate(("name", "number", "departure")):
-            assert not groups[split][place] & groups["train"][place], (split, what)
-        for other in TESTS:
-            assert other == split or not groups[split][0] & groups[other][0]
-            assert other == split or not groups[split][1] & groups[other][1]
-    prompts = {s: {t.prompt[0]["content"] for t in many(group) if t.split == s} for s in SPLITS}
+    tasks = {split: [task for task in many(group) if task.split == split] for split in SPLITS}
+    facts = {split: facts_of(some) for split, some in tasks.items()}
+    assert facts["val"][0] <= facts["train"][0]
+    for one, other in combinations(("train", *TESTS), 2):
+        assert facts[one][2]
+        assert facts[other][2]
+        for place in (0, 1, 2) if one == "train" else (0, 1):
+            assert not facts[one][place] & facts[other][place], (one, other, place)
+    prompts = {split: {task.prompt[0]["content"] for task in some} for split, some in tasks.items()}
     assert not prompts["val"] & prompts["train"]
 
 
@@ -140,15 +135,6 @@ def test_worlds_keep_to_their_level(level):
         assert sufficient_forms(rules, world.profile.keys(), knobs.max_form_fields)
 
 
-def departures(tasks):
-    return {
-        (world.company.industry, line.kind, line.sets)
-        for world in map(world_of, tasks)
-        for line in world.company.departments
-        if line.deviates
-    }
-
-
 def test_practice_companies_are_in_no_split_and_depart_from_the_prior_as_no_test_company_does():
     tasks = many("lower")
     tests = [task for task in tasks if task.split in TESTS]
@@ -159,9 +145,8 @@ def test_practice_companies_are_in_no_split_and_depart_from_the_prior_as_no_test
     assert not {task.cluster for task in practice} & held_out
     assert {task.split for task in practice} == {"practice"}
     assert practice == practice_tasks(900, level_shares=LOWER, seed=0, held_out=held_out)
-    kinds = [departures(some) for some in (practice, tests)]
-    assert all(kinds)
-    assert not kinds[0] & kinds[1]
+    assert facts_of(practice)[2]
+    assert not facts_of(practice)[2] & facts_of(tests)[2]
 
 
 def test_names_and_numbers_are_a_companys_own_and_share_an_exchange_within_it():

@@ -41,10 +41,15 @@ def small_world(level=3, wants=("fraud",), lacking=(), lines=None, busy=(), clos
 
 
 @cache
+def mixed_tasks(count, companies, seed=0, levels=LEVELS, others=1):
+    """Training tasks of several levels, then as many `others` of each other split as are asked for."""
+    sizes = {"num_companies": companies, "num_train": count, "num_val": others, "num_test": others}
+    return generate_tasks(**sizes, level_shares=dict.fromkeys(levels, 1 / len(levels)), seed=seed)
+
+
 def level_tasks(level, count, companies=40, seed=2):
     """Training tasks of one level."""
-    sizes = {"num_companies": companies, "num_train": count, "num_val": 1, "num_test": 1}
-    return generate_tasks(**sizes, level_shares={level: 1.0}, seed=seed)[:count]
+    return mixed_tasks(count, companies, seed, (level,))[:count]
 
 
 def world_of(task):
