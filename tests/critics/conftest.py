@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from critics.audit.data import AuditData, AuditRollout
+from critics.labels.soft_targets import build_labels
 from critics.report import gate
 from pipeline.statistics import Interval
 from pipeline.types import Label, Rollout, Step, Task
@@ -68,6 +69,11 @@ def walks(number: int, seed: int) -> tuple[list[Rollout], list[Label]]:
             k = int(rng.binomial(8, at / NUM_CELLS))
             labels.append(Label(name, t, "bare", 8, k, None, k / 8, 8.0, "continuation", POLICY))
     return rollouts, labels
+
+
+def build(rollouts: Any, samples: Any, kappa: float = 0.0, **options: Any) -> tuple[list[Label], Any]:
+    """Soft targets and what was fitted for them."""
+    return build_labels(rollouts, samples, kappa=kappa, label_policy_digest=POLICY, seed=0, **options)
 
 
 @pytest.fixture

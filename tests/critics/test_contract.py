@@ -38,11 +38,8 @@ def frozen(tiny_trunk, tmp_path_factory):
     return folder, model, save(folder, CONTRACT_OF)
 
 
-def label(name: str, step: int, target: float, weight: float, **changes) -> Label:
-    fields = {"context": "bare", "num_continuations": 8, "num_success": 0, "outcome": None} | changes
-    return Label(
-        name, step, target=target, weight=weight, label_source="x", label_policy_digest="p", **fields
-    )
+def label(name: str, step: int, target: float, weight: float, context: str = "bare") -> Label:
+    return Label(name, step, context, 8, 0, None, target, weight, "x", "p")
 
 
 def test_one_causal_pass_gives_what_the_sequence_classifier_gives_prefix_by_prefix(frozen, make_rollout):
@@ -66,20 +63,14 @@ def test_no_value_looks_ahead(frozen, make_rollout):
     rollout = make_rollout("a", num_steps=6)
     critic = critics.load(frozen[0])
     [before] = critic.values([rollout])
+    ending = {"reward": 0.0, "finish_reason": "failure", "feedback_text": "no"}
     length = len(rollout.response_token_ids)
     for step in rollout.steps:
         start = step.token_start
         tokens = (*rollout.response_token_ids[:start], *(40 + t % 9 for t in range(start, length)))
         later = [replace(s, text="other", verifier_status="wrong") for s in rollout.steps[step.step_index :]]
-        changed = replace(
-            rollout,
-            response_token_ids=tokens,
-            steps=(*rollout.steps[: step.step_index], *later),
-            reward=0.0,
-            finish_reason="failure",
-            feedback_text="no",
-        )
-        [after] = critic.values([changed])
+        steps = (*rollout.steps[: step.step_index], *later)
+        [after] = critic.values([replace(rollout, response_token_ids=tokens, steps=steps, **ending)])
         np.testing.assert_array_equal(after[: step.step_index + 1], before[: step.step_index + 1])
         assert (after[step.step_index + 1 :] != before[step.step_index + 1 :]).all()
 

@@ -11,14 +11,13 @@ from critics.fit.rows import critic_rows, num_states, state_weight
 from critics.fit.schedule import FitSettings, learning_rate, rows_of_update, schedule
 from critics.frozen.calibrator import fit_calibrator
 from critics.frozen.model import make_critic
-from critics.labels.named_targets import OUTCOME_STEPS
 from critics.labels.soft_targets import continued_labels
 from critics.logit import logit, sigmoid
 from pipeline.artifacts.signals import StopRequested
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.training.torch import TorchTrainer
 from pipeline.types import Label
-from tests.critics.conftest import NUM_CELLS, walks
+from tests.critics.conftest import NUM_CELLS, build, walks
 
 START = FitSettings(
     head_updates=4, head_learning_rate=1e-2, learning_rate=3e-3, max_epochs=6, batch_states=64,
@@ -183,16 +182,6 @@ def test_every_state_of_a_graded_rollout_calibrates_by_its_outcome(make_rollout)
     assert states.context.tolist() == ["bare"] * 3 + ["guided"] * 2
 
 
-def outcome_labels(rollouts) -> list[Label]:
-    """Own outcomes alone, at the turns that they may label."""
-    return [
-        Label(r.rollout_id, t, r.context, 0, 0, r.reward, r.reward, 1.0, "outcome", "p")
-        for r in rollouts
-        for t in OUTCOME_STEPS
-        if t < len(r.steps)
-    ]
-
-
 def test_outcomes_calibrate_to_the_truth_where_failures_end_early(early_failures) -> None:
     rollouts, V = early_failures
     states = outcome_states(rollouts)
@@ -213,8 +202,8 @@ def test_states_that_continuations_came_to_share_their_tasks_weight_and_change_n
     # The state that was asked about has its own label.
     expected = [*(("0-0", i) for i in (1, 2, 3)), *(("1-0", i) for i in (1, 2, 3)), ("1-2", 3)]
     assert [(label.rollout_id, label.step_index) for label in labels] == expected
-    alone = critic_rows(rollouts, outcome_labels(rollouts))
-    rows = critic_rows(rollouts, [*outcome_labels(rollouts), *labels], continuations=continuations)
+    own, _ = build(rollouts, {})
+    alone, rows = critic_rows(rollouts, own), critic_rows(rollouts, own + labels, continuations=continuations)
     for before, after in zip(alone, rows, strict=False):
         np.testing.assert_array_equal(before.columns["weight"], after.columns["weight"])
     weights, targets = weighted(rows[len(rollouts) :])

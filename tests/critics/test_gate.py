@@ -1,6 +1,7 @@
 """The gate: whole critics that must not pass, each for its own reason, beside those that must pass."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -185,9 +186,7 @@ def test_gate_json_is_strict_json_with_the_verdict_the_reasons_and_an_interval_o
 
 def test_the_opening_says_verdict_policy_limits_and_key_figures_in_words(bare) -> None:
     passing = opening_of(gate.judge({"bare": bare}, converged=True), "abcdef" * 5, [])
-    assert passing.startswith(
-        "PASS. This critic estimates the chance that policy abcdefabcdef solves a task of an"
-    )
+    assert re.match(r"PASS\. .* policy abcdefabcdef ", passing)
     assert "Not measured: sibling_top1, probes." in passing
     failing = opening_of(gate.judge({"bare": bare}, converged=False), "p", [])
     assert failing.startswith("FAIL.")

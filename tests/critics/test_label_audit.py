@@ -7,8 +7,8 @@ import pytest
 
 from critics.labels.cost_report import audit_labels, noise_shares
 from critics.labels.named_targets import retarget
-from critics.labels.soft_targets import build_labels
 from pipeline.types import StateRef
+from tests.critics.conftest import build
 
 
 def test_sources_duplicates_and_tokens_are_counted(make_rollout: Any) -> None:
@@ -25,7 +25,7 @@ def test_sources_duplicates_and_tokens_are_counted(make_rollout: Any) -> None:
         for i, reward in enumerate((1.0, 0.0, None))
     ]
     samples = {StateRef("r0", 2, "bare"): sampled}
-    labels, _ = build_labels(rollouts, samples, kappa=0.0, label_policy_digest="policy-0", seed=0)
+    labels, _ = build(rollouts, samples)
     found = audit_labels(labels, rollouts, samples)
     # Own outcomes at steps 0, 1 and 2 of three rollouts, whose fourth step is no such turn.
     assert found["num_labels"] == 9
@@ -42,7 +42,7 @@ def test_sources_duplicates_and_tokens_are_counted(make_rollout: Any) -> None:
 
 def test_an_outcome_that_a_rule_tells_every_state_is_a_sample_of_it(make_rollout: Any) -> None:
     rollouts = [make_rollout("r0"), make_rollout("r1", reward=0.0)]
-    soft, _ = build_labels(rollouts, {}, kappa=0.0, label_policy_digest="policy-0", seed=0)
+    soft, _ = build(rollouts, {})
     labels = retarget(soft, rollouts, "outcome_dense", policy="policy-0")
     found = audit_labels(labels, rollouts, {})["sources"]
     assert len(labels) == found["outcome"]["labels"] == sum(len(r.steps) for r in rollouts) > len(soft)

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics.audit.probes import KINDS, Probed
 from critics.audit.reference_critics import VISIBLE, errors_so_far, reference_critics
 from critics.audit.siblings import Siblings
 from critics.logit import logit, sigmoid
 from critics.report.build import SOLVER, build_report
 from critics.report.page import cell, report_page
+from tests.critics.test_probes import probed, where
+from tests.critics.test_siblings import sets_of
 
 OPTIONS = {
     "trained_clusters": (), "converged": True, "policy_digest": "abcdef012345" * 2, "critic_digest": "c" * 32,
@@ -38,25 +39,9 @@ def failed(report) -> set[str]:
 
 
 def test_a_whole_report_survives_json_and_makes_the_same_page_every_time(audit) -> None:
-    rng = np.random.default_rng(0)
-    V = rng.random((80, 3))
-    siblings = Siblings.of(
-        [(f"s{i}", f"c{i}", V[i, j], int(rng.binomial(8, V[i, j])), 8) for i in range(80) for j in range(3)]
-    )
-    probed = Probed.of(
-        [
-            (kind, f"c{i}", 0.6, 0.6 - 0.2 * (of.expects == "fall") + 0.01 * rng.normal())
-            for kind, of in KINDS.items()
-            if kind != "split"
-            for i in range(40)
-        ]
-    )
-    options = OPTIONS | {
-        "evaluations": EVALUATIONS,
-        "siblings": siblings,
-        "probed": probed,
-        "fitted": audit.where(audit.level == 1),
-    }
+    siblings, changes = sets_of(lambda V, rng: V, num_sets=80, size=3, K=8), probed()
+    options = OPTIONS | {"evaluations": EVALUATIONS, "siblings": siblings}
+    options |= {"probed": where(changes, changes.kind != "split"), "fitted": audit.where(audit.level == 1)}
     report = build_report(audit, **options)
     again = json.loads(json.dumps(report, allow_nan=False))
     html = report_page(again)
@@ -73,7 +58,7 @@ def test_a_whole_report_survives_json_and_makes_the_same_page_every_time(audit) 
         "say 0 &lt;b&gt;&amp;amp;",  # escaped
         "best next step named",
         "continuations (K = 4)",
-        "corrupted_step (40)",
+        "corrupted_step (60)",
         "Not measured: probes (split).",
         "this critic on 50 tasks it was fitted on",
         "None of these clusters has a training task",
@@ -176,10 +161,8 @@ def test_references_are_there_where_they_can_be(make_audit) -> None:
     audit, _ = make_audit(lambda V, rng: V, K=3, num_rollouts=60)
     K = audit.K.copy()
     K[0] = 2  # short of a continuation: left out of the reference
-    names = [
-        row["name"]
-        for row in build_report(replace(audit, K=K, k=np.minimum(audit.k, K)), **OPTIONS)["references"]
-    ]
+    report = build_report(replace(audit, K=K, k=np.minimum(audit.k, K)), **OPTIONS)
+    names = [row["name"] for row in report["references"]]
     assert "1 continuation" in names
     assert SOLVER not in names
     assert VISIBLE not in names  # too few clusters
@@ -196,13 +179,10 @@ def test_trees_find_what_the_words_show_and_what_only_verifiers_see(make_audit) 
     said, wrong = rng.random((1200, 4)) < 0.3, rng.random((1200, 4)) < 0.3
     fallen = -1.5 * (np.cumsum(said, axis=1) + np.cumsum(wrong, axis=1))
     V = sigmoid(1 + np.concatenate([np.zeros((1200, 1)), fallen[:, :-1]], axis=1))
+    texts, statuses = np.where(said, "hm", "call").tolist(), np.where(wrong, "wrong", "ok").tolist()
     rollouts = tuple(
-        replace(
-            r,
-            texts=tuple("hm" if s else "call" for s in said[i]),
-            statuses=tuple("wrong" if w else "ok" for w in wrong[i]),
-        )
-        for i, r in enumerate(audit.rollouts)
+        replace(r, texts=tuple(t), statuses=tuple(s))
+        for r, t, s in zip(audit.rollouts, texts, statuses, strict=True)
     )
     audit = replace(audit, k=rng.binomial(8, V).ravel(), rollouts=rollouts)
     assert errors_so_far(audit)[:4].tolist() == [

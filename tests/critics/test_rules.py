@@ -8,16 +8,9 @@ from critics.fit.rows import critic_rows
 from critics.fit.td_targets import Bootstrap, td_targets
 from critics.labels.checks import check_labels
 from critics.labels.named_targets import RULES, retarget
-from critics.labels.soft_targets import build_labels
 from critics.logit import sigmoid
-from tests.critics.conftest import NUM_CELLS, walks
+from tests.critics.conftest import NUM_CELLS, POLICY, build, walks
 from tests.critics.test_fitting import START, fitted, trainer_of
-
-POLICY = "policy-0"
-
-
-def soft(rollouts):
-    return build_labels(rollouts, {}, kappa=0.0, label_policy_digest=POLICY, seed=0)[0]
 
 
 def targets_of(labels, rollout_id="a"):
@@ -29,7 +22,7 @@ def test_each_rule_gives_its_targets_where_it_may(make_rollout) -> None:
     lost = make_rollout("b", task="t1", num_steps=7, reward=0.0, wrong={2: "missing"})
     blank = make_rollout("c", task="t2", num_steps=3, reward=0.0)
     rollouts = [won, lost, blank]
-    found = {rule: retarget(soft(rollouts), rollouts, rule, policy=POLICY) for rule in RULES}
+    found = {rule: retarget(build(rollouts, {})[0], rollouts, rule, policy=POLICY) for rule in RULES}
     for rule in ("monte_carlo", "td", "td_lambda"):
         assert targets_of(found[rule]) == dict.fromkeys((0, 1, 2, 4), 1.0)
         assert targets_of(found[rule], "b") == dict.fromkeys((0, 1, 2, 4), 0.0)
@@ -46,12 +39,12 @@ def test_every_rule_passes_the_loader_keeps_the_counts_and_uses_fit_rollouts_alo
     make_rollout, make_task
 ) -> None:
     rollouts = [make_rollout(f"r{i}", task=f"t{i}", reward=float(i % 2)) for i in range(6)]
-    tasks, own = [make_task(f"t{i}") for i in range(6)], soft(rollouts)
+    tasks, own = [make_task(f"t{i}") for i in range(6)], build(rollouts, {})[0]
     for rule in RULES:
         labels = retarget(own, rollouts, rule, policy=POLICY)
         assert check_labels(labels, rollouts, tasks, label_policy_digest=POLICY)["num_samples"] == len(own)
     other = [make_rollout("a", policy_digest="other"), make_rollout("b", reward=None)]
-    assert retarget(soft(other), other, "outcome_dense", policy=POLICY) == []
+    assert retarget(build(other, {})[0], other, "outcome_dense", policy=POLICY) == []
     with pytest.raises(ValueError, match="known: monte_carlo"):
         retarget([], [], "nosuch", policy=POLICY)
 
@@ -70,7 +63,7 @@ def test_lam_one_is_the_reward_and_lam_zero_the_next_value() -> None:
 @pytest.mark.parametrize("lam", [0.0, 0.9])
 def test_bootstrapped_targets_find_the_values_of_a_chain(tiny_trunk, lam) -> None:
     rollouts, validation = walks(300, 0)[0], held_out(*walks(100, 1))
-    labels = retarget(soft(rollouts), rollouts, "td_lambda", policy=POLICY)
+    labels = retarget(build(rollouts, {})[0], rollouts, "td_lambda", policy=POLICY)
     trainer, settings = trainer_of(tiny_trunk), replace(START, max_epochs=8, patience=8, error_weight=0.0)
     world = critic_rows(rollouts, labels), validation
     result = fitted(trainer, world, settings, bootstrap=Bootstrap.of(rollouts, lam))

@@ -11,11 +11,10 @@ from critics.labels.choose_states import START_EVERY, candidate_steps, choose_st
 from critics.labels.named_targets import retarget
 from critics.labels.recovery import StateFeatures, fit_recovery, fold_of
 from critics.labels.samples import samples_of
-from critics.labels.soft_targets import build_labels, label_counts
+from critics.labels.soft_targets import label_counts
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.types import RolloutKind, StateRef
-
-POLICY = "policy-0"
+from tests.critics.conftest import POLICY, build
 
 
 def continuation(make_rollout, parent, index, reward, draw=0, **changes):
@@ -34,10 +33,6 @@ def sampled(make_rollout, parent, index, rewards):
     """Continuations with these rewards, by the state that they start from."""
     draws = [continuation(make_rollout, parent, index, float(x), d) for d, x in enumerate(rewards)]
     return {StateRef(parent.rollout_id, index, parent.context): draws}
-
-
-def build(rollouts, samples, kappa=0.0, **options):
-    return build_labels(rollouts, samples, kappa=kappa, label_policy_digest=POLICY, seed=0, **options)
 
 
 def choose(rollouts, cap=None, share=0.0, seed=0):
@@ -79,13 +74,13 @@ def test_starts_are_chosen_by_hash_alone_however_many_other_states_there_are(mak
 
 
 def test_several_starts_of_a_task_keep_the_spread_and_nothing_depends_on_ids(make_rollout) -> None:
-    """After feedback each start is another state: the prompts differ."""
+    """After feedback starts are other states where the prompts differ; of equal ones a seed supplies it."""
 
     def chain(names, cap):
-        rollouts = [
-            own_tokens(make_rollout, names[i], i, task=f"t{i % 40}", guided=True, prompt_token_ids=(1, i))
-            for i in range(160)
-        ]
+        rollouts = []
+        for i, name in enumerate(names):
+            changes = {"task": f"t{i % 40}", "prompt_token_ids": (1, i // 80)}
+            rollouts.append(own_tokens(make_rollout, name, i, guided=True, **changes))
         by_id = {r.rollout_id: r for r in rollouts}
         states, samples = choose(rollouts, cap, share=1.0), {}
         for s in states:
@@ -254,6 +249,13 @@ def test_recovery_leans_to_the_tasks_rate_and_no_estimate_has_seen_its_own_task(
     assert (before[~same_fold] > after[~same_fold]).all()
 
 
+def test_without_continuations_the_prior_is_the_rate_of_the_tasks_other_rollouts(make_rollout) -> None:
+    rollouts = [make_rollout(f"r{i}", reward=float(i == 0)) for i in range(3)]
+    labels, _ = build(rollouts, {}, kappa=2.0)
+    # q = (k + 1) / (n + 2) of the other two, 1/4 or 1/2, and y = R/3 + 2q/3.
+    assert [x.target for x in labels if x.step_index == 0] == pytest.approx([1 / 2, 1 / 3, 1 / 3])
+
+
 def test_states_without_samples_get_a_target_only_right_after_a_counted_event(make_rollout) -> None:
     rollouts, continuations = [], {}
     rng = np.random.default_rng(0)
@@ -353,6 +355,7 @@ def test_the_loader_refuses_what_does_not_fit_together_and_names_the_row(world, 
     labels, rollouts, tasks = world
     assert check(*world)["num_labels"] == len(labels)
     bad = [*labels[:3], replace(labels[3], num_success=3, num_continuations=2), *labels[4:]]
+    again, new = make_task("t0", split="val"), make_task("t99", split="test_new")
     moved = [replace(labels[2], step_index=3), *labels[:2], *labels[3:]]
     held_out = [replace(task, split="val") if task.task_id == "t0" else task for task in tasks]
     first = next(row for row, label in enumerate(labels) if label.rollout_id == "r1")
@@ -362,15 +365,9 @@ def test_the_loader_refuses_what_does_not_fit_together_and_names_the_row(world, 
     for given, problem in (
         ((bad, rollouts, tasks), r"labels: row 3: .*3 successes of 2 continuations.*make labels"),
         ((moved, rollouts, tasks), "chosen by it"),  # an error may have chosen that state
-        (
-            (labels, rollouts, [*tasks, make_task("t0", split="val")]),
-            "splits train and val .rows 0 and 6 of the tasks",
-        ),
+        ((labels, rollouts, [*tasks, again]), "splits train and val .rows 0 and 6 of the tasks"),
         ((labels, rollouts, held_out), r"row \d+: task t0 .* is of split val.* labels are of train"),
-        (
-            (labels, rollouts, [*tasks, make_task("t99", split="test_new")]),
-            "cluster c0 is in splits train and test_new",
-        ),
+        ((labels, rollouts, [*tasks, new]), "cluster c0 is in splits train and test_new"),
         ((labels, cut, tasks), rf"row {first}: rollout r1: sampled with .*others with"),
         (([*labels, labels[0]], rollouts, tasks), "two rows"),
         (([], rollouts, tasks), "there are none"),
