@@ -13,7 +13,7 @@ from pipeline.types import Label, Rollout, Step, Task
 POLICY = "policy-0"
 
 
-def rollout(name: str, *, task: str = "t0", **changes: Any) -> Rollout:
+def make_rollout(name: str, *, task: str = "t0", **changes: Any) -> Rollout:
     """A rollout of 4 steps of 3 tokens each, with one reply token between steps."""
     num_steps = changes.pop("num_steps", 4)
     wrong = changes.pop("wrong", {})
@@ -64,7 +64,7 @@ def walks(number: int, seed: int) -> tuple[list[Rollout], list[Label]]:
         steps = tuple(Step(t, t, t, t + 1, "", "ok" if t % 3 else "wrong") for t in range(len(tokens)))
         changes = {"prompt_token_ids": (1, 20 + start), "response_token_ids": tokens, "steps": steps}
         changes |= {"loss_mask": (1,) * len(tokens), "logprobs": (0.0,) * len(tokens)}
-        rollouts.append(rollout(name, task=f"t{i % 40}", reward=float(cell == NUM_CELLS), **changes))
+        rollouts.append(make_rollout(name, task=f"t{i % 40}", reward=float(cell == NUM_CELLS), **changes))
         for t, at in enumerate([start, *cells[:-1]]):
             k = int(rng.binomial(8, at / NUM_CELLS))
             labels.append(Label(name, t, "bare", 8, k, None, k / 8, 8.0, "continuation", POLICY))
@@ -77,11 +77,6 @@ def build(rollouts: Any, samples: Any, kappa: float = 0.0, **options: Any) -> tu
 
 
 @pytest.fixture
-def make_rollout() -> Any:
-    return rollout
-
-
-@pytest.fixture
 def early_failures() -> Any:
     """Rollouts of 4 steps at most; each ends the rollout as a failure with chance 1/4, else R = 1.
 
@@ -91,16 +86,12 @@ def early_failures() -> Any:
     for i in range(4000):
         fails = rng.random(4) < 0.25
         length = int(fails.argmax()) + 1 if fails.any() else 4
-        rollouts.append(rollout(f"r{i}", task=f"t{i}", num_steps=length, reward=float(not fails.any())))
+        rollouts.append(make_rollout(f"r{i}", task=f"t{i}", num_steps=length, reward=float(not fails.any())))
     return rollouts, 0.75 ** (4.0 - np.arange(4))
 
 
-@pytest.fixture
-def make_task() -> Any:
-    def task(task_id: str, split: str = "train", cluster: str = "c0") -> Task:
-        return Task(task_id, "phone", split, 1, (), "rule", "", "calls", cluster, 0)
-
-    return task
+def make_task(task_id: str, split: str = "train", cluster: str = "c0") -> Task:
+    return Task(task_id, "phone", split, 1, (), "rule", "", "calls", cluster, 0)
 
 
 def audit_of(

@@ -8,6 +8,7 @@ from critics.frozen.calibrator import MIN_SLOPE, Calibrator, fit_calibrator
 from critics.labels.splits import parts_of, split_clusters
 from critics.logit import binomial_regression, sigmoid
 from pipeline.errors import ArtifactError
+from tests.critics.conftest import make_rollout, make_task
 
 
 def counts(z: np.ndarray, n: int = 8, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -146,9 +147,7 @@ def test_each_step_shifts_on_its_own_and_rare_late_steps_stay_near_the_common_ma
     assert few.position_shifts[2:] == (0.0,) * 6  # nothing is known of them
 
 
-def test_rollouts_share_the_part_of_their_cluster_and_ungraded_clusters_have_none(
-    make_rollout, make_task
-) -> None:
+def test_rollouts_share_the_part_of_their_cluster_and_ungraded_clusters_have_none() -> None:
     tasks = {f"t{i}": make_task(f"t{i}", cluster=f"c{i // 2}") for i in range(40)}
     rollouts = [make_rollout(f"r{i}", task=f"t{i % 40}") for i in range(80)]
     rollouts += [make_rollout("lost", task="alone", reward=None, env_status="infra_error")]

@@ -16,6 +16,7 @@ from critics.frozen.model import make_critic
 from pipeline.errors import ArtifactError
 from pipeline.training import TrainingRow
 from pipeline.types import Label
+from tests.critics.conftest import make_rollout
 
 CONTRACT_OF = Contract(
     tokenizer_digest="tok", template_digest="tpl", label_policy_digest="policy-0", labels_digest="labels",
@@ -42,7 +43,7 @@ def label(name: str, step: int, target: float, weight: float, context: str = "ba
     return Label(name, step, context, 8, 0, None, target, weight, "x", "p")
 
 
-def test_one_causal_pass_gives_what_the_sequence_classifier_gives_prefix_by_prefix(frozen, make_rollout):
+def test_one_causal_pass_gives_what_the_sequence_classifier_gives_prefix_by_prefix(frozen):
     folder, _, saved_digest = frozen
     rollout = make_rollout("a", num_steps=6)
     critic = critics.load(folder)
@@ -58,7 +59,7 @@ def test_one_causal_pass_gives_what_the_sequence_classifier_gives_prefix_by_pref
     assert np.ptp(z) > 0.1
 
 
-def test_no_value_looks_ahead(frozen, make_rollout):
+def test_no_value_looks_ahead(frozen):
     """Other tokens, verdicts and endings from a step on leave all values up to it alone, to the bit."""
     rollout = make_rollout("a", num_steps=6)
     critic = critics.load(frozen[0])
@@ -98,7 +99,7 @@ def test_a_changed_file_or_contract_is_refused(frozen, tmp_path):
         critics.load(folder)
 
 
-def test_any_mismatch_is_refused(frozen, make_rollout):
+def test_any_mismatch_is_refused(frozen):
     critic = critics.load(frozen[0])
     made_for = asdict(CONTRACT_OF)
     wrong = {
@@ -139,7 +140,7 @@ def test_any_decoder_with_a_classifier_of_its_kind_is_a_trunk(tmp_path):
     assert torch.equal(critic.model.embed_tokens.weight, causal.model.embed_tokens.weight)
 
 
-def test_targets_stand_where_the_state_is_read_and_errors_where_the_step_ends(make_rollout):
+def test_targets_stand_where_the_state_is_read_and_errors_where_the_step_ends():
     rollout = make_rollout("a", wrong={1: "missing"})
     # Prompt 3 tokens; steps of 3 tokens at 0, 4, 8, 12 of the response.
     assert value_positions(rollout).tolist() == [2, 6, 10, 14]
@@ -158,7 +159,7 @@ def test_targets_stand_where_the_state_is_read_and_errors_where_the_step_ends(ma
     assert not row.columns["error_weights"].any()  # one class alone
 
 
-def test_first_attempts_share_a_tasks_weight_and_updates_are_normalised(make_rollout):
+def test_first_attempts_share_a_tasks_weight_and_updates_are_normalised():
     rollouts = [make_rollout("a"), make_rollout("b"), make_rollout("c", task="t1"), make_rollout("d")]
     rollouts.append(make_rollout("e", attempt=1))
     labels = [label("a", 0, 1.0, 8.0), label("b", 1, 1.0, 8.0), label("c", 0, 0.0, 1.0)]
@@ -174,12 +175,12 @@ def test_first_attempts_share_a_tasks_weight_and_updates_are_normalised(make_rol
     ("name", "step", "context", "problem"),
     [("z", 0, "bare", "not given"), ("a", 9, "bare", "fits no step"), ("a", 0, "guided", "fits no step")],
 )
-def test_labels_of_nothing_are_refused(make_rollout, name, step, context, problem):
+def test_labels_of_nothing_are_refused(name, step, context, problem):
     with pytest.raises(ValueError, match=problem):
         critic_rows([make_rollout("a")], [label(name, step, 1.0, 8.0, context=context)])
 
 
-def test_a_loaded_critic_has_the_values_that_it_had_before_it_was_frozen(frozen, make_rollout, tmp_path):
+def test_a_loaded_critic_has_the_values_that_it_had_before_it_was_frozen(frozen, tmp_path):
     _, model, _ = frozen
     model.save_pretrained(tmp_path)
     shifts = {"guided_shift": -0.7, "position_shifts": (0.1, -0.3, 0.5, -0.2, 0.8)}

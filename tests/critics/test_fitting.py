@@ -17,7 +17,7 @@ from pipeline.artifacts.signals import StopRequested
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.training.torch import TorchTrainer
 from pipeline.types import Label
-from tests.critics.conftest import NUM_CELLS, build, walks
+from tests.critics.conftest import NUM_CELLS, build, make_rollout, walks
 
 START = FitSettings(
     head_updates=4, head_learning_rate=1e-2, learning_rate=3e-3, max_epochs=6, batch_states=64,
@@ -152,7 +152,7 @@ def test_the_schedule_is_a_constant_and_then_a_cosine_and_starts_at_the_base_rat
     )
 
 
-def test_held_out_states_count_own_outcomes_but_judge_steps_by_fresh_samples(make_rollout) -> None:
+def test_held_out_states_count_own_outcomes_but_judge_steps_by_fresh_samples() -> None:
     rollouts = [make_rollout("a", reward=1.0), make_rollout("b", task="t1", reward=0.0)]
     labels = [
         Label("a", 1, "bare", 4, 1, 1.0, 0.4, 5.0, "continuation", "p"),
@@ -168,7 +168,7 @@ def test_held_out_states_count_own_outcomes_but_judge_steps_by_fresh_samples(mak
     assert task_brier(p, states).mean() == pytest.approx(np.average([0.24, 0.0], weights=weights))
 
 
-def test_every_state_of_a_graded_rollout_calibrates_by_its_outcome(make_rollout) -> None:
+def test_every_state_of_a_graded_rollout_calibrates_by_its_outcome() -> None:
     rollouts = [
         make_rollout("a", num_steps=3, reward=1.0),
         make_rollout("b", task="t1", num_steps=2, reward=None, env_status="infra_failed"),
@@ -190,7 +190,7 @@ def test_outcomes_calibrate_to_the_truth_where_failures_end_early(early_failures
     assert calibrator(logit(V[:3]), step_index=np.arange(3)) == pytest.approx(V[:3], abs=0.03)
 
 
-def test_states_that_continuations_came_to_share_their_tasks_weight_and_change_no_other(make_rollout) -> None:
+def test_states_that_continuations_came_to_share_their_tasks_weight_and_change_no_other() -> None:
     """Continued are the starts of all and, of a failure, another state; one continuation ends at once."""
     rollouts = [make_rollout("a"), make_rollout("b", task="t1", reward=0.0)]
     continuations = []

@@ -1,17 +1,15 @@
 """What the audit of labels counts."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from critics.labels.cost_report import audit_labels, noise_shares
 from critics.labels.named_targets import retarget
 from pipeline.types import StateRef
-from tests.critics.conftest import build
+from tests.critics.conftest import build, make_rollout
 
 
-def test_sources_duplicates_and_tokens_are_counted(make_rollout: Any) -> None:
+def test_sources_duplicates_and_tokens_are_counted() -> None:
     """Two rollouts of one task that begin with the same step: s_0 and s_1 are the same state twice."""
     other = make_rollout("r1").response_token_ids
     rollouts = [
@@ -40,7 +38,7 @@ def test_sources_duplicates_and_tokens_are_counted(make_rollout: Any) -> None:
     assert found["noise_share"] is None  # one state does not vary
 
 
-def test_an_outcome_that_a_rule_tells_every_state_is_a_sample_of_it(make_rollout: Any) -> None:
+def test_an_outcome_that_a_rule_tells_every_state_is_a_sample_of_it() -> None:
     rollouts = [make_rollout("r0"), make_rollout("r1", reward=0.0)]
     soft, _ = build(rollouts, {})
     labels = retarget(soft, rollouts, "outcome_dense", policy="policy-0")

@@ -9,7 +9,7 @@ from critics.fit.td_targets import Bootstrap, td_targets
 from critics.labels.checks import check_labels
 from critics.labels.named_targets import RULES, retarget
 from critics.logit import sigmoid
-from tests.critics.conftest import NUM_CELLS, POLICY, build, walks
+from tests.critics.conftest import NUM_CELLS, POLICY, build, make_rollout, make_task, walks
 from tests.critics.test_fitting import START, fitted, trainer_of
 
 
@@ -17,7 +17,7 @@ def targets_of(labels, rollout_id="a"):
     return {x.step_index: x.target for x in labels if x.rollout_id == rollout_id}
 
 
-def test_each_rule_gives_its_targets_where_it_may(make_rollout) -> None:
+def test_each_rule_gives_its_targets_where_it_may() -> None:
     won = make_rollout("a", num_steps=7)
     lost = make_rollout("b", task="t1", num_steps=7, reward=0.0, wrong={2: "missing"})
     blank = make_rollout("c", task="t2", num_steps=3, reward=0.0)
@@ -35,9 +35,7 @@ def test_each_rule_gives_its_targets_where_it_may(make_rollout) -> None:
         assert {x.weight for x in labels} == {1.0}
 
 
-def test_every_rule_passes_the_loader_keeps_the_counts_and_uses_fit_rollouts_alone(
-    make_rollout, make_task
-) -> None:
+def test_every_rule_passes_the_loader_keeps_the_counts_and_uses_fit_rollouts_alone() -> None:
     rollouts = [make_rollout(f"r{i}", task=f"t{i}", reward=float(i % 2)) for i in range(6)]
     tasks, own = [make_task(f"t{i}") for i in range(6)], build(rollouts, {})[0]
     for rule in RULES:

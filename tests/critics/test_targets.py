@@ -14,10 +14,10 @@ from critics.labels.samples import samples_of
 from critics.labels.soft_targets import label_counts
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.types import RolloutKind, StateRef
-from tests.critics.conftest import POLICY, build
+from tests.critics.conftest import POLICY, build, make_rollout, make_task
 
 
-def continuation(make_rollout, parent, index, reward, draw=0, **changes):
+def continuation(parent, index, reward, draw=0, **changes):
     return make_rollout(
         f"{parent.rollout_id}-{index}-{draw}",
         task=parent.task_id,
@@ -29,9 +29,9 @@ def continuation(make_rollout, parent, index, reward, draw=0, **changes):
     )
 
 
-def sampled(make_rollout, parent, index, rewards):
+def sampled(parent, index, rewards):
     """Continuations with these rewards, by the state that they start from."""
-    draws = [continuation(make_rollout, parent, index, float(x), d) for d, x in enumerate(rewards)]
+    draws = [continuation(parent, index, float(x), d) for d, x in enumerate(rewards)]
     return {StateRef(parent.rollout_id, index, parent.context): draws}
 
 
@@ -39,21 +39,23 @@ def choose(rollouts, cap=None, share=0.0, seed=0):
     return choose_states(rollouts, max_states=cap, guided_share=share, seed=seed)
 
 
-def own_tokens(make_rollout, name, i, **changes):
+def own_tokens(name, i, **changes):
     """A rollout that shares no state but the first with those of another number."""
     return make_rollout(name, seed=100 + i, response_token_ids=tuple(range(i, i + 15)), **changes)
 
 
-def test_states_are_chosen_at_shares_of_the_response_and_around_errors(make_rollout) -> None:
+def test_states_are_chosen_at_shares_of_the_response_and_around_errors() -> None:
     # Steps start at 0, 4, 8, ... of 39 tokens or 79; after the last one is the end.
     assert candidate_steps(make_rollout("a", num_steps=10)) == (0, 3, 6, 9)
     assert candidate_steps(make_rollout("a", num_steps=10, wrong={4: "missing"})) == (0, 3, 4, 5, 6, 9)
     assert candidate_steps(make_rollout("a", num_steps=20)) == (0, 6, 12, 18)
+    tied = make_rollout("a", num_steps=5, response_token_ids=tuple(range(20)))  # 6 lies between 4 and 8
+    assert candidate_steps(tied) == (0, 1, 3, 4)
     assert candidate_steps(make_rollout("a", num_steps=20, wrong={19: "missing"})) == (0, 6, 12, 18, 19)
 
 
-def test_choosing_ignores_outcomes_and_order(make_rollout) -> None:
-    rollouts = [own_tokens(make_rollout, f"r{i}", i, task=f"t{i % 3}") for i in range(12)]
+def test_choosing_ignores_outcomes_and_order() -> None:
+    rollouts = [own_tokens(f"r{i}", i, task=f"t{i % 3}") for i in range(12)]
     chosen = choose(rollouts, 9, seed=1)
     flipped = [replace(r, reward=1 - r.reward) for r in reversed(rollouts)]
     assert choose(flipped, 9, seed=1) == chosen
@@ -64,27 +66,28 @@ def test_choosing_ignores_outcomes_and_order(make_rollout) -> None:
     assert choose(rollouts, 9, seed=2) != chosen
 
 
-def test_starts_are_chosen_by_hash_alone_however_many_other_states_there_are(make_rollout) -> None:
+def test_starts_are_chosen_by_hash_alone_however_many_other_states_there_are() -> None:
     """Easy tasks have one state beside the start, hard ones many, and the start shows neither."""
     rollouts = [make_rollout(f"r{i}", task=f"t{i}", num_steps=2 + 4 * (i % 2), seed=i) for i in range(800)]
     starts = [int(s.rollout_id[1:]) % 2 for s in choose(rollouts, 800) if s.step_index == 0]
     assert len(starts) == 800 // START_EVERY
     assert np.mean(starts) == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(len(starts)))
     assert len(choose(rollouts)) == 400 * 2 + 400 * 4
+    assert [s.step_index for s in choose([make_rollout("a")], 1)] == [0]  # the first of the tasks
 
 
-def test_several_starts_of_a_task_keep_the_spread_and_nothing_depends_on_ids(make_rollout) -> None:
+def test_several_starts_of_a_task_keep_the_spread_and_nothing_depends_on_ids() -> None:
     """After feedback starts are other states where the prompts differ; of equal ones a seed supplies it."""
 
     def chain(names, cap):
         rollouts = []
         for i, name in enumerate(names):
             changes = {"task": f"t{i % 40}", "prompt_token_ids": (1, i // 80)}
-            rollouts.append(own_tokens(make_rollout, name, i, guided=True, **changes))
+            rollouts.append(own_tokens(name, i, guided=True, **changes))
         by_id = {r.rollout_id: r for r in rollouts}
         states, samples = choose(rollouts, cap, share=1.0), {}
         for s in states:
-            samples |= sampled(make_rollout, by_id[s.rollout_id], s.step_index, [1])
+            samples |= sampled(by_id[s.rollout_id], s.step_index, [1])
         return [
             [(by_id[x.rollout_id].seed, x.step_index, getattr(x, "target", None)) for x in entries]
             for entries in (states, build(rollouts, samples, kappa=2)[0])
@@ -96,14 +99,14 @@ def test_several_starts_of_a_task_keep_the_spread_and_nothing_depends_on_ids(mak
         assert chain(names, cap) == chain(names[::-1], cap)
 
 
-def test_equal_states_of_a_task_are_one_and_what_was_not_played_whole_supplies_none(make_rollout) -> None:
+def test_equal_states_of_a_task_are_one_and_what_was_not_played_whole_supplies_none() -> None:
     same = [make_rollout("a"), make_rollout("b"), make_rollout("c", task="t1")]
     assert len(choose(same)) == 4 + 4
     broken = make_rollout("a", reward=None, env_status="infra_error")
     assert choose([broken, make_rollout("b", start_step_index=1)], share=0.5) == []
 
 
-def test_the_guided_share_is_kept_under_a_cap_and_filled_from_either_side(make_rollout) -> None:
+def test_the_guided_share_is_kept_under_a_cap_and_filled_from_either_side() -> None:
     bare, guided = (
         [make_rollout(f"{own}{i}", task=f"t{i}", num_steps=1, guided=own) for i in range(30)]
         for own in (False, True)
@@ -119,7 +122,7 @@ def test_the_guided_share_is_kept_under_a_cap_and_filled_from_either_side(make_r
     assert number(bare + guided, None) == (30, 13)
 
 
-def test_only_continuations_sample_the_state_that_they_start_from(make_rollout) -> None:
+def test_only_continuations_sample_the_state_that_they_start_from() -> None:
     options = {"start_step_index": 1, "parent_rollout_ids": ("a",)}
     of_every_kind = [make_rollout(kind, kind=kind, **options) for kind in get_args(RolloutKind)]
     stray = make_rollout("x", kind="continuation", parent_rollout_ids=("other",))
@@ -129,17 +132,15 @@ def test_only_continuations_sample_the_state_that_they_start_from(make_rollout) 
     }
 
 
-def test_kappa_zero_gives_k_over_n(make_rollout) -> None:
+def test_kappa_zero_gives_k_over_n() -> None:
     parent = make_rollout("a", policy_digest="other")  # another policy's outcome labels nothing
-    [label] = build([parent], sampled(make_rollout, parent, 2, [1] * 3 + [0] * 5))[0]
+    [label] = build([parent], sampled(parent, 2, [1] * 3 + [0] * 5))[0]
     found = (label.step_index, label.num_success, label.num_continuations, label.target, label.weight)
     assert found == (2, 3, 8, 3 / 8, 8.0)
 
 
 @pytest.mark.parametrize("kappa", [0.0, 2.0])
-def test_targets_average_to_the_truth_where_only_states_before_errors_are_continued(
-    make_rollout, kappa
-) -> None:
+def test_targets_average_to_the_truth_where_only_states_before_errors_are_continued(kappa) -> None:
     """Step 1 is wrong with chance .3 and then recovered with .1, else R = 1: V = .7 + .03 before it.
 
     Only states whose own rollout went on to err are continued, and that rollout most likely failed.
@@ -152,18 +153,16 @@ def test_targets_average_to_the_truth_where_only_states_before_errors_are_contin
         errors = {1: "missing"} if wrong else {}
         rollouts.append(make_rollout(f"r{i}", task=f"t{i}", num_steps=3, wrong=errors, reward=reward))
         if wrong:
-            samples |= sampled(make_rollout, rollouts[-1], 1, rng.random(8) < 0.73)
+            samples |= sampled(rollouts[-1], 1, rng.random(8) < 0.73)
     at = [x for x in build(rollouts, samples, kappa, granularity="binary")[0] if x.step_index == 1]
     weights = [state_weight(label.weight) for label in at]
     assert np.average([label.target for label in at], weights=weights) == pytest.approx(0.73, abs=0.02)
 
 
-def test_one_state_of_several_sources_is_one_row(make_rollout) -> None:
+def test_one_state_of_several_sources_is_one_row() -> None:
     parent = make_rollout("a", num_steps=6, wrong={3: "missing"})
-    samples = sampled(make_rollout, parent, 2, [1] * 3 + [0] * 4)
-    samples[StateRef("a", 2, "bare")].append(
-        continuation(make_rollout, parent, 2, None, 7, env_status="infra_error")
-    )
+    samples = sampled(parent, 2, [1] * 3 + [0] * 4)
+    samples[StateRef("a", 2, "bare")].append(continuation(parent, 2, None, 7, env_status="infra_error"))
     labels, _ = build([parent], samples, 2.0)
     # Turns 0, 1, 2, 4: own outcome; 3 and 5 are unknown, and an error at 3 makes its outcome label none.
     assert [x.step_index for x in labels] == [0, 1, 2, 4]
@@ -176,9 +175,9 @@ def test_one_state_of_several_sources_is_one_row(make_rollout) -> None:
     assert kinds_of(labels)["num_by_source"] == {"continuation": 1, "outcome": 3}
 
 
-def test_graded_rewards_pass_through_labels_and_rows_as_fractions(make_rollout, make_task) -> None:
+def test_graded_rewards_pass_through_labels_and_rows_as_fractions() -> None:
     rollouts = [make_rollout(f"r{i}", task=f"t{i}", reward=reward) for i, reward in enumerate((0.25, 0.7))]
-    labels, _ = build(rollouts, sampled(make_rollout, rollouts[0], 2, (0.5, 0.9, 0.1)))
+    labels, _ = build(rollouts, sampled(rollouts[0], 2, (0.5, 0.9, 0.1)))
     known = {(x.rollout_id, x.step_index): x for x in labels}
     merged = known["r0", 2]
     assert merged.num_success == pytest.approx(1.5)
@@ -202,14 +201,14 @@ def test_graded_rewards_pass_through_labels_and_rows_as_fractions(make_rollout, 
     assert refused.value.code == ExitCode.QUALITY
 
 
-def test_what_cannot_label_a_state_is_refused(make_rollout) -> None:
+def test_what_cannot_label_a_state_is_refused() -> None:
     parent, guided = make_rollout("a"), make_rollout("a", guided=True)
     assert {x.context for x in build([guided], {})[0]} == {"guided"}
     for bad, problem in (
-        (continuation(make_rollout, parent, 2, 1.0), "cannot label"),
-        (continuation(make_rollout, parent, 1, 1.0, policy_digest="other"), "by policy other, not policy-0"),
-        (continuation(make_rollout, parent, 1, 1.5), r"must lie in \[0, 1\]"),
-        (continuation(make_rollout, guided, 1, 1.0), "cannot label"),
+        (continuation(parent, 2, 1.0), "cannot label"),
+        (continuation(parent, 1, 1.0, policy_digest="other"), "by policy other, not policy-0"),
+        (continuation(parent, 1, 1.5), r"must lie in \[0, 1\]"),
+        (continuation(guided, 1, 1.0), "cannot label"),
     ):
         with pytest.raises(ValueError, match=problem):
             build([parent], {StateRef("a", 1, "bare"): [bad]})
@@ -223,7 +222,7 @@ def test_the_recovery_model_recovers_known_rates_and_counts_events_with_evidence
     for i in range(600):
         code = ("", "missing", "rare")[0 if i % 2 else (1 if i % 50 else 2)]
         q, u = rng.uniform(0.2, 0.8), rng.random()
-        z = 0.5 + np.log(q / (1 - q)) - u + (-1.5 if code == "missing" else 0)
+        z = 0.5 + np.log(q / (1 - q)) - u + (-1.5 if code else 0)
         states.append(StateFeatures(f"t{i % 60}", code, q, u))
         n.append(8)
         k.append(int(rng.binomial(8, 1 / (1 + np.exp(-z)))))
@@ -249,21 +248,21 @@ def test_recovery_leans_to_the_tasks_rate_and_no_estimate_has_seen_its_own_task(
     assert (before[~same_fold] > after[~same_fold]).all()
 
 
-def test_without_continuations_the_prior_is_the_rate_of_the_tasks_other_rollouts(make_rollout) -> None:
+def test_without_continuations_the_prior_is_the_rate_of_the_tasks_other_rollouts() -> None:
     rollouts = [make_rollout(f"r{i}", reward=float(i == 0)) for i in range(3)]
     labels, _ = build(rollouts, {}, kappa=2.0)
     # q = (k + 1) / (n + 2) of the other two, 1/4 or 1/2, and y = R/3 + 2q/3.
     assert [x.target for x in labels if x.step_index == 0] == pytest.approx([1 / 2, 1 / 3, 1 / 3])
 
 
-def test_states_without_samples_get_a_target_only_right_after_a_counted_event(make_rollout) -> None:
+def test_states_without_samples_get_a_target_only_right_after_a_counted_event() -> None:
     rollouts, continuations = [], {}
     rng = np.random.default_rng(0)
     for i in range(40):
         parent = make_rollout(f"r{i}", task=f"t{i}", num_steps=7, wrong={5: "missing"}, reward=float(i % 2))
         rollouts.append(parent)
         for index, rate in ((3, 0.8), (6, 0.2)) if i < 30 else ():
-            continuations |= sampled(make_rollout, parent, index, rng.random(4) < rate)
+            continuations |= sampled(parent, index, rng.random(4) < rate)
     labels, report = build(rollouts, continuations, 2.0)
     assert report["codes"]["missing"]["counted"]
     alone = [x for x in labels if x.label_source == "recovery"]
@@ -272,14 +271,14 @@ def test_states_without_samples_get_a_target_only_right_after_a_counted_event(ma
     assert "recovery" not in {x.label_source for x in build(rollouts, continuations)[0]}
 
 
-def test_continuations_after_feedback_do_not_move_the_targets_of_bare_states(make_rollout) -> None:
+def test_continuations_after_feedback_do_not_move_the_targets_of_bare_states() -> None:
     def targets_of_bare(success_after_feedback: float) -> dict[str, float]:
         rollouts, continuations = [], {}
         for i in range(60):
             parent = make_rollout(f"r{i}", task=f"t{i}", num_steps=3, reward=float(i % 2), guided=i % 3 == 0)
             rollouts.append(parent)
             reward = success_after_feedback if parent.guided else float(i % 4 == 0)
-            continuations |= sampled(make_rollout, parent, 1, [reward] * 4)
+            continuations |= sampled(parent, 1, [reward] * 4)
         labels, _ = build(rollouts, continuations, 2.0)
         return {f"{x.rollout_id} {x.step_index}": x.target for x in labels if x.context == "bare"}
 
@@ -290,14 +289,12 @@ def test_continuations_after_feedback_do_not_move_the_targets_of_bare_states(mak
     ("granularity", "codes"),
     [("detailed", {"missing", "other", "none"}), ("step", {"wrong", "none"}), ("binary", {"none"})],
 )
-def test_pseudo_counts_see_as_much_of_errors_as_the_granularity_says(
-    make_rollout, granularity, codes
-) -> None:
+def test_pseudo_counts_see_as_much_of_errors_as_the_granularity_says(granularity, codes) -> None:
     rollouts = [make_rollout(f"r{i}", task=f"t{i}", wrong={1: ("missing", "other")[i % 2]}) for i in range(8)]
     continuations = {}
     for parent in rollouts:
-        continuations |= sampled(make_rollout, parent, 0, (0, 1, 0, 1))
-        continuations |= sampled(make_rollout, parent, 2, (0, 1, 0, 1))
+        continuations |= sampled(parent, 0, (0, 1, 0, 1))
+        continuations |= sampled(parent, 2, (0, 1, 0, 1))
     assert set(build(rollouts, continuations, 2.0, granularity=granularity)[1]["codes"]) == codes
 
 
@@ -309,7 +306,7 @@ def check(labels, rollouts, tasks):
 
 
 @pytest.fixture
-def world(make_rollout, make_task):
+def world():
     rollouts = [make_rollout(f"r{i}", task=f"t{i}", reward=float(i % 2)) for i in range(6)]
     return build(rollouts, {})[0], rollouts, [make_task(f"t{i}") for i in range(6)]
 
@@ -351,7 +348,7 @@ def test_the_loader_refuses_impossible_labels_and_those_of_unsound_rollouts(worl
             check(labels_given, rollouts_given, tasks)
 
 
-def test_the_loader_refuses_what_does_not_fit_together_and_names_the_row(world, make_task) -> None:
+def test_the_loader_refuses_what_does_not_fit_together_and_names_the_row(world) -> None:
     labels, rollouts, tasks = world
     assert check(*world)["num_labels"] == len(labels)
     bad = [*labels[:3], replace(labels[3], num_success=3, num_continuations=2), *labels[4:]]
