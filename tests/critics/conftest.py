@@ -120,20 +120,15 @@ def audit_of(
     )  # fmt: skip
 
 
-@pytest.fixture
-def make_audit() -> Any:
+def make_audit(
+    distort: Any, *, K=32, num_rollouts=400, seed=0, spread=1.0, within=1.0, rollouts_per_task=4
+) -> tuple[AuditData, np.ndarray]:
     """A synthetic audit: logit V = rollout part + step part; the critic sees V through `distort(V, rng)`."""
-
-    def make(
-        distort: Any, *, K=32, num_rollouts=400, seed=0, spread=1.0, within=1.0, rollouts_per_task=4
-    ) -> tuple[AuditData, np.ndarray]:
-        rng = np.random.default_rng(seed)
-        z = spread * rng.normal(size=(num_rollouts, 1)) + within * rng.normal(size=(num_rollouts, 4))
-        V = 1 / (1 + np.exp(-z))
-        p = np.clip(distort(V, rng), 1e-6, 1 - 1e-6)
-        return audit_of(V, p, rng, K=K, rollouts_per_task=rollouts_per_task, decided_at=0), V
-
-    return make
+    rng = np.random.default_rng(seed)
+    z = spread * rng.normal(size=(num_rollouts, 1)) + within * rng.normal(size=(num_rollouts, 4))
+    V = 1 / (1 + np.exp(-z))
+    p = np.clip(distort(V, rng), 1e-6, 1 - 1e-6)
+    return audit_of(V, p, rng, K=K, rollouts_per_task=rollouts_per_task, decided_at=0), V
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from critics.drift.checks import (
     steps_are_off,
 )
 from critics.logit import logit, sigmoid
+from tests.critics.conftest import make_audit
 
 
 def rollouts_of(distort, *, number: int = 2000, seed: int = 0):
@@ -115,14 +116,14 @@ def test_a_critic_that_is_right_looks_right_where_failures_end_early(early_failu
 
 
 @pytest.mark.parametrize(("num_rollouts", "most"), [(24, 8), (64, 1)])
-def test_a_perfect_critic_is_left_alone_though_few_states_leave_rho_undefined(make_audit, num_rollouts, most):
+def test_a_perfect_critic_is_left_alone_though_few_states_leave_rho_undefined(num_rollouts, most):
     """64 rollouts of 4 states are what a paid check takes unless told otherwise; 24 are too few."""
     options = {"K": 16, "num_rollouts": num_rollouts, "within": 0.3, "rollouts_per_task": 1}
     audits = [make_audit(lambda V, rng: V, seed=seed, **options)[0] for seed in range(20)]
     assert sum(steps_are_off(paid_check(audit, num_resamples=200)) for audit in audits) <= most
 
 
-def test_a_perfect_critic_is_not_judged_where_no_step_changes_the_chance(make_audit):
+def test_a_perfect_critic_is_not_judged_where_no_step_changes_the_chance():
     """An actor that solves everything: A and Ahat hardly vary, so their covariance touches 0."""
     judged = touching = 0
     for seed in range(20):
@@ -137,7 +138,7 @@ def test_a_perfect_critic_is_not_judged_where_no_step_changes_the_chance(make_au
     assert judged <= 3
 
 
-def test_a_stale_critic_is_caught_by_fresh_continuations_and_a_good_one_is_not(make_audit):
+def test_a_stale_critic_is_caught_by_fresh_continuations_and_a_good_one_is_not():
     """Nothing is measured without states in a row, or by one company."""
     good, _V = make_audit(lambda V, rng: V + rng.normal(0, 0.05, V.shape), K=16, num_rollouts=20)
     assert is_measured(paid_check(good))

@@ -10,6 +10,7 @@ from critics.audit.baselines import PRIORS, constant, position_only, task_rate
 from critics.audit.calibration_error import calibration, equal_mass_bins
 from critics.audit.data import AuditData
 from pipeline.statistics import ClusterBootstrap
+from tests.critics.conftest import make_audit
 
 
 def true_measures(p: np.ndarray, V: np.ndarray) -> dict[str, float]:
@@ -54,7 +55,7 @@ def by_task(audit: AuditData, V: np.ndarray) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("K", [8, 32])
-def test_debiased_measures_recover_the_truth_at_any_number_of_continuations(make_audit, K) -> None:
+def test_debiased_measures_recover_the_truth_at_any_number_of_continuations(K) -> None:
     audit, V = make_audit(lambda V, rng: 0.15 + 0.6 * V + rng.normal(0, 0.08, V.shape), K=K)
     found = quality.measure(audit, num_resamples=400)
     for name, truth in (true_measures(audit.p.reshape(V.shape), V) | by_task(audit, V)).items():
@@ -64,7 +65,7 @@ def test_debiased_measures_recover_the_truth_at_any_number_of_continuations(make
     assert found["ece"].value == pytest.approx(np.abs(gaps).sum(), abs=0.02)
 
 
-def test_a_constant_critic_explains_nothing_and_has_undefined_step_correlation(make_audit) -> None:
+def test_a_constant_critic_explains_nothing_and_has_undefined_step_correlation() -> None:
     audit, _ = make_audit(lambda V, rng: np.full(V.shape, V.mean()))
     found = quality.measure(audit, num_resamples=100)
     assert found["ev"].value == pytest.approx(0, abs=0.01)
@@ -77,7 +78,7 @@ def test_a_constant_critic_explains_nothing_and_has_undefined_step_correlation(m
     assert not quality.explained_variance(alike, ClusterBootstrap(alike.cluster)).low > 0
 
 
-def test_graded_rewards_are_fractions_of_a_success_and_their_own_noise_is_taken_out(make_audit) -> None:
+def test_graded_rewards_are_fractions_of_a_success_and_their_own_noise_is_taken_out() -> None:
     """Rewards vary half as much as coins would: taking a coin's noise out would make the critic too good."""
     audit, V = make_audit(lambda V, rng: 0.15 + 0.6 * V, K=4, num_rollouts=2000)
     mean = np.clip(V.ravel(), 0.02, 0.98)[:, None]
@@ -97,7 +98,7 @@ def test_graded_rewards_are_fractions_of_a_success_and_their_own_noise_is_taken_
     assert found["auroc"].value == pytest.approx(expected)
 
 
-def test_an_audit_pairs_neighbours_of_one_rollout_and_refuses_impossible_counts(make_audit) -> None:
+def test_an_audit_pairs_neighbours_of_one_rollout_and_refuses_impossible_counts() -> None:
     audit, _ = make_audit(lambda V, rng: V, num_rollouts=3)
     first, second = audit.pairs()
     assert len(first) == 3 * 3
@@ -113,7 +114,7 @@ def test_an_audit_pairs_neighbours_of_one_rollout_and_refuses_impossible_counts(
             replace(audit, **changes)
 
 
-def test_the_task_rate_leaves_the_states_own_rollout_out(make_audit) -> None:
+def test_the_task_rate_leaves_the_states_own_rollout_out() -> None:
     audit, _ = make_audit(lambda V, rng: V, num_rollouts=4)
     rewards = [r.reward for r in audit.rollouts]
     others, mean = sum(rewards[1:]), audit.v_hat.mean()
@@ -121,9 +122,7 @@ def test_the_task_rate_leaves_the_states_own_rollout_out(make_audit) -> None:
 
 
 @pytest.mark.parametrize("rollouts_per_task", [1, 4])
-def test_a_constant_has_no_skill_over_the_task_rate_where_success_is_rare(
-    make_audit, rollouts_per_task
-) -> None:
+def test_a_constant_has_no_skill_over_the_task_rate_where_success_is_rare(rollouts_per_task) -> None:
     audit, _ = make_audit(lambda V, rng: np.full_like(V, 0.1), rollouts_per_task=rollouts_per_task)
     rare = replace(audit, k=np.random.default_rng(1).binomial(audit.K, 0.1))
     rollouts = tuple(replace(r, reward=float(i % 10 == 0)) for i, r in enumerate(rare.rollouts))
@@ -134,7 +133,7 @@ def test_a_constant_has_no_skill_over_the_task_rate_where_success_is_rare(
 
 
 @pytest.mark.parametrize(("K", "least"), [(8, 0.88), (32, 0.95)])
-def test_a_perfect_critic_sees_the_direction_of_clear_steps(make_audit, K, least) -> None:
+def test_a_perfect_critic_sees_the_direction_of_clear_steps(K, least) -> None:
     audit, _ = make_audit(lambda V, rng: V, K=K)
     found = quality.steps(audit, ClusterBootstrap(audit.cluster, 100))
     assert found["sign_agreement"].value > least
@@ -143,7 +142,7 @@ def test_a_perfect_critic_sees_the_direction_of_clear_steps(make_audit, K, least
     assert math.isnan(few["sign_agreement"].value)  # two samples each make no step clear
 
 
-def test_baselines_get_the_best_constant_and_the_trend_of_the_position(make_audit) -> None:
+def test_baselines_get_the_best_constant_and_the_trend_of_the_position() -> None:
     audit, _ = make_audit(lambda V, rng: V)
     assert constant(audit)[0] == pytest.approx(audit.v_hat.mean())
     p = position_only(replace(audit, k=np.round(audit.K * (1 - audit.position)).astype(int)))
@@ -154,7 +153,7 @@ def test_baselines_get_the_best_constant_and_the_trend_of_the_position(make_audi
     assert len(position_only(nothing)) == 0
 
 
-def test_slices_cover_every_state_once_per_kind(make_audit) -> None:
+def test_slices_cover_every_state_once_per_kind() -> None:
     audit, _ = make_audit(lambda V, rng: V, num_rollouts=60)
     rows = quality.slices(audit, num_resamples=100)
     for kind in ("level", "position", "split"):

@@ -7,7 +7,7 @@ from critics.audit.first_error import first_error, predicted_error
 from critics.audit.probes import KINDS, Probed, holds, probe_changes, probe_table
 from critics.report import gate
 from pipeline.statistics import Interval
-from tests.critics.conftest import PASSING
+from tests.critics.conftest import PASSING, make_audit
 
 
 def probed(**changes: float) -> Probed:
@@ -67,7 +67,7 @@ def test_what_was_not_probed_is_said_and_nothing_probed_is_no_pass() -> None:
     assert few.passed is False
 
 
-def test_first_errors_are_counted_against_the_verifiers(make_audit) -> None:
+def test_first_errors_are_counted_against_the_verifiers() -> None:
     audit, _ = make_audit(lambda V, rng: V, num_rollouts=4)
     r = audit.rollouts[0]
     wrong = ("ok", "wrong", "ok", "wrong")

@@ -10,6 +10,7 @@ from critics.audit.siblings import Siblings
 from critics.logit import logit, sigmoid
 from critics.report.build import SOLVER, build_report
 from critics.report.page import cell, report_page
+from tests.critics.conftest import make_audit
 from tests.critics.test_probes import probed, where
 from tests.critics.test_siblings import sets_of
 
@@ -24,7 +25,7 @@ EVALUATIONS = [
 
 
 @pytest.fixture
-def audit(make_audit):
+def audit():
     return make_audit(lambda V, rng: V + rng.normal(0, 0.03, V.shape), num_rollouts=200)[0]
 
 
@@ -125,7 +126,7 @@ def test_what_has_no_bounds_never_looks_exact(small) -> None:
     assert "undefined" in report_page(json.loads(json.dumps(tiny, allow_nan=False)))
 
 
-def test_the_weakest_slice_is_named_and_its_bias_is_shown(make_audit) -> None:
+def test_the_weakest_slice_is_named_and_its_bias_is_shown() -> None:
     audit, _ = make_audit(lambda V, rng: V, num_rollouts=240)
     hopeful = replace(audit, p=np.where(audit.level == 2, np.sqrt(audit.p), audit.p))
     report = build_report(hopeful, **OPTIONS)
@@ -157,7 +158,7 @@ def test_samples_are_audited_rollouts_of_a_task_each_solved_and_failed(audit) ->
     assert all(low <= value <= high for _, value, low, high in shown[0]["audited"])
 
 
-def test_references_are_there_where_they_can_be(make_audit) -> None:
+def test_references_are_there_where_they_can_be() -> None:
     audit, _ = make_audit(lambda V, rng: V, K=3, num_rollouts=60)
     K = audit.K.copy()
     K[0] = 2  # short of a continuation: left out of the reference
@@ -172,7 +173,7 @@ def test_references_are_there_where_they_can_be(make_audit) -> None:
     assert rows[SOLVER]["ev"]["value"] < 0 < rows["this critic"]["ev"]["value"]
 
 
-def test_trees_find_what_the_words_show_and_what_only_verifiers_see(make_audit) -> None:
+def test_trees_find_what_the_words_show_and_what_only_verifiers_see() -> None:
     """V falls alike at a step with the word `hm`, and at one that verifiers call wrong."""
     audit, _ = make_audit(lambda V, rng: np.full(V.shape, V.mean()), num_rollouts=1200, K=8)
     rng = np.random.default_rng(1)

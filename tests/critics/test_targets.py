@@ -236,6 +236,10 @@ def test_the_recovery_model_recovers_known_rates_and_counts_events_with_evidence
     m = model([StateFeatures("new", "", 0.5, 0.0), StateFeatures("new", "missing", 0.5, 0.0)])
     assert m[0] == pytest.approx(1 / (1 + np.exp(-0.5)), abs=0.07)
     assert m[1] == pytest.approx(1 / (1 + np.exp(1.0)), abs=0.07)
+    events = [StateFeatures(f"t{i}", ("", "missing")[i % 2], 0.5, 0.5) for i in range(60)]
+    for each in (1, 2):  # 30 continuations, or 60
+        _, report = fit_recovery(events, [each, 0] * 30, [each] * 60, seed=0)
+        assert report["codes"]["missing"]["counted"] is (each == 2)
 
 
 def test_recovery_leans_to_the_tasks_rate_and_no_estimate_has_seen_its_own_task() -> None:
