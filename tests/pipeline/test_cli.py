@@ -3,6 +3,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import datasets
 import pytest
@@ -139,14 +140,22 @@ def test_show_prints_any_table_and_the_report_of_a_stage_without_one(out: Any, r
     assert "\x1b" not in text
 
 
-def test_show_refuses_what_is_not_there(out: Any, run_dir: Path) -> None:
+def test_show_and_export_refuse_what_is_not_there(out: Any, run_dir: Path, tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "x").touch()
+    to = ("--to", "datasets")
     for argv, code, said in (
-        (["actor"], 3, f"{run_dir}/actor is missing or no stage of a run. Run: make actor"),
-        (["."], 3, f"{run_dir} is missing or no stage of a run. Give RUN_DIR/STAGE"),
-        (["rollouts", "--table", "labels"], 2, "it has: rollouts, steps"),
-        (["rollouts", "--rows", 0], 2, "--rows is 0; allowed: 1 or more"),
+        (["show", run_dir / "actor"], 3, f"{run_dir}/actor is missing or no stage of a run. Run: make actor"),
+        (["show", run_dir], 3, f"{run_dir} is missing or no stage of a run. Give RUN_DIR/STAGE"),
+        (["show", run_dir / "rollouts", "--table", "labels"], 2, "it has: rollouts, steps"),
+        (["show", run_dir / "rollouts", "--rows", 0], 2, "--rows is 0; allowed: 1 or more"),
+        (["export", run_dir, *to, full], 2, "is not empty"),
+        (["export", run_dir, *to, full / "x"], 2, "cannot be a folder"),
+        (["export", tmp_path / "no", *to, tmp_path / "new"], 3, "is no folder"),
+        (["export", full, *to, tmp_path / "new"], 3, "no table of a complete stage"),
     ):
-        out("show", run_dir / argv[0], *argv[1:], code=code, words=[said])
+        out(*argv, code=code, words=[said])
 
 
 def test_status_and_verify_look_at_refreshes_too(out: Any, run_dir: Path) -> None:
@@ -195,9 +204,7 @@ def test_verify_finds_steps_that_do_not_tile(out: Any, run_dir: Path, tmp_path: 
     out("verify", tmp_path / "wrong" / "r", code=3, words=["steps must tile"])
 
 
-def test_an_exported_run_is_read_by_datasets_and_equals_its_tables(
-    out: Any, run_dir: Path, tmp_path: Path
-) -> None:
+def test_an_exported_run_is_read_by_datasets(out: Any, run_dir: Path, tmp_path: Path) -> None:
     folder = tmp_path / "exported"
     text = out("export", run_dir, "--to", "datasets", folder, words=["rollouts: 2 rows"])
     assert "labels" not in text  # not complete
@@ -207,18 +214,6 @@ def test_an_exported_run_is_read_by_datasets_and_equals_its_tables(
     steps = datasets.load_dataset(str(folder), "rollouts_steps", cache_dir=str(tmp_path / "cache"))["train"]
     assert steps["text"][0] == EVIL
     assert load_rows(str(folder / "rollouts" / "rollouts.parquet")) == loaded.to_list()
-
-
-def test_an_export_refuses_what_it_cannot_write_or_read(out: Any, run_dir: Path, tmp_path: Path) -> None:
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "x").touch()
-    for run_folder, folder, code, said in (
-        (run_dir, tmp_path / "full", 2, "is not empty"),
-        (run_dir, tmp_path / "full" / "x", 2, "cannot be a folder"),
-        (tmp_path / "no", tmp_path / "new", 3, "is no folder"),
-        (tmp_path / "full", tmp_path / "new", 3, "no table of a complete stage"),
-    ):
-        out("export", run_folder, "--to", "datasets", folder, code=code, words=[said])
 
 
 ROWS = [{"question": "1 + 1?", "answer": 2}, {"question": 'ü, "x"', "answer": -3}]
@@ -237,10 +232,8 @@ def test_rows_are_loaded_from_files_and_saved_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rows.txt", "bad.parquet", "bad.jsonl", "empty", "splits", "no/such/set"])
-def test_rows_that_cannot_be_loaded_are_a_wrong_setting(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+@patch("datasets.config.HF_HUB_OFFLINE", True)
+def test_rows_that_cannot_be_loaded_are_a_wrong_setting(tmp_path: Path, name: str) -> None:
     (tmp_path / "rows.txt").write_text("x")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
     (tmp_path / "bad.jsonl").write_text("{")

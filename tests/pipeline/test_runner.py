@@ -206,9 +206,6 @@ def test_a_second_process_is_refused_and_the_first_s_death_frees_the_stage(data:
 
 def test_a_child_does_not_keep_the_lock_alive(tmp_path: Path) -> None:
     lock = Lock(tmp_path)
-    with pytest.raises(ArtifactError, match="held by another process") as caught:
-        Lock(tmp_path)
-    assert caught.value.code == 73
     child = subprocess.Popen(["sleep", "60"], close_fds=False)
     try:
         lock.release()
@@ -240,12 +237,6 @@ def test_items_without_an_end_are_a_defect(tmp_path: Path, commits: int | None, 
 
     run(toy.stage_of("s", [["a"], ["b"]], make), code=1, words=[words])
     assert not (tmp_path / "r" / "s" / "manifest.json").exists()
-
-
-def test_a_dry_run_prints_the_plan_and_makes_nothing(data: Path, run: Run) -> None:
-    words = ["would make 7 items in 3 shards", "rows: 7", "/r/toy (absent)", "reads source "]
-    run("toy", "--dry-run", words=words)
-    assert not (data / "r" / "toy").exists()
 
 
 @pytest.mark.parametrize(
@@ -409,9 +400,7 @@ def loses_a_worker(at: Sequence[int], how: str) -> Any:
     ("how", "code", "said"),
     [("failed", 1, "w (process"), ("killed and told to stop", 75, "stopped early by SIGTERM")],
 )
-def test_a_worker_s_own_error_is_a_defect_its_stage_s_end_is_none(
-    how: str, code: int, said: str, run: Run
-) -> None:
+def test_only_a_worker_s_own_error_is_a_defect(how: str, code: int, said: str, run: Run) -> None:
     """A scheduler that ends both may do so as often as it likes."""
     for _ in range(4):
         run(loses_a_worker([0] * 4, how), code=code, words=[said])

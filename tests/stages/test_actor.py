@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 from dataclasses import replace
 from html import unescape
@@ -99,13 +98,13 @@ def test_a_gate_that_never_judged_states_after_feedback_lets_no_actor_train_on_t
         assert stamp_of(passed, bare, does) == sound
         assert stamp_of({**passed, "contexts": list(guided)}, guided, does) == sound
     assert override_words(sound) == ""
-    assert 'class="fail"' not in actor_page(actor_report([], 1, critic_gate=sound))
     for does in ("allow", "group_only"):
         stamp = stamp_of(passed, guided, does)
         assert stamp["override"] == does
-        assert "states after feedback were not judged" in override_words(stamp)
-        page = actor_page(json.loads(json.dumps(actor_report([], 1, critic_gate=stamp))))
-        assert f"actor.credit.on_weak_critic is {does}" in page
+        words = override_words(stamp)
+        assert "states after feedback were not judged" in words
+        assert f"actor.credit.on_weak_critic is {does}" in words
+    assert 'class="fail"' not in actor_page(actor_report([], 1, critic_gate=sound))
 
 
 def test_an_actor_that_went_on_with_a_weak_critic_says_so_everywhere(chain):
@@ -113,10 +112,8 @@ def test_an_actor_that_went_on_with_a_weak_critic_says_so_everywhere(chain):
     assert stamp == {"verdict": "FAIL", "reasons": gate_of(chain)["reasons"], "override": "allow"}
     words = override_words(stamp)
     assert stamp["reasons"][0] in words
-    html = (chain.run_dir / "actor" / "report.html").read_text("utf-8")
-    first = re.search(r'<p class="(\w+)">(.*?)</p>', html)
-    assert first is not None
-    assert (first[1], unescape(first[2])) == ("fail", words)
+    html = unescape((chain.run_dir / "actor" / "report.html").read_text("utf-8"))
+    assert html[html.index("<p class=") :].startswith(f'<p class="fail">{words}</p>')
     assert words in next((chain.run_dir / "actor" / "logs").glob("*/stage.log")).read_text("utf-8")
 
 
@@ -163,7 +160,8 @@ def stopped(chain, tmp_path, monkeypatch):
 
 
 def test_a_stop_keeps_every_finished_iteration(chain, stopped):
-    lab = stopped(seldom := "actor.checkpoint_every=100")
+    seldom = "actor.checkpoint_every=100"
+    lab = stopped(seldom)
     assert [state["iterations"] for state in lab.checkpoints("actor")] == [1]
     assert lab.start("actor", seldom) == 0
     assert lab.artifact("actor").content_digest == chain.artifact("actor").content_digest
@@ -201,9 +199,7 @@ def test_the_actor_s_page_tells_what_the_manifests_tell(chain):
     assert str(chain.folder) not in card
 
 
-def test_an_actor_that_moved_too_far_is_stopped_and_may_be_told_to_go_on(
-    chain, tmp_path, monkeypatch, capsys
-):
+def test_an_actor_that_moved_too_far_is_stopped(chain, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("stages.wiring.safety_stops.MAX_KL", 1e-12)
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     assert lab.start("actor") == 4

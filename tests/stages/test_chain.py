@@ -135,24 +135,19 @@ def test_continuations_stay_with_the_companies_that_fit_and_validate(chain):
     assert "4 tasks it was fitted on" in (chain.run_dir / "critic_report" / "report.html").read_text()
 
 
-def test_every_training_rollout_is_kept(chain):
-    kept = chain.rollouts("actor")
+def test_every_training_rollout_is_kept_with_the_critic_s_value_of_every_state(chain):
+    kept, actor = {r.rollout_id: r for r in chain.rollouts("actor")}, chain.artifact("actor")
     looks = [m for m in read_metrics(chain.run_dir / "actor" / "metrics.jsonl") if "rollouts/count" in m]
     assert [m["iteration"] for m in looks] == [0, 1]
     for look in looks:
-        own = [r for r in kept if r.iteration == look["iteration"]]
-        assert len(own) == look["rollouts/count"]
-        assert sum(r.num_trainable_tokens for r in own) == look["rollouts/sampled_tokens"]
-    assert chain.artifact("actor").report["updates"] >= 2
-
-
-def test_critic_values_are_kept_for_every_state_of_the_training_rollouts(chain):
-    rows = chain.artifact("actor").table("values").to_pylist()
+        tokens = [r.num_trainable_tokens for r in kept.values() if r.iteration == look["iteration"]]
+        assert (len(tokens), sum(tokens)) == (look["rollouts/count"], look["rollouts/sampled_tokens"])
+    assert actor.report["updates"] >= 2
+    rows = actor.table("values").to_pylist()
     assert {row["critic"] for row in rows} == {chain.artifact("critic").report["critic_digest"]}
     assert all(0 < row["value"] < 1 for row in rows)
     steps = Counter(row["rollout_id"] for row in rows)
-    by_id = {r.rollout_id: r for r in chain.rollouts("actor")}
-    assert steps == {name: len(by_id[name].steps) for name in steps}
+    assert steps == {name: len(kept[name].steps) for name in steps}
 
 
 def test_continuations_begin_with_their_parents_tokens(chain):
@@ -226,23 +221,21 @@ def test_what_a_refresh_sampled_counts_in_the_budget(chain, tmp_path):
 
 def test_first_try_and_feedback_measures_follow_from_the_rollouts(chain):
     report = chain.artifact("evaluation").report
-    digest = report["policies"]["start"]
-    own = [r for r in chain.rollouts("evaluation") if r.policy_digest == digest]
-    first = [r.reward for r in own if r.temperature > 0 and r.attempt == 0]
-    greedy = [r.reward for r in own if r.temperature == 0]
+    own = [r for r in chain.rollouts("evaluation") if r.policy_digest == report["policies"]["start"]]
+    sampled = [r for r in own if r.temperature > 0]
     chains: dict[str, float] = {}
-    for r in own:
-        if r.temperature > 0:
-            chains[r.group_id] = max(chains.get(r.group_id, 0.0), r.reward)
-    measured = {name: report["measures"][name]["all"]["start"]["value"] for name in report["measures"]}
-    assert measured["first_try"] == pytest.approx(np.mean(first))
-    assert measured["greedy"] == pytest.approx(np.mean(greedy))
-    assert measured["with_feedback"] == pytest.approx(np.mean(list(chains.values())))
+    for r in sampled:
+        chains[r.group_id] = max(chains.get(r.group_id, 0.0), r.reward)
+    expected = {
+        "first_try": np.mean([r.reward for r in sampled if r.attempt == 0]),
+        "greedy": np.mean([r.reward for r in own if r.temperature == 0]),
+        "with_feedback": np.mean(list(chains.values())),
+    }
+    measured = {name: measure["all"]["start"]["value"] for name, measure in report["measures"].items()}
+    assert {name: measured[name] for name in expected} == pytest.approx(expected)
 
 
-def test_a_base_is_taken_as_it_is_or_trained_further_or_adapted_with_lora_and_comes_out_merged(
-    chain, tmp_path
-):
+def test_a_base_is_taken_as_it_is_or_trained_further_or_adapted_and_merged(chain, tmp_path):
     base = chain.run_dir / "sft" / "policy"
     given = load_policy(base)
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from pipeline.cli.runs import MAIN_CHAIN
+from tests.pipeline.test_kill_sweep import facts
 from tests.stages.conftest import Lab
 
 ROOT = Path(__file__).parents[2]
@@ -75,23 +76,12 @@ def passed(lab: Lab) -> Counter[str]:
     return Counter((lab.folder / "points.log").read_text().split())
 
 
-def facts(lab: Lab, stage: str) -> dict[str, Any]:
-    """What must be equal however often a stage was stopped: rows, bytes, digests, and no litter."""
-    folder = lab.run_dir / stage
-    manifest = json.loads((folder / "manifest.json").read_text())
-    litter = (p for p in folder.rglob("*") if ".tmp" in p.name or p.name.startswith("part-"))
-    return {name: manifest[name] for name in ("content_digest", "counts", "tables")} | {
-        "files": {f["path"]: f["sha256"] for f in manifest["files"] if f["kind"] != "volatile"},
-        "litter": sorted(map(str, litter)),
-    }
-
-
 @pytest.fixture(scope="session")
 def undisturbed(chain, forks, tmp_path_factory):
     """Scripted rollouts that nothing disturbed: facts, points passed, seconds taken."""
     lab = chain.copy(tmp_path_factory.mktemp("scripted"), "tasks", "sft")
     assert forks(lab, "rollouts", log_of(lab), options=[SCRIPTED]) == [0]
-    return {"facts": facts(lab, "rollouts"), "points": passed(lab), "seconds": forks.seconds}
+    return {"facts": facts(lab.run_dir / "rollouts"), "points": passed(lab), "seconds": forks.seconds}
 
 
 def test_committed_shards_are_not_made_again(chain, forks, undisturbed, tmp_path):
@@ -106,7 +96,7 @@ def test_committed_shards_are_not_made_again(chain, forks, undisturbed, tmp_path
     point = "rollouts.shard.before_write"
     assert passed(lab)[point] == undisturbed["points"][point] - 2
     assert lab.start("rollouts", SCRIPTED) == 0
-    assert facts(lab, "rollouts") == undisturbed["facts"]
+    assert facts(lab.run_dir / "rollouts") == undisturbed["facts"]
     bare, guided = ([r.reward for r in lab.rollouts("rollouts") if r.guided is on] for on in (False, True))
     assert 0 < np.mean(bare) < np.mean(guided) < 1  # neither all good nor all bad
 
@@ -119,7 +109,7 @@ def test_random_kills_of_scripted_rollouts_change_nothing(chain, forks, undistur
         moment = rng.uniform(0, undisturbed["seconds"])
         assert forks(lab, "rollouts", WHOLE, options=[SCRIPTED], kill_after=moment)[0] in (0, -9)
     assert forks(lab, "rollouts", WHOLE, options=[SCRIPTED]) == [0]
-    assert facts(lab, "rollouts") == undisturbed["facts"]
+    assert facts(lab.run_dir / "rollouts") == undisturbed["facts"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +130,7 @@ def test_a_killed_stage_goes_on_to_the_same_rollouts_and_weights(chain, forks, t
     assert forks(lab, stage, log_of(lab) | kill_at(killed[-1]), WHOLE) == [-9, 0]
     assert not {f"{stage}.update.before", f"{stage}.shard.before_write"} & set(passed(lab))
     assert not list((lab.run_dir / stage).glob("_evaluations*"))
-    assert facts(lab, stage) == facts(chain, stage)
+    assert facts(lab.run_dir / stage) == facts(chain.run_dir / stage)
 
 
 SMALLER = {
@@ -172,4 +162,4 @@ def test_a_kill_at_every_point_of_every_stage_changes_nothing(chain, forks, tmp_
         lab = chain.copy(tmp_path / str(index), *inputs)
         killed = kill_at(f"{point}:{rng.randint(1, number)}")
         assert forks(lab, stage, killed, WHOLE, options=smaller) == [-9, 0], point
-        assert facts(lab, stage) == facts(whole, stage), point
+        assert facts(lab.run_dir / stage) == facts(whole.run_dir / stage), point

@@ -40,7 +40,8 @@ def recomputed(lab: Any) -> list[tuple[dict[str, Any], dict[str, float], dict[st
     state: dict[str, float] | None = None
     found = []
     for line in lines:
-        members = [rollouts[row["rollout_id"]] for row in rows[line["update"]]]
+        own = rows[line["update"]]
+        members = [rollouts[row["rollout_id"]] for row in own]
         credit = make_credit(**options | {n: line[n] for n in ("alpha", "adv_rmse") if n in line})
         sets = [
             replace(credit_set(s, values=values), shaping=shaping_of(s, options["overlong_factor"]))
@@ -50,11 +51,11 @@ def recomputed(lab: Any) -> list[tuple[dict[str, Any], dict[str, float], dict[st
         assert ordered == members
         advantages, metrics, state = credit.credit(sets, credit.initial_state() if state is None else state)
         columns = {
-            name: [np.array(row[name], np.float32) for row in rows[line["update"]]]
+            name: [np.array(row[name], np.float32) for row in own]
             for name in ("old_logprobs", "ref_logprobs")
-            if rows[line["update"]][0][name] is not None
+            if own[0][name] is not None
         }
-        weights = [row["token_weight"] for row in rows[line["update"]]]
+        weights = [row["token_weight"] for row in own]
         loss: dict[str, float] = defaultdict(float)
         for batch in micro_batches(policy_rows(members, advantages, weights, columns), 4096):
             total, parts = policy_loss(credit.loss)({"logprobs": batch.columns["old_logprobs"]}, batch)
@@ -82,9 +83,7 @@ def test_an_update_of_v_dapo_is_computed_again_from_its_tables(chain: Any) -> No
     assert updates["old_logprobs"].null_count == updates.num_rows  # fp32: they are the engine's
 
 
-def test_in_half_precision_old_logprobs_are_stored_and_overlong_shaping_enters_the_advantages(
-    chain: Any, tmp_path: Path
-) -> None:
+def test_old_logprobs_in_half_precision_and_overlong_shaping_are_stored(chain: Any, tmp_path: Path) -> None:
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")
     credit = "actor.credit={mode: decoupled_clip, kl: 0.01}"
     short = "sampling.max_response_tokens=96"  # its successes take 63 to 123

@@ -45,16 +45,9 @@ def test_a_refresh_ends_at_the_stage_that_refuses_for_quality(tmp_path, monkeypa
 
     monkeypatch.setattr("stages.wiring.refresh.subprocess.run", run)
     said: list[str] = []
-    go = partial(
-        refreshed,
-        DriftState(20, wants_refresh=True),
-        Config().model_dump(mode="json"),
-        policy_folder(tmp_path, 3, "0123456789"),
-        "0123456789",
-        contexts=("bare",),
-        say=said.append,
-        stop_if_asked=lambda: None,
-    )
+    settings, policy = Config().model_dump(mode="json"), policy_folder(tmp_path, 3, "0123456789")
+    go = partial(refreshed, DriftState(20, wants_refresh=True), settings, policy, "0123456789")
+    go = partial(go, contexts=("bare",), say=said.append, stop_if_asked=lambda: None)
     if code not in (0, 4):  # a failure to mend, after which the same command goes on; a kill has no code
         with pytest.raises(ArtifactError, match="in its stage labels") as raised:
             go()
@@ -69,7 +62,7 @@ def test_a_refresh_ends_at_the_stage_that_refuses_for_quality(tmp_path, monkeypa
     assert last == tmp_path / "refresh" / "b" / "critic" / "critic"
     config = load_config(Config, tmp_path / "refresh" / "00003-01234567.yaml", [])
     assert (config.run.name, config.run.data_dir) == ("00003-01234567", str(tmp_path / "refresh"))
-    policy = tmp_path / "refresh" / "policies" / "00003-01234567"
+    assert policy == tmp_path / "refresh" / "policies" / "00003-01234567"
     assert (config.sft.base, config.sft.num_updates) == (str(policy), 0)
 
 
