@@ -10,15 +10,6 @@ MarkovPolicy = Callable[[World, State], Mapping[Move, float]]
 """(world, state) -> probability of each move; they add up to 1."""
 
 
-def optimal_plan(world: World, state: State) -> list[Move]:
-    """Returns a shortest plan; [] where none succeeds."""
-    plan = []
-    while (move := optimal_move(world, state)) is not None:
-        plan.append(move)
-        state = play(world, state, move)
-    return plan
-
-
 def policy_value(world: World, policy: MarkovPolicy, state: State | None = None) -> float:
     """Returns V^pi(s): the probability that the policy serves every request in the turns left.
 

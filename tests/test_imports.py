@@ -17,14 +17,14 @@ MAY_IMPORT = {
     "stages": {"stages", "critics", "env", "pipeline"},
 }
 BACKENDS = (
-    "pipeline.engines.transformers",
-    "pipeline.engines.scripted",
-    "pipeline.engines.slots",
-    "pipeline.engines.vllm",
-    "pipeline.training.torch",
-    "pipeline.training.network",
-    "pipeline.training.deepspeed",
-    "pipeline.training.deepspeed_rank",
+    "pipeline.engines.transformers.",
+    "pipeline.engines.scripted.",
+    "pipeline.engines.slots.",
+    "pipeline.engines.vllm.",
+    "pipeline.training.torch.",
+    "pipeline.training.network.",
+    "pipeline.training.deepspeed.",
+    "pipeline.training.deepspeed_rank.",
 )
 HEAVY = ("vllm", "deepspeed", "wandb", "torch", "transformers", "matplotlib", "sklearn", "datasets", "pandas")
 
@@ -55,18 +55,13 @@ def test_a_package_imports_only_what_lies_below_it(package: str) -> None:
     ]
 
 
-def is_backend(name: str) -> bool:
-    """Returns whether a module, or the module of a name that is imported from it, is a backend."""
-    return any(f"{name}.".startswith(f"{backend}.") for backend in BACKENDS)
-
-
 def test_only_stages_import_engine_and_training_backends() -> None:
     users = {
         str(path.relative_to(ROOT))
         for package in MAY_IMPORT
         for path in sources(package)
         for name in imported(path)
-        if is_backend(name) and path.parent.name not in ("engines", "training")
+        if f"{name}.".startswith(BACKENDS) and path.parent.name not in ("engines", "training")
     }
     assert users == {"stages/wiring/build.py"}
 
@@ -88,12 +83,6 @@ def test_no_file_is_longer_than_300_lines_and_of_the_stages_150(package: str) ->
     assert not {name: length for name, length in lengths.items() if length > most}
 
 
-def modules(package: str) -> list[str]:
-    """Returns every module of a package."""
-    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sources(package)]
-    return [name.removesuffix(".__init__") for name in names]
-
-
 LIGHT = {
     "pipeline": r"pipeline\.(artifacts\.|cli\.|credit|config|settings|tables|statistics)",
     "critics": r"critics\.(labels|frozen\.contract|fit\.(data|rows|splits))",
@@ -106,8 +95,10 @@ stages that only sample where players have processes of their own. A summary dra
 
 @pytest.mark.parametrize("package", MAY_IMPORT)
 def test_importing_a_package_an_entry_or_what_comes_before_a_plan_loads_nothing_heavy(package: str) -> None:
-    folders = {name for name in modules(package) if (ROOT / name.replace(".", "/")).is_dir()}
-    names = [name for name in modules(package) if name in folders or re.match(LIGHT[package], name)]
+    paths = [path.relative_to(ROOT).with_suffix("") for path in sources(package)]
+    modules = [".".join(path.parts).removesuffix(".__init__") for path in paths]
+    folders = {name for name in modules if (ROOT / name.replace(".", "/")).is_dir()}
+    names = [name for name in modules if name in folders or re.match(LIGHT[package], name)]
     assert len(names) > len(folders)
     code = (
         "import importlib, sys\n"

@@ -128,13 +128,10 @@ def test_at_level_five_strikes_anywhere_lock_the_whole_company():
     assert statuses(world, (BILLING,), (FRAUD,), state=state)[1] == ["locked", "locked"]
 
 
-@pytest.mark.parametrize(
-    ("given", "wrong", "status"),
-    [("full_name", "email", "auth_mismatch"), ("email", "full_name", "referred")],
-)
-def test_a_wrong_value_is_a_mismatch_unless_right_ones_do(given, wrong, status):
-    sent = Sent(given=frozenset({given}), mismatched=frozenset({wrong}))
-    assert call(small_world(), State(), SERVICE, sent)[1].status == status
+def test_a_wrong_value_is_a_mismatch_unless_right_ones_do():
+    for given, wrong, status in (("full_name", "email", "auth_mismatch"), ("email", "full_name", "referred")):
+        sent = Sent(given=frozenset({given}), mismatched=frozenset({wrong}))
+        assert call(small_world(), State(), SERVICE, sent)[1].status == status
 
 
 @pytest.mark.parametrize(

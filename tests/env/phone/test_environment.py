@@ -7,12 +7,9 @@ import pytest
 from env.phone.episode.environment import episode_cost
 from env.phone.scripted.policies import play_scripted
 from env.phone.solver.solver import optimal_move, tool_call
-from env.phone.world.levels import LEVELS
 from env.phone.world.lexicon import FIELDS
 from env.protocol import replay
-from tests.env.phone.worlds import STYLE, Desk, first_fatal, level_tasks, started, world_of
-
-ALL = tuple(LEVELS)
+from tests.env.phone.worlds import LEVELS, STYLE, Desk, first_fatal, level_tasks, started, world_of
 
 
 def tasks_of(level, count=40):
@@ -32,7 +29,7 @@ def no_obstacle(world):
     return not (world.busy or world.closings or world.slips)
 
 
-@pytest.mark.parametrize("level", ALL)
+@pytest.mark.parametrize("level", LEVELS)
 def test_another_seed_changes_wording_but_no_event(level):
     differs = 0
     for task in tasks_of(level, 20):
@@ -154,7 +151,7 @@ def test_search_shows_industry_lines_and_later_hours_and_a_miss_suggests_three_n
     assert desk.say(f"search {company.name.replace(' ', '')}") == ["found"]
 
 
-@pytest.mark.parametrize("level", ALL)
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("policy", ["random", "noisy_adaptive", "over_collector", "prior_only"])
 def test_no_message_holds_a_value_that_the_form_did_not_give(level, policy):
     for task in tasks_of(level):
@@ -234,7 +231,7 @@ def test_of_two_values_the_first_is_wrong_and_the_second_counts():
     assert desk.say(f"{call} {field}={right[field]} {rest}")[-1] in ("referred", "served")
 
 
-@pytest.mark.parametrize("level", ALL)
+@pytest.mark.parametrize("level", LEVELS)
 def test_the_ladder_adds_up_to_the_terminal_reward_and_no_priced_failure_beats_a_success(level):
     for task in tasks_of(level, 20):
         for policy in ("adaptive", "random", "prior_only", "noisy_adaptive"):

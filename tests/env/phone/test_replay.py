@@ -63,17 +63,6 @@ def random_log(number: int, codes: set[str]) -> tuple[Task, list[str], list[str]
     return task, texts, digests
 
 
-def check_pickled_halfway(task: Task, texts: list[str], digests: list[str], seed: int) -> None:
-    actions = [STYLE.parse(text) for text in texts]
-    half = PhoneEnv()
-    replay(half, task, seed, actions[: len(actions) // 2])
-    half = pickle.loads(pickle.dumps(half))
-    for action in actions[len(actions) // 2 :]:
-        half.step(action)
-    assert half.state_digest() == digests[-1]
-    assert len(set(digests)) == len(digests)
-
-
 PROGRAM = """
 import json, sys
 from env.phone.episode.compact import CompactStyle
@@ -96,7 +85,13 @@ def test_random_logs_meet_every_event_and_replay_at_every_prefix_and_in_another_
     codes: set[str] = set()
     logs = [random_log(number, codes) for number in range(250)]
     for number, (task, texts, digests) in enumerate(logs[:100]):
-        check_pickled_halfway(task, texts, digests, number)
+        half, middle = PhoneEnv(), len(texts) // 2
+        replay(half, task, number, [STYLE.parse(text) for text in texts[:middle]])
+        half = pickle.loads(pickle.dumps(half))
+        for text in texts[middle:]:
+            half.step(STYLE.parse(text))
+        assert half.state_digest() == digests[-1]
+        assert len(set(digests)) == len(digests)
     lines = [
         # The prompt is a tuple here and a list there: the state does not depend on it.
         json.dumps({"task": asdict(task), "texts": texts, "seed": number})

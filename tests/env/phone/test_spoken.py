@@ -18,18 +18,14 @@ TASKS = mixed_tasks(24, companies=24, others=2)
 both_styles = pytest.mark.parametrize("style", [COMPACT, FULL], ids=["compact", "full"])
 
 
-def states_of(style, task, seed, texts):
-    """Returns digests of all states, events and verdict, of messages as a style reads them."""
+def states_of(style, task, seed, actions):
+    """Returns digests of all states, events and verdict, of the actions' texts as a style reads them."""
     env = started(task, seed)
     digests, events = [env.state_digest()], []
-    for text in texts:
-        events.append(env.step(style.parse(text)).events)
+    for action in actions:
+        events.append(env.step(style.parse(action.text)).events)
         digests.append(env.state_digest())
     return digests, events, env.verdict()
-
-
-def texts_of(actions):
-    return [action.text for action in actions]
 
 
 def test_both_styles_play_the_same_episode_and_full_messages_say_values_and_point_to_none():
@@ -39,11 +35,11 @@ def test_both_styles_play_the_same_episode_and_full_messages_say_values_and_poin
             actions = play_scripted(task, policy, seed, noise=0.5)[0]
             assert in_style(COMPACT, task, seed, actions) == actions
             spoken = in_style(FULL, task, seed, actions)
-            states = states_of(COMPACT, task, seed, texts_of(actions))
-            assert states_of(FULL, task, seed, texts_of(spoken)) == states
+            states = states_of(COMPACT, task, seed, actions)
+            assert states_of(FULL, task, seed, spoken) == states
             literal = [COMPACT.action_of(action.calls[0] if action.calls else None) for action in spoken]
             assert [COMPACT.parse(action.text).calls for action in literal] == [a.calls for a in spoken]
-            assert states_of(COMPACT, task, seed, texts_of(literal)) == states
+            assert states_of(COMPACT, task, seed, literal) == states
             attempt = FULL.attempt_line(spoken, "x").removesuffix(" => x").split("; ")
             assert len(attempt) == len(spoken)  # every call is told whole
             assert all(message == ENDING or message.endswith("}") for message in attempt)
@@ -65,8 +61,8 @@ def test_who_thinks_plays_the_same_episode_and_names_each_listed_line_before_it_
         played = play_scripted(task, "noisy_adaptive", seed, noise=0.5)[0]
         actions = in_style(style, task, seed, played)
         thoughtful = in_style(style, task, seed, played, thoughts=True)
-        states = states_of(style, task, seed, texts_of(actions))
-        assert states_of(style, task, seed, texts_of(thoughtful)) == states
+        states = states_of(style, task, seed, actions)
+        assert states_of(style, task, seed, thoughtful) == states
         names = {line.phone: line.name for line in started(task).world.company.departments}
         for action, plain in zip(thoughtful, actions, strict=True):
             phone = action.calls[0].arguments.get("phone_number") if action.calls else None
