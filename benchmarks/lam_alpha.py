@@ -31,7 +31,7 @@ ARMS: dict[str, dict[str, Any]] = {
         for lam, alpha in itertools.product(LAMS, ALPHAS)
     },
 }
-ACTOR = ("actor.num_iterations=21", "actor.evaluate_tasks=400")
+ACTOR = ("actor.evaluate_tasks=400",)
 TARGET = 0.55
 
 

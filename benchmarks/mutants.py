@@ -4,7 +4,7 @@
     python -m benchmarks.mutants --number 6  # the first six of them
 
 Faults are drawn by the seed, as many from each of credit, losses, labels, ledger, play and gate. Each is
-put into a copy of the tree and tried on the tests of its room, and if they pass, on all of `make test`.
+put into a copy of the tree and tried on the nearest tests, then its room's, then all of `make test`.
 A test that fails has caught it. A fault that changes nothing that can be observed stays in the count.
 """
 
@@ -23,15 +23,27 @@ from benchmarks._faults import Fault, faults_of
 from benchmarks._results import Row, Table, measured
 from benchmarks._run import ROOT, Asked, Benchmark, main
 
-ROOMS = {
-    "credit": (("pipeline/credit",), ("pipeline/credit", "tests/pipeline/credit", "tests/golden")),
-    "losses": (("pipeline/training/losses.py",), ("pipeline/training", "tests/pipeline/training")),
-    "labels": (("critics/labels",), ("critics/labels", "tests/critics")),
-    "ledger": (("pipeline/artifacts/ledger.py", "pipeline/artifacts/commit.py"), ("tests/pipeline",)),
-    "play": (("env/play",), ("env/play", "tests/env")),
-    "gate": (("critics/report/gate.py",), ("tests/critics",)),
+ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    "credit": (("pipeline/credit",), ("pipeline/credit", "tests/pipeline/credit", "tests/golden"), ()),
+    "losses": (
+        ("pipeline/training/losses.py",),
+        ("tests/pipeline/training/test_losses.py",),
+        ("tests/pipeline",),
+    ),
+    "labels": (("critics/labels",), ("critics/labels", "tests/critics/test_targets.py"), ("tests/critics",)),
+    "ledger": (
+        ("pipeline/artifacts/ledger.py", "pipeline/artifacts/commit.py"),
+        ("tests/pipeline/test_commit.py", "tests/pipeline/test_commit_protocol.py"),
+        ("tests/pipeline",),
+    ),
+    "play": (
+        ("env/play",),
+        ("env/play", "tests/env/test_episodes.py", "tests/env/test_chains.py"),
+        ("tests/env",),
+    ),
+    "gate": (("critics/report/gate.py",), ("tests/critics/test_gate.py",), ("tests/critics",)),
 }
-"""Room -> where its faults are, and the tests that are tried first."""
+"""Room -> where its faults are, the tests that are tried first, and next."""
 
 CRITERIA: dict[str, Callable[[Table], bool]] = {
     "at least 38 of 40 faults are caught": lambda t: t("all", "caught") >= 38,
@@ -42,7 +54,7 @@ def drawn(seed: int, number: int) -> list[tuple[str, Fault]]:
     """Returns so many faults with their rooms, one room after the other, none twice."""
     rng = random.Random(seed)
     pools = {}
-    for room, (places, _) in ROOMS.items():
+    for room, (places, *_) in ROOMS.items():
         files = [file for place in places for file in python_files(ROOT / place)]
         pools[room] = [fault for file in files for fault in faults_of(ROOT, file)]
         rng.shuffle(pools[room])
@@ -65,7 +77,7 @@ def is_caught(room: str, fault: Fault | None) -> bool:
             shutil.copy(ROOT / name, copy / name)
         if fault:
             fault.put_into(copy)
-        return not all(passes(copy, tests) for tests in (ROOMS[room][1], ()))
+        return not all(passes(copy, tests) for tests in dict.fromkeys((*ROOMS[room][1:], ())))
 
 
 def passes(tree: Path, tests: tuple[str, ...]) -> bool:

@@ -2,7 +2,7 @@
 
 import os
 
-# Torch's waiting CPU threads spin by default, which beside any other process costs ten times the work. Never
-# to spin costs a quarter of the speed on a quiet machine: most waits of so small a model end within this count.
+# Torch's waiting CPU threads spin by default, which beside any other process costs ten times the work. To
+# sleep at once costs a quarter of the speed on a quiet machine: most waits of a small model end sooner.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")

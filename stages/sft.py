@@ -17,9 +17,9 @@ from pipeline.errors import ArtifactError
 from pipeline.models.folder import check_policy_folder
 from pipeline.types import Task
 from stages.settings import Config
+from stages.wiring.demonstrator import shares_of
 from stages.wiring.inputs import tasks_of_split
 from stages.wiring.preflight import check_installed
-from stages.wiring.sft_data import shares_of
 
 
 def check_base(folder: Path, needed: Sequence[str]) -> None:

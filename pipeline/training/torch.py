@@ -18,6 +18,7 @@ from pipeline.training.lora import add_adapters, merged_weights
 from pipeline.training.network import HEAD, Head, Network, adamw_groups
 from pipeline.training.packing import Batch, Loss, micro_batches, summed
 from pipeline.training.protocol import TrainingRow, diverged, read_state, write_state
+from pipeline.training.side_by_side import PASSES, SideBySide
 
 _WEIGHTS, _OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
 
@@ -50,7 +51,7 @@ class TorchTrainer:
                 It may be replaced between phases.
             weight_decay: AdamW's, decoupled; it spares vectors (norms, biases).
             grad_clip: bound on the gradient's norm.
-            micro_batch_tokens: tokens per forward pass.
+            micro_batch_tokens: tokens per forward pass; with two CPU threads or more, of two at a time.
             lora_rank: width of adapters that are trained in place of the weights; 0 trains the weights.
             lora_alpha: see `add_adapters`.
             network: further options of `Network`.
@@ -68,6 +69,8 @@ class TorchTrainer:
         self._home: torch.device | None = None  # where the model goes back to after `offload`
         self._named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self._optimizer = torch.optim.AdamW(adamw_groups(self._named, weight_decay), fused=True)
+        threads = torch.get_num_threads() if self._device.type == "cpu" else 1
+        self._passes = SideBySide(threads) if threads >= PASSES else None
 
     def set_head_only(self, head_only: bool) -> None:
         """Trains a critic's head alone, or everything; see `Trainer`."""
@@ -81,8 +84,11 @@ class TorchTrainer:
         if not rows or self.learning_rate is None:
             raise ValueError(f"an update needs rows (got {len(rows)}) and a trainer with a learning rate")
         self._optimizer.zero_grad(set_to_none=True)
-        sums = summed(self._batches(rows), self._network, loss, torch.Tensor.backward)
         trained = [p for p in self.model.parameters() if p.requires_grad]
+        if (passes := self._passes) is None:
+            sums = summed(self._batches(rows), self._network, loss, torch.Tensor.backward)
+        else:
+            sums = passes.summed(self._batches(rows), self._network, loss, trained)
         norm = float(torch.nn.utils.clip_grad_norm_(trained, self._grad_clip))
         if not (np.isfinite(sums["loss"]) and np.isfinite(norm)):
             self._optimizer.zero_grad(set_to_none=True)
@@ -98,8 +104,13 @@ class TorchTrainer:
     def forward(self, rows: Sequence[TrainingRow]) -> list[dict[str, np.ndarray]]:
         """Returns each row's outputs without gradient, unpadded, in the order given; see `Trainer`."""
         batches = self._batches(rows)  # a model that comes home in inference mode could not be trained
-        with torch.inference_mode():
-            outputs = dict(pair for batch in batches for pair in batch.unpacked(self._network(batch)))
+
+        def one(batch: Batch) -> list[tuple[int, dict[str, np.ndarray]]]:
+            with torch.inference_mode():
+                return list(batch.unpacked(self._network(batch)))
+
+        found = map(one, batches) if self._passes is None else self._passes.map(one, batches)
+        outputs = dict(pair for pairs in found for pair in pairs)
         return [outputs[i] for i in range(len(rows))]
 
     def _batches(self, rows: Sequence[TrainingRow]) -> Iterator[Batch]:
@@ -107,7 +118,10 @@ class TorchTrainer:
         if self._home is not None:
             self._move(self._home)
             self._home = None
-        return (batch.to(self._device) for batch in micro_batches(rows, self._micro_batch_tokens))
+        tokens = self._micro_batch_tokens
+        if self._passes is not None:
+            tokens = self._passes.capacity(rows, tokens)
+        return (batch.to(self._device) for batch in micro_batches(rows, tokens))
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """Returns the weights by Hugging Face name: the live tensors."""

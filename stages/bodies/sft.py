@@ -16,7 +16,7 @@ from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.runner import Start
 from pipeline.artifacts.signals import StopRequested
 from pipeline.ids import seed_of
-from pipeline.models.policy import load_policy, load_tokenizer
+from pipeline.models.policy import load_policy
 from pipeline.models.tiny import make_tiny_model, train_tokenizer
 from pipeline.training.losses import sft_loss
 from pipeline.training.rows import sft_rows
@@ -71,7 +71,7 @@ def make(start: Start[Config], train: list[Task]) -> None:
         return
     limit_threads(start.config)
     style = offer_of(start.config.tasks.environment).style(prompt.style, thinking=prompt.thinking)
-    demonstrations = play_demonstrations(start, train, None if base is None else load_tokenizer(base))
+    demonstrations = play_demonstrations(start, train)
     folder = start.output("policy")
     model, tokenizer = untrained(start, demonstrations, style, folder)
     encoded = [encode(tokenizer, demonstration, settings.context_weight) for demonstration in demonstrations]

@@ -42,13 +42,18 @@ def num_players(engine: Engine) -> int:
     return engine.replicas or min(usable_cores(), MOST_PLAYERS)
 
 
+def make_pool(module: str, number: int, log_folder: Path | None) -> Pool:
+    """Returns so many processes of a module under this root, of one thread each, that keep logs."""
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    env = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return Pool(module, number, module.rpartition(".")[2], log_folder=log_folder, env=env)
+
+
 def make_hands(config: Config, log_folder: Path | None = None, seat: Seat | None = None) -> Hands:
     """Returns who plays as configured: players of this process, of `seat`, or processes that keep logs."""
     number = num_players(config.engine)
     if number > 1:
-        paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        env = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        return Processes(Pool("stages.wiring.player", number, "player", log_folder=log_folder, env=env))
+        return Processes(make_pool("stages.wiring.player", number, log_folder))
     if seat is None:  # only now: where processes of their own play, this one needs no torch
         from stages.wiring import player
 

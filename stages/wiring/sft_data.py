@@ -1,22 +1,23 @@
 """What sft trains on: demonstrated episodes as token ids, in an order that follows from the seed."""
 
-from collections.abc import Mapping
-from typing import Any
+from contextlib import closing
 
 import numpy as np
 
 from env.catalog import offer_of
-from env.offer import EnvironmentOffer
-from env.play.demonstrations import Demonstration, demonstrate
+from env.play.demonstrations import Demonstration
 from pipeline.artifacts.runner import Start
 from pipeline.errors import ConfigError
+from pipeline.hardware import usable_cores
 from pipeline.ids import seed_of
 from pipeline.types import Task
 from stages.settings import Sft
+from stages.wiring.demonstrator import Lesson
+from stages.wiring.hands import MOST_PLAYERS, make_pool
 from stages.wiring.inputs import tasks_by_id
 
-NOISE = 0.2
-"""Share of random acts of the noisy demonstrators (start value)."""
+LESSON = 400
+"""Demonstrations that a process plays at once: about a second of work."""
 
 
 def tasks_to_demonstrate(start: Start, train: list[Task]) -> list[Task]:
@@ -37,42 +38,27 @@ def tasks_to_demonstrate(start: Start, train: list[Task]) -> list[Task]:
     )
 
 
-def shares_of(settings: Sft, offer: EnvironmentOffer) -> Mapping[str, float]:
-    """Returns which scripted policies demonstrate, and how often; raises ConfigError if there are none."""
-    offer.check_policies(settings.shares or ())
-    return settings.shares or (offer.demonstrators.shares if offer.demonstrators else {})
-
-
-def play_demonstrations(start: Start, train: list[Task], tokenizer: Any = None) -> list[Demonstration]:
-    """Returns the demonstrated episodes, in order; no text from outside may hold added tokens of the base's.
-
-    A tokenizer that is trained on these episodes adds only what every style breaks.
-    """
-    settings: Sft = start.config.sft
-    offer = offer_of(start.config.tasks.environment)
-    shares, demonstrators = shares_of(settings, offer), offer.demonstrators
-    assert demonstrators is not None  # else there are no shares
+def play_demonstrations(start: Start, train: list[Task]) -> list[Demonstration]:
+    """Returns the demonstrated episodes, in order; processes on the usable cores play them."""
+    number = start.config.sft.num_demonstrations
     tasks = tasks_to_demonstrate(start, train)
-    prompt = start.config.prompt
-    style = offer.style(prompt.style, tokenizer, thinking=prompt.thinking)
-    played = []
-    with start.progress(settings.num_demonstrations, "demonstrations") as advance:
-        for i in range(settings.num_demonstrations):
+    lessons = (
+        Lesson(
+            start.config,
+            start.seed,
+            i,
+            tuple(tasks[k % len(tasks)] for k in range(i, min(i + LESSON, number))),
+        )
+        for i in range(0, number, LESSON)
+    )
+    pool = make_pool("stages.wiring.demonstrator", min(usable_cores(), MOST_PLAYERS), start.log_folder)
+    with closing(pool), start.progress(number, "demonstrations") as advance:
+
+        def on_tick(played: int) -> None:
             start.stop_if_asked()
-            demonstration = demonstrate(
-                demonstrators,
-                lambda: offer.make_env(start.config.tasks, prompt.verbosity),
-                tasks[i % len(tasks)],
-                style=style,
-                shares=shares,
-                guided_share=settings.guided_share,
-                noise=NOISE,
-                seed=seed_of(start.seed, "sft", i),
-                thoughts=settings.thoughts,
-            )
-            played.append(demonstration)
-            advance(1)
-    return played
+            advance(played)
+
+        return [demonstration for played in pool.do(lessons, on_tick) for demonstration in played]
 
 
 def encode(

@@ -11,6 +11,8 @@ from pipeline.artifacts.commit import Shards
 from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.processes.pool import Pool
 from pipeline.processes.worker import Worker
+from stages.wiring import sft_data
+from stages.wiring.demonstrator import Lesson, play_lesson
 
 
 def tables(lab: Any, stage: str) -> list[Any]:
@@ -63,3 +65,15 @@ def test_a_process_that_dies_is_replaced_and_its_rollouts_are_the_same(
     assert lab.start("rollouts", "engine.replicas=2") == 0
     assert len(started) == 3
     assert tables(lab, "rollouts") == tables(chain, "rollouts")
+
+
+def test_demonstrations_do_not_depend_on_how_many_processes_play_them(
+    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, train = chain.begun("sft", "sft.num_demonstrations=10"), list(chain.tasks().values())[:4]
+    start.log_folder = tmp_path
+    monkeypatch.setattr(sft_data, "LESSON", 4)
+    monkeypatch.setattr(sft_data, "usable_cores", lambda: 3)
+    played = sft_data.play_demonstrations(start, train)
+    assert played == play_lesson(Lesson(start.config, start.seed, 0, tuple((train * 3)[:10])), lambda: None)
+    assert len(list(tmp_path.glob("demonstrator-*.log"))) == 3

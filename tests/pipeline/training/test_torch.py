@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import Qwen3ForCausalLM
@@ -70,3 +71,23 @@ def test_adapters_change_nothing_at_first_and_then_are_all_that_is_trained(tmp_p
     again = TorchTrainer(Qwen3ForCausalLM.from_pretrained(tmp_path), head="policy")
     for ours, merged in zip(trainer.forward(rows), again.forward(rows), strict=True):
         np.testing.assert_allclose(ours["logprobs"], merged["logprobs"], atol=1e-5)
+
+
+def test_two_passes_at_a_time_learn_what_one_learns_and_hold_no_more_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = policy_training_rows()
+    trainers = []
+    for threads, tokens in ((1, 16384), (2, 16384), (3, 100)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        trainers.append(policy_trainer(micro_batch_tokens=tokens))
+    numbers = [[sum(batch.lengths) for batch in trainer._batches(rows)] for trainer in trainers]
+    assert [len(tokens) for tokens in numbers[:2]] == [1, 2]
+    assert max(numbers[2]) <= 50
+    before = [trainer.forward(rows) for trainer in trainers]
+    metrics = [trainer.update(rows, LOSS) for trainer in trainers]
+    for trainer, logprobs, found in zip(trainers[1:], before[1:], metrics[1:], strict=True):
+        for ours, alone in zip(logprobs, before[0], strict=True):
+            np.testing.assert_allclose(ours["logprobs"], alone["logprobs"], atol=1e-5)
+        assert found == pytest.approx(metrics[0], rel=1e-4, abs=1e-6)
+        torch.testing.assert_close(dict(trainer.weights()), dict(trainers[0].weights()), rtol=1e-3, atol=1e-5)
