@@ -109,3 +109,9 @@ def test_importing_a_package_an_entry_or_what_comes_before_a_plan_loads_nothing_
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_process_that_plays_loads_no_scikit_learn() -> None:
+    code = "import sys, stages.wiring.player; assert not {'sklearn', 'pandas'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

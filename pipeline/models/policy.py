@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -11,11 +12,19 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils.logging import disable_progress_bar
 
 from pipeline.errors import ArtifactError
 from pipeline.models.folder import check_policy_folder
+
+_loaded = sys.modules.get("sklearn")
+sys.modules["sklearn"] = None  # type: ignore[assignment]
+try:  # else transformers takes a second to load it and pandas for a generation that nobody asks for
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+finally:
+    sys.modules.pop("sklearn")
+    if _loaded is not None:
+        sys.modules["sklearn"] = _loaded
 
 
 @dataclass(frozen=True)

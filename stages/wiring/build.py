@@ -87,9 +87,8 @@ def tiny_shape(config: Config) -> TinyShape:
 def load_critic(config: Config, folder: Path) -> FrozenCritic:
     """Returns a frozen critic that computes on the first GPU, if there are any, beside the engine."""
     limit_threads(config)
-    if not config.hardware.num_gpus:
-        return critics.load(folder)
-    return critics.load(folder, device="cuda", micro_batch_tokens=config.training.micro_batch_tokens)
+    device = "cuda" if config.hardware.num_gpus else "cpu"
+    return critics.load(folder, device=device, micro_batch_tokens=config.training.micro_batch_tokens)
 
 
 def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:

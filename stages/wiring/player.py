@@ -1,6 +1,5 @@
 """Players made from settings: in the stage's process, or in a process of their own that runs this file."""
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -84,9 +83,6 @@ class Seat:
 def main() -> None:
     """Serves players of one thread each, one job after the other; all is loaded while the parent plans."""
     connection = connect_to_parent()
-    # transformers would import scikit-learn, scipy and pandas for a kind of generation that nobody asks for.
-    sys.modules["sklearn"] = None  # type: ignore[assignment]
-    del sys.modules["sklearn"]
     torch.set_num_threads(1)
     seat = Seat()
 
