@@ -1,18 +1,17 @@
 """What benchmarks compute by themselves, held against known truths."""
 
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from benchmarks import critic_quality, engines, phone_policies
 from benchmarks._engines import Recorder, SentPrefixes
-from critics.audit.data import AuditRollout
 from env.phone.world.tasks import generate_tasks
 from pipeline.engines import Generation, GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.types import Rollout, Step
+from tests.critics.conftest import make_audit
 
 
 def ask(name: str, *prompt: int) -> GenerationRequest:
@@ -55,17 +54,9 @@ def test_tokens_that_no_engine_saw_are_counted(changes: dict[int, int], drift: i
 
 def test_the_first_fatal_step_is_the_first_that_lowers_what_could_be_reached() -> None:
     V = np.array([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [1.0, 0.9, 0.9, 0.0]])
-    num, T = V.shape
-    audit: Any = SimpleNamespace(
-        rollout_id=np.repeat([f"r{i}" for i in range(num)], T),
-        step_index=np.tile(np.arange(T), num),
-        v_star=V.ravel(),
-        rollouts=[
-            AuditRollout(f"r{i}", f"t{i}", "bare", 0.0, values=tuple(v), statuses=("unknown",) * T)
-            for i, v in enumerate(V)
-        ],
-    )
-    marked = critic_quality.with_fatal_steps(audit)
+    audit, _ = make_audit(lambda V, rng: V, num_rollouts=len(V))
+    failed = tuple(replace(r, reward=0.0) for r in audit.rollouts)
+    marked = critic_quality.with_fatal_steps(replace(audit, v_star=V.ravel(), rollouts=failed))
     assert [r.statuses.index("wrong") if "wrong" in r.statuses else None for r in marked] == [1, None, 0]
 
 

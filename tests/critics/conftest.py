@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from critics.labels.soft_targets import build_labels
 from critics.report import gate
 from pipeline.statistics import Interval
 from pipeline.types import Label, Rollout, Step, Task
+from tests.rollouts import rollout
 
 POLICY = "policy-0"
 
@@ -18,28 +20,19 @@ def make_rollout(name: str, *, task: str = "t0", **changes: Any) -> Rollout:
     num_steps = changes.pop("num_steps", 4)
     wrong = changes.pop("wrong", {})
     tokens: list[int] = []
-    mask: list[int] = []
     steps = []
     for index in range(num_steps):
-        start = len(tokens)
-        tokens += [10 + index, 20 + index, 30 + index]
-        mask += [1, 1, 1]
+        tokens += [*([5] if index else []), 10 + index, 20 + index, 30 + index]
         status = "wrong" if index in wrong else "ok"
-        steps.append(Step(index, index, start, start + 3, f"step {index}", status, wrong.get(index, ""), ""))
-        if index < num_steps - 1:
-            tokens.append(5)
-            mask.append(0)
+        span = len(tokens) - 3, len(tokens)
+        steps.append(Step(index, index, *span, f"step {index}", status, wrong.get(index, ""), ""))
     base: dict[str, Any] = {
-        "rollout_id": name, "kind": "whole", "task_id": task, "group_id": f"g-{task}", "iteration": 0,
-        "attempt": 0, "draw": 0, "parent_rollout_ids": (), "start_step_index": 0, "guided": False,
-        "feedback_in_context": "", "messages": (), "prompt_token_ids": (1, 2, 3),
-        "response_token_ids": tuple(tokens), "loss_mask": tuple(mask), "logprobs": (0.0,) * len(tokens),
-        "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_response_tokens": 64, "seed": 0,
-        "policy_digest": POLICY, "tokenizer_digest": "tok", "template_digest": "tpl",
-        "finish_reason": "success", "reward": 1.0, "cost": 0.0, "env_status": "ok", "events": (),
-        "feedback_text": "", "feedback_source": "", "steps": tuple(steps),
+        "rollout_id": name, "task_id": task, "group_id": f"g-{task}", "prompt_token_ids": (1, 2, 3),
+        "response_token_ids": tuple(tokens), "logprobs": (0.0,) * len(tokens), "policy_digest": POLICY,
+        "tokenizer_digest": "tok", "template_digest": "tpl", "finish_reason": "success",
+        "steps": tuple(steps),
     }  # fmt: skip
-    return Rollout(**base | changes)
+    return replace(rollout([int(token != 5) for token in tokens]), **base | changes)
 
 
 PASSING = dict.fromkeys([name for name, *_ in gate.ABOVE], Interval(0.5, 0.4, 0.6)) | dict.fromkeys(

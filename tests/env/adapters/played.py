@@ -9,21 +9,13 @@ from env.adapters.session import Session, text_of
 from env.chat.full import FullStyle
 from env.phone.episode.tools import TOOLS
 from env.phone.offer import PHONE
-from env.phone.world.levels import LEVELS
-from env.phone.world.tasks import generate_tasks
 from env.protocol import Action
 from pipeline.models.tiny import train_tokenizer
 from pipeline.tables import tasks_table
+from tests.env.phone.worlds import mixed_tasks
 
 STYLE = FullStyle(TOOLS)
-TASKS = generate_tasks(
-    num_companies=30,
-    num_train=15,
-    num_val=2,
-    num_test=2,
-    level_shares=dict.fromkeys(LEVELS, 1 / len(LEVELS)),
-    seed=0,
-)[:15]
+TASKS = mixed_tasks(15, companies=30, others=2)[:15]
 EASY = [task for task in TASKS if task.level <= 2]
 """Levels at which the scripted agent succeeds now and then; above them it never does."""
 ROWS: list[dict[str, Any]] = tasks_table(TASKS).to_pylist()

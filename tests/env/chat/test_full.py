@@ -27,22 +27,15 @@ from env.phone.episode.compact import CompactStyle
 from env.phone.episode.tools import SEARCH, TOOLS
 from env.phone.scripted.policies import POLICIES, play_scripted
 from env.phone.world.lexicon import FIELDS
-from env.phone.world.tasks import generate_tasks
 from env.protocol import Action, ToolCall
 from pipeline.errors import ConfigError
 from pipeline.models.tiny import PAD_TOKEN, train_tokenizer
+from tests.env.chat.test_parsers import SEARCHED, tag
+from tests.env.phone.worlds import mixed_tasks
 
 STYLE, SHORT, COMPACT = FullStyle(TOOLS), FullStyle(TOOLS, thinking=False), CompactStyle()
-TASKS = generate_tasks(
-    num_companies=12,
-    num_train=12,
-    num_val=2,
-    num_test=2,
-    level_shares=dict.fromkeys(range(1, 6), 0.2),
-    seed=0,
-)[:12]
+TASKS = mixed_tasks(12, companies=12, others=2)[:12]
 USER = {"role": "user", "content": "R1 dispute a bill at Blue Hill One"}
-SEARCHED = '{"name": "search_company", "arguments": {"company_name": "Blue Hill One"}}'
 
 # What Qwen3's tokenizer adds to its ordinary vocabulary; tags and fim marks are not flagged special there.
 QWEN3 = {
@@ -53,10 +46,6 @@ QWEN3 = {
 # Of SmolLM2 and others: no mark of ours is in them.
 OTHERS = ["<repo_name>", "<jupyter_start>", "[INST]", "[/INST]", "<s>", "{user}", "EOT!", "\n\n",
           "|||IP_ADDRESS|||", "---", "<<<"]  # fmt: skip
-
-
-def tag(text):
-    return f"<tool_call>\n{text}\n</tool_call>"
 
 
 @pytest.fixture(scope="module", params=["of its own", "like Qwen3's", "with other marks"])

@@ -8,9 +8,8 @@ import pytest
 from env.phone.episode.feedback import MAX_CHARACTERS, rule_feedback
 from env.phone.scripted.policies import play_scripted
 from env.phone.world.rules import sufficient_forms
-from env.phone.world.tasks import generate_tasks
 from pipeline.types import Event
-from tests.env.phone.worlds import started
+from tests.env.phone.worlds import mixed_tasks, started
 
 NEEDED = ("account_number", "email", "billing_zip")
 
@@ -117,12 +116,8 @@ def test_binary_says_no_more_than_how_the_last_call_ended(rows, text):
 @cache
 def failures(verbosity, *policies):
     """Returns (environment, feedback) of failed episodes at all levels."""
-    shares = dict.fromkeys(range(1, 6), 0.2)
-    tasks = generate_tasks(
-        num_companies=30, num_train=100, num_val=1, num_test=1, level_shares=shares, seed=4
-    )
     found = []
-    for task in tasks[:100]:
+    for task in mixed_tasks(100, companies=30, seed=4)[:100]:
         for policy in policies:
             env = started(task, verbosity=verbosity)
             play_scripted(task, policy, seed=2, noise=0.3, env=env)
