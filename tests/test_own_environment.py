@@ -5,20 +5,19 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from critics.frozen.contract import read_contract
 from env.catalog import offer_of
 from pipeline.config import load_config
 from pipeline.errors import ConfigError
 from stages.settings import Config
-from tests.stages.conftest import MAIN_CHAIN, Lab
+from tests.stages.conftest import MAIN_CHAIN, Lab, make_lab
 
 PAGE = (Path(__file__).parents[1] / "docs" / "environments.md").read_text("utf-8")
 SETTINGS = """
+run: {name: r}
 engine: {max_live: 64}
 training: {threads: 1}
 tasks: {environment: "sums:SUMS", num_terms: 3, num_train: 40, num_held_out: 12}
@@ -43,14 +42,11 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     [code] = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)
     assert len(code.splitlines()) <= 80
     (folder / "sums.py").write_text(code)
-    settings: dict[str, Any] = yaml.safe_load(SETTINGS)
-    settings["run"] = {"name": "r", "data_dir": str(folder)}
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))
     with pytest.MonkeyPatch.context() as patched:
         patched.syspath_prepend(str(folder))
         # Processes that play look there too, as a user's PYTHONPATH has them do.
         patched.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-        yield Lab(folder)
+        yield make_lab(folder, SETTINGS)
 
 
 @pytest.fixture(scope="module")

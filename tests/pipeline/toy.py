@@ -162,8 +162,8 @@ def run(name: str, *argv: str) -> int:
     return run_stage(STAGES[name], ToyConfig, argv)
 
 
-def forked(environment: dict[str, str], name: str, argv: list[str]) -> int:
-    """Runs one start in a child; returns its exit code, or minus the signal that ended it."""
+def child(environment: dict[str, str], start: Callable[[], int]) -> int:
+    """Returns the id of a forked process that does one start, quietly, and ends with its exit code."""
     pid = os.fork()
     if pid == 0:
         os.environ.update(environment)
@@ -172,9 +172,15 @@ def forked(environment: dict[str, str], name: str, argv: list[str]) -> int:
         os.dup2(quiet, 2)
         code = 99
         try:
-            code = run(name, *argv)
+            code = start()
         finally:
             os._exit(code)
+    return pid
+
+
+def forked(environment: dict[str, str], name: str, argv: list[str]) -> int:
+    """Runs one start in a child; returns its exit code, or minus the signal that ended it."""
+    pid = child(environment, lambda: run(name, *argv))
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 

@@ -26,6 +26,7 @@ from pipeline.types import Rollout, Task
 from stages.settings import Config
 
 TINY = """
+run: {name: r, rollouts_per_shard: 16}
 engine: {max_live: 64, replicas: 1}
 training: {threads: 1, micro_batch_tokens: 4096}
 tasks: {num_companies: 12, num_train: 24, num_held_out: 8, level_shares: {1: 1.0}}
@@ -109,6 +110,11 @@ class Lab:
         artifact = self.artifact(stage)
         return rollouts_from(artifact.table("rollouts"), artifact.table("steps"))
 
+    def played(self, stage: str) -> tuple[Any, ...]:
+        """Returns the tables of a stage's rollouts and steps, and its counts."""
+        artifact = self.artifact(stage)
+        return artifact.table("rollouts"), artifact.table("steps"), artifact.manifest["counts"]
+
     def checkpoints(self, stage: str) -> list[dict[str, Any]]:
         """Returns the states that a stage's checkpoints hold."""
         commits = (self.run_dir / stage / "checkpoints").glob("*/commit.json")
@@ -133,9 +139,9 @@ class Lab:
         }
 
 
-def make_lab(folder: Path) -> Lab:
-    settings = yaml.safe_load(TINY)
-    settings["run"] = {"name": "r", "data_dir": str(folder), "rollouts_per_shard": 16}
+def make_lab(folder: Path, text: str = TINY) -> Lab:
+    settings = yaml.safe_load(text)
+    settings["run"]["data_dir"] = str(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))
     return Lab(folder)

@@ -21,6 +21,7 @@ import transformers
 from pipeline.artifacts.runner import run_stage
 from pipeline.cli.runs import MAIN_CHAIN
 from stages.settings import Config
+from tests.pipeline.toy import child
 
 for _name in MAIN_CHAIN:
     assert importlib.import_module(f"stages.{_name}").STAGE.body  # loads it
@@ -28,20 +29,12 @@ assert transformers.Qwen3ForCausalLM is not None  # transformers imports lazily:
 
 
 def forked(environment: dict[str, str], stage: str, argv: list[str], kill_after: float | None) -> Any:
-    began = time.monotonic()
-    pid = os.fork()
-    if pid == 0:
-        os.environ.update(environment)
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
-        code = 99
-        try:
-            torch.set_num_threads(1)
-            code = run_stage(sys.modules[f"stages.{stage}"].STAGE, Config, argv)  # type: ignore[attr-defined]
-        finally:
-            os._exit(code)
-    killer = None
+    def start() -> int:
+        torch.set_num_threads(1)
+        return run_stage(sys.modules[f"stages.{stage}"].STAGE, Config, argv)  # type: ignore[attr-defined]
+
+    began, killer = time.monotonic(), None
+    pid = child(environment, start)
     if kill_after is not None:
         killer = threading.Timer(kill_after, os.kill, (pid, signal.SIGKILL))
         killer.start()

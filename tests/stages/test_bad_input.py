@@ -279,11 +279,16 @@ def test_a_model_whose_tokenizer_does_not_fit_is_refused(chain, tmp_path):
         trunk_of(chain.begun("critic", f"critic.trunk={mute}"))
 
 
-def test_a_wrong_critic_trunk_fixes_no_plan(chain, tmp_path, capsys):
+def test_a_wrong_trunk_or_gpu_fixes_no_plan(chain, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("pipeline.hardware.free_gpu_memory", lambda: [3.5])
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels")
-    assert lab.start("critic", f"critic.trunk={tmp_path / 'wrong'}") == 3
-    assert "Name a folder" in capsys.readouterr().err
-    assert not (lab.run_dir / "critic" / "plan.json").exists()
+    for setting, code, said in (
+        (f"critic.trunk={tmp_path / 'wrong'}", 3, "Name a folder"),
+        ("hardware={num_gpus: 1, gpu_memory_gib: 22}", 2, "GPU 0 has 3.5 GiB free"),
+    ):
+        assert lab.start("critic", setting) == code
+        assert said in capsys.readouterr().err
+        assert not (lab.run_dir / "critic" / "plan.json").exists()
 
 
 def test_guided_states_are_not_audited_of_a_critic_that_was_fitted_on_bare_ones(chain, monkeypatch):
@@ -322,13 +327,6 @@ def test_tasks_are_made_from_files_and_a_wrong_row_is_named(empty, tmp_path, cap
     path.write_text(path.read_text().replace('"level": 3', '"level": 7', 1))
     with pytest.raises(ConfigError, match="row 1, field level: got 7"):
         of_files(tmp_path)
-
-
-@pytest.mark.parametrize("level", [0, 9])
-def test_a_level_that_does_not_exist_is_refused(level):
-    settings = PHONE.settings(level_shares={1: 0.5, level: 0.5})
-    with pytest.raises(ConfigError, match=f"phone level {level} does not exist; levels: 1, 2, 3, 4, 5"):
-        PHONE.make_tasks(settings, 0)
 
 
 @pytest.mark.parametrize("name", ["companies.jsonl", "tasks.jsonl"])

@@ -39,15 +39,6 @@ def test_missing_gpus_and_memory_are_refused(settings, num_gpus, gib, free, said
     check_gpus(0, 0.0, config.gpus_wanted(engine=False, training=False))  # a stage that starts neither
 
 
-def test_a_stage_is_refused_before_it_has_a_plan(chain, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(pipeline.hardware, "free_gpu_memory", lambda: [3.5])
-    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels")
-    wanted = ["hardware.num_gpus=1", "hardware.gpu_memory_gib=22"]
-    assert lab.start("critic", *wanted) == 2
-    assert "GPU 0 has 3.5 GiB free" in capsys.readouterr().err
-    assert not (lab.run_dir / "critic" / "plan.json").exists()
-
-
 def test_an_actor_that_takes_turns_is_the_actor_that_does_not(chain, tmp_path, monkeypatch):
     """Engine and trainer leave and come back in every iteration; on a CPU this drops caches and no more."""
     monkeypatch.setattr(Transformers, "shared_gpus", True)

@@ -1,5 +1,3 @@
-"""Splits are disjoint, worlds keep to their level and follow from their keys, and bad keys are refused."""
-
 import json
 from dataclasses import replace
 from functools import cache
@@ -193,7 +191,8 @@ def test_equal_settings_give_equal_tasks_and_the_worlds_are_pinned(sizes, shares
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"level_shares": {1: 0.5, 6: 0.5}}, "level 6 does not exist; levels: 1, 2, 3, 4, 5"),
+        ({"level_shares": {1: 0.5, 6: 0.5}}, "phone level 6 does not exist; levels: 1, 2, 3, 4, 5"),
+        ({"level_shares": {1: 0.5, 0: 0.5}}, "phone level 0 does not exist"),
         ({"level_shares": {1: 0.0}}, "no level a share"),
         ({"num_companies": MAX_COMPANIES + 1}, "allowed: 4 to"),
         (
