@@ -54,16 +54,11 @@ def test_an_attempt_is_told_of_all_failed_ones_before_it_and_the_oldest_goes_fir
     assert third.parent_rollout_ids == (second.rollout_id,)
 
 
-def test_only_failures_teach_where_a_success_ends_nothing() -> None:
-    made = chains(draws=2, stop=False)
-    second = after(made, made.first, (1.0, "well done"), (0.0, "one"))
-    assert [request.previous_attempts for request in second] == [("said => one",)] * 2
-
-
-def test_a_line_that_repeats_is_told_once() -> None:
-    made = chains(draws=2)
-    second = after(made, made.first, (0.0, "one"), (0.0, "one"))
-    assert [request.previous_attempts for request in second] == [("said => one",)] * 2
+def test_only_failures_teach_where_a_success_ends_nothing_and_a_line_that_repeats_is_told_once() -> None:
+    for end, stop in (((1.0, "well done"), False), ((0.0, "one"), True)):
+        made = chains(draws=2, stop=stop)
+        second = after(made, made.first, end, (0.0, "one"))
+        assert [request.previous_attempts for request in second] == [("said => one",)] * 2
 
 
 @pytest.mark.parametrize(

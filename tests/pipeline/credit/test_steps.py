@@ -7,20 +7,14 @@ VALUES = np.array([0.4, 0.7, 0.2, 0.9, 0.55])
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0, 0.35])
-def test_lam_zero_is_each_step_s_difference_and_lam_one_is_return_minus_value(reward: float) -> None:
-    differences = np.append(np.diff(VALUES), reward - VALUES[-1])
-    np.testing.assert_allclose(gae(reward, VALUES, gamma=1.0, lam=0.0), differences, atol=1e-15)
-    np.testing.assert_allclose(gae(reward, VALUES, gamma=1.0, lam=1.0), reward - VALUES, atol=1e-15)
-
-
 @pytest.mark.parametrize("gamma", [1.0, 0.9])
 @pytest.mark.parametrize("lam", [0.0, 0.5, 0.95, 1.0])
-def test_an_advantage_is_the_lambda_return_minus_the_value(lam: float, gamma: float) -> None:
+def test_an_advantage_is_the_lambda_return_minus_the_value(lam: float, gamma: float, reward: float) -> None:
     """Sutton and Barto, 2nd edition, eq. 12.2: y_i = r_i + gamma ((1 - lam) V_{i+1} + lam y_{i+1})."""
-    y = np.array([0.0, 0.0, 0.0, 0.0, 0.8])
+    y = np.array([0.0, 0.0, 0.0, 0.0, reward])
     for i in range(3, -1, -1):
         y[i] = gamma * ((1 - lam) * VALUES[i + 1] + lam * y[i + 1])
-    np.testing.assert_allclose(gae(0.8, VALUES, gamma=gamma, lam=lam), y - VALUES, atol=1e-15)
+    np.testing.assert_allclose(gae(reward, VALUES, gamma=gamma, lam=lam), y - VALUES, atol=1e-15)
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.5, 0.95, 1.0])

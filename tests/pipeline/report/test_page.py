@@ -80,12 +80,16 @@ def test_drawings_of_one_page_share_no_ids(html) -> None:
         assert target in ids
 
 
-def test_text_is_escaped_wherever_it_comes_from(html) -> None:
+def test_every_block_is_on_the_page_and_text_is_escaped_wherever_it_comes_from(html) -> None:
     assert "<script" not in html
     assert "<img" not in html
     assert "<i>" not in html
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
     assert "<title>A &lt;title&gt;</title>" in html
+    assert html.count("<section") == 2
+    assert "V = 0.25 before this step" in html
+    assert "<b>86 %</b>of the &lt;differences&gt;" in html
+    assert '<tr class="fail"><td>a &amp; b</td>' in html
 
 
 def test_a_page_asks_nothing_of_the_network_and_fits_a_phone(html) -> None:
@@ -115,10 +119,3 @@ def test_what_has_nothing_to_show_is_left_out_and_a_section_says_so() -> None:
     html = page("t", [Section("a", (drawing, readings({"bare": {}}, {"ev": ""}, "its caption")), "Nothing.")])
     assert '<p class="note">Nothing.</p>' in html
     assert "its caption" not in html
-
-
-def test_every_block_is_on_the_page(html) -> None:
-    assert html.count("<section") == 2
-    assert "V = 0.25 before this step" in html
-    assert "<b>86 %</b>of the &lt;differences&gt;" in html
-    assert '<tr class="fail"><td>a &amp; b</td>' in html
