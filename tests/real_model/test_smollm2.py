@@ -62,14 +62,8 @@ def engines(policy: Policy) -> Iterator[dict[str, Engine]]:
         engine.close()
 
 
-def encoded(tokenizer: Any, text: str) -> list[int]:
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
-    return ids
-
-
 def prompt_of(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
-    ids: list[int] = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    return ids
+    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
 
 
 def replies_of(company: str) -> tuple[str, str]:
@@ -105,7 +99,7 @@ def talk(engine: Engine, tokenizer: Any, tasks: Sequence[str]) -> list[TrainingR
             if turn < 2:
                 end = "" if said.finish_reason == "stop" else STOP
                 reply = f"{end}\n<|im_start|>tool\n{replies_of(company)[turn]}{STOP}\n<|im_start|>assistant\n"
-            given = encoded(tokenizer, reply)
+            given = tokenizer.encode(reply, add_special_tokens=False)
             ids[i] += [*said.token_ids, *given]
             logprobs[i] += [*said.logprobs, *[np.nan] * len(given)]
     total, rows = sum(np.isfinite(own).sum() for own in logprobs), []

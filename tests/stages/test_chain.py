@@ -185,14 +185,6 @@ def sampled_in(rollouts):
     return {"rollouts": len(rollouts), "tokens": sum(r.num_trainable_tokens for r in rollouts)}
 
 
-def unfinish(stage):
-    """Makes of a stage what one is that sampled a shard, and then refused it for quality."""
-    (stage / "manifest.json").unlink(missing_ok=True)
-    shutil.rmtree(stage / "_ledger")
-    facts = {"path": "rollouts.parquet", "rows": 0, "bytes": 0, "sha256": ""}
-    ledger.append(stage, ledger.Entry(0, 0, {"rollouts": facts}, done=0))
-
-
 def test_what_a_refresh_sampled_counts_in_the_budget(chain, tmp_path):
     name, stages = "refresh/00001-abc", ("rollouts", "labels", "critic_report")
     for stage in stages:
@@ -209,7 +201,12 @@ def test_what_a_refresh_sampled_counts_in_the_budget(chain, tmp_path):
     # One that gave no critic cost its rollouts, and labels and audit as far as they came.
     for stage in ("critic_report", "labels"):
         assert budget(refused_refreshes=[name])["by_stage"]["refresh"] == whole
-        unfinish(tmp_path / name / stage)
+        # As one that sampled a shard, and then refused it for quality.
+        folder = tmp_path / name / stage
+        (folder / "manifest.json").unlink(missing_ok=True)
+        shutil.rmtree(folder / "_ledger")
+        facts = {"path": "rollouts.parquet", "rows": 0, "bytes": 0, "sha256": ""}
+        ledger.append(folder, ledger.Entry(0, 0, {"rollouts": facts}, done=0))
     shutil.rmtree(tmp_path / name / "critic_report")  # refused before
     paid = sampled_in([r for stage in ("rollouts", "labels") for r in chain.rollouts(stage)])
     assert budget(refused_refreshes=[name])["by_stage"]["refresh"] == paid

@@ -25,10 +25,6 @@ def first_path(world):
     return world.path(world.requests[0])
 
 
-def no_obstacle(world):
-    return not (world.busy or world.closings or world.slips)
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_another_seed_changes_wording_but_no_event(level):
     differs = 0
@@ -190,7 +186,8 @@ def test_a_call_on_hold_is_told_with_its_id_and_a_probe_on_hold_is_priced_when_i
 
 
 def carries_a_reference(world):
-    return any(line.wants_reference for line in first_path(world)) and no_obstacle(world)
+    obstacles = world.busy or world.closings or world.slips
+    return any(line.wants_reference for line in first_path(world)) and not obstacles
 
 
 def test_a_reference_is_said_by_the_line_differs_by_seed_and_counts_as_a_bare_word():

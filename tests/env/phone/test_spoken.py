@@ -1,15 +1,13 @@
-"""One episode in both styles: equal calls, events and states; the scripted agent reads either."""
-
 from random import Random
 
 import pytest
 
 from env.chat.full import ENDING, FullStyle
-from env.phone.episode.tools import CALL, FROM_FORM, TOOLS
+from env.phone.episode.tools import FROM_FORM, TOOLS
 from env.phone.offer import PHONE
 from env.phone.scripted.policies import POLICIES, play_scripted
 from env.phone.scripted.spoken import UNKNOWN, in_style, to_compact
-from env.protocol import ToolCall, replay
+from env.protocol import replay
 from tests.env.phone.worlds import STYLE as COMPACT
 from tests.env.phone.worlds import mixed_tasks, started
 
@@ -68,12 +66,6 @@ def test_who_thinks_plays_the_same_episode_and_names_each_listed_line_before_it_
             phone = action.calls[0].arguments.get("phone_number") if action.calls else None
             assert (action.text != plain.text) == (phone in names)
             assert phone not in names or f": {names[phone]}\n" in action.text
-
-
-def test_no_style_but_compact_can_point():
-    call = ToolCall(CALL, {"phone_number": "5", "request": "R1", "auth_info": {"email": FROM_FORM}})
-    assert COMPACT.parse(COMPACT.action_of(call).text).calls == (call,)
-    assert FULL.parse(FULL.action_of(call).text).status == "bad_args"
 
 
 def prompts_of(style, task, seed, actions):
