@@ -1,5 +1,3 @@
-"""The critic's options reach what it is fitted to: kinds of target, their trace decay, continuations."""
-
 from typing import Any
 
 import numpy as np
@@ -7,7 +5,12 @@ import pytest
 
 from critics.fit.rows import num_states
 from critics.labels.splits import parts_of
+from pipeline.training import TrainingRow
+from pipeline.training.torch import TorchTrainer
+from stages.settings import Config
+from stages.wiring.build import make_trainer
 from stages.wiring.critic_data import data_of
+from tests.pipeline.training.helpers import critic
 
 OUTCOMES_ALONE = "labels.num_continuations=0"
 
@@ -70,3 +73,14 @@ def test_by_default_outcomes_label_every_state_and_continuations_add_theirs(
             assert set(row.columns["targets"][row.columns["weight"] > 0]) == {rollout.reward}
     assert lab.start("labels", *default, "--fresh") == 0
     assert data_of(lab.begun("critic", *default)).num_continued > 0
+
+
+def test_a_critic_that_only_scores_computes_in_fp32() -> None:
+    """It is calibrated next, on the scores that the frozen critic will give."""
+    rows = [TrainingRow(np.arange(20, dtype=np.int32))]
+    [expected] = TorchTrainer(critic(), head="critic").forward(rows)
+    config = Config.model_validate({"training": {"backend": "torch", "dtype": "bfloat16"}})
+    [scores] = make_trainer(config, critic(), head="critic").forward(rows)
+    np.testing.assert_array_equal(scores["scores"], expected["scores"])
+    learning = make_trainer(config, critic(), head="critic", learning_rate=lambda done: 0.0)
+    assert not np.array_equal(learning.forward(rows)[0]["scores"], expected["scores"])
