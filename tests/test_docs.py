@@ -1,5 +1,3 @@
-"""Pages keep to their size, and what they name exists."""
-
 import re
 from pathlib import Path
 

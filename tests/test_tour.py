@@ -1,5 +1,3 @@
-"""docs/tour.py: the whole algorithm in one file, run."""
-
 import runpy
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""What the audit of labels counts."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""Demonstrations of every level: of mixed quality, some after feedback, in text that the parser reads."""
-
 import json
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""The rollouts in README and docs/phone.md: played again, message by message."""
-
 from pathlib import Path
 
 from env.phone.episode.compact import CompactStyle

@@ -1,5 +1,3 @@
-"""A pool's results are those of its jobs, in order, whoever does them and whoever dies on the way."""
-
 import itertools
 import os
 import signal

@@ -1,5 +1,3 @@
-"""An audit that measured nothing says so and why; one without its reference of fitted tasks goes on."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""What ends the actor's training before its time, and what does not."""
-
 from typing import Any
 
 import numpy as np

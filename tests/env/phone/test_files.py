@@ -1,5 +1,3 @@
-"""Files of companies and tasks: made by the generator, read back the same, refused by file, row and field."""
-
 import json
 from pathlib import Path
 

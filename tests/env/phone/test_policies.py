@@ -1,5 +1,3 @@
-"""Yardstick policies score in the order that the difficulty table promises."""
-
 import pytest
 
 from env.phone.scripted.policies import POLICIES, play_scripted

@@ -1,5 +1,3 @@
-"""The solver equals exhaustive search, V* never rises, faults are found, exact values equal sampled ones."""
-
 import math
 from random import Random
 

@@ -1,5 +1,3 @@
-"""Packed attention equals each row's own attention, in value and gradient."""
-
 from typing import Any
 
 import pytest

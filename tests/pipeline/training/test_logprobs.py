@@ -1,5 +1,3 @@
-"""Log-probabilities in pieces equal those from the whole matrix, in value and gradient."""
-
 import pytest
 import torch
 

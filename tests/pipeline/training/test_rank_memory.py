@@ -1,5 +1,3 @@
-"""A rank never holds more gathered tensors than it must, at a hand-off and in a checkpoint."""
-
 import weakref
 from pathlib import Path
 
