@@ -22,7 +22,7 @@ from pipeline.errors import ExitCode
 from stages.settings import Config
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
+PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
 EXEMPT = {"make test"}
 """`make test` runs this test."""
 
@@ -115,37 +115,32 @@ def run_all(commands: list[tuple[str, str]], folder: Path, environment: dict[str
         assert "Traceback" not in said
 
 
-@pytest.fixture(scope="module")
-def page() -> str:
-    return README.read_text(encoding="utf-8")
-
-
-def test_every_make_target_that_is_named_exists(page: str) -> None:
+def test_every_make_target_that_is_named_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = {*re.findall(r"^([a-z_-]+):", makefile, flags=re.MULTILINE), *MAIN_CHAIN}
-    for words in re.findall(r"\bmake((?: [a-z_-]+)+)`", page) + re.findall(
-        r"^make (.*)$", page, flags=re.MULTILINE
+    for words in re.findall(r"\bmake((?: [a-z_-]+)+)`", PAGE) + re.findall(
+        r"^make (.*)$", PAGE, flags=re.MULTILINE
     ):
         named = {word for word in words.split() if re.fullmatch(r"[a-z_-]+", word)}
         assert named <= targets, f"README.md names make {named - targets}"
-    rows = re.findall(r"^\| (\w+) \| .* \| `make (\w+)` \|$", page, flags=re.MULTILINE)
+    rows = re.findall(r"^\| (\w+) \| .* \| `make (\w+)` \|$", PAGE, flags=re.MULTILINE)
     assert [name for name, _ in rows] == [target for _, target in rows] == list(MAIN_CHAIN)
 
 
-def test_the_stage_table_says_what_the_stages_read(page: str) -> None:
+def test_the_stage_table_says_what_the_stages_read() -> None:
     config = load_config(Config, ROOT / "configs" / "demo.yaml", [])
-    for name, reads in re.findall(r"^\| (\w+) \| ([^|]*) \| .* \| `make \w+` \|$", page, flags=re.MULTILINE):
+    for name, reads in re.findall(r"^\| (\w+) \| ([^|]*) \| .* \| `make \w+` \|$", PAGE, flags=re.MULTILINE):
         inputs = importlib.import_module(f"stages.{name}").STAGE.inputs(config)
         assert reads == (", ".join(inputs) or "nothing"), f"stage {name}"
 
 
-def test_the_exit_codes_are_those_of_the_program(page: str) -> None:
-    assert [int(code) for code in re.findall(r"^\| (\d+) \|", page, flags=re.MULTILINE)] == list(ExitCode)
+def test_the_exit_codes_are_those_of_the_program() -> None:
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, flags=re.MULTILINE)] == list(ExitCode)
 
 
-def test_every_command_works_on_a_tiny_run(page: str, tmp_path: Path) -> None:
+def test_every_command_works_on_a_tiny_run(tmp_path: Path) -> None:
     environment = copy_of_the_project(tmp_path / "project") | {"OMP_NUM_THREADS": "1"}
-    commands = [(of, shrunk(text) if of == "bash" else text) for of, text in commands_of(page)]
+    commands = [(of, shrunk(text) if of == "bash" else text) for of, text in commands_of(PAGE)]
     run_all(commands, tmp_path / "project", environment)
     made = {path.name for path in (tmp_path / "project" / "data" / "demo").iterdir()}
     assert {"summary.json", "summary.html", "critic_report", "actor"} <= made
@@ -155,6 +150,6 @@ def test_every_command_works_on_a_tiny_run(page: str, tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_every_command_works_to_the_letter(page: str, tmp_path: Path) -> None:
+def test_every_command_works_to_the_letter(tmp_path: Path) -> None:
     environment = copy_of_the_project(tmp_path / "project")
-    run_all(commands_of(page), tmp_path / "project", environment)
+    run_all(commands_of(PAGE), tmp_path / "project", environment)

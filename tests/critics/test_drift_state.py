@@ -32,8 +32,11 @@ def paid(check: dict[str, Interval], state: DriftState, rules: DriftRules = RULE
     return decide(state, Checks([], [], None, check, 20), rules)[0]
 
 
-def test_a_good_check_leaves_everything_and_the_next_is_due_as_usual():
-    assert paid(GOOD, DriftState(20)) == DriftState(40)
+def test_a_good_check_leaves_everything_and_one_that_measured_nothing_decides_nothing():
+    assert paid(GOOD, DriftState(20)) == DriftState(40)  # the next is due as usual
+    state, said = decide(DriftState(20), Checks([], [], None, NOTHING, 20), RULES)
+    assert state == DriftState(40)
+    assert "says nothing of steps" in said[0]
 
 
 @pytest.mark.parametrize("found", [TOUCHES, BACKWARDS])
@@ -46,12 +49,6 @@ def test_steps_that_are_off_lose_their_weight_and_a_new_critic_is_wanted_once(fo
     left, said = decide(DriftState(20), Checks([], [], None, found, 20), replace(RULES, react="never"))
     assert left == DriftState(40)
     assert said[0].endswith("this actor's steps")
-
-
-def test_a_check_that_measured_nothing_decides_nothing():
-    state, said = decide(DriftState(20), Checks([], [], None, NOTHING, 20), RULES)
-    assert state == DriftState(40)
-    assert "says nothing of steps" in said[0]
 
 
 def test_checks_are_due_by_updates_while_the_critic_weighs_or_may_be_made_again():

@@ -43,12 +43,13 @@ def test_sums_of_clusters_and_weights_of_rows_give_the_same_interval() -> None:
     assert boot.ratio(x[:30], y[:30], np.arange(30)).value == pytest.approx(x[:30].sum() / y[:30].sum())
 
 
-def test_one_cluster_gives_no_bounds() -> None:
+def test_one_cluster_gives_no_bounds_and_nothing_is_undefined() -> None:
     interval = ClusterBootstrap(["a", "a"]).mean(np.array([0.0, 1.0]))
     assert interval.value == 0.5
     assert math.isnan(interval.low)
     assert math.isnan(interval.high)
     assert not interval.excludes(7.0)
+    assert math.isnan(ClusterBootstrap([]).mean(np.array([])).value)
 
 
 def test_undefined_resamples_widen_the_interval() -> None:
@@ -62,7 +63,3 @@ def test_count_intervals_stay_inside_and_reach_the_ends() -> None:
     none, all_ = wilson(0, 20), wilson(20, 20)
     assert none.low == 0.0 < none.high < 0.25
     assert all_.high == 1.0 > all_.low > 0.75
-
-
-def test_nothing_is_undefined() -> None:
-    assert math.isnan(ClusterBootstrap([]).mean(np.array([])).value)

@@ -5,6 +5,8 @@ import pytest
 
 from env.play import team
 from env.play.queue import play_in_one_queue
+from pipeline.artifacts.commit import Shards
+from pipeline.artifacts.signals import StopRequested
 
 SCRIPTED = "engine.kind=scripted"
 
@@ -47,9 +49,6 @@ def test_places_that_fall_free_go_to_the_next_shard(
 def test_a_stop_keeps_the_shards_that_are_whole_and_the_rest_is_made_later(
     chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.artifacts.commit import Shards
-    from pipeline.artifacts.signals import StopRequested
-
     whole = chain.copy(tmp_path / "whole", "tasks", "sft")
     assert whole.start("rollouts", SCRIPTED) == 0
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")

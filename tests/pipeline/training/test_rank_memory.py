@@ -27,16 +27,6 @@ class Gathering:
         return gathered
 
 
-def rank_of(number: int, world: int = 2) -> Rank:
-    """Returns a rank that has parameters and nothing else."""
-    rank = object.__new__(Rank)
-    rank._rank, rank._world, rank._shared = number, world, SharedWeights()
-    rank._parameters = {
-        f"model.{name}": torch.nn.Parameter(torch.ones(*shape)) for name, shape in SHAPES.items()
-    }
-    return rank
-
-
 def test_a_hand_off_holds_one_gathered_tensor_and_a_checkpoint_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,7 +35,11 @@ def test_a_hand_off_holds_one_gathered_tensor_and_a_checkpoint_two(
     monkeypatch.setattr(deepspeed_rank, "PART_BYTES", part)
     found: set[str] = set()
     for number in (0, 1):
-        rank = rank_of(number)
+        rank = object.__new__(Rank)  # it has parameters and nothing else
+        rank._rank, rank._world, rank._shared = number, 2, SharedWeights()
+        rank._parameters = {
+            f"model.{name}": torch.nn.Parameter(torch.ones(*shape)) for name, shape in SHAPES.items()
+        }
         gathering = Gathering(monkeypatch)
         assert (rank.gather_weights() is not None) == (number == 0)
         assert len(gathering.alive) == len(SHAPES)
