@@ -1,5 +1,3 @@
-"""Committed results: one small schema, criteria that follow from the rows, pages that show them."""
-
 import importlib
 import json
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Which attempts follow which, and what they are told."""
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

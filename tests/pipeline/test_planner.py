@@ -1,5 +1,3 @@
-"""The planner's figures are those of the real configuration, and count what the real model keeps."""
-
 import json
 from collections.abc import Callable
 from itertools import accumulate

@@ -1,5 +1,3 @@
-"""Workers answer, die with whoever started them, and their death is reported with their last words."""
-
 import contextlib
 import os
 import signal

@@ -1,5 +1,3 @@
-"""The actor's refusals and its other credit modes."""
-
 import json
 import os
 import signal

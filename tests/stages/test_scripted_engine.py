@@ -1,5 +1,3 @@
-"""The chain up to the critic's report with the scripted agent: every stage carries that agent's digest."""
-
 from pathlib import Path
 from typing import Any
 

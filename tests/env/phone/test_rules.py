@@ -1,5 +1,3 @@
-"""Rules compile to few minimal sets and disclose what leads to them; forms do for all lines."""
-
 from itertools import combinations
 from random import Random
 

@@ -1,5 +1,3 @@
-"""The careless agent reads prompts, errs, and heeds feedback."""
-
 from random import Random
 
 from hypothesis import given
