@@ -13,7 +13,9 @@ class _Training(Section):
     dtype: Literal["float32", "bfloat16"] = setting(
         "float32", "of the products; master weights, moments and gradients are always fp32"
     )
-    micro_batch_tokens: int = runtime(16384, "tokens per forward pass, packed", ge=1)
+    micro_batch_tokens: int = runtime(
+        16384, "packed tokens of a forward pass; of both, where a CPU computes two at a time", ge=1
+    )
     recompute: bool = runtime(False, "compute a layer's inside again in the backward pass")
     threads: int = runtime(
         0, "CPU threads; 0 is torch's choice, with deepspeed each rank's share of the cores", ge=0

@@ -31,7 +31,7 @@ class Recipe:
     policy_digest: str | None = None  # their name; None stands for the folder's
 
 
-MOST_PLAYERS = 8
+MOST_PROCESSES = 8
 """Unless `engine.replicas` says more: each has a model and a cache, and takes a core seconds to start."""
 
 
@@ -39,7 +39,12 @@ def num_players(engine: Engine) -> int:
     """Returns how many processes play; one is this process. The replicas of vLLM are the engine's own."""
     if engine.kind == "vllm" or engine.overlap_shards:
         return 1
-    return engine.replicas or min(usable_cores(), MOST_PLAYERS)
+    return engine.replicas or num_processes()
+
+
+def num_processes() -> int:
+    """Returns how many processes of one thread each work side by side unless a setting says more."""
+    return min(usable_cores(), MOST_PROCESSES)
 
 
 def make_pool(module: str, number: int, log_folder: Path | None) -> Pool:

@@ -8,12 +8,11 @@ from env.catalog import offer_of
 from env.play.demonstrations import Demonstration
 from pipeline.artifacts.runner import Start
 from pipeline.errors import ConfigError
-from pipeline.hardware import usable_cores
 from pipeline.ids import seed_of
 from pipeline.types import Task
 from stages.settings import Sft
 from stages.wiring.demonstrator import Lesson
-from stages.wiring.hands import MOST_PLAYERS, make_pool
+from stages.wiring.hands import make_pool, num_processes
 from stages.wiring.inputs import tasks_by_id
 
 LESSON = 400
@@ -51,7 +50,7 @@ def play_demonstrations(start: Start, train: list[Task]) -> list[Demonstration]:
         )
         for i in range(0, number, LESSON)
     )
-    pool = make_pool("stages.wiring.demonstrator", min(usable_cores(), MOST_PLAYERS), start.log_folder)
+    pool = make_pool("stages.wiring.demonstrator", num_processes(), start.log_folder)
     with closing(pool), start.progress(number, "demonstrations") as advance:
 
         def on_tick(played: int) -> None:
