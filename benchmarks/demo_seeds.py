@@ -1,6 +1,6 @@
 """The demo on several seeds, each held against what the demo must show.
 
-    python -m benchmarks.demo_seeds          # seeds 0, 1, 2: twelve minutes each on two cores
+    python -m benchmarks.demo_seeds          # seeds 0, 1, 2: ten minutes each on two cores
 
 Each seed runs the same stage commands as `make demo`, in `<data dir>/demo-seed<k>`; a run that is there
 goes on where it stopped. The learning curves of seed 0 are copied to docs/figures/.
@@ -42,7 +42,7 @@ CRITERIA: Criteria = {
     "unseen companies: >= 400 rollouts a side": lambda t: (t.row(UNSEEN, "gain").n or 0) >= 400,
     "gate: PASS": lambda t: t("critic", "gate passed") == 1,
     **{f"critic: {name} > 0": surely_positive("critic", name) for name in SKILLS.values()},
-    "at most 20 minutes": lambda t: max(t("run", "minutes"), t("run", "elapsed minutes")) <= 20,
+    "at most 10 minutes": lambda t: max(t("run", "minutes"), t("run", "elapsed minutes")) <= 10,
 }
 
 

@@ -17,7 +17,8 @@ from pipeline.errors import ArtifactError
 from pipeline.ragged import ATTENTION_NAME, run_packed
 from pipeline.training import TrainingRow
 from pipeline.training.attention import Packing
-from pipeline.training.packing import micro_batches
+from pipeline.training.packing import Batch, micro_batches
+from pipeline.training.side_by_side import SideBySide
 from pipeline.types import Rollout
 
 
@@ -97,13 +98,20 @@ def read_value_logits(
 ) -> list[np.ndarray]:
     """Returns z at the given token positions of each row, float64; rows are batched by length."""
     device = model.score.weight.device
-    results: list[np.ndarray] = [np.zeros(0)] * len(rows)
-    with torch.inference_mode():
-        for batch in micro_batches(rows, micro_batch_tokens):
+
+    def one(batch: Batch) -> dict[int, np.ndarray]:
+        with torch.inference_mode():
             packing = Packing(batch.lengths, device)
             hidden = run_packed(model.base_model, batch.token_ids.to(device), packing)
+            found = {}
             for i, start in zip(batch.row_indices, batch.starts, strict=True):
                 states = hidden[torch.as_tensor(start + positions[i], device=device)].float()
                 z = torch.nn.functional.linear(states, model.score.weight.float())[:, VALUE]
-                results[i] = z.cpu().numpy().astype(np.float64)
-    return results
+                found[i] = z.cpu().numpy().astype(np.float64)
+            return found
+
+    passes, tokens = SideBySide.on(device), micro_batch_tokens
+    batches = micro_batches(rows, tokens if passes is None else passes.capacity(rows, tokens))
+    parts = map(one, batches) if passes is None else passes.map(one, batches)
+    results = {i: z for part in parts for i, z in part.items()}
+    return [results[i] for i in range(len(rows))]

@@ -26,6 +26,12 @@ _SLACK = 1.05  # of half of the tokens: sixteen rows or more fill two halves so 
 class SideBySide:
     """Threads for passes that torch computes at the same time; `threads` are those of all passes."""
 
+    @classmethod
+    def on(cls, device: torch.device) -> "SideBySide | None":
+        """Returns passes on a CPU with threads enough, else None: one pass after another is best."""
+        threads = torch.get_num_threads() if device.type == "cpu" else 1
+        return cls(threads) if threads >= PASSES else None
+
     def __init__(self, threads: int) -> None:
         def begin() -> None:
             torch.set_num_threads(threads // PASSES)  # of the calling thread

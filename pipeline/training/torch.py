@@ -18,7 +18,7 @@ from pipeline.training.lora import add_adapters, merged_weights
 from pipeline.training.network import HEAD, Head, Network, adamw_groups
 from pipeline.training.packing import Batch, Loss, micro_batches, summed
 from pipeline.training.protocol import TrainingRow, diverged, read_state, write_state
-from pipeline.training.side_by_side import PASSES, SideBySide
+from pipeline.training.side_by_side import SideBySide
 
 _WEIGHTS, _OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
 
@@ -69,8 +69,7 @@ class TorchTrainer:
         self._home: torch.device | None = None  # where the model goes back to after `offload`
         self._named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self._optimizer = torch.optim.AdamW(adamw_groups(self._named, weight_decay), fused=True)
-        threads = torch.get_num_threads() if self._device.type == "cpu" else 1
-        self._passes = SideBySide(threads) if threads >= PASSES else None
+        self._passes = SideBySide.on(self._device)
 
     def set_head_only(self, head_only: bool) -> None:
         """Trains a critic's head alone, or everything; see `Trainer`."""
