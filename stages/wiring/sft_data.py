@@ -1,6 +1,8 @@
 """What sft trains on: demonstrated episodes as token ids, in an order that follows from the seed."""
 
+from collections.abc import Sequence
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from stages.wiring.hands import make_pool, num_processes
 from stages.wiring.inputs import tasks_by_id
 
 LESSON = 400
-"""Demonstrations that a process plays at once: about a second of work."""
+"""Demonstrations that a process plays at once, about a second of work, and that are encoded at once."""
 
 
 def tasks_to_demonstrate(start: Start, train: list[Task]) -> list[Task]:
@@ -40,37 +42,46 @@ def tasks_to_demonstrate(start: Start, train: list[Task]) -> list[Task]:
 def play_demonstrations(start: Start, train: list[Task]) -> list[Demonstration]:
     """Returns the demonstrated episodes, in order; processes on the usable cores play them."""
     number = start.config.sft.num_demonstrations
-    tasks = tasks_to_demonstrate(start, train)
-    lessons = (
-        Lesson(
-            start.config,
-            start.seed,
-            i,
-            tuple(tasks[k % len(tasks)] for k in range(i, min(i + LESSON, number))),
-        )
-        for i in range(0, number, LESSON)
-    )
+    firsts = range(0, number, LESSON)
     pool = make_pool("stages.wiring.demonstrator", num_processes(), start.log_folder)
-    with closing(pool), start.progress(number, "demonstrations") as advance:
+    with closing(pool):
+        pool.start(len(firsts))  # they load while this process makes tasks
+        tasks = tasks_to_demonstrate(start, train)
+        lessons = (
+            Lesson(
+                start.config,
+                start.seed,
+                first,
+                tuple(tasks[k % len(tasks)] for k in range(first, min(first + LESSON, number))),
+            )
+            for first in firsts
+        )
+        with start.progress(number, "demonstrations") as advance:
 
-        def on_tick(played: int) -> None:
-            start.stop_if_asked()
-            advance(played)
+            def on_tick(played: int) -> None:
+                start.stop_if_asked()
+                advance(played)
 
-        return [demonstration for played in pool.do(lessons, on_tick) for demonstration in played]
+            return [demonstration for played in pool.do(lessons, on_tick) for demonstration in played]
 
 
 def encode(
-    tokenizer: object, demonstration: Demonstration, context_weight: float
-) -> tuple[list[int], list[float]]:
-    """Returns token ids and loss weights, piece by piece as a player would encode them."""
-    ids: list[int] = []
-    mask: list[float] = []
-    for text, is_trained in demonstration.pieces:
-        piece = tokenizer.encode(text, add_special_tokens=False)  # type: ignore[attr-defined]
-        ids += piece
-        mask += [1.0 if is_trained else context_weight] * len(piece)
-    return ids, mask
+    tokenizer: Any, demonstrations: Sequence[Demonstration], context_weight: float
+) -> list[tuple[list[int], list[float]]]:
+    """Returns token ids and loss weights of each, piece by piece as a player would encode them."""
+    encoded = []
+    for first in range(0, len(demonstrations), LESSON):
+        made = demonstrations[first : first + LESSON]
+        texts = [text for demonstration in made for text, _ in demonstration.pieces]
+        found = iter(tokenizer(texts, add_special_tokens=False)["input_ids"])
+        for demonstration in made:
+            ids: list[int] = []
+            weights: list[float] = []
+            for (_, is_trained), piece in zip(demonstration.pieces, found, strict=False):
+                ids += piece
+                weights += [1.0 if is_trained else context_weight] * len(piece)
+            encoded.append((ids, weights))
+    return encoded
 
 
 def rows_of_update(num_rows: int, batch_rows: int, update: int, seed: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from random import Random
 
@@ -104,19 +105,26 @@ def half_of(industry: str, fields: Set[str]) -> str:
     return ("train", "test")[int(digest("deviation", industry, sorted(fields)), 16) % 2]
 
 
-def deviation_pool(industry: str, kind: str, level: Level, half: str) -> list[tuple[str, ...]]:
+def deviation_pool(industry: str, kind: str, level: Level, half: str) -> tuple[tuple[str, ...], ...]:
     """Returns the departures from the prior that one half may draw: a field replaced or added; sorted.
 
     The halves "train" and "test" share none, so a deviation met in training never decides a test task.
     """
     usual = prior_fields(industry, kind, level)
+    return _departures(industry, usual, len(usual) < level.max_form_fields, half)
+
+
+@cache
+def _departures(
+    industry: str, usual: tuple[str, ...], may_add: bool, half: str
+) -> tuple[tuple[str, ...], ...]:
     spare = [field for field in FIELDS if field not in usual]
     replaced = [
         (*usual[:place], field, *usual[place + 1 :]) for place in range(1, len(usual)) for field in spare
     ]
-    added = [(*usual, field) for field in spare] if len(usual) < level.max_form_fields else []
+    added = [(*usual, field) for field in spare] if may_add else []
     rules = {frozenset(rule): rule for rule in replaced + added}
-    return sorted(rule for fields, rule in rules.items() if half_of(industry, fields) == half)
+    return tuple(sorted(rule for fields, rule in rules.items() if half_of(industry, fields) == half))
 
 
 def draw_rule(
