@@ -35,7 +35,7 @@ QUICK = (
     "shares: {oracle: 0.3, over_collector: 0.5, noisy_adaptive: 0.2}, num_updates: 100, "
     "batch_rows: 16, learning_rate: 0.01}",
     "sampling.max_response_tokens=256",
-    "labels={max_states: 48, num_continuations: 2}",
+    "labels={target: soft, max_states: 48, num_continuations: 2}",
     "critic={fit_share: 0.5, validate_share: 0.25, fit_continuations: true, head_updates: 2, "
     "head_learning_rate: 0.001, learning_rate: 0.0005, max_epochs: 2, batch_states: 64, "
     "evaluations_per_epoch: 1}",
