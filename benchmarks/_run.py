@@ -123,15 +123,15 @@ def command_of(name: str, argv: Sequence[str]) -> str:
 
 
 def commit() -> str:
-    """Returns the commit of the code, with a mark if files differ from it."""
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--exclude=*"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.strip() or "unknown"
+    """Returns the commit of the code, with a mark if files differ from it that no benchmark writes."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    written = (":!benchmarks/results", ":!docs/figures")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *written)
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + ("-dirty" if changed else "")
 
 
 def machine_facts() -> dict[str, Any]:
