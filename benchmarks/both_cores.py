@@ -158,7 +158,7 @@ BENCHMARK = Benchmark(
         "sft.practice_tasks=0",
         "sft.num_demonstrations=200",
     ),
-    options={"repeats": 3},
+    options={"repeats": 2},
 )
 
 if __name__ == "__main__":
