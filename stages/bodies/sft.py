@@ -74,7 +74,7 @@ def make(start: Start[Config], train: list[Task]) -> None:
     demonstrations = play_demonstrations(start, train)
     folder = start.output("policy")
     model, tokenizer = untrained(start, demonstrations, style, folder)
-    encoded = encode(tokenizer, demonstrations, settings.context_weight)
+    encoded = [encode(tokenizer, demonstration, settings.context_weight) for demonstration in demonstrations]
     trainer = make_trainer(
         start.config,
         model,

@@ -1,6 +1,5 @@
 """What sft trains on: demonstrated episodes as token ids, in an order that follows from the seed."""
 
-from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -18,7 +17,7 @@ from stages.wiring.hands import make_pool, num_processes
 from stages.wiring.inputs import tasks_by_id
 
 LESSON = 400
-"""Demonstrations that a process plays at once, about a second of work, and that are encoded at once."""
+"""Demonstrations that a process plays at once: about a second of work."""
 
 
 def tasks_to_demonstrate(start: Start, train: list[Task]) -> list[Task]:
@@ -66,22 +65,17 @@ def play_demonstrations(start: Start, train: list[Task]) -> list[Demonstration]:
 
 
 def encode(
-    tokenizer: Any, demonstrations: Sequence[Demonstration], context_weight: float
-) -> list[tuple[list[int], list[float]]]:
-    """Returns token ids and loss weights of each, piece by piece as a player would encode them."""
-    encoded = []
-    for first in range(0, len(demonstrations), LESSON):
-        made = demonstrations[first : first + LESSON]
-        texts = [text for demonstration in made for text, _ in demonstration.pieces]
-        found = iter(tokenizer(texts, add_special_tokens=False)["input_ids"])
-        for demonstration in made:
-            ids: list[int] = []
-            weights: list[float] = []
-            for (_, is_trained), piece in zip(demonstration.pieces, found, strict=False):
-                ids += piece
-                weights += [1.0 if is_trained else context_weight] * len(piece)
-            encoded.append((ids, weights))
-    return encoded
+    tokenizer: Any, demonstration: Demonstration, context_weight: float
+) -> tuple[list[int], list[float]]:
+    """Returns token ids and loss weights, piece by piece as a player would encode them."""
+    ids: list[int] = []
+    weights: list[float] = []
+    texts = [text for text, _ in demonstration.pieces]
+    encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    for (_, is_trained), piece in zip(demonstration.pieces, encoded, strict=True):
+        ids += piece
+        weights += [1.0 if is_trained else context_weight] * len(piece)
+    return ids, weights
 
 
 def rows_of_update(num_rows: int, batch_rows: int, update: int, seed: int) -> list[int]:

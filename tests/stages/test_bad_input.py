@@ -101,9 +101,9 @@ def test_demonstrations_hold_no_added_token_of_a_base(chain, tmp_path, monkeypat
     tokenizer.save_pretrained(base)
     played = []
 
-    def keep(tokenizer, demonstrations, context_weight):
-        played.extend(demonstrations)
-        return encode(tokenizer, demonstrations, context_weight)
+    def keep(tokenizer, demonstration, context_weight):
+        played.append(demonstration)
+        return encode(tokenizer, demonstration, context_weight)
 
     monkeypatch.setattr("stages.bodies.sft.encode", keep)
     few = (f"sft.base={base}", "sft.num_demonstrations=16", "sft.num_updates=1")
