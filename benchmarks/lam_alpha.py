@@ -22,9 +22,9 @@ from benchmarks.demo_seeds import CONFIG
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
 LAMS, ALPHAS = (0.0, 0.5, 0.95), (0.5, 1.0, 2.0)
-V_DAPO = {"mode": "v_dapo", "drift": {"react": "never", "paid_every": 0}}
+V_DAPO = {"mode": "v_dapo", "kl": 0.0, "drift": {"react": "never", "paid_every": 0}}
 ARMS: dict[str, dict[str, Any]] = {
-    "decoupled_clip": {"mode": "decoupled_clip", "kl": 1e-3},  # v_dapo's, so that credit alone differs
+    "decoupled_clip": {"mode": "decoupled_clip"},
     "alpha 0": {**V_DAPO, "alpha": 0.0},
     **{
         f"lam {lam:g}, alpha {alpha:g}": {**V_DAPO, "lam": lam, "alpha": alpha}
