@@ -132,7 +132,8 @@ VALUES = TableSpec(
 
 UPDATES = TableSpec(
     "updates",
-    "One row per rollout that an update of the actor trained on: what its loss needs beside other tables.",
+    "One row per update of the actor and rollout that it trained on: what its loss needs beside other "
+    "tables.",
     (
         Column("rollout_id", _text, "its rollout"),
         Column("update", _int, "number of the update, from 1, as in `metrics.jsonl`"),
@@ -153,7 +154,7 @@ UPDATES = TableSpec(
             nullable=True,
         ),
     ),
-    ("rollout_id",),
+    ("rollout_id", "update"),
 )
 
 SPECS: dict[str, TableSpec] = {spec.name: spec for spec in (TASKS, ROLLOUTS, STEPS, LABELS, VALUES, UPDATES)}

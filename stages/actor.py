@@ -48,20 +48,20 @@ def plan(start: Start[Config]) -> Plan[Work]:
             options["alpha"] = 0.0
     tasks, val = tasks_of_split(start, "train"), tasks_of_split(start, "val")
     check_installed(start.config, engine=True, training=True)
-    planned = settings.num_iterations * settings.updates_per_iteration
-    groups = planned * settings.tasks_per_update * (1 + settings.max_refills)
+    tasks_at_most = settings.num_iterations * settings.updates_per_iteration * settings.tasks_per_update
+    groups = tasks_at_most * (1 + settings.max_refills)
     return Plan(
         items=[[f"iteration-{i:05d}"] for i in range(settings.num_iterations)],
         tables=(ROLLOUTS, STEPS, VALUES, UPDATES),
         unit="iterations",
-        estimate={"updates": planned, "groups_at_most": groups},
+        estimate={"updates": settings.num_updates, "groups_at_most": groups},
         work=Work(make_credit(**options), contexts, rules, stamp, tasks, val),
     )
 
 
 STAGE = Stage(
     name="actor",
-    code_version=12,
+    code_version=13,
     inputs=lambda config: (
         ("tasks", "sft") + (("critic", "critic_report") if config.actor.credit.needs_critic else ())
     ),

@@ -117,6 +117,15 @@ class BaselineSets:
             )
         return found
 
+    def passes(self, passes: int, num: int, *, max_uniform_share: float, seed: int) -> list[list[Update]]:
+        """Returns the updates of each pass: the first as `updates` has it, later ones cut and thinned anew.
+
+        An update without a set is in the first pass alone, so that it counts once.
+        """
+        seeds = [seed, *(seed_of(seed, "pass", i) for i in range(1, passes))]
+        first, *later = (self.updates(num, max_uniform_share=max_uniform_share, seed=s) for s in seeds)
+        return [first, *([update for update in of_pass if update.sets] for of_pass in later)]
+
     def metrics(self) -> dict[str, float]:
         """Returns what the iteration looks like, under the names that verl and TRL users know.
 

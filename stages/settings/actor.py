@@ -11,7 +11,13 @@ class Actor(Section):
     credit: Credit = VDapo()
     num_iterations: int = setting(100, "rounds of fresh rollouts", ge=1)
     tasks_per_update: int = setting(32, "tasks with kept sets per update", ge=1)
-    updates_per_iteration: int = setting(1, "optimizer steps on each iteration's rollouts", ge=1)
+    updates_per_iteration: int = setting(1, "optimizer steps of a pass over an iteration's rollouts", ge=1)
+    passes: int = setting(
+        1,
+        "passes over each iteration's rollouts; ratios stay those to the weights that sampled them",
+        source="1707.06347, epochs",
+        ge=1,
+    )
     max_refills: int = setting(
         10, "dynamic sampling: rounds of more tasks per iteration", source="the recipe of 2503.14476", ge=0
     )
@@ -27,6 +33,11 @@ class Actor(Section):
     )
 
     @property
+    def num_updates(self) -> int:
+        """Optimizer steps at most."""
+        return self.num_iterations * self.updates_per_iteration * self.passes
+
+    @property
     def warmup_updates(self) -> int:
         """Updates of linear warm-up: a fifteenth of all, at most 10."""
-        return min(10, self.num_iterations * self.updates_per_iteration // 15)
+        return min(10, self.num_updates // 15)

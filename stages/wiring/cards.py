@@ -59,6 +59,7 @@ def write_actor_card(start: Start, folder: Path, *, credit: Credit, num_updates:
             "credit": f"{mode}: {METHOD[mode]}",
             **weight,
             "updates": f"{num_updates} in {actor['num_iterations']} iterations of fresh rollouts",
+            **({"passes over an iteration": actor["passes"]} if actor["passes"] > 1 else {}),
             "tasks per update": actor["tasks_per_update"],
             "learning rate": f"{actor['learning_rate']:g} after {warmup} updates of warm-up",
             "KL to the starting policy": credit.loss.kl,

@@ -53,13 +53,16 @@ class Iterations:
         team, began = self.learner.synced(), trainer.num_updates
         prompts = partial(sampled_after_prompts, self.sampling.val[:NUM_PROMPTS], PROMPT_TOKENS)
         check(engine_trainer_gap(trainer, team.ask(prompts)))
-        batch, checked, updates, logprobs = self._sampled(team, credit, number, began)
+        batch, checked, passes, logprobs = self._sampled(team, credit, number, began)
         check(gap := logprob_gap(trainer, batch.rollouts[:16]))
         found: dict[str, Any] = {"iteration": number, **batch.metrics(), "engine/logprob_gap": gap}
         if number % EVALUATE_EVERY == 0:  # the weights that sampled this iteration
             found["val/first_try"] = self.sampling.look_at_val(team, number, self.settings.evaluate_tasks)
-        for update in updates:
-            state = self._updated(state, update, credit, logprobs)
+        before = state.credit
+        for updates in passes:
+            state = replace(state, credit=before)  # no later pass may scale an advantage by itself
+            for update in updates:
+                state = self._updated(state, update, credit, logprobs)
         if watch is not None:
             found |= watch.after(batch.rollouts, batch.values or {}, checked, began, credit)
             state = replace(state, drift=watch.state)
@@ -68,8 +71,8 @@ class Iterations:
 
     def _sampled(
         self, team: Team, credit: Credit, number: int, num_updates: int
-    ) -> tuple[BaselineSets, list[Rollout], list[Update], Mapping[str, Logprobs]]:
-        """Returns rollouts, checked continuations, updates and log-probabilities; all are committed."""
+    ) -> tuple[BaselineSets, list[Rollout], list[list[Update]], Mapping[str, Logprobs]]:
+        """Returns rollouts, checked continuations, each pass's updates, log-probabilities: all committed."""
         watch, shards, settings = self.watch, self.shards, self.settings
         whose_values, values_of = (watch.whose_values, watch.values) if watch is not None else ("", None)
         digest = team.recipe.policy_digest
@@ -85,14 +88,16 @@ class Iterations:
             if watch is not None and watch.is_due(num_updates, credit):
                 chosen = chosen_for_check(batch.rollouts, watch.rules.states)
                 checked = self.sampling.continue_all(team, chosen, number, each=watch.rules.num_continuations)
-        updates = batch.updates(
+        passes = batch.passes(
+            settings.passes,
             settings.updates_per_iteration,
             max_uniform_share=credit.max_uniform_share,
             seed=self.sampling.seed,
         )
         if recorded is not None:
-            return batch, checked, updates, recorded.logprobs
-        trained_on = [r for update in updates for r in update.rollouts]
+            return batch, checked, passes, recorded.logprobs
+        updates = [update for of_pass in passes for update in of_pass]
+        trained_on = list({r.rollout_id: r for update in updates for r in update.rollouts}.values())
         old = self.learner.trainer if self.half_precision else None
         made_by = {"old_logprobs": old, "ref_logprobs": self.learner.reference}
         logprobs = {name: logprobs_of(of, trained_on) for name, of in made_by.items() if of and trained_on}
@@ -107,7 +112,7 @@ class Iterations:
         )
         shards.commit(number, tables, done=1, supersede=shards.is_committed(number))
         self.show(num_updates, batch.rollouts)
-        return batch, checked, updates, logprobs
+        return batch, checked, passes, logprobs
 
     def _updated(
         self, state: ActorState, update: Update, credit: Credit, logprobs: Mapping[str, Logprobs]

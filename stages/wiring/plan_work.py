@@ -46,11 +46,10 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
     siblings = min(report.sibling_sets, tasks) * SIBLING_SIZE * (1 + report.num_continuations)
     audit = each + siblings + report.fit_tasks * turns * report.num_continuations
 
-    updates = actor.num_iterations * actor.updates_per_iteration
     trained = actor.num_iterations * rollouts_of_chain(
         actor.chain, actor.tasks_per_update * actor.updates_per_iteration
     )
-    checked, refreshes = watch_of(actor, updates, turns)
+    checked, refreshes = watch_of(actor, turns)
     sampled = trained * (1 + actor.max_refills) + checked
     held_out = len(config.held_out) * config.tasks.num_held_out
     evaluated = held_out * 2 * (config.evaluation.draws + 1 + NUM_ATTEMPTS)
@@ -64,7 +63,7 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
         Work("labels", labels, labels * response),
         Work("critic", 0, 0, critic_tokens, TRAINED_BYTES * critic),
         Work("critic_report", audit, audit * response),
-        Work("actor", sampled, sampled * response, trained * response, TRAINED_BYTES * policy),
+        Work("actor", sampled, sampled * response, trained * actor.passes * response, TRAINED_BYTES * policy),
         Work("evaluation", evaluated, evaluated * response),
         Work(
             "refresh",
@@ -83,12 +82,12 @@ def rollouts_of_chain(chain: Chain, num_tasks: int) -> int:
     return free * chain.feedback_free_draws + (num_tasks - free) * chain.num_attempts * chain.draws
 
 
-def watch_of(actor: Actor, updates: int, turns: int) -> tuple[int, int]:
+def watch_of(actor: Actor, turns: int) -> tuple[int, int]:
     """Returns the continuations of all paid checks of the critic, and how often it is refreshed."""
     if actor.credit.mode != "v_dapo" or not actor.credit.drift.paid_every:
         return 0, 0
     drift = actor.credit.drift
-    checks = min(actor.num_iterations - 1, updates // drift.paid_every)
+    checks = min(actor.num_iterations - 1, actor.num_updates // drift.paid_every)
     states = drift.states + turns - 1  # whole rollouts
     refreshes = min(checks, {"refresh": actor.num_iterations, "refresh_once": 1}.get(drift.react, 0))
     return checks * states * drift.num_continuations, refreshes

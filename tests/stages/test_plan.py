@@ -205,6 +205,11 @@ def test_planned_rollouts_are_those_that_the_stages_plan():
             assert found["refresh"].rollouts == times * chain
             assert found["refresh"].trained_tokens == times * watched["critic"].trained_tokens
     assert "refresh" not in plain  # nothing is checked
+    twice = work(*overrides, "actor.passes=2")["actor"]
+    assert (twice.rollouts, twice.trained_tokens) == (
+        plain["actor"].rollouts,
+        2 * plain["actor"].trained_tokens,
+    )
     # Every step may be wrong, and so be continued.
     every = work("labels.max_states=null", "labels.num_continuations=2")
     assert every["labels"].rollouts == every["rollouts"].rollouts * TURNS * 2

@@ -112,6 +112,21 @@ def test_tasks_whose_rewards_differ_are_spread_evenly_over_the_updates() -> None
         assert sum(update.num_rollouts for update in updates) == 53
 
 
+def test_each_pass_trains_on_all_sets_in_an_order_of_its_own_and_the_first_is_as_alone() -> None:
+    rewards = {f"m{i}": (1, 0) for i in range(6)}
+    batch = BaselineSets.of(rollouts_of(rewards), None, DECOUPLED_CLIP)
+    how = {"max_uniform_share": 1.0, "seed": 3}
+    passes = batch.passes(3, 2, **how)
+    assert passes[:1] == batch.passes(1, 2, **how) == [batch.updates(2, **how)]
+    cuts = [[[r.task_id for r in update.rollouts] for update in updates] for updates in passes]
+    assert [sorted(task for of_update in cut for task in of_update) for cut in cuts] == [
+        sorted(2 * [*rewards])
+    ] * 3
+    assert cuts[0] != cuts[1] != cuts[2] != cuts[0]
+    alone = BaselineSets.of(rollouts_of({"a": (1, 0)}), None, DECOUPLED_CLIP).passes(2, 2, **how)
+    assert [[len(update.sets) for update in updates] for updates in alone] == [[1, 0], [1]]
+
+
 def test_metrics_are_of_graded_rollouts_and_tell_first_tries_from_guided_ones() -> None:
     first, second, third = rollouts_of({"a": (1, 0, 1)}, 2, 4, 6)
     guided = replace(third, group_id="b", guided=True, finish_reason="max_tokens")
