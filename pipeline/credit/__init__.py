@@ -12,6 +12,7 @@ from pipeline.credit.options import LossOptions
 from pipeline.credit.protocol import Credit
 from pipeline.credit.sets import CreditSet, SetKind, baseline_sets, credit_set
 from pipeline.credit.v_dapo import VDapo
+from pipeline.credit.verifier_steps import VerifierSteps
 
 __all__ = [
     "DECOUPLED_CLIP",
@@ -23,15 +24,17 @@ __all__ = [
     "LossOptions",
     "SetKind",
     "VDapo",
+    "VerifierSteps",
     "baseline_sets",
     "credit_set",
     "make_credit",
 ]
 
-MODES: dict[str, GroupRelative | VDapo] = {
+MODES: dict[str, GroupRelative | VDapo | VerifierSteps] = {
     "grpo": GRPO,
     "decoupled_clip": DECOUPLED_CLIP,
     "v_dapo": VDapo(),
+    "verifier_steps": VerifierSteps(),
 }
 
 

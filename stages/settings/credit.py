@@ -28,6 +28,10 @@ def _loss(name: str, default: Any, source: str = "") -> Any:
     return setting(default, advanced=True, source=source, **_OF_LOSS[name])
 
 
+def _overlong() -> Any:
+    return _loss("overlong_factor", 0.5, "2503.14476: 1 for rewards of +-1")
+
+
 class _Mode(Section):
     """What every mode asks of the loss; the defaults are decoupled clip's."""
 
@@ -46,7 +50,7 @@ class DecoupledClip(_Mode):
     """Group-relative credit with clip-higher, token mean, dual clip, overlong shaping, dynamic sampling."""
 
     mode: Literal["decoupled_clip"] = "decoupled_clip"
-    overlong_factor: float = _loss("overlong_factor", 0.5, "2503.14476: 1 for rewards of +-1")
+    overlong_factor: float = _overlong()
 
 
 class Grpo(_Mode):
@@ -57,6 +61,18 @@ class Grpo(_Mode):
     dual_clip: float | None = _loss("dual_clip", None)
     aggregation: Literal["token", "rollout"] = _loss("aggregation", "rollout", "2402.03300")
     kl: float = _loss("kl", 1e-3)
+
+
+def _alpha() -> Any:
+    return setting(0.5, "weight of the step advantages", ge=0)
+
+
+class VerifierSteps(_Mode):
+    """Decoupled clip plus the verifier's sign of each step; no critic."""
+
+    mode: Literal["verifier_steps"] = "verifier_steps"
+    alpha: float = _alpha()
+    overlong_factor: float = _overlong()
 
 
 class Drift(Section):
@@ -81,7 +97,7 @@ class VDapo(_Mode):
 
     needs_critic: ClassVar[bool] = True
     mode: Literal["v_dapo"] = "v_dapo"
-    alpha: float = setting(0.5, "weight of the step advantages", ge=0)
+    alpha: float = _alpha()
     lam: float = setting(0.95, "trace decay per step", ge=0, le=1)
     gamma: float = setting(
         1.0,
@@ -103,7 +119,7 @@ class VDapo(_Mode):
     drift: Drift = Drift()
 
 
-Credit = Annotated[VDapo | DecoupledClip | Grpo, Field(discriminator="mode")]
+Credit = Annotated[VDapo | DecoupledClip | Grpo | VerifierSteps, Field(discriminator="mode")]
 
 
 def credit_options(settings: Credit) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pipeline.artifacts.failpoints import FailpointError, failpoint
 from pipeline.artifacts.metrics import read_metrics
 from tests.pipeline.test_kill_sweep import facts
 from tests.stages.conftest import Lab
+from tests.stages.test_recompute import assert_same, recomputed
 
 
 def updates_of(lab: Lab) -> list[dict[str, Any]]:
@@ -54,3 +55,12 @@ def test_later_passes_train_on_the_same_rollouts_and_ratios_to_what_sampled_them
         moved = [line["old_kl"] for line in of_iteration]
         assert moved[0] == pytest.approx(0, abs=1e-7)
         assert min(moved[1:]) > 1e-9
+
+
+def test_the_verifier_s_word_alone_is_credit_for_steps(killed_and_whole):
+    lab = killed_and_whole("actor.credit={mode: verifier_steps}", dies_before=3)
+    lines = updates_of(lab)
+    assert max(line["sets/all_wrong"] for line in lines) > 0  # which decoupled clip leaves out
+    assert all(0 < line["verdicts/ok"] + line["verdicts/wrong"] <= 1 for line in lines)
+    assert lab.artifact("actor").table("values").num_rows == 0
+    assert_same(recomputed(lab), each=2)
