@@ -123,7 +123,7 @@ VALUES = TableSpec(
             "critic",
             _text,
             "digest of the critic; if the actor's watch had recalibrated it, followed by "
-            "` slope=a shift=b`: sigmoid(a logit(V) + b)",
+            "` slope=a shift=b`: sigmoid(a logit(V) + b). Without a critic, how they were made",
         ),
         Column("value", _float, "V(s), in [0, 1] when calibrated"),
     ),

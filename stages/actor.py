@@ -39,7 +39,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
     check_plays_weights(start.config, "actor")
     options, rules, stamp = credit_options(settings.credit), DriftRules(), None
     contexts = contexts_of(settings.chain)
-    if settings.credit.mode == "v_dapo":
+    if settings.credit.mode == "v_dapo" and settings.credit.needs_critic:
         gate = json.loads(start.inputs["critic_report"].path("gate.json").read_text("utf-8"))
         rules = DriftRules(**settings.credit.drift.model_dump())
         options["adv_rmse"] = gate["adv_rmse"]["value"] or 0.0

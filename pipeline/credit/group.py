@@ -70,7 +70,7 @@ class GroupRelative:
     loss: LossOptions = _LOSS
     overlong_factor: float = 0.5
     dynamic_sampling: bool = True
-    needs_critic: ClassVar[bool] = False
+    needs_values: ClassVar[bool] = False
     max_uniform_share: ClassVar[float] = 1.0  # nothing is thinned
 
     def trains_on(self, credit_set: CreditSet) -> bool:

@@ -21,8 +21,8 @@ class Credit(Protocol):
         """Penalty of long rollouts that its sets must carry, see `sets.overlong_penalty`; 0 is none."""
 
     @property
-    def needs_critic(self) -> bool:
-        """Whether sets must carry critic values."""
+    def needs_values(self) -> bool:
+        """Whether sets must carry values of their states."""
 
     @property
     def dynamic_sampling(self) -> bool:

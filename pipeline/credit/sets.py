@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -84,6 +84,29 @@ def thinned(kinds: Sequence[SetKind], order: Sequence[int], *, max_uniform_share
             first = sorted(uniform, key=lambda i: order[i])[:room]
             weights[first] = len(uniform) / room
     return weights
+
+
+def with_values_of_others(sets: Sequence[CreditSet]) -> list[CreditSet]:
+    """Returns the sets with the values of each rollout from another one of as many steps.
+
+    Listed in order of the sets, each takes those of the rollout half a list further on, which is of another
+    set as far as there are any. One that is alone with its length gets the mean value of all at every step.
+    So values keep their distribution and tell nothing of the rollout but its length.
+
+    Example:
+        >>> signs = [np.zeros(1), np.zeros(1)]
+        >>> first, second = (CreditSet(np.ones(2), signs, [np.array([v]), np.array([v])]) for v in (0.1, 0.9))
+        >>> [float(v[0]) for s in with_values_of_others([first, second]) for v in s.values]
+        [0.9, 0.9, 0.1, 0.1]
+    """
+    values = [own for s in sets for own in s.values or ()]
+    taken = [np.full(len(own), np.concatenate(values).mean()) for own in values]
+    for length in {len(own) for own in values}:
+        places = [i for i, own in enumerate(values) if len(own) == length]
+        for place, i in enumerate(places if len(places) > 1 else ()):
+            taken[i] = values[places[(place + len(places) // 2) % len(places)]]
+    rest = iter(taken)
+    return [replace(s, values=[next(rest) for _ in s.values or ()]) for s in sets]
 
 
 def overlong_penalty(num_tokens: np.ndarray, max_tokens: np.ndarray, *, factor: float) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.credit.group import broadcast, group_advantages, leave_one_out_mean, rms, set_metrics
 from pipeline.credit.options import LossOptions
-from pipeline.credit.sets import CreditSet
+from pipeline.credit.sets import CreditSet, with_values_of_others
 from pipeline.credit.step_advantages import step_part
 
 _LOSS = LossOptions(kl=1e-3)
@@ -82,6 +82,7 @@ class VDapo:
         baseline: "shrinkage"; "group_mean" is the set's own mean (decoupled clip's; sees its own outcome).
         scale: "running"; "group_std" divides by the set's standard deviation (decoupled clip's).
         step_only: drops the group part (ablation).
+        shuffled: each rollout has another one's values (lower bound of any critic's use).
 
     Source: DESIGN.md, "Credit". Step differences as rewards: arXiv:2410.08146. Parts scaled apart:
     arXiv:2505.10978. Numbers are start values of ours.
@@ -96,11 +97,12 @@ class VDapo:
     baseline: Literal["shrinkage", "group_mean"] = "shrinkage"
     scale: Literal["running", "group_std"] = "running"
     step_only: bool = False
+    shuffled: bool = False
     dynamic_sampling: ClassVar[bool] = True
     max_uniform_share: ClassVar[float] = 0.5  # see `sets.thinned`
 
     @property
-    def needs_critic(self) -> bool:
+    def needs_values(self) -> bool:
         """Whether sets must carry values: not for alpha 0 over the group's mean."""
         return self.alpha > 0 or self.baseline == "shrinkage"
 
@@ -108,7 +110,7 @@ class VDapo:
         """Returns whether a set has an advantage: not one of equal rewards without a critic's say in it."""
         if credit_set.kind == "single":
             return self.baseline == "shrinkage"
-        return credit_set.kind == "mixed" or self.needs_critic
+        return credit_set.kind == "mixed" or self.needs_values
 
     def initial_state(self) -> dict[str, float]:
         """Returns the running scales before the first update; JSON numbers, kept in checkpoints."""
@@ -118,6 +120,7 @@ class VDapo:
         self, sets: Sequence[CreditSet], state: dict[str, float]
     ) -> tuple[list[np.ndarray], dict[str, float], dict[str, float]]:
         """Returns [T_i] advantages of every rollout in order of the sets, metrics, and the next state."""
+        sets = with_values_of_others(sets) if self.shuffled else sets
         sigma_group, sigma_step = (self._sigma(state, part) for part in ("group", "step"))
         groups, steps = [self._group(s) for s in sets], [self._steps(s) for s in sets]
         advantages = []

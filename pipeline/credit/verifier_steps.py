@@ -30,7 +30,7 @@ class VerifierSteps:
     loss: LossOptions = _LOSS
     overlong_factor: float = 0.5
     alpha: float = 0.5
-    needs_critic: ClassVar[bool] = False
+    needs_values: ClassVar[bool] = False
     dynamic_sampling: ClassVar[bool] = True
     max_uniform_share: ClassVar[float] = 0.5  # see `sets.thinned`
 

@@ -62,12 +62,13 @@ def _trained(
     """Returns the state after the last iteration; or before one that wants a critic, and of what policy."""
     settings, found = start.config.actor, start.checkpoints.latest()
     policy = load_policy(start.inputs["sft"].path("policy"))
+    needs_critic = settings.credit.needs_critic and work.credit.needs_values
     with held(
         start.config,
         policy,
         start.log_folder,
         kl=work.credit.loss.kl,
-        critic=critic_folder(start.run_dir, state.drift.refresh_runs) if work.credit.needs_critic else None,
+        critic=critic_folder(start.run_dir, state.drift.refresh_runs) if needs_critic else None,
         checkpoint=found[0] if found else None,
     ) as learner:
         watch = None

@@ -1,78 +1,18 @@
 """Who gets how much advantage: a section for each credit mode, with its own defaults."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from pipeline.settings import Section, setting
-
-_OF_LOSS: dict[str, dict[str, Any]] = {
-    "clip_high": {"description": "and at 1 + this", "gt": 0},
-    "dual_clip": {"description": "bound on a token's loss where A < 0, in -A; null is none", "gt": 1},
-    "aggregation": {
-        "description": "mean over an update's tokens, or over each rollout's and then over rollouts"
-    },
-    "kl": {
-        "description": "weight of the k3 KL to the starting policy; near it v_dapo's critic was judged",
-        "ge": 0,
-    },
-    "overlong_factor": {
-        "description": "penalty of a rollout that fills its budget, rising over the last fifth; 0 is off",
-        "ge": 0,
-    },
-}
-"""What the modes' defaults differ in."""
-
-
-def _loss(name: str, default: Any, source: str = "") -> Any:
-    return setting(default, advanced=True, source=source, **_OF_LOSS[name])
-
-
-def _overlong() -> Any:
-    return _loss("overlong_factor", 0.5, "2503.14476: 1 for rewards of +-1")
-
-
-class _Mode(Section):
-    """What every mode asks of the loss; the defaults are decoupled clip's."""
-
-    needs_critic: ClassVar[bool] = False
-    clip_low: float = setting(
-        0.2, "ratios are clipped at 1 - this", source="2503.14476", gt=0, lt=1, advanced=True
-    )
-    clip_high: float = _loss("clip_high", 0.28, "2503.14476")
-    dual_clip: float | None = _loss("dual_clip", 10.0, "1912.09729")
-    aggregation: Literal["token", "rollout"] = _loss("aggregation", "token", "2503.14476")
-    kl: float = _loss("kl", 0.0)
-    overlong_factor: float = _loss("overlong_factor", 0.0)
-
-
-class DecoupledClip(_Mode):
-    """Group-relative credit with clip-higher, token mean, dual clip, overlong shaping, dynamic sampling."""
-
-    mode: Literal["decoupled_clip"] = "decoupled_clip"
-    overlong_factor: float = _overlong()
-
-
-class Grpo(_Mode):
-    """Group-relative credit as published first."""
-
-    mode: Literal["grpo"] = "grpo"
-    clip_high: float = _loss("clip_high", 0.2, "2402.03300")
-    dual_clip: float | None = _loss("dual_clip", None)
-    aggregation: Literal["token", "rollout"] = _loss("aggregation", "rollout", "2402.03300")
-    kl: float = _loss("kl", 1e-3)
-
-
-def _alpha() -> Any:
-    return setting(0.5, "weight of the step advantages", ge=0)
-
-
-class VerifierSteps(_Mode):
-    """Decoupled clip plus the verifier's sign of each step; no critic."""
-
-    mode: Literal["verifier_steps"] = "verifier_steps"
-    alpha: float = _alpha()
-    overlong_factor: float = _overlong()
+from stages.settings.opponents import (
+    DecoupledClip,
+    Grpo,
+    Mode,
+    VerifierSteps,
+    alpha_setting,
+    loss_setting,
+)
 
 
 class Drift(Section):
@@ -92,12 +32,11 @@ class Drift(Section):
     num_continuations: int = setting(16, "of each of them, by the present actor", ge=2, advanced=True)
 
 
-class VDapo(_Mode):
+class VDapo(Mode):
     """Group advantages over a shrunken baseline, plus the frozen critic's step advantages."""
 
-    needs_critic: ClassVar[bool] = True
     mode: Literal["v_dapo"] = "v_dapo"
-    alpha: float = _alpha()
+    alpha: float = alpha_setting()
     lam: float = setting(0.95, "trace decay per step", ge=0, le=1)
     gamma: float = setting(
         1.0,
@@ -112,11 +51,22 @@ class VDapo(_Mode):
         "shrunken baseline and running scale, or decoupled clip's group mean and standard deviation",
         advanced=True,
     )
-    kl: float = _loss("kl", 1e-3)
+    values: Literal["critic", "oracle", "shuffled"] = setting(
+        "critic",
+        "of states: the frozen critic's. Bounds of any critic's use: oracle, the present actor's by "
+        "drift.num_continuations fresh ones of each, without a critic; shuffled, another rollout's",
+        advanced=True,
+    )
+    kl: float = loss_setting("kl", 1e-3)
     on_weak_critic: Literal["refuse", "group_only", "allow"] = setting(
         "refuse", "if the gate failed: refuse, go on with alpha 0, or go on all the same"
     )
     drift: Drift = Drift()
+
+    @property
+    def needs_critic(self) -> bool:
+        """Whether it reads the frozen critic, which then must have passed its gate."""
+        return self.values != "oracle"
 
 
 Credit = Annotated[VDapo | DecoupledClip | Grpo | VerifierSteps, Field(discriminator="mode")]
@@ -124,7 +74,9 @@ Credit = Annotated[VDapo | DecoupledClip | Grpo | VerifierSteps, Field(discrimin
 
 def credit_options(settings: Credit) -> dict[str, Any]:
     """Returns a mode's settings as `pipeline.credit.make_credit` takes them."""
-    options = settings.model_dump(exclude={"drift", "on_weak_critic", "group_part"})
-    if settings.mode == "v_dapo" and settings.group_part == "decoupled_clip":
-        options |= {"baseline": "group_mean", "scale": "group_std"}
+    options = settings.model_dump(exclude={"drift", "on_weak_critic", "group_part", "values"})
+    if settings.mode == "v_dapo":
+        options["shuffled"] = settings.values == "shuffled"
+        if settings.group_part == "decoupled_clip":
+            options |= {"baseline": "group_mean", "scale": "group_std"}
     return options

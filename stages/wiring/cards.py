@@ -40,9 +40,11 @@ def write_actor_card(start: Start, folder: Path, *, credit: Credit, num_updates:
         for name, value in tasks.items()
         if value is not None and name != "environment"
     }
-    weight = {}
+    weight: dict[str, object] = {}
     if isinstance(credit, VDapo):
         weight = {"weight of the critic (alpha)": credit.alpha, "lam": credit.lam}
+        if (values := actor["credit"]["values"]) != "critic":
+            weight["values of states, as a control"] = values
     sections: dict[str, dict[str, object]] = {
         "Model": {"starting policy": _origin(start), **weights_facts(folder)},
         "Data": {

@@ -22,6 +22,7 @@ from pipeline.training.policy_update import (
 from pipeline.types import Rollout
 from stages.settings import Actor
 from stages.wiring.learner import ActorState, Learner
+from stages.wiring.oracle import Oracle
 from stages.wiring.recorded import Recorded, iteration_tables
 from stages.wiring.refusals import refuse_disagreement, refuse_nothing_to_learn
 from stages.wiring.sampling import Sampling
@@ -72,9 +73,10 @@ class Iterations:
     def _sampled(
         self, team: Team, credit: Credit, number: int, num_updates: int
     ) -> tuple[BaselineSets, list[Rollout], list[list[Update]], Mapping[str, Logprobs]]:
-        """Returns rollouts, checked continuations, each pass's updates, log-probabilities: all committed."""
+        """Returns rollouts, their continuations, each pass's updates, log-probabilities: all committed."""
         watch, shards, settings = self.watch, self.shards, self.settings
-        whose_values, values_of = (watch.whose_values, watch.values) if watch is not None else ("", None)
+        judge = self._judge(team, credit, number)
+        whose_values, values_of = (judge.whose_values, judge.values) if judge is not None else ("", None)
         digest = team.recipe.policy_digest
         recorded = Recorded.of(shards, number, policy_digest=digest, whose_values=whose_values)
         checked: list[Rollout] = []
@@ -88,6 +90,8 @@ class Iterations:
             if watch is not None and watch.is_due(num_updates, credit):
                 chosen = chosen_for_check(batch.rollouts, watch.rules.states)
                 checked = self.sampling.continue_all(team, chosen, number, each=watch.rules.num_continuations)
+            elif isinstance(judge, Oracle):
+                checked = judge.played
         passes = batch.passes(
             settings.passes,
             settings.updates_per_iteration,
@@ -113,6 +117,13 @@ class Iterations:
         shards.commit(number, tables, done=1, supersede=shards.is_committed(number))
         self.show(num_updates, batch.rollouts)
         return batch, checked, passes, logprobs
+
+    def _judge(self, team: Team, credit: Credit, number: int) -> Watch | Oracle | None:
+        """Returns who says what the states of an iteration are worth; None if nobody is asked."""
+        told = self.settings.credit
+        if self.watch is None and credit.needs_values and told.mode == "v_dapo":
+            return Oracle(self.sampling, team, number, told.drift.num_continuations)
+        return self.watch
 
     def _updated(
         self, state: ActorState, update: Update, credit: Credit, logprobs: Mapping[str, Logprobs]

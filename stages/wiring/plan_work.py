@@ -50,7 +50,7 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
         actor.chain, actor.tasks_per_update * actor.updates_per_iteration
     )
     checked, refreshes = watch_of(actor, turns)
-    sampled = trained * (1 + actor.max_refills) + checked
+    sampled = trained * (1 + actor.max_refills) * (1 + tried_of(actor, turns)) + checked
     held_out = len(config.held_out) * config.tasks.num_held_out
     evaluated = held_out * 2 * (config.evaluation.draws + 1 + NUM_ATTEMPTS)
 
@@ -84,10 +84,18 @@ def rollouts_of_chain(chain: Chain, num_tasks: int) -> int:
 
 def watch_of(actor: Actor, turns: int) -> tuple[int, int]:
     """Returns the continuations of all paid checks of the critic, and how often it is refreshed."""
-    if actor.credit.mode != "v_dapo" or not actor.credit.drift.paid_every:
+    if actor.credit.mode != "v_dapo" or not (actor.credit.needs_critic and actor.credit.drift.paid_every):
         return 0, 0
     drift = actor.credit.drift
     checks = min(actor.num_iterations - 1, actor.num_updates // drift.paid_every)
     states = drift.states + turns - 1  # whole rollouts
     refreshes = min(checks, {"refresh": actor.num_iterations, "refresh_once": 1}.get(drift.react, 0))
     return checks * states * drift.num_continuations, refreshes
+
+
+def tried_of(actor: Actor, turns: int) -> int:
+    """Returns the continuations that tell the values of a rollout's states."""
+    credit = actor.credit
+    return (
+        turns * credit.drift.num_continuations if credit.mode == "v_dapo" and not credit.needs_critic else 0
+    )

@@ -1,15 +1,22 @@
 """The fresh phase of the actor with each opponent and control: what it trains on, and that it goes on."""
 
 from collections import Counter, defaultdict
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import stages.wiring.iteration
 from pipeline.artifacts.failpoints import FailpointError, failpoint
 from pipeline.artifacts.metrics import read_metrics
+from pipeline.steps import state_tokens
+from pipeline.types import Rollout
+from stages.wiring.oracle import Oracle
 from tests.pipeline.test_kill_sweep import facts
-from tests.stages.conftest import Lab
+from tests.rollouts import rollout
+from tests.stages.conftest import CRITIC, Lab
 from tests.stages.test_recompute import assert_same, recomputed
 
 
@@ -64,3 +71,56 @@ def test_the_verifier_s_word_alone_is_credit_for_steps(killed_and_whole):
     assert all(0 < line["verdicts/ok"] + line["verdicts/wrong"] <= 1 for line in lines)
     assert lab.artifact("actor").table("values").num_rows == 0
     assert_same(recomputed(lab), each=2)
+
+
+def test_the_oracle_s_values_are_the_success_of_fresh_continuations_from_the_same_state():
+    """Two rollouts of one prompt share the samples of s_0; V_1 is of each alone."""
+    first = rollout((1, 1), [(0, 1), (1, 2)], rollout_id="a")
+    second = replace(first, rollout_id="b", response_token_ids=(20, 21))
+    wins = {"a": (1.0, 1.0), "b": (0.0, 0.0)}  # from s_0 and s_1
+    asked = []
+
+    def continue_all(team: Any, rollouts: list[Rollout], iteration: int, *, each: int) -> list[Rollout]:
+        asked.append((team, iteration, each))
+        return [
+            replace(r, kind="continuation", prompt_token_ids=state_tokens(r, i), reward=wins[r.rollout_id][i])
+            for r in rollouts
+            for i in (0, 1)
+            for _ in range(each)
+        ]
+
+    sampling: Any = SimpleNamespace(continue_all=continue_all)
+    oracle = Oracle(sampling, team := SimpleNamespace(), 3, 4)  # type: ignore[arg-type]
+    found = oracle.values([first, second])
+    assert [list(v) for v in found] == [[0.5, 1.0], [0.5, 0.0]]
+    assert asked == [(team, 3, 4)]
+    assert len(oracle.played) == 16
+
+
+def test_the_oracle_needs_no_critic_and_its_continuations_are_stored(killed_and_whole):
+    oracle = "actor.credit={mode: v_dapo, values: oracle, drift: {num_continuations: 2}}"
+    lab = killed_and_whole(oracle, "actor.max_refills=0", dies_before=3)
+    played, values = lab.rollouts("actor"), lab.artifact("actor").table("values").to_pylist()
+    whole = {r.rollout_id: r for r in played if r.kind == "whole"}
+    continued = [r for r in played if r.kind == "continuation"]
+    assert len(continued) == 2 * sum(len(r.steps) for r in whole.values())
+    rewards = defaultdict(list)
+    for r in continued:
+        rewards[r.iteration, r.prompt_token_ids].append(r.reward)
+    for row in values:
+        rollout = whole[row["rollout_id"]]
+        of_state = rewards[rollout.iteration, state_tokens(rollout, row["step_index"])]
+        assert row["value"] == pytest.approx(np.mean(of_state))
+        assert row["critic"] == f"2 continuations by {rollout.policy_digest}"
+    assert_same(recomputed(lab), each=2)
+
+
+def test_the_shuffled_critic_is_the_frozen_one_in_the_tables(chain, tmp_path):
+    lab = chain.copy(tmp_path / "lab", *CRITIC)
+    shuffled = "actor.credit={mode: v_dapo, values: shuffled, on_weak_critic: allow}"
+    assert lab.start("actor", shuffled, "actor.num_iterations=1") == 0
+    assert_same(recomputed(lab), each=2)
+    own, usual = (
+        {r["value"] for r in of.artifact("actor").table("values").to_pylist()} for of in (lab, chain)
+    )
+    assert own <= usual  # the first iteration's

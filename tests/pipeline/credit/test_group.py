@@ -62,7 +62,7 @@ def test_modes_are_as_published() -> None:
     assert GRPO.loss == LossOptions(0.2, 0.2, None, 1e-3, "rollout")
     assert (DECOUPLED_CLIP.overlong_factor, GRPO.overlong_factor) == (0.5, 0.0)
     assert (DECOUPLED_CLIP.dynamic_sampling, GRPO.dynamic_sampling) == (True, False)
-    assert {(m.needs_critic, m.max_uniform_share) for m in (DECOUPLED_CLIP, GRPO)} == {(False, 1.0)}
+    assert {(m.needs_values, m.max_uniform_share) for m in (DECOUPLED_CLIP, GRPO)} == {(False, 1.0)}
     ours = VDapo(LossOptions(kl=1e-3), overlong_factor=0.0, alpha=0.5, lam=0.95, gamma=1.0, adv_rmse=0.0)
     assert replace(ours, baseline="shrinkage", scale="running", step_only=False) == MODES["v_dapo"]
     assert (ours.dynamic_sampling, ours.max_uniform_share) == (True, 0.5)

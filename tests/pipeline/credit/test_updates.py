@@ -46,7 +46,7 @@ def test_the_sets_that_a_mode_leaves_out_are_counted_by_kind(
     credit: Credit, kept: int, left_out: dict[str, int]
 ) -> None:
     rollouts = rollouts_of()
-    metrics = BaselineSets.of(rollouts, half(rollouts) if credit.needs_critic else None, credit).metrics()
+    metrics = BaselineSets.of(rollouts, half(rollouts) if credit.needs_values else None, credit).metrics()
     counted = {n.removeprefix("sets/left_out/"): v for n, v in metrics.items() if "left_out" in n}
     nothing = dict.fromkeys(("mixed", "all_right", "all_wrong", "single"), 0)
     assert counted == nothing | left_out

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from pipeline.credit import DECOUPLED_CLIP, CreditSet, VDapo
+from pipeline.credit.sets import with_values_of_others
 from pipeline.credit.step_advantages import gae
 from pipeline.credit.v_dapo import shrinkage_baseline
 
@@ -159,5 +160,35 @@ def test_missing_values_are_refused_where_they_are_needed() -> None:
     for needs in (VDapo(), VDapo(baseline="group_mean")):
         with pytest.raises(ValueError, match="decoupled_clip"):
             run(needs, bare)
-    assert not VDapo(alpha=0.0, baseline="group_mean").needs_critic
+    assert not VDapo(alpha=0.0, baseline="group_mean").needs_values
     assert len(run(VDapo(alpha=0.0, baseline="group_mean"), bare)) == 2
+
+
+def test_a_shuffled_critic_gives_each_rollout_the_values_of_another_one_of_its_length() -> None:
+    rng = np.random.default_rng(0)
+    sets = [make_set([1, 0, 0], [list(rng.random(T)) for T in (2, 3, 2)]) for _ in range(4)]
+    alone = make_set([1.0, 0.0], [[0.2, 0.4, 0.6, 0.8], [0.3]])
+    own = [v for s in (*sets, alone) for v in s.values or ()]
+    others = [v for s in with_values_of_others([*sets, alone]) for v in s.values or ()]
+    mean = np.concatenate(own).mean()
+    for before, after in zip(own[:-2], others[:-2], strict=True):
+        assert len(before) == len(after)
+        assert set(before).isdisjoint(after)
+    assert sorted(map(tuple, own[:-2])) == sorted(map(tuple, others[:-2]))
+    np.testing.assert_allclose(np.concatenate(others[-2:]), mean, rtol=1e-12)
+
+
+def test_step_advantages_of_an_exact_critic_know_which_steps_matter_and_shuffled_ones_do_not() -> None:
+    """A success is won by a step that wins V 1/2 -> 1 or lost by one that ends at 0, at a random place."""
+    rng = np.random.default_rng(1)
+    sets, matters = [], []
+    for _ in range(200):
+        at, won = int(rng.integers(4)), int(rng.integers(2))
+        sets.append(make_set([won], [[0.5] * (at + 1) + [won] * (3 - at)]))
+        matters.append((2 * won - 1) * (np.arange(4) == at))
+    found = {}
+    for shuffled in (False, True):
+        mode = VDapo(alpha=1.0, lam=0.0, step_only=True, shuffled=shuffled)
+        found[shuffled] = np.corrcoef(np.concatenate(run(mode, *sets)), np.concatenate(matters))[0, 1]
+    assert found[False] == pytest.approx(1.0)
+    assert abs(found[True]) < 0.5

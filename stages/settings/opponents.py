@@ -1,0 +1,79 @@
+"""Credit modes beside v_dapo: a section for each, with its own defaults."""
+
+from typing import Any, Literal
+
+from pipeline.settings import Section, setting
+
+_OF_LOSS: dict[str, dict[str, Any]] = {
+    "clip_high": {"description": "and at 1 + this", "gt": 0},
+    "dual_clip": {"description": "bound on a token's loss where A < 0, in -A; null is none", "gt": 1},
+    "aggregation": {
+        "description": "mean over an update's tokens, or over each rollout's and then over rollouts"
+    },
+    "kl": {
+        "description": "weight of the k3 KL to the starting policy; near it v_dapo's critic was judged",
+        "ge": 0,
+    },
+    "overlong_factor": {
+        "description": "penalty of a rollout that fills its budget, rising over the last fifth; 0 is off",
+        "ge": 0,
+    },
+}
+"""What the modes' defaults differ in."""
+
+
+def loss_setting(name: str, default: Any, source: str = "") -> Any:
+    """Returns the field of a loss option, for a mode with another default than `Mode`."""
+    return setting(default, advanced=True, source=source, **_OF_LOSS[name])
+
+
+def _overlong() -> Any:
+    return loss_setting("overlong_factor", 0.5, "2503.14476: 1 for rewards of +-1")
+
+
+class Mode(Section):
+    """What every mode asks of the loss; the defaults are decoupled clip's."""
+
+    clip_low: float = setting(
+        0.2, "ratios are clipped at 1 - this", source="2503.14476", gt=0, lt=1, advanced=True
+    )
+    clip_high: float = loss_setting("clip_high", 0.28, "2503.14476")
+    dual_clip: float | None = loss_setting("dual_clip", 10.0, "1912.09729")
+    aggregation: Literal["token", "rollout"] = loss_setting("aggregation", "token", "2503.14476")
+    kl: float = loss_setting("kl", 0.0)
+    overlong_factor: float = loss_setting("overlong_factor", 0.0)
+
+    @property
+    def needs_critic(self) -> bool:
+        """Whether it reads the frozen critic, which then must have passed its gate."""
+        return False
+
+
+class DecoupledClip(Mode):
+    """Group-relative credit with clip-higher, token mean, dual clip, overlong shaping, dynamic sampling."""
+
+    mode: Literal["decoupled_clip"] = "decoupled_clip"
+    overlong_factor: float = _overlong()
+
+
+class Grpo(Mode):
+    """Group-relative credit as published first."""
+
+    mode: Literal["grpo"] = "grpo"
+    clip_high: float = loss_setting("clip_high", 0.2, "2402.03300")
+    dual_clip: float | None = loss_setting("dual_clip", None)
+    aggregation: Literal["token", "rollout"] = loss_setting("aggregation", "rollout", "2402.03300")
+    kl: float = loss_setting("kl", 1e-3)
+
+
+def alpha_setting() -> Any:
+    """Returns the field of the weight of what a mode adds for steps."""
+    return setting(0.5, "weight of the step advantages", ge=0)
+
+
+class VerifierSteps(Mode):
+    """Decoupled clip plus the verifier's sign of each step; no critic."""
+
+    mode: Literal["verifier_steps"] = "verifier_steps"
+    alpha: float = alpha_setting()
+    overlong_factor: float = _overlong()
