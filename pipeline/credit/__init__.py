@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from pipeline.credit.group import DECOUPLED_CLIP, GRPO, GroupRelative
+from pipeline.credit.imitation import Imitation
 from pipeline.credit.options import LossOptions
 from pipeline.credit.protocol import Credit
 from pipeline.credit.sets import CreditSet, SetKind, baseline_sets, credit_set
@@ -21,6 +22,7 @@ __all__ = [
     "Credit",
     "CreditSet",
     "GroupRelative",
+    "Imitation",
     "LossOptions",
     "SetKind",
     "VDapo",
@@ -30,11 +32,12 @@ __all__ = [
     "make_credit",
 ]
 
-MODES: dict[str, GroupRelative | VDapo | VerifierSteps] = {
+MODES: dict[str, GroupRelative | VDapo | VerifierSteps | Imitation] = {
     "grpo": GRPO,
     "decoupled_clip": DECOUPLED_CLIP,
     "v_dapo": VDapo(),
     "verifier_steps": VerifierSteps(),
+    "imitation": Imitation(),
 }
 
 

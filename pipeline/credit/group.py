@@ -9,6 +9,7 @@ import numpy as np
 
 from pipeline.credit.options import LossOptions
 from pipeline.credit.sets import CreditSet, SetKind
+from pipeline.types import Rollout
 
 _LOSS = LossOptions()
 
@@ -72,6 +73,10 @@ class GroupRelative:
     dynamic_sampling: bool = True
     needs_values: ClassVar[bool] = False
     max_uniform_share: ClassVar[float] = 1.0  # nothing is thinned
+
+    def view(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """Returns a baseline set as it is."""
+        return list(rollouts)
 
     def trains_on(self, credit_set: CreditSet) -> bool:
         """Returns whether the rewards differ; without dynamic sampling, whether there are two to compare."""

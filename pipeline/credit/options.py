@@ -17,6 +17,8 @@ class LossOptions:
         kl: coefficient of the k3 estimate of KL(actor || reference policy); 0 needs no reference.
         aggregation: "token": mean over the update's trainable tokens; "rollout": mean over each rollout's
             tokens, then over rollouts. Built into the `weight` column, see `Update.token_weights`.
+        clipped: False is the likelihood of the update's tokens in place of it: of all this, aggregation alone
+            counts then.
     """
 
     clip_low: float = 0.2
@@ -24,6 +26,7 @@ class LossOptions:
     dual_clip: float | None = 10.0
     kl: float = 0.0
     aggregation: Aggregation = "token"
+    clipped: bool = True
 
     def __post_init__(self) -> None:
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:

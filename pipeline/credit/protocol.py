@@ -7,6 +7,7 @@ import numpy as np
 
 from pipeline.credit.options import LossOptions
 from pipeline.credit.sets import CreditSet
+from pipeline.types import Rollout
 
 
 class Credit(Protocol):
@@ -31,6 +32,9 @@ class Credit(Protocol):
     @property
     def max_uniform_share(self) -> float:
         """Share of an update's sets that sets of equal rewards may make up, see `sets.thinned`."""
+
+    def view(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """Returns a baseline set as the mode takes it: which of its rollouts, in which steps; maybe none."""
 
     def trains_on(self, credit_set: CreditSet) -> bool:
         """Returns whether a set can teach anything; thinning decides afterwards among those that can."""

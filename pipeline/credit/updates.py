@@ -76,12 +76,15 @@ class BaselineSets:
     ) -> BaselineSets:
         """Returns these rollouts as `credit` sees them, with values from `scored`, None without a critic."""
         rollouts = list(rollouts)
-        pairs = [
-            (members, credit_set(members, values=values, overlong_factor=credit.overlong_factor))
-            for members in baseline_sets(rollouts)
-        ]
-        candidates = [pair for pair in pairs if credit.trains_on(pair[1])]
-        left_out = Counter(s.kind for _, s in pairs if not credit.trains_on(s))
+        candidates: list[ScoredSet] = []
+        left_out: Counter[SetKind] = Counter()
+        for members in baseline_sets(rollouts):
+            seen = credit.view(members)
+            s = credit_set(seen or members, values=values, overlong_factor=credit.overlong_factor)
+            if seen and credit.trains_on(s):
+                candidates.append((seen, s))
+            else:
+                left_out[s.kind] += 1
         return cls(rollouts, None if values is None else dict(values), candidates, left_out)
 
     @property

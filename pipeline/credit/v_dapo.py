@@ -11,6 +11,7 @@ from pipeline.credit.group import broadcast, group_advantages, leave_one_out_mea
 from pipeline.credit.options import LossOptions
 from pipeline.credit.sets import CreditSet, with_values_of_others
 from pipeline.credit.step_advantages import step_part
+from pipeline.types import Rollout
 
 _LOSS = LossOptions(kl=1e-3)
 _STEP_CLIP = 3.0  # bound on a scaled step advantage
@@ -105,6 +106,10 @@ class VDapo:
     def needs_values(self) -> bool:
         """Whether sets must carry values: not for alpha 0 over the group's mean."""
         return self.alpha > 0 or self.baseline == "shrinkage"
+
+    def view(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """Returns a baseline set as it is."""
+        return list(rollouts)
 
     def trains_on(self, credit_set: CreditSet) -> bool:
         """Returns whether a set has an advantage: not one of equal rewards without a critic's say in it."""

@@ -9,6 +9,7 @@ import numpy as np
 from pipeline.credit.group import broadcast, group_advantages, rms, set_metrics
 from pipeline.credit.options import LossOptions
 from pipeline.credit.sets import UNIFORM, CreditSet
+from pipeline.types import Rollout
 
 _LOSS = LossOptions()
 
@@ -33,6 +34,10 @@ class VerifierSteps:
     needs_values: ClassVar[bool] = False
     dynamic_sampling: ClassVar[bool] = True
     max_uniform_share: ClassVar[float] = 0.5  # see `sets.thinned`
+
+    def view(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """Returns a baseline set as it is."""
+        return list(rollouts)
 
     def trains_on(self, credit_set: CreditSet) -> bool:
         """Returns whether the rewards differ, or the verifier has spoken in a set of equal ones."""

@@ -8,6 +8,7 @@ from pipeline.settings import Section, setting
 from stages.settings.opponents import (
     DecoupledClip,
     Grpo,
+    Imitation,
     Mode,
     VerifierSteps,
     alpha_setting,
@@ -69,7 +70,7 @@ class VDapo(Mode):
         return self.values != "oracle"
 
 
-Credit = Annotated[VDapo | DecoupledClip | Grpo | VerifierSteps, Field(discriminator="mode")]
+Credit = Annotated[VDapo | DecoupledClip | Grpo | VerifierSteps | Imitation, Field(discriminator="mode")]
 
 
 def credit_options(settings: Credit) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Credit modes beside v_dapo: a section for each, with its own defaults."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pipeline.settings import Section, setting
 
@@ -77,3 +77,11 @@ class VerifierSteps(Mode):
     mode: Literal["verifier_steps"] = "verifier_steps"
     alpha: float = alpha_setting()
     overlong_factor: float = _overlong()
+
+
+class Imitation(Section):
+    """Likelihood of the iteration's own bare successes; no critic."""
+
+    mode: Literal["imitation"] = "imitation"
+    kl: ClassVar[float] = 0.0
+    needs_critic: ClassVar[bool] = False

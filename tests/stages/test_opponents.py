@@ -124,3 +124,14 @@ def test_the_shuffled_critic_is_the_frozen_one_in_the_tables(chain, tmp_path):
         {r["value"] for r in of.artifact("actor").table("values").to_pylist()} for of in (lab, chain)
     )
     assert own <= usual  # the first iteration's
+
+
+def test_imitation_trains_on_bare_successes_alone(killed_and_whole):
+    lab = killed_and_whole("actor.credit={mode: imitation}", dies_before=3)
+    rollouts = {r.rollout_id: r for r in lab.rollouts("actor")}
+    trained_on = {row["rollout_id"] for row in lab.artifact("actor").table("updates").to_pylist()}
+    assert trained_on == {r.rollout_id for r in rollouts.values() if r.reward and not r.guided}
+    lines = updates_of(lab)
+    for line, _, loss in recomputed(lab)[::2]:
+        assert line["cross_entropy"] == pytest.approx(loss["cross_entropy"], rel=1e-3)
+    assert all("clip_high_share" not in line for line in lines)

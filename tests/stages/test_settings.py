@@ -10,8 +10,10 @@ from env.phone.scripted.policies import POLICIES
 from env.phone.world.levels import LEVELS
 from pipeline.config import load_config
 from pipeline.credit import MODES, make_credit
+from pipeline.settings import kinds_of
 from stages.settings import Config
-from stages.settings.credit import DecoupledClip, Grpo, VDapo, credit_options
+from stages.settings.actor import Actor
+from stages.settings.credit import credit_options
 from stages.wiring.sft_data import rows_of_update
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +34,9 @@ def test_an_epoch_of_sft_holds_no_row_twice_and_leaves_out_what_fills_no_batch()
     assert set().union(*epochs) == set(range(11))
 
 
-@pytest.mark.parametrize("settings", [VDapo(), DecoupledClip(), Grpo()])
+@pytest.mark.parametrize(
+    "settings", [section() for section in kinds_of(Actor.model_fields["credit"]).sections.values()]
+)
 def test_the_section_of_a_credit_mode_has_the_defaults_of_the_mode(settings) -> None:
     assert make_credit(**credit_options(settings)) == MODES[settings.mode]
 
