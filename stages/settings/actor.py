@@ -1,5 +1,7 @@
 """The actor's training."""
 
+from typing import Literal
+
 from pipeline.settings import Section, runtime, setting
 from stages.settings.credit import Credit, VDapo
 from stages.settings.sampling import Chain
@@ -36,6 +38,11 @@ class Actor(Section):
     def num_updates(self) -> int:
         """Optimizer steps at most."""
         return self.num_iterations * self.updates_per_iteration * self.passes
+
+    @property
+    def skip_rule(self) -> Literal["none", "all_right", "uniform"]:
+        """Which tasks are skipped for what they taught before; decoupled clip alone can."""
+        return self.credit.history_filter if self.credit.mode == "decoupled_clip" else "none"
 
     @property
     def warmup_updates(self) -> int:

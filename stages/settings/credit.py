@@ -75,7 +75,9 @@ Credit = Annotated[VDapo | DecoupledClip | Grpo | VerifierSteps | Imitation, Fie
 
 def credit_options(settings: Credit) -> dict[str, Any]:
     """Returns a mode's settings as `pipeline.credit.make_credit` takes them."""
-    options = settings.model_dump(exclude={"drift", "on_weak_critic", "group_part", "values"})
+    options = settings.model_dump(
+        exclude={"drift", "on_weak_critic", "group_part", "values", "history_filter"}
+    )
     if settings.mode == "v_dapo":
         options["shuffled"] = settings.values == "shuffled"
         if settings.group_part == "decoupled_clip":

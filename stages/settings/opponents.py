@@ -54,6 +54,12 @@ class DecoupledClip(Mode):
 
     mode: Literal["decoupled_clip"] = "decoupled_clip"
     overlong_factor: float = _overlong()
+    history_filter: Literal["none", "all_right", "uniform"] = setting(
+        "none",
+        "leaves tasks out for five iterations if their last 8 to 16 bare outcomes were all right, or all "
+        "equal; if that is over half of all tasks, a fifth of them comes back",
+        advanced=True,
+    )
 
 
 class Grpo(Mode):

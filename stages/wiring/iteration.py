@@ -10,6 +10,7 @@ from env.play.team import Team
 from pipeline.artifacts.commit import Shards
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.credit import Credit
+from pipeline.credit.history import visited, worth_a_visit
 from pipeline.credit.updates import BaselineSets, Update
 from pipeline.training.losses import policy_loss
 from pipeline.training.policy_update import (
@@ -19,7 +20,7 @@ from pipeline.training.policy_update import (
     logprobs_of,
     update_rows,
 )
-from pipeline.types import Rollout
+from pipeline.types import Rollout, Task
 from stages.settings import Actor
 from stages.wiring.learner import ActorState, Learner
 from stages.wiring.oracle import Oracle
@@ -54,7 +55,9 @@ class Iterations:
         team, began = self.learner.synced(), trainer.num_updates
         prompts = partial(sampled_after_prompts, self.sampling.val[:NUM_PROMPTS], PROMPT_TOKENS)
         check(engine_trainer_gap(trainer, team.ask(prompts)))
-        batch, checked, passes, logprobs = self._sampled(team, credit, number, began)
+        rule, seed = self.settings.skip_rule, self.sampling.seed
+        tasks = worth_a_visit(self.sampling.tasks, state.history, rule=rule, iteration=number, seed=seed)
+        batch, checked, passes, logprobs = self._sampled(team, credit, tasks, number, began)
         check(gap := logprob_gap(trainer, batch.rollouts[:16]))
         found: dict[str, Any] = {"iteration": number, **batch.metrics(), "engine/logprob_gap": gap}
         if number % EVALUATE_EVERY == 0:  # the weights that sampled this iteration
@@ -67,11 +70,14 @@ class Iterations:
         if watch is not None:
             found |= watch.after(batch.rollouts, batch.values or {}, checked, began, credit)
             state = replace(state, drift=watch.state)
+        if rule != "none":
+            found["tasks/skipped"] = float(len(self.sampling.tasks) - len(tasks))
+            state = replace(state, history=visited(state.history, batch.rollouts, number))
         self.log(found)
         return replace(state, iterations=number + 1)
 
     def _sampled(
-        self, team: Team, credit: Credit, number: int, num_updates: int
+        self, team: Team, credit: Credit, tasks: Sequence[Task], number: int, num_updates: int
     ) -> tuple[BaselineSets, list[Rollout], list[list[Update]], Mapping[str, Logprobs]]:
         """Returns rollouts, their continuations, each pass's updates, log-probabilities: all committed."""
         watch, shards, settings = self.watch, self.shards, self.settings
@@ -85,7 +91,7 @@ class Iterations:
         else:
             wanted = settings.tasks_per_update * settings.updates_per_iteration
             batch = self.sampling.collect(
-                team, credit, values_of, number, wanted=wanted, max_refills=settings.max_refills
+                team, credit, values_of, number, tasks=tasks, wanted=wanted, max_refills=settings.max_refills
             )
             if watch is not None and watch.is_due(num_updates, credit):
                 chosen = chosen_for_check(batch.rollouts, watch.rules.states)

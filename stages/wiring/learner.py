@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,6 +10,7 @@ from critics.drift.state import DriftState
 from critics.frozen.critic import FrozenCritic
 from env.play.team import Team
 from env.play.units import PART_EPISODES
+from pipeline.credit.history import History
 from pipeline.engines.gpu_sharing import Turns
 from pipeline.models.policy import Policy, weights_digest
 from pipeline.training import Trainer
@@ -27,6 +28,7 @@ class ActorState:
     drift: DriftState
     iterations: int = 0
     empty_running: int = 0  # updates without anything to train on, one after another
+    history: History = field(default_factory=dict)  # if tasks are skipped by it
 
     @classmethod
     def of_json(cls, state: Mapping[str, Any]) -> Self:

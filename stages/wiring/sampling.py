@@ -37,14 +37,16 @@ class Sampling:
         values_of: ValuesOf | None,
         iteration: int,
         *,
+        tasks: Sequence[Task],
         wanted: int,
         max_refills: int,
     ) -> BaselineSets:
         """Returns an iteration's rollouts, sampled on until `wanted` tasks count or the refills are used up.
 
-        `credit` says which tasks count; it needs `values_of` if it needs a critic.
+        `credit` says which tasks count; it needs `values_of` if it needs values. `tasks` may be visited, in
+        an order that is the iteration's own.
         """
-        rest = sorted(self.tasks, key=lambda t: seed_of(self.seed, "actor order", iteration, t.task_id))
+        rest = sorted(tasks, key=lambda t: seed_of(self.seed, "actor order", iteration, t.task_id))
         rollouts: list[Rollout] = []
         values: dict[str, np.ndarray] | None = None if values_of is None else {}
         batch = BaselineSets.of(rollouts, values, credit)

@@ -135,3 +135,24 @@ def test_imitation_trains_on_bare_successes_alone(killed_and_whole):
     for line, _, loss in recomputed(lab)[::2]:
         assert line["cross_entropy"] == pytest.approx(loss["cross_entropy"], rel=1e-3)
     assert all("clip_high_share" not in line for line in lines)
+
+
+def test_tasks_that_taught_nothing_are_not_sampled_again_for_a_while(killed_and_whole):
+    lab = killed_and_whole(
+        "actor.credit={mode: decoupled_clip, history_filter: uniform}",
+        "actor.chain={num_attempts: 1, draws: 8, feedback_free_share: 0}",
+        "actor.num_iterations=3",
+        dies_before=5,
+    )
+    outcomes = defaultdict(lambda: defaultdict(list))
+    for r in lab.rollouts("actor"):
+        outcomes[r.iteration][r.task_id].append(r.reward)
+    settled, skipped = set(), []
+    for iteration in sorted(outcomes):
+        skipped.append(len(settled))
+        assert 2 * len(settled) <= 24  # of all tasks: nothing is readmitted
+        assert settled.isdisjoint(outcomes[iteration])
+        settled |= {task for task, own in outcomes[iteration].items() if len(set(own)) == 1}
+    assert skipped[-1] > 0
+    lines = read_metrics(lab.run_dir / "actor" / "metrics.jsonl")
+    assert [line["tasks/skipped"] for line in lines if "tasks/skipped" in line] == skipped

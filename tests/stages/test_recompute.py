@@ -44,7 +44,7 @@ def recomputed(lab: Any) -> list[tuple[dict[str, Any], dict[str, float], dict[st
         members = [rollouts[row["rollout_id"]] for row in own]
         credit = make_credit(**options | {n: line[n] for n in ("alpha", "adv_rmse") if n in line})
         sets = [
-            replace(credit_set(s, values=values), shaping=shaping_of(s, options["overlong_factor"]))
+            replace(credit_set(s, values=values), shaping=shaping_of(s, options.get("overlong_factor", 0.0)))
             for s in baseline_sets(members)
         ]
         ordered = [r for s in baseline_sets(members) for r in s]
