@@ -7,6 +7,7 @@ configuration says differently.
 from dataclasses import fields, replace
 from typing import Any
 
+from pipeline.credit.actor_critic import ActorCritic
 from pipeline.credit.group import DECOUPLED_CLIP, GRPO, GroupRelative
 from pipeline.credit.imitation import Imitation
 from pipeline.credit.options import LossOptions
@@ -19,6 +20,7 @@ __all__ = [
     "DECOUPLED_CLIP",
     "GRPO",
     "MODES",
+    "ActorCritic",
     "Credit",
     "CreditSet",
     "GroupRelative",
@@ -32,12 +34,13 @@ __all__ = [
     "make_credit",
 ]
 
-MODES: dict[str, GroupRelative | VDapo | VerifierSteps | Imitation] = {
+MODES: dict[str, GroupRelative | VDapo | VerifierSteps | Imitation | ActorCritic] = {
     "grpo": GRPO,
     "decoupled_clip": DECOUPLED_CLIP,
     "v_dapo": VDapo(),
     "verifier_steps": VerifierSteps(),
     "imitation": Imitation(),
+    "actor_critic": ActorCritic(),
 }
 
 

@@ -10,13 +10,13 @@ from pipeline.artifacts.runner import Start
 from pipeline.artifacts.signals import StopRequested
 from pipeline.errors import ArtifactError
 from pipeline.models.policy import load_policy, weights_digest
-from pipeline.training import Trainer
 from stages.actor import Work
 from stages.settings import Config
 from stages.wiring.actor_report import actor_page, actor_report
 from stages.wiring.cards import serve_folder, write_actor_card
+from stages.wiring.inputs import rollouts_of
 from stages.wiring.iteration import Iterations
-from stages.wiring.learner import ActorState, held
+from stages.wiring.learner import ActorState, Learner, held
 from stages.wiring.refresh import critic_folder, policy_folder, refreshed
 from stages.wiring.refusals import CRITIC_OF_ACTORS, override_words
 from stages.wiring.safety_stops import refuse_unsafe
@@ -67,9 +67,10 @@ def _trained(
         start.config,
         policy,
         start.log_folder,
-        kl=work.credit.loss.kl,
+        credit=work.credit,
         critic=critic_folder(start.run_dir, state.drift.refresh_runs) if needs_critic else None,
         checkpoint=found[0] if found else None,
+        stored=rollouts_of(start.inputs["rollouts"]) if settings.reads_rollouts and not found else (),
     ) as learner:
         watch = None
         if learner.critic is not None:
@@ -110,16 +111,16 @@ def _trained(
                     state = iterations.next(state)
                 except StopRequested:
                     learner.team.hands.close()  # what is in flight is dropped, and its memory is free
-                    _save(start, learner.trainer, state)
+                    _save(start, learner, state)
                     raise
                 try:
                     _refuse_unsafe(start, state)
                 except ArtifactError:
-                    _save(start, learner.trainer, state)  # with other limits it goes on from here
+                    _save(start, learner, state)  # with other limits it goes on from here
                     raise
                 last = state.iterations == settings.num_iterations or state.drift.wants_refresh
                 if last or state.iterations % settings.checkpoint_every == 0:
-                    _save(start, learner.trainer, state)
+                    _save(start, learner, state)
                 advance(1)
         if state.iterations < settings.num_iterations:
             digest = weights_digest(learner.trainer.weights())
@@ -140,5 +141,5 @@ def _refuse_unsafe(start: Start[Config], state: ActorState) -> None:
     refuse_unsafe(lines, limits=start.config.actor.stops)
 
 
-def _save(start: Start[Config], trainer: Trainer, state: ActorState) -> None:
-    start.checkpoints.save(trainer.num_updates, trainer.save_checkpoint, asdict(state))
+def _save(start: Start[Config], learner: Learner, state: ActorState) -> None:
+    start.checkpoints.save(learner.trainer.num_updates, learner.save_checkpoint, asdict(state))

@@ -40,6 +40,11 @@ class Actor(Section):
         return self.num_iterations * self.updates_per_iteration * self.passes
 
     @property
+    def reads_rollouts(self) -> bool:
+        """Whether the stage `rollouts` teaches it something before the first iteration."""
+        return self.credit.mode == "actor_critic" and self.credit.pretrain_values
+
+    @property
     def skip_rule(self) -> Literal["none", "all_right", "uniform"]:
         """Which tasks are skipped for what they taught before; decoupled clip alone can."""
         return self.credit.history_filter if self.credit.mode == "decoupled_clip" else "none"

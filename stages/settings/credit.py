@@ -6,12 +6,14 @@ from pydantic import Field
 
 from pipeline.settings import Section, setting
 from stages.settings.opponents import (
+    ActorCritic,
     DecoupledClip,
     Grpo,
     Imitation,
     Mode,
     VerifierSteps,
     alpha_setting,
+    lam_setting,
     loss_setting,
 )
 
@@ -38,7 +40,7 @@ class VDapo(Mode):
 
     mode: Literal["v_dapo"] = "v_dapo"
     alpha: float = alpha_setting()
-    lam: float = setting(0.95, "trace decay per step", ge=0, le=1)
+    lam: float = lam_setting()
     gamma: float = setting(
         1.0,
         "discount per step of the step advantages; values stay chances of success",
@@ -70,14 +72,21 @@ class VDapo(Mode):
         return self.values != "oracle"
 
 
-Credit = Annotated[VDapo | DecoupledClip | Grpo | VerifierSteps | Imitation, Field(discriminator="mode")]
+Credit = Annotated[
+    VDapo | DecoupledClip | Grpo | VerifierSteps | Imitation | ActorCritic, Field(discriminator="mode")
+]
+
+
+OF_THE_STAGE = {
+    *("drift", "on_weak_critic", "group_part", "values"),
+    *("history_filter", "pretrain_values", "value_learning_rate"),
+}
+"""What the stage does for a mode, not the mode itself."""
 
 
 def credit_options(settings: Credit) -> dict[str, Any]:
     """Returns a mode's settings as `pipeline.credit.make_credit` takes them."""
-    options = settings.model_dump(
-        exclude={"drift", "on_weak_critic", "group_part", "values", "history_filter"}
-    )
+    options = settings.model_dump(exclude=OF_THE_STAGE)
     if settings.mode == "v_dapo":
         options["shuffled"] = settings.values == "shuffled"
         if settings.group_part == "decoupled_clip":

@@ -77,6 +77,11 @@ def alpha_setting() -> Any:
     return setting(0.5, "weight of the step advantages", ge=0)
 
 
+def lam_setting() -> Any:
+    """Returns the field of the trace decay."""
+    return setting(0.95, "trace decay per step", ge=0, le=1)
+
+
 class VerifierSteps(Mode):
     """Decoupled clip plus the verifier's sign of each step; no critic."""
 
@@ -91,3 +96,20 @@ class Imitation(Section):
     mode: Literal["imitation"] = "imitation"
     kl: ClassVar[float] = 0.0
     needs_critic: ClassVar[bool] = False
+
+
+class ActorCritic(Mode):
+    """GAE over the values of a head that is trained beside the policy."""
+
+    mode: Literal["actor_critic"] = "actor_critic"
+    lam: float = lam_setting()
+    unit: Literal["step", "token"] = setting(
+        "step", "what lam counts: steps (messages, unless the environment cuts them) or tokens", advanced=True
+    )
+    pretrain_values: bool = setting(
+        True,
+        "first 50 updates of the head on the outcomes of the stage rollouts",
+        source="2504.05118",
+        advanced=True,
+    )
+    value_learning_rate: float = setting(2e-6, "of the head and its trunk", source="2504.05118", gt=0)

@@ -15,6 +15,7 @@ METHOD = {
     "v_dapo": "group-relative advantages and the step advantages of a frozen critic",
     "decoupled_clip": "decoupled clip and dynamic sampling, arXiv:2503.14476",
     "grpo": "group-relative advantages, arXiv:2402.03300",
+    "actor_critic": "GAE over a value head trained beside it, arXiv:1707.06347, 2504.05118",
     "imitation": "likelihood of its own bare successes, arXiv:2308.01825",
     "verifier_steps": "decoupled clip and the verifier's word on each step",
 }

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from critics.fit.online import OnlineCritic
 from env.play.player import sampled_after_prompts
 from env.play.team import Team
 from pipeline.artifacts.commit import Shards
@@ -124,12 +125,12 @@ class Iterations:
         self.show(num_updates, batch.rollouts)
         return batch, checked, passes, logprobs
 
-    def _judge(self, team: Team, credit: Credit, number: int) -> Watch | Oracle | None:
+    def _judge(self, team: Team, credit: Credit, number: int) -> Watch | OnlineCritic | Oracle | None:
         """Returns who says what the states of an iteration are worth; None if nobody is asked."""
         told = self.settings.credit
         if self.watch is None and credit.needs_values and told.mode == "v_dapo":
             return Oracle(self.sampling, team, number, told.drift.num_continuations)
-        return self.watch
+        return self.watch or self.learner.online
 
     def _updated(
         self, state: ActorState, update: Update, credit: Credit, logprobs: Mapping[str, Logprobs]
@@ -141,6 +142,8 @@ class Iterations:
         failpoint("actor.update.before")
         rows, metrics, after = update_rows(update, credit=credit, state=state.credit, logprobs=logprobs)
         metrics |= self.learner.trainer.update(rows, policy_loss(credit.loss))
+        if self.learner.online is not None:
+            metrics |= self.learner.online.update(update.rollouts)
         failpoint("actor.update.after")
         self.log({"iteration": state.iterations, "update": self.learner.trainer.num_updates, **metrics})
         return replace(state, credit=after, empty_running=0)

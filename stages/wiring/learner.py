@@ -1,23 +1,31 @@
 """What an actor holds while it trains: its policy in trainer and engine, a reference, the frozen critic."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from critics.drift.state import DriftState
+from critics.fit.online import OnlineCritic
 from critics.frozen.critic import FrozenCritic
+from critics.frozen.model import make_critic
 from env.play.team import Team
 from env.play.units import PART_EPISODES
+from pipeline.credit import Credit
 from pipeline.credit.history import History
 from pipeline.engines.gpu_sharing import Turns
 from pipeline.models.policy import Policy, weights_digest
 from pipeline.training import Trainer
+from pipeline.types import Rollout
 from stages.settings import Config
 from stages.wiring.build import load_critic, make_trainer
 from stages.wiring.hands import Recipe, make_hands
 from stages.wiring.player import Seat
+
+VALUE_HEAD = "value_head"
+"""Folder of an online critic in a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,13 @@ class Learner:
     reference: Trainer | None
     team: Team
     critic: FrozenCritic | None
+    online: OnlineCritic | None
+
+    def save_checkpoint(self, folder: Path) -> None:
+        """Writes all that is trained."""
+        self.trainer.save_checkpoint(folder)
+        if self.online is not None:
+            self.online.trainer.save_checkpoint(folder / VALUE_HEAD)
 
     def synced(self) -> Team:
         """Returns the team of the trainer's present weights, under their digest."""
@@ -57,9 +72,10 @@ def held(
     policy: Policy,
     log_folder: Path,  # of processes that play
     *,
-    kl: float,  # coefficient; 0 needs no reference
+    credit: Credit,
     critic: Path | None,  # its folder; None where no values are needed
-    checkpoint: Path | None,  # that the trainer goes on from
+    checkpoint: Path | None,  # that training goes on from
+    stored: Sequence[Rollout] = (),  # that a new value head learns from first
 ) -> Iterator[Learner]:
     """Holds a learner that starts from a policy, and gives the memory of everything in it back at the end."""
     settings, turns = config.actor, Turns(config.engine.shared_gpus)
@@ -69,13 +85,13 @@ def held(
 
     with ExitStack() as stack:
 
-        def trainer_of(**options: Any) -> Trainer:
-            # Each has weights of its own: `replace` makes a policy that has not been read yet.
-            trainer = turns.trainer(
-                lambda: make_trainer(config, replace(policy).model, head="policy", **options)
-            )
+        def trainer_of(model: Callable[[], Any], head: str = "policy", **options: Any) -> Trainer:
+            trainer = turns.trainer(lambda: make_trainer(config, model(), head=head, **options))
             stack.callback(trainer.close)
             return trainer
+
+        def own() -> Any:
+            return replace(policy).model  # not read yet, so each has weights of its own
 
         hands = make_hands(config, log_folder, Seat(replace(policy), turns.engine))
         stack.callback(hands.close)
@@ -85,8 +101,19 @@ def held(
         frozen = load_critic(config, critic) if critic is not None else None
         if frozen is not None:
             stack.callback(frozen.close)
-        trainer = trainer_of(learning_rate=rate)
-        reference = trainer_of() if kl > 0 else None
+        trainer = trainer_of(own, learning_rate=rate)
+        reference = trainer_of(own) if credit.loss.kl > 0 else None
+        online = None
+        if settings.credit.mode == "actor_critic":
+            value_rate = settings.credit.value_learning_rate
+            made = trainer_of(
+                partial(make_critic, policy.folder), "critic", learning_rate=lambda _: value_rate
+            )
+            online = OnlineCritic(made, credit.view)
         if checkpoint is not None:
             trainer.load_checkpoint(checkpoint)
-        yield Learner(trainer, reference, Team(hands, Recipe(config, policy.folder)), frozen)
+        if online is not None and checkpoint is not None:
+            online.trainer.load_checkpoint(checkpoint / VALUE_HEAD)
+        elif online is not None and stored:
+            online.pretrain(stored, each=episodes // settings.updates_per_iteration, seed=config.run.seed)
+        yield Learner(trainer, reference, Team(hands, Recipe(config, policy.folder)), frozen, online)

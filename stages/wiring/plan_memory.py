@@ -69,6 +69,11 @@ def memory_of(policy: Any, critic: Any, context: int, config: Config) -> Memory:
         phases["hand-off"] = _beside(Phase({}, host), awake)
         if how.backend == "deepspeed":
             phases["checkpoint"] = _beside(Phase({}, _checkpoint_bytes(host, shape, how)), awake)
+    if config.actor.credit.mode == "actor_critic":
+        head = training_phase(policy, how, "critic")
+        phases["value update"] = _beside(head, left)
+        kept = {} if shared else {"value head": standing_bytes(head)}
+        phases |= {name: _beside(phase, kept) for name, phase in phases.items() if name != "value update"}
     if config.actor.credit.needs_critic:  # its critic scores in fp32, and it stays
         frozen = scoring_phase(critic, replace(how.forward, half_weights=False, half_products=False))
         kept = {"critic (first GPU)": frozen.device_bytes}

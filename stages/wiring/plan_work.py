@@ -51,6 +51,7 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
     )
     checked, refreshes = watch_of(actor, turns)
     sampled = trained * (1 + actor.max_refills) * (1 + tried_of(actor, turns)) + checked
+    trainers = 1 + (actor.credit.mode == "actor_critic")  # of the policy and of its value head
     held_out = len(config.held_out) * config.tasks.num_held_out
     evaluated = held_out * 2 * (config.evaluation.draws + 1 + NUM_ATTEMPTS)
 
@@ -63,7 +64,13 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
         Work("labels", labels, labels * response),
         Work("critic", 0, 0, critic_tokens, TRAINED_BYTES * critic),
         Work("critic_report", audit, audit * response),
-        Work("actor", sampled, sampled * response, trained * actor.passes * response, TRAINED_BYTES * policy),
+        Work(
+            "actor",
+            sampled,
+            sampled * response,
+            trained * actor.passes * response * trainers,
+            (EXPORT_BYTES + (TRAINED_BYTES - EXPORT_BYTES) * trainers) * policy,
+        ),
         Work("evaluation", evaluated, evaluated * response),
         Work(
             "refresh",

@@ -36,7 +36,8 @@ def summarise(run_dir: Path, *, with_critic: bool = True) -> dict[str, Any]:
 
     Raises ArtifactError if a stage is not complete, or if they are of different seeds.
     """
-    needed = [name for name in MAIN_CHAIN if with_critic or name not in CRITIC_STAGES]
+    used = MAIN_CHAIN if with_critic else Artifact.open(run_dir, "actor").manifest["inputs"]
+    needed = [name for name in MAIN_CHAIN if name in used or name not in CRITIC_STAGES]
     artifacts = {name: Artifact.open(run_dir, name) for name in needed}
     seeds = {name: artifact.manifest["settings"]["run"]["seed"] for name, artifact in artifacts.items()}
     if len(set(seeds.values())) > 1:

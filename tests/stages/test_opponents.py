@@ -1,5 +1,6 @@
 """The fresh phase of the actor with each opponent and control: what it trains on, and that it goes on."""
 
+import json
 from collections import Counter, defaultdict
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 import stages.wiring.iteration
 from pipeline.artifacts.failpoints import FailpointError, failpoint
 from pipeline.artifacts.metrics import read_metrics
+from pipeline.errors import ArtifactError
 from pipeline.steps import state_tokens
 from pipeline.types import Rollout
 from stages.wiring.oracle import Oracle
@@ -156,3 +158,40 @@ def test_tasks_that_taught_nothing_are_not_sampled_again_for_a_while(killed_and_
     assert skipped[-1] > 0
     lines = read_metrics(lab.run_dir / "actor" / "metrics.jsonl")
     assert [line["tasks/skipped"] for line in lines if "tasks/skipped" in line] == skipped
+
+
+@pytest.mark.parametrize("unit", ["step", "token"])
+def test_a_value_head_learns_beside_the_actor_and_is_in_its_checkpoints(killed_and_whole, unit):
+    credit = f"actor.credit={{mode: actor_critic, unit: {unit}, value_learning_rate: 1.0e-3}}"
+    lab = killed_and_whole(credit, inputs=("tasks", "sft", "rollouts"), dies_before=4)
+    artifact = lab.artifact("actor")
+    assert set(artifact.manifest["inputs"]) == {"tasks", "sft", "rollouts"}
+    rollouts = {r.rollout_id: r for r in lab.rollouts("actor")}
+    units = Counter(row["rollout_id"] for row in artifact.table("values").to_pylist())
+    for name, number in units.items():
+        rollout = rollouts[name]
+        assert number == (rollout.num_trainable_tokens if unit == "token" else len(rollout.steps))
+    assert len(set(artifact.table("values")["critic"].to_pylist())) == 2  # one head for each iteration
+    lines = updates_of(lab)
+    assert sum(line["sets/all_wrong"] + line["sets/all_right"] for line in lines) > 0
+    assert all(line["value/value_loss"] > 0 for line in lines)
+    assert_same(recomputed(lab), each=2)
+
+
+def test_without_pretraining_values_start_at_one_half_and_nothing_else_is_read(chain, tmp_path):
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft")
+    credit = "actor.credit={mode: actor_critic, pretrain_values: false}"
+    assert lab.start("actor", credit, "actor.num_iterations=1") == 0
+    assert set(lab.artifact("actor").table("values")["value"].to_pylist()) == {0.5}
+    with pytest.raises(ArtifactError, match="make rollouts"):
+        lab.plan("actor", "actor.credit={mode: actor_critic}")
+
+
+def test_rollouts_that_pretrain_a_value_head_count_in_the_budget(chain, tmp_path):
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
+    settings = ["actor.credit={mode: actor_critic}", "actor.num_iterations=1", "run.held_out=[val]"]
+    for stage in ("actor", "evaluation", "summary"):
+        assert lab.start(stage, *settings) == 0
+    summary = json.loads((lab.run_dir / "summary.json").read_text())
+    assert set(summary["budget"]["by_stage"]) == {"rollouts", "actor"}
+    assert summary["critic"] is None

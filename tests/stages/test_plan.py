@@ -212,6 +212,8 @@ def test_planned_rollouts_are_those_that_the_stages_plan():
     )
     oracle = work(*overrides, "actor.credit={mode: v_dapo, values: oracle, drift: {num_continuations: 6}}")
     assert oracle["actor"].rollouts == plain["actor"].rollouts * (1 + TURNS * 6)
+    joint = work(*overrides, "actor.credit.mode=actor_critic")["actor"]
+    assert joint.trained_tokens == 2 * plain["actor"].trained_tokens
     # Every step may be wrong, and so be continued.
     every = work("labels.max_states=null", "labels.num_continuations=2")
     assert every["labels"].rollouts == every["rollouts"].rollouts * TURNS * 2

@@ -43,12 +43,13 @@ def recomputed(lab: Any) -> list[tuple[dict[str, Any], dict[str, float], dict[st
         own = rows[line["update"]]
         members = [rollouts[row["rollout_id"]] for row in own]
         credit = make_credit(**options | {n: line[n] for n in ("alpha", "adv_rmse") if n in line})
+        assert [r for s in baseline_sets(members) for r in s] == members
+        seen = [credit.view(s) for s in baseline_sets(members)]
         sets = [
             replace(credit_set(s, values=values), shaping=shaping_of(s, options.get("overlong_factor", 0.0)))
-            for s in baseline_sets(members)
+            for s in seen
         ]
-        ordered = [r for s in baseline_sets(members) for r in s]
-        assert ordered == members
+        members = [r for s in seen for r in s]
         advantages, metrics, state = credit.credit(sets, credit.initial_state() if state is None else state)
         columns = {
             name: [np.array(row[name], np.float32) for row in own]
