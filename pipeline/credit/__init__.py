@@ -13,6 +13,7 @@ from pipeline.credit.imitation import Imitation
 from pipeline.credit.options import LossOptions
 from pipeline.credit.protocol import Credit
 from pipeline.credit.sets import CreditSet, SetKind, baseline_sets, credit_set
+from pipeline.credit.tree_rpo import TreeRpo
 from pipeline.credit.v_dapo import VDapo
 from pipeline.credit.verifier_steps import VerifierSteps
 
@@ -27,6 +28,7 @@ __all__ = [
     "Imitation",
     "LossOptions",
     "SetKind",
+    "TreeRpo",
     "VDapo",
     "VerifierSteps",
     "baseline_sets",
@@ -34,13 +36,14 @@ __all__ = [
     "make_credit",
 ]
 
-MODES: dict[str, GroupRelative | VDapo | VerifierSteps | Imitation | ActorCritic] = {
+MODES: dict[str, GroupRelative | VDapo | VerifierSteps | Imitation | ActorCritic | TreeRpo] = {
     "grpo": GRPO,
     "decoupled_clip": DECOUPLED_CLIP,
     "v_dapo": VDapo(),
     "verifier_steps": VerifierSteps(),
     "imitation": Imitation(),
     "actor_critic": ActorCritic(),
+    "tree_rpo": TreeRpo(),
 }
 
 

@@ -24,12 +24,16 @@ class CreditSet:
         signs: G arrays [T_i]: the verifier on each step, +1 ok, -1 wrong, 0 unknown.
         values: G arrays [T_i]: calibrated V(s_i) before each step; None without a critic.
         shaping: [G] P added to the reward for the group's advantage only; the critic never sees it.
+        parents: [G] place of the rollout that a tree's branch continues, of any other its own.
+        starts: [G] the step that each begins with, 0 but for a branch.
     """
 
     rewards: np.ndarray
     signs: Sequence[np.ndarray]
     values: Sequence[np.ndarray] | None = None
     shaping: np.ndarray | None = None
+    parents: np.ndarray | None = None
+    starts: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         if np.isnan(self.rewards).any():
@@ -130,12 +134,17 @@ def baseline_sets(rollouts: Sequence[Rollout]) -> list[list[Rollout]]:
 
     Attempts are kept apart even when their prompts are equal: a later round of one context exists *because*
     of earlier outcomes, and sharing a baseline with it biases the gradient (DESIGN.md, "Credit"). A rollout
-    that could not be graded (null reward) or sampled nothing leaves every estimate: it is in no set.
+    that could not be graded (null reward) or sampled nothing leaves every estimate: it is in no set. A branch
+    of a tree (kind `sibling`) is in the set of the rollout that it continues, which comes before it.
     """
     sets: dict[tuple[str, int, tuple[int, ...]], list[Rollout]] = {}
+    of_root = {}
     for rollout in rollouts:
         if rollout.reward is not None and rollout.steps:
             key = (rollout.group_id, rollout.attempt, tuple(rollout.prompt_token_ids))
+            if rollout.kind == "sibling":
+                key = of_root[rollout.parent_rollout_ids[0]]
+            of_root[rollout.rollout_id] = key
             sets.setdefault(key, []).append(rollout)
     return list(sets.values())
 
@@ -147,11 +156,17 @@ def credit_set(
     overlong_factor: float = 0.0,
 ) -> CreditSet:
     """Returns one of `baseline_sets` as credit takes it, with values [T] by rollout_id."""
-    lengths = np.array([len(r.response_token_ids) for r in rollouts])  # as the budget counts them
+    prompt = len(rollouts[0].prompt_token_ids)  # a branch's is longer; the budget counts from here
+    lengths = np.array([len(r.token_ids) - prompt for r in rollouts])
+    places = {rollout.rollout_id: i for i, rollout in enumerate(rollouts)}
     budgets = np.array([r.max_response_tokens for r in rollouts])
     return CreditSet(
         rewards=np.array([rollout.reward for rollout in rollouts], dtype=np.float64),
         signs=[np.array([_SIGNS[s.verifier_status] for s in r.steps]) for r in rollouts],
         values=None if values is None else [np.asarray(values[r.rollout_id], np.float64) for r in rollouts],
         shaping=overlong_penalty(lengths, budgets, factor=overlong_factor),
+        parents=np.array(
+            [places[(r.parent_rollout_ids if r.kind == "sibling" else (r.rollout_id,))[0]] for r in rollouts]
+        ),
+        starts=[r.start_step_index for r in rollouts],
     )

@@ -132,10 +132,11 @@ class BaselineSets:
     def metrics(self) -> dict[str, float]:
         """Returns what the iteration looks like, under the names that verl and TRL users know.
 
-        `critic/rise`, where there is a critic: mean of V_{T-1} - V_0 over graded rollouts, how much better it
+        Means are of whole rollouts, without the branches of trees; counts are of all. `critic/rise`, where
+        there is a critic: mean of V_{T-1} - V_0 over graded rollouts, how much better it
         thinks of them before their last step than at their start. No outcome is in it.
         """
-        graded = [r for r in self.rollouts if r.reward is not None]
+        graded = [r for r in self.rollouts if r.reward is not None and r.kind == "whole"]
         means: dict[str, list[float]] = {
             "critic/rewards/mean": [float(r.reward or 0) for r in graded],
             "rollouts/first_try": [float(r.reward or 0) for r in graded if not r.guided],
@@ -148,7 +149,7 @@ class BaselineSets:
         kinds = Counter(s.kind for _, s in self.candidates)
         return {
             **{name: float(np.mean(numbers)) for name, numbers in means.items() if numbers},
-            "rollouts/ungraded": float(len(self.rollouts) - len(graded)),
+            "rollouts/ungraded": float(sum(r.reward is None for r in self.rollouts)),
             "rollouts/count": float(len(self.rollouts)),
             "rollouts/sampled_tokens": float(sum(r.num_trainable_tokens for r in self.rollouts)),
             "sets/kept": float(len(self.candidates)),

@@ -11,6 +11,7 @@ from stages.settings.opponents import (
     Grpo,
     Imitation,
     Mode,
+    TreeRpo,
     VerifierSteps,
     alpha_setting,
     lam_setting,
@@ -73,7 +74,8 @@ class VDapo(Mode):
 
 
 Credit = Annotated[
-    VDapo | DecoupledClip | Grpo | VerifierSteps | Imitation | ActorCritic, Field(discriminator="mode")
+    VDapo | DecoupledClip | Grpo | VerifierSteps | Imitation | ActorCritic | TreeRpo,
+    Field(discriminator="mode"),
 ]
 
 

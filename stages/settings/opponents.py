@@ -113,3 +113,14 @@ class ActorCritic(Mode):
         advanced=True,
     )
     value_learning_rate: float = setting(2e-6, "of the head and its trunk", source="2504.05118", gt=0)
+
+
+class TreeRpo(Mode):
+    """Credit between the siblings of trees: a group's rollouts, each continued from one of its steps."""
+
+    mode: Literal["tree_rpo"] = "tree_rpo"
+    overlong_factor: float = _overlong()
+    branching: int = setting(
+        3, "leaves of each rollout of a group, its own end included", ge=1, advanced=True
+    )
+    branch_step: int = setting(2, "step before which branches begin, from 0", ge=1, advanced=True)

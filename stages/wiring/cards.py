@@ -17,6 +17,7 @@ METHOD = {
     "grpo": "group-relative advantages, arXiv:2402.03300",
     "actor_critic": "GAE over a value head trained beside it, arXiv:1707.06347, 2504.05118",
     "imitation": "likelihood of its own bare successes, arXiv:2308.01825",
+    "tree_rpo": "advantages between siblings of trees, arXiv:2506.05183",
     "verifier_steps": "decoupled clip and the verifier's word on each step",
 }
 

@@ -51,6 +51,7 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
     )
     checked, refreshes = watch_of(actor, turns)
     sampled = trained * (1 + actor.max_refills) * (1 + tried_of(actor, turns)) + checked
+    leaves = actor.credit.branching if actor.credit.mode == "tree_rpo" else 1
     trainers = 1 + (actor.credit.mode == "actor_critic")  # of the policy and of its value head
     held_out = len(config.held_out) * config.tasks.num_held_out
     evaluated = held_out * 2 * (config.evaluation.draws + 1 + NUM_ATTEMPTS)
@@ -68,7 +69,7 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
             "actor",
             sampled,
             sampled * response,
-            trained * actor.passes * response * trainers,
+            trained * leaves * actor.passes * response * trainers,
             (EXPORT_BYTES + (TRAINED_BYTES - EXPORT_BYTES) * trainers) * policy,
         ),
         Work("evaluation", evaluated, evaluated * response),
@@ -101,8 +102,9 @@ def watch_of(actor: Actor, turns: int) -> tuple[int, int]:
 
 
 def tried_of(actor: Actor, turns: int) -> int:
-    """Returns the continuations that tell the values of a rollout's states."""
-    credit = actor.credit
-    return (
-        turns * credit.drift.num_continuations if credit.mode == "v_dapo" and not credit.needs_critic else 0
-    )
+    """Returns the continuations of each rollout: those that tell the values of its states, or a tree's."""
+    if actor.credit.mode == "tree_rpo":
+        return actor.credit.branching - 1
+    if actor.credit.mode == "v_dapo" and not actor.credit.needs_critic:
+        return turns * actor.credit.drift.num_continuations
+    return 0

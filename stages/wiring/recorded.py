@@ -27,7 +27,7 @@ class Recorded:
     """An iteration that an earlier start committed; `values` is None without a critic."""
 
     rollouts: list[Rollout]
-    checked: list[Rollout]  # continuations of a paid drift check
+    checked: list[Rollout]  # continuations, which tell values
     values: dict[str, np.ndarray] | None  # rollout_id -> [T]
     logprobs: dict[str, Logprobs]  # old_logprobs and ref_logprobs, as far as its updates need them
 
@@ -53,8 +53,8 @@ class Recorded:
             for name in ("old_logprobs", "ref_logprobs")
         }
         return cls(
-            [r for r in played if r.kind == "whole"],
-            [r for r in played if r.kind != "whole"],
+            [r for r in played if r.kind != "continuation"],
+            [r for r in played if r.kind == "continuation"],
             values_from(values) if whose_values else None,
             {name: of for name, of in logprobs.items() if of},
         )

@@ -10,7 +10,7 @@ from env.play.continuations import Continuations
 from env.play.shards import in_plan_order
 from env.play.team import OnTick, Team
 from env.play.units import Episodes
-from pipeline.credit import Credit
+from pipeline.credit import Credit, TreeRpo
 from pipeline.credit.updates import BaselineSets, ValuesOf, scored
 from pipeline.ids import seed_of
 from pipeline.types import Rollout, Task
@@ -63,6 +63,8 @@ class Sampling:
                 **self.chain.model_dump(),
             )
             played = self._played(team, groups, "actor", stop_at_success=False)
+            if isinstance(credit, TreeRpo):
+                played += self._branched(team, played, credit)
             rollouts += played
             if values is not None and values_of is not None:
                 values |= scored(played, values_of)
@@ -90,6 +92,18 @@ class Sampling:
         played = team.play(Episodes(requests), self.item_done).rollouts
         refuse_failing_environment(played, iteration)
         return played
+
+    def _branched(self, team: Team, rollouts: Sequence[Rollout], credit: TreeRpo) -> list[Rollout]:
+        """Returns the fresh ends of rollouts from the step at which trees branch."""
+        asked = Continuations(self.stage_key, self.seed, "tree")
+        by_id, at = {task.task_id: task for task in self.tasks}, credit.branch_step
+        requests = [
+            request
+            for rollout in rollouts
+            if rollout.reward is not None and len(rollout.steps) > at
+            for request in asked.of(rollout, at, by_id[rollout.task_id], credit.branching - 1, kind="sibling")
+        ]
+        return team.play(Episodes(requests), self.item_done).rollouts
 
     def _played(
         self, team: Team, groups: list[Group], purpose: str, *, stop_at_success: bool

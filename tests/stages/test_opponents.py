@@ -195,3 +195,20 @@ def test_rollouts_that_pretrain_a_value_head_count_in_the_budget(chain, tmp_path
     summary = json.loads((lab.run_dir / "summary.json").read_text())
     assert set(summary["budget"]["by_stage"]) == {"rollouts", "actor"}
     assert summary["critic"] is None
+
+
+def test_trees_branch_where_told_and_their_branches_are_rollouts_that_count(killed_and_whole):
+    tree = "actor.credit={mode: tree_rpo, branching: 3, branch_step: 1}"
+    lab = killed_and_whole(tree, "actor.max_refills=0", dies_before=3)
+    rollouts = {r.rollout_id: r for r in lab.rollouts("actor")}
+    roots = [r for r in rollouts.values() if r.kind == "whole"]
+    branches = Counter(r.parent_rollout_ids[0] for r in rollouts.values() if r.kind == "sibling")
+    assert branches == {r.rollout_id: 2 for r in roots if len(r.steps) > 1}
+    for r in rollouts.values():
+        if r.kind == "sibling":
+            assert r.prompt_token_ids == state_tokens(rollouts[r.parent_rollout_ids[0]], 1)
+            assert r.steps[0].step_index == 1
+    trained_on = lab.artifact("actor").table("updates")["rollout_id"].to_pylist()
+    assert len(trained_on) == len(set(trained_on))
+    assert {rollouts[name].kind for name in trained_on} == {"whole", "sibling"}
+    assert_same(recomputed(lab), each=2)

@@ -214,6 +214,11 @@ def test_planned_rollouts_are_those_that_the_stages_plan():
     assert oracle["actor"].rollouts == plain["actor"].rollouts * (1 + TURNS * 6)
     joint = work(*overrides, "actor.credit.mode=actor_critic")["actor"]
     assert joint.trained_tokens == 2 * plain["actor"].trained_tokens
+    tree = work(*overrides, "actor.credit={mode: tree_rpo, branching: 4}")["actor"]
+    assert (tree.rollouts, tree.trained_tokens) == (
+        4 * plain["actor"].rollouts,
+        4 * plain["actor"].trained_tokens,
+    )
     # Every step may be wrong, and so be continued.
     every = work("labels.max_states=null", "labels.num_continuations=2")
     assert every["labels"].rollouts == every["rollouts"].rollouts * TURNS * 2
