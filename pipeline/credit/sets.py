@@ -166,7 +166,7 @@ def credit_set(
         values=None if values is None else [np.asarray(values[r.rollout_id], np.float64) for r in rollouts],
         shaping=overlong_penalty(lengths, budgets, factor=overlong_factor),
         parents=np.array(
-            [places[(r.parent_rollout_ids if r.kind == "sibling" else (r.rollout_id,))[0]] for r in rollouts]
+            [places[r.parent_rollout_ids[0] if r.kind == "sibling" else r.rollout_id] for r in rollouts]
         ),
         starts=[r.start_step_index for r in rollouts],
     )

@@ -13,7 +13,7 @@ from tests.rollouts import rollout
 
 
 def tree_of(first: list[float], ends: list[list[float]]) -> list[Rollout]:
-    """Roots of three steps and these rewards; from the state before step 2, branches of one step with theirs."""
+    """Roots of three steps with these rewards, and branches of their last step with theirs."""
     found = [
         rollout((1, 1, 1), ((0, 1), (1, 2), (2, 3)), rollout_id=f"r{i}", reward=R)
         for i, R in enumerate(first)
