@@ -13,9 +13,7 @@ from stages.settings.opponents import (
     Mode,
     TreeRpo,
     VerifierSteps,
-    alpha_setting,
-    lam_setting,
-    loss_setting,
+    shared,
 )
 
 
@@ -40,8 +38,8 @@ class VDapo(Mode):
     """Group advantages over a shrunken baseline, plus the frozen critic's step advantages."""
 
     mode: Literal["v_dapo"] = "v_dapo"
-    alpha: float = alpha_setting()
-    lam: float = lam_setting()
+    alpha: float = shared("alpha", 0.5)
+    lam: float = shared("lam", 0.95)
     gamma: float = setting(
         1.0,
         "discount per step of the step advantages; values stay chances of success",
@@ -61,7 +59,7 @@ class VDapo(Mode):
         "drift.num_continuations fresh ones of each, without a critic; shuffled, another rollout's",
         advanced=True,
     )
-    kl: float = loss_setting("kl", 1e-3)
+    kl: float = shared("kl", 1e-3)
     on_weak_critic: Literal["refuse", "group_only", "allow"] = setting(
         "refuse", "if the gate failed: refuse, go on with alpha 0, or go on all the same"
     )

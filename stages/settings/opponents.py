@@ -4,31 +4,36 @@ from typing import Any, ClassVar, Literal
 
 from pipeline.settings import Section, setting
 
-_OF_LOSS: dict[str, dict[str, Any]] = {
-    "clip_high": {"description": "and at 1 + this", "gt": 0},
-    "dual_clip": {"description": "bound on a token's loss where A < 0, in -A; null is none", "gt": 1},
+_SHARED: dict[str, dict[str, Any]] = {
+    "alpha": {"description": "weight of the step advantages", "ge": 0},
+    "lam": {"description": "trace decay per step", "ge": 0, "le": 1},
+    "clip_high": {"description": "and at 1 + this", "gt": 0, "advanced": True},
+    "dual_clip": {
+        "description": "bound on a token's loss where A < 0, in -A; null is none",
+        "gt": 1,
+        "advanced": True,
+    },
     "aggregation": {
-        "description": "mean over an update's tokens, or over each rollout's and then over rollouts"
+        "description": "mean over an update's tokens, or over each rollout's and then over rollouts",
+        "advanced": True,
     },
     "kl": {
         "description": "weight of the k3 KL to the starting policy; near it v_dapo's critic was judged",
         "ge": 0,
+        "advanced": True,
     },
     "overlong_factor": {
         "description": "penalty of a rollout that fills its budget, rising over the last fifth; 0 is off",
         "ge": 0,
+        "advanced": True,
     },
 }
-"""What the modes' defaults differ in."""
+"""Settings of several modes, whose defaults differ."""
 
 
-def loss_setting(name: str, default: Any, source: str = "") -> Any:
-    """Returns the field of a loss option, for a mode with another default than `Mode`."""
-    return setting(default, advanced=True, source=source, **_OF_LOSS[name])
-
-
-def _overlong() -> Any:
-    return loss_setting("overlong_factor", 0.5, "2503.14476: 1 for rewards of +-1")
+def shared(name: str, default: Any, source: str = "") -> Any:
+    """Returns the field of a setting that several modes have."""
+    return setting(default, source=source, **_SHARED[name])
 
 
 class Mode(Section):
@@ -37,11 +42,11 @@ class Mode(Section):
     clip_low: float = setting(
         0.2, "ratios are clipped at 1 - this", source="2503.14476", gt=0, lt=1, advanced=True
     )
-    clip_high: float = loss_setting("clip_high", 0.28, "2503.14476")
-    dual_clip: float | None = loss_setting("dual_clip", 10.0, "1912.09729")
-    aggregation: Literal["token", "rollout"] = loss_setting("aggregation", "token", "2503.14476")
-    kl: float = loss_setting("kl", 0.0)
-    overlong_factor: float = loss_setting("overlong_factor", 0.0)
+    clip_high: float = shared("clip_high", 0.28, "2503.14476")
+    dual_clip: float | None = shared("dual_clip", 10.0, "1912.09729")
+    aggregation: Literal["token", "rollout"] = shared("aggregation", "token", "2503.14476")
+    kl: float = shared("kl", 0.0)
+    overlong_factor: float = shared("overlong_factor", 0.0)
 
     @property
     def needs_critic(self) -> bool:
@@ -53,7 +58,7 @@ class DecoupledClip(Mode):
     """Group-relative credit with clip-higher, token mean, dual clip, overlong shaping, dynamic sampling."""
 
     mode: Literal["decoupled_clip"] = "decoupled_clip"
-    overlong_factor: float = _overlong()
+    overlong_factor: float = shared("overlong_factor", 0.5, "2503.14476: 1 for rewards of +-1")
     history_filter: Literal["none", "all_right", "uniform"] = setting(
         "none",
         "leaves tasks out for five iterations if their last 8 to 16 bare outcomes were all right, or all "
@@ -66,28 +71,18 @@ class Grpo(Mode):
     """Group-relative credit as published first."""
 
     mode: Literal["grpo"] = "grpo"
-    clip_high: float = loss_setting("clip_high", 0.2, "2402.03300")
-    dual_clip: float | None = loss_setting("dual_clip", None)
-    aggregation: Literal["token", "rollout"] = loss_setting("aggregation", "rollout", "2402.03300")
-    kl: float = loss_setting("kl", 1e-3)
-
-
-def alpha_setting() -> Any:
-    """Returns the field of the weight of what a mode adds for steps."""
-    return setting(0.5, "weight of the step advantages", ge=0)
-
-
-def lam_setting() -> Any:
-    """Returns the field of the trace decay."""
-    return setting(0.95, "trace decay per step", ge=0, le=1)
+    clip_high: float = shared("clip_high", 0.2, "2402.03300")
+    dual_clip: float | None = shared("dual_clip", None)
+    aggregation: Literal["token", "rollout"] = shared("aggregation", "rollout", "2402.03300")
+    kl: float = shared("kl", 1e-3)
 
 
 class VerifierSteps(Mode):
     """Decoupled clip plus the verifier's sign of each step; no critic."""
 
     mode: Literal["verifier_steps"] = "verifier_steps"
-    alpha: float = alpha_setting()
-    overlong_factor: float = _overlong()
+    alpha: float = shared("alpha", 0.5)
+    overlong_factor: float = shared("overlong_factor", 0.5, "2503.14476: 1 for rewards of +-1")
 
 
 class Imitation(Section):
@@ -102,7 +97,7 @@ class ActorCritic(Mode):
     """GAE over the values of a head that is trained beside the policy."""
 
     mode: Literal["actor_critic"] = "actor_critic"
-    lam: float = lam_setting()
+    lam: float = shared("lam", 0.95)
     unit: Literal["step", "token"] = setting(
         "step", "what lam counts: steps (messages, unless the environment cuts them) or tokens", advanced=True
     )
@@ -119,7 +114,7 @@ class TreeRpo(Mode):
     """Credit between the siblings of trees: a group's rollouts, each continued from one of its steps."""
 
     mode: Literal["tree_rpo"] = "tree_rpo"
-    overlong_factor: float = _overlong()
+    overlong_factor: float = shared("overlong_factor", 0.5, "2503.14476: 1 for rewards of +-1")
     branching: int = setting(
         3, "leaves of each rollout of a group, its own end included", ge=1, advanced=True
     )
