@@ -66,8 +66,9 @@ def test_later_passes_train_on_the_same_rollouts_and_ratios_to_what_sampled_them
         assert min(moved[1:]) > 1e-9
 
 
-def test_the_verifier_s_word_alone_is_credit_for_steps(killed_and_whole):
-    lab = killed_and_whole("actor.credit={mode: verifier_steps}", dies_before=3)
+def test_the_verifier_s_word_alone_is_credit_for_steps(chain, tmp_path):
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft")
+    assert lab.start("actor", "actor.credit={mode: verifier_steps}", "actor.num_iterations=1") == 0
     lines = updates_of(lab)
     assert max(line["sets/all_wrong"] for line in lines) > 0  # which decoupled clip leaves out
     assert all(0 < line["verdicts/ok"] + line["verdicts/wrong"] <= 1 for line in lines)
@@ -128,8 +129,9 @@ def test_the_shuffled_critic_is_the_frozen_one_in_the_tables(chain, tmp_path):
     assert own <= usual  # the first iteration's
 
 
-def test_imitation_trains_on_bare_successes_alone(killed_and_whole):
-    lab = killed_and_whole("actor.credit={mode: imitation}", dies_before=3)
+def test_imitation_trains_on_bare_successes_alone(chain, tmp_path):
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft")
+    assert lab.start("actor", "actor.credit={mode: imitation}", "actor.num_iterations=1") == 0
     rollouts = {r.rollout_id: r for r in lab.rollouts("actor")}
     trained_on = {row["rollout_id"] for row in lab.artifact("actor").table("updates").to_pylist()}
     assert trained_on == {r.rollout_id for r in rollouts.values() if r.reward and not r.guided}
@@ -160,17 +162,14 @@ def test_tasks_that_taught_nothing_are_not_sampled_again_for_a_while(killed_and_
     assert [line["tasks/skipped"] for line in lines if "tasks/skipped" in line] == skipped
 
 
-@pytest.mark.parametrize("unit", ["step", "token"])
-def test_a_value_head_learns_beside_the_actor_and_is_in_its_checkpoints(killed_and_whole, unit):
-    credit = f"actor.credit={{mode: actor_critic, unit: {unit}, value_learning_rate: 1.0e-3}}"
+def test_a_value_head_learns_beside_the_actor_and_is_in_its_checkpoints(killed_and_whole):
+    credit = "actor.credit={mode: actor_critic, unit: token, value_learning_rate: 1.0e-3}"
     lab = killed_and_whole(credit, inputs=("tasks", "sft", "rollouts"), dies_before=4)
     artifact = lab.artifact("actor")
     assert set(artifact.manifest["inputs"]) == {"tasks", "sft", "rollouts"}
     rollouts = {r.rollout_id: r for r in lab.rollouts("actor")}
     units = Counter(row["rollout_id"] for row in artifact.table("values").to_pylist())
-    for name, number in units.items():
-        rollout = rollouts[name]
-        assert number == (rollout.num_trainable_tokens if unit == "token" else len(rollout.steps))
+    assert units == {name: r.num_trainable_tokens for name, r in rollouts.items()}
     assert len(set(artifact.table("values")["critic"].to_pylist())) == 2  # one head for each iteration
     lines = updates_of(lab)
     assert sum(line["sets/all_wrong"] + line["sets/all_right"] for line in lines) > 0
@@ -183,6 +182,7 @@ def test_without_pretraining_values_start_at_one_half_and_nothing_else_is_read(c
     credit = "actor.credit={mode: actor_critic, pretrain_values: false}"
     assert lab.start("actor", credit, "actor.num_iterations=1") == 0
     assert set(lab.artifact("actor").table("values")["value"].to_pylist()) == {0.5}
+    assert_same(recomputed(lab), each=2)
     with pytest.raises(ArtifactError, match="make rollouts"):
         lab.plan("actor", "actor.credit={mode: actor_critic}")
 
