@@ -138,7 +138,7 @@ def baseline_sets(rollouts: Sequence[Rollout]) -> list[list[Rollout]]:
     of a tree (kind `sibling`) is in the set of the rollout that it continues, which comes before it.
     """
     sets: dict[tuple[str, int, tuple[int, ...]], list[Rollout]] = {}
-    of_root = {}
+    of_root: dict[str, tuple[str, int, tuple[int, ...]]] = {}
     for rollout in rollouts:
         if rollout.reward is not None and rollout.steps:
             key = (rollout.group_id, rollout.attempt, tuple(rollout.prompt_token_ids))

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -25,15 +27,16 @@ def test_outcomes_are_the_targets_of_all_states_alike() -> None:
 
 def test_a_head_that_starts_at_one_half_learns_v_of_an_enumerable_chain_from_outcomes(tiny_trunk) -> None:
     """On a walk from 0, lost, to 5, won, V is the cell's fifth."""
-    critic, (rollouts, _) = head_of(tiny_trunk), walks(240, 0)
+    critic = head_of(tiny_trunk)
+    rollouts = [replace(walk, seed=i) for i, walk in enumerate(walks(600, 0)[0])]
     assert {float(v) for own in critic.values(rollouts[:4]) for v in own} == {0.5}
     before = critic.whose_values
-    critic.pretrain(rollouts, each=120, seed=0)
+    critic.pretrain(rollouts, each=60, seed=0)
     assert critic.trainer.num_updates == PRETRAINING_UPDATES
     assert critic.whose_values != before
     fresh, _ = walks(80, 1)
     found = np.concatenate(critic.values(fresh))
     cells = [r.prompt_token_ids[1:] + r.response_token_ids[:-1] for r in fresh]
     exact = (np.concatenate([np.array(own) for own in cells]) - 20) / NUM_CELLS
-    assert np.corrcoef(found, exact)[0, 1] > 0.9
-    assert np.mean(np.abs(found - exact)) < 0.1
+    assert np.corrcoef(found, exact)[0, 1] > 0.97
+    assert np.mean(np.abs(found - exact)) < 0.05

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import critics.fit.online
 import stages.wiring.iteration
 from pipeline.artifacts.failpoints import FailpointError, failpoint
 from pipeline.artifacts.metrics import read_metrics
@@ -21,6 +22,8 @@ from tests.rollouts import rollout
 from tests.stages.conftest import CRITIC, Lab
 from tests.stages.test_recompute import assert_same, recomputed
 
+CHAIN = ("tasks", "sft")
+
 
 def updates_of(lab: Lab) -> list[dict[str, Any]]:
     return [line for line in read_metrics(lab.run_dir / "actor" / "metrics.jsonl") if "update" in line]
@@ -30,7 +33,7 @@ def updates_of(lab: Lab) -> list[dict[str, Any]]:
 def killed_and_whole(chain, tmp_path, monkeypatch):
     """Trains with these settings, and again with a start that ends before its n-th update; both are equal."""
 
-    def trained(*settings: str, inputs: tuple[str, ...] = ("tasks", "sft"), dies_before: int = 6) -> Lab:
+    def trained(*settings: str, inputs: tuple[str, ...] = CHAIN, dies_before: int = 6) -> Lab:
         whole, killed = (chain.copy(tmp_path / name, *inputs) for name in ("whole", "killed"))
         assert whole.start("actor", *settings) == 0
         passed: list[str] = []
@@ -102,7 +105,7 @@ def test_the_oracle_s_values_are_the_success_of_fresh_continuations_from_the_sam
 
 def test_the_oracle_needs_no_critic_and_its_continuations_are_stored(killed_and_whole):
     oracle = "actor.credit={mode: v_dapo, values: oracle, drift: {num_continuations: 2}}"
-    lab = killed_and_whole(oracle, "actor.max_refills=0", dies_before=3)
+    lab = killed_and_whole(oracle, "actor.max_refills=0", "actor.tasks_per_update=2", dies_before=3)
     played, values = lab.rollouts("actor"), lab.artifact("actor").table("values").to_pylist()
     whole = {r.rollout_id: r for r in played if r.kind == "whole"}
     continued = [r for r in played if r.kind == "continuation"]
@@ -148,23 +151,25 @@ def test_tasks_that_taught_nothing_are_not_sampled_again_for_a_while(killed_and_
         "actor.num_iterations=3",
         dies_before=5,
     )
-    outcomes = defaultdict(lambda: defaultdict(list))
-    for r in lab.rollouts("actor"):
-        outcomes[r.iteration][r.task_id].append(r.reward)
-    settled, skipped = set(), []
-    for iteration in sorted(outcomes):
+    rollouts = lab.rollouts("actor")
+    outcomes, skipped = defaultdict(list), []
+    for iteration in range(3):
+        settled = {task for task, own in outcomes.items() if len(set(own[-16:])) == 1}
         skipped.append(len(settled))
         assert 2 * len(settled) <= 24  # of all tasks: nothing is readmitted
-        assert settled.isdisjoint(outcomes[iteration])
-        settled |= {task for task, own in outcomes[iteration].items() if len(set(own)) == 1}
+        played = [r for r in rollouts if r.iteration == iteration]
+        assert settled.isdisjoint(r.task_id for r in played)
+        for r in played:
+            outcomes[r.task_id].append(r.reward)
     assert skipped[-1] > 0
     lines = read_metrics(lab.run_dir / "actor" / "metrics.jsonl")
     assert [line["tasks/skipped"] for line in lines if "tasks/skipped" in line] == skipped
 
 
-def test_a_value_head_learns_beside_the_actor_and_is_in_its_checkpoints(killed_and_whole):
+def test_a_value_head_learns_beside_the_actor_and_is_in_its_checkpoints(killed_and_whole, monkeypatch):
+    monkeypatch.setattr(critics.fit.online, "PRETRAINING_UPDATES", 6)
     credit = "actor.credit={mode: actor_critic, unit: token, value_learning_rate: 1.0e-3}"
-    lab = killed_and_whole(credit, inputs=("tasks", "sft", "rollouts"), dies_before=4)
+    lab = killed_and_whole(credit, "actor.tasks_per_update=2", inputs=(*CHAIN, "rollouts"), dies_before=4)
     artifact = lab.artifact("actor")
     assert set(artifact.manifest["inputs"]) == {"tasks", "sft", "rollouts"}
     rollouts = {r.rollout_id: r for r in lab.rollouts("actor")}
@@ -187,11 +192,11 @@ def test_without_pretraining_values_start_at_one_half_and_nothing_else_is_read(c
         lab.plan("actor", "actor.credit={mode: actor_critic}")
 
 
-def test_rollouts_that_pretrain_a_value_head_count_in_the_budget(chain, tmp_path):
-    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
-    settings = ["actor.credit={mode: actor_critic}", "actor.num_iterations=1", "run.held_out=[val]"]
-    for stage in ("actor", "evaluation", "summary"):
-        assert lab.start(stage, *settings) == 0
+def test_rollouts_that_pretrain_a_value_head_count_in_the_budget(chain, tmp_path, monkeypatch):
+    monkeypatch.setattr(critics.fit.online, "PRETRAINING_UPDATES", 1)
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "evaluation")
+    for stage in ("actor", "summary"):
+        assert lab.start(stage, "actor.credit={mode: actor_critic}", "actor.num_iterations=1") == 0
     summary = json.loads((lab.run_dir / "summary.json").read_text())
     assert set(summary["budget"]["by_stage"]) == {"rollouts", "actor"}
     assert summary["critic"] is None

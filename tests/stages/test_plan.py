@@ -212,7 +212,7 @@ def test_planned_rollouts_are_those_that_the_stages_plan():
     )
     oracle = work(*overrides, "actor.credit={mode: v_dapo, values: oracle, drift: {num_continuations: 6}}")
     assert oracle["actor"].rollouts == plain["actor"].rollouts * (1 + TURNS * 6)
-    joint = work(*overrides, "actor.credit.mode=actor_critic")["actor"]
+    joint = work(*overrides, "actor.credit={mode: actor_critic}")["actor"]
     assert joint.trained_tokens == 2 * plain["actor"].trained_tokens
     tree = work(*overrides, "actor.credit={mode: tree_rpo, branching: 4}")["actor"]
     assert (tree.rollouts, tree.trained_tokens) == (

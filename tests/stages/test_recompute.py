@@ -22,7 +22,8 @@ from stages.settings.credit import Credit, credit_options
 
 def shaping_of(rollouts: list[Rollout], factor: float) -> np.ndarray:
     """Returns P of each rollout by arXiv:2503.14476, eq. 13, with a buffer of a fifth."""
-    L, length = np.array([[r.max_response_tokens, len(r.response_token_ids)] for r in rollouts]).T
+    prompt = len(rollouts[0].prompt_token_ids)  # a tree's branches continue
+    L, length = np.array([[r.max_response_tokens, len(r.token_ids) - prompt] for r in rollouts]).T
     return factor * np.clip((L - L // 5 - length) / (L // 5), -1, 0)
 
 

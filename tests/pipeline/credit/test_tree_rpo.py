@@ -26,10 +26,9 @@ def tree_of(first: list[float], ends: list[list[float]]) -> list[Rollout]:
             "prompt_token_ids": prompt,
             "start_step_index": 2,
         }
-        found += [
-            rollout((1,), (), rollout_id=f"r{i}-{k}", reward=R, steps=(Step(2, 2, 0, 1, ""),), **changes)
-            for k, R in enumerate(rewards)
-        ]
+        for k, R in enumerate(rewards):
+            branch = rollout((1,), ((0, 1),), rollout_id=f"r{i}-{k}", reward=R, **changes)
+            found.append(replace(branch, steps=(Step(2, 2, 0, 1, ""),)))
     return found
 
 
