@@ -129,12 +129,13 @@ class BaselineSets:
         first, *later = (self.updates(num, max_uniform_share=max_uniform_share, seed=s) for s in seeds)
         return [first, *([update for update in of_pass if update.sets] for of_pass in later)]
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, continuations: Sequence[Rollout] = ()) -> dict[str, float]:
         """Returns what the iteration looks like, under the names that verl and TRL users know.
 
-        Means are of whole rollouts, without the branches of trees; counts are of all. `critic/rise`, where
-        there is a critic: mean of V_{T-1} - V_0 over graded rollouts, how much better it
-        thinks of them before their last step than at their start. No outcome is in it.
+        Means are of whole rollouts, without the branches of trees; counts are of all, and apart of the
+        continuations that were sampled beside them. `critic/rise`, where there is a critic: mean of
+        V_{T-1} - V_0 over graded rollouts, how much better it thinks of them before their last step than at
+        their start. No outcome is in it.
         """
         graded = [r for r in self.rollouts if r.reward is not None and r.kind == "whole"]
         means: dict[str, list[float]] = {
@@ -152,6 +153,8 @@ class BaselineSets:
             "rollouts/ungraded": float(sum(r.reward is None for r in self.rollouts)),
             "rollouts/count": float(len(self.rollouts)),
             "rollouts/sampled_tokens": float(sum(r.num_trainable_tokens for r in self.rollouts)),
+            "continuations/count": float(len(continuations)),
+            "continuations/sampled_tokens": float(sum(r.num_trainable_tokens for r in continuations)),
             "sets/kept": float(len(self.candidates)),
             "sets/kept_mixed": float(kinds["mixed"]),
             "sets/kept_tasks": float(self.num_kept_tasks),

@@ -60,7 +60,7 @@ class Iterations:
         tasks = worth_a_visit(self.sampling.tasks, state.history, rule=rule, iteration=number, seed=seed)
         batch, checked, passes, logprobs = self._sampled(team, credit, tasks, number, began)
         check(gap := logprob_gap(trainer, batch.rollouts[:16]))
-        found: dict[str, Any] = {"iteration": number, **batch.metrics(), "engine/logprob_gap": gap}
+        found: dict[str, Any] = {"iteration": number, **batch.metrics(checked), "engine/logprob_gap": gap}
         if number % EVALUATE_EVERY == 0:  # the weights that sampled this iteration
             found["val/first_try"] = self.sampling.look_at_val(team, number, self.settings.evaluate_tasks)
         before = state.credit

@@ -110,6 +110,10 @@ def test_the_oracle_needs_no_critic_and_its_continuations_are_stored(killed_and_
     whole = {r.rollout_id: r for r in played if r.kind == "whole"}
     continued = [r for r in played if r.kind == "continuation"]
     assert len(continued) == 2 * sum(len(r.steps) for r in whole.values())
+    lines = [
+        line for line in read_metrics(lab.run_dir / "actor" / "metrics.jsonl") if "val/first_try" in line
+    ]
+    assert sum(r.iteration == 0 for r in continued) == lines[0]["continuations/count"]
     rewards = defaultdict(list)
     for r in continued:
         rewards[r.iteration, r.prompt_token_ids].append(r.reward)

@@ -144,6 +144,8 @@ def test_metrics_are_of_graded_rollouts_and_tell_first_tries_from_guided_ones() 
         "rollouts/ungraded": 1.0,
         "rollouts/count": 4.0,
         "rollouts/sampled_tokens": 14.0,
+        "continuations/count": 0.0,
+        "continuations/sampled_tokens": 0.0,
         "sets/kept": 1.0,
         "sets/kept_mixed": 1.0,
         "sets/kept_tasks": 1.0,
