@@ -5,6 +5,10 @@ from typing import Any
 
 from tokenizers.decoders import DecodeStream
 
+from env.chat.style import ChatStyle
+from env.protocol import Tools
+from pipeline.types import Message
+
 
 class Coder:
     """Text to ids and back; equal texts, such as the prompts of a group, are encoded once."""
@@ -23,6 +27,16 @@ class Coder:
         if ids is None:
             ids = self._known[text] = tuple(self._tokenizer.encode(text, add_special_tokens=False))
         return ids
+
+    def prompt(
+        self,
+        style: ChatStyle,
+        messages: Sequence[Message],
+        tools: Tools,
+        previous_attempts: Sequence[str] = (),
+    ) -> tuple[int, ...]:
+        """Returns the ids before an episode's first sampled token; without earlier attempts it is bare."""
+        return self.encode(style.render_prompt(messages, previous_attempts, tools))
 
     def char_starts(self, token_ids: Sequence[int]) -> list[int]:
         """Returns how many whole characters of a message have been said before each of its tokens.

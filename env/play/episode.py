@@ -99,8 +99,8 @@ class Episode:
         messages = _guarded("reset", lambda: env.reset(request.task, seed)).messages
         self.messages.extend(messages)
         if parent is None:
-            text = self.player.style.render_prompt(messages, request.previous_attempts, env.spec.tools)
-            self.prompt = self.coder.encode(text)
+            style, attempts = self.player.style, request.previous_attempts
+            self.prompt = self.coder.prompt(style, messages, env.spec.tools, attempts)
         else:
             self._replay(parent)
         if len(self.prompt) >= (longest := self.player.engine.max_length):

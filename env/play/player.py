@@ -33,7 +33,7 @@ def sampled_after_prompts(
     for task in tasks:
         with closing(player.make_env(task)) as env:
             messages = env.reset(task, 0).messages
-            prompts.append(coder.encode(player.style.render_prompt(messages, (), env.spec.tools)))
+            prompts.append(coder.prompt(player.style, messages, env.spec.tools))
     stops = (coder.stop_id,)
     player.engine.submit(
         [GenerationRequest(str(i), prompt, i, num_tokens, stops) for i, prompt in enumerate(prompts)]

@@ -1,0 +1,77 @@
+"""Guided rollouts on the bare prompt: their tokens, and what only feedback could tell them."""
+
+from dataclasses import replace
+from math import isnan
+from typing import Any
+
+from env.play.stripping import shared_words, stripped, told_words
+from pipeline.types import Message, Rollout, Step
+from tests.env.test_episodes import ask, assert_consistent, continue_, saying, tokenizer
+from tests.rollouts import rollout
+
+__all__ = ["tokenizer"]
+TOLD = {"previous_attempts": ("You stopped at 1.",), "feedback_in_context": "You stopped at 1."}
+
+
+def test_a_guided_rollout_is_stripped_to_the_ids_that_the_bare_one_has(tokenizer: Any) -> None:
+    words = ("add 2", "add 3")
+    bare, guided = saying(tokenizer, *words).play([ask("r"), ask("s", **TOLD)])
+    assert len(guided.prompt_token_ids) > len(bare.prompt_token_ids)
+    found = stripped(guided, guided.prompt_token_ids, bare.prompt_token_ids)
+    assert (found.guided, found.feedback_in_context) == (False, "")
+    assert found.token_ids == bare.token_ids
+    assert (found.loss_mask, found.steps, found.reward) == (bare.loss_mask, bare.steps, 1.0)
+    # Log-probabilities after another prompt are none of these.
+    assert [isnan(number) for number in found.logprobs] == [bool(bit) for bit in bare.loss_mask]
+
+
+def test_a_continuation_keeps_what_it_continues_behind_the_bare_prompt(tokenizer: Any) -> None:
+    table = saying(tokenizer, "add 1", "add 1", "done")
+    bare, parent = table.play([ask("b"), ask("r", **TOLD)])
+    (continued,) = saying(tokenizer, "add 4").play([continue_(parent, 1)])
+    found = stripped(continued, parent.prompt_token_ids, bare.prompt_token_ids)
+    start = parent.steps[1].token_start
+    assert found.prompt_token_ids == (*bare.prompt_token_ids, *parent.response_token_ids[:start])
+    assert found.response_token_ids == continued.response_token_ids
+    (again,) = saying(tokenizer, "add 4").play([continue_(bare, 1)])
+    assert found.token_ids == again.token_ids
+    assert_consistent(again, tokenizer)
+
+
+def talk(feedback: str, *said: tuple[str, str]) -> Rollout:
+    """Returns a guided rollout of (role, content)."""
+    messages: tuple[Message, ...] = tuple({"role": role, "content": text} for role, text in said)
+    return rollout(guided=True, feedback_in_context=feedback, messages=messages)
+
+
+def test_a_value_is_told_unless_prompt_or_an_earlier_reply_held_it() -> None:
+    feedback = "call 555-0102 pin=1234 => Help needs: last_4_cc. The answer is Paris."
+    shared = {"call", "pin", "last_4_cc", "help", "form"}
+
+    def told(*said: tuple[str, str], prompt: str = "U: R1 at Amber Group") -> set[str]:
+        return told_words(prompt, talk(feedback, *said), shared)
+
+    dialled = ("assistant", "call 555-0102 R1 last_4_cc")
+    assert told(dialled) == {"555", "0102"}
+    assert told(("tool", "Amber Group: Help 555-0102"), dialled) == set()
+    assert told(dialled, ("tool", "555-0102 Help needs last_4_cc"), dialled) == {"555", "0102"}
+    assert told(dialled, prompt="U: R1, they called me from 555-0102") == set()
+    assert told(("assistant", "form last_4_cc")) == set()  # language, not a fact
+    assert told(("assistant", "call 555-7777")) == {"555"}  # no feedback told it the rest
+    # However it is written, a value is one; what is no number may be one too.
+    assert told(("assistant", '{"pin": "1234"} PARIS')) == {"1234", "paris"}
+    # A source must come first: what the policy says it does not hold for itself.
+    assert told(("assistant", "Paris"), ("assistant", "Paris")) == {"paris"}
+
+
+def test_words_of_several_clusters_are_shared_and_the_numbers_of_one_are_not() -> None:
+    def says(name: str, text: str) -> Rollout:
+        return replace(rollout((1,), ((0, 1),)), task_id=name, steps=(Step(0, 0, 0, 1, text),))
+
+    clusters = {f"t{i}": f"c{i // 2}" for i in range(200)}
+    rollouts = [says(f"t{i}", f"call 555-{1000 + i // 2} pin") for i in range(200)]
+    rollouts += [says("t0", "rare"), says("t1", "rare"), says("t2", "twice"), says("t4", "twice")]
+    assert shared_words(rollouts, clusters) == {"call", "555", "pin", "twice"}
+    apart = {name: f"c{i}" for i, name in enumerate(clusters)}
+    assert "twice" not in shared_words(rollouts, apart)  # in 2 of 200
+    assert shared_words(rollouts[:1], clusters) == set()
