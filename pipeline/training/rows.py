@@ -62,7 +62,9 @@ def on_tokens(rollout: Rollout, step_numbers: np.ndarray) -> np.ndarray:
     return numbers
 
 
-def sft_rows(token_ids: Sequence[Sequence[int]], loss_masks: Sequence[Sequence[float]]) -> list[TrainingRow]:
+def sft_rows(
+    token_ids: Sequence[Sequence[int]], loss_masks: Sequence[Sequence[float] | np.ndarray]
+) -> list[TrainingRow]:
     """Returns the rows of one whole supervised update, `weight` = mask / sum of all masks.
 
     A row's mask is 1 where its token is learnt, 0 elsewhere; numbers in between are allowed.
@@ -75,6 +77,15 @@ def sft_rows(token_ids: Sequence[Sequence[int]], loss_masks: Sequence[Sequence[f
         TrainingRow(np.asarray(ids, np.int32), {"weight": (mask / total).astype(np.float32)})
         for ids, mask in zip(token_ids, masks, strict=True)
     ]
+
+
+def imitation_rows(rollouts: Sequence[Rollout], step_weights: Sequence[np.ndarray]) -> list[TrainingRow]:
+    """Returns the rows of one whole update that imitates steps: `weight` of their tokens / sum of all.
+
+    `step_weights` are [T_i] of each rollout. Raises ValueError as `on_tokens` and `sft_rows`.
+    """
+    weights = [_on_response(r, on_tokens(r, w)) for r, w in zip(rollouts, step_weights, strict=True)]
+    return sft_rows([r.token_ids for r in rollouts], weights)
 
 
 def _on_response(rollout: Rollout, numbers: Sequence[float] | np.ndarray) -> np.ndarray:

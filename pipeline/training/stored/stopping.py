@@ -1,0 +1,54 @@
+"""When training on stored rollouts ends: what is held out gets no likelier."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from pipeline.errors import ArtifactError, ExitCode
+from pipeline.ids import digest
+from pipeline.training import Trainer
+from pipeline.training.policy_update import logprobs_of
+from pipeline.types import Rollout
+
+HELD_OUT_SHARE = 0.1
+"""Of the clusters with a success, in hash order (start value)."""
+PATIENCE = 2
+"""Looks running without a new best, after which training ends (start value)."""
+
+
+def held_out_clusters(clusters: Iterable[str], seed: int) -> set[str]:
+    """Returns the clusters that are only looked at: a share of those that hold successes, by hash.
+
+    Raises ArtifactError, code QUALITY, for fewer than two: one is to be learnt from, another judges.
+    """
+    ordered = sorted(set(clusters), key=lambda cluster: digest("stored split", seed, cluster))
+    if len(ordered) < 2:
+        raise ArtifactError(
+            f"successes to imitate are of {len(ordered)} clusters ({', '.join(ordered) or 'none'}); some are "
+            "learnt from and another says when to stop, so 2 are needed. Next: more rollouts "
+            "(rollouts.num_tasks, rollouts.chain), or stored.objective.kind=none",
+            code=ExitCode.QUALITY,
+        )
+    return set(ordered[: max(1, round(HELD_OUT_SHARE * len(ordered)))])
+
+
+def log_likelihood(trainer: Trainer, rollouts: Sequence[Rollout]) -> float:
+    """Returns the mean log-probability of the rollouts' own tokens, in nats a token."""
+    found = logprobs_of(trainer, rollouts)
+    total = sum(float(logprobs.sum(dtype=np.float64)) for logprobs in found.values())
+    return total / sum(r.num_trainable_tokens for r in rollouts)
+
+
+def best_look(looks: Sequence[float]) -> int:
+    """Returns the place of the highest log-likelihood, the first of equals."""
+    return int(np.argmax(looks))
+
+
+def is_over(looks: Sequence[float]) -> bool:
+    """Returns whether the last `PATIENCE` looks brought no new best.
+
+    Example:
+        >>> is_over([-2.0, -1.5, -1.6]), is_over([-2.0, -1.5, -1.6, -1.51])
+        (False, True)
+    """
+    return len(looks) - 1 - best_look(looks) >= PATIENCE
