@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -101,6 +102,19 @@ class Start(Generic[C]):
         self._outputs[relative] = volatile
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
+
+    def move_to_output(self, kept: Path, relative: str) -> Path:
+        """Makes a folder that an earlier start may have kept an output; returns where it is now.
+
+        A start that was killed after the move finds it there and moves it again.
+        """
+        moved = self.folder / relative
+        if moved.exists() and not kept.exists():
+            kept.parent.mkdir(exist_ok=True)
+            os.replace(moved, kept)
+        folder = self.output(relative)
+        os.replace(kept, folder)
+        return folder
 
     def stop_if_asked(self) -> None:
         """Ends the stage with exit code 75 if a signal came. Call it wherever what follows could be long."""

@@ -1,7 +1,6 @@
 """Fits the critic, calibrates it and freezes it behind its contract."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -86,12 +85,7 @@ def make(start: Start[Config], work: tuple[FitData, Path]) -> None:
             "and the gate will refuse this critic; more of them may spare an audit"
         )
     trainer.close()
-    best_weights, moved = evaluations / str(result.best), start.folder / "critic"
-    if moved.exists() and not best_weights.exists():  # a start that was killed below had moved them
-        evaluations.mkdir(exist_ok=True)
-        os.replace(moved, best_weights)
-    folder = start.output("critic")
-    os.replace(best_weights, folder)
+    folder = start.move_to_output(evaluations / str(result.best), "critic")
     load_tokenizer(start.inputs["sft"].path("policy")).save_pretrained(folder)
     best = AutoModelForSequenceClassification.from_pretrained(folder)
     frozen = make_trainer(start.config, best, head="critic")
