@@ -12,7 +12,7 @@ SET    ?=
 ENGINE  ?=
 TRAINER ?=
 
-STAGES := tasks sft rollouts labels critic critic_report actor evaluation
+STAGES := tasks sft rollouts labels critic critic_report stored actor evaluation
 BIN    := $(VENV)/bin
 BASE   := $(VENV)/.installed-base
 DEV    := $(VENV)/.installed-dev

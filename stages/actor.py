@@ -63,9 +63,10 @@ STAGE = Stage(
     name="actor",
     code_version=13,
     inputs=lambda config: (
-        ("tasks", "sft")
-        + (("critic", "critic_report") if config.actor.credit.needs_critic else ())
-        + (("rollouts",) if config.actor.reads_rollouts else ())
+        *("tasks", "sft"),
+        *(("critic", "critic_report") if config.actor.credit.needs_critic else ()),
+        *(("rollouts",) if config.actor.reads_rollouts else ()),
+        *(("stored",) if config.stored.objective.kind != "none" else ()),
     ),
     sections=("actor", "engine", "training", "sampling", "prompt", "tasks"),
     plan=plan,

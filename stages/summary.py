@@ -16,6 +16,7 @@ from pipeline.artifacts.disk import check_folder
 from pipeline.config import load_config
 from pipeline.errors import explain
 from stages.settings import Config
+from stages.stored import inputs
 from stages.wiring.pages import print_summary, summary_page
 from stages.wiring.summary import summarise
 
@@ -33,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = load_config(Config, Path(options.config), [*options.overrides, *named])
         run_dir = Path(config.run.data_dir) / config.run.name
         check_folder(run_dir, f"run.data_dir = {config.run.data_dir}")
-        summary = summarise(run_dir, with_critic=config.actor.credit.needs_critic)
+        stored_from = inputs(config) if config.stored.objective.kind != "none" else ()
+        summary = summarise(run_dir, with_critic=config.actor.credit.needs_critic, stored_from=stored_from)
         (run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
         actor = Artifact.open(run_dir, "actor").report
         (run_dir / "summary.html").write_text(summary_page(run_dir.name, summary, actor), encoding="utf-8")

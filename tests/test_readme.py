@@ -58,7 +58,7 @@ def commands_of(text: str) -> list[tuple[str, str]]:
 def shrunk(command: str) -> str:
     """Returns the command with TINY before the settings that it makes itself; others are left alone."""
     words = shlex.split(command)
-    stages = {"demo", "all", "tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor"}
+    stages = {"demo", "all", *MAIN_CHAIN}
     if words[0] == "make" and stages & set(words):
         own = next((word.removeprefix("SET=") for word in words if word.startswith("SET=")), "")
         words = [word for word in words if not word.startswith("SET=")]

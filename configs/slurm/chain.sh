@@ -9,7 +9,7 @@
 set -eu
 here=$(dirname "$0")
 before=
-for stage in ${STAGES:-tasks sft rollouts labels critic critic_report actor evaluation}; do
+for stage in ${STAGES:-tasks sft rollouts labels critic critic_report stored actor evaluation}; do
   # shellcheck disable=SC2086 - several arguments on purpose
   before=$(sbatch --parsable --job-name="$stage" ${SBATCH_ARGS:-} ${before:+--dependency=afterok:"$before"} \
     --kill-on-invalid-dep=yes "$here/stage.sbatch" "$stage" "$@")

@@ -4,7 +4,10 @@ from pathlib import Path
 
 from pipeline.errors import ArtifactError
 
-MAIN_CHAIN = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor", "evaluation")
+MAIN_CHAIN = (
+    *("tasks", "sft", "rollouts", "labels", "critic", "critic_report"),
+    *("stored", "actor", "evaluation"),
+)
 REFRESHES = "refresh"
 """Folder of a run that holds runs of their own: one for each critic that was made again for an actor."""
 

@@ -4,7 +4,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from critics.drift.state import DriftState
-from env.catalog import offer_of
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.artifacts.runner import Start
 from pipeline.artifacts.signals import StopRequested
@@ -18,7 +17,7 @@ from stages.wiring.inputs import rollouts_of
 from stages.wiring.iteration import Iterations
 from stages.wiring.learner import ActorState, Learner, held
 from stages.wiring.refresh import critic_folder, policy_folder, refreshed
-from stages.wiring.refusals import CRITIC_OF_ACTORS, override_words
+from stages.wiring.refusals import check_critic, override_words
 from stages.wiring.safety_stops import refuse_unsafe
 from stages.wiring.sampling import Sampling
 from stages.wiring.watch import Watch
@@ -61,7 +60,8 @@ def _trained(
 ) -> tuple[ActorState, tuple[Path, str] | None]:
     """Returns the state after the last iteration; or before one that wants a critic, and of what policy."""
     settings, found = start.config.actor, start.checkpoints.latest()
-    policy = load_policy(start.inputs["sft"].path("policy"))
+    of_sft = start.inputs["sft"].path("policy")
+    policy = load_policy(start.inputs["stored"].path("policy") if "stored" in start.inputs else of_sft)
     needs_critic = settings.credit.needs_critic and work.credit.needs_values
     with held(
         start.config,
@@ -74,14 +74,13 @@ def _trained(
     ) as learner:
         watch = None
         if learner.critic is not None:
-            learner.critic.check_matches(
-                **CRITIC_OF_ACTORS,
+            judged = load_policy(of_sft) if "stored" in start.inputs else policy  # it is sft's critic
+            check_critic(
+                learner.critic,
+                start.config,
                 contexts=work.contexts,
-                max_response_tokens=start.config.sampling.max_response_tokens,
-                splitter=offer_of(start.config.tasks.environment).splitter,
-                families=(start.config.tasks.environment,),
                 tokenizer_digest=policy.tokenizer_digest,
-                label_policy_digest=state.drift.critic_policy or policy.policy_digest,
+                label_policy_digest=state.drift.critic_policy or judged.policy_digest,
             )
             by_id = {task.task_id: task for task in work.tasks}
             watch = Watch(learner.critic, work.rules, by_id, start.seed, start.say, state.drift)

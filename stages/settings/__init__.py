@@ -21,6 +21,7 @@ from stages.settings.engine import Engine, Transformers
 from stages.settings.run import Hardware, Run
 from stages.settings.sampling import Evaluation, Prompt, Rollouts, Sampling
 from stages.settings.sft import Sft
+from stages.settings.stored import Stored
 from stages.settings.training import Torch, Training
 
 PROMPT_TOKENS = 1024
@@ -42,6 +43,7 @@ class Config(Section):
     labels: Labels = Labels()
     critic: Critic = Critic()
     critic_report: CriticReport = CriticReport()
+    stored: Stored = Stored()
     actor: Actor = Actor()
     evaluation: Evaluation = Evaluation()
 

@@ -105,12 +105,15 @@ def write_actor_card(start: Start, folder: Path, *, credit: Credit, num_updates:
 
 def _origin(start: Start) -> str:
     """Returns where a starting policy came from; of a base's path only the last part says something."""
-    sft = start.inputs["sft"].manifest["settings"]["sft"]
-    trained = f"{sft['num_updates']} updates on scripted demonstrations."
+    sft, then = start.inputs["sft"].manifest["settings"]["sft"], "."
+    if "stored" in start.inputs:
+        report = start.inputs["stored"].report
+        then = f", then {report['updates']} updates on stored rollouts ({report['objective']})."
+    trained = f"{sft['num_updates']} updates on scripted demonstrations{then}"
     if sft["base"] is None:
         return f"A tiny Qwen3 made from scratch, {trained}"
     base = f"The base model `{Path(sft['base']).name}`"
-    return f"{base} after {trained}" if sft["num_updates"] else f"{base} as it is."
+    return f"{base} after {trained}" if sft["num_updates"] else f"{base} as it is{then}"
 
 
 def _critic_facts(gate: dict[str, Any]) -> dict[str, object]:

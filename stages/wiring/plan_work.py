@@ -56,6 +56,9 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
     held_out = len(config.held_out) * config.tasks.num_held_out
     evaluated = held_out * 2 * (config.evaluation.draws + 1 + NUM_ATTEMPTS)
 
+    has_stored = config.stored.objective.kind != "none"
+    stored = (rollouts + labels) * config.stored.max_epochs * response
+
     taught = TRAINED_BYTES if sft.num_updates else EXPORT_BYTES
     refresh_bytes = TRAINED_BYTES * critic + 2 * EXPORT_BYTES * policy  # its actor, exported and adopted
     again = rollouts + labels + audit
@@ -65,6 +68,7 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
         Work("labels", labels, labels * response),
         Work("critic", 0, 0, critic_tokens, TRAINED_BYTES * critic),
         Work("critic_report", audit, audit * response),
+        *([Work("stored", 0, 0, stored, TRAINED_BYTES * policy)] * has_stored),
         Work(
             "actor",
             sampled,

@@ -18,7 +18,7 @@ from pipeline.cli.runs import MAIN_CHAIN, REFRESHES
 from pipeline.errors import ArtifactError, ExitCode
 from stages.wiring.refusals import stamp_of
 
-STAGES = MAIN_CHAIN[: MAIN_CHAIN.index("actor")]
+STAGES = MAIN_CHAIN[: MAIN_CHAIN.index("critic_report") + 1]
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -1,26 +1,25 @@
 """What the actor will not train with: a critic that failed its gate, an environment that keeps failing."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from critics.frozen.contract import REWARD
+from env.catalog import offer_of
 from pipeline.artifacts.commit import MAX_FAILED_SHARE
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.types import Rollout
+from stages.settings import Config
 from stages.settings.sampling import Chain
+
+if TYPE_CHECKING:
+    from critics.frozen.critic import FrozenCritic
 
 MAX_LOGPROB_GAP = {False: 1e-4, True: 0.05}
 """Nats per token between engine and trainer on the same weights, by whether either computes in bf16: above
 rounding (fp32 here: 4e-7; healthy bf16: .01 to .02), below a stale engine."""
 MAX_EMPTY_UPDATES = 3  # running; then there is nothing left to learn from, or something is broken
-CRITIC_OF_ACTORS: dict[str, Any] = {
-    "temperature": 1.0,  # an actor samples from the whole distribution
-    "top_p": 1.0,
-    "top_k": -1,
-    "gamma": 1.0,  # values are chances of success, whatever credit discounts
-    "reward": REWARD,
-}
-"""What the contract of any actor's critic says."""
 
 
 def contexts_of(chain: Chain) -> tuple[str, ...]:
@@ -29,10 +28,17 @@ def contexts_of(chain: Chain) -> tuple[str, ...]:
     return ("bare", "guided") if guided else ("bare",)
 
 
-def stamp_of(gate: Mapping[str, Any], contexts: Sequence[str], on_weak_critic: str) -> dict[str, Any]:
-    """Returns what the actor's report says of its critic's gate; raises ArtifactError if it is refused.
+def stamp_of(
+    gate: Mapping[str, Any],
+    contexts: Sequence[str],
+    on_weak_critic: str,
+    *,
+    instead: str = "actor.credit.on_weak_critic to group_only (alpha 0) or allow",
+) -> dict[str, Any]:
+    """Returns what a report says of its critic's gate; raises ArtifactError if it is refused.
 
     `override` let training go on in spite of the reasons; None: nothing speaks against this critic's credit.
+    `instead` are the settings to change where it is refused.
     """
     reasons = list(gate["reasons"])
     if set(contexts) - set(gate["contexts"]):
@@ -42,17 +48,16 @@ def stamp_of(gate: Mapping[str, Any], contexts: Sequence[str], on_weak_critic: s
         )
     if reasons and on_weak_critic == "refuse":
         raise ArtifactError(
-            f"the critic's gate failed: {'; '.join(reasons)}. The actor refuses credit that needs this "
-            "critic. Next: make a better critic, or set actor.credit.on_weak_critic to group_only (alpha 0) "
-            "or allow",
+            f"the critic's gate failed: {'; '.join(reasons)}. Training by this critic is "
+            f"refused. Next: make a better critic, or set {instead}",
             code=ExitCode.QUALITY,
         )
     override = on_weak_critic if reasons else None
     return {"verdict": gate["verdict"], "reasons": reasons, "override": override}
 
 
-def override_words(stamp: Mapping[str, Any]) -> str:
-    """Returns the sentence that an actor with a weak critic carries; nothing without an override."""
+def override_words(stamp: Mapping[str, Any], setting: str = "actor.credit.on_weak_critic") -> str:
+    """Returns the sentence that training by a weak critic carries; nothing without an override."""
     if stamp["override"] is None:
         return ""
     does = {
@@ -60,8 +65,32 @@ def override_words(stamp: Mapping[str, Any]) -> str:
         "group_only": "trained without its step advantages (alpha 0); its values are still in the baseline",
     }
     return (
-        f"WEAK CRITIC (gate: {stamp['verdict']}), {does[stamp['override']]}: actor.credit.on_weak_critic is "
+        f"WEAK CRITIC (gate: {stamp['verdict']}), {does[stamp['override']]}: {setting} is "
         f"{stamp['override']}. Against it: {'; '.join(stamp['reasons'])}."
+    )
+
+
+def check_critic(
+    critic: FrozenCritic,
+    config: Config,
+    *,
+    contexts: Sequence[str],
+    tokenizer_digest: str,
+    label_policy_digest: str,
+) -> None:
+    """Raises ArtifactError unless the critic was made for such contexts, policy, sampling and environment."""
+    critic.check_matches(
+        temperature=1.0,  # an actor samples from the whole distribution
+        top_p=1.0,
+        top_k=-1,
+        gamma=1.0,  # values are chances of success, whatever credit discounts
+        reward=REWARD,
+        contexts=contexts,
+        max_response_tokens=config.sampling.max_response_tokens,
+        splitter=offer_of(config.tasks.environment).splitter,
+        families=(config.tasks.environment,),
+        tokenizer_digest=tokenizer_digest,
+        label_policy_digest=label_policy_digest,
     )
 
 

@@ -1,6 +1,6 @@
 """What the finished stages of a run come to: what was won, how good the critic is, what it all cost."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,17 @@ REFRESHED = ("rollouts", "labels", "critic_report")  # of these, what a refresh 
 CRITIC_STAGES = ("rollouts", "labels", "critic", "critic_report")
 
 
-def summarise(run_dir: Path, *, with_critic: bool = True) -> dict[str, Any]:
+def summarise(
+    run_dir: Path, *, with_critic: bool = True, stored_from: Collection[str] = ()
+) -> dict[str, Any]:
     """Returns summary.json of a run with a complete chain; an actor trained without a critic needs none.
 
-    Raises ArtifactError if a stage is not complete, or if they are of different seeds.
+    `stored_from` are the stages that its stored phase read; nothing without one. Raises ArtifactError if a
+    stage is not complete, or if they are of different seeds.
     """
     used = MAIN_CHAIN if with_critic else Artifact.open(run_dir, "actor").manifest["inputs"]
-    needed = [name for name in MAIN_CHAIN if name in used or name not in CRITIC_STAGES]
+    unread = {name for name in CRITIC_STAGES if name not in {*used, *stored_from}}
+    needed = [name for name in MAIN_CHAIN if name not in unread and (name != "stored" or stored_from)]
     artifacts = {name: Artifact.open(run_dir, name) for name in needed}
     seeds = {name: artifact.manifest["settings"]["run"]["seed"] for name, artifact in artifacts.items()}
     if len(set(seeds.values())) > 1:

@@ -136,6 +136,7 @@ def test_a_killed_stage_goes_on_to_the_same_rollouts_and_weights(chain, forks, t
 SMALLER = {
     "sft": ("sft.num_updates=6", "sft.checkpoint_every=2", "sft.num_demonstrations=32"),
     "critic_report": ("critic_report.tasks_per_split=2",),
+    "stored": ("stored.objective.kind=likelihood", "stored.batch_rows=16", "stored.max_epochs=2"),
     "evaluation": ("run.held_out=[val]",),
 }
 """Settings under which a stage still passes each of its points at least twice."""

@@ -49,3 +49,15 @@ def test_outcomes_of_another_policy_label_nothing(scripted: Any, chain: Any, tmp
     assert {label.outcome for label in labels} == {None}
     own = labels_from(chain.artifact("labels").table("labels"))
     assert {label.outcome for label in own} == {None, 0.0, 1.0}
+
+
+def test_a_scripted_agents_successes_may_be_imitated_but_no_ratio_be_taken_to_them(
+    scripted: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = scripted.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels", "critic", "critic_report")
+    few = ["stored.batch_rows=64", "stored.max_epochs=1"]
+    clipped = ["stored.objective.kind=clipped", "stored.objective.on_weak_critic=allow"]
+    assert lab.start("stored", *clipped, *few) == 3
+    assert f"are of {AGENT[:12]}, not of sft's policy" in capsys.readouterr().err
+    assert lab.start("stored", "stored.objective.kind=likelihood", *few, "--fresh") == 0
+    assert lab.artifact("stored").report["updates_taken"] > 0

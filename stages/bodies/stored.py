@@ -1,0 +1,133 @@
+"""The stored phase's body: epochs over stored rollouts until held-out successes get no likelier."""
+
+import shutil
+from collections.abc import Sequence
+
+import numpy as np
+
+from pipeline.artifacts.failpoints import failpoint
+from pipeline.artifacts.runner import Start
+from pipeline.artifacts.signals import StopRequested
+from pipeline.errors import ArtifactError
+from pipeline.models.policy import Policy, load_policy
+from pipeline.training.stored.objective import effective_size, make_objective
+from pipeline.training.stored.stopping import best_look, is_over, log_likelihood
+from pipeline.types import Rollout
+from stages.settings import Config
+from stages.stored import Work
+from stages.wiring.build import load_critic, make_trainer
+from stages.wiring.refusals import check_critic
+from stages.wiring.sft_data import rows_of_update
+from stages.wiring.stored_data import Examples, examples_of
+from stages.wiring.stored_report import stored_page
+
+
+def make(start: Start[Config], work: Work | None) -> None:
+    """Trains from sft's policy on, a look at held-out successes after each epoch; writes the best weights."""
+    if work is None:
+        start.shards.commit(0, {}, done=0, skipped={"objective_none": 1})
+        start.finish(report={"objective": "none"})
+        return
+    settings = start.config.stored
+    policy = load_policy(start.inputs["sft"].path("policy"))
+    examples = _examples(start, work, policy)
+    objective = make_objective(**settings.objective.model_dump(include={"kind", "temperature"}))
+    trainer = make_trainer(
+        start.config, policy.model, head="policy", learning_rate=lambda done: settings.learning_rate
+    )
+    per_epoch = max(1, len(examples.train) // settings.batch_rows)
+    looks: list[float] = []
+    kept = start.folder / "_looks"  # the best weights so far
+    if found := start.checkpoints.latest():
+        trainer.load_checkpoint(found[0])
+        looks = list(found[1]["looks"])
+    else:
+        shutil.rmtree(kept, ignore_errors=True)
+
+    def save() -> None:
+        start.checkpoints.save(trainer.num_updates, trainer.save_checkpoint, {"looks": looks})
+
+    def look() -> None:
+        looks.append(log_likelihood(trainer, examples.held_out))
+        start.metrics({"update": trainer.num_updates, "held_out/log_likelihood": looks[-1]})
+        start.say(f"epoch {len(looks) - 1}: held-out successes {looks[-1]:.4f} nats a token")
+        now = kept / str(trainer.num_updates)
+        if best_look(looks) == len(looks) - 1:
+            shutil.rmtree(now, ignore_errors=True)
+            trainer.export(now)
+        save()
+        for former in kept.iterdir():  # only now: a start that is killed before goes on from the last save
+            if former.name != str(best_look(looks) * per_epoch):
+                shutil.rmtree(former)
+
+    def rows_of(update: int) -> list[int]:
+        return rows_of_update(len(examples.train), settings.batch_rows, update, start.seed)
+
+    if not looks:
+        look()
+    with start.progress(settings.max_epochs * per_epoch, "updates at most", trainer.num_updates) as advance:
+        while len(looks) <= settings.max_epochs and not is_over(looks):
+            try:
+                start.stop_if_asked()
+            except StopRequested:
+                save()
+                raise
+            chosen = rows_of(trainer.num_updates)
+            advantages = [examples.advantages[i] for i in chosen]
+            failpoint("stored.update.before")
+            metrics = trainer.update(
+                objective.rows([examples.train[i] for i in chosen], advantages), objective.loss
+            )
+            failpoint("stored.update.after")
+            start.metrics({"update": trainer.num_updates, **metrics})
+            advance(1)
+            if trainer.num_updates % per_epoch == 0:
+                look()
+    trainer.close()
+    folder = start.move_to_output(kept / str(best_look(looks) * per_epoch), "policy")
+    shutil.rmtree(kept)
+    policy.tokenizer.save_pretrained(folder)
+    tokens = [r.num_trainable_tokens for r in examples.train]
+    report = {
+        "objective": settings.objective.kind,
+        "rows": examples.counts,
+        "tokens": sum(tokens),
+        "effective_tokens": effective_size(objective.rows(examples.train, examples.advantages)),
+        "updates": best_look(looks) * per_epoch,
+        "updates_taken": trainer.num_updates,
+        "tokens_trained": sum(tokens[i] for u in range(trainer.num_updates) for i in rows_of(u)),
+        "looks": [
+            {"epoch": epoch, "update": epoch * per_epoch, "log_likelihood": number}
+            for epoch, number in enumerate(looks)
+        ],
+        "ended_by_itself": is_over(looks),
+        "critic_gate": work.stamp,
+    }
+    start.output("report.html", volatile=True).write_text(stored_page(report), encoding="utf-8")
+    start.finish(done=1, report=report)
+
+
+def _examples(start: Start[Config], work: Work, policy: Policy) -> Examples:
+    """Returns what is trained on; raises ArtifactError for rollouts or a critic of another policy."""
+    others = {r.policy_digest for r in work.material.bare} - {policy.policy_digest}
+    if others and not start.config.stored.objective.strips:
+        raise ArtifactError(
+            f"stored.objective.kind = {start.config.stored.objective.kind} takes ratios to the stored "
+            f"log-probabilities, but those are of {', '.join(sorted(d[:12] for d in others))}, not of sft's "
+            f"policy {policy.policy_digest[:12]}. Next: rollouts of that policy, or the kind likelihood"
+        )
+
+    def values_of(rollouts: Sequence[Rollout]) -> list[np.ndarray]:
+        critic = load_critic(start.config, start.inputs["critic"].path("critic"))
+        check_critic(
+            critic,
+            start.config,
+            contexts=("bare",),
+            tokenizer_digest=policy.tokenizer_digest,
+            label_policy_digest=policy.policy_digest,
+        )
+        values = critic.values(rollouts)
+        critic.close()
+        return values
+
+    return examples_of(start, work.material, values_of, policy.tokenizer)

@@ -1,0 +1,148 @@
+"""What the stored phase learns from: rollouts of earlier stages, guided successes on the bare prompt."""
+
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from env.catalog import offer_of
+from env.play.coder import Coder
+from env.play.stripping import shared_words, stripped, told_words
+from pipeline.artifacts.runner import Start
+from pipeline.credit.step_advantages import gae
+from pipeline.credit.updates import ValuesOf
+from pipeline.errors import ArtifactError, ExitCode
+from pipeline.training.stored.siblings import first_step, sibling_advantages, sibling_sets
+from pipeline.training.stored.stopping import held_out_clusters
+from pipeline.types import Rollout, Task
+from stages.settings import Config
+from stages.settings.stored import AdvantageWeighted, Clipped
+from stages.wiring.inputs import rollouts_of, tasks_by_id
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Stored rollouts that an objective may learn from."""
+
+    bare: list[Rollout]  # graded, failures among them
+    guided: list[Rollout]  # successes, as sampled; none for an objective that does not strip
+    parents: dict[str, Rollout]  # whole rollouts by id
+    tasks: dict[str, Task]  # by id
+    left_out: Counter[str]  # why others are not here
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """What is trained on and looked at; all of the bare prompt."""
+
+    train: list[Rollout]
+    advantages: list[np.ndarray]  # [T_i] of their steps, zeros where nobody asks
+    held_out: list[Rollout]  # successes of other clusters
+    counts: dict[str, Any]  # rows by what became of them, for the report
+
+
+def material_of(start: Start[Config]) -> Material:
+    """Returns the rollouts of the stage's inputs; raises ArtifactError if they cannot teach anything."""
+    objective, tasks = start.config.stored.objective, tasks_by_id(start)
+    whole = rollouts_of(start.inputs["rollouts"])
+    continued = rollouts_of(start.inputs["labels"]) if "labels" in start.inputs else []
+    bare, guided, left_out = list[Rollout](), list[Rollout](), Counter[str]()
+    for r in (*whole, *continued):
+        if r.reward is None or not r.steps:
+            left_out["ungraded"] += 1
+        elif not r.guided:
+            bare.append(r)
+        elif not objective.strips:
+            left_out["of_a_guided_prompt"] += 1
+        elif not is_success(r):
+            left_out["guided_failure"] += 1
+        else:
+            guided.append(r)
+    won = (tasks[r.task_id].cluster for r in (*bare, *guided) if is_success(r))
+    held_out_clusters(won, start.seed)  # refuses too few of them
+    if objective.kind == "direct_advantage" and not sibling_sets(bare):
+        raise ArtifactError(
+            "stored.objective.kind = direct_advantage compares several next steps of one state, but labels "
+            "holds no bare state with two different ones. Next: make labels with labels.num_continuations "
+            "of 2 or more and labels.guided_share below 1, or another kind",
+            code=ExitCode.QUALITY,
+        )
+    return Material(bare, guided, {r.rollout_id: r for r in whole}, tasks, left_out)
+
+
+def is_success(rollout: Rollout) -> bool:
+    """Returns whether the environment says so."""
+    return rollout.finish_reason == "success"
+
+
+def stripped_guided(config: Config, material: Material, tokenizer: Any) -> tuple[list[Rollout], Counter[str]]:
+    """Returns guided successes on the bare prompt, and what only feedback told those that are left out.
+
+    The counter says of each such word how many rollouts say it.
+    """
+    prompt, offer = config.prompt, offer_of(config.tasks.environment)
+    style = offer.style(prompt.style, tokenizer, thinking=prompt.thinking)
+    coder = Coder(tokenizer, style.stop_token)
+    clusters = {task.task_id: task.cluster for task in material.tasks.values()}
+    shared = shared_words([*material.bare, *material.guided], clusters)
+    kept, told = list[Rollout](), Counter[str]()
+    for r in material.guided:
+        begun = r if r.kind == "whole" else material.parents[r.parent_rollout_ids[0]]
+        task = material.tasks[r.task_id]
+        with closing(offer.make_env(config.tasks, prompt.verbosity)) as env:
+            messages = env.reset(task, begun.seed).messages
+            bare = coder.prompt(style, messages, env.spec.tools)
+        if words := told_words(tokenizer.decode(list(bare)), r, shared):
+            told.update(words)
+        else:
+            kept.append(stripped(r, begun.prompt_token_ids, bare))
+    return kept, told
+
+
+def examples_of(start: Start[Config], material: Material, values_of: ValuesOf, tokenizer: Any) -> Examples:
+    """Returns what the configured objective trains on, by the critic's values where it asks for them.
+
+    Raises ArtifactError, code QUALITY, if nothing is left.
+    """
+    objective, tasks, left_out = start.config.stored.objective, material.tasks, Counter(material.left_out)
+    guided, told = stripped_guided(start.config, material, tokenizer)
+    left_out["told_by_feedback"] = len(material.guided) - len(guided)
+    everything = [*material.bare, *guided]
+    won = [r for r in everything if is_success(r)]
+    held = held_out_clusters((tasks[r.task_id].cluster for r in won), start.seed)
+    train = [r for r in everything if tasks[r.task_id].cluster not in held]
+    held_out = [r for r in won if tasks[r.task_id].cluster in held]
+    left_out["failure_of_held_out_clusters"] = len(everything) - len(train) - len(held_out)
+    advantages: list[np.ndarray]
+    if objective.kind == "direct_advantage":
+        sets = sibling_sets(train)
+        left_out["without_a_sibling"] = len(train) - sum(map(len, sets))
+        values = iter(values_of([r for of in sets for r in of]))
+        found = [(of, sibling_advantages(of, [next(values) for _ in of])) for of in sets]
+        left_out["siblings_of_like_value"] = sum(len(of) for of, A in found if A is None)
+        train = [first_step(r) for of, A in found if A is not None for r in of]
+        advantages = [A[[j]] for _, A in found if A is not None for j in range(len(A))]
+    elif isinstance(objective, AdvantageWeighted | Clipped):
+        pairs = zip(train, values_of(train), strict=True)
+        advantages = [gae(float(r.reward or 0), V, gamma=1.0, lam=objective.lam) for r, V in pairs]
+    else:
+        left_out["bare_failure"] = sum(not is_success(r) for r in train)
+        train = [r for r in train if is_success(r)]
+        advantages = [np.zeros(len(r.steps)) for r in train]
+    if not train:
+        raise ArtifactError(
+            f"no rollout is left to train on: {dict(left_out)}. Next: more rollouts or continuations, or "
+            "another stored.objective.kind",
+            code=ExitCode.QUALITY,
+        )
+    bare = {r.rollout_id for r in material.bare}
+    counts = {
+        "bare": sum(r.rollout_id in bare for r in train),
+        "guided_stripped": sum(r.rollout_id not in bare for r in train),
+        "held_out": len(held_out),
+        "left_out": {reason: n for reason, n in sorted(left_out.items()) if n},
+        "told_words": dict(told.most_common(10)),
+    }
+    return Examples(train, advantages, held_out, counts)

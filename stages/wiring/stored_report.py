@@ -1,0 +1,50 @@
+"""The stored phase's page: what it learned from, and how likely held-out successes became."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.report import Drawing, Section, Table, Text, Tiles, page, plots
+from stages.wiring.refusals import override_words
+
+
+def stored_page(report: Mapping[str, Any]) -> str:
+    """Returns report.html of the stored phase, a pure function of the report."""
+    rows, looks = report["rows"], report["looks"]
+    first, best = looks[0], max(looks, key=lambda look: look["log_likelihood"])
+    tiles = Tiles(
+        (
+            (f"{rows['bare']:,}", "bare rollouts or steps trained on"),
+            (f"{rows['guided_stripped']:,}", "successes after feedback, on the bare prompt"),
+            (f"{report['effective_tokens'] / report['tokens']:.0%}", "effective sample size, of tokens"),
+            (f"{report['tokens_trained']:,}", f"tokens in {report['updates_taken']} updates"),
+        )
+    )
+    left_out = [(reason.replace("_", " "), f"{number:,}") for reason, number in rows["left_out"].items()]
+    told = [(word, f"{number:,}") for word, number in rows["told_words"].items()]
+    ended = "no new best came" if report["ended_by_itself"] else "stored.max_epochs was reached"
+    words = (
+        f"Successes of clusters that are not trained on, {rows['held_out']:,}, had "
+        f"{first['log_likelihood']:.3f} nats a token at the start, {best['log_likelihood']:.3f} after epoch "
+        f"{best['epoch']}, whose weights are kept. Training ended since {ended}."
+    )
+    svg = plots.curves("looks", looks, ("log_likelihood",), x="epoch", y_label="nats a token")
+    stamp = report["critic_gate"]
+    weak = "" if stamp is None else override_words(stamp, "stored.objective.on_weak_critic")
+    return page(
+        "Stored phase",
+        [
+            Section(
+                "What it learned from",
+                [
+                    *([Text(weak, "fail")] * bool(weak)),
+                    tiles,
+                    Table(("left out", "rollouts"), tuple(left_out)),
+                    Table(("what only feedback told", "rollouts that say it"), tuple(told)),
+                ],
+            ),
+            Section(
+                f"How it learned: {report['objective']}",
+                [Text(words), Drawing(svg, "Mean log-probability of held-out successes.")],
+            ),
+        ],
+    )
