@@ -177,7 +177,7 @@ def test_planned_rollouts_are_those_that_the_stages_plan():
         "rollouts.chain={num_attempts: 2, draws: 3, feedback_free_share: 0.3, feedback_free_draws: 4}",
         "evaluation.draws=2", "critic_report.tasks_per_split=10",
         "critic_report.draws=2", "critic_report.num_continuations=5", "critic_report.guided=true",
-        "critic_report.fit_tasks=0",
+        "critic_report.fit_tasks=0", "actor.num_iterations=15",
     ]  # fmt: skip
     plain = work(*overrides)
     assert plain["rollouts"].rollouts == 70 * 2 * 3 + 30 * 4

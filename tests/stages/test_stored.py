@@ -243,7 +243,8 @@ def test_the_actor_starts_from_it_under_the_critic_of_the_policy_before(
 
 
 def test_a_summary_asks_for_the_stages_that_the_stored_phase_read(chain: Lab, tmp_path: Path) -> None:
-    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "actor", "evaluation")
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "evaluation")
+    assert lab.start("actor", "actor.credit={mode: grpo}", "actor.num_iterations=1") == 0
     assert set(summarise(lab.run_dir, with_critic=False)["budget"]["by_stage"]) == {"actor"}
     read = ("tasks", "sft", "rollouts")
     with pytest.raises(ArtifactError, match="Run: make rollouts"):
