@@ -13,7 +13,9 @@ from pipeline.types import Rollout
 HELD_OUT_SHARE = 0.1
 """Of the clusters with a success, in hash order (start value)."""
 PATIENCE = 2
-"""Looks running without a new best, after which training ends (start value)."""
+"""Looks running without a new best, after which training ends.
+
+Evidence: docs/decisions/0049-a-stored-phase.md, one seed of a tiny model."""
 
 
 def held_out_clusters(clusters: Iterable[str], seed: int) -> set[str]:
