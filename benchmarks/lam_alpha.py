@@ -4,8 +4,8 @@
     python -m benchmarks.lam_alpha --seeds 0 1 2     # eleven actors a seed, some minutes each
 
 Every arm links the stages up to stored, so tasks, critic and the policy that it starts from are the same;
-only the actor stage differs. Each look at `val` takes all of its tasks. Rollouts are the actor's own: what the
-critic cost is the same in the arms that use it, and is no part of these figures.
+only the actor stage differs. Each look at `val` takes all of its tasks. Rollouts are the actor's own: what
+the critic cost is the same in the arms that use it, and is no part of these figures.
 """
 
 import itertools
