@@ -60,7 +60,7 @@ def plan(start: Start[Config]) -> Plan[Work | None]:
 
 STAGE = Stage(
     name="stored",
-    code_version=1,
+    code_version=2,
     inputs=inputs,
     sections=(
         *("stored", "training", "sampling", "tasks"),

@@ -1,4 +1,4 @@
-"""The stored phase's body: epochs over stored rollouts until held-out successes get no likelier."""
+"""The stored phase's body: epochs over stored rollouts until held-out successes get no more probable."""
 
 import shutil
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from pipeline.artifacts.signals import StopRequested
 from pipeline.errors import ArtifactError
 from pipeline.models.policy import Policy, load_policy
 from pipeline.training.stored.objective import effective_size, make_objective
-from pipeline.training.stored.stopping import best_look, is_over, log_likelihood
+from pipeline.training.stored.stopping import best_look, is_over, mean_probability
 from pipeline.types import Rollout
 from stages.settings import Config
 from stages.stored import Work
@@ -48,9 +48,9 @@ def make(start: Start[Config], work: Work | None) -> None:
         start.checkpoints.save(trainer.num_updates, trainer.save_checkpoint, {"looks": looks})
 
     def look() -> None:
-        looks.append(log_likelihood(trainer, examples.held_out))
-        start.metrics({"update": trainer.num_updates, "held_out/log_likelihood": looks[-1]})
-        start.say(f"epoch {len(looks) - 1}: held-out successes {looks[-1]:.4f} nats a token")
+        looks.append(mean_probability(trainer, examples.held_out))
+        start.metrics({"update": trainer.num_updates, "held_out/probability": looks[-1]})
+        start.say(f"epoch {len(looks) - 1}: tokens of held-out successes have probability {looks[-1]:.4f}")
         now = kept / str(trainer.num_updates)
         if best_look(looks) == len(looks) - 1:
             shutil.rmtree(now, ignore_errors=True)
@@ -97,7 +97,7 @@ def make(start: Start[Config], work: Work | None) -> None:
         "updates_taken": trainer.num_updates,
         "tokens_trained": sum(tokens[i] for u in range(trainer.num_updates) for i in rows_of(u)),
         "looks": [
-            {"epoch": epoch, "update": epoch * per_epoch, "log_likelihood": number}
+            {"epoch": epoch, "update": epoch * per_epoch, "probability": number}
             for epoch, number in enumerate(looks)
         ],
         "ended_by_itself": is_over(looks),

@@ -77,5 +77,5 @@ class Stored(Section):
     learning_rate: float = setting(1e-5, "constant", gt=0)
     batch_rows: int = setting(256, "rollouts, or sibling steps, per update", ge=1)
     max_epochs: int = setting(
-        10, "at most; held-out successes end it before, once they get no likelier", ge=1
+        16, "at most; held-out successes end it before, once they get no more probable", ge=1
     )

@@ -1,4 +1,4 @@
-"""The stored phase's page: what it learned from, and how likely held-out successes became."""
+"""The stored phase's page: what it learned from, and how probable held-out successes became."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from stages.wiring.refusals import override_words
 def stored_page(report: Mapping[str, Any]) -> str:
     """Returns report.html of the stored phase, a pure function of the report."""
     rows, looks = report["rows"], report["looks"]
-    first, best = looks[0], max(looks, key=lambda look: look["log_likelihood"])
+    first, best = looks[0], max(looks, key=lambda look: look["probability"])
     tiles = Tiles(
         (
             (f"{rows['bare']:,}", "bare rollouts or steps trained on"),
@@ -23,11 +23,11 @@ def stored_page(report: Mapping[str, Any]) -> str:
     told = [(word, f"{number:,}") for word, number in rows["told_words"].items()]
     ended = "no new best came" if report["ended_by_itself"] else "stored.max_epochs was reached"
     words = (
-        f"Successes of clusters that are not trained on, {rows['held_out']:,}, had "
-        f"{first['log_likelihood']:.3f} nats a token at the start, {best['log_likelihood']:.3f} after epoch "
+        f"Tokens of successes of clusters that are not trained on, {rows['held_out']:,}, had a mean "
+        f"probability of {first['probability']:.4f} at the start, {best['probability']:.4f} after epoch "
         f"{best['epoch']}, whose weights are kept. Training ended since {ended}."
     )
-    svg = plots.curves("looks", looks, ("log_likelihood",), x="epoch", y_label="nats a token")
+    svg = plots.curves("looks", looks, ("probability",), x="epoch", y_label="of a token")
     stamp = report["critic_gate"]
     weak = "" if stamp is None else override_words(stamp, "stored.objective.on_weak_critic")
     return page(
@@ -44,7 +44,7 @@ def stored_page(report: Mapping[str, Any]) -> str:
             ),
             Section(
                 f"How it learned: {report['objective']}",
-                [Text(words), Drawing(svg, "Mean log-probability of held-out successes.")],
+                [Text(words), Drawing(svg, "Mean probability of a token of held-out successes.")],
             ),
         ],
     )

@@ -17,6 +17,7 @@ from pipeline.artifacts.metrics import read_metrics
 from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.errors import ArtifactError
 from pipeline.models.policy import load_policy, load_tokenizer
+from pipeline.training.stored.stopping import PATIENCE
 from pipeline.training.torch import TorchTrainer
 from stages.wiring.plan_work import work_of
 from stages.wiring.stored_data import Material, examples_of, is_success, material_of, stripped_guided
@@ -25,7 +26,7 @@ from tests.stages.conftest import Lab
 
 BEFORE = MAIN_CHAIN[: MAIN_CHAIN.index("stored")]
 KINDS = ("likelihood", "advantage_weighted", "clipped", "direct_advantage")
-SMALL = ("stored.learning_rate=2e-4", "stored.batch_rows=16", "stored.max_epochs=3")
+SMALL = ("stored.learning_rate=5e-4", "stored.batch_rows=4", "stored.max_epochs=3")
 
 
 def options(kind: str) -> tuple[str, ...]:
@@ -71,8 +72,8 @@ def test_every_rollout_is_accounted_for_and_the_best_weights_are_kept(
     # Whole successes may be held out and looked at; siblings are continuations of what is trained on.
     assert told + sum(rows["left_out"].values()) == read
     assert (rows["guided_stripped"] > 0) == (kind in ("likelihood", "advantage_weighted"))
-    found = [look["log_likelihood"] for look in looks]
-    best = max(looks, key=lambda look: look["log_likelihood"])
+    found = [look["probability"] for look in looks]
+    best = max(looks, key=lambda look: look["probability"])
     assert report["updates"] == best["update"]
     assert (digest_of(lab) == digest_of(chain, "sft")) == (best["epoch"] == 0)
     updates = [m for m in read_metrics(lab.run_dir / "stored" / "metrics.jsonl") if "loss" in m]
@@ -88,12 +89,12 @@ def test_every_rollout_is_accounted_for_and_the_best_weights_are_kept(
     assert not list((lab.run_dir / "stored").glob("_looks*"))
     html = unescape((lab.run_dir / "stored" / "report.html").read_text("utf-8"))
     assert ("WEAK CRITIC" in html) == (kind != "likelihood")
-    assert f"{found[0]:.3f} nats a token at the start" in html
+    assert f"mean probability of {found[0]:.4f} at the start" in html
 
 
-def test_likelihood_makes_held_out_successes_likelier(labs: dict[str, Lab]) -> None:
+def test_likelihood_makes_held_out_successes_more_probable(labs: dict[str, Lab]) -> None:
     looks = labs["likelihood"].artifact("stored").report["looks"]
-    assert looks[1]["log_likelihood"] > looks[0]["log_likelihood"]
+    assert looks[1]["probability"] > looks[0]["probability"]
 
 
 def examples(lab: Lab, kind: str, values_of: Any = None, **changes: Any) -> tuple[Material, Any]:
@@ -154,24 +155,24 @@ def test_a_guided_success_that_says_what_only_feedback_told_it_is_counted_and_no
 
 
 def scripted_looks(monkeypatch: pytest.MonkeyPatch, *numbers: float) -> None:
-    """Makes held-out successes as likely as told, look by look."""
+    """Makes held-out successes as probable as told, look by look."""
     left = iter(numbers)
-    monkeypatch.setattr(stages.bodies.stored, "log_likelihood", lambda trainer, rollouts: next(left))
+    monkeypatch.setattr(stages.bodies.stored, "mean_probability", lambda trainer, rollouts: next(left))
 
 
-def test_it_ends_by_itself_two_looks_after_the_best_one_whose_weights_it_keeps(
+def test_it_ends_by_itself_some_looks_after_the_best_one_whose_weights_it_keeps(
     chain: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab, longer = chain.copy(tmp_path / "lab", *BEFORE), "stored.max_epochs=9"
-    scripted_looks(monkeypatch, -3.0, -2.0, -2.5, -2.4)
+    scripted_looks(monkeypatch, 0.3, 0.5, *[0.4] * PATIENCE)
     assert lab.start("stored", *options("likelihood"), longer) == 0
     report = lab.artifact("stored").report
     assert report["ended_by_itself"]
-    assert [look["epoch"] for look in report["looks"]] == [0, 1, 2, 3]
+    assert [look["epoch"] for look in report["looks"]] == list(range(2 + PATIENCE))
     per_epoch = report["looks"][1]["update"]
-    assert (report["updates"], report["updates_taken"]) == (per_epoch, 3 * per_epoch)
+    assert (report["updates"], report["updates_taken"]) == (per_epoch, (1 + PATIENCE) * per_epoch)
     one = chain.copy(tmp_path / "one", *BEFORE)
-    scripted_looks(monkeypatch, -3.0, -2.0)
+    scripted_looks(monkeypatch, 0.3, 0.5)
     assert one.start("stored", *options("likelihood"), "stored.max_epochs=1") == 0
     assert not one.artifact("stored").report["ended_by_itself"]
     assert digest_of(one) == digest_of(lab)
@@ -181,7 +182,7 @@ def test_where_nothing_helps_the_policy_stays_as_it_was(
     chain: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = chain.copy(tmp_path / "lab", *BEFORE)
-    scripted_looks(monkeypatch, -1.0, -2.0, -3.0)
+    scripted_looks(monkeypatch, 0.5, *[0.4] * 9)
     assert lab.start("stored", *options("likelihood")) == 0
     assert digest_of(lab) == digest_of(chain, "sft")
     assert lab.artifact("stored").report["updates"] == 0

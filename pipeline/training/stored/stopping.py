@@ -1,4 +1,4 @@
-"""When training on stored rollouts ends: what is held out gets no likelier."""
+"""When training on stored rollouts ends: what is held out gets no more probable."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,10 +12,10 @@ from pipeline.types import Rollout
 
 HELD_OUT_SHARE = 0.1
 """Of the clusters with a success, in hash order (start value)."""
-PATIENCE = 2
+PATIENCE = 6
 """Looks running without a new best, after which training ends.
 
-Evidence: docs/decisions/0049-a-stored-phase.md, one seed of a tiny model."""
+Evidence: docs/decisions/0049-a-stored-phase.md, three seeds of a tiny model."""
 
 
 def held_out_clusters(clusters: Iterable[str], seed: int) -> set[str]:
@@ -34,15 +34,19 @@ def held_out_clusters(clusters: Iterable[str], seed: int) -> set[str]:
     return set(ordered[: max(1, round(HELD_OUT_SHARE * len(ordered)))])
 
 
-def log_likelihood(trainer: Trainer, rollouts: Sequence[Rollout]) -> float:
-    """Returns the mean log-probability of the rollouts' own tokens, in nats a token."""
+def mean_probability(trainer: Trainer, rollouts: Sequence[Rollout]) -> float:
+    """Returns the mean probability of the rollouts' own tokens, in [0, 1].
+
+    Its logarithm would be ruled by the few tokens that an ever surer policy says otherwise, and falls long
+    before success does.
+    """
     found = logprobs_of(trainer, rollouts)
-    total = sum(float(logprobs.sum(dtype=np.float64)) for logprobs in found.values())
-    return total / sum(r.num_trainable_tokens for r in rollouts)
+    chances = [np.exp(found[r.rollout_id], dtype=np.float64)[np.array(r.loss_mask) == 1] for r in rollouts]
+    return float(np.concatenate(chances).mean())
 
 
 def best_look(looks: Sequence[float]) -> int:
-    """Returns the place of the highest log-likelihood, the first of equals."""
+    """Returns the place of the highest probability, the first of equals."""
     return int(np.argmax(looks))
 
 
@@ -50,7 +54,7 @@ def is_over(looks: Sequence[float]) -> bool:
     """Returns whether the last `PATIENCE` looks brought no new best.
 
     Example:
-        >>> is_over([-2.0, -1.5, -1.6]), is_over([-2.0, -1.5, -1.6, -1.51])
+        >>> is_over([0.2, 0.5, *[0.4] * 5]), is_over([0.2, 0.5, *[0.4] * 6])
         (False, True)
     """
     return len(looks) - 1 - best_look(looks) >= PATIENCE

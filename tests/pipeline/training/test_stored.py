@@ -13,7 +13,13 @@ from pipeline.training.packing import micro_batches
 from pipeline.training.stored.advantage_weighted import step_weights
 from pipeline.training.stored.objective import effective_size, make_objective
 from pipeline.training.stored.siblings import first_step, sibling_advantages, sibling_sets
-from pipeline.training.stored.stopping import best_look, held_out_clusters, is_over, log_likelihood
+from pipeline.training.stored.stopping import (
+    PATIENCE,
+    best_look,
+    held_out_clusters,
+    is_over,
+    mean_probability,
+)
 from pipeline.training.torch import TorchTrainer
 from pipeline.types import Rollout, Step
 from tests.pipeline.training.helpers import policy
@@ -151,11 +157,11 @@ def test_advantages_of_siblings_are_of_the_states_behind_them_or_of_the_reward()
 
 
 def test_training_ends_when_nothing_new_is_best_and_the_first_best_is_kept() -> None:
-    assert not is_over([-3.0])
-    assert not is_over([-3.0, -2.0, -2.5])
-    assert is_over([-3.0, -2.0, -2.5, -2.0])
-    assert best_look([-3.0, -2.0, -2.5, -2.0]) == 1
-    assert is_over([-1.0, -2.0, -3.0])  # the start was best
+    assert not is_over([0.3])
+    assert not is_over([0.3, 0.5, *[0.5] * (PATIENCE - 1)])
+    assert is_over([0.3, 0.5, *[0.5] * PATIENCE])
+    assert best_look([0.3, 0.5, 0.4, 0.5]) == 1
+    assert is_over([0.5, *[0.4] * PATIENCE])  # the start was best
 
 
 def test_a_tenth_of_the_clusters_is_held_out_always_the_same_and_never_all() -> None:
@@ -169,7 +175,7 @@ def test_a_tenth_of_the_clusters_is_held_out_always_the_same_and_never_all() -> 
     assert raised.value.code == 4
 
 
-def test_the_held_out_log_likelihood_is_a_mean_over_the_policy_s_tokens() -> None:
+def test_the_held_out_probability_is_a_mean_over_the_policy_s_tokens() -> None:
     model, trainer = policy(), TorchTrainer(policy(), head="policy")
     rollouts = [rollout(rollout_id="a"), rollout((1, 1), ((0, 2),), rollout_id="b")]
     total = 0.0
@@ -177,5 +183,5 @@ def test_the_held_out_log_likelihood_is_a_mean_over_the_policy_s_tokens() -> Non
         ids = torch.tensor([r.token_ids])
         with torch.inference_mode():
             logprobs = model(ids).logits[0].log_softmax(-1)[:-1].gather(1, ids[0, 1:, None])[:, 0]
-        total += float((logprobs[1:] * torch.tensor(r.loss_mask)).sum())
-    assert log_likelihood(trainer, rollouts) == pytest.approx(total / 5, rel=1e-5)
+        total += float((logprobs[1:].exp() * torch.tensor(r.loss_mask)).sum())
+    assert mean_probability(trainer, rollouts) == pytest.approx(total / 5, rel=1e-5)
