@@ -35,13 +35,15 @@ def demonstrate(
     guided_share: float,
     noise: float,
     seed: int,
+    follows_feedback: float = 0.5,
     thoughts: bool = False,
 ) -> Demonstration:
     """Returns one demonstration on a task; everything random in it follows from the seed.
 
     A guided one (a share of `guided_share`) first plays one or two attempts with other draws; the feedback on
-    the failed ones opens the prompt. Then half the demonstrators know what it says (`after_feedback`), half
-    do not care. With `thoughts` one writes before each call whom it calls and what for.
+    the failed ones opens the prompt. Then a share `follows_feedback` of the demonstrators knows what it says
+    (`after_feedback`), the others do not care. With `thoughts` one writes before each call whom it calls and
+    what for.
     """
     rng = Random(seed)
     names, weights = list(shares), list(shares.values())
@@ -60,7 +62,7 @@ def demonstrate(
             previous.append(style.attempt_line(actions, feedback.text))
     previous = list(dict.fromkeys(previous))
     policy = rng.choices(names, weights)[0]
-    if previous and rng.random() < 0.5 and demonstrators.after_feedback is not None:
+    if previous and rng.random() < follows_feedback and demonstrators.after_feedback is not None:
         policy = demonstrators.after_feedback
     own_seed = rng.getrandbits(62)
     actions = demonstrators.play(task, policy, own_seed, noise, earlier, style, thoughts)

@@ -39,6 +39,9 @@ class Sft(Section):
         ge=0,
     )
     guided_share: float = setting(0.3, "demonstrations with feedback in the prompt", ge=0, le=1)
+    follows_feedback: float = setting(
+        0.5, "of these, by whoever knows what the feedback says; the others do not care", ge=0, le=1
+    )
     thoughts: bool = setting(False, "demonstrators write before each call whom they call and what for")
     num_updates: int = setting(600, "optimizer steps; 0 takes the base as it is", ge=0)
     batch_rows: int = setting(64, "demonstrations per update", ge=1)

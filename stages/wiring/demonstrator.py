@@ -52,6 +52,7 @@ def play_lesson(lesson: Lesson, one_more: Callable[[], None]) -> list[Demonstrat
             guided_share=settings.guided_share,
             noise=NOISE,
             seed=seed_of(lesson.seed, "sft", number),
+            follows_feedback=settings.follows_feedback,
             thoughts=settings.thoughts,
         )
         played.append(demonstration)

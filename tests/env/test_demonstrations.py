@@ -88,3 +88,13 @@ def test_earlier_attempts_happen_again_under_the_seed_of_the_next(style):
     assert len(replayed) > 40
     assert any(said)
     assert all(earlier in happened for earlier in replayed)
+
+
+@pytest.mark.parametrize(("share", "least", "most"), [(0.0, 0.0, 0.0), (0.5, 0.3, 0.7), (1.0, 1.0, 1.0)])
+def test_as_many_guided_demonstrators_know_what_the_feedback_says_as_told(share, least, most):
+    """The bad habit always fails, so that feedback is there; the oracle comes in by it alone."""
+    how = {"shares": {"over_collector": 1.0}, "guided_share": 1.0, "follows_feedback": share}
+    found = [made(task, number, **how) for number, task in enumerate(tasks_of(2, 80))]
+    guided = [d.policy == "oracle" for d in found if d.guided]
+    assert len(guided) > 60
+    assert least <= sum(guided) / len(guided) <= most
