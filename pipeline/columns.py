@@ -157,4 +157,18 @@ UPDATES = TableSpec(
     ("rollout_id", "update"),
 )
 
-SPECS: dict[str, TableSpec] = {spec.name: spec for spec in (TASKS, ROLLOUTS, STEPS, LABELS, VALUES, UPDATES)}
+LOOKS = TableSpec(
+    "looks",
+    "One row per look of the actor at a held-out task: a first try at temperature 1, for evaluation alone.",
+    (
+        Column("iteration", _int, "iterations of training before it"),
+        Column("policy_digest", _text, "digest of the weights that were looked at"),
+        Column("task_id", _text, "the task, of the split `val`"),
+        Column("reward", _float, "outcome of the attempt; null: it could not be graded", nullable=True),
+    ),
+    ("iteration", "task_id"),
+)
+
+SPECS: dict[str, TableSpec] = {
+    spec.name: spec for spec in (TASKS, ROLLOUTS, STEPS, LABELS, VALUES, UPDATES, LOOKS)
+}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.columns import LABELS, ROLLOUTS, STEPS, TASKS, UPDATES, VALUES
+from pipeline.columns import LABELS, LOOKS, ROLLOUTS, STEPS, TASKS, UPDATES, VALUES
 from pipeline.schema import TableSpec, table_of
 from pipeline.types import Event, Label, Message, Rollout, Step, Task
 
@@ -127,6 +127,11 @@ def values_from(table: pa.Table) -> dict[str, np.ndarray]:
 def updates_table(rows: Sequence[tuple[str, int, float, np.ndarray | None, np.ndarray | None]]) -> pa.Table:
     """Returns the updates table from rows of (rollout_id, update, token_weight, old and ref logprobs)."""
     return _table_of_tuples(UPDATES, rows)
+
+
+def looks_table(rollouts: Sequence[Rollout]) -> pa.Table:
+    """Returns the looks table of some looks' rollouts."""
+    return _table(LOOKS, rollouts)
 
 
 def _table(spec: TableSpec, rows: Sequence[Any], **given: Sequence[Any]) -> pa.Table:

@@ -11,7 +11,7 @@ from typing import Any
 
 from critics.drift.state import DriftRules
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
-from pipeline.columns import ROLLOUTS, STEPS, UPDATES, VALUES
+from pipeline.columns import LOOKS, ROLLOUTS, STEPS, UPDATES, VALUES
 from pipeline.credit import Credit, make_credit
 from pipeline.types import Task
 from stages.settings import Config
@@ -52,7 +52,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
     groups = tasks_at_most * (1 + settings.max_refills)
     return Plan(
         items=[[f"iteration-{i:05d}"] for i in range(settings.num_iterations)],
-        tables=(ROLLOUTS, STEPS, VALUES, UPDATES),
+        tables=(ROLLOUTS, STEPS, VALUES, UPDATES, LOOKS),
         unit="iterations",
         estimate={"updates": settings.num_updates, "groups_at_most": groups},
         work=Work(make_credit(**options), contexts, rules, stamp, tasks, val),
@@ -61,7 +61,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
 
 STAGE = Stage(
     name="actor",
-    code_version=13,
+    code_version=14,
     inputs=lambda config: (
         *("tasks", "sft"),
         *(("critic", "critic_report") if config.actor.credit.needs_critic else ()),

@@ -159,16 +159,19 @@ class Start(Generic[C]):
         """Checks the accounts, merges the shards, publishes the manifest: after that the stage is complete.
 
         Args:
-            more_tables: made at the end, from all shards.
+            more_tables: made at the end; rows of a planned table come after those of the shards.
             report: written to report.json; presentation, no part of the content digest.
             verdict: a judgement that later stages obey; part of the content digest.
             done: items that came out well outside any commit.
         """
         total = self.shards.counts(done)
         account(self.shards, self.stage, total, self.log_folder)
-        planned = [(spec, self.shards.table(name)) for name, spec in self.shards.specs.items()]
+        made = {name: (spec, self.shards.table(name)) for name, spec in self.shards.specs.items()}
+        for spec, table in more_tables:
+            rows = [made[spec.name][1], table] if spec.name in made else [table]
+            made[spec.name] = spec, pa.concat_tables(rows)
         failpoint(f"{self.stage}.merge.before")
-        tables, files = merge(self.folder, [*planned, *more_tables])
+        tables, files = merge(self.folder, list(made.values()))
         failpoint(f"{self.stage}.merge.after")
         if report is not None:
             text = json.dumps(plain(report), indent=1, ensure_ascii=False, allow_nan=False)

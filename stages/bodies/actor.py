@@ -7,8 +7,11 @@ from critics.drift.state import DriftState
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.artifacts.runner import Start
 from pipeline.artifacts.signals import StopRequested
+from pipeline.columns import LOOKS
 from pipeline.errors import ArtifactError
 from pipeline.models.policy import load_policy, weights_digest
+from pipeline.tables import looks_table
+from pipeline.types import Rollout
 from stages.actor import Work
 from stages.settings import Config
 from stages.wiring.actor_report import actor_page, actor_report
@@ -32,7 +35,7 @@ def make(start: Start[Config], work: Work) -> None:
         state = ActorState.of_json(found[1])
         _refuse_unsafe(start, state)
     while True:
-        state, policy = _trained(start, work, state)
+        state, policy, looks = _trained(start, work, state)
         if policy is None:
             break
         drift = refreshed(
@@ -52,13 +55,13 @@ def make(start: Start[Config], work: Work) -> None:
         critic_gate=work.stamp,
     )
     start.output("report.html", volatile=True).write_text(actor_page(report), encoding="utf-8")
-    start.finish(report=report)
+    start.finish(report=report, more_tables=((LOOKS, looks_table(looks)),))
 
 
 def _trained(
     start: Start[Config], work: Work, state: ActorState
-) -> tuple[ActorState, tuple[Path, str] | None]:
-    """Returns the state after the last iteration; or before one that wants a critic, and of what policy."""
+) -> tuple[ActorState, tuple[Path, str] | None, list[Rollout]]:
+    """Returns the state after the last iteration, and a look; or before one that wants a critic, of whom."""
     settings, found = start.config.actor, start.checkpoints.latest()
     of_sft = start.inputs["sft"].path("policy")
     policy = load_policy(start.inputs["stored"].path("policy") if "stored" in start.inputs else of_sft)
@@ -84,17 +87,18 @@ def _trained(
             )
             by_id = {task.task_id: task for task in work.tasks}
             watch = Watch(learner.critic, work.rules, by_id, start.seed, start.say, state.drift)
+        sampling = Sampling(
+            tasks=work.tasks,
+            val=work.val[: settings.evaluate_tasks],
+            chain=settings.chain,
+            max_feedback_tokens=start.config.prompt.max_feedback_tokens,
+            seed=start.seed,
+            stage_key=start.stage_key,
+            item_done=start.shards.item_done,
+        )
         iterations = Iterations(
             learner=learner,
-            sampling=Sampling(
-                tasks=work.tasks,
-                val=work.val,
-                chain=settings.chain,
-                max_feedback_tokens=start.config.prompt.max_feedback_tokens,
-                seed=start.seed,
-                stage_key=start.stage_key,
-                item_done=start.shards.item_done,
-            ),
+            sampling=sampling,
             watch=watch,
             credit=work.credit,
             settings=settings,
@@ -126,12 +130,12 @@ def _trained(
             folder = policy_folder(start.run_dir, state.iterations, digest)
             learner.trainer.export(folder)
             serve_folder(start, folder, policy.tokenizer)
-            return state, (folder, digest)
+            return state, (folder, digest), []
         folder = start.output("actor")
         learner.trainer.export(folder)
         serve_folder(start, folder, policy.tokenizer)
         write_actor_card(start, folder, credit=work.credit, num_updates=learner.trainer.num_updates)
-        return state, None
+        return state, None, sampling.look_at_val(learner.synced(), state.iterations)
 
 
 def _refuse_unsafe(start: Start[Config], state: ActorState) -> None:

@@ -27,6 +27,7 @@ class Actor(Section):
     chain: Chain = Chain()
     checkpoint_every: int = runtime(10, "iterations between checkpoints", ge=1)
     evaluate_tasks: int = setting(100, "val tasks of a look at val, for the curve only", ge=1, advanced=True)
+    evaluate_every: int = setting(4, "iterations between looks; there is one at the end", ge=1, advanced=True)
     stops: bool = runtime(
         True,
         "end with exit code 4 once KL passes .1 nats a token, or rollouts are half as long again, or half as "

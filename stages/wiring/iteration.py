@@ -1,5 +1,6 @@
 """One iteration of the actor: sample, score, commit, update."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,10 +28,9 @@ from stages.wiring.learner import ActorState, Learner
 from stages.wiring.oracle import Oracle
 from stages.wiring.recorded import Recorded, iteration_tables
 from stages.wiring.refusals import refuse_disagreement, refuse_nothing_to_learn
-from stages.wiring.sampling import Sampling
+from stages.wiring.sampling import Sampling, first_try
 from stages.wiring.watch import Watch, chosen_for_check
 
-EVALUATE_EVERY = 4  # iterations between looks at val, for the curve only
 NUM_PROMPTS, PROMPT_TOKENS = 8, 16  # engine and trainer are compared on them after every weight sync
 
 
@@ -58,11 +58,11 @@ class Iterations:
         check(engine_trainer_gap(trainer, team.ask(prompts)))
         rule, seed = self.settings.skip_rule, self.sampling.seed
         tasks = worth_a_visit(self.sampling.tasks, state.history, rule=rule, iteration=number, seed=seed)
-        batch, checked, passes, logprobs = self._sampled(team, credit, tasks, number, began)
+        looks = [] if number % self.settings.evaluate_every else self.sampling.look_at_val(team, number)
+        clock = time.monotonic()  # looks are free
+        batch, checked, passes, logprobs = self._sampled(team, credit, tasks, number, looks)
         check(gap := logprob_gap(trainer, batch.rollouts[:16]))
-        found: dict[str, Any] = {"iteration": number, **batch.metrics(checked), "engine/logprob_gap": gap}
-        if number % EVALUATE_EVERY == 0:  # the weights that sampled this iteration
-            found["val/first_try"] = self.sampling.look_at_val(team, number, self.settings.evaluate_tasks)
+        found = {"iteration": number, "engine/logprob_gap": gap, **batch.metrics(checked), **first_try(looks)}
         before = state.credit
         for updates in passes:
             state = replace(state, credit=before)  # no later pass may scale an advantage by itself
@@ -74,17 +74,17 @@ class Iterations:
         if rule != "none":
             found["tasks/skipped"] = float(len(self.sampling.tasks) - len(tasks))
             state = replace(state, history=visited(state.history, batch.rollouts, number))
-        self.log(found)
+        self.log(found | {"seconds": time.monotonic() - clock})
         return replace(state, iterations=number + 1)
 
     def _sampled(
-        self, team: Team, credit: Credit, tasks: Sequence[Task], number: int, num_updates: int
+        self, team: Team, credit: Credit, tasks: Sequence[Task], number: int, looks: Sequence[Rollout]
     ) -> tuple[BaselineSets, list[Rollout], list[list[Update]], Mapping[str, Logprobs]]:
         """Returns rollouts, their continuations, each pass's updates, log-probabilities: all committed."""
         watch, shards, settings = self.watch, self.shards, self.settings
         judge = self._judge(team, credit, number)
         whose_values, values_of = (judge.whose_values, judge.values) if judge is not None else ("", None)
-        digest = team.recipe.policy_digest
+        digest, num_updates = team.recipe.policy_digest, self.learner.trainer.num_updates
         recorded = Recorded.of(shards, number, policy_digest=digest, whose_values=whose_values)
         checked: list[Rollout] = []
         if recorded is not None:
@@ -115,6 +115,7 @@ class Iterations:
         tables = iteration_tables(
             batch,
             checked,
+            looks,
             updates,
             logprobs,
             whose_values=whose_values,

@@ -11,6 +11,7 @@ from pipeline.artifacts.commit import Shards
 from pipeline.credit.options import Aggregation
 from pipeline.credit.updates import BaselineSets, Update
 from pipeline.tables import (
+    looks_table,
     rollouts_from,
     rollouts_table,
     steps_table,
@@ -63,6 +64,7 @@ class Recorded:
 def iteration_tables(
     batch: BaselineSets,
     checked: Sequence[Rollout],
+    looks: Sequence[Rollout],
     updates: Sequence[Update],
     logprobs: Mapping[str, Logprobs],
     *,
@@ -77,6 +79,7 @@ def iteration_tables(
     return {
         "rollouts": rollouts_table([*batch.rollouts, *checked]),
         "steps": steps_table([*batch.rollouts, *checked]),
+        "looks": looks_table(looks),
         "values": values_table(
             [
                 (rollout_id, step_index, contexts[rollout_id], whose_values, float(value))

@@ -23,7 +23,7 @@ class Sampling:
     """How an actor samples, whatever its weights."""
 
     tasks: Sequence[Task]
-    val: Sequence[Task]
+    val: Sequence[Task]  # looked at
     chain: Chain
     max_feedback_tokens: int
     seed: int
@@ -72,16 +72,14 @@ class Sampling:
         refuse_failing_environment(batch.rollouts, iteration)
         return batch
 
-    def look_at_val(self, team: Team, iteration: int, num_tasks: int) -> float:
-        """Returns first-try success on some val tasks: a point of the learning curve, no more."""
-        tasks = self.val[:num_tasks]
+    def look_at_val(self, team: Team, iteration: int) -> list[Rollout]:
+        """Returns first tries on the val tasks: a point of the learning curve, no more."""
         groups = plan_groups(
-            tasks, stage_key="val", seed=self.seed, iteration=iteration, num_attempts=1, draws=1
+            self.val, stage_key="val", seed=self.seed, iteration=iteration, num_attempts=1, draws=1
         )
         rollouts = self._played(team, groups, "look", stop_at_success=True)
         refuse_failing_environment(rollouts, iteration)  # an outage is no failure of the actor
-        rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
-        return sum(rewards) / len(rewards)
+        return rollouts
 
     def continue_all(
         self, team: Team, rollouts: Sequence[Rollout], iteration: int, *, each: int
@@ -110,3 +108,9 @@ class Sampling:
     ) -> list[Rollout]:
         chained = Chained(groups, self.seed, purpose, self.max_feedback_tokens, stop_at_success)
         return in_plan_order(team.play(chained, self.item_done).rollouts, chained.rollout_ids)
+
+
+def first_try(looks: Sequence[Rollout]) -> dict[str, float]:
+    """Returns the metric of a look at val; nothing if there was none."""
+    rewards = [rollout.reward for rollout in looks if rollout.reward is not None]
+    return {"val/first_try": sum(rewards) / len(rewards)} if rewards else {}

@@ -15,6 +15,7 @@ from pipeline.artifacts.metrics import read_metrics
 from pipeline.credit.updates import BaselineSets, Update
 from pipeline.engines.transformers import TransformersEngine
 from pipeline.errors import ArtifactError, ConfigError
+from pipeline.models.policy import load_policy
 from stages.settings.sampling import Chain
 from stages.wiring.actor_report import actor_page, actor_report
 from stages.wiring.refusals import contexts_of, override_words, refuse_failing_environment, stamp_of
@@ -183,7 +184,7 @@ def test_an_environment_that_fails_too_often_is_refused(chain, monkeypatch):
     sampling = Sampling(tasks, tasks, Chain(), 100, 0, "key", lambda _: None)
     monkeypatch.setattr(stages.wiring.sampling, "in_plan_order", lambda played, _: played)
     with pytest.raises(ArtifactError, match="could not be graded"):
-        sampling.look_at_val(team, 0, 4)
+        sampling.look_at_val(team, 0)
 
 
 def test_the_actor_s_page_tells_what_the_manifests_tell(chain):
@@ -208,3 +209,19 @@ def test_an_actor_that_moved_too_far_is_stopped(chain, tmp_path, monkeypatch, ca
     assert updates_of(lab) == done  # nothing was made again
     assert lab.start("actor", "actor.stops=false") == 0
     assert {entry["iteration"] for entry in updates_of(lab)} == {0, 1}
+
+
+def test_looks_at_val_are_kept_task_by_task_and_the_last_is_at_the_exported_weights(chain):
+    actor = chain.artifact("actor")
+    looks = actor.table("looks").to_pylist()
+    val = [name for name, task in chain.tasks().items() if task.split == "val"][:4]
+    assert sorted((look["iteration"], look["task_id"]) for look in looks) == sorted(
+        (iteration, name) for iteration in (0, 2) for name in val
+    )
+    first, last = ({x["policy_digest"] for x in looks if x["iteration"] == i} for i in (0, 2))
+    assert first == {load_policy(chain.artifact("sft").path("policy")).policy_digest}
+    assert last == {load_policy(actor.path("actor")).policy_digest}
+    rewards = [look["reward"] for look in looks if look["iteration"] == 0]
+    assert actor.report["learning"][0]["val"] == pytest.approx(sum(rewards) / 4)
+    lines = read_metrics(chain.run_dir / "actor" / "metrics.jsonl")
+    assert all(line["seconds"] > 0 for line in lines if "rollouts/count" in line)
