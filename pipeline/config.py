@@ -32,6 +32,14 @@ def load_config(model: type[M], path: Path, overrides: Sequence[str] = ()) -> M:
     data = {} if data is None else data
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: got a {type(data).__name__}; a configuration is a table of sections")
+    return config_of(model, data, overrides, str(path))
+
+
+def config_of(model: type[M], data: dict[str, Any], overrides: Sequence[str], source: str) -> M:
+    """Returns the settings of plain data, which `source` names in errors, with overrides put into them.
+
+    Raises ConfigError as `load_config` does.
+    """
     for override in overrides:
         key, _, value = override.partition("=")
         if not re.fullmatch(r"[A-Za-z_]\w*(\.[\w-]+)*", key) or "=" not in override:
@@ -45,7 +53,7 @@ def load_config(model: type[M], path: Path, overrides: Sequence[str] = ()) -> M:
     except ValidationError as error:
         origins = {override.partition("=")[0]: f"override {override}" for override in overrides}
         problems = error.errors(include_url=False)
-        lines = [explain(model, problem, str(path), origins, data) for problem in problems]
+        lines = [explain(model, problem, source, origins, data) for problem in problems]
         raise ConfigError("\n".join(dict.fromkeys(lines))) from None
 
 

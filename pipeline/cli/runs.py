@@ -10,6 +10,8 @@ MAIN_CHAIN = (
 )
 REFRESHES = "refresh"
 """Folder of a run that holds runs of their own: one for each critic that was made again for an actor."""
+ARMS = "arms"
+"""Folder of a comparison that holds its runs: one for each arm and seed."""
 
 
 def stages_of(run_dir: Path) -> list[str]:
@@ -24,4 +26,14 @@ def stages_of(run_dir: Path) -> list[str]:
 
 def refreshes_of(run_dir: Path) -> list[Path]:
     """Returns the runs inside a run that refreshed its actor's critic, in order."""
-    return sorted({path.parents[1] for path in (run_dir / REFRESHES).glob("*/*/plan.json")})
+    return _runs_in(run_dir / REFRESHES)
+
+
+def inner_runs(run_dir: Path) -> list[Path]:
+    """Returns the runs inside a run: its refreshes, then its arms, each with those inside it."""
+    inner = [*refreshes_of(run_dir), *_runs_in(run_dir / ARMS)]
+    return [each for run in inner for each in (run, *inner_runs(run))]
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    return sorted({path.parents[1] for path in folder.glob("*/*/plan.json")})

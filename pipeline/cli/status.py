@@ -14,7 +14,7 @@ from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.lock import holder
 from pipeline.artifacts.manifest import check_lineage, read_manifest, read_plan
-from pipeline.cli.runs import refreshes_of, stages_of
+from pipeline.cli.runs import inner_runs, stages_of
 from pipeline.errors import ArtifactError
 from pipeline.text import visible
 
@@ -27,14 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints a table per run, its refreshes after it; returns 3 if a stage is damaged, else 0."""
+    """Prints a table per run, those inside it after it; returns 3 if a stage is damaged, else 0."""
     run_dirs: Sequence[Path] = options.run_dirs or sorted(
         path for path in Path("data").glob("*") if path.is_dir() and not path.name.startswith(".")
     )
     if not run_dirs:
         raise ArtifactError("no run under data/. Next: make demo, or vdapo status RUN_DIR")
     console, code = Console(), 0
-    for run_dir in [run for given in run_dirs for run in (given, *refreshes_of(given))]:
+    for run_dir in [run for given in run_dirs for run in (given, *inner_runs(given))]:
         table = Table(title=Text(visible(str(run_dir))), title_justify="left")
         for name in ("stage", "state", "items", "finished", "digest"):
             table.add_column(name, justify="right" if name == "items" else "left")

@@ -10,7 +10,7 @@ from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import verified
 from pipeline.artifacts.manifest import check_lineage, read_manifest, read_plan, repair_hint
-from pipeline.cli.runs import refreshes_of, stages_of
+from pipeline.cli.runs import inner_runs, stages_of
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.schema import read_parquet
 from pipeline.steps import check_tiling
@@ -24,10 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Checks all stages of a run and its refreshes to the last byte; returns 3 if one is wrong, else 0."""
+    """Checks all stages of a run and of runs in it to the last byte; returns 3 if one is wrong, else 0."""
     run_dir: Path = options.run_dir
     console, code, num_stages = Console(), 0, 0
-    for parent in (run_dir, *refreshes_of(run_dir)):
+    for parent in (run_dir, *inner_runs(run_dir)):
         for stage in stages_of(parent):
             folder, style = parent / stage, ""
             try:

@@ -4,22 +4,17 @@ Its folder, `refresh/<iteration>-<policy>` beside the actor's, can be looked at 
 """
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from critics.drift.state import DriftState
 from pipeline.cli.runs import MAIN_CHAIN, REFRESHES
 from pipeline.errors import ArtifactError, ExitCode
 from stages.wiring.refusals import stamp_of
+from stages.wiring.subrun import finish_stage, write_config
 
 STAGES = MAIN_CHAIN[: MAIN_CHAIN.index("critic_report") + 1]
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def policy_folder(run_dir: Path, iterations: int, policy_digest: str) -> Path:
@@ -50,14 +45,10 @@ def refreshed(
     failed; the same call goes on from what was made.
     """
     home, name = policy.parents[1], policy.name
-    config = home / f"{name}.yaml"
-    changed = {key: dict(section) for key, section in settings.items()}
-    changed["run"] |= {"name": name, "data_dir": str(home)}
-    changed["sft"] |= {"base": str(policy), "num_updates": 0}  # its weights as they are
-    config.write_text(yaml.safe_dump(changed))
+    sft = settings["sft"] | {"base": str(policy), "num_updates": 0}  # its weights as they are
+    config = write_config({**settings, "sft": sft}, home, name)
     for stage in STAGES:
-        command = [sys.executable, "-m", f"stages.{stage}", str(config)]
-        code = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False).returncode
+        code = finish_stage(stage, config)
         stop_if_asked()  # a scheduler tells all processes; then the stage has stopped as well
         if code == ExitCode.QUALITY:  # a retry would meet the same rollouts
             break

@@ -43,7 +43,7 @@ def test_a_refresh_ends_at_the_stage_that_refuses_for_quality(tmp_path, monkeypa
         ran.append(command[2].removeprefix("stages."))
         return SimpleNamespace(returncode=code if ran[-1] == "labels" else 0)
 
-    monkeypatch.setattr("stages.wiring.refresh.subprocess.run", run)
+    monkeypatch.setattr("stages.wiring.subrun.subprocess.run", run)
     said: list[str] = []
     settings, policy = Config().model_dump(mode="json"), policy_folder(tmp_path, 3, "0123456789")
     go = partial(refreshed, DriftState(20, wants_refresh=True), settings, policy, "0123456789")
@@ -102,7 +102,7 @@ def test_a_refresh_finds_the_gpus_free_and_the_actor_goes_on_after_it(chain, tmp
     plain_run = subprocess.run
 
     monkeypatch.setattr("pipeline.hardware.free_gpu_memory", lambda: [40.0 - 9 * len(held)])
-    monkeypatch.setattr("stages.wiring.refresh.subprocess.run", run)
+    monkeypatch.setattr("stages.wiring.subrun.subprocess.run", run)
     monkeypatch.setattr(Watch, "whose_values", "critic slope=2.0 shift=0.5")
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     assert lab.start("actor", "actor.num_iterations=3", *DRIFT) == 0

@@ -1,0 +1,70 @@
+"""Runs inside a run: their settings as a file beside them, their stages as processes."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def write_config(settings: Mapping[str, Any], home: Path, name: str) -> Path:
+    """Writes the configuration of a run `name` in the folder `home`, which holds runs; returns its path.
+
+    `settings` are plain JSON data, a table for each section.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    path = home / f"{name}.yaml"
+    run = settings["run"] | {"name": name, "data_dir": str(home)}
+    path.write_text(yaml.safe_dump({**settings, "run": run}, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def finish_stage(stage: str, config: Path) -> int:
+    """Returns the exit code of a stage that was run to its end, minus the signal of one that was killed."""
+    return subprocess.run(_command(stage, config), env=_environment(), check=False).returncode
+
+
+def begin_stage(stage: str, config: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Starts a stage that writes to the end of a log; it is asked to stop if this process dies.
+
+    It has a session of its own: a Ctrl-C meant for this process, which then asks it to stop, is not a second
+    signal to it.
+    """
+    die_with_parent = ctypes.CDLL(None).prctl
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            _command(stage, config),
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            preexec_fn=lambda: die_with_parent(1, signal.SIGTERM),  # PR_SET_PDEATHSIG
+        )
+
+
+def last_words(stage: str, log: str) -> str:
+    r"""Returns a stage's closing message: all from the last line on that begins with its name.
+
+    Example:
+        >>> last_words("actor", "actor: 3 of 5\nactor: the gate failed\nNext: go on\n")
+        'the gate failed Next: go on'
+    """
+    lines = log.splitlines()
+    begins = [number for number, line in enumerate(lines) if line.startswith(f"{stage}: ")]
+    return " ".join(lines[begins[-1] :]).removeprefix(f"{stage}: ") if begins else "it said nothing"
+
+
+def _command(stage: str, config: Path) -> list[str]:
+    return [sys.executable, "-m", f"stages.{stage}", str(config)]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
