@@ -31,7 +31,7 @@ NEEDED := $(if $(filter vllm deepspeed,$(ENGINE) $(TRAINER)),$(BASE) $(ENGINES),
 RUN_STAGE = $(BIN)/python -m stages.$@ $(CONFIG) $(if $(RUN),--run $(RUN)) $(SET)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-engines setup-real-model setup-adapters demo all $(STAGES) summary test test-all test-adapters soak results figures check format clean
+.PHONY: help setup setup-dev setup-engines setup-real-model setup-adapters demo all $(STAGES) summary comparison test test-all test-adapters soak results figures check format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## /  \1|/' | column -t -s '|'
@@ -93,6 +93,9 @@ $(STAGES): $(NEEDED)
 	@$(RUN_STAGE)
 
 summary: $(BASE) ## print and write data/<run>/summary.json
+	@$(RUN_STAGE)
+
+comparison: $(NEEDED) ## every arm of CONFIG with every seed, at equal budget: tables and a page
 	@$(RUN_STAGE)
 
 # A worker a core, each with one thread of its own (tests/conftest.py); the tests of a file share a worker.

@@ -169,6 +169,48 @@ LOOKS = TableSpec(
     ("iteration", "task_id"),
 )
 
+_ARM = (Column("arm", _text, "its name in `comparison.arms`"), Column("seed", pa.int64(), "of the run"))
+
+COMPARISON = TableSpec(
+    "comparison",
+    "One row per look at a run of a comparison: a point of its success curve.",
+    (
+        *_ARM,
+        Column("iteration", _int, "iterations of training before it; -1: the starting policy, at no cost"),
+        Column("rollouts", _float, "sampled for the run so far, by all of its stages, looks left out"),
+        Column("tokens", _float, "generated for it so far", "tokens"),
+        Column("seconds", _float, "that its stages took so far, `tasks` and `sft` left out", "s"),
+        Column("amortised_rollouts", _float, "as `rollouts`; what several runs share is divided by them"),
+        Column("amortised_tokens", _float, "as `tokens`, so divided", "tokens"),
+        Column("own_rollouts", _float, "of the actor that it could learn from: as if values cost nothing"),
+        Column("success", _float, "mean reward of the look, in [0, 1]"),
+        Column(
+            "training_return",
+            _float,
+            "mean reward of first tries on training tasks since the look before; null: there were none",
+            nullable=True,
+        ),
+        Column("task_ids", list_of(_text), "the graded tasks of the look"),
+        Column("clusters", list_of(_text), "their clusters"),
+        Column("rewards", list_of(_float), "their rewards"),
+    ),
+    ("arm", "seed", "iteration"),
+)
+
+SPENDING = TableSpec(
+    "spending",
+    "One row per run of a comparison and stage that it paid for.",
+    (
+        *_ARM,
+        Column("stage", _text, "the stage; `refresh`: all that refreshed critics took"),
+        Column("rollouts", _float, "sampled"),
+        Column("tokens", _float, "generated", "tokens"),
+        Column("seconds", _float, "of the stage, looks left out", "s"),
+        Column("shared_by", _int, "runs of the comparison that use this very result, this one included"),
+    ),
+    ("arm", "seed", "stage"),
+)
+
 SPECS: dict[str, TableSpec] = {
-    spec.name: spec for spec in (TASKS, ROLLOUTS, STEPS, LABELS, VALUES, UPDATES, LOOKS)
+    spec.name: spec for spec in (TASKS, ROLLOUTS, STEPS, LABELS, VALUES, UPDATES, LOOKS, COMPARISON, SPENDING)
 }

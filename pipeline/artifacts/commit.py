@@ -75,6 +75,11 @@ class Shards:
         """Indices of the shards that are not committed."""
         return [shard.index for shard in self._shards if shard.index not in self._entries]
 
+    @property
+    def failed(self) -> list[int]:
+        """Indices of the committed shards with failed items."""
+        return [index for index, entry in self._entries.items() if sum(entry.failed.values())]
+
     def counts(self, done: int = 0) -> ledger.Counts:
         """Returns what became of the planned items; `done` of them came out well outside any commit."""
         parts = [(e.done, e.failed, e.skipped) for e in self._entries.values()]
@@ -98,8 +103,8 @@ class Shards:
             elif problem:
                 raise ArtifactError(f"{problem}. {repair_hint(self.stage)}")
         if repair and self.counts().failed_share > MAX_FAILED_SHARE:
-            for entry in [entry for entry in self._entries.values() if sum(entry.failed.values())]:
-                self._strike(entry, f"shard {entry.index} has failed items")
+            for index in self.failed:
+                self._strike(self._entries[index], f"shard {index} has failed items")
         if self._entries:
             self.say(f"resuming: {len(self._entries)} of {len(self._shards)} shards are committed")
 

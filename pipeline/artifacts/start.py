@@ -148,6 +148,12 @@ class Start(Generic[C]):
         ):
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {visible(text)}\n")
 
+    def report(self, report: Mapping[str, Any]) -> None:
+        """Writes report.json, which `finish` does too: presentation, no part of the content digest."""
+        text = json.dumps(plain(report), indent=1, ensure_ascii=False, allow_nan=False)
+        write_durably(self.folder / "report.json", text.encode() + b"\n")
+        self._outputs["report.json"] = True
+
     def finish(
         self,
         *,
@@ -174,9 +180,7 @@ class Start(Generic[C]):
         tables, files = merge(self.folder, list(made.values()))
         failpoint(f"{self.stage}.merge.after")
         if report is not None:
-            text = json.dumps(plain(report), indent=1, ensure_ascii=False, allow_nan=False)
-            write_durably(self.folder / "report.json", text.encode() + b"\n")
-            self._outputs["report.json"] = True
+            self.report(report)
         for relative, volatile in sorted(self._outputs.items()):
             files += collect(self.folder, relative, volatile)
         failpoint(f"{self.stage}.report_written")

@@ -16,6 +16,7 @@ from env.catalog import offer_of
 from env.offer import TaskSettings
 from pipeline.settings import Section
 from stages.settings.actor import Actor
+from stages.settings.comparison import Comparison
 from stages.settings.critic import Critic, CriticReport, Labels
 from stages.settings.engine import Engine, Transformers
 from stages.settings.run import Hardware, Run
@@ -46,6 +47,7 @@ class Config(Section):
     stored: Stored = Stored()
     actor: Actor = Actor()
     evaluation: Evaluation = Evaluation()
+    comparison: Comparison = Comparison()
 
     @property
     def row_tokens(self) -> int:

@@ -17,7 +17,7 @@ from stages.settings import Config
 from stages.wiring.hands import num_players
 from stages.wiring.plan_memory import Memory, memory_of
 from stages.wiring.plan_models import critic_config, model_config
-from stages.wiring.plan_work import Work, work_of
+from stages.wiring.plan_work import Work, comparison_work, work_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +46,10 @@ def run(options: argparse.Namespace) -> int:
     )
     console.print(_memory_table(memory))
     console.print(_work_table(work_of(config, shapes["policy"].parameters, shapes["critic"].parameters)))
+    if config.comparison.arms:
+        work, times = comparison_work(config, _parameters), len(config.comparison.seeds)
+        title = f"comparison of {len(config.comparison.arms)} arms with {times} seeds each, at most"
+        console.print(_work_table(work, title))
     row = min(config.row_tokens, positions)
     misfits = _unused_gpus(config) + _no_room_for_a_row(config, memory, row, shapes["policy"].cache_entries)
     misfits += [_misfit(config, memory, name) for name in memory.phases if not memory.fits(name)]
@@ -67,8 +71,14 @@ def _memory_table(memory: Memory) -> Table:
     return table
 
 
-def _work_table(work: list[Work]) -> Table:
-    table = Table("stage", "rollouts", "sampled tokens", "trained tokens", "GB on disk", title="at most")
+def _parameters(config: Config) -> tuple[int, int]:
+    """Returns the parameters of policy and critic."""
+    policy = model_config(config)
+    return shape_of(policy).parameters, shape_of(critic_config(config, policy)).parameters
+
+
+def _work_table(work: list[Work], title: str = "at most") -> Table:
+    table = Table("stage", "rollouts", "sampled tokens", "trained tokens", "GB on disk", title=title)
     rows = [(w.rollouts, w.sampled_tokens, w.trained_tokens, w.stored_gb) for w in work]
     totals = [sum(column) for column in zip(*rows, strict=True)]
     for stage, (*counts, gb) in zip([*(w.stage for w in work), "all"], [*rows, totals], strict=True):

@@ -1,12 +1,16 @@
 """What each stage samples, trains and stores at most."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
 from env.catalog import offer_of
 from env.play.continuations import SIBLING_SIZE
 from stages.evaluation import NUM_ATTEMPTS
 from stages.settings import Actor, Config
 from stages.settings.sampling import Chain
+from stages.wiring.arms import made_once, runs_of
 
 TOKEN_BYTES = 4.2  # of one in Parquet: id 0.9, log-probability 3.3
 EXPORT_BYTES = 4  # of a parameter: fp32 weight
@@ -22,6 +26,17 @@ class Work:
     sampled_tokens: int = 0
     trained_tokens: int = 0
     model_bytes: int = 0
+
+    def __add__(self, other: Self) -> Self:
+        both = zip(self._counts, other._counts, strict=True)
+        return type(self)(self.stage, *(a + b for a, b in both))
+
+    def __mul__(self, times: int) -> Self:
+        return type(self)(self.stage, *(times * count for count in self._counts))
+
+    @property
+    def _counts(self) -> tuple[int, ...]:
+        return self.rollouts, self.sampled_tokens, self.trained_tokens, self.model_bytes
 
     @property
     def stored_gb(self) -> float:
@@ -86,6 +101,24 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
         ),
     ]
     return work if refreshes else work[:-1]
+
+
+def comparison_work(config: Config, parameters: Callable[[Config], tuple[int, int]]) -> list[Work]:
+    """Returns what all runs of a comparison do at most, shared stages once, and what is only looked at.
+
+    `parameters` returns those of a configuration's policy and critic.
+    """
+    first, *others = config.comparison.seeds
+    runs = [run for run in runs_of(config, Path()) if run.seed == first]
+    total: dict[str, Work] = {}
+    for run, stage in made_once(runs):
+        for work in work_of(run.config, *parameters(run.config)):
+            if work.stage == stage or (work.stage, stage) == ("refresh", "actor"):
+                total[work.stage] = work + total.get(work.stage, Work(work.stage))
+    actors = [run.config.actor for run in runs]
+    looks = sum(a.evaluate_tasks * (1 + -(-a.num_iterations // a.evaluate_every)) for a in actors)
+    total["looks"] = Work("looks", looks, looks * config.sampling.max_response_tokens)
+    return [work * (1 + len(others)) for work in total.values()]
 
 
 def rollouts_of_chain(chain: Chain, num_tasks: int) -> int:

@@ -1,0 +1,138 @@
+"""A comparison's report and page say what its tables say."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.report.comparison import MEASURES, comparison_report, curves_of
+from pipeline.report.comparison_page import claims_of, comparison_page
+
+SEEDS = range(4)
+TASKS = [f"task{i}" for i in range(400)]
+CLUSTERS = [f"cluster{i // 2}" for i in range(400)]
+
+
+def look(
+    arm: str, seed: int, iteration: int, cost: float, success: float, divided: float = 0.0
+) -> dict[str, Any]:
+    """A look at which exactly this share succeeds, the same tasks in all arms."""
+    rewards = [float(i < round(400 * success)) for i in range(400)]
+    costs = {"rollouts": cost, "tokens": 10 * cost, "seconds": cost / 10}
+    costs |= {"amortised_rollouts": cost - divided, "amortised_tokens": 10 * (cost - divided)}
+    costs["own_rollouts"] = cost - 2 * divided
+    row = {"arm": arm, "seed": seed, "iteration": iteration, "success": success, **costs}
+    row["training_return"] = success if iteration > 0 else None
+    return row | {"task_ids": TASKS, "clusters": CLUSTERS, "rewards": rewards}
+
+
+def paid(arm: str, seed: int, stage: str, rollouts: float, shared_by: int = 1) -> dict[str, Any]:
+    costs = {"rollouts": rollouts, "tokens": 10 * rollouts, "seconds": rollouts / 10}
+    return {"arm": arm, "seed": seed, "stage": stage, "shared_by": shared_by, **costs}
+
+
+def tables() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """`ours` pays 400 first, half of it shared, and then learns three times as fast as `theirs`."""
+    rows, spending = [], []
+    for seed in SEEDS:
+        for arm, first, step, gain in (("ours", 400, 100, 0.15), ("theirs", 0, 200, 0.1)):
+            divided = 200.0 if first else 0.0
+            rows.append(look(arm, seed, -1, 0, 0.1))
+            for n in range(6):
+                success = 0.1 + n * gain + 0.01 * (seed % 2)
+                rows.append(look(arm, seed, n, first + n * step, success, divided))
+            spending.append(paid(arm, seed, "actor", 5 * step))
+            spending += [paid(arm, seed, "rollouts", first, 2)] * bool(first)
+    return rows, spending
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    rows, spending = tables()
+    return comparison_report(rows, spending, method="ours", threshold=0.5, failed={})
+
+
+def test_success_and_costs_are_those_of_the_tables(report: dict[str, Any]) -> None:
+    by_rollouts = report["measures"]["rollouts"]
+    assert by_rollouts["budget"] == 900  # the least that an arm spent
+    ours, theirs = by_rollouts["arms"]["ours"], by_rollouts["arms"]["theirs"]
+    assert ours["success_at_budget"]["value"] == pytest.approx(0.855, abs=0.002)
+    assert theirs["success_at_budget"]["value"] == pytest.approx(0.555, abs=0.002)
+    assert ours["cost_of_each"]["0"] == pytest.approx(400 + 100 * 8 / 3, abs=2)  # .5 = .1 + .15 n
+    assert theirs["cost_of_each"]["0"] == pytest.approx(800, abs=2)
+    assert report["measures"]["tokens"]["arms"]["ours"]["spent"] == 9000
+    assert report["arms"]["ours"]["spending"]["rollouts"]["rollouts"] == 400
+    assert report["arms"]["ours"]["spread_over_seeds"] == pytest.approx(0.0058, abs=1e-3)
+    assert report["tasks_of_a_look"] == 400
+
+
+def test_what_runs_share_is_divided_where_the_critic_is_amortised(report: dict[str, Any]) -> None:
+    full, divided = (report["measures"][name]["arms"]["ours"] for name in ("rollouts", "amortised_rollouts"))
+    assert (full["spent"], divided["spent"]) == (900, 700)
+    assert full["cost_to_threshold"] - divided["cost_to_threshold"] == pytest.approx(200)
+
+
+def test_a_claim_has_a_difference_and_a_ratio_with_intervals(report: dict[str, Any]) -> None:
+    [claim] = report["measures"]["rollouts"]["claims"]
+    assert claim["against"] == "theirs"
+    assert claim["seeds"] == list(SEEDS)
+    assert claim["difference"]["value"] == pytest.approx(0.3, abs=0.002)
+    assert claim["difference"]["low"] > 0.2
+    assert claim["ratio"]["value"] == pytest.approx(1.2, abs=0.02)
+    assert claim["ratio"]["low"] <= 1.2 <= claim["ratio"]["high"]
+    [line] = claims_of(report, "rollouts")
+    assert line.startswith("ours against theirs, 4 seeds: +30.0 points [")
+    assert "theirs takes 1.19 times [1." in line
+
+
+def test_the_starting_policy_is_held_until_the_actor_begins() -> None:
+    rows, spending = tables()
+    curve = curves_of(rows, spending, "rollouts")["ours"][0]
+    assert curve.costs.tolist() == [0, 400, 400, 500, 600, 700, 800, 900]
+    assert curve.observed[0, :3] == pytest.approx([0.1, 0.1, 0.1])
+
+
+def test_a_refused_run_keeps_its_start_and_counts_as_more_than_it_spent() -> None:
+    rows, spending = tables()
+    rows = [row for row in rows if row["arm"] != "ours" or row["seed"] or row["iteration"] < 0]
+    spending = [row for row in spending if (row["arm"], row["seed"], row["stage"]) != ("ours", 0, "actor")]
+    why = {("ours", 0): "the critic's gate failed"}
+    report = comparison_report(rows, spending, method="ours", threshold=0.5, failed=why)
+    ours = report["measures"]["rollouts"]["arms"]["ours"]
+    assert report["measures"]["rollouts"]["budget"] == 900  # of runs that came to their end
+    assert ours["cost_of_each"]["0"] is None
+    assert curves_of(rows, spending, "rollouts")["ours"][0].costs.tolist() == [0, 400]
+    assert ours["success_at_budget"]["value"] == pytest.approx((0.1 + 0.86 + 0.85 + 0.86) / 4, abs=0.002)
+    page = comparison_page("r", report)
+    assert "1 runs came to no end: ours-seed0." in page
+    assert "the critic&#39;s gate failed" in page
+
+
+def test_an_arm_that_never_reaches_the_threshold_bounds_the_ratio() -> None:
+    rows, spending = tables()
+    rows = [row for row in rows if row["arm"] == "ours" or row["iteration"] <= 2]
+    report = comparison_report(rows, spending, method="ours", threshold=0.5, failed={})
+    [claim] = report["measures"]["rollouts"]["claims"]
+    assert claim["ratio"]["value"] is None
+    assert claim["ratio"]["at_least"] == pytest.approx(1000 / 667, abs=0.03)
+    assert claim["ratio"]["high"] is None
+    assert "theirs takes at least 1.5" in claims_of(report, "rollouts")[0]
+    other_way = comparison_report(rows, spending, method="theirs", threshold=0.5, failed={})
+    assert "ours takes at most 0.6" in claims_of(other_way, "rollouts")[0]
+    hopeless = comparison_report(rows, spending, method="theirs", threshold=0.99, failed={})
+    assert "an unknown number of times as many" in claims_of(hopeless, "rollouts")[0]
+
+
+def test_the_page_stands_alone_and_draws_a_curve_by_each_measure(report: dict[str, Any]) -> None:
+    page = comparison_page("mine", report)
+    assert page.startswith("<!doctype html>")
+    assert page.count("<svg") == len(MEASURES)
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert comparison_page("mine", report) == page
+    assert np.isfinite([entry["rollouts"] for entry in report["measures"]["rollouts"]["curves"]]).all()
+
+
+def test_nothing_that_was_looked_at_is_said_to_be_nothing() -> None:
+    report = comparison_report([], [], method="ours", threshold=0.5, failed={("ours", 0): "killed"})
+    assert report["arms"] == {}
+    assert "ours-seed0" in comparison_page("r", report)
