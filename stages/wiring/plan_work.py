@@ -1,12 +1,13 @@
 """What each stage samples, trains and stores at most."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from env.catalog import offer_of
 from env.play.continuations import SIBLING_SIZE
+from pipeline.cli.runs import MAIN_CHAIN
 from stages.evaluation import NUM_ATTEMPTS
 from stages.settings import Actor, Config
 from stages.settings.sampling import Chain
@@ -15,6 +16,9 @@ from stages.wiring.arms import made_once, runs_of
 TOKEN_BYTES = 4.2  # of one in Parquet: id 0.9, log-probability 3.3
 EXPORT_BYTES = 4  # of a parameter: fp32 weight
 TRAINED_BYTES = EXPORT_BYTES + 2 * 12  # of a trained one: two kept checkpoints too, of weight and two moments
+
+
+COUNTS = ("rollouts", "sampled_tokens", "trained_tokens", "model_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +30,21 @@ class Work:
     sampled_tokens: int = 0
     trained_tokens: int = 0
     model_bytes: int = 0
+    keeps_rollouts: bool = True
 
     def __add__(self, other: Self) -> Self:
-        both = zip(self._counts, other._counts, strict=True)
-        return type(self)(self.stage, *(a + b for a, b in both))
+        sums: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in COUNTS}
+        return replace(self, **sums)
 
     def __mul__(self, times: int) -> Self:
-        return type(self)(self.stage, *(times * count for count in self._counts))
-
-    @property
-    def _counts(self) -> tuple[int, ...]:
-        return self.rollouts, self.sampled_tokens, self.trained_tokens, self.model_bytes
+        products: dict[str, Any] = {name: times * getattr(self, name) for name in COUNTS}
+        return replace(self, **products)
 
     @property
     def stored_gb(self) -> float:
         """GB of rollouts and models."""
-        return (self.sampled_tokens * TOKEN_BYTES + self.model_bytes) / 1e9
+        kept = self.keeps_rollouts * self.sampled_tokens
+        return (kept * TOKEN_BYTES + self.model_bytes) / 1e9
 
 
 def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
@@ -117,8 +120,10 @@ def comparison_work(config: Config, parameters: Callable[[Config], tuple[int, in
                 total[work.stage] = work + total.get(work.stage, Work(work.stage))
     actors = [run.config.actor for run in runs]
     looks = sum(a.evaluate_tasks * (1 + -(-a.num_iterations // a.evaluate_every)) for a in actors)
-    total["looks"] = Work("looks", looks, looks * config.sampling.max_response_tokens)
-    return [work * (1 + len(others)) for work in total.values()]
+    tokens = looks * config.sampling.max_response_tokens
+    total["looks"] = Work("looks", looks, tokens, keeps_rollouts=False)
+    order = (*MAIN_CHAIN, "refresh", "looks")
+    return [total[name] * (1 + len(others)) for name in order if name in total]
 
 
 def rollouts_of_chain(chain: Chain, num_tasks: int) -> int:

@@ -130,6 +130,7 @@ def test_a_comparison_costs_what_its_runs_do_with_shared_stages_once(plan):
     )
     assert entries["actor"].rollouts == actors
     assert entries["looks"].rollouts == 3 * 400 * (3 * 6 + 4 + 2 * 9 + 2 * 12)
+    assert entries["looks"].stored_gb == 0
     assert "evaluation" not in entries
     assert "comparison of 8 arms with 5 seeds each" in plan(0, str(path))
 
