@@ -5,6 +5,7 @@ Takes no GPU, no memory and no data: the model exists as shapes only.
 
 import argparse
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -17,7 +18,7 @@ from stages.settings import Config
 from stages.wiring.hands import num_players
 from stages.wiring.plan_memory import Memory, memory_of
 from stages.wiring.plan_models import critic_config, model_config
-from stages.wiring.plan_work import Work, comparison_work, work_of
+from stages.wiring.plan_work import work_of, work_of_comparison
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,11 +46,10 @@ def run(options: argparse.Namespace) -> int:
         f"replica; processes that play: {num_players(config.engine)}"
     )
     console.print(_memory_table(memory))
-    console.print(_work_table(work_of(config, shapes["policy"].parameters, shapes["critic"].parameters)))
-    if config.comparison.arms:
-        work, times = comparison_work(config, _parameters), len(config.comparison.seeds)
-        title = f"comparison of {len(config.comparison.arms)} arms with {times} seeds each, at most"
-        console.print(_work_table(work, title))
+    console.print(_work_table({w.stage: w.figures for w in work_of(config, *_parameters(config))}))
+    if arms := config.comparison.arms:
+        title = f"comparison of {len(arms)} arms with {len(config.comparison.seeds)} seeds each, at most"
+        console.print(_work_table(work_of_comparison(config, _parameters), title))
     row = min(config.row_tokens, positions)
     misfits = _unused_gpus(config) + _no_room_for_a_row(config, memory, row, shapes["policy"].cache_entries)
     misfits += [_misfit(config, memory, name) for name in memory.phases if not memory.fits(name)]
@@ -77,12 +77,11 @@ def _parameters(config: Config) -> tuple[int, int]:
     return shape_of(policy).parameters, shape_of(critic_config(config, policy)).parameters
 
 
-def _work_table(work: list[Work], title: str = "at most") -> Table:
+def _work_table(work: Mapping[str, Sequence[float]], title: str = "at most") -> Table:
     table = Table("stage", "rollouts", "sampled tokens", "trained tokens", "GB on disk", title=title)
-    rows = [(w.rollouts, w.sampled_tokens, w.trained_tokens, w.stored_gb) for w in work]
-    totals = [sum(column) for column in zip(*rows, strict=True)]
-    for stage, (*counts, gb) in zip([*(w.stage for w in work), "all"], [*rows, totals], strict=True):
-        table.add_row(stage, *(f"{count:,}" for count in counts), f"{gb:.2f}")
+    totals = [sum(column) for column in zip(*work.values(), strict=True)]
+    for stage, (*counts, gb) in {**work, "all": totals}.items():
+        table.add_row(stage, *(f"{count:,.0f}" for count in counts), f"{gb:.2f}")
     return table
 
 

@@ -1,9 +1,8 @@
 """What each stage samples, trains and stores at most."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
 
 from env.catalog import offer_of
 from env.play.continuations import SIBLING_SIZE
@@ -18,9 +17,6 @@ EXPORT_BYTES = 4  # of a parameter: fp32 weight
 TRAINED_BYTES = EXPORT_BYTES + 2 * 12  # of a trained one: two kept checkpoints too, of weight and two moments
 
 
-COUNTS = ("rollouts", "sampled_tokens", "trained_tokens", "model_bytes")
-
-
 @dataclass(frozen=True, slots=True)
 class Work:
     """What one stage does at most."""
@@ -30,21 +26,16 @@ class Work:
     sampled_tokens: int = 0
     trained_tokens: int = 0
     model_bytes: int = 0
-    keeps_rollouts: bool = True
-
-    def __add__(self, other: Self) -> Self:
-        sums: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in COUNTS}
-        return replace(self, **sums)
-
-    def __mul__(self, times: int) -> Self:
-        products: dict[str, Any] = {name: times * getattr(self, name) for name in COUNTS}
-        return replace(self, **products)
 
     @property
     def stored_gb(self) -> float:
         """GB of rollouts and models."""
-        kept = self.keeps_rollouts * self.sampled_tokens
-        return (kept * TOKEN_BYTES + self.model_bytes) / 1e9
+        return (self.sampled_tokens * TOKEN_BYTES + self.model_bytes) / 1e9
+
+    @property
+    def figures(self) -> tuple[float, ...]:
+        """Rollouts, sampled tokens, trained tokens, GB stored."""
+        return self.rollouts, self.sampled_tokens, self.trained_tokens, self.stored_gb
 
 
 def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
@@ -106,24 +97,22 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
     return work if refreshes else work[:-1]
 
 
-def comparison_work(config: Config, parameters: Callable[[Config], tuple[int, int]]) -> list[Work]:
-    """Returns what all runs of a comparison do at most, shared stages once, and what is only looked at.
+def work_of_comparison(
+    config: Config, parameters: Callable[[Config], tuple[int, int]]
+) -> dict[str, tuple[float, ...]]:
+    """Returns stage -> figures of all runs of a comparison, shared stages once, and of its looks.
 
     `parameters` returns those of a configuration's policy and critic.
     """
-    first, *others = config.comparison.seeds
-    runs = [run for run in runs_of(config, Path()) if run.seed == first]
-    total: dict[str, Work] = {}
+    runs, total = runs_of(config, Path()), dict.fromkeys((*MAIN_CHAIN[:-1], "refresh", "looks"), (0.0,) * 4)
     for run, stage in made_once(runs):
         for work in work_of(run.config, *parameters(run.config)):
             if work.stage == stage or (work.stage, stage) == ("refresh", "actor"):
-                total[work.stage] = work + total.get(work.stage, Work(work.stage))
+                total[work.stage] = tuple(map(sum, zip(total[work.stage], work.figures, strict=True)))
     actors = [run.config.actor for run in runs]
     looks = sum(a.evaluate_tasks * (1 + -(-a.num_iterations // a.evaluate_every)) for a in actors)
-    tokens = looks * config.sampling.max_response_tokens
-    total["looks"] = Work("looks", looks, tokens, keeps_rollouts=False)
-    order = (*MAIN_CHAIN, "refresh", "looks")
-    return [total[name] * (1 + len(others)) for name in order if name in total]
+    total["looks"] = looks, looks * config.sampling.max_response_tokens, 0, 0  # of which rewards are kept
+    return {stage: figures for stage, figures in total.items() if any(figures)}
 
 
 def rollouts_of_chain(chain: Chain, num_tasks: int) -> int:

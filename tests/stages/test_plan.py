@@ -12,7 +12,7 @@ from stages.settings import Config
 from stages.wiring.arms import runs_of
 from stages.wiring.plan_memory import memory_of
 from stages.wiring.plan_models import critic_config, model_config
-from stages.wiring.plan_work import comparison_work, work_of
+from stages.wiring.plan_work import work_of, work_of_comparison
 
 ROOT = Path(__file__).parents[2]
 DEMO, ONE_GPU, EIGHT_80, EIGHT_24 = (
@@ -117,21 +117,20 @@ def test_qwen3_8b_on_24_gb_takes_what_arithmetic_says():
 def test_a_comparison_costs_what_its_runs_do_with_shared_stages_once(plan):
     path = ROOT / "configs" / "comparison-sparse.yaml"
     config = load_config(Config, path, ["comparison.seeds=[0, 1, 2]"])
-    entries = {entry.stage: entry for entry in comparison_work(config, lambda _: (10, 10))}
+    found = work_of_comparison(config, lambda _: (10, 10))
     alone = {entry.stage: entry for entry in work_of(config, 10, 10)}
     for stage in ("rollouts", "critic", "critic_report"):
-        assert entries[stage].rollouts == 3 * alone[stage].rollouts
-        assert entries[stage].model_bytes == 3 * alone[stage].model_bytes
+        assert found[stage] == pytest.approx([3 * figure for figure in alone[stage].figures])
     actors = sum(
         work.rollouts
         for run in runs_of(config, Path())
         for work in work_of(run.config)
         if work.stage == "actor"
     )
-    assert entries["actor"].rollouts == actors
-    assert entries["looks"].rollouts == 3 * 400 * (3 * 6 + 4 + 2 * 9 + 2 * 12)
-    assert entries["looks"].stored_gb == 0
-    assert "evaluation" not in entries
+    assert found["actor"][0] == actors
+    looks = 3 * 400 * (3 * 6 + 4 + 2 * 9 + 2 * 12)
+    assert found["looks"] == (looks, looks * 512, 0, 0)
+    assert "evaluation" not in found
     assert "comparison of 8 arms with 5 seeds each" in plan(0, str(path))
 
 
