@@ -104,7 +104,8 @@ def work_of_comparison(
 
     `parameters` returns those of a configuration's policy and critic.
     """
-    runs, total = runs_of(config, Path()), dict.fromkeys((*MAIN_CHAIN[:-1], "refresh", "looks"), (0.0,) * 4)
+    runs = runs_of(config, Path())
+    total: dict[str, tuple[float, ...]] = dict.fromkeys((*MAIN_CHAIN[:-1], "refresh", "looks"), (0.0,) * 4)
     for run, stage in made_once(runs):
         for work in work_of(run.config, *parameters(run.config)):
             if work.stage == stage or (work.stage, stage) == ("refresh", "actor"):
