@@ -182,7 +182,9 @@ COMPARISON = TableSpec(
         Column("seconds", _float, "that its stages took so far, `tasks` and `sft` left out", "s"),
         Column("amortised_rollouts", _float, "as `rollouts`; what several runs share is divided by them"),
         Column("amortised_tokens", _float, "as `tokens`, so divided", "tokens"),
-        Column("own_rollouts", _float, "of the actor that it could learn from: as if values cost nothing"),
+        Column(
+            "own_rollouts", _float, "that the policy may learn from, stored ones too; values cost nothing"
+        ),
         Column("success", _float, "mean reward of the look, in [0, 1]"),
         Column(
             "training_return",

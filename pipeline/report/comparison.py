@@ -24,7 +24,7 @@ MEASURES = {
     "seconds": "seconds",
     "amortised_rollouts": "rollouts, critic amortised",
     "amortised_tokens": "generated tokens, critic amortised",
-    "own_rollouts": "rollouts of the actor alone, values for nothing",
+    "own_rollouts": "rollouts that the policy learns from, values for nothing",
 }
 """Column of the table -> what it counts; the first one is the primary measure."""
 NUM_POINTS = 21  # of a drawn curve

@@ -16,7 +16,7 @@ from pipeline.artifacts.metrics import read_metrics
 from pipeline.cli.runs import MAIN_CHAIN, refreshes_of
 from pipeline.schema import read_parquet
 from pipeline.tables import tasks_from
-from stages.wiring.arms import ArmRun
+from stages.wiring.arms import ArmRun, stage_of
 
 COSTS = ("rollouts", "tokens", "seconds")
 """What a cost is an array [3] of."""
@@ -68,6 +68,12 @@ class Result:
     def starts_from_sft(self) -> bool:
         """Whether the first look is at the starting policy: no other stage made one for the actor."""
         return not any((self.run.run_dir / stage / "policy").exists() for stage in self.upstream)
+
+    @property
+    def stored_rollouts(self) -> float:
+        """Rollouts that its policy had learned from before the actor began."""
+        read = stage_of("stored").inputs(self.run.config) if "stored" in self.run.chain else ()
+        return sum(float(self.upstream[stage][0]) for stage in ("rollouts", "labels") if stage in read)
 
     def costs(self, iteration: int, shared: Mapping[str, int]) -> np.ndarray:
         """Returns all that was paid [3] before a look; a stage's part is divided by `shared[its key]`.

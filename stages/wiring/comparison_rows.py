@@ -12,14 +12,15 @@ from stages.wiring.arm_results import COSTS, Result
 def comparison_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
     """Returns the rows of the table `comparison`.
 
-    A run's curve begins with the starting policy where some run of its seed was looked at there.
+    A run's curve begins with the starting policy where some run's actor began with that very one.
     """
     shared = Counter(key for result in results for key in result.keys.values())
-    starts = {r.run.seed: next(iter(r.looks.values())) for r in results if r.looks and r.starts_from_sft}
+    starts = {r.keys["sft"]: next(iter(r.looks.values())) for r in results if r.looks and r.starts_from_sft}
     rows = []
     for result in results:
         last = 0
-        points = {-1: starts[result.run.seed]} if result.run.seed in starts else {}
+        start = starts.get(result.keys.get("sft", ""))
+        points = {-1: start} if start else {}
         for iteration, looks in (points | result.looks).items():
             done, full, divided = (
                 max(0, iteration),
@@ -33,7 +34,7 @@ def comparison_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
                 {"arm": result.run.arm, "seed": result.run.seed, "iteration": iteration}
                 | dict(zip(COSTS, full.tolist(), strict=True))
                 | {"amortised_rollouts": divided[0], "amortised_tokens": divided[1]}
-                | {"own_rollouts": float(result.own[:done].sum())}
+                | {"own_rollouts": result.stored_rollouts * (iteration >= 0) + float(result.own[:done].sum())}
                 | {"success": float(np.mean(rewards)), "rewards": rewards}
                 | {"training_return": float(np.mean(known)) if known else None}
                 | {"task_ids": [look["task_id"] for look in looks]}

@@ -23,7 +23,7 @@ from pipeline.config import load_config
 from pipeline.errors import ConfigError
 from stages.command import main
 from stages.settings import Config
-from stages.wiring.arms import chain_of, made_once, runs_of
+from stages.wiring.arms import made_once, runs_of
 from stages.wiring.side_by_side import SideBySide
 from tests.stages.conftest import TINY, Lab, make_lab
 
@@ -110,6 +110,32 @@ def test_two_arms_with_two_seeds_come_to_tables_a_report_and_a_page(
     assert lab.start("comparison", "comparison.threshold=0.5") == 3
     assert lab.start("comparison", "comparison.threshold=0.5", "--fresh") == 0
     assert not in_process  # runs are there already
+
+
+def test_an_arm_that_starts_from_stored_rollouts_pays_for_them_before_its_first_look(
+    chain: Lab, in_process: Counter[str], tmp_path: Path
+) -> None:
+    taught = {"stored.objective": {"kind": "likelihood"}, "stored.batch_rows": 16, "stored.max_epochs": 1}
+    lab = lab_of(
+        tmp_path / "lab",
+        chain.artifact("sft").path("policy"),
+        arms={"ours": ARMS["ours"], "stored": ARMS["ours"] | taught},
+        seeds=[0],
+    )
+    assert lab.start("comparison") == 0
+    artifact, run = lab.artifact("comparison"), lab.run_dir / "arms" / "stored-seed0"
+    rows = {(row["arm"], row["iteration"]): row for row in artifact.table("comparison").to_pylist()}
+    paid = sum(Artifact.open(run, stage).table("rollouts").num_rows for stage in ("rollouts", "labels"))
+    own = Artifact.open(run, "actor").table("rollouts").num_rows
+    for iteration, number in ((-1, 0), (0, paid), (1, paid + own)):
+        row = rows["stored", iteration]
+        assert row["rollouts"] == row["amortised_rollouts"] == row["own_rollouts"] == number
+    assert rows["ours", 0]["rollouts"] == 0
+    assert rows["stored", -1]["rewards"] == rows["ours", 0]["rewards"]
+    spending = {row["stage"]: row for row in artifact.table("spending").to_pylist() if row["arm"] == "stored"}
+    assert set(spending) == {"rollouts", "labels", "stored", "actor"}
+    assert spending["stored"]["rollouts"] == spending["stored"]["tokens"] == 0
+    assert spending["stored"]["seconds"] > 0
 
 
 def test_an_arm_that_fails_stops_no_other_and_is_tried_again(
@@ -276,46 +302,58 @@ def test_arms_that_cannot_be_compared_are_refused_before_anything_runs(
         lab.plan("comparison")
 
 
+STORED = {"v_dapo", "no_critic", "oracle", "shuffled", "verifier_steps"}
+ALONE = {"decoupled_clip", "grpo", "imitation", "tree_rpo", "actor_critic"}
+
+
 @pytest.mark.parametrize("regime", ["dense", "sparse", "long"])
 def test_the_shipped_regimes_have_their_arms_on_equal_terms(regime: str, tmp_path: Path) -> None:
     config = load_config(Config, ROOT / "configs" / f"comparison-{regime}.yaml")
     runs = runs_of(config, tmp_path)
-    arms = {
-        "v_dapo",
-        "no_critic",
-        "oracle",
-        "shuffled",
-        "verifier_steps",
-        "imitation",
-        "grpo",
-        "decoupled_clip",
-    }
-    assert {run.arm for run in runs} == arms
-    assert len(runs) == 8 * 5
+    stored = STORED | ({"no_feedback"} if regime == "sparse" else set())
+    assert {run.arm for run in runs} == stored | ALONE
+    assert len(runs) == 5 * len(stored | ALONE)
     assert min(config.actor.evaluate_tasks, config.tasks.num_held_out) >= 400
     for run in runs:
         assert run.config.actor.credit.kl == 0
         assert run.config.actor.learning_rate == config.actor.learning_rate
         assert run.config.sft == config.sft
-    # Everything up to the start is made once a seed, and so is the critic of the two arms that use it.
+        assert ("stored" in run.chain) == (run.arm in stored)
+        assert ("critic" in run.chain) == (run.arm in ("v_dapo", "shuffled"))
+        assert ("rollouts" in run.chain) == (run.arm in stored | {"actor_critic"})
+    # Everything up to the start is made once a seed, and so are the critic and what stored rollouts teach.
     made = Counter(stage for _, stage in made_once(runs))
-    assert (made["sft"], made["critic_report"], made["actor"]) == (5, 5, 40)
+    assert (made["sft"], made["critic_report"], made["actor"]) == (5, 5, len(runs))
+    assert made["rollouts"] == made["stored"] == (10 if regime == "sparse" else 5)
 
 
 def test_an_arm_makes_what_its_actor_needs_and_shares_what_is_alike(tmp_path: Path) -> None:
+    likelihood = {"stored.objective": {"kind": "likelihood"}}
     arms = {
         "free": {"actor.credit": {"mode": "decoupled_clip"}},
         "oracle": {"actor.credit": {"mode": "v_dapo", "values": "oracle"}},
         "with_critic": {"actor.credit": {"mode": "v_dapo"}},
         "shuffled": {"actor.credit": {"mode": "v_dapo", "values": "shuffled"}},
         "larger": {"actor.credit": {"mode": "v_dapo"}, "critic.max_epochs": 9},
+        "stored": likelihood | {"actor.credit": {"mode": "decoupled_clip"}},
+        "stored_critic": likelihood | {"actor.credit": {"mode": "v_dapo"}},
+        "stored_by_critic": {
+            "stored.objective": {"kind": "advantage_weighted"},
+            "actor.credit": {"mode": "decoupled_clip"},
+        },
     }
-    config = load_config(Config, Path(lab_of(tmp_path, "none", arms=arms, method="free").config))
+    lab = lab_of(tmp_path, "none", arms=arms, method="free")
+    config = load_config(
+        Config, Path(lab.config), ["labels.num_continuations=0", "labels.target=outcome_dense"]
+    )
     runs = runs_of(config, tmp_path)
     chains = {run.arm: run.chain for run in runs}
     assert chains["free"] == chains["oracle"] == ("tasks", "sft", "actor")
     critic = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report", "actor")
-    assert chains["with_critic"] == chains["shuffled"] == critic == chain_of(runs[-1].config)
+    assert chains["with_critic"] == chains["shuffled"] == chains["larger"] == critic
+    assert chains["stored"] == ("tasks", "sft", "rollouts", "stored", "actor")
+    assert chains["stored_critic"] == chains["stored_by_critic"] == (*critic[:-1], "stored", "actor")
     made = Counter((run.seed, stage) for run, stage in made_once(runs))
-    of_seed = {"tasks": 1, "sft": 1, "rollouts": 1, "labels": 1, "critic": 2, "critic_report": 2, "actor": 5}
+    of_seed = {"tasks": 1, "sft": 1, "rollouts": 1, "labels": 1, "critic": 2, "critic_report": 2}
+    of_seed |= {"stored": 2, "actor": len(arms)}
     assert made == {(seed, stage): number for seed in (0, 1) for stage, number in of_seed.items()}

@@ -115,11 +115,11 @@ def test_qwen3_8b_on_24_gb_takes_what_arithmetic_says():
 
 
 def test_a_comparison_costs_what_its_runs_do_with_shared_stages_once(plan):
-    path = ROOT / "configs" / "comparison-sparse.yaml"
+    path = ROOT / "configs" / "comparison-dense.yaml"
     config = load_config(Config, path, ["comparison.seeds=[0, 1, 2]"])
     found = work_of_comparison(config, lambda _: (10, 10))
     alone = {entry.stage: entry for entry in work_of(config, 10, 10)}
-    for stage in ("rollouts", "critic", "critic_report"):
+    for stage in ("rollouts", "critic", "critic_report", "stored"):
         assert found[stage] == pytest.approx([3 * figure for figure in alone[stage].figures])
     actors = sum(
         work.rollouts
@@ -128,10 +128,10 @@ def test_a_comparison_costs_what_its_runs_do_with_shared_stages_once(plan):
         if work.stage == "actor"
     )
     assert found["actor"][0] == actors
-    looks = 3 * 400 * (3 * 6 + 4 + 2 * 9 + 2 * 12)
+    looks = 3 * 400 * (2 * 5 + 6 + 3 + 2 * 7 + 8 + 2 * 11 + 4)
     assert found["looks"] == (looks, looks * 512, 0, 0)
     assert "evaluation" not in found
-    assert "comparison of 8 arms with 5 seeds each" in plan(0, str(path))
+    assert "comparison of 10 arms with 5 seeds each" in plan(0, str(path))
 
 
 def test_every_process_that_plays_has_a_copy_of_the_policy_and_a_cache():
