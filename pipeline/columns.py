@@ -180,11 +180,7 @@ COMPARISON = TableSpec(
         Column("rollouts", _float, "sampled for the run so far, by all of its stages, looks left out"),
         Column("tokens", _float, "generated for it so far", "tokens"),
         Column("seconds", _float, "that its stages took so far, `tasks` and `sft` left out", "s"),
-        Column("amortised_rollouts", _float, "as `rollouts`; what several runs share is divided by them"),
-        Column("amortised_tokens", _float, "as `tokens`, so divided", "tokens"),
-        Column(
-            "own_rollouts", _float, "that the policy may learn from, stored ones too; values cost nothing"
-        ),
+        Column("amortised_rollouts", _float, "of `rollouts` those that the policy may learn from"),
         Column("success", _float, "mean reward of the look, in [0, 1]"),
         Column(
             "training_return",
@@ -208,7 +204,6 @@ SPENDING = TableSpec(
         Column("rollouts", _float, "sampled"),
         Column("tokens", _float, "generated", "tokens"),
         Column("seconds", _float, "of the stage, looks left out", "s"),
-        Column("shared_by", _int, "runs of the comparison that use this very result, this one included"),
     ),
     ("arm", "seed", "stage"),
 )

@@ -23,8 +23,6 @@ MEASURES = {
     "tokens": "generated tokens",
     "seconds": "seconds",
     "amortised_rollouts": "rollouts, critic amortised",
-    "amortised_tokens": "generated tokens, critic amortised",
-    "own_rollouts": "rollouts that the policy learns from, values for nothing",
 }
 """Column of the table -> what it counts; the first one is the primary measure."""
 NUM_POINTS = 21  # of a drawn curve
@@ -43,10 +41,9 @@ def curves_of(rows: Rows, spending: Rows, measure: str) -> dict[str, dict[int, C
     for row in sorted(rows, key=lambda row: row["iteration"]):
         clusters[row["seed"]].update(row["clusters"])
         looks[row["arm"], row["seed"]].append(row)
-    column, spent = measure.removeprefix("amortised_"), defaultdict[tuple[str, int], float](float)
+    spent = defaultdict[tuple[str, int], float](float)
     for row in spending:
-        share = row["shared_by"] if column != measure else 1
-        spent[row["arm"], row["seed"]] += row.get(column, 0.0) / share
+        spent[row["arm"], row["seed"]] += row.get(measure, 0.0)
     found: dict[str, dict[int, Curve]] = defaultdict(dict)
     for (arm, seed), own in looks.items():
         if own[0]["iteration"] < 0 and len(own) > 1:  # the starting policy, until the actor begins

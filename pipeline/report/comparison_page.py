@@ -9,8 +9,9 @@ from pipeline.report.page import Block, Drawing, Section, Table, Text, page
 
 HOW = (
     "Rollouts, tokens and seconds are those of all stages of a run, of refused ones too; only looks, which "
-    "are evaluation, are free. A stage that several runs share was made once and counts in full in each; "
-    "with the critic amortised, it is divided by their number. Seconds are of runs that worked side by "
+    "are evaluation, are free. A stage that several runs share was made once and counts in full in each. "
+    "With the critic amortised, rollouts that the policy may learn from count, stored ones too, and none "
+    "for values: the limit of a critic that serves ever more actors. Seconds are of runs that worked side by "
     "side. Success at equal budget is read at what the cheaper arm spent on average, linearly between "
     "looks; before the actor's first look a run has its starting policy. The cost to the threshold is the "
     "median over seeds of where the nearest curve that never falls reaches it. A run that never does counts "

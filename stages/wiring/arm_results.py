@@ -1,6 +1,5 @@
 """What the runs of a comparison came to: the looks at each, and all that it cost."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,8 +54,8 @@ class Result:
     """One run."""
 
     run: ArmRun
+    start_key: str  # of the stage that made its starting policy; "": there is none
     upstream: dict[str, np.ndarray]  # stage before the actor -> its cost
-    keys: dict[str, str]  # stage -> stage key; those that are equal in two runs are shared
     by_iteration: np.ndarray  # [I, 3] cost of each iteration of the actor, but for looks
     own: np.ndarray  # [I] of its rollouts those of `OWN_KINDS`
     returns: list[list[float]]  # [I] rewards of its first tries on training tasks
@@ -69,36 +68,33 @@ class Result:
         """Whether the first look is at the starting policy: no other stage made one for the actor."""
         return not any((self.run.run_dir / stage / "policy").exists() for stage in self.upstream)
 
-    @property
-    def stored_rollouts(self) -> float:
-        """Rollouts that its policy had learned from before the actor began."""
-        read = stage_of("stored").inputs(self.run.config) if "stored" in self.run.chain else ()
-        return sum(float(self.upstream[stage][0]) for stage in ("rollouts", "labels") if stage in read)
-
-    def costs(self, iteration: int, shared: Mapping[str, int]) -> np.ndarray:
-        """Returns all that was paid [3] before a look; a stage's part is divided by `shared[its key]`.
-
-        Before iteration 0, nothing was.
-        """
+    def costs(self, iteration: int) -> np.ndarray:
+        """Returns all that was paid [3] before a look; before iteration 0, nothing was."""
         if iteration < 0:
             return np.zeros(3)
-        upstream = [c / shared.get(self.keys.get(stage, ""), 1) for stage, c in self.upstream.items()]
         refreshed = [cost for when, cost in self.refreshes.items() if when <= iteration]
-        return sum([*upstream, *refreshed, *self.by_iteration[:iteration]], np.zeros(3))
+        return sum([*self.upstream.values(), *refreshed, *self.by_iteration[:iteration]], np.zeros(3))
+
+    def rollouts_without_values(self, iteration: int) -> float:
+        """Returns the rollouts before a look that its policy could learn from, stored ones included."""
+        if iteration < 0:
+            return 0.0
+        read = stage_of("stored").inputs(self.run.config) if "stored" in self.run.chain else ()
+        stored = [self.upstream[stage][0] for stage in ("rollouts", "labels") if stage in read]
+        return float(sum(stored) + self.own[:iteration].sum())
 
 
 def result_of(run: ArmRun) -> Result:
     """Reads a run, as far as it came."""
-    manifests = {stage: read_manifest(run.run_dir / stage) for stage in run.chain}
     by_iteration, own, returns = _iterations(run.run_dir / "actor")
     clusters: dict[str, str] = {}
-    if manifests["tasks"]:
+    if read_manifest(run.run_dir / "tasks"):
         table = Artifact.open(run.run_dir, "tasks").table("tasks")
         clusters = {task.task_id: task.cluster for task in tasks_from(table)}
     return Result(
         run,
+        (read_manifest(run.run_dir / "sft") or {}).get("stage_key", ""),
         {stage: cost_of(run.run_dir / stage) for stage in run.chain if stage not in (*FREE, "actor")},
-        {stage: manifest["stage_key"] for stage, manifest in manifests.items() if manifest},
         by_iteration,
         own,
         returns,

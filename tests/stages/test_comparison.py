@@ -98,7 +98,7 @@ def test_two_arms_with_two_seeds_come_to_tables_a_report_and_a_page(
         assert own[0]["rewards"] == own[-1]["rewards"]
         assert own[1]["seconds"] > 0
         [spent] = [s for s in spending if f"{s['arm']}-seed{s['seed']}" == run]
-        assert (spent["stage"], spent["tokens"], spent["shared_by"]) == ("actor", tokens, 1)
+        assert (spent["stage"], spent["tokens"]) == ("actor", tokens)
     report = artifact.report
     assert set(report["arms"]) == set(ARMS)
     assert [claim["against"] for claim in report["measures"]["rollouts"]["claims"]] == ["theirs"]
@@ -129,7 +129,7 @@ def test_an_arm_that_starts_from_stored_rollouts_pays_for_them_before_its_first_
     own = Artifact.open(run, "actor").table("rollouts").num_rows
     for iteration, number in ((-1, 0), (0, paid), (1, paid + own)):
         row = rows["stored", iteration]
-        assert row["rollouts"] == row["amortised_rollouts"] == row["own_rollouts"] == number
+        assert row["rollouts"] == row["amortised_rollouts"] == number
     assert rows["ours", 0]["rollouts"] == 0
     assert rows["stored", -1]["rewards"] == rows["ours", 0]["rewards"]
     spending = {row["stage"]: row for row in artifact.table("spending").to_pylist() if row["arm"] == "stored"}
