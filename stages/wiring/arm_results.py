@@ -65,8 +65,8 @@ class Result:
 
     @property
     def starts_from_sft(self) -> bool:
-        """Whether the first look is at the starting policy: no other stage made one for the actor."""
-        return not any((self.run.run_dir / stage / "policy").exists() for stage in self.upstream)
+        """Whether the first look is at the starting policy: stored rollouts taught it nothing before."""
+        return "stored" not in self.run.chain
 
     def costs(self, iteration: int) -> np.ndarray:
         """Returns all that was paid [3] before a look; before iteration 0, nothing was."""
@@ -79,7 +79,7 @@ class Result:
         """Returns the rollouts before a look that its policy could learn from, stored ones included."""
         if iteration < 0:
             return 0.0
-        read = stage_of("stored").inputs(self.run.config) if "stored" in self.run.chain else ()
+        read = () if self.starts_from_sft else stage_of("stored").inputs(self.run.config)
         stored = [self.upstream[stage][0] for stage in ("rollouts", "labels") if stage in read]
         return float(sum(stored) + self.own[:iteration].sum())
 
