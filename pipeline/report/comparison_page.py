@@ -11,13 +11,13 @@ HOW = (
     "Rollouts, tokens and seconds are those of all stages of a run, of refused ones too; only looks, which "
     "are evaluation, are free. A stage that several runs share was made once and counts in full in each. "
     "With the critic amortised, rollouts that the policy may learn from count, stored ones too, and none "
-    "for values: the limit of a critic that serves ever more actors. Seconds are of runs that worked side by "
-    "side. Success at equal budget is read at what the cheaper arm spent on average, linearly between "
-    "looks; before the actor's first look a run has its starting policy. The cost to the threshold is the "
-    "median over seeds of where the nearest curve that never falls reaches it. A run that never does counts "
-    "as more than it spent: as just that in one bound of a ratio, as infinite in the other. Intervals hold "
-    "95 % of a bootstrap over seeds, then clusters of tasks, paired by seed and task; p is two-sided, "
-    "Holm's over the arms."
+    "for values: the limit of a critic that serves ever more actors. Seconds are of runs that worked side "
+    "by side; those of an actor are of its iterations, without its start-up. Success at equal budget is "
+    "read at what the cheaper arm spent on average, linearly between looks; before the actor's first look "
+    "a run has its starting policy. The cost to the threshold is the median over seeds of where the "
+    "nearest curve that never falls reaches it. A run that never does counts as more than it spent: as "
+    "just that in one bound of a ratio, as infinite in the other. Intervals hold 95 % of a bootstrap over "
+    "seeds, then clusters of tasks, paired by seed and task; p is two-sided, Holm's over the arms."
 )
 Interval = Mapping[str, float | None]
 
@@ -126,12 +126,13 @@ def _points(interval: Interval) -> str:
 def _times(ratio: Interval) -> str:
     """Returns a ratio with its bounds; one that censored runs leave open says on which side."""
     value, low, high = (_number(ratio[name], "-", 2) for name in _PARTS)
+    bounds = "" if low == high == "-" else f" [{low}, {high}]"
     if ratio["value"] is not None:
-        return f"{value} times [{low}, {high}]"
+        return f"{value} times{bounds}"
     if ratio["at_least"]:
-        return f"at least {ratio['at_least']:.2f} times [{low}, {high}]"
+        return f"at least {ratio['at_least']:.2f} times{bounds}"
     if ratio["at_most"] is not None:
-        return f"at most {ratio['at_most']:.2f} times [{low}, {high}]"
+        return f"at most {ratio['at_most']:.2f} times{bounds}"
     return "an unknown number of times"
 
 
