@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import sealed, unsealed
+from pipeline.artifacts.progress import Progress
 from pipeline.artifacts.runner import Start, run_stage
 from pipeline.columns import LABELS, ROLLOUTS, STEPS
 from pipeline.errors import ConfigError
@@ -241,3 +242,20 @@ def test_rows_that_cannot_be_loaded_are_a_wrong_setting(tmp_path: Path, name: st
     datasets.DatasetDict({"val": datasets.Dataset.from_list(ROWS)}).save_to_disk(str(tmp_path / "splits"))
     with pytest.raises(ConfigError, match=r"allowed|Allowed"):
         load_rows(str(tmp_path / name))
+
+
+def test_the_bar_counts_each_item_once_before_its_shard_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts, shown = [], Progress.set
+    monkeypatch.setattr(Progress, "set", lambda self, count: (counts.append(count), shown(self, count))[1])
+
+    def make(start: Start[Any]) -> None:
+        for shard in start.shards.to_do():
+            for _ in shard.item_ids:
+                start.shards.item_done()
+            start.shards.commit(shard.index, {}, done=len(shard.item_ids))
+        start.finish()
+
+    assert run(tmp_path, "bar", [["a", "b"], ["c"]], make) == 0
+    assert counts == [1, 2, 2, 3, 3]

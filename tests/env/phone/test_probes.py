@@ -100,6 +100,7 @@ def test_a_changed_state_is_a_state_of_the_changed_episode(played: Played) -> No
         [step] = state.steps
         assert step.token_start == len(state.response_token_ids)
         assert step.step_index == edit.start + len(edit.texts)
+        assert set(state.loss_mask) <= {0}  # nobody sampled it
         if edit.kind == "filler":
             words = played.tokenizer.encode(f"{FILLER}\n", add_special_tokens=False)
             original = rollout.steps[edit.compare].token_start
