@@ -49,7 +49,7 @@ def build_labels(
     by_id = {rollout.rollout_id: rollout for rollout in rollouts if rollout.start_step_index == 0}
     counts = _continuation_counts(by_id, continuations_by_state, label_policy_digest)
     outcomes = _outcomes(by_id.values(), label_policy_digest)
-    features_of = _features_of(by_id, granularity)
+    features_of = recovery_features(by_id, granularity)
     place = {rollout_id: i for i, rollout_id in enumerate(by_id)}
 
     def in_order(states: Iterable[StateRef]) -> list[StateRef]:
@@ -187,7 +187,7 @@ def _after_events(rollouts: Iterable[Rollout], codes: set[str], granularity: Gra
     }
 
 
-def _features_of(
+def recovery_features(
     rollouts: Mapping[str, Rollout], granularity: Granularity
 ) -> Callable[[StateRef], StateFeatures]:
     """Returns state -> what the recovery model sees of it; task rates leave the state's own rollout out."""

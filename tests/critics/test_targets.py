@@ -11,7 +11,7 @@ from critics.labels.choose_states import START_EVERY, candidate_steps, choose_st
 from critics.labels.named_targets import retarget
 from critics.labels.recovery import StateFeatures, fit_recovery, fold_of
 from critics.labels.samples import samples_of
-from critics.labels.soft_targets import label_counts
+from critics.labels.soft_targets import label_counts, recovery_features
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.types import RolloutKind, StateRef
 from tests.critics.conftest import POLICY, build, make_rollout, make_task
@@ -250,6 +250,17 @@ def test_recovery_leans_to_the_tasks_rate_and_no_estimate_has_seen_its_own_task(
     same_fold = np.array([fold_of(s.task_id, 0) == fold_of("t0", 0) for s in states])
     assert np.array_equal(before[same_fold], after[same_fold])
     assert (before[~same_fold] > after[~same_fold]).all()
+
+
+def test_a_state_s_features_are_the_last_wrong_code_before_it_others_rate_and_the_share_used() -> None:
+    first = make_rollout(
+        "a", num_steps=5, wrong={1: "missing", 3: "late"}, reward=1.0, max_response_tokens=80
+    )
+    others = [make_rollout("b", num_steps=5, reward=1.0), make_rollout("c", num_steps=5, reward=0.0)]
+    found = recovery_features({r.rollout_id: r for r in (first, *others)}, "detailed")
+    rate = (1 + 1) / (2 + 2)
+    for index, code in ((0, ""), (1, ""), (2, "missing"), (4, "late")):
+        assert found(StateRef("a", index, "bare")) == StateFeatures("t0", code, rate, 4 * index / 80)
 
 
 def test_without_continuations_the_prior_is_the_rate_of_the_tasks_other_rollouts() -> None:
