@@ -71,16 +71,13 @@ def comparison_report(
     failed: Mapping[tuple[str, int], str],  # (arm, seed) of a run that came to no end -> why
 ) -> dict[str, Any]:
     """Returns report.json of a comparison."""
-    measures = {
-        measure: _measured(curves_of(rows, spending, measure), measure, method, threshold, failed)
-        for measure in MEASURES
-    }
-    curves = curves_of(rows, spending, "rollouts")
+    curves = {measure: curves_of(rows, spending, measure) for measure in MEASURES}
+    measures = {of: _measured(own, of, method, threshold, failed) for of, own in curves.items()}
     return {
         "method": method,
         "threshold": threshold,
         "tasks_of_a_look": max((len(row["task_ids"]) for row in rows), default=0),
-        "arms": {arm: _of_arm(arm, own, rows, spending) for arm, own in sorted(curves.items())},
+        "arms": {arm: _of_arm(arm, own, rows, spending) for arm, own in sorted(curves["rollouts"].items())},
         "measures": measures,
         "failed": {f"{arm}-seed{seed}": why for (arm, seed), why in failed.items()},
     }

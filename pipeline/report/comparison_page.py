@@ -39,12 +39,12 @@ def comparison_page(name: str, report: Mapping[str, Any]) -> str:
     """Returns report.html of a comparison, a pure function of its report."""
     primary, failed = next(iter(MEASURES)), report["failed"]
     seeds = max((len(arm["seeds"]) for arm in report["arms"].values()), default=0)
-    opening: list[Block] = [Text(f"{len(failed)} runs came to no end: {', '.join(failed)}.", "fail")]
-    opening = opening[: len(failed)]
-    opening += [Text(line) for line in claims_of(report, primary)]
-    opening.append(
-        Text(f"{report['tasks_of_a_look']} tasks in each look, {seeds} seeds an arm at most.", "note")
-    )
+    ended = f"{len(failed)} runs came to no end: {', '.join(failed)}."
+    opening: list[Block] = [
+        *([Text(ended, "fail")] * bool(failed)),
+        *map(Text, claims_of(report, primary)),
+        Text(f"{report['tasks_of_a_look']} tasks in each look, {seeds} seeds an arm at most.", "note"),
+    ]
     why = Table(("run", "why it ended"), tuple(failed.items()))
     return page(
         f"Comparison {name}",
