@@ -13,6 +13,7 @@ from critics.fit.data import fit_data
 from critics.fit.loop import calibrate, fit
 from critics.fit.schedule import PATIENCE, WEIGHT_DECAY
 from critics.labels.samples import rewards_of
+from critics.privileged import Kind, Privileged
 from pipeline.types import Label, StateRef
 from stages.wiring.audit import solver_values
 from stages.wiring.critic_data import fit_settings
@@ -66,6 +67,7 @@ def fitted(
         rule=rule,
         continuations=sampled if settings.fit_continuations else [],
         calibrating=("fit",) if by_heart else ("validate", "calibrate"),
+        privileged=Privileged.of(settings.privileged, material.folder / "sft" / "policy"),
     )
     model = make_critic(trunk)
     trainer: Any = make_trainer(
@@ -92,26 +94,31 @@ def fitted(
     if not by_heart:
         with torch.no_grad():
             model.load_state_dict(stored[result.best])
-    calibrator = calibrate(trainer, data.calibration, base_logit=result.base_logit)
+    by_verdicts = settings.privileged == "features"
+    calibrator = calibrate(trainer, data.calibration, base_logit=result.base_logit, by_verdicts=by_verdicts)
     facts = {"converged": result.converged, "updates": result.num_updates, "fitted_rows": len(data.fit)}
     return trainer, calibrator, facts
 
 
-def values_of(material: Material, trainer: Any, calibrator: Any) -> dict[str, np.ndarray]:
-    """Returns a critic's calibrated values of the audit's bare rollouts."""
+def values_of(material: Material, trainer: Any, calibrator: Any, told: Kind) -> dict[str, np.ndarray]:
+    """Returns the calibrated values of the audit's bare rollouts by a critic that is `told` so much."""
     from critics.fit.rows import value_positions
     from critics.frozen.critic import read_value_logits
     from pipeline.training import TrainingRow
 
     bare = [r for r in material.audited if r.kind == "whole" and not r.guided]
     whole = [r for r in bare if r.reward is not None and r.steps]
-    rows = [TrainingRow(np.array(r.token_ids, dtype=np.int32)) for r in whole]
+    privileged = Privileged.of(told, material.folder / "sft" / "policy")
+    read = privileged.as_read(whole)
+    rows = [TrainingRow(np.array(r.token_ids, dtype=np.int32)) for r in read]
     z = read_value_logits(
-        trainer.model, rows, [value_positions(r) for r in whole], material.config.training.micro_batch_tokens
+        trainer.model, rows, [value_positions(r) for r in read], material.config.training.micro_batch_tokens
     )
     return {
-        r.rollout_id: calibrator(logits, step_index=np.array([step.step_index for step in r.steps]))
-        for r, logits in zip(whole, z, strict=True)
+        r.rollout_id: calibrator(
+            logits, step_index=np.array([step.step_index for step in r.steps]), told=counts
+        )
+        for r, logits, counts in zip(whole, z, privileged.told(whole), strict=True)
     }
 
 

@@ -10,9 +10,9 @@ the seed's folder, so the same command goes on.
 
 Variants: `soft` (the method), `soft@25`, `soft@50` (share of the continuations' tokens), `labels-alone`
 (without critic.fit_continuations, as are the rules), one for each target rule, and `trunk:layers<k>`, the
-policy's first k layers as the trunk. On request `kappa<k>`, with so many pseudo-counts. A rule is fitted
-without continuations; those of validating companies, which decide when any fit ends, are its label
-tokens.
+policy's first k layers as the trunk. On request `kappa<k>`, with so many pseudo-counts, `told:features` and
+`told:words`, with privileged inputs. A rule is fitted without continuations; those of validating companies,
+which decide when any fit ends, are its label tokens.
 
 `soft / ...` has the method by level and by split.
 """
@@ -33,7 +33,9 @@ from critics.audit.data import AuditData, AuditRollout
 from critics.audit.first_error import first_error
 from critics.audit.measures import measure as measures_of
 from critics.labels.named_targets import RULES
+from critics.privileged import Kind
 
+TOLD: dict[str, Kind] = {"told:features": "features", "told:words": "words"}
 VARIANTS = ("soft", "soft@25", "soft@50", "labels-alone", *RULES, "trunk:layers1", "trunk:layers2")
 QUICK_VARIANTS = ("soft", "soft@50", "kappa2", "monte_carlo", "td", "trunk:layers1")
 SHOWN = ("ev", "ev_within", "rho_a", "ece_excess", "skill_over_task_rate")
@@ -102,14 +104,16 @@ def rows_of(material: Material, variant: str) -> list[Row]:
     trunk = material.folder / "sft" / "policy"
     if variant.startswith("trunk:layers"):
         trunk = with_layers(trunk, int(variant.removeprefix("trunk:layers")), material.folder / "quality")
-    labels, rule, tokens = material.labels("soft" if variant.startswith("trunk:") else variant)
+    of_labels = "soft" if variant.startswith("trunk:") or variant in TOLD else variant
+    labels, rule, tokens = material.labels(of_labels)
     if variant == "soft" and material.config.labels.target == "soft":
         converged = material.made["converged"]
         values = {name: np.array(of) for name, of in material.values.items()}
     else:
-        changes = {"fit_continuations": False} if variant == "labels-alone" else {}
+        changes: dict[str, Any] = {"fit_continuations": False} if variant == "labels-alone" else {}
+        changes["privileged"] = told = TOLD.get(variant, material.config.critic.privileged)
         trainer, calibrator, facts = fitted(material, labels, rule, trunk, changes=changes)
-        converged, values = facts["converged"], values_of(material, trainer, calibrator)
+        converged, values = facts["converged"], values_of(material, trainer, calibrator, told)
     rows = measured(variant, {"label tokens": tokens, "trunk": parameters_of(trunk), "converged": converged})
     rows += judged(material, variant, values)
     if variant == "soft":

@@ -83,6 +83,8 @@ class EnvironmentOffer:
     solver_value: Callable[[Task, int, Sequence[Action]], list[float]] | None = None
     # (whole rollout, level, style) -> changes of it that probe a critic.
     probe_edits: Callable[[Rollout, int, ChatStyle], list[Edit]] | None = None
+    # Whether verdicts speak of steps, of each by itself and what came before it: then a critic may be told.
+    step_verdicts: bool = False
 
     def style(self, name: str | None = None, tokenizer: Any = None, *, thinking: bool = True) -> ChatStyle:
         """Returns a prompt style by name, by default the first; `thinking` leaves room for thoughts.

@@ -77,7 +77,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
 
 STAGE = Stage(
     name="critic_report",
-    code_version=16,
+    code_version=17,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels", "critic"),
     sections=("critic_report", "run.held_out", "engine", "sampling", "prompt", "tasks"),
     plan=plan,

@@ -87,6 +87,8 @@ def test_its_settings_are_its_own(lab: Lab) -> None:
         load_config(Config, Path(lab.config), ["tasks.num_term=5"])
     with pytest.raises(ConfigError, match=r"tasks\.level_shares is not a setting"):
         load_config(Config, Path(lab.config), ["tasks.level_shares={1: 1.0}"])
+    with pytest.raises(ConfigError, match=r"critic\.privileged = words, .*environment sums .*here: none"):
+        load_config(Config, Path(lab.config), ["critic.privileged=words"])
     with pytest.raises(ConfigError, match=r"prompt\.style = compact .*allowed: plain"):
         load_config(Config, Path(lab.config), ["prompt.style=compact"])
 

@@ -6,6 +6,7 @@ All return p [N] for the audited states.
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from critics.logit import binomial_regression, sigmoid
 
 PRIORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 1e9)
 """Rollouts that the mean may count for in a task's rate; the last one makes it the constant."""
+NUM_FOLDS = 5
+"""Of clusters, in `cross_fitted`."""
 
 
 def constant(audit: AuditData) -> np.ndarray:
@@ -59,6 +62,43 @@ def position_only(audit: AuditData) -> np.ndarray:
     return _nearest(audit, [line, ((k + constant(audit)[0]) / (K + 1))[steps]])
 
 
+def errors_so_far(audit: AuditData) -> np.ndarray:
+    """Returns a logistic regression on the verdicts before each state, its step and position, `cross_fitted`.
+
+    What a critic that is told verdicts could say by counting them, without reading a word. It has too many
+    features to be fitted on what it is judged by; other clusters' fresh continuations are advantage enough.
+    """
+    from sklearn.feature_extraction import DictVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    if not len(audit):
+        return np.zeros(0)
+    counts = DictVectorizer(sparse=False).fit_transform(audit.verdicts_before())
+    steps = np.eye(int(audit.step_index.max()) + 1)[audit.step_index]
+    features = np.column_stack([counts, steps, audit.position])
+    return cross_fitted(audit, features, LogisticRegression(max_iter=1000))
+
+
+def cross_fitted(audit: AuditData, features: np.ndarray, classifier: Any) -> np.ndarray:
+    """Returns p [N] by a scikit-learn classifier of features [N, D], each state's fitted on other clusters.
+
+    In `NUM_FOLDS` folds; with a single cluster, on itself.
+    """
+    from sklearn.model_selection import GroupKFold
+
+    share, p, number = audit.v_hat, np.zeros(len(audit)), len(set(audit.cluster.tolist()))
+    everything = np.arange(len(audit))
+    folds = [(everything, everything)]
+    if number > 1:
+        folds = list(GroupKFold(min(NUM_FOLDS, number)).split(features, groups=audit.cluster))
+    for fit, told in folds:
+        # Each state is one success and one failure, weighted by how often they were sampled.
+        outcomes, weights = np.repeat([1, 0], len(fit)), np.concatenate([share[fit], 1 - share[fit]])
+        classifier.fit(features[[*fit, *fit]], outcomes, sample_weight=weights)
+        p[told] = classifier.predict_proba(features[told])[:, 1]
+    return p
+
+
 def _nearest(audit: AuditData, estimates: list[np.ndarray]) -> np.ndarray:
     return min(estimates, key=lambda p: float(((p - audit.v_hat) ** 2).sum()))
 
@@ -77,4 +117,5 @@ BASELINES: dict[str, Callable[[AuditData], np.ndarray]] = {
     "constant": constant,
     "task_rate": task_rate,
     "position": position_only,
+    "errors_so_far": errors_so_far,
 }

@@ -7,9 +7,10 @@ from typing import Self
 import numpy as np
 
 from critics.logit import level_shift, logit, sigmoid
+from critics.privileged import Counts, counts_before
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.ids import seed_of
-from pipeline.types import Rollout, StateRef, Task
+from pipeline.types import Rollout, StateRef, Task, VerifierStatus
 
 NUM_FOLDS = 5
 """Of clusters, in `level_refitted`."""
@@ -27,7 +28,8 @@ class AuditRollout:
     split: str = ""
     values: tuple[float, ...] = ()  # [T] calibrated values of all its states; () if it is not drawn
     texts: tuple[str, ...] = ()  # [T] steps in words
-    statuses: tuple[str, ...] = ()  # [T] the verifier's word on each step
+    statuses: tuple[VerifierStatus, ...] = ()  # [T] the verifier's word on each step
+    codes: tuple[str, ...] = ()  # [T] event codes behind a `wrong`
     messages: tuple[str, ...] = ()  # [T] the same in words
     cluster: str = ""  # its task where this is empty
 
@@ -107,6 +109,13 @@ class AuditData:
         both = np.array(found, dtype=np.int64).reshape(-1, 2)
         return both[:, 0], both[:, 1]
 
+    def verdicts_before(self) -> list[Counts]:
+        """Returns [N] what verdicts say of the steps before each state."""
+        counts = {
+            r.rollout_id: counts_before([*zip(r.statuses, r.codes, strict=True)]) for r in self.rollouts
+        }
+        return [counts[r][i] for r, i in zip(self.rollout_id, self.step_index, strict=True)]
+
     def groups(self) -> np.ndarray:
         """Returns [N] the number of each state's rollout-in-context, 0-based."""
         numbers: dict[tuple[str, str], int] = {}
@@ -172,6 +181,7 @@ def audited_states(
                 values=tuple(float(v) for v in values[r.rollout_id]),
                 texts=tuple(step.text for step in r.steps),
                 statuses=tuple(step.verifier_status for step in r.steps),
+                codes=tuple(step.verifier_code for step in r.steps),
                 messages=tuple(step.verifier_message for step in r.steps),
                 cluster=task.cluster,
             )

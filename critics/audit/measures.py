@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from critics.audit.baselines import BASELINES
+from critics.audit.baselines import BASELINES, errors_so_far
 from critics.audit.calibration_error import calibration
 from critics.audit.data import AuditData
 from pipeline.statistics import (
@@ -82,12 +82,26 @@ def explained_within(
     p: np.ndarray, V: np.ndarray, v: np.ndarray, groups: np.ndarray, boot: ClusterBootstrap
 ) -> Interval:
     """Returns EV_within of p, Vhat, its noise and the numbers of the states' rollouts, [N >= 1] each."""
-    sizes = np.bincount(groups)
-    noise = (1 - 1 / sizes[groups]) * v
-    p, V = (x - (np.bincount(groups, weights=x) / np.maximum(sizes, 1))[groups] for x in (p, V))
+    p, V, noise = _centred(p, groups), _centred(V, groups), (1 - 1 / np.bincount(groups)[groups]) * v
     # A rollout with one audited state contributes exact zeros.
     columns = [(p - V) ** 2 - noise, V**2 - noise]
     return boot.interval(columns, lambda error, variance: 1 - error / positive(variance))
+
+
+def gained_within(audit: AuditData, other: np.ndarray, boot: ClusterBootstrap) -> Interval:
+    """Returns by how much EV_within exceeds that of other values [N] of the same states, paired."""
+    if not len(audit):
+        return UNDEFINED
+    groups = audit.groups()
+    p, q, V = (_centred(x, groups) for x in (audit.p, other, audit.v_hat))
+    noise = (1 - 1 / np.bincount(groups)[groups]) * audit.noise
+    columns = [(q - V) ** 2 - (p - V) ** 2, V**2 - noise]
+    return boot.interval(columns, lambda gain, variance: gain / positive(variance))
+
+
+def _centred(x: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Returns [N] x minus its mean over each group."""
+    return x - (np.bincount(groups, weights=x) / np.maximum(np.bincount(groups), 1))[groups]
 
 
 def steps(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interval]:
@@ -126,6 +140,7 @@ def skills(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interval]:
         theirs = brier_terms(baseline(audit), V)
         # Where the reference makes no error (few states, all alike), no share of it can be gained.
         measures[f"skill_over_{name}"] = boot.interval([ours, theirs], lambda a, b: 1 - a / positive(b))
+    measures["ev_within_over_errors_so_far"] = gained_within(audit, errors_so_far(audit), boot)
     return measures
 
 

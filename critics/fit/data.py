@@ -11,6 +11,7 @@ from critics.labels.named_targets import BOOTSTRAPPED, RULES, TD_LAM
 from critics.labels.samples import samples_of
 from critics.labels.soft_targets import continued_labels
 from critics.labels.splits import Part
+from critics.privileged import NOT_TOLD, Privileged
 from pipeline.errors import ArtifactError
 from pipeline.training import TrainingRow
 from pipeline.types import Label, Rollout, Task
@@ -41,19 +42,20 @@ def fit_data(
     rule: str,
     continuations: Sequence[Rollout] = (),
     calibrating: Sequence[Part] = ("validate", "calibrate"),
+    privileged: Privileged = NOT_TOLD,
 ) -> FitData:
     """Returns labelled rollouts as rows and states, split by cluster.
 
     Labels have passed `check_labels`, and `rule` is their target. Of `continuations`, which the labels stage
-    sampled, those of the part that fits are fitted as well.
+    sampled, those of the part that fits are fitted as well. Rows are as a critic that is told `privileged`
+    reads them.
     """
     if not labels:
         raise ArtifactError("there are no labels to fit, validate and calibrate on. Next: make labels")
     labelled, policy = {label.rollout_id for label in labels}, labels[0].label_policy_digest
     members: dict[Part, list[Rollout]] = {"fit": [], "validate": [], "calibrate": []}
-    for rollout in rollouts:
-        if rollout.rollout_id in labelled:
-            members[part_of[rollout.rollout_id]].append(rollout)
+    for rollout in privileged.as_read([r for r in rollouts if r.rollout_id in labelled]):
+        members[part_of[rollout.rollout_id]].append(rollout)
     labels_of: dict[Part, list[Label]] = {part: [] for part in members}
     for label in labels:
         labels_of[part_of[label.rollout_id]].append(label)
@@ -66,6 +68,7 @@ def fit_data(
         if sample.reward is not None and sample.policy_digest == policy
     ]
     check_continuations(continued, first)
+    continued = privileged.as_read(continued, {r.rollout_id: r for r in rollouts})
     later = continued_labels(continued, label_policy_digest=policy)
     bootstrap = None
     if rule in BOOTSTRAPPED:

@@ -9,6 +9,7 @@ import numpy as np
 
 from critics.fit.rows import value_positions
 from critics.labels.soft_targets import label_counts
+from critics.privileged import counts_of
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.training import Trainer, TrainingRow
 from pipeline.types import Label, Rollout
@@ -28,6 +29,7 @@ class HeldOut:
     num_samples: np.ndarray  # >= 1
     fresh_success: np.ndarray
     fresh_samples: np.ndarray
+    told: np.ndarray  # `Counts` of the verdicts before the state
 
     def logits(self, trainer: Trainer) -> np.ndarray:
         """Returns the raw value logits z [N] of a trainer's present weights."""
@@ -73,13 +75,13 @@ def _held_out(rollouts: Sequence[Rollout], counts: Mapping[str, Mapping[int, Cou
     for rollout in rollouts:
         if not (of := counts.get(rollout.rollout_id)):
             continue
-        at = value_positions(rollout)
+        at, told = value_positions(rollout), counts_of(rollout)
         for i in sorted(of):
-            position = at[i - rollout.start_step_index]
-            entries.append((len(rows), position, i, rollout.context, rollout.task_id, *of[i]))
+            place = i - rollout.start_step_index
+            entries.append((len(rows), at[place], i, rollout.context, rollout.task_id, *of[i], told[place]))
         tokens = np.array(rollout.token_ids, dtype=np.int32)
         rows.append(TrainingRow(tokens, {"weight": np.zeros(len(tokens), dtype=np.float32)}))
-    nothing = [np.zeros(0, dtype=np.int64)] * 9
+    nothing = [np.zeros(0, dtype=np.int64)] * 10
     return HeldOut(tuple(rows), *([np.array(column) for column in zip(*entries, strict=True)] or nothing))
 
 

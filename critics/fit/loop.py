@@ -114,8 +114,13 @@ def base_logit(rows: Sequence[TrainingRow]) -> float:
     return float(logit(mean, floor=1e-3))
 
 
-def calibrate(trainer: Trainer, states: HeldOut, *, base_logit: float) -> Calibrator:
-    """Returns the calibrator of a trainer's present weights, fitted on `outcome_states`."""
+def calibrate(
+    trainer: Trainer, states: HeldOut, *, base_logit: float, by_verdicts: bool = False
+) -> Calibrator:
+    """Returns the calibrator of a trainer's present weights, fitted on `outcome_states`.
+
+    `by_verdicts` says whether it is told of those before a state, as the privileged input `features` wants.
+    """
     return fit_calibrator(
         states.logits(trainer),
         states.num_success,
@@ -124,4 +129,5 @@ def calibrate(trainer: Trainer, states: HeldOut, *, base_logit: float) -> Calibr
         step_index=states.step_index,
         guided=states.context == "guided",
         rollout=states.row,
+        told=states.told.tolist() if by_verdicts else None,
     )

@@ -6,14 +6,17 @@ h has the slope a_low far below 0 and a_high far above: beta calibration (Kull e
 both are equal. A critic may be overconfident of failures and timid of successes. d_i belongs to step i. A
 critic that is fitted on few labels is off by points at some steps, at all states of the step alike, and one
 map for all steps cannot mend that. States after feedback are states of failed tasks, harder than they look;
-they shift on their own, so that they cannot bias the bare ones.
+they shift on their own, so that they cannot bias the bare ones. A critic with the privileged input `features`
+has a shift f more for each count x of verdicts before a state: + f x, summed (`critics.privileged`).
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from critics.logit import binomial_regression, logit, sigmoid
+from critics.privileged import Counts
 
 MIN_ROLLOUTS_FOR_SHIFT = 200
 """Below this many rollouts only the temperature is fitted, a_low = a_high (start value)."""
@@ -22,6 +25,8 @@ POSITIONS = 8
 SHIFT_RIDGE = 4.0
 """What holds shifts by step and by context near 0: a prior of standard deviation 1/2 (start value). It counts
 against rollouts: their states share one outcome, and as so many samples they would outweigh it."""
+VERDICT_RIDGE = 0.25
+"""The same for shifts by verdicts, which may mean certain failure: standard deviation 2 (start value)."""
 MIN_SLOPE = 1e-3
 """A critic that ranks backwards is flattened to this slope, never inverted."""
 
@@ -37,13 +42,20 @@ class Calibrator:
     num_states: int = 0  # what it was fitted on
     guided_shift: float = 0.0  # added to c for states after feedback
     position_shifts: tuple[float, ...] = ()  # d_0, d_1, ...; the last one counts for all later steps too
+    verdict_shifts: Mapping[str, float] = field(default_factory=dict)  # f by name of what is counted
 
     def __call__(
-        self, z: np.ndarray, *, step_index: np.ndarray | None = None, guided: bool | np.ndarray = False
+        self,
+        z: np.ndarray,
+        *,
+        step_index: np.ndarray | None = None,
+        guided: bool | np.ndarray = False,
+        told: Sequence[Counts] | None = None,
     ) -> np.ndarray:
         """Returns calibrated probabilities of raw value logits, [N] float64 in (0, 1).
 
-        `step_index` [N] says which step each state lies before; position shifts need it (ValueError).
+        `step_index` [N] says which step each state lies before, `told` [N] what verdicts before it say;
+        shifts by either need it (ValueError).
         """
         shift = self.shift + self.guided_shift * np.asarray(guided)
         if self.position_shifts:
@@ -51,6 +63,10 @@ class Calibrator:
                 raise ValueError("this calibrator has a shift for each step; say each state's step_index")
             last = len(self.position_shifts) - 1
             shift = shift + np.asarray(self.position_shifts)[np.minimum(step_index, last)]
+        if self.verdict_shifts:
+            if told is None:
+                raise ValueError("this calibrator has shifts by verdicts; say what comes before each state")
+            shift = shift + _columns(told, list(self.verdict_shifts)) @ [*self.verdict_shifts.values()]
         x = np.asarray(z, dtype=np.float64) + self.base_logit
         return sigmoid(_sides(x) @ np.array([self.slope_low, self.slope_high]) + shift)
 
@@ -58,6 +74,12 @@ class Calibrator:
 def _sides(x: np.ndarray) -> np.ndarray:
     """Returns [..., 2]: -softplus(-x) and softplus(x), which sum to x."""
     return np.stack([-np.logaddexp(0.0, -x), np.logaddexp(0.0, x)], axis=-1)
+
+
+def _columns(told: Sequence[Counts], names: Sequence[str]) -> np.ndarray:
+    """Returns [N, D] counts of D names; a name that a state has not is 0."""
+    counts = [[of_state.get(name, 0.0) for name in names] for of_state in told]
+    return np.array(counts, dtype=np.float64).reshape(len(told), len(names))
 
 
 def fit_calibrator(
@@ -69,12 +91,13 @@ def fit_calibrator(
     step_index: np.ndarray | None = None,
     guided: np.ndarray | None = None,
     rollout: np.ndarray | None = None,
+    told: Sequence[Counts] | None = None,
 ) -> Calibrator:
     """Returns the maximum-likelihood calibrator of counts k of n > 0 given raw value logits, N >= 1 states.
 
     All but the guided shift is of bare states, if there are any. Fewer than `MIN_ROLLOUTS_FOR_SHIFT` rollouts
-    of theirs: one slope alone, and no shift of theirs. Without `step_index` there are no shifts by step; each
-    state is of a rollout of its own unless `rollout` [N] says which it lies in.
+    of theirs: one slope alone, and no shift of theirs. Without `step_index` there are no shifts by step,
+    without `told` none by verdicts; each state is of a rollout of its own unless `rollout` [N] says of which.
     """
     after = np.zeros(len(z), dtype=bool) if guided is None else guided
     of = np.arange(len(z)) if rollout is None else rollout
@@ -83,15 +106,21 @@ def fit_calibrator(
     steps = None if step_index is None else step_index[own]
     counts = num_success[own], num_samples[own]
     num_rollouts = len(np.unique(of[own]))
-    fitted = _fit(np.asarray(z, dtype=np.float64)[own], *counts, base_logit, steps, num_rollouts)
+    words = None if told is None else _where(told, own)
+    fitted = _fit(np.asarray(z, dtype=np.float64)[own], *counts, base_logit, steps, words, num_rollouts)
     if not apart:
         return fitted
     steps = None if step_index is None else step_index[after]
-    offset = logit(fitted(z[after], step_index=steps), floor=1e-12)
+    words = None if told is None else _where(told, after)
+    offset = logit(fitted(z[after], step_index=steps, told=words), floor=1e-12)
     counts = num_success[after], num_samples[after]
     ridge = SHIFT_RIDGE * len(offset) / len(np.unique(of[after]))
     extra = binomial_regression(np.ones((len(offset), 1)), *counts, ridge=ridge, offset=offset)[0]
     return replace(fitted, num_states=len(z), guided_shift=float(extra))
+
+
+def _where(told: Sequence[Counts], mask: np.ndarray) -> list[Counts]:
+    return [counts for counts, kept in zip(told, mask, strict=True) if kept]
 
 
 def _fit(
@@ -100,6 +129,7 @@ def _fit(
     num_samples: np.ndarray,
     base_logit: float,
     step_index: np.ndarray | None,
+    told: Sequence[Counts] | None,
     num_rollouts: int,
 ) -> Calibrator:
     x = z + base_logit
@@ -113,6 +143,10 @@ def _fit(
     if step_index is not None:
         ridges += [SHIFT_RIDGE * len(z) / num_rollouts] * POSITIONS
         shifts = np.hstack([shifts, np.eye(POSITIONS)[np.minimum(step_index, POSITIONS - 1)]])
+    names = sorted(set().union(*told)) if told is not None else []
+    if told is not None and names:
+        ridges += [VERDICT_RIDGE * len(z) / num_rollouts] * len(names)
+        shifts = np.hstack([shifts, _columns(told, names)])
     slopes, free = np.full(2, MIN_SLOPE), np.ones(2, dtype=bool)
     while True:  # A slope that would be below the least one is held there, and the rest is fitted again.
         beta = binomial_regression(
@@ -130,4 +164,13 @@ def _fit(
         slopes[~free] = MIN_SLOPE
     common, *others = beta[len(beta) - len(ridges) :].tolist()
     low, high = slopes.tolist()
-    return Calibrator(low, high, common, base_logit, len(z), position_shifts=tuple(others))
+    by_step, by_verdict = others[: len(others) - len(names)], others[len(others) - len(names) :]
+    return Calibrator(
+        low,
+        high,
+        common,
+        base_logit,
+        len(z),
+        position_shifts=tuple(by_step),
+        verdict_shifts=dict(zip(names, by_verdict, strict=True)),
+    )

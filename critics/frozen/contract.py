@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from critics.frozen.calibrator import Calibrator
+from critics.privileged import Kind
 from pipeline.errors import ArtifactError
 from pipeline.ids import digest, file_sha256
 
 CONTRACT = "contract.json"
-FORMAT = 3
+FORMAT = 4
 REWARD = "success"
 """What every environment pays: success as the environment grades it, in [0, 1]."""
 
@@ -35,6 +36,7 @@ class Contract:
     max_response_tokens: int
     calibrators: Mapping[str, Calibrator]
     converged: bool  # whether fitting had nothing left to gain
+    privileged: Kind = "none"  # what it is told of verdicts on earlier steps
     convergence: dict[str, Any] = field(default_factory=dict)  # what the fitting stage says of it
 
 

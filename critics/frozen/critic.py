@@ -1,6 +1,6 @@
 """The frozen critic itself: a network that no longer moves, read where its contract holds, calibrated."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from transformers.utils.logging import disable_progress_bar
 from critics.fit.rows import value_positions
 from critics.frozen.contract import Contract, read_contract
 from critics.frozen.model import VALUE
+from critics.privileged import NO_PARENTS, NOT_TOLD, Privileged
 from pipeline.errors import ArtifactError
 from pipeline.ragged import ATTENTION_NAME, run_packed
 from pipeline.training import TrainingRow
@@ -30,12 +31,16 @@ class FrozenCritic:
     contract: Contract
     digest: str  # of weights, config, tokenizer, calibrators and contract together
     micro_batch_tokens: int
+    privileged: Privileged = NOT_TOLD  # as the contract says
 
-    def values(self, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
+    def values(
+        self, rollouts: Sequence[Rollout], parents: Mapping[str, Rollout] = NO_PARENTS
+    ) -> list[np.ndarray]:
         """Returns the calibrated V of each rollout's step states, [T] float64 in (0, 1), in the order given.
 
-        One causal pass over prompt and response, read at the token before each step's first. Raises
-        ArtifactError for a rollout of another tokenizer or template.
+        One causal pass over prompt and response, read at the token before each step's first. A critic that is
+        told verdicts takes them from the rollouts, those on a continuation's earlier steps from its parent.
+        Raises ArtifactError for a rollout of another tokenizer or template.
         """
         for row, rollout in enumerate(rollouts):
             try:
@@ -47,9 +52,17 @@ class FrozenCritic:
         [calibrator] = self.contract.calibrators.values()  # all rollouts of a run are of one family
         return [
             calibrator(
-                z, step_index=np.array([step.step_index for step in rollout.steps]), guided=rollout.guided
+                z,
+                step_index=np.array([step.step_index for step in rollout.steps]),
+                guided=rollout.guided,
+                told=told,
             )
-            for z, rollout in zip(self.value_logits(rollouts), rollouts, strict=True)
+            for z, rollout, told in zip(
+                self.value_logits(rollouts, parents),
+                rollouts,
+                self.privileged.told(rollouts, parents),
+                strict=True,
+            )
         ]
 
     def close(self) -> None:
@@ -57,10 +70,13 @@ class FrozenCritic:
         self.model.to("cpu")
         torch.cuda.empty_cache()  # does nothing on a machine without GPUs
 
-    def value_logits(self, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
+    def value_logits(
+        self, rollouts: Sequence[Rollout], parents: Mapping[str, Rollout] = NO_PARENTS
+    ) -> list[np.ndarray]:
         """Returns the raw value logits z of each rollout's step states, [T] float64."""
-        rows = [TrainingRow(np.array(r.token_ids, dtype=np.int32)) for r in rollouts]
-        positions = [value_positions(r) for r in rollouts]
+        read = self.privileged.as_read(rollouts, parents)
+        rows = [TrainingRow(np.array(r.token_ids, dtype=np.int32)) for r in read]
+        positions = [value_positions(r) for r in read]
         return read_value_logits(self.model, rows, positions, self.micro_batch_tokens)
 
     def check_matches(
@@ -90,7 +106,8 @@ def load(folder: Path, *, device: str = "cpu", micro_batch_tokens: int = 16384) 
     )
     model.set_attn_implementation(ATTENTION_NAME)
     model = model.eval().to(device).requires_grad_(False)
-    return FrozenCritic(model, contract, critic_digest, micro_batch_tokens)
+    privileged = Privileged.of(contract.privileged, folder)
+    return FrozenCritic(model, contract, critic_digest, micro_batch_tokens, privileged)
 
 
 def read_value_logits(

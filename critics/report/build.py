@@ -16,8 +16,9 @@ from critics.audit.data import AuditData, AuditRollout, level_refitted, unseen
 from critics.audit.first_error import first_error
 from critics.audit.measures import measure, slices
 from critics.audit.probes import Probed, probe_changes, probe_table
-from critics.audit.reference_critics import VISIBLE, reference_critics
+from critics.audit.reference_critics import VISIBLE, VISIBLE_ALONE, reference_critics
 from critics.audit.siblings import Siblings, reference_size, sibling_measures
+from critics.privileged import Kind
 from critics.report import gate
 from critics.report.opening import findings, opening_of
 from pipeline.ids import digest
@@ -40,6 +41,7 @@ def build_report(
     converged: bool,
     policy_digest: str,
     critic_digest: str,
+    privileged: Kind = "none",
     evaluations: Sequence[Mapping[str, Any]] = (),
     judged_contexts: Sequence[str] = ("bare",),
     num_resamples: int = 1000,
@@ -56,6 +58,7 @@ def build_report(
         converged: from the fit.
         policy_digest: whose chance of success is estimated.
         critic_digest: which critic.
+        privileged: what it is told of verdicts on earlier steps.
         evaluations: the fit's, for its curve.
         judged_contexts: "guided" too if the actor trains there.
         num_resamples: of clusters, behind each interval.
@@ -82,10 +85,11 @@ def build_report(
     conditions = gate.judge(
         {context: measures[context] for context in ("bare", *judged_contexts)},
         converged=converged,
+        privileged=privileged,
         sibling_excess=told.get("sibling_excess"),
         probes=changes,
     )
-    references = _references(bare, frozen["bare"], fitted, **draws)
+    references = _references(bare, frozen["bare"], fitted, privileged, **draws)
     few = min(num_resamples, SLICE_RESAMPLES)
     rows = slices(audit.where(audit.context == "bare"), num_resamples=few, seed=seed)
     verdict = gate.gate_dict(
@@ -95,8 +99,8 @@ def build_report(
         policy_digest=policy_digest,
         critic_digest=critic_digest,
     )
-    visible = next((row["ev_within"]["value"] for row in references if row["name"] == VISIBLE), None)
-    found = findings(measures["bare"], visible)
+    within = {row["name"]: row["ev_within"]["value"] for row in references}
+    found = findings(measures["bare"], within.get(VISIBLE), within.get(VISIBLE_ALONE))
     return {
         "passed": verdict["passed"],
         "opening": [opening_of(conditions, policy_digest, rows), *(" ".join(pair) for pair in found)],
@@ -104,6 +108,7 @@ def build_report(
         "gate": verdict,
         "policy_digest": policy_digest,
         "critic_digest": critic_digest,
+        "privileged": privileged,
         "judged": {
             context: _sizes(part) | {"splits": sorted(set(part.split.tolist()))}
             for context, part in judged.items()
@@ -136,12 +141,18 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _references(
-    audit: AuditData, frozen: AuditData, fitted: AuditData | None, *, num_resamples: int, seed: int
+    audit: AuditData,
+    frozen: AuditData,
+    fitted: AuditData | None,
+    privileged: Kind,
+    *,
+    num_resamples: int,
+    seed: int,
 ) -> list[dict[str, Any]]:
     """Returns `REFERENCE_METRICS` of the critic and of what it is read beside, on the judged bare states."""
     named = {"this critic": audit, "this critic, level as frozen": frozen}
     named |= {name: replace(audit, p=make(audit)) for name, make in BASELINES.items()}
-    named |= reference_critics(audit, seed)
+    named |= reference_critics(audit, seed, privileged)
     # What sampling at the very state would tell, judged by the state's other ones: no bound, it is noisy.
     if (size := reference_size(audit.K)) and audit.squares is None:
         enough = audit.where(np.greater_equal(audit.K, max(2 * size, size + 2)))

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from critics.audit.data import AuditData, level_refitted
 from critics.audit.measures import measure
 from critics.audit.probes import KINDS, MAX_RISE, holds
+from critics.privileged import Kind
 from pipeline.statistics import MIN_CLUSTERS, ClusterBootstrap, Interval, interval_dict, interval_words
 
 MIN_ADVANTAGE_CORRELATION = 0.2
@@ -30,6 +31,17 @@ ABOVE = (
     ("skill_over_position", 0.0, "it beats the position alone"),
 )
 """Measures that the lower bound of must exceed a threshold, and what that asks."""
+_OVER_COUNTING = ("skill_over_errors_so_far", 0.0, "it beats counting the verdicts that it is told")
+ABOVE_IF_TOLD: dict[Kind, tuple[tuple[str, float, str], ...]] = {
+    "none": (),
+    "words": (_OVER_COUNTING,),
+    "features": (
+        _OVER_COUNTING,
+        ("ev_within_over_errors_so_far", 0.0, "it does so within one rollout too"),
+    ),
+}
+"""The same of a critic with privileged inputs. What `features` mean is calibrated on true outcomes whatever
+the weights were fitted to, so there what these say of tasks proves nothing about steps."""
 NOT_MEASURED: Literal["not measured"] = "not measured"
 NOTHING_MEASURED = "not measured in this report"
 FEW = f"no such change could be made, or in fewer than {MIN_CLUSTERS} clusters"
@@ -58,20 +70,21 @@ def judge(
     measures_by_context: Mapping[str, Mapping[str, Interval]],
     *,
     converged: bool,
+    privileged: Kind = "none",
     sibling_excess: Interval | None = None,
     probes: Mapping[str, tuple[Interval, int]] | None = None,
 ) -> list[Condition]:
     """Returns the gate's conditions: bounds of each context's `measures_of`, convergence, siblings, probes.
 
-    "bare" is always there, "guided" if the actor trains in it. `sibling_excess` and `probes` are None where
-    none were played.
+    "bare" is always there, "guided" if the actor trains in it. `privileged` is what the critic is told;
+    `sibling_excess` and `probes` are None where none were played.
     """
     if "bare" not in measures_by_context:
         raise ValueError(f"the gate judges bare states; got measures of {sorted(measures_by_context)}")
     conditions = []
     for context, measures in measures_by_context.items():
         suffix = "" if context == "bare" else f" ({context})"
-        for name, threshold, asks in ABOVE:
+        for name, threshold, asks in (*ABOVE, *ABOVE_IF_TOLD[privileged]):
             conditions.append(_above(name + suffix, measures[name], threshold, asks + suffix))
         conditions += [_calibrated(measures["ece_excess"], suffix), _level(measures["level_bias"], suffix)]
     word = "stopped with nothing left to gain" if converged else "ran out of epochs before it converged"

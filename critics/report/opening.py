@@ -40,10 +40,13 @@ def opening_of(
     return " ".join(parts)
 
 
-def findings(measures: Mapping[str, Interval], visible: float | None) -> list[tuple[str, str]]:
+def findings(
+    measures: Mapping[str, Interval], visible: float | None, visible_alone: float | None = None
+) -> list[tuple[str, str]]:
     """Returns (figure, what it says) of the measures of judged bare states; undefined ones are left out.
 
-    `visible` is EV_within of trees on all that the dialogue shows; None without them.
+    `visible` is EV_within of trees on all that the dialogue shows and the critic, `visible_alone` on the
+    dialogue alone, beside a critic that is told more; None without them.
     """
     found = []
     for name, words in SHARES.items():
@@ -52,6 +55,8 @@ def findings(measures: Mapping[str, Interval], visible: float | None) -> list[tu
         if name == "ev_within" and visible is not None:
             # Trees are one way to use what is visible, so the critic itself may show more.
             words += f"; visible is {max(visible, measured.value):.0%} or more"
+        if name == "ev_within" and visible_alone is not None:
+            words += f"; it is told verdicts, trees on the dialogue alone explain {visible_alone:.0%}"
         bounds = "no bounds"
         if math.isfinite(measured.low) and math.isfinite(measured.high):
             bounds = f"{_percent(measured.low)}, {_percent(measured.high)}"

@@ -32,7 +32,7 @@ def report_page(report: Report) -> str:
         f"Values estimate the chance of success of policy {report['policy_digest']} and no other; critic "
         f"{report['critic_digest']}. A pass holds for that policy, its token budget and these families "
         "only. How the critic fares while the actor moves away from that policy is measured in the actor's "
-        "stage."
+        f"stage. {said.PRIVILEGED[report['privileged']]}"
     )
     sections = [
         _verdict(report),

@@ -17,6 +17,8 @@ STATES = {
     "skill_over_task_rate": "Brier gained over the task's own success rate",
     "skill_over_constant": "Brier gained over the best constant",
     "skill_over_position": "Brier gained over the position alone",
+    "skill_over_errors_so_far": "Brier gained over verdicts so far and position, asked if it is told of them",
+    "ev_within_over_errors_so_far": "EV within one rollout, minus that of the same",
     "auroc": "chance that a success is ranked above a failure; a graded reward is a fraction of a success",
     "auroc_within_task": "AUROC within one task",
 }
@@ -61,11 +63,16 @@ CHANGES_CAPTION = (
     "Steps in bins of what the critic says that they change, and what they changed. On the diagonal its step "
     "advantages can be taken at their word; a flat row of points tells no step from another."
 )
+PRIVILEGED = {
+    "none": "It reads what the actor reads.",
+    "features": "Its calibration counts verdicts of the verifier on earlier steps, unseen by the actor.",
+    "words": "It reads the verifier's verdict on each earlier step as words, unseen by the actor.",
+}
 REFERENCES_CAPTION = (
     "References, each with an advantage: it knows outcomes of the audited tasks or states, or was fitted on "
-    "them. Trees on what is visible say how much a critic that reads only the dialogue could explain; told "
-    "the errors, how much a verifier would add. Continuations are noisy: a good critic may beat them. V* "
-    "bounds from above. Far better on tasks it was fitted on: it knows them by heart."
+    "them. Trees on what is visible say how much a critic that reads only the dialogue could explain; with "
+    "the verdicts so far, how much a verifier would add. Continuations are noisy, a good critic may beat "
+    "them. V* bounds from above. Far better on tasks it was fitted on: it knows them by heart."
 )
 SLICES_CAPTION = "All audited bare states, values as frozen."
 SIBLINGS_CAPTION = (

@@ -118,4 +118,5 @@ PHONE = EnvironmentOffer(
     scripted=ScriptedAgent(scripted_reply, scripted.DIGEST),
     solver_value=solver_value,
     probe_edits=edits,
+    step_verdicts=True,
 )

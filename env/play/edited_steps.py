@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from env.chat.style import ChatStyle
+from env.play.steps import graded_steps
 from env.protocol import Env
 from pipeline.types import Rollout, Step, Task
 
@@ -32,12 +33,14 @@ def changed_state(
     max_length: int,
     other_prompt: Sequence[int] = (),
 ) -> Rollout | None:
-    """Returns the changed episode up to the state in question, which is its only step.
+    """Returns the changed episode up to the state in question, which is the one before its last, empty step.
 
-    Replies are the environment's own, replayed; what stays of the original keeps its tokens. None if the
-    changed episode is solved or cut off, does not fit into `max_length`, or does something else than asked.
+    Replies and verdicts are the environment's own, replayed; what stays of the original keeps its tokens, and
+    under another task's prompt its verdicts. None if the changed episode is solved or cut off, does not fit
+    into `max_length`, or does something else than asked.
     """
     tokens = list(rollout.response_token_ids[: rollout.steps[edit.start].token_start])
+    steps = list(rollout.steps[: edit.start])
     if edit.texts:
         env.reset(task, rollout.seed)
         for step in rollout.steps[: edit.start]:
@@ -49,7 +52,9 @@ def changed_state(
             if result.infra_error is not None or result.reward > 0:
                 return None
             codes += [(event.code, event.target, event.fields) for event in result.events]
+            begin = len(tokens)
             tokens += [*tokenizer.encode(text, add_special_tokens=False), stop]
+            steps.append(Step(len(steps), len(steps), begin, len(tokens), text))
             tokens += tokenizer.encode(style.render_replies(result.messages), add_special_tokens=False)
             if result.truncated or (result.terminated and number < len(edit.texts)):
                 return None
@@ -57,15 +62,15 @@ def changed_state(
             (event.code, event.target, event.fields) for event in rollout.events if event.turn == edit.start
         ]:
             return None
+        steps = list(graded_steps([(0, step) for step in steps], env.verdict().steps))
     prompt = tuple(other_prompt) if edit.other_prompt else rollout.prompt_token_ids
     if len(tokens) >= rollout.max_response_tokens or len(prompt) + len(tokens) >= max_length:
         return None
-    index = edit.start + len(edit.texts)
     return replace(
         rollout,
         prompt_token_ids=prompt,
         response_token_ids=tuple(tokens),
         loss_mask=(0,) * len(tokens),
         logprobs=(0.0,) * len(tokens),
-        steps=(Step(index, index, len(tokens), len(tokens), ""),),
+        steps=(*steps, Step(len(steps), len(steps), len(tokens), len(tokens), "")),
     )

@@ -89,7 +89,12 @@ def make(start: Start[Config], work: tuple[FitData, Path]) -> None:
     load_tokenizer(start.inputs["sft"].path("policy")).save_pretrained(folder)
     best = AutoModelForSequenceClassification.from_pretrained(folder)
     frozen = make_trainer(start.config, best, head="critic")
-    calibrator = calibrate(frozen, data.calibration, base_logit=result.base_logit)
+    calibrator = calibrate(
+        frozen,
+        data.calibration,
+        base_logit=result.base_logit,
+        by_verdicts=settings.privileged == "features",
+    )
     frozen.close()
     first = data.first
     contract = Contract(
@@ -108,12 +113,13 @@ def make(start: Start[Config], work: tuple[FitData, Path]) -> None:
         max_response_tokens=first.max_response_tokens,
         calibrators={family: calibrator},
         converged=result.converged,
+        privileged=settings.privileged,
         convergence={"best": result.best, "updates": result.num_updates},
     )
     digest = save(folder, contract)
     (folder / "evaluations.json").write_text(json.dumps(result.evaluations, indent=1) + "\n")
     shutil.rmtree(evaluations)
-    shape = ("slope_low", "slope_high", "shift", "guided_shift", "position_shifts")
+    shape = ("slope_low", "slope_high", "shift", "guided_shift", "position_shifts", "verdict_shifts")
     report = {
         "critic_digest": digest,
         "converged": result.converged,

@@ -54,6 +54,7 @@ def make(start: Start[Config], work: Work) -> None:
         converged=critic.contract.converged,
         policy_digest=audited.policy_digest,
         critic_digest=critic.digest,
+        privileged=critic.contract.privileged,
         evaluations=json.loads(start.inputs["critic"].path("critic/evaluations.json").read_text()),
         judged_contexts=("bare", "guided") if start.config.critic_report.guided else ("bare",),
         seed=start.seed,

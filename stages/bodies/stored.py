@@ -126,7 +126,7 @@ def _examples(start: Start[Config], work: Work, policy: Policy) -> Examples:
             tokenizer_digest=policy.tokenizer_digest,
             label_policy_digest=policy.policy_digest,
         )
-        values = critic.values(rollouts)
+        values = critic.values(rollouts, work.material.parents)
         critic.close()
         return values
 

@@ -100,6 +100,11 @@ class Config(Section):
             )
         if self.critic.fit_share + self.critic.validate_share >= 1:
             raise ValueError("critic.fit_share + critic.validate_share must leave clusters to calibrate on")
+        if self.critic.privileged != "none" and not offer.step_verdicts:
+            raise ValueError(
+                f"critic.privileged = {self.critic.privileged}, but the verifier of the environment "
+                f"{offer.name} says nothing of steps (step_verdicts of its offer). Allowed here: none"
+            )
         if sft.base is None and sft.num_updates == 0:
             raise ValueError("sft.num_updates = 0 takes a model as it is: name one in sft.base")
         if self.training.backend == "torch" and self.training.lora_rank and sft.base is None:

@@ -48,6 +48,13 @@ class Critic(Section):
         "'policy' starts from the sft policy; else a model folder, told apart by its path: after a change of "
         "what is in it, make critic SET=--fresh",
     )
+    privileged: Literal["none", "features", "words"] = setting(
+        "none",
+        "what the critic is told of the verifier's verdicts on earlier steps, which the actor never sees: "
+        "nothing, how many of which kind when values are calibrated (features), or each after its step in "
+        "the rows that it reads (words)",
+        source="2509.26000: any privileged state leaves the gradient unbiased; docs/decisions/0052",
+    )
     fit_share: float = setting(0.72, "clusters to fit on; labels are made for them", gt=0, lt=1)
     validate_share: float = setting(
         0.08, "clusters that decide convergence; they and the rest calibrate", gt=0, lt=1

@@ -8,6 +8,7 @@ from critics.fit.schedule import FitSettings
 from critics.labels.checks import check_labels
 from critics.labels.named_targets import OF_OUTCOMES
 from critics.labels.splits import parts_of
+from critics.privileged import Privileged
 from pipeline.artifacts.runner import Start
 from pipeline.errors import ArtifactError
 from pipeline.tables import labels_from
@@ -61,6 +62,7 @@ def data_of(start: Start[Config]) -> FitData:
         part_of,
         rule=target,
         continuations=rollouts_of(made) if continuations else [],
+        privileged=Privileged.of(settings.privileged, start.inputs["sft"].path("policy")),
     )
 
 

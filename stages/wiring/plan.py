@@ -16,6 +16,7 @@ from pipeline.errors import ExitCode
 from pipeline.planner.memory import GIB, shape_of
 from stages.settings import Config
 from stages.wiring.hands import num_players
+from stages.wiring.plan_critic import critic_words
 from stages.wiring.plan_memory import Memory, memory_of
 from stages.wiring.plan_models import critic_config, model_config
 from stages.wiring.plan_work import work_of, work_of_comparison
@@ -46,7 +47,10 @@ def run(options: argparse.Namespace) -> int:
         f"replica; processes that play: {num_players(config.engine)}"
     )
     console.print(_memory_table(memory))
-    console.print(_work_table({w.stage: w.figures for w in work_of(config, *_parameters(config))}))
+    work = work_of(config, *_parameters(config))
+    console.print(_work_table({entry.stage: entry.figures for entry in work}))
+    if config.actor.credit.needs_critic:
+        console.print(critic_words(config, work))
     if arms := config.comparison.arms:
         title = f"comparison of {len(arms)} arms with {len(config.comparison.seeds)} seeds each, at most"
         console.print(_work_table(work_of_comparison(config, _parameters), title))

@@ -50,7 +50,7 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
     fitted = rollouts + labels * config.critic.fit_continuations
     critic_tokens = int(fitted * response * config.critic.max_epochs)
 
-    tasks = report.tasks_per_split * len([split for split in config.held_out if split != "val"])
+    tasks = audited_tasks(config)
     each = tasks * (1 + report.guided) * (report.draws + turns * report.num_continuations)
     siblings = min(report.sibling_sets, tasks) * SIBLING_SIZE * (1 + report.num_continuations)
     audit = each + siblings + report.fit_tasks * turns * report.num_continuations
@@ -95,6 +95,11 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
         ),
     ]
     return work if refreshes else work[:-1]
+
+
+def audited_tasks(config: Config) -> int:
+    """Returns the tasks that an audit takes."""
+    return config.critic_report.tasks_per_split * len([name for name in config.held_out if name != "val"])
 
 
 def work_of_comparison(

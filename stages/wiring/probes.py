@@ -37,7 +37,7 @@ def probe(
     after = critic.values([state for _, _, state in changed])
     return Probed.of(
         [
-            (edit.kind, tasks[r.task_id].cluster, float(values[r.rollout_id][edit.compare]), float(v[0]))
+            (edit.kind, tasks[r.task_id].cluster, float(values[r.rollout_id][edit.compare]), float(v[-1]))
             for (r, edit, _), v in zip(changed, after, strict=True)
         ]
     )
@@ -46,7 +46,7 @@ def probe(
 def changed_states(
     environment: str, rollouts: Sequence[Rollout], tasks: Mapping[str, Task], player: Player
 ) -> list[tuple[Rollout, Edit, Rollout]]:
-    """Returns rollouts, what is changed in them, and the state after it: one change of a kind per rollout.
+    """Returns rollouts, what is changed in them, and the states up to it: one change of a kind per rollout.
 
     Which step is changed follows from the rollout's seed. Another task's prompt comes from the next rollout
     of another cluster.

@@ -79,6 +79,12 @@ def check_critic(
     label_policy_digest: str,
 ) -> None:
     """Raises ArtifactError unless the critic was made for such contexts, policy, sampling and environment."""
+    if (told := critic.contract.privileged) != config.critic.privileged:
+        raise ArtifactError(
+            f"critic {critic.digest[:12]} was fitted with critic.privileged = {told}, this run says "
+            f"{config.critic.privileged}. Next: critic.privileged={told} here too, or make critic and "
+            "critic_report again with SET=--fresh"
+        )
     critic.check_matches(
         temperature=1.0,  # an actor samples from the whole distribution
         top_p=1.0,

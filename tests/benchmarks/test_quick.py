@@ -32,7 +32,7 @@ def test_quick_runs_share_what_they_sampled_and_go_on(tmp_path: Path) -> None:
     material = Material(load_config(Config, ROOT / CONFIG, overrides), folder / "quality-seed0")
     labels, rule, _ = material.labels("soft")
     trainer, calibrator, _ = fitted(material, labels, rule, material.folder / "sft" / "policy")
-    values = values_of(material, trainer, calibrator)
+    values = values_of(material, trainer, calibrator, "none")
     assert values.keys() == material.values.keys()
     for name, found in values.items():
         np.testing.assert_allclose(found, material.values[name], atol=1e-5)

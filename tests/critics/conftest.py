@@ -106,7 +106,7 @@ def audit_of(
             AuditRollout(
                 str(ids[i]), str(tasks[i]), "bare", float(rewards[i]), level=1 + i % 3, split="val",
                 values=tuple(p[i]), texts=tuple(f"say {t} <b>&amp;" for t in range(T)),
-                statuses=("ok",) * (T - 1) + ("wrong",), messages=("",) * T,
+                statuses=("ok",) * (T - 1) + ("wrong",), codes=("",) * T, messages=("",) * T,
             )
             for i in range(R)
         ),

@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics.audit.baselines import constant, position_only
+from critics.audit.baselines import constant, errors_so_far, position_only
 from critics.audit.data import AuditData, level_refitted
+from critics.audit.measures import measure
 from critics.logit import logit, sigmoid
+from critics.privileged import Kind
 from critics.report import gate
 from critics.report.opening import findings, opening_of
 from pipeline.statistics import Interval
@@ -34,6 +36,7 @@ def world(seed: int = 0) -> tuple[AuditData, np.ndarray, np.ndarray]:
 
 AUDIT, V, TASK = world()
 TRUTH = V.ravel()
+CODES = np.unique(AUDIT.task_id, return_inverse=True)[1]
 
 
 def recalibrated(p: np.ndarray) -> np.ndarray:
@@ -48,9 +51,10 @@ def real(rng: np.random.Generator) -> np.ndarray:
     return recalibrated(sigmoid(logit(TRUTH) + rng.normal(0, 0.5, V.size)))
 
 
-def failed(audit: AuditData, *, converged: bool = True) -> dict[str, str]:
+def failed(audit: AuditData, *, converged: bool = True, privileged: Kind = "none") -> dict[str, str]:
     """Returns the reasons of failed conditions by name."""
-    conditions = gate.judge({"bare": gate.measures_of(audit, num_resamples=200)}, converged=converged)
+    measures = gate.measures_of(audit, num_resamples=200)
+    conditions = gate.judge({"bare": measures}, converged=converged, privileged=privileged)
     return {c.name: c.reason for c in conditions if c.passed is False}
 
 
@@ -98,7 +102,11 @@ CRITICS: dict[str, tuple[Callable[[np.random.Generator], np.ndarray], set[str], 
 @pytest.mark.parametrize("name", CRITICS)
 def test_a_critic_fails_for_its_own_reasons_alone(name: str) -> None:
     critic, must, must_not = CRITICS[name]
-    found = failed(replace(AUDIT, p=critic(np.random.default_rng(3))))
+    audit = replace(AUDIT, p=critic(np.random.default_rng(3)))
+    found = failed(audit)
+    assert set(failed(audit, privileged="words")) - set(found) <= {"skill_over_errors_so_far"}
+    assert must or not failed(audit, privileged="words")
+    assert name != "the real one" or not failed(audit, privileged="features")
     assert must <= set(found)
     assert not must_not & set(found)
     assert must or not found
@@ -115,6 +123,30 @@ def test_the_number_of_the_step_alone_is_refused_though_no_line_follows_it() -> 
     turns = sigmoid(logit(V) + np.array([1.5, -1.5, 1.5, -1.5, 1.5]))
     audit = replace(AUDIT, k=rng.binomial(K, turns).ravel(), p=np.tile(turns.mean(axis=0), len(turns)))
     assert set(failed(audit)) == {"skill_over_position"}
+
+
+def test_a_critic_that_only_counts_the_verdicts_it_is_told_is_refused() -> None:
+    """Errors explain half of what happens within a rollout here; who reads the rest as well passes."""
+    rng = np.random.default_rng(8)
+    wrong = rng.random(V.shape) < 0.3
+    errors = np.cumsum(wrong, axis=1) - wrong
+    rollouts = tuple(
+        replace(r, statuses=tuple(np.where(row, "wrong", "unknown").tolist()))
+        for r, row in zip(AUDIT.rollouts, wrong, strict=True)
+    )
+    fallen = sigmoid(logit(V) - 1.5 * errors)
+    audit = replace(AUDIT, k=rng.binomial(K, fallen).ravel(), rollouts=rollouts)
+    counting = replace(audit, p=errors_so_far(audit))
+    assert measure(counting, num_resamples=50)["ev_within"].value > 0.3
+    for kind, above in gate.ABOVE_IF_TOLD.items():
+        assert set(failed(counting, privileged=kind)) == {name for name, *_ in above}
+    # So is one that knows the level of its task as well, as of shuffled labels, calibrated on true ones.
+    means = np.bincount(CODES, weights=audit.v_hat - counting.p) / np.bincount(CODES)
+    knowing = replace(audit, p=np.clip(counting.p + 0.2 * means[CODES], 0.005, 0.995))
+    refused = failed(knowing, privileged="features")
+    assert "ev_within_over_errors_so_far" in refused
+    assert "skill_over_errors_so_far" not in refused
+    assert not failed(replace(audit, p=fallen.ravel()), privileged="features")
 
 
 def test_a_refitted_level_has_not_seen_its_own_cluster_and_moves_no_order() -> None:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
+from critics.audit import forecast
 from critics.audit import measures as quality
 from critics.audit.baselines import PRIORS, constant, position_only, task_rate
 from critics.audit.calibration_error import calibration, equal_mass_bins
@@ -161,3 +162,34 @@ def test_slices_cover_every_state_once_per_kind() -> None:
     late = next(row for row in rows if (row["kind"], row["name"]) == ("position", "60-80 %"))
     alone = quality.measure(audit.where(quality.position_bins(audit) == 3), num_resamples=100)
     assert all(late[name] == alone[name] for name in ("ev", "rho_a", "auroc"))
+
+
+def test_a_gain_within_rollouts_is_the_difference_of_two_explained_shares() -> None:
+    audit, V = make_audit(lambda V, rng: 0.2 + 0.6 * V + rng.normal(0, 0.05, V.shape), K=4, num_rollouts=800)
+    other = np.random.default_rng(2).normal(0.5, 0.05, len(audit)) + 0.3 * (V.ravel() - 0.5)
+    boot = ClusterBootstrap(audit.cluster, 200)
+    gain = quality.gained_within(audit, other, boot)
+    own, theirs = (
+        quality.explained_variance_within(replace(audit, p=p), boot) for p in (audit.p, np.clip(other, 0, 1))
+    )
+    assert gain.value == pytest.approx(own.value - theirs.value, abs=1e-9)
+    assert gain.high - gain.low < own.high - own.low  # what both have in common is no noise
+    truth = true_measures(audit.p.reshape(V.shape), V)["ev_within"]
+    truth -= true_measures(other.reshape(V.shape), V)["ev_within"]
+    assert gain.low < truth < gain.high
+
+
+@pytest.mark.parametrize("K", [2, 16])
+def test_the_forecast_width_of_rho_a_is_that_of_audits(K, monkeypatch) -> None:
+    """Also where nothing but chance spreads, and it is no normal one."""
+    audits = [
+        make_audit(lambda V, rng: V + rng.normal(0, 0.12, V.shape), K=K, seed=seed) for seed in range(20)
+    ]
+    V = np.stack([V for _, V in audits])
+    monkeypatch.setattr(forecast, "SPREAD", np.diff(V, axis=2).var())
+    monkeypatch.setattr(forecast, "NOISE", (V * (1 - V)).mean())
+    values = [quality.steps(a, ClusterBootstrap(a.cluster, 2))["rho_a"].value for a, _ in audits]
+    monkeypatch.setattr(forecast, "EXPECTED", float(np.mean(values)))
+    seen = 1.96 * np.std(values)
+    planned = forecast.half_width(400, K, 3)
+    assert planned / 2 < seen < 1.3 * planned

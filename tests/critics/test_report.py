@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics.audit.reference_critics import VISIBLE, errors_so_far, reference_critics
+from critics.audit.reference_critics import VISIBLE, VISIBLE_ALONE, reference_critics
 from critics.audit.siblings import Siblings
 from critics.logit import logit, sigmoid
 from critics.report.build import SOLVER, build_report
@@ -186,15 +186,18 @@ def test_trees_find_what_the_words_show_and_what_only_verifiers_see() -> None:
         for r, t, s in zip(audit.rollouts, texts, statuses, strict=True)
     )
     audit = replace(audit, k=rng.binomial(8, V).ravel(), rollouts=rollouts)
-    assert errors_so_far(audit)[:4].tolist() == [
-        [wrong[0, :i].sum(), wrong[0, i - 1] if i else 0] for i in range(4)
-    ]
     rows = {row["name"]: row["ev_within"]["value"] for row in build_report(audit, **OPTIONS)["references"]}
     assert rows["this critic"] == pytest.approx(0, abs=0.02)
-    told = rows["trees: the same, told the errors so far"]
+    told = rows["trees: this critic, what is visible, the verdicts so far"]
     assert told > 0.9
-    assert 0.3 < rows["errors so far alone"] < told - 0.1
+    assert 0.3 < rows["errors_so_far"] < told - 0.1
     assert 0.3 < rows[VISIBLE] < told - 0.1
+    report = build_report(audit, **OPTIONS, privileged="features")
+    of_told = {row["name"]: row["ev_within"]["value"] for row in report["references"]}
+    assert VISIBLE not in of_told
+    assert of_told[VISIBLE_ALONE] == pytest.approx(rows[VISIBLE], abs=0.05)
+    assert "trees on the dialogue alone explain" in report_page(report)
+    assert {"skill_over_errors_so_far", "ev_within_over_errors_so_far"} <= failed(report)
     # Values of a cluster are made without its own counts.
     one = audit.cluster == "c0"
     changed = replace(audit, k=np.where(one, 8 - audit.k, audit.k))

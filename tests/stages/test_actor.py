@@ -121,6 +121,10 @@ def test_an_actor_that_went_on_with_a_weak_critic_says_so_everywhere(chain):
     [
         ({"contexts": ("bare",)}, "made for contexts ('bare',), got ['guided']"),
         ({"gamma": 0.9}, "was made for gamma 0.9, got 1.0"),
+        (
+            {"privileged": "words"},
+            "critic.privileged = words, this run says none. Next: critic.privileged=words",
+        ),
     ],
 )
 def test_a_critic_of_another_contract_is_never_allowed(chain, tmp_path, monkeypatch, capsys, changes, words):

@@ -1,9 +1,12 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import critics
 from critics.fit.rows import num_states
+from critics.frozen.contract import read_contract
 from critics.labels.splits import parts_of
 from pipeline.training import TrainingRow
 from pipeline.training.torch import TorchTrainer
@@ -73,6 +76,44 @@ def test_by_default_outcomes_label_every_state_and_continuations_add_theirs(
             assert set(row.columns["targets"][row.columns["weight"] > 0]) == {rollout.reward}
     assert lab.start("labels", *default, "--fresh") == 0
     assert data_of(lab.begun("critic", *default)).num_continued > 0
+
+
+@pytest.mark.parametrize("kind", ["features", "words"])
+def test_a_critic_that_is_told_verdicts_is_told_them_in_every_stage(
+    chain: Any, tmp_path: Any, capsys: Any, kind: str
+) -> None:
+    """Fit with continuations, audit with siblings and probes, stored continuations, fresh rollouts."""
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "labels")
+    options = (f"critic.privileged={kind}", "critic.fit_continuations=true", "labels.target=soft")
+    options += ("stored.objective.kind=advantage_weighted", "stored.objective.on_weak_critic=allow")
+    options += ("stored.batch_rows=16", "stored.max_epochs=1", "actor.num_iterations=1")
+    for stage in ("critic", "critic_report", "stored", "actor"):
+        assert lab.start(stage, *options) == 0, stage
+    contract, _ = read_contract(lab.artifact("critic").path("critic"))
+    assert contract.privileged == kind
+    [calibrator] = contract.calibrators.values()
+    report = lab.artifact("critic_report").report
+    assert report["privileged"] == kind
+    assert "skill_over_errors_so_far" in {c["name"] for c in report["gate"]["conditions"]}
+    # The stored values are those of the critic that is told what the verifier said of these very rollouts.
+    frozen = critics.load(lab.run_dir / "critic" / "critic")
+    values = {
+        (v["rollout_id"], v["step_index"]): v["value"]
+        for v in lab.artifact("actor").table("values").to_pylist()
+    }
+    rollouts = [r for r in lab.rollouts("actor") if r.reward is not None and r.steps and r.kind == "whole"]
+    for rollout, own in zip(rollouts, frozen.values(rollouts), strict=True):
+        assert [values[rollout.rollout_id, s.step_index] for s in rollout.steps] == pytest.approx(
+            own, abs=1e-5
+        )
+    silent = [
+        replace(r, steps=tuple(replace(s, verifier_status="unknown") for s in r.steps)) for r in rollouts
+    ]
+    moved = [np.abs(a - b).max() for a, b in zip(frozen.values(rollouts), frozen.values(silent), strict=True)]
+    assert max(moved) > 1e-3 or not calibrator.verdict_shifts
+    others = tuple(option for option in options if "privileged" not in option)
+    assert lab.start("actor", *others, "--fresh") == 3
+    assert f"critic.privileged = {kind}, this run says none" in capsys.readouterr().err
 
 
 def test_a_critic_that_only_scores_computes_in_fp32() -> None:

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from critics.audit.forecast import EXPECTED, half_width, tasks_needed
 from env.phone.world.levels import most_turns
 from pipeline.config import load_config
 from pipeline.planner.memory import GIB
 from stages.command import main
 from stages.settings import Config
 from stages.wiring.arms import runs_of
+from stages.wiring.plan_critic import overhead_of
 from stages.wiring.plan_memory import memory_of
 from stages.wiring.plan_models import critic_config, model_config
 from stages.wiring.plan_work import work_of, work_of_comparison
@@ -243,6 +245,23 @@ def test_planned_rollouts_are_those_that_the_stages_plan():
     # Every step may be wrong, and so be continued.
     every = work("labels.max_states=null", "labels.num_continuations=2")
     assert every["labels"].rollouts == every["rollouts"].rollouts * TURNS * 2
+
+
+def test_the_critics_overhead_and_the_width_of_its_audit_are_said_before_anything_is_spent(plan):
+    watched = ["actor.num_iterations=15", "actor.credit.drift={paid_every: 10, react: refresh_once}"]
+    config = load_config(Config, Path(DEMO), watched)
+    planned = work_of(config)
+    own, actor = overhead_of(config, planned)
+    by_stage = {entry.stage: entry.rollouts for entry in planned}
+    assert actor == work(watched[0])["actor"].rollouts  # the demo checks nothing
+    assert own == sum(by_stage[name] for name in ("labels", "critic_report", "refresh", "actor")) - actor
+    printed = plan(0, DEMO)
+    own, actor = overhead_of(load_config(Config, Path(DEMO)), list(work().values()))
+    assert f"{own:,}, {own / actor:.0%} of the actor's" in printed
+    assert f"300 audited tasks are expected to tell rho_A to +- {half_width(300, 2, 3):.2f}" in printed
+    needed = tasks_needed(0.2, 2, 3)
+    assert half_width(needed, 2, 3) <= EXPECTED - 0.2 < half_width(needed - 1, 2, 3)
+    assert "audited tasks" not in plan(0, DEMO, "actor.credit={mode: decoupled_clip}")
 
 
 def test_rollouts_take_disk_by_their_tokens_and_models_by_their_parameters():

@@ -82,7 +82,7 @@ def played(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Played:
 
 def test_a_changed_state_is_a_state_of_the_changed_episode(played: Played) -> None:
     """The original up to the change, then the new message and the environment's reply."""
-    seen = dict.fromkeys(KINDS, 0)
+    seen, wrong = dict.fromkeys(KINDS, 0), []
     for rollout, edit in played.edits():
         assert edit.compare < len(rollout.steps)
         state = played.changed(rollout, edit, other_prompt=(1, 2, 3))
@@ -97,8 +97,16 @@ def test_a_changed_state_is_a_state_of_the_changed_episode(played: Played) -> No
             assert f"{message}{played.style.stop_token}" in text
         assert text.endswith(played.style.render_replies([])) or not text
         assert state.prompt_token_ids == ((1, 2, 3) if edit.other_prompt else rollout.prompt_token_ids)
-        [step] = state.steps
+        *played_before, step = state.steps
         assert step.token_start == len(state.response_token_ids)
+        kept = [(s.token_start, s.text, s.verifier_status, s.verifier_code) for s in played_before]
+        assert kept[: edit.start] == [
+            (s.token_start, s.text, s.verifier_status, s.verifier_code) for s in rollout.steps[: edit.start]
+        ]
+        assert [s.text for s in played_before[edit.start :]] == list(edit.texts)
+        if edit.kind == "corrupted_step":  # where lines open late, waiting is progress whatever is said
+            waits_anyway = world_of(played.tasks[rollout.task_id]).closings
+            wrong.append(waits_anyway or played_before[edit.start].verifier_status != "ok")
         assert step.step_index == edit.start + len(edit.texts)
         assert set(state.loss_mask) <= {0}  # nobody sampled it
         if edit.kind == "filler":
@@ -107,6 +115,7 @@ def test_a_changed_state_is_a_state_of_the_changed_episode(played: Played) -> No
             # The pieces may join at the seam; the world's reply is the same.
             assert abs(len(state.response_token_ids) - original - len(words)) <= 2
     assert all(number >= 3 for number in seen.values()), seen
+    assert all(wrong)
 
 
 def test_changes_do_what_they_are_said_to_do(played: Played) -> None:

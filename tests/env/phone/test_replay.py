@@ -112,3 +112,15 @@ def test_random_logs_meet_every_event_and_replay_at_every_prefix_and_in_another_
         *("locked", "waited", "nothing_to_wait_for", "invalid_number", "unknown_request"),
         *("unknown_tool", "too_many", "none", "max_turns"),
     }
+
+
+def test_verdicts_on_the_beginning_of_an_episode_are_the_beginning_of_its_verdicts():
+    """What a critic may be told of a step never depends on what came after it."""
+    for number in range(100):
+        task, texts, _ = random_log(number, set())
+        env, told = started(task, number), []
+        for text in texts:
+            env.step(STYLE.parse(text))
+            told.append(env.verdict().steps)
+        for length, steps in enumerate(told, start=1):
+            assert steps == told[-1][:length]

@@ -1,0 +1,30 @@
+"""What the critic costs beside the actor, and what its audit can be expected to tell: for `vdapo plan`."""
+
+from collections.abc import Sequence
+
+from critics.audit.forecast import EXPECTED, half_width, tasks_needed
+from critics.report.gate import MIN_ADVANTAGE_CORRELATION
+from env.catalog import offer_of
+from stages.settings import Config
+from stages.settings.critic import STEPS_OF_A_ROLLOUT
+from stages.wiring.plan_work import Work, audited_tasks, watch_of
+
+
+def critic_words(config: Config, work: Sequence[Work]) -> str:
+    """Returns the critic's share of the actor's budget, and the width of its audit's interval, in words."""
+    (own, actor), tasks = overhead_of(config, work), audited_tasks(config)
+    pairs, K = STEPS_OF_A_ROLLOUT - 1, config.critic_report.num_continuations
+    width, limit = half_width(tasks, K, pairs), MIN_ADVANTAGE_CORRELATION
+    return (
+        f"the critic's own rollouts (labels, audit, checks, refreshes): {own:,}, {own / actor:.0%} of the "
+        f"actor's\n{tasks} audited tasks are expected to tell rho_A to +- {width:.2f}; a critic of "
+        f"{EXPECTED:g} is shown to lie above the gate's {limit:g} by {tasks_needed(limit, K, pairs)}"
+    )
+
+
+def overhead_of(config: Config, work: Sequence[Work]) -> tuple[int, int]:
+    """Returns the rollouts that only the critic asks for, and those of the actor beside them."""
+    rollouts = {entry.stage: entry.rollouts for entry in work}
+    checks, _ = watch_of(config.actor, offer_of(config.tasks.environment).turns_at_most(config.tasks))
+    own = rollouts["labels"] + rollouts["critic_report"] + rollouts.get("refresh", 0) + checks
+    return own, rollouts["actor"] - checks
