@@ -108,6 +108,8 @@ def cut(items: Sequence[T], size: int, weight: Callable[[T], int] = lambda item:
         ['abcd', 'efg']
         >>> cut([5, 1, 1, 1], 4, lambda item: item)
         [[5], [1, 1, 1]]
+        >>> cut("ab", 3), cut("", 3)
+        (['ab'], [''])
     """
     total = sum(map(weight, items))
     number = max(1, round(total / size))
