@@ -58,10 +58,19 @@ def grid(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def figures(
-    name: str, variants: Sequence[str] | None, metrics: dict[str, str], digits: int = 2, first: str = ""
+    name: str,
+    variants: Sequence[str] | None,
+    metrics: dict[str, str],
+    digits: int = 2,
+    first: str = "",
+    seed: int | None = None,
 ) -> str:
-    """Returns a table of a benchmark: a line for each variant, a column for each metric, means over seeds."""
-    tables = list(rows_of(name).values())
+    """Returns a table of a benchmark: a line for each variant, a column for each metric.
+
+    Figures are of one seed, or means over all of them.
+    """
+    by_seed = rows_of(name)
+    tables = list(by_seed.values()) if seed is None else [by_seed[seed]]
     shown = variants or tables[0].variants(next(iter(metrics)))
     return grid(
         [first, *metrics.values()],
@@ -169,6 +178,18 @@ def gate(seed: int) -> str:
         verdict = "PASS" if table(critic, "passed") else "FAIL"
         lines.append([critic, verdict, ", ".join(failed), *(number(table(critic, name)) for name in shown)])
     return grid(["critic", "gate", "fails", *shown], lines)
+
+
+def faults() -> str:
+    """Returns the faults of every seed of `mutants`, and whether the tests caught them."""
+    return grid(
+        ["seed", "fault", "caught"],
+        (
+            [str(seed), variant, number(table(variant, "caught"))]
+            for seed, table in rows_of("mutants").items()
+            for variant in table.variants("caught")
+        ),
+    )
 
 
 def made(name: str) -> str:

@@ -65,6 +65,17 @@ class FrozenCritic:
             )
         ]
 
+    def start_values(self, prompts: Sequence[Sequence[int]]) -> np.ndarray:
+        """Returns the calibrated V(s_0) of bare prompts in token ids, [N] float64, read at their last tokens.
+
+        That is `values` of their rollouts at step 0. Before it there is no verdict that could be told.
+        """
+        rows = [TrainingRow(np.array(prompt, dtype=np.int32)) for prompt in prompts]
+        last = [np.array([len(prompt) - 1]) for prompt in prompts]
+        z = np.concatenate(read_value_logits(self.model, rows, last, self.micro_batch_tokens))
+        [calibrator] = self.contract.calibrators.values()
+        return calibrator(z, step_index=np.zeros(len(z), np.int64), told=[{}] * len(z))
+
     def close(self) -> None:
         """Moves its weights to host memory, so that others find the GPU free; idempotent."""
         self.model.to("cpu")

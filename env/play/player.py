@@ -24,17 +24,23 @@ class Player:
     make_env: Callable[[Task], Env]  # a fresh environment for a task; closed when its episode ends
 
 
-def sampled_after_prompts(
-    tasks: Sequence[Task], num_tokens: int, player: Player
-) -> list[tuple[tuple[int, ...], Generation]]:
-    """Returns each task's bare prompt in tokens, and `num_tokens` at most that a player samples after it."""
+def bare_prompts(tasks: Sequence[Task], player: Player) -> list[tuple[int, ...]]:
+    """Returns each task's bare prompt in tokens, as its episodes begin."""
     coder = Coder(player.tokenizer, player.style.stop_token)
     prompts = []
     for task in tasks:
         with closing(player.make_env(task)) as env:
             messages = env.reset(task, 0).messages
             prompts.append(coder.prompt(player.style, messages, env.spec.tools))
-    stops = (coder.stop_id,)
+    return prompts
+
+
+def sampled_after_prompts(
+    tasks: Sequence[Task], num_tokens: int, player: Player
+) -> list[tuple[tuple[int, ...], Generation]]:
+    """Returns each task's bare prompt in tokens, and `num_tokens` at most that a player samples after it."""
+    prompts = bare_prompts(tasks, player)
+    stops = (Coder(player.tokenizer, player.style.stop_token).stop_id,)
     player.engine.submit(
         [GenerationRequest(str(i), prompt, i, num_tokens, stops) for i, prompt in enumerate(prompts)]
     )

@@ -65,7 +65,8 @@ def _trained(
     settings, found = start.config.actor, start.checkpoints.latest()
     of_sft = start.inputs["sft"].path("policy")
     policy = load_policy(start.inputs["stored"].path("policy") if "stored" in start.inputs else of_sft)
-    needs_critic = settings.credit.needs_critic and work.credit.needs_values
+    by_value = settings.task_order == "near_half"
+    needs_critic = settings.credit.needs_critic and (work.credit.needs_values or by_value)
     with held(
         start.config,
         policy,
@@ -95,6 +96,7 @@ def _trained(
             seed=start.seed,
             stage_key=start.stage_key,
             item_done=start.shards.item_done,
+            start_values=watch.start_values if watch is not None and by_value else None,
         )
         iterations = Iterations(
             learner=learner,

@@ -1,6 +1,8 @@
 """The actor's training."""
 
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import model_validator
 
 from pipeline.settings import Section, runtime, setting
 from stages.settings.credit import Credit, VDapo
@@ -23,6 +25,12 @@ class Actor(Section):
     max_refills: int = setting(
         10, "dynamic sampling: rounds of more tasks per iteration", source="the recipe of 2503.14476", ge=0
     )
+    task_order: Literal["random", "near_half"] = setting(
+        "random",
+        "in which an iteration visits tasks. near_half: of three times as many as it wants those first whose "
+        "V(s_0), by the critic as it then stands, is nearest to one half; the mixture of tasks moves to them",
+        advanced=True,
+    )
     learning_rate: float = setting(1e-6, "constant after warm-up", source="2503.14476", gt=0)
     chain: Chain = Chain()
     checkpoint_every: int = runtime(10, "iterations between checkpoints", ge=1)
@@ -34,6 +42,18 @@ class Actor(Section):
         "long, as at first (stages/wiring/safety_stops.py)",
         advanced=True,
     )
+
+    @model_validator(mode="after")
+    def _orders_tasks_by_a_critic_that_it_has(self) -> Self:
+        """Raises ValueError if nobody can say what V(s_0) is."""
+        if self.task_order == "near_half" and not self.credit.needs_critic:
+            raise ValueError(
+                f"actor.task_order = near_half asks the frozen critic, which {self.credit.mode} with these "
+                "settings has not. Allowed here: random. Decoupled clip that visits tasks in this order is "
+                "actor.credit = {mode: v_dapo, alpha: 0, group_part: decoupled_clip, kl: 0, "
+                "overlong_factor: 0.5}"
+            )
+        return self
 
     @property
     def num_updates(self) -> int:

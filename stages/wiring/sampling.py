@@ -16,6 +16,7 @@ from pipeline.ids import seed_of
 from pipeline.types import Rollout, Task
 from stages.settings.sampling import Chain
 from stages.wiring.refusals import refuse_failing_environment
+from stages.wiring.task_order import StartValues, near_half_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Sampling:
     seed: int
     stage_key: str
     item_done: OnTick  # raises if the stage is to stop
+    start_values: StartValues | None = None  # of a critic that says which tasks are visited first
 
     def collect(
         self,
@@ -44,9 +46,11 @@ class Sampling:
         """Returns an iteration's rollouts, sampled on until `wanted` tasks count or the refills are used up.
 
         `credit` says which tasks count; it needs `values_of` if it needs values. `tasks` may be visited, in
-        an order that is the iteration's own.
+        an order that is the iteration's own, or that `start_values` make of it.
         """
         rest = sorted(tasks, key=lambda t: seed_of(self.seed, "actor order", iteration, t.task_id))
+        if self.start_values is not None:
+            rest = near_half_first(rest, wanted, team, self.start_values)
         rollouts: list[Rollout] = []
         values: dict[str, np.ndarray] | None = None if values_of is None else {}
         batch = BaselineSets.of(rollouts, values, credit)

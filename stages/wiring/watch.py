@@ -34,6 +34,10 @@ class Watch:
         """Returns the corrected values [T] of each rollout's states."""
         return [self.state.correction(v) for v in self.critic.values(rollouts)]
 
+    def start_values(self, prompts: Sequence[Sequence[int]]) -> np.ndarray:
+        """Returns the corrected V(s_0) [N] of bare prompts in token ids."""
+        return self.state.correction(self.critic.start_values(prompts))
+
     @property
     def whose_values(self) -> str:
         """What the values table calls the estimates: the critic's digest, and the correction if one is on."""

@@ -13,6 +13,7 @@ from critics.frozen.calibrator import Calibrator
 from critics.frozen.contract import CONTRACT, REWARD, Contract, read_contract, save
 from critics.frozen.critic import read_value_logits
 from critics.frozen.model import make_critic
+from critics.privileged import Privileged
 from pipeline.errors import ArtifactError
 from pipeline.training import TrainingRow
 from pipeline.types import Label
@@ -57,6 +58,17 @@ def test_one_causal_pass_gives_what_the_sequence_classifier_gives_prefix_by_pref
         assert theirs.shape == (1, 2)
         assert ours == pytest.approx(theirs[0, 0].item(), abs=1e-5)
     assert np.ptp(z) > 0.1
+
+
+def test_a_bare_prompt_alone_has_the_value_of_its_rollouts_at_the_start(frozen):
+    critic = critics.load(frozen[0])
+    shifts = {"position_shifts": (0.3, -0.2), "verdict_shifts": {"ok": 0.5}, "guided_shift": 1.0}
+    critic.contract = replace(CONTRACT_OF, calibrators={"phone": Calibrator(1.3, 1.1, -0.2, 0.4, **shifts)})
+    critic.privileged = Privileged("features")
+    rollouts = [make_rollout(name, prompt_token_ids=ids) for name, ids in (("a", (1, 2, 3)), ("b", (4, 2)))]
+    found = critic.start_values([r.prompt_token_ids for r in rollouts])
+    np.testing.assert_allclose(found, [v[0] for v in critic.values(rollouts)], atol=1e-6)
+    assert found[0] != pytest.approx(found[1])
 
 
 def test_no_value_looks_ahead(frozen):

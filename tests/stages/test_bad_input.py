@@ -57,6 +57,8 @@ def refused(chain: Any, stage: str, *overrides: str, code: ExitCode) -> str:
         ("sft.num_updates=0", "name one in sft.base"),
         ("prompt.style=nosuch", "is no style of the environment phone; allowed: compact, full"),
         ("critic.fit_share=0.95", "must leave clusters to calibrate on"),
+        ("actor={credit: {mode: decoupled_clip}, task_order: near_half}", "near_half asks the frozen critic"),
+        ("actor={credit: {mode: v_dapo, values: oracle}, task_order: near_half}", "Allowed here: random"),
         ("run.held_out=[val, train]", SPLITS),
         ("run.held_out=[val, val]", SPLITS),
         ("run.held_out=[]", "run.held_out"),

@@ -28,6 +28,9 @@ class FakeCritic:
     def __init__(self, shift=0.0, blind=False):
         self.shift, self.blind = shift, blind
 
+    def start_values(self, prompts):
+        return sigmoid(np.array([float(prompt[0]) for prompt in prompts]) + self.shift)
+
     def values(self, rollouts):
         rng = np.random.default_rng(0)
         found = []
@@ -117,7 +120,7 @@ def test_continuations_that_could_not_be_graded_measure_nothing():
 
 def test_a_level_that_is_off_is_corrected_for_later_iterations_only():
     rollouts, (watch, _) = rollouts_of(400), watch_of(FakeCritic(shift=-1.5))
-    before = watch.values(rollouts)
+    before, of_prompts = watch.values(rollouts), watch.start_values([(-1,), (0,)])
     assert watch.whose_values == "fake"
     found = looked(watch, rollouts, [])
     assert found["bias"] < -0.1
@@ -127,6 +130,9 @@ def test_a_level_that_is_off_is_corrected_for_later_iterations_only():
     assert after["correction_shift"] > 0.5
     assert abs(after["bias"]) < 0.02
     assert all((a > b)[b < 0.95].all() for a, b in zip(watch.values(rollouts), before, strict=True))
+    by_now = watch.state.correction(of_prompts)  # which tasks are nearest to one half is asked of the same
+    np.testing.assert_array_equal(watch.start_values([(-1,), (0,)]), by_now)
+    assert (by_now > of_prompts).all()
 
 
 def test_whole_bare_rollouts_are_checked_until_there_are_enough_states_whatever_their_ids():

@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+import critics
 import critics.fit.online
 import stages.wiring.iteration
 from pipeline.artifacts.failpoints import FailpointError, failpoint
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.errors import ArtifactError
+from pipeline.ids import seed_of
 from pipeline.steps import state_tokens
-from pipeline.types import Rollout
+from pipeline.types import Rollout, Task
 from stages.wiring.oracle import Oracle
+from stages.wiring.task_order import near_half_first
 from tests.pipeline.test_kill_sweep import facts
 from tests.rollouts import rollout
 from tests.stages.conftest import CRITIC, Lab
@@ -221,3 +224,40 @@ def test_trees_branch_where_told_and_their_branches_are_rollouts_that_count(kill
     assert len(trained_on) == len(set(trained_on))
     assert {rollouts[name].kind for name in trained_on} == {"whole", "sibling"}
     assert_same(recomputed(lab), each=2)
+
+
+def test_tasks_are_visited_in_the_order_that_the_critic_gives_its_candidates(killed_and_whole):
+    """Decoupled clip with this one lever; 12 of 24 tasks are candidates for 4 places."""
+    clip = "mode: v_dapo, alpha: 0, group_part: decoupled_clip, kl: 0, overlong_factor: 0.5"
+    lab = killed_and_whole(
+        f"actor.credit={{{clip}, on_weak_critic: allow, drift: {{react: never, paid_every: 0}}}}",
+        *("actor.task_order=near_half", "actor.tasks_per_update=2", "actor.max_refills=0"),
+        inputs=CRITIC,
+        dies_before=3,
+    )
+    bare = {r.task_id: r for r in lab.rollouts("rollouts") if not r.guided}
+    critic = critics.load(lab.artifact("critic").path("critic"))
+    start_values = critic.start_values([r.prompt_token_ids for r in bare.values()])
+    distance = dict(zip(bare, np.abs(start_values - 0.5), strict=True))
+    for number in (0, 1):
+        played = [r for r in lab.rollouts("actor") if r.iteration == number]
+        assert all(r.prompt_token_ids == bare[r.task_id].prompt_token_ids for r in played if not r.guided)
+        visited = {r.task_id for r in played}
+        at_random = sorted(bare, key=lambda name: seed_of(0, "actor order", number, name))
+        assert visited != set(at_random[:4])
+        left = set(at_random[:12]) - visited
+        assert (len(visited), len(left)) == (4, 8)
+        assert max(distance[name] for name in visited) < min(distance[name] for name in left) + 1e-6
+    assert_same(recomputed(lab), each=2)
+
+
+def test_only_candidates_are_looked_at_and_equally_near_ones_keep_their_order():
+    tasks = [Task(f"t{i}", "x", "train", 1, (), "", "", "", f"c{i}", i) for i in range(9)]
+    values = {0: 0.1, 1: 0.6, 2: 0.9, 3: 0.4, 4: 0.1, 5: 0.45}
+    team: Any = SimpleNamespace(ask=lambda question: [(task.index,) for task in question.args[0]])
+
+    def start_values(prompts):
+        return np.array([values[prompt[0]] for prompt in prompts])  # no others may be asked for
+
+    order = [task.index for task in near_half_first(tasks, 2, team, start_values)]
+    assert order == [5, 1, 3, 0, 2, 4, 6, 7, 8]

@@ -60,6 +60,20 @@ def test_refills_count_tasks_whose_rewards_differ_in_every_mode() -> None:
     assert BaselineSets.of(mixed, None, DECOUPLED_CLIP).num_kept_tasks == 1
 
 
+def test_with_one_draw_every_rollout_counts_and_is_held_against_the_critic_alone() -> None:
+    """No set of one is thrown away, whatever came of it: A = R - V_0, and half of the step's R - V."""
+    rollouts = rollouts_of({"a": (1,), "b": (0,), "c": (0,)})
+    credit = VDapo(alpha=0.5, lam=0.0)
+    batch = BaselineSets.of(rollouts, half(rollouts), credit)
+    assert batch.num_kept_tasks == 3
+    [update] = batch.updates(1, max_uniform_share=credit.max_uniform_share, seed=0)
+    assert (len(update.sets), update.set_weights) == (3, [1.0, 1.0, 1.0])
+    advantages, _, _ = credit.credit([s for _, s in update.sets], credit.initial_state())
+    by_name = dict(zip((r.task_id for r in update.rollouts), advantages, strict=True))
+    assert {name: a.tolist() for name, a in by_name.items()} == {"a": [0.75], "b": [-0.75], "c": [-0.75]}
+    assert BaselineSets.of(rollouts, None, DECOUPLED_CLIP).num_kept_tasks == 0
+
+
 def test_thinning_leaves_the_expected_weight_of_every_set_as_it_was() -> None:
     kinds = ["mixed", "all_wrong", "all_right", "all_wrong", "single", "all_wrong", "all_wrong"]
     every = [
