@@ -40,12 +40,13 @@ def plan(start: Start[Config]) -> Plan[Work]:
     options, rules, stamp = credit_options(settings.credit), DriftRules(), None
     contexts = contexts_of(settings.chain)
     if settings.credit.mode == "v_dapo" and settings.credit.needs_critic:
-        gate = json.loads(start.inputs["critic_report"].path("gate.json").read_text("utf-8"))
-        rules = DriftRules(**settings.credit.drift.model_dump())
-        options["adv_rmse"] = gate["adv_rmse"]["value"] or 0.0
-        stamp = stamp_of(gate, contexts, settings.credit.on_weak_critic)
-        if stamp["override"] == "group_only":
-            options["alpha"] = 0.0
+        rules = DriftRules(**settings.credit.drift.model_dump(exclude={"refresh_tasks"}))
+        if settings.reads_critic:
+            gate = json.loads(start.inputs["critic_report"].path("gate.json").read_text("utf-8"))
+            options["adv_rmse"] = gate["adv_rmse"]["value"] or 0.0
+            stamp = stamp_of(gate, contexts, settings.credit.on_weak_critic)
+            if stamp["override"] == "group_only":
+                options["alpha"] = 0.0
     tasks, val = tasks_of_split(start, "train"), tasks_of_split(start, "val")
     check_installed(start.config, engine=True, training=True)
     tasks_at_most = settings.num_iterations * settings.updates_per_iteration * settings.tasks_per_update
@@ -64,7 +65,7 @@ STAGE = Stage(
     code_version=14,
     inputs=lambda config: (
         *("tasks", "sft"),
-        *(("critic", "critic_report") if config.actor.credit.needs_critic else ()),
+        *(("critic", "critic_report") if config.actor.reads_critic else ()),
         *(("rollouts",) if config.actor.reads_rollouts else ()),
         *(("stored",) if config.stored.objective.kind != "none" else ()),
     ),

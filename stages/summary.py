@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         run_dir = Path(config.run.data_dir) / config.run.name
         check_folder(run_dir, f"run.data_dir = {config.run.data_dir}")
         stored_from = inputs(config) if config.stored.objective.kind != "none" else ()
-        summary = summarise(run_dir, with_critic=config.actor.credit.needs_critic, stored_from=stored_from)
+        summary = summarise(run_dir, with_critic=config.actor.reads_critic, stored_from=stored_from)
         (run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
         actor = Artifact.open(run_dir, "actor").report
         (run_dir / "summary.html").write_text(summary_page(run_dir.name, summary, actor), encoding="utf-8")

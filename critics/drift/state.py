@@ -28,7 +28,7 @@ by chance (start value)."""
 class DriftRules:
     """How a watch acts; the fields are those of the settings' section."""
 
-    react: Literal["never", "correct", "refresh_once", "refresh"] = "refresh_once"
+    react: Literal["never", "correct", "refresh_once", "refresh", "refresh_first"] = "refresh_once"
     paid_every: int = 20
     states: int = 256
     num_continuations: int = 16
@@ -48,6 +48,11 @@ class DriftState:
     refused_runs: Sequence[str] = ()  # that could not
     adv_rmse: float | None = None  # of the refreshed critic
     critic_policy: str | None = None  # digest of the policy that it was made for; None: the starting policy
+
+    @classmethod
+    def before(cls, rules: DriftRules) -> Self:
+        """Returns the state before the first iteration."""
+        return cls(next_check=rules.paid_every, wants_refresh=rules.react == "refresh_first")
 
     @property
     def correction(self) -> Correction:

@@ -102,6 +102,9 @@ def with_values_of_others(sets: Sequence[CreditSet]) -> list[CreditSet]:
         >>> first, second = (CreditSet(np.ones(2), signs, [np.array([v]), np.array([v])]) for v in (0.1, 0.9))
         >>> [float(v[0]) for s in with_values_of_others([first, second]) for v in s.values]
         [0.9, 0.9, 0.1, 0.1]
+        >>> two = CreditSet(np.ones(2), signs, [np.array([0.1]), np.array([0.9])])
+        >>> [float(v[0]) for s in with_values_of_others([two]) for v in s.values]
+        [0.9, 0.1]
     """
     values = [own for s in sets for own in s.values or ()]
     taken = [np.full(len(own), np.concatenate(values).mean()) for own in values]

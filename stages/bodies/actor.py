@@ -30,7 +30,7 @@ def make(start: Start[Config], work: Work) -> None:
     """Trains until all iterations are done; whenever the watch asks for it, makes a new critic in between."""
     if work.stamp is not None and (words := override_words(work.stamp)):
         start.say(words)
-    state = ActorState(work.credit.initial_state(), DriftState(next_check=work.rules.paid_every))
+    state = ActorState(work.credit.initial_state(), DriftState.before(work.rules))
     if found := start.checkpoints.latest():
         state = ActorState.of_json(found[1])
         _refuse_unsafe(start, state)
@@ -40,7 +40,7 @@ def make(start: Start[Config], work: Work) -> None:
             break
         drift = refreshed(
             state.drift,
-            start.config.model_dump(mode="json"),
+            start.config,
             *policy,
             contexts=work.contexts,
             say=start.say,
@@ -66,13 +66,13 @@ def _trained(
     of_sft = start.inputs["sft"].path("policy")
     policy = load_policy(start.inputs["stored"].path("policy") if "stored" in start.inputs else of_sft)
     by_value = settings.task_order == "near_half"
-    needs_critic = settings.credit.needs_critic and (work.credit.needs_values or by_value)
+    critic = critic_folder(start.run_dir, state.drift.refresh_runs, has_own=settings.reads_critic)
     with held(
         start.config,
         policy,
         start.log_folder,
         credit=work.credit,
-        critic=critic_folder(start.run_dir, state.drift.refresh_runs) if needs_critic else None,
+        critic=critic if work.credit.needs_values or by_value else None,
         checkpoint=found[0] if found else None,
         stored=rollouts_of(start.inputs["rollouts"]) if settings.reads_rollouts and not found else (),
     ) as learner:

@@ -61,6 +61,12 @@ class Actor(Section):
         return self.num_iterations * self.updates_per_iteration * self.passes
 
     @property
+    def reads_critic(self) -> bool:
+        """Whether it needs the critic of the stages before it, made for the starting policy."""
+        is_first_made = self.credit.mode == "v_dapo" and self.credit.drift.react == "refresh_first"
+        return self.credit.needs_critic and not is_first_made
+
+    @property
     def reads_rollouts(self) -> bool:
         """Whether the stage `rollouts` teaches it something before the first iteration."""
         return self.credit.mode == "actor_critic" and self.credit.pretrain_values

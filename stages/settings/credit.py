@@ -20,12 +20,16 @@ from stages.settings.opponents import (
 class Drift(Section):
     """How the frozen critic is watched while the actor moves away from the policy it was made for."""
 
-    react: Literal["never", "correct", "refresh_once", "refresh"] = setting(
+    react: Literal["never", "correct", "refresh_once", "refresh", "refresh_first"] = setting(
         "refresh_once",
         "to what is found, in later iterations. correct: level and slope are refitted when one is off; the "
         "step weight is 0 once Cov(A, Ahat) touches 0 or signs disagree. refresh: then rollouts, labels, "
-        "critic and report are also made again for the present actor, each time or once",
+        "critic and report are also made again for the present actor, each time or once. refresh_first: they "
+        "are made for the actor as it starts, in place of the run's own critic, then as correct",
         advanced=True,
+    )
+    refresh_tasks: int | None = setting(
+        None, "training tasks of a refresh's rollouts; null: as rollouts.num_tasks", ge=1, advanced=True
     )
     paid_every: int = setting(
         20, "updates between checks by fresh continuations; 0 is never", ge=0, advanced=True
@@ -67,7 +71,7 @@ class VDapo(Mode):
 
     @property
     def needs_critic(self) -> bool:
-        """Whether it reads the frozen critic, which then must have passed its gate."""
+        """Whether it reads a frozen critic, which then must have passed its gate."""
         return self.values != "oracle"
 
 

@@ -129,12 +129,13 @@ def rollouts_of_chain(chain: Chain, num_tasks: int) -> int:
 
 def watch_of(actor: Actor, turns: int) -> tuple[int, int]:
     """Returns the continuations of all paid checks of the critic, and how often it is refreshed."""
-    if actor.credit.mode != "v_dapo" or not (actor.credit.needs_critic and actor.credit.drift.paid_every):
+    if actor.credit.mode != "v_dapo" or not actor.credit.needs_critic:
         return 0, 0
     drift = actor.credit.drift
-    checks = min(actor.num_iterations - 1, actor.num_updates // drift.paid_every)
+    checks = min(actor.num_iterations - 1, actor.num_updates // drift.paid_every) if drift.paid_every else 0
     states = drift.states + turns - 1  # whole rollouts
     refreshes = min(checks, {"refresh": actor.num_iterations, "refresh_once": 1}.get(drift.react, 0))
+    refreshes += drift.react == "refresh_first"
     return checks * states * drift.num_continuations, refreshes
 
 

@@ -1,16 +1,17 @@
-"""Refreshes the critic for the present actor: rollouts, labels, critic and report in an own run.
+"""Makes a critic for the present actor: rollouts, labels, critic and report in an own run.
 
 Its folder, `refresh/<iteration>-<policy>` beside the actor's, can be looked at and verified as any run's.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from critics.drift.state import DriftState
 from pipeline.cli.runs import MAIN_CHAIN, REFRESHES
 from pipeline.errors import ArtifactError, ExitCode
+from stages.settings import Config
+from stages.settings.credit import VDapo
 from stages.wiring.refusals import stamp_of
 from stages.wiring.subrun import finish_stage, write_config
 
@@ -24,14 +25,15 @@ def policy_folder(run_dir: Path, iterations: int, policy_digest: str) -> Path:
     return folder
 
 
-def critic_folder(run_dir: Path, refresh_runs: Sequence[str]) -> Path:
-    """Returns the folder of the last refreshed critic, without any of the run's own."""
-    return run_dir.joinpath(*refresh_runs[-1:], "critic", "critic")
+def critic_folder(run_dir: Path, refresh_runs: Sequence[str], *, has_own: bool) -> Path | None:
+    """Returns the folder of the last refreshed critic, else of the run's own one, if it has one."""
+    known = refresh_runs or has_own
+    return run_dir.joinpath(*refresh_runs[-1:], "critic", "critic") if known else None
 
 
 def refreshed(
     state: DriftState,
-    settings: Mapping[str, Any],  # of the actor's run, as JSON values
+    config: Config,  # of the actor's run
     policy: Path,  # the actor's weights, in its `policy_folder`
     policy_digest: str,
     *,
@@ -42,13 +44,19 @@ def refreshed(
     """Returns the watch's state after a critic was made for these weights, or could not be.
 
     Its stages ask for the GPUs, so the caller must hold nothing on them. Raises ArtifactError if one of them
-    failed; the same call goes on from what was made.
+    failed, or this critic is refused; the same call goes on from what was made.
     """
     home, name = policy.parents[1], policy.name
-    sft = settings["sft"] | {"base": str(policy), "num_updates": 0}  # its weights as they are
-    config = write_config({**settings, "sft": sft}, home, name)
+    settings, credit = config.model_dump(mode="json"), config.actor.credit
+    if not isinstance(credit, VDapo):
+        raise TypeError(f"{credit.mode} has no critic to refresh")
+    is_first = credit.drift.react == "refresh_first"  # the actor has none before
+    tasks = credit.drift.refresh_tasks or config.rollouts.num_tasks
+    settings["sft"] |= {"base": str(policy), "num_updates": 0}  # its weights as they are
+    settings["rollouts"] |= {"num_tasks": tasks}
+    file = write_config(settings, home, name)
     for stage in STAGES:
-        code = finish_stage(stage, config)
+        code = finish_stage(stage, file)
         stop_if_asked()  # a scheduler tells all processes; then the stage has stopped as well
         if code == ExitCode.QUALITY:  # a retry would meet the same rollouts
             break
@@ -59,10 +67,19 @@ def refreshed(
                 code=ExitCode(code) if code in set(ExitCode) else ExitCode.DEFECT,  # no stage's, as of a kill
             )
     path, run = home / name / "critic_report" / "gate.json", f"{REFRESHES}/{name}"
+    if is_first and not path.exists():
+        raise ArtifactError(
+            f"no critic could be made of what the actor plays as it starts ({run}): its message is above. "
+            "Next: more tasks for it (actor.credit.drift.refresh_tasks), or the run's own critic "
+            "(actor.credit.drift.react: correct)",
+            code=ExitCode.QUALITY,
+        )
     if not path.exists():
         say(f"drift: no critic could be made of what this actor plays ({run}); the step weight is 0 now")
         return state.not_refreshed(run)
     gate = json.loads(path.read_text("utf-8"))
     say(f"drift: the critic was refreshed; its gate says {gate['verdict']}")
-    allowed, adv_rmse = stamp_of(gate, contexts, "group_only")["override"] is None, gate["adv_rmse"]["value"]
-    return state.refreshed(run, adv_rmse or 0.0, allowed=allowed, policy_digest=policy_digest)
+    on_weak_critic = credit.on_weak_critic if is_first else "group_only"
+    allowed = stamp_of(gate, contexts, on_weak_critic)["override"] != "group_only"
+    adv_rmse = gate["adv_rmse"]["value"] or 0.0
+    return state.refreshed(run, adv_rmse, allowed=allowed, policy_digest=policy_digest)

@@ -221,7 +221,7 @@ def test_planned_rollouts_are_those_that_the_stages_plan():
     assert watched["actor"].rollouts - plain["actor"].rollouts == 3 * check
     # Three checks that find the critic stale: it may be refreshed once, as often, or never.
     chain = sum(watched[stage].rollouts for stage in ("rollouts", "labels", "critic_report"))
-    for react, times in (("correct", 0), ("refresh_once", 1), ("refresh", 3)):
+    for react, times in (("correct", 0), ("refresh_once", 1), ("refresh", 3), ("refresh_first", 1)):
         found = work(*more, f"actor.credit.drift.react={react}")
         assert ("refresh" in found) == bool(times)
         if times:

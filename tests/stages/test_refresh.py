@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 import yaml
 
@@ -17,13 +18,15 @@ from critics.drift.state import DriftState
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.signals import StopRequested
 from pipeline.config import load_config
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, ExitCode
 from pipeline.hardware import check_gpus
+from stages.actor import STAGE
 from stages.settings import Config
 from stages.wiring.refresh import STAGES, critic_folder, policy_folder, refreshed
 from stages.wiring.watch import Watch
 from tests.stages.conftest import CRITIC
 
+FIRST = "actor.credit.drift.react=refresh_first"
 DRIFT = tuple(f"actor.credit.drift.{how}" for how in ("paid_every=1", "states=6", "num_continuations=2"))
 
 
@@ -45,7 +48,7 @@ def test_a_refresh_ends_at_the_stage_that_refuses_for_quality(tmp_path, monkeypa
 
     monkeypatch.setattr("stages.wiring.subrun.subprocess.run", run)
     said: list[str] = []
-    settings, policy = Config().model_dump(mode="json"), policy_folder(tmp_path, 3, "0123456789")
+    settings, policy = Config(), policy_folder(tmp_path, 3, "0123456789")
     go = partial(refreshed, DriftState(20, wants_refresh=True), settings, policy, "0123456789")
     go = partial(go, contexts=("bare",), say=said.append, stop_if_asked=lambda: None)
     if code not in (0, 4):  # a failure to mend, after which the same command goes on; a kill has no code
@@ -57,13 +60,35 @@ def test_a_refresh_ends_at_the_stage_that_refuses_for_quality(tmp_path, monkeypa
     assert ran == list(STAGES[:stages_run])
     assert state == DriftState(20, steps_off=True, refused_runs=("refresh/00003-01234567",))
     assert "no critic could be made" in said[0]
-    assert critic_folder(tmp_path, state.refresh_runs) == tmp_path / "critic" / "critic"
-    last = critic_folder(tmp_path, ("refresh/a", "refresh/b"))
+    assert critic_folder(tmp_path, state.refresh_runs, has_own=True) == tmp_path / "critic" / "critic"
+    last = critic_folder(tmp_path, ("refresh/a", "refresh/b"), has_own=False)
     assert last == tmp_path / "refresh" / "b" / "critic" / "critic"
+    assert critic_folder(tmp_path, (), has_own=False) is None
     config = load_config(Config, tmp_path / "refresh" / "00003-01234567.yaml", [])
     assert (config.run.name, config.run.data_dir) == ("00003-01234567", str(tmp_path / "refresh"))
     assert policy == tmp_path / "refresh" / "policies" / "00003-01234567"
     assert (config.sft.base, config.sft.num_updates) == (str(policy), 0)
+
+
+def test_an_actor_that_was_to_start_with_a_critic_of_its_own_needs_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "stages.wiring.subrun.subprocess.run", lambda *_, **__: SimpleNamespace(returncode=ExitCode.QUALITY)
+    )
+    settings = load_config(Config, Path("configs/demo.yaml"), [FIRST, "actor.credit.drift.refresh_tasks=9"])
+    with pytest.raises(ArtifactError, match=r"refresh_tasks.*react: correct") as raised:
+        refreshed(
+            DriftState(wants_refresh=True),
+            settings,
+            policy_folder(tmp_path, 0, "0123456789"),
+            "0123456789",
+            contexts=("bare",),
+            say=print,
+            stop_if_asked=lambda: None,
+        )
+    assert raised.value.code == ExitCode.QUALITY
+    assert not {"critic", "critic_report"} & set(STAGE.inputs(settings))  # of the starting policy
+    config = load_config(Config, tmp_path / "refresh" / "00000-01234567.yaml", [])
+    assert config.rollouts.num_tasks == 9
 
 
 class Holding:
@@ -147,3 +172,21 @@ def test_a_refresh_makes_a_critic_of_the_present_actor_and_may_be_stopped(chain,
     assert lab.artifact("actor").report["refreshes"] == [f"refresh/{run.parent.name}"]
     present = next(r.policy_digest for r in lab.rollouts("actor") if r.iteration == 2)
     assert judged.report["policy_digest"] == present
+
+
+@pytest.mark.slow
+def test_a_critic_may_be_made_for_the_actor_as_it_starts(chain, tmp_path):
+    """Then the run needs no critic of the starting policy, whose stages are not there."""
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft")
+    few = len(lab.artifact("tasks").table("tasks").filter(pc.field("split") == "train")) - 3
+    settings = ["actor.num_iterations=2", FIRST, f"actor.credit.drift.refresh_tasks={few}"]
+    assert lab.start("actor", *settings, "actor.credit.on_weak_critic=allow") == 0
+    [run] = lab.artifact("actor").report["refreshes"]
+    assert run.startswith("refresh/00000-")
+    made = {name: Artifact.open(lab.run_dir / run, name) for name in ("rollouts", "critic", "critic_report")}
+    assert len(set(made["rollouts"].table("rollouts")["task_id"].to_pylist())) == few
+    used = set(lab.artifact("actor").table("values")["critic"].to_pylist())
+    assert {digest.split()[0] for digest in used} == {made["critic"].report["critic_digest"]}
+    first = {r.policy_digest for r in lab.rollouts("actor") if r.iteration == 0}
+    assert first == {made["critic_report"].report["policy_digest"]}
+    assert [look["alpha"] for look in lab.artifact("actor").report["drift"]] == [0.5, 0.5]
