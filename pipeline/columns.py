@@ -133,7 +133,8 @@ VALUES = TableSpec(
 UPDATES = TableSpec(
     "updates",
     "One row per update of the actor and rollout that it trained on: what its loss needs beside other "
-    "tables.",
+    "tables. If `actor.guided` is stripped, a guided rollout trains after the prompt of its group's "
+    "attempt 0.",
     (
         Column("rollout_id", _text, "its rollout"),
         Column("update", _int, "number of the update, from 1, as in `metrics.jsonl`"),

@@ -38,7 +38,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
     settings = start.config.actor
     check_plays_weights(start.config, "actor")
     options, rules, stamp = credit_options(settings.credit), DriftRules(), None
-    contexts = contexts_of(settings.chain)
+    contexts = contexts_of(settings.chain, settings.guided)
     if settings.credit.mode == "v_dapo" and settings.credit.needs_critic:
         rules = DriftRules(**settings.credit.drift.model_dump(exclude={"refresh_tasks"}))
         if settings.reads_critic:

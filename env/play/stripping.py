@@ -5,14 +5,16 @@ feedback could tell it: a number that it dials without having looked it up teach
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import nan
 
 from pipeline.types import Rollout
 
 _WORD = re.compile(r"\w+")
+Prompt = Sequence[int]
+"""Token ids."""
 MIN_CLUSTERS = 2
 MIN_SHARE = 0.02
 """Of the clusters that say a word, for it to be language, not a fact of one of them (start values)."""
@@ -28,19 +30,29 @@ def words_of(text: str) -> set[str]:
     return set(_WORD.findall(text.casefold()))
 
 
-def shared_words(rollouts: Iterable[Rollout], clusters: Mapping[str, str]) -> set[str]:
-    """Returns the words that the policy says in several clusters, so that they are facts of none.
+class Vocabulary:
+    """What the policy says in several clusters, as rollouts are heard: its commands and names of fields.
 
-    Its commands and the names of fields are such words; the numbers of one company are not. `clusters` are
-    those of tasks by id.
+    The numbers of one company are no such words.
     """
-    said: dict[str, set[str]] = defaultdict(set)
-    for rollout in rollouts:
-        for text in rollout.message_texts:
-            for word in words_of(text):
-                said[word].add(clusters[rollout.task_id])
-    number = len(set().union(*said.values()))
-    return {word for word, of in said.items() if len(of) >= max(MIN_CLUSTERS, MIN_SHARE * number)}
+
+    def __init__(self, clusters: Mapping[str, str]) -> None:
+        """Has heard nothing; `clusters` are those of tasks by id."""
+        self._clusters = clusters
+        self._said: dict[str, set[str]] = defaultdict(set)  # word -> clusters
+
+    def hear(self, rollouts: Iterable[Rollout]) -> None:
+        """Takes in what some rollouts say; none counts twice."""
+        for rollout in rollouts:
+            for text in rollout.message_texts:
+                for word in words_of(text):
+                    self._said[word].add(self._clusters[rollout.task_id])
+
+    @property
+    def shared(self) -> set[str]:
+        """The words that are facts of no cluster."""
+        number = len(set().union(*self._said.values()))
+        return {word for word, of in self._said.items() if len(of) >= max(MIN_CLUSTERS, MIN_SHARE * number)}
 
 
 def told_words(prompt: str, rollout: Rollout, shared: set[str]) -> set[str]:
@@ -61,7 +73,7 @@ def told_words(prompt: str, rollout: Rollout, shared: set[str]) -> set[str]:
     return found
 
 
-def stripped(rollout: Rollout, guided_prompt: Sequence[int], bare_prompt: Sequence[int]) -> Rollout:
+def stripped(rollout: Rollout, guided_prompt: Prompt, bare_prompt: Prompt) -> Rollout:
     """Returns a guided rollout as if its episode had begun with the bare prompt.
 
     `guided_prompt` is the one it began with: its own, or that of the rollout that it continues. What was
@@ -74,3 +86,40 @@ def stripped(rollout: Rollout, guided_prompt: Sequence[int], bare_prompt: Sequen
         prompt_token_ids=(*bare_prompt, *rollout.prompt_token_ids[len(guided_prompt) :]),
         logprobs=tuple(nan if sampled else 0.0 for sampled in rollout.loss_mask),
     )
+
+
+def untold(
+    guided: Iterable[tuple[Rollout, Prompt, Prompt]], shared: set[str], decode: Callable[[list[int]], str]
+) -> tuple[list[Rollout], Counter[str]]:
+    """Returns guided rollouts stripped as `stripped` has it, without those that say what only feedback told.
+
+    The counter says of each such word how many rollouts say it.
+    """
+    kept, told = list[Rollout](), Counter[str]()
+    for rollout, guided_prompt, bare_prompt in guided:
+        if words := told_words(decode(list(bare_prompt)), rollout, shared):
+            told.update(words)
+        else:
+            kept.append(stripped(rollout, guided_prompt, bare_prompt))
+    return kept, told
+
+
+def is_success(rollout: Rollout) -> bool:
+    """Returns whether the environment says so."""
+    return rollout.finish_reason == "success"
+
+
+def stripped_successes(
+    rollouts: Sequence[Rollout], *, vocabulary: Vocabulary, decode: Callable[[list[int]], str]
+) -> tuple[list[Rollout], int]:
+    """Returns guided successes of whole groups on the prompt of their first attempt.
+
+    Also how many are left out, which say what only feedback told them. The vocabulary hears them all first.
+    """
+    graded = [r for r in rollouts if r.kind == "whole" and r.reward is not None and r.steps]
+    won = [r for r in graded if r.guided and is_success(r)]
+    vocabulary.hear([*(r for r in graded if not r.guided), *won])
+    prompts = {r.group_id: r.prompt_token_ids for r in rollouts if not r.guided}
+    triples = [(r, r.prompt_token_ids, prompts[r.group_id]) for r in won]
+    kept, _ = untold(triples, vocabulary.shared, decode)
+    return kept, len(won) - len(kept)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import get_args
 
 import numpy as np
 
 from pipeline.credit.options import Aggregation
 from pipeline.credit.protocol import Credit
+from pipeline.credit.reliance import reliance
 from pipeline.credit.sets import UNIFORM, CreditSet, SetKind, baseline_sets, credit_set, thinned
+from pipeline.credit.stripped import Gain, Strip, gains_over_bare, total_and_scale
 from pipeline.ids import seed_of
 from pipeline.types import Rollout
 
@@ -23,36 +25,55 @@ ValuesOf = Callable[[Sequence[Rollout]], list[np.ndarray]]
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one optimizer step trains on: the kept sets.
+    """What one optimizer step trains on: the kept sets, and stripped rollouts beside them.
 
     Attributes:
         set_weights: how many candidate sets each of them stands for, see `sets.thinned`.
         num_tokens: trainable tokens of all candidates, dropped ones included: the loss is a mean over them.
         num_rollouts: of all candidates.
+        stripped: guided successes on the bare prompt, with their advantage.
     """
 
     sets: list[ScoredSet]
     set_weights: list[float]
     num_tokens: int
     num_rollouts: int
+    stripped: list[Gain] = field(default_factory=list)
 
     @property
     def rollouts(self) -> list[Rollout]:
-        """The rollouts of the kept sets, in their order."""
-        return [rollout for members, _ in self.sets for rollout in members]
+        """The rollouts of the kept sets, in their order, then the stripped ones."""
+        return [*(rollout for members, _ in self.sets for rollout in members), *(r for r, _ in self.stripped)]
 
     def token_weights(self, aggregation: Aggregation) -> list[float]:
         """Returns for each rollout the weight of each of its trainable tokens in the update's loss.
 
         "token": set weight / tokens of all candidates; "rollout": set weight / (tokens of the rollout *
         rollouts of all candidates). They sum to 1 over the update's tokens; with thinning, in expectation.
+        Stripped rollouts have a part of that 1, see `stripped.total_and_scale`.
         """
+        by_token = aggregation == "token"
+        more = sum(r.num_trainable_tokens for r, _ in self.stripped) if by_token else len(self.stripped)
+        total, scale = total_and_scale(self.num_tokens if by_token else self.num_rollouts, more)
+        weights = [w for (of, _), w in zip(self.sets, self.set_weights, strict=True) for _ in of]
+        weights += [scale] * len(self.stripped)
         return [
-            weight
-            / (self.num_tokens if aggregation == "token" else r.num_trainable_tokens * self.num_rollouts)
-            for (members, _), weight in zip(self.sets, self.set_weights, strict=True)
-            for r in members
+            weight / (total if by_token else r.num_trainable_tokens * total)
+            for r, weight in zip(self.rollouts, weights, strict=True)
         ]
+
+    def stripped_shares(self, aggregation: Aggregation) -> dict[str, float]:
+        """Returns the stripped rollouts' share of rows, trainable tokens and weight; nothing without any."""
+        if not self.stripped:
+            return {}
+        sizes = np.array([r.num_trainable_tokens for r in self.rollouts])
+        parts = {
+            "rows": np.ones(len(sizes)),
+            "tokens": sizes,
+            "weight": sizes * self.token_weights(aggregation),
+        }
+        own = slice(-len(self.stripped), None)
+        return {f"stripped/{name}": float(part[own].sum() / part.sum()) for name, part in parts.items()}
 
 
 def scored(rollouts: Iterable[Rollout], values_of: ValuesOf) -> dict[str, np.ndarray]:
@@ -69,23 +90,38 @@ class BaselineSets:
     values: dict[str, np.ndarray] | None  # rollout_id -> [T] calibrated critic values
     candidates: list[ScoredSet]  # the sets that the credit mode can learn from
     left_out: Counter[SetKind]  # kind -> number of the others
+    stripped: list[Gain]  # beside them; nothing if guided rollouts are in sets of their own
+    not_stripped: Counter[str]  # reason -> guided successes that teach nothing on the bare prompt
 
     @classmethod
     def of(
-        cls, rollouts: Iterable[Rollout], values: Mapping[str, np.ndarray] | None, credit: Credit
+        cls,
+        rollouts: Iterable[Rollout],
+        values: Mapping[str, np.ndarray] | None,
+        credit: Credit,
+        strip: Strip | None = None,
     ) -> BaselineSets:
-        """Returns these rollouts as `credit` sees them, with values from `scored`, None without a critic."""
+        """Returns these rollouts as `credit` sees them, with values from `scored`, None without a critic.
+
+        With `strip` sets are of bare rollouts alone, and guided successes lose their feedback.
+        """
         rollouts = list(rollouts)
         candidates: list[ScoredSet] = []
         left_out: Counter[SetKind] = Counter()
-        for members in baseline_sets(rollouts):
+        stripped, not_stripped = list[Gain](), Counter[str]()
+        if strip is not None:
+            found, told = strip(rollouts)
+            stripped = gains_over_bare(found, rollouts)
+            not_stripped.update(told_by_feedback=told, bare_succeeds=len(found) - len(stripped))
+        for members in baseline_sets([r for r in rollouts if strip is None or not r.guided]):
             seen = credit.view(members)
             s = credit_set(seen or members, values=values, overlong_factor=credit.overlong_factor)
             if seen and credit.trains_on(s):
                 candidates.append((seen, s))
             else:
                 left_out[s.kind] += 1
-        return cls(rollouts, None if values is None else dict(values), candidates, left_out)
+        values = None if values is None else dict(values)
+        return cls(rollouts, values, candidates, left_out, stripped, not_stripped)
 
     @property
     def _kept_tasks(self) -> set[str]:
@@ -97,10 +133,17 @@ class BaselineSets:
         return len(self._kept_tasks)
 
     def updates(self, num: int, *, max_uniform_share: float, seed: int) -> list[Update]:
-        """Returns `num` updates of whole tasks, each thinned; tasks that count are spread evenly."""
+        """Returns `num` updates of whole tasks, each thinned; tasks that count are spread evenly.
+
+        Stripped rollouts go with their task, those of a task without a set to any update. One without a set
+        has none of them, since nothing would lead there.
+        """
         counted = self._kept_tasks
         tasks = {members[0].task_id for members, _ in self.candidates}
-        order = sorted(tasks, key=lambda task: (task not in counted, seed_of(seed, "part", task)))
+        order = sorted(
+            tasks | {r.task_id for r, _ in self.stripped},
+            key=lambda task: (task not in tasks, task not in counted, seed_of(seed, "part", task)),
+        )
         place = {task: i % num for i, task in enumerate(order)}
         found = []
         for part in range(num):
@@ -116,6 +159,7 @@ class BaselineSets:
                     [float(weight) for weight in weights if weight],
                     sum(r.num_trainable_tokens for members, _ in sets for r in members),
                     sum(len(members) for members, _ in sets),
+                    [pair for pair in self.stripped if sets and place[pair[0].task_id] == part],
                 )
             )
         return found
@@ -159,4 +203,7 @@ class BaselineSets:
             "sets/kept_mixed": float(kinds["mixed"]),
             "sets/kept_tasks": float(self.num_kept_tasks),
             **{f"sets/left_out/{kind}": float(self.left_out[kind]) for kind in get_args(SetKind)},
+            **reliance(self.rollouts),
+            **{f"stripped/left_out/{reason}": float(n) for reason, n in self.not_stripped.items()},
+            **({"stripped/count": float(len(self.stripped))} if self.not_stripped else {}),
         }

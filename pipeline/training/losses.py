@@ -69,7 +69,8 @@ def policy_loss(options: LossOptions) -> Loss:
     `ref_logprobs` if `options.kl` > 0. Metrics are means by weight: `policy_loss`,
     `clip_high_share` and `clip_low_share` (tokens that the clip left without a gradient), `dual_clip_share`,
     `old_kl` (k3 to the old policy), `ref_kl`, `sampled_entropy` (-old_logprob: at temperature 1 an
-    unbiased estimate of the entropy) and `engine_gap` (mean |old - engine|). Unclipped it is `sft_loss`.
+    unbiased estimate of the entropy, without stripped rows) and `engine_gap` (mean |old - engine|). Unclipped
+    it is `sft_loss`.
     """
     if not options.clipped:
         return sft_loss

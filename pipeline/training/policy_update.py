@@ -1,6 +1,6 @@
 """A policy update from baseline sets, and whether engine and trainer agree. Blind to the credit mode."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -20,14 +20,40 @@ def update_rows(
 ) -> tuple[list[TrainingRow], dict[str, float], dict[str, float]]:
     """Returns an update's rows, credit's metrics and its next state: all that its loss is computed from.
 
-    `state` is credit's, from the update before. Of `logprobs`, `old_logprobs` are those of the trainer before
-    the iteration's updates, without which the engine's are taken; `ref_logprobs` of the reference policy are
-    needed if the loss has a KL term.
+    `state` is credit's, from the update before; `logprobs` are from `more_logprobs`.
     """
     advantages, metrics, state = credit.credit([credit_set for _, credit_set in update.sets], state)
     columns = {name: [of[r.rollout_id] for r in update.rollouts] for name, of in logprobs.items()}
+    if update.stripped:
+        advantages = [*advantages, *(np.full(len(r.steps), gain) for r, gain in update.stripped)]
+        num_sampled = len(update.rollouts) - len(update.stripped)
+        # No engine sampled the others after their prompt, so there is no gap to weigh.
+        engine = [np.array(r.logprobs) for r in update.rollouts[:num_sampled]]
+        columns["engine_logprobs"] = [*engine, *columns["old_logprobs"][num_sampled:]]
+    metrics = metrics | update.stripped_shares(credit.loss.aggregation)
     weights = update.token_weights(credit.loss.aggregation)
     return policy_rows(update.rollouts, advantages, weights, columns), metrics, state
+
+
+def more_logprobs(
+    updates: Iterable[Update], trainer: Trainer, reference: Trainer | None, *, half_precision: bool
+) -> dict[str, Logprobs]:
+    """Returns what an iteration's losses need beside the engine's log-probabilities, while nothing has moved.
+
+    `ref_logprobs` are of the reference policy, if there is one. Without `old_logprobs` the engine's are the
+    old ones. They are the trainer's own in half precision, and always of stripped rollouts, since what
+    sampled those saw another prompt.
+    """
+    members = {r.rollout_id: r for update in updates for r in update.rollouts}
+    rollouts = list(members.values())
+    unknown = {r.rollout_id for update in updates for r, _ in update.stripped}
+    found: dict[str, Logprobs] = {}
+    if asked := [r for r in rollouts if half_precision or r.rollout_id in unknown]:
+        engine = {r.rollout_id: np.array(r.logprobs, np.float32) for r in rollouts}
+        found["old_logprobs"] = engine | logprobs_of(trainer, asked)
+    if reference is not None and rollouts:
+        found["ref_logprobs"] = logprobs_of(reference, rollouts)
+    return found
 
 
 def logprobs_of(trainer: Trainer, rollouts: Sequence[Rollout]) -> dict[str, np.ndarray]:

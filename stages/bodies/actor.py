@@ -22,7 +22,7 @@ from stages.wiring.learner import ActorState, Learner, held
 from stages.wiring.refresh import critic_folder, policy_folder, refreshed
 from stages.wiring.refusals import check_critic, override_words
 from stages.wiring.safety_stops import refuse_unsafe
-from stages.wiring.sampling import Sampling
+from stages.wiring.sampling import Sampling, strip_of
 from stages.wiring.watch import Watch
 
 
@@ -97,6 +97,7 @@ def _trained(
             stage_key=start.stage_key,
             item_done=start.shards.item_done,
             start_values=watch.start_values if watch is not None and by_value else None,
+            strip=strip_of(settings.guided, work.tasks, policy.tokenizer, start.shards, state.iterations),
         )
         iterations = Iterations(
             learner=learner,
@@ -142,8 +143,7 @@ def _trained(
 
 def _refuse_unsafe(start: Start[Config], state: ActorState) -> None:
     history, done = read_metrics(start.folder / "metrics.jsonl"), state.iterations
-    lines = [line for line in history if line.get("iteration", done) < done]
-    refuse_unsafe(lines, limits=start.config.actor.stops)
+    refuse_unsafe([x for x in history if x.get("iteration", done) < done], limits=start.config.actor.stops)
 
 
 def _save(start: Start[Config], learner: Learner, state: ActorState) -> None:

@@ -8,6 +8,10 @@ from pipeline.settings import Section, runtime, setting
 from stages.settings.credit import Credit, VDapo
 from stages.settings.sampling import Chain
 
+STRIPS = ("v_dapo", "decoupled_clip", "grpo", "verifier_steps")
+"""Credit modes beside which stripped rollouts may train. imitation is of bare successes alone, actor_critic's
+head learns outcomes of what the policy samples, tree_rpo would branch guided rollouts as well."""
+
 
 class Actor(Section):
     """The actor's training."""
@@ -33,6 +37,13 @@ class Actor(Section):
     )
     learning_rate: float = setting(1e-6, "constant after warm-up", source="2503.14476", gt=0)
     chain: Chain = Chain()
+    guided: Literal["in_context", "stripped"] = setting(
+        "in_context",
+        "attempts after feedback train after the prompt that they saw. stripped: their successes alone do, "
+        "after the bare prompt, with R minus the mean of the group's bare rollouts, at most a quarter of an "
+        "update",
+        advanced=True,
+    )
     checkpoint_every: int = runtime(10, "iterations between checkpoints", ge=1)
     evaluate_tasks: int = setting(100, "val tasks of a look at val, for the curve only", ge=1, advanced=True)
     evaluate_every: int = setting(4, "iterations between looks; there is one at the end", ge=1, advanced=True)
@@ -52,6 +63,25 @@ class Actor(Section):
                 "settings has not. Allowed here: random. Decoupled clip that visits tasks in this order is "
                 "actor.credit = {mode: v_dapo, alpha: 0, group_part: decoupled_clip, kl: 0, "
                 "overlong_factor: 0.5}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _something_can_be_stripped(self) -> Self:
+        """Raises ValueError if `guided` asks for what chain or credit mode do not have."""
+        if self.guided == "in_context":
+            return self
+        if not self.chain.has_feedback:
+            raise ValueError(
+                f"actor.guided = stripped, but no attempt follows another: actor.chain.num_attempts = "
+                f"{self.chain.num_attempts}, feedback_free_share = {self.chain.feedback_free_share:g}. Next: "
+                "num_attempts of 2 or more and feedback_free_share below 1, or actor.guided=in_context"
+            )
+        if self.credit.mode not in STRIPS:
+            raise ValueError(
+                f"actor.guided = stripped adds rollouts to sets of a clipped loss, which actor.credit.mode = "
+                f"{self.credit.mode} does not train on alone; allowed: {', '.join(STRIPS)}. Next: one of "
+                "these, or actor.guided=in_context"
             )
         return self
 

@@ -39,6 +39,11 @@ class Chain(Section):
     feedback_free_draws: int = setting(8, "rollouts of a bare set", ge=1)
 
     @property
+    def has_feedback(self) -> bool:
+        """Whether any attempt follows another."""
+        return self.num_attempts > 1 and self.feedback_free_share < 1
+
+    @property
     def rollouts_per_group(self) -> float:
         """Rollouts of a group at most, as a mean."""
         bare = self.feedback_free_share * self.feedback_free_draws

@@ -12,6 +12,11 @@ LEARNING = {
     "val": "val/first_try",
     "first_try": "rollouts/first_try",
     "with_feedback": "rollouts/with_feedback",
+    "retried_first_try": "retried/first_try",
+    "retried_with_feedback": "retried/with_feedback",
+    "reliance": "retried/reliance",
+    "stripped": "stripped/count",
+    "told_by_feedback": "stripped/left_out/told_by_feedback",
     "rollouts": "rollouts/count",
     "mixed_sets": "sets/kept_mixed",
     "tokens": "response_length/mean",
@@ -94,13 +99,14 @@ def actor_page(report: Mapping[str, Any]) -> str:
         Drawing(plots.curves(measures[0], drift, measures, x="iteration", y_label=y, level=0.0), caption)
         for measures, (y, caption) in DRAWINGS.items()
     ]
+    curves = [learning_curve(report), reliance_curve(report)]
     ends: dict[str, dict[str, str]] = {"first": {}, "last": {}}
     for name in READINGS:
         if found := [entry for entry in drift if isinstance(entry.get(name), int | float)]:
             for which, entry in zip(ends, (found[0], found[-1]), strict=True):
                 ends[which][name] = f"{entry[name]:.3f} (iteration {entry['iteration']})"
     sections = [
-        Section("How it learned", [Text(words, "fail")] * bool(words) + [learning_curve(report)]),
+        Section("How it learned", [*([Text(words, "fail")] * bool(words)), *curves]),
         Section(
             "Does the critic still know the actor?",
             [Text(_drift_words(report)), *drawings, readings(ends, READINGS)],
@@ -113,7 +119,14 @@ def learning_curve(report: Mapping[str, Any]) -> Drawing:
     """Returns success by iteration from the actor's report."""
     measures = ("val", "first_try", "with_feedback")
     svg = plots.curves("learning", report["learning"], measures, x="iteration", y_label="success")
-    return Drawing(svg, "Success of first tries on val, and of the rollouts that were trained on.")
+    return Drawing(svg, "Success of first tries on val, and of the rollouts that were sampled to train on.")
+
+
+def reliance_curve(report: Mapping[str, Any]) -> Drawing:
+    """Returns success without and with feedback on the same tasks, where both were sampled."""
+    measures = ("retried_first_try", "retried_with_feedback")
+    svg = plots.curves("reliance", report["learning"], measures, x="iteration", y_label="success")
+    return Drawing(svg, "Tasks that another bare rollout failed: the gap is how much feedback still helps.")
 
 
 def _drift_words(report: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from pipeline.training.policy_update import (
     Logprobs,
     engine_trainer_gap,
     logprob_gap,
-    logprobs_of,
+    more_logprobs,
     update_rows,
 )
 from pipeline.types import Rollout, Task
@@ -81,14 +81,15 @@ class Iterations:
         self, team: Team, credit: Credit, tasks: Sequence[Task], number: int, looks: Sequence[Rollout]
     ) -> tuple[BaselineSets, list[Rollout], list[list[Update]], Mapping[str, Logprobs]]:
         """Returns rollouts, their continuations, each pass's updates, log-probabilities: all committed."""
-        watch, shards, settings = self.watch, self.shards, self.settings
+        watch, shards, settings, trainer = self.watch, self.shards, self.settings, self.learner.trainer
         judge = self._judge(team, credit, number)
         whose_values, values_of = (judge.whose_values, judge.values) if judge is not None else ("", None)
-        digest, num_updates = team.recipe.policy_digest, self.learner.trainer.num_updates
+        digest, num_updates = team.recipe.policy_digest, trainer.num_updates
         recorded = Recorded.of(shards, number, policy_digest=digest, whose_values=whose_values)
         checked: list[Rollout] = []
         if recorded is not None:
-            batch, checked = BaselineSets.of(recorded.rollouts, recorded.values, credit), recorded.checked
+            batch = BaselineSets.of(recorded.rollouts, recorded.values, credit, self.sampling.strip)
+            checked = recorded.checked
         else:
             wanted = settings.tasks_per_update * settings.updates_per_iteration
             batch = self.sampling.collect(
@@ -108,10 +109,7 @@ class Iterations:
         if recorded is not None:
             return batch, checked, passes, recorded.logprobs
         updates = [update for of_pass in passes for update in of_pass]
-        trained_on = list({r.rollout_id: r for update in updates for r in update.rollouts}.values())
-        old = self.learner.trainer if self.half_precision else None
-        made_by = {"old_logprobs": old, "ref_logprobs": self.learner.reference}
-        logprobs = {name: logprobs_of(of, trained_on) for name, of in made_by.items() if of and trained_on}
+        logprobs = more_logprobs(updates, trainer, self.learner.reference, half_precision=self.half_precision)
         tables = iteration_tables(
             batch,
             checked,

@@ -22,10 +22,9 @@ rounding (fp32 here: 4e-7; healthy bf16: .01 to .02), below a stale engine."""
 MAX_EMPTY_UPDATES = 3  # running; then there is nothing left to learn from, or something is broken
 
 
-def contexts_of(chain: Chain) -> tuple[str, ...]:
+def contexts_of(chain: Chain, guided: str = "in_context") -> tuple[str, ...]:
     """Returns the contexts that an actor with such chains trains in, as critics name them."""
-    guided = chain.num_attempts > 1 and chain.feedback_free_share < 1
-    return ("bare", "guided") if guided else ("bare",)
+    return ("bare", "guided") if chain.has_feedback and guided == "in_context" else ("bare",)
 
 
 def stamp_of(
@@ -43,8 +42,8 @@ def stamp_of(
     reasons = list(gate["reasons"])
     if set(contexts) - set(gate["contexts"]):
         reasons.append(
-            "states after feedback were not judged (set critic_report.guided to true, or "
-            "actor.chain.num_attempts to 1)"
+            "states after feedback were not judged (set critic_report.guided to true, actor.guided to "
+            "stripped, or actor.chain.num_attempts to 1)"
         )
     if reasons and on_weak_critic == "refuse":
         raise ArtifactError(

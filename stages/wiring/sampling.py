@@ -2,17 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from env.play.chains import Chained, Group, plan_groups
 from env.play.continuations import Continuations
 from env.play.shards import in_plan_order
+from env.play.stripping import Vocabulary, stripped_successes
 from env.play.team import OnTick, Team
 from env.play.units import Episodes
+from pipeline.artifacts.commit import Shards
 from pipeline.credit import Credit, TreeRpo
+from pipeline.credit.stripped import Strip
 from pipeline.credit.updates import BaselineSets, ValuesOf, scored
 from pipeline.ids import seed_of
+from pipeline.tables import rollouts_from
 from pipeline.types import Rollout, Task
 from stages.settings.sampling import Chain
 from stages.wiring.refusals import refuse_failing_environment
@@ -31,6 +37,7 @@ class Sampling:
     stage_key: str
     item_done: OnTick  # raises if the stage is to stop
     start_values: StartValues | None = None  # of a critic that says which tasks are visited first
+    strip: Strip | None = None  # None: guided rollouts train in the context that they were sampled in
 
     def collect(
         self,
@@ -53,7 +60,7 @@ class Sampling:
             rest = near_half_first(rest, wanted, team, self.start_values)
         rollouts: list[Rollout] = []
         values: dict[str, np.ndarray] | None = None if values_of is None else {}
-        batch = BaselineSets.of(rollouts, values, credit)
+        batch = BaselineSets.of(rollouts, values, credit, self.strip)
         for _ in range(1 + (max_refills if credit.dynamic_sampling else 0)):
             missing = wanted - batch.num_kept_tasks
             chosen, rest = rest[:missing], rest[missing:]
@@ -71,8 +78,8 @@ class Sampling:
                 played += self._branched(team, played, credit)
             rollouts += played
             if values is not None and values_of is not None:
-                values |= scored(played, values_of)
-            batch = BaselineSets.of(rollouts, values, credit)
+                values |= scored([r for r in played if self.strip is None or not r.guided], values_of)
+            batch = BaselineSets.of(rollouts, values, credit, self.strip)
         refuse_failing_environment(batch.rollouts, iteration)
         return batch
 
@@ -118,3 +125,20 @@ def first_try(looks: Sequence[Rollout]) -> dict[str, float]:
     """Returns the metric of a look at val; nothing if there was none."""
     rewards = [rollout.reward for rollout in looks if rollout.reward is not None]
     return {"val/first_try": sum(rewards) / len(rewards)} if rewards else {}
+
+
+def strip_of(
+    guided: str, tasks: Sequence[Task], tokenizer: Any, shards: Shards, iterations: int
+) -> Strip | None:
+    """Returns what strips an iteration's guided successes; None if `actor.guided` is in_context.
+
+    What is language it learns from every iteration. So a start that goes on after `iterations` hears these
+    first.
+    """
+    if guided == "in_context":
+        return None
+    vocabulary = Vocabulary({task.task_id: task.cluster for task in tasks})
+    strip = partial(stripped_successes, vocabulary=vocabulary, decode=tokenizer.decode)
+    for number in range(iterations):
+        strip(rollouts_from(shards.read(number, "rollouts"), shards.read(number, "steps")))
+    return strip

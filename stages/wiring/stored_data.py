@@ -9,7 +9,7 @@ import numpy as np
 
 from env.catalog import offer_of
 from env.play.coder import Coder
-from env.play.stripping import shared_words, stripped, told_words
+from env.play.stripping import Vocabulary, is_success, untold
 from pipeline.artifacts.runner import Start
 from pipeline.credit.step_advantages import gae
 from pipeline.credit.updates import ValuesOf
@@ -72,11 +72,6 @@ def material_of(start: Start[Config]) -> Material:
     return Material(bare, guided, {r.rollout_id: r for r in whole}, tasks, left_out)
 
 
-def is_success(rollout: Rollout) -> bool:
-    """Returns whether the environment says so."""
-    return rollout.finish_reason == "success"
-
-
 def stripped_guided(config: Config, material: Material, tokenizer: Any) -> tuple[list[Rollout], Counter[str]]:
     """Returns guided successes on the bare prompt, and what only feedback told those that are left out.
 
@@ -85,20 +80,16 @@ def stripped_guided(config: Config, material: Material, tokenizer: Any) -> tuple
     prompt, offer = config.prompt, offer_of(config.tasks.environment)
     style = offer.style(prompt.style, tokenizer, thinking=prompt.thinking)
     coder = Coder(tokenizer, style.stop_token)
-    clusters = {task.task_id: task.cluster for task in material.tasks.values()}
-    shared = shared_words([*material.bare, *material.guided], clusters)
-    kept, told = list[Rollout](), Counter[str]()
+    vocabulary = Vocabulary({task.task_id: task.cluster for task in material.tasks.values()})
+    vocabulary.hear([*material.bare, *material.guided])
+    triples = []
     for r in material.guided:
         begun = r if r.kind == "whole" else material.parents[r.parent_rollout_ids[0]]
         task = material.tasks[r.task_id]
         with closing(offer.make_env(config.tasks, prompt.verbosity)) as env:
             messages = env.reset(task, begun.seed).messages
-            bare = coder.prompt(style, messages, env.spec.tools)
-        if words := told_words(tokenizer.decode(list(bare)), r, shared):
-            told.update(words)
-        else:
-            kept.append(stripped(r, begun.prompt_token_ids, bare))
-    return kept, told
+            triples.append((r, begun.prompt_token_ids, coder.prompt(style, messages, env.spec.tools)))
+    return untold(triples, vocabulary.shared, tokenizer.decode)
 
 
 def examples_of(start: Start[Config], material: Material, values_of: ValuesOf, tokenizer: Any) -> Examples:

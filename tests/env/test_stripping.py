@@ -4,7 +4,7 @@ from dataclasses import replace
 from math import isnan
 from typing import Any
 
-from env.play.stripping import shared_words, stripped, told_words
+from env.play.stripping import Vocabulary, stripped, stripped_successes, told_words
 from pipeline.types import Message, Rollout, Step
 from tests.env.test_episodes import ask, assert_consistent, continue_, saying, tokenizer
 from tests.rollouts import rollout
@@ -68,10 +68,43 @@ def test_words_of_several_clusters_are_shared_and_the_numbers_of_one_are_not() -
     def says(name: str, text: str) -> Rollout:
         return replace(rollout((1,), ((0, 1),)), task_id=name, steps=(Step(0, 0, 0, 1, text),))
 
+    def shared(rollouts: list[Rollout], clusters: dict[str, str]) -> set[str]:
+        vocabulary = Vocabulary(clusters)
+        for part in (rollouts[::2], rollouts[1::2], rollouts[::2]):  # heard in parts, some of them twice
+            vocabulary.hear(part)
+        return vocabulary.shared
+
     clusters = {f"t{i}": f"c{i // 2}" for i in range(200)}
     rollouts = [says(f"t{i}", f"call 555-{1000 + i // 2} pin") for i in range(200)]
     rollouts += [says("t0", "rare"), says("t1", "rare"), says("t2", "twice"), says("t4", "twice")]
-    assert shared_words(rollouts, clusters) == {"call", "555", "pin", "twice"}
+    assert shared(rollouts, clusters) == {"call", "555", "pin", "twice"}
     apart = {name: f"c{i}" for i, name in enumerate(clusters)}
-    assert "twice" not in shared_words(rollouts, apart)  # in 2 of 200
-    assert shared_words(rollouts[:1], clusters) == set()
+    assert "twice" not in shared(rollouts, apart)  # in 2 of 200
+    assert shared(rollouts[:1], clusters) == set()
+
+
+def test_successes_of_an_iteration_get_the_prompt_of_their_group_s_first_attempt() -> None:
+    """Language is what was heard in two clusters, in earlier iterations too."""
+
+    def says(name: str, text: str, **changes: Any) -> Rollout:
+        made = rollout((1,), ((0, 1),), rollout_id=text, task_id=name, group_id=name, **changes)
+        message: Message = {"role": "assistant", "content": text}
+        return replace(made, steps=(Step(0, 0, 0, 1, text),), messages=(message,))
+
+    def of(name: str, *said: str, **changes: Any) -> list[Rollout]:
+        bare = says(name, "call", prompt_token_ids=(1, 2))
+        told = {"guided": True, "attempt": 1, "feedback_in_context": "needs order_number 1234"}
+        told |= {"prompt_token_ids": (1, 7, 2), "finish_reason": "success"}
+        return [bare, *(says(name, text, **told | changes) for text in said)]
+
+    vocabulary = Vocabulary({"a": "one", "b": "two"})
+
+    def strips(*rollouts: Rollout) -> tuple[list[str], int]:
+        kept, told = stripped_successes(rollouts, vocabulary=vocabulary, decode=lambda ids: f"task {ids}")
+        assert all((r.prompt_token_ids, r.guided) == ((1, 2), False) for r in kept)
+        return [r.rollout_id for r in kept], told
+
+    assert strips(*of("a", "order_number", "call", "1234")) == (["call"], 2)
+    assert strips(*of("b", "order_number", "1234 555")) == (["order_number"], 1)
+    assert strips(*of("a", "order_number", finish_reason="ended")) == ([], 0)
+    assert strips(*of("a", "order_number", reward=None)) == ([], 0)

@@ -59,6 +59,8 @@ def refused(chain: Any, stage: str, *overrides: str, code: ExitCode) -> str:
         ("critic.fit_share=0.95", "must leave clusters to calibrate on"),
         ("actor={credit: {mode: decoupled_clip}, task_order: near_half}", "near_half asks the frozen critic"),
         ("actor={credit: {mode: v_dapo, values: oracle}, task_order: near_half}", "Allowed here: random"),
+        ("actor={guided: stripped, chain: {num_attempts: 1}}", "actor.chain.num_attempts = 1"),
+        ("actor={guided: stripped, credit: {mode: imitation}}", "allowed: v_dapo, decoupled_clip, grpo,"),
         ("run.held_out=[val, train]", SPLITS),
         ("run.held_out=[val, val]", SPLITS),
         ("run.held_out=[]", "run.held_out"),

@@ -31,10 +31,14 @@ def recomputed(lab: Any) -> list[tuple[dict[str, Any], dict[str, float], dict[st
     """Returns for each update its line of metrics.jsonl, credit's metrics and the loss's on policy."""
     artifact = lab.artifact("actor")
     lines = [m for m in read_metrics(lab.run_dir / "actor" / "metrics.jsonl") if "update" in m]
-    settings = artifact.manifest["settings"]["actor"]["credit"]
-    options = credit_options(TypeAdapter(Credit).validate_python(settings))
+    settings = artifact.manifest["settings"]["actor"]
+    options = credit_options(TypeAdapter(Credit).validate_python(settings["credit"]))
     rollouts = {r.rollout_id: r for r in rollouts_from(artifact.table("rollouts"), artifact.table("steps"))}
     values = values_from(artifact.table("values")) or None
+    first_tries = defaultdict(list)  # of each group
+    for r in rollouts.values():
+        if not r.guided and r.reward is not None and r.kind == "whole":
+            first_tries[r.group_id].append(r)
     rows = defaultdict(list)
     for row in artifact.table("updates").to_pylist():
         rows[row["update"]].append(row)
@@ -43,6 +47,8 @@ def recomputed(lab: Any) -> list[tuple[dict[str, Any], dict[str, float], dict[st
     for line in lines:
         own = rows[line["update"]]
         members = [rollouts[row["rollout_id"]] for row in own]
+        added = [r for r in members if r.guided] if settings["guided"] == "stripped" else []
+        members = members[: len(members) - len(added)]
         credit = make_credit(**options | {n: line[n] for n in ("alpha", "adv_rmse") if n in line})
         assert [r for s in baseline_sets(members) for r in s] == members
         seen = [credit.view(s) for s in baseline_sets(members)]
@@ -52,11 +58,19 @@ def recomputed(lab: Any) -> list[tuple[dict[str, Any], dict[str, float], dict[st
         ]
         members = [r for s in seen for r in s]
         advantages, metrics, state = credit.credit(sets, credit.initial_state() if state is None else state)
+        for r in added:
+            bare = first_tries[r.group_id]
+            members.append(replace(r, prompt_token_ids=bare[0].prompt_token_ids))
+            gain = float(r.reward or 0) - float(np.mean([b.reward for b in bare]))
+            advantages.append(np.full(len(r.steps), gain))
         columns = {
             name: [np.array(row[name], np.float32) for row in own]
             for name in ("old_logprobs", "ref_logprobs")
             if own[0][name] is not None
         }
+        if added:  # no engine sampled them after this prompt
+            engine = [r.logprobs for r in members[: -len(added)]]
+            columns["engine_logprobs"] = [*engine, *columns["old_logprobs"][-len(added) :]]
         weights = [row["token_weight"] for row in own]
         loss: dict[str, float] = defaultdict(float)
         for batch in micro_batches(policy_rows(members, advantages, weights, columns), 4096):

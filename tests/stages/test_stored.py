@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import stages.bodies.stored
+from env.play.stripping import is_success
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.errors import ArtifactError
@@ -20,7 +21,7 @@ from pipeline.models.policy import load_policy, load_tokenizer
 from pipeline.training.stored.stopping import PATIENCE
 from pipeline.training.torch import TorchTrainer
 from stages.wiring.plan_work import work_of
-from stages.wiring.stored_data import Material, examples_of, is_success, material_of, stripped_guided
+from stages.wiring.stored_data import Material, examples_of, material_of, stripped_guided
 from stages.wiring.summary import summarise
 from tests.stages.conftest import Lab
 
