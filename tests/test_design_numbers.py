@@ -14,6 +14,7 @@ from critics.labels.named_targets import OUTCOME_STEPS
 from critics.labels.recovery import NUM_FOLDS
 from critics.report import gate
 from pipeline.credit import GRPO, GroupRelative, LossOptions, VDapo, v_dapo
+from pipeline.credit.stripped import MAX_SHARE
 from pipeline.training import losses
 from pipeline.training.stored.advantage_weighted import MAX_WEIGHT
 from pipeline.training.stored.direct_advantage import MAX_LOG_RATIO
@@ -60,6 +61,7 @@ SENTENCES = [
     f"min(exp(A_i(lam)/T), {MAX_WEIGHT:g})",
     f"clip(A/T, -{MAX_LOG_RATIO:g}, {MAX_LOG_RATIO:g})",
     f"T {short(AdvantageWeighted().temperature)} (start value)",
+    f"c = min(1, n/({(1 - MAX_SHARE) / MAX_SHARE:g} s))",
 ]
 
 

@@ -105,6 +105,7 @@ def test_successes_of_an_iteration_get_the_prompt_of_their_group_s_first_attempt
         return [r.rollout_id for r in kept], told
 
     assert strips(*of("a", "order_number", "call", "1234")) == (["call"], 2)
-    assert strips(*of("b", "order_number", "1234 555")) == (["order_number"], 1)
+    needs = {"feedback_in_context": "needs order_number 5678"}
+    assert strips(*of("b", "order_number", "5678", **needs)) == (["order_number"], 1)
     assert strips(*of("a", "order_number", finish_reason="ended")) == ([], 0)
     assert strips(*of("a", "order_number", reward=None)) == ([], 0)

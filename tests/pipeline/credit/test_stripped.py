@@ -114,7 +114,8 @@ def test_stripped_rollouts_go_with_their_task_and_never_lead_alone() -> None:
     batch = BaselineSets.of(rollouts, None, DECOUPLED_CLIP, strip)
     updates = batch.updates(3, **how)
     bare = BaselineSets.of([r for r in rollouts if not r.guided], None, DECOUPLED_CLIP).updates(3, **how)
-    assert [update.sets for update in updates] == [update.sets for update in bare]
+    members = [[[r for r, _ in update.sets] for update in of] for of in (updates, bare)]
+    assert members[0] == members[1]
     assert sorted(r.task_id for update in updates for r, _ in update.stripped) == sorted(
         {r.task_id for r in rollouts}
     )
