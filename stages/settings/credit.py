@@ -42,8 +42,8 @@ class VDapo(Mode):
     """Group advantages over a shrunken baseline, plus the frozen critic's step advantages."""
 
     mode: Literal["v_dapo"] = "v_dapo"
-    alpha: float = shared("alpha", 0.5)
-    lam: float = shared("lam", 0.95)
+    alpha: float = shared("alpha", 0.5, "benchmarks/lam_alpha.py: not told apart from 1, 2")
+    lam: float = shared("lam", 0.95, "benchmarks/lam_alpha.py: not told apart from 0, .5")
     gamma: float = setting(
         1.0,
         "discount per step of the step advantages; values stay chances of success",
