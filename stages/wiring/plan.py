@@ -16,10 +16,11 @@ from pipeline.errors import ExitCode
 from pipeline.planner.memory import GIB, shape_of
 from stages.settings import Config
 from stages.wiring.hands import num_players
+from stages.wiring.plan_comparison import work_of_comparison
 from stages.wiring.plan_critic import critic_words
 from stages.wiring.plan_memory import Memory, memory_of
 from stages.wiring.plan_models import critic_config, model_config
-from stages.wiring.plan_work import work_of, work_of_comparison
+from stages.wiring.plan_work import work_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

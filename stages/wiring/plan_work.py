@@ -1,16 +1,12 @@
 """What each stage samples, trains and stores at most."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from env.catalog import offer_of
 from env.play.continuations import SIBLING_SIZE
-from pipeline.cli.runs import MAIN_CHAIN
 from stages.evaluation import NUM_ATTEMPTS
 from stages.settings import Actor, Config
 from stages.settings.sampling import Chain
-from stages.wiring.arms import made_once, runs_of
 
 TOKEN_BYTES = 4.2  # of one in Parquet: id 0.9, log-probability 3.3
 EXPORT_BYTES = 4  # of a parameter: fp32 weight
@@ -44,11 +40,8 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
     response, sft, actor, report = (
         config.sampling.max_response_tokens, config.sft, config.actor, config.critic_report
     )  # fmt: skip
-    rollouts = rollouts_of_chain(config.rollouts.chain, config.rollouts.num_tasks or config.tasks.num_train)
-    states = config.labels.max_states or rollouts * turns  # every step may be wrong
-    labels = states * config.labels.num_continuations
-    fitted = rollouts + labels * config.critic.fit_continuations
-    critic_tokens = int(fitted * response * config.critic.max_epochs)
+    num_tasks = config.rollouts.num_tasks or config.tasks.num_train
+    rollouts, labels, critic_tokens = work_before_a_critic(config, num_tasks, turns)
 
     tasks = audited_tasks(config)
     each = tasks * (1 + report.guided) * (report.draws + turns * report.num_continuations)
@@ -70,7 +63,9 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
 
     taught = TRAINED_BYTES if sft.num_updates else EXPORT_BYTES
     refresh_bytes = TRAINED_BYTES * critic + 2 * EXPORT_BYTES * policy  # its actor, exported and adopted
-    again = rollouts + labels + audit
+    others = actor.credit.drift.refresh_tasks if actor.credit.mode == "v_dapo" else None
+    *again, tokens_again = work_before_a_critic(config, others or num_tasks, turns)
+    sampled_again = sum(again) + audit
     work = [
         Work("sft", 0, 0, sft.num_updates * sft.batch_rows * response, taught * policy),
         Work("rollouts", rollouts, rollouts * response),
@@ -88,37 +83,27 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
         Work("evaluation", evaluated, evaluated * response),
         Work(
             "refresh",
-            refreshes * again,
-            refreshes * again * response,
-            refreshes * critic_tokens,
+            refreshes * sampled_again,
+            refreshes * sampled_again * response,
+            refreshes * tokens_again,
             refreshes * refresh_bytes,
         ),
     ]
     return work if refreshes else work[:-1]
 
 
+def work_before_a_critic(config: Config, num_tasks: int, turns: int) -> tuple[int, int, int]:
+    """Returns the rollouts of so many tasks, the continuations that label them, the tokens of the fit."""
+    rollouts = rollouts_of_chain(config.rollouts.chain, num_tasks)
+    states = config.labels.max_states or rollouts * turns  # every step may be wrong
+    labels = states * config.labels.num_continuations
+    fitted = rollouts + labels * config.critic.fit_continuations
+    return rollouts, labels, int(fitted * config.sampling.max_response_tokens * config.critic.max_epochs)
+
+
 def audited_tasks(config: Config) -> int:
     """Returns the tasks that an audit takes."""
     return config.critic_report.tasks_per_split * len([name for name in config.held_out if name != "val"])
-
-
-def work_of_comparison(
-    config: Config, parameters: Callable[[Config], tuple[int, int]]
-) -> dict[str, tuple[float, ...]]:
-    """Returns stage -> figures of all runs of a comparison, shared stages once, and of its looks.
-
-    `parameters` returns those of a configuration's policy and critic.
-    """
-    runs = runs_of(config, Path())
-    total: dict[str, tuple[float, ...]] = dict.fromkeys((*MAIN_CHAIN[:-1], "refresh", "looks"), (0.0,) * 4)
-    for run, stage in made_once(runs):
-        for work in work_of(run.config, *parameters(run.config)):
-            if work.stage == stage or (work.stage, stage) == ("refresh", "actor"):
-                total[work.stage] = tuple(map(sum, zip(total[work.stage], work.figures, strict=True)))
-    actors = [run.config.actor for run in runs]
-    looks = sum(a.evaluate_tasks * (1 + -(-a.num_iterations // a.evaluate_every)) for a in actors)
-    total["looks"] = looks, looks * config.sampling.max_response_tokens, 0, 0  # of which rewards are kept
-    return {stage: figures for stage, figures in total.items() if any(figures)}
 
 
 def rollouts_of_chain(chain: Chain, num_tasks: int) -> int:

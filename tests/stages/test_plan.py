@@ -11,10 +11,11 @@ from pipeline.planner.memory import GIB
 from stages.command import main
 from stages.settings import Config
 from stages.wiring.arms import runs_of
+from stages.wiring.plan_comparison import work_of_comparison
 from stages.wiring.plan_critic import overhead_of
 from stages.wiring.plan_memory import memory_of
 from stages.wiring.plan_models import critic_config, model_config
-from stages.wiring.plan_work import work_of, work_of_comparison
+from stages.wiring.plan_work import work_of
 
 ROOT = Path(__file__).parents[2]
 DEMO, ONE_GPU, EIGHT_80, EIGHT_24 = (
@@ -227,6 +228,8 @@ def test_planned_rollouts_are_those_that_the_stages_plan():
         if times:
             assert found["refresh"].rollouts == times * chain
             assert found["refresh"].trained_tokens == times * watched["critic"].trained_tokens
+    few = work(*more, "actor.credit.drift.react=refresh_first", "actor.credit.drift.refresh_tasks=10")
+    assert few["refresh"].rollouts < chain
     assert "refresh" not in plain  # nothing is checked
     twice = work(*overrides, "actor.passes=2")["actor"]
     assert (twice.rollouts, twice.trained_tokens) == (
