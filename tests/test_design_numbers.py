@@ -33,6 +33,7 @@ def listed(numbers: tuple[float, ...], by: str = ", ") -> str:
     return by.join(map(short, numbers))
 
 
+IN_WORDS = {3: "three", 4: "four"}
 CLIP, GRPO_LOSS = LossOptions(), GRPO.loss
 SENTENCES = [
     f"clip {short(1 - GRPO_LOSS.clip_low)}/{1 + GRPO_LOSS.clip_high:g}; mean per rollout",
@@ -48,7 +49,7 @@ SENTENCES = [
     f"k3 = min(exp(d) - d - 1, {losses._MAX_K3:g})",
     f"steps {listed(OUTCOME_STEPS)}, never",
     f"{listed(ANCHORS, '/')} of the response",
-    f"one task in {['', '', '', '', 'four'][START_EVERY]}, by hash",
+    f"one task in {IN_WORDS.get(START_EVERY)}, by hash",
     f"continuations in {NUM_FOLDS} folds by task",
     f"{CRITIC_PATIENCE} consecutive evaluations",
     f"one slope alone below {MIN_ROLLOUTS_FOR_SHIFT} bare rollouts",
@@ -56,7 +57,7 @@ SENTENCES = [
     f"ECE < floor + {short(gate.MAX_CALIBRATION_EXCESS)}, level as frozen within {short(gate.MAX_BIAS)}",
     f"bias > {short(drift.MAX_BIAS)} or the slope leaves [{short(drift.MIN_SLOPE)}, {drift.MAX_SLOPE:g}]",
     f"sign agreement below {short(drift.MIN_SIGN_AGREEMENT)} at its upper bound",
-    f"the last {['', '', '', 'three'][REFIT_ITERATIONS]} iterations",
+    f"the last {IN_WORDS.get(REFIT_ITERATIONS)} iterations",
     f"every {Drift().paid_every} updates: {Drift().states} states x K {Drift().num_continuations}",
     f"min(exp(A_i(lam)/T), {MAX_WEIGHT:g})",
     f"clip(A/T, -{MAX_LOG_RATIO:g}, {MAX_LOG_RATIO:g})",

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from critics.audit.baselines import BASELINES, errors_so_far
+from critics.audit.baselines import BASELINES
 from critics.audit.calibration_error import calibration
 from critics.audit.data import AuditData
 from pipeline.statistics import (
@@ -136,11 +136,12 @@ def skills(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interval]:
     V = audit.v_hat
     ours = brier_terms(audit.p, V)
     measures = {"brier": boot.mean(ours)}
-    for name, baseline in BASELINES.items():
-        theirs = brier_terms(baseline(audit), V)
+    values = {name: baseline(audit) for name, baseline in BASELINES.items()}
+    for name, p in values.items():
+        theirs = brier_terms(p, V)
         # Where the reference makes no error (few states, all alike), no share of it can be gained.
         measures[f"skill_over_{name}"] = boot.interval([ours, theirs], lambda a, b: 1 - a / positive(b))
-    measures["ev_within_over_errors_so_far"] = gained_within(audit, errors_so_far(audit), boot)
+    measures["ev_within_over_errors_so_far"] = gained_within(audit, values["errors_so_far"], boot)
     return measures
 
 

@@ -12,12 +12,10 @@ FILES = sorted(RESULTS.glob("*.json"))
 SCRIPTS = sorted(
     path.stem for path in (ROOT / "benchmarks").glob("*.py") if "BENCHMARK = " in path.read_text()
 )
-NOT_RUN_YET: set[str] = set()
-"""Scripts that wait for their first results; with these the test asks for the name to go."""
 
 
 def test_every_script_has_results_and_every_file_a_script() -> None:
-    assert {path.stem.partition("-seed")[0] for path in FILES} == set(SCRIPTS) - NOT_RUN_YET
+    assert {path.stem.partition("-seed")[0] for path in FILES} == set(SCRIPTS)
     assert {path.suffix for path in RESULTS.iterdir()} == {".json"}
 
 
