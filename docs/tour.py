@@ -80,6 +80,8 @@ def make_policy(tasks: list[Task], folder: Path, sizes: Sizes) -> Policy:
         "style": style,
         "shares": SHARES,
         "guided_share": 0.0,
+        "follows_feedback": 0.0,
+        "thoughts": False,
         "noise": 0.2,
     }
     assert PHONE.demonstrators is not None

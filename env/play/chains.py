@@ -109,8 +109,7 @@ class Chained:
 
     def _lines(self, finished: Sequence[Rollout], player: Player) -> dict[str, str] | str:
         """Returns line -> rollout that taught it first, of the next prompt; or why there is none."""
-        attempt = finished[-1].attempt
-        if self.stop_at_success and any(r.reward == 1.0 for r in finished if r.attempt == attempt):
+        if self.stop_at_success and any(r.reward == 1.0 for r in finished):
             return "solved_earlier"
         lessons = [r for r in finished if r.reward is not None and r.reward < 1.0 and r.feedback_text]
         if not lessons:

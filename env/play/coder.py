@@ -16,10 +16,9 @@ class Coder:
     def __init__(self, tokenizer: Any, stop_token: str) -> None:
         self._tokenizer = tokenizer
         self._known: dict[str, tuple[int, ...]] = {}
-        stop = tokenizer.convert_tokens_to_ids(stop_token)
-        if not isinstance(stop, int) or stop == getattr(tokenizer, "unk_token_id", None):
+        self.stop_id: int = tokenizer.convert_tokens_to_ids(stop_token)
+        if self.stop_id == tokenizer.unk_token_id:  # what any unknown one becomes; else None
             raise ValueError(f"the tokenizer has no token {stop_token!r}, which ends the style's messages")
-        self.stop_id: int = stop
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Returns the text's ids, without special tokens of the tokenizer's own."""

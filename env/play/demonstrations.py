@@ -35,8 +35,8 @@ def demonstrate(
     guided_share: float,
     noise: float,
     seed: int,
-    follows_feedback: float = 0.5,
-    thoughts: bool = False,
+    follows_feedback: float,
+    thoughts: bool,
 ) -> Demonstration:
     """Returns one demonstration on a task; everything random in it follows from the seed.
 

@@ -41,6 +41,6 @@ def commit_rollouts(
 ) -> None:
     """Commits rollouts and their steps in the order of the plan; what nobody could grade has failed."""
     ordered = in_plan_order(rollouts, shard.item_ids)
-    counts = Counter("" if rollout.reward is not None else rollout.env_status for rollout in ordered)
+    failed = Counter(rollout.env_status for rollout in ordered if rollout.reward is None)
     tables = {"rollouts": rollouts_table(ordered), "steps": steps_table(ordered)}
-    shards.commit(shard.index, tables, done=counts.pop("", 0), failed=dict(counts), skipped=skipped)
+    shards.commit(shard.index, tables, done=len(ordered) - failed.total(), failed=failed, skipped=skipped)

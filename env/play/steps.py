@@ -8,7 +8,7 @@ from itertools import pairwise
 from env.splitters import token_spans
 from pipeline.types import Step, StepVerdict
 
-_WEIGHT = {"wrong": 0, "ok": 1, "unknown": 2}
+_ORDER = ("wrong", "ok", "unknown")
 """Which of several verdicts is the step's: it is wrong if anything in it is, ok if anything was checked."""
 
 
@@ -48,7 +48,7 @@ def graded_steps(steps: Sequence[tuple[int, Step]], verdicts: Iterable[StepVerdi
     for verdict in verdicts:
         place = bisect_right(starts, (verdict.message_index, verdict.char_start)) - 1
         if place >= 0 and starts[place][0] == verdict.message_index:
-            words[place] = min(words.get(place, verdict), verdict, key=lambda word: _WEIGHT[word.status])
+            words[place] = min(words.get(place, verdict), verdict, key=lambda word: _ORDER.index(word.status))
     graded = [step for _, step in steps]
     for place, word in words.items():
         graded[place] = replace(

@@ -104,7 +104,7 @@ class Here(Hands):
     """
 
     def __init__(
-        self, player_of: Callable[[Any], Player], free: Callable[[], None], *, in_parts: bool = True
+        self, player_of: Callable[[Any], Player], free: Callable[[], None], *, in_parts: bool
     ) -> None:
         self._player_of, self._free = player_of, free
         self.in_parts = in_parts

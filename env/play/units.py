@@ -43,8 +43,8 @@ class Course:
     after: Callable[[Rollout], Sequence[EpisodeRequest]] = lambda rollout: ()
     skipped: Counter[str] = field(default_factory=Counter)  # episodes that were not tried, by kind
     due: int = field(init=False)  # rollouts that have not ended, of those that were asked for
-    _followers: dict[str, list[str]] = field(init=False, default_factory=dict)
-    _ended: dict[str, Rollout] = field(init=False, default_factory=dict)
+    _followers: dict[str, list[str]] = field(default_factory=dict)
+    _ended: dict[str, Rollout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.due = len(self.first)
@@ -108,8 +108,8 @@ def cut(items: Sequence[T], size: int, weight: Callable[[T], int] = lambda item:
         ['abcd', 'efg']
         >>> cut([5, 1, 1, 1], 4, lambda item: item)
         [[5], [1, 1, 1]]
-        >>> cut("ab", 3), cut("", 3)
-        (['ab'], [''])
+        >>> cut("abcdef", 2), cut("ab", 3), cut("", 3)
+        (['ab', 'cd', 'ef'], ['ab'], [''])
     """
     total = sum(map(weight, items))
     number = max(1, round(total / size))

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ class Shards:
     def _strike(self, entry: ledger.Entry, why: str) -> None:
         self.say(f"repair: {why}; shard {entry.index} will be made again")
         generation = ledger.next_generation(self.folder, entry.index)
-        ledger.append(self.folder, ledger.Entry(entry.index, generation, {}, 0, struck=True))
+        ledger.append(self.folder, replace(entry, generation=generation, struck=True))
         del self._entries[entry.index]
 
     @contextmanager

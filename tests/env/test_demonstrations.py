@@ -1,4 +1,5 @@
 import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -23,7 +24,8 @@ def made(
     task, seed, *, by=PHONE.demonstrators, style=STYLE, shares=SHARES, guided_share=0.0, noise=0.2, **more
 ):
     how = {"shares": shares, "guided_share": guided_share, "noise": noise, "seed": seed}
-    return demonstrate(by, PHONE.env, task, style=style, **how, **more)
+    how |= {"follows_feedback": 0.5, "thoughts": False} | more
+    return demonstrate(by, PHONE.env, task, style=style, **how)
 
 
 def own(demonstration):
@@ -38,6 +40,8 @@ def test_demonstrations_of_a_level_are_mixed_and_readable(level):
     assert 0 < sum(d.guided for d in found) < len(found)
     for demonstration in found:
         assert ("<previous_attempts>" in demonstration.pieces[0][0]) == demonstration.guided
+        whose = [is_own for _, is_own in demonstration.pieces]
+        assert whose == [False, True] * (len(whose) // 2)  # prompt and replies, and what follows each
         for text in own(demonstration):
             assert STYLE.parse(text).status in ("ok", "none")
     words = {word for d in found for text in own(d) for word in text.split()}
@@ -85,6 +89,7 @@ def test_earlier_attempts_happen_again_under_the_seed_of_the_next(style):
     noting, shares = replace(PHONE.demonstrators, play=play), {"prior_only": 0.5, "noisy_adaptive": 0.5}
     for number, task in enumerate(tasks_of(4, 80)):
         made(task, number, by=noting, style=style, shares=shares, guided_share=1.0)
+    assert set(Counter(number for number, _ in happened).values()) == {2, 3}  # one or two and its own
     assert len(replayed) > 40
     assert any(said)
     assert all(earlier in happened for earlier in replayed)
@@ -98,3 +103,5 @@ def test_as_many_guided_demonstrators_know_what_the_feedback_says_as_told(share,
     guided = [d.policy == "oracle" for d in found if d.guided]
     assert len(guided) > 60
     assert least <= sum(guided) / len(guided) <= most
+    how["guided_share"] = 0.0
+    assert not any(made(task, number, **how).guided for number, task in enumerate(tasks_of(2, 5)))
