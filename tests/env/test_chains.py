@@ -1,4 +1,6 @@
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +20,25 @@ def chains(
 ) -> Course:
     groups = plan_groups([TASK], stage_key="k", seed=0, iteration=0, num_attempts=num_attempts, draws=draws)
     chained = Chained(groups, 0, "rollouts", max_feedback_tokens, stop_at_success=stop)
-    tokenizer = SimpleNamespace(encode=lambda text, **options: list(text))
+    tokenizer = SimpleNamespace(
+        encode=lambda text, add_special_tokens=True: [0] * add_special_tokens + [*text]
+    )
     player: Any = SimpleNamespace(style=PlainStyle(), tokenizer=tokenizer)
     return chained.course(player)
+
+
+def test_a_share_of_the_groups_is_of_bare_draws_alone() -> None:
+    groups = plan_groups(
+        [replace(TASK, task_id=f"t{i}") for i in range(8)],
+        stage_key="k",
+        seed=0,
+        iteration=0,
+        num_attempts=3,
+        draws=2,
+        feedback_free_share=0.25,
+        feedback_free_draws=4,
+    )
+    assert Counter((group.num_attempts, group.draws) for group in groups) == {(1, 4): 2, (3, 2): 6}
 
 
 def played(request: EpisodeRequest, reward: float | None, feedback: str) -> Any:
@@ -74,3 +92,9 @@ def test_without_a_lesson_the_group_ends_and_what_is_not_played_is_counted(
     made = chains(num_attempts=4, draws=2)
     assert after(made, made.first, end, end) == []
     assert made.skipped == {kind: 6}
+
+
+def test_one_success_among_the_draws_of_a_round_ends_its_chain() -> None:
+    made = chains(draws=2)
+    assert after(made, made.first, (1.0, "well done"), (0.0, "one")) == []
+    assert made.skipped == {"solved_earlier": 4}

@@ -1,6 +1,7 @@
 """The player, with a counting environment whose every rule is visible here."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from random import Random
@@ -8,13 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from env.chat.plain import PlainStyle
 from env.play.player import Player
 from env.play.queue import play_in_one_queue, play_unit
 from env.play.requests import EpisodeRequest, PlaySettings
-from env.play.team import Here, OneQueue
-from env.play.units import Course, Episodes
+from env.play.team import Here, OneQueue, Processes
+from env.play.units import Course, Episodes, Played
 from env.protocol import Action, EnvSpec, Observation, StepResult, ToolCall
 from pipeline.engines import Engine, Generation, GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
@@ -231,6 +233,12 @@ def test_no_budget_is_ever_exceeded_and_a_cut_message_is_not_executed(tokenizer:
     assert reasons == {"max_tokens", "success"}
 
 
+@pytest.mark.parametrize("budget", [1, 2])
+def test_the_last_token_of_a_budget_is_sampled(tokenizer: Any, budget: int) -> None:
+    (rollout,) = saying(tokenizer, "add 1").play([ask("r")], max_response_tokens=budget)
+    assert (len(rollout.response_token_ids), rollout.finish_reason) == (budget, "max_tokens")
+
+
 def test_a_model_without_room_ends_the_episode_and_a_prompt_that_fills_it_is_a_failure(
     tokenizer: Any,
 ) -> None:
@@ -302,6 +310,36 @@ def test_units_come_to_the_same_whole_in_parts_or_in_one_queue(
     assert sum(ticks) == len(MANY)
 
 
+@pytest.mark.parametrize(("episodes", "parts"), [(191, 1), (192, 2)])
+def test_processes_get_a_unit_in_parts_of_about_128_episodes(episodes: int, parts: int) -> None:
+    given: list[Any] = []
+
+    def do(jobs: Iterable[Any], on_tick: Any) -> Iterator[Played]:
+        for job in jobs:
+            given.append(job)
+            yield Played([], {})
+
+    pool: Any = SimpleNamespace(do=do, close=lambda: None)
+    unit = Episodes([ask(f"r{i}") for i in range(episodes)])
+    with closing(Processes(pool)) as hands:
+        assert list(hands.play([("recipe", unit)], lambda _: None)) == [Played([], {})]
+    assert len(given) == parts
+
+
+@pytest.mark.parametrize("in_parts", [True, False])
+def test_who_plays_in_parts_computes_with_one_thread_as_a_process_does(
+    tokenizer: Any, in_parts: bool
+) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        hands = Here(lambda recipe: saying(tokenizer).player(), lambda: None, in_parts=in_parts)
+        [threads] = hands.do([("recipe", lambda player, on_finish: torch.get_num_threads())], lambda _: None)
+        assert (threads, torch.get_num_threads()) == (1 if in_parts else 3, 3)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_a_log_probability_that_is_not_finite_is_a_failure_of_the_engine(tokenizer: Any) -> None:
     table = saying(tokenizer, "add 1")
     engine = table.engine()
@@ -309,7 +347,7 @@ def test_a_log_probability_that_is_not_finite_is_a_failure_of_the_engine(tokeniz
 
     def broken() -> list[Generation]:
         return [
-            replace(generation, logprobs=[float("nan")] * len(generation.logprobs))
+            replace(generation, logprobs=[*generation.logprobs[:-1], float("nan")])
             if generation.request_id == "bad:1"
             else generation
             for generation in answer()
@@ -385,6 +423,11 @@ def test_a_replay_that_goes_otherwise_is_a_counted_failure(tokenizer: Any) -> No
     altered[2]["content"] = "now 4"
     (rollout,) = table.play([continue_(replace(parent, messages=tuple(altered)), 2)])
     assert (rollout.env_status, rollout.reward, rollout.steps) == ("replay_mismatch", None, ())
+    request = continue_(parent, 3)
+    over_there = replace(request, task=replace(request.task, ground_truth="3"))
+    (rollout,) = table.play([over_there])  # the last reply is the same, but nothing follows it
+    assert rollout.env_status == "replay_mismatch"
+    assert "ended at message 2" in rollout.events[-1].detail
 
 
 def test_what_cannot_be_played_is_refused(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,14 @@
 """Steps inside messages: they tile, what follows never moves them, each state can be continued from."""
 
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers.processors import TemplateProcessing
 
 from env.chat.plain import PlainStyle
 from env.play.coder import Coder
@@ -124,6 +126,19 @@ def test_spans_tile_the_tokens_and_those_of_a_prefix_are_the_first_ones(
     prefix = spans(tokens[: data.draw(st.integers(1, len(tokens)))])
     assert prefix[:-1] == whole[: len(prefix) - 1]
     assert prefix[-1][0] == whole[len(prefix) - 1][0]
+
+
+def test_a_tokenizer_s_own_tokens_are_neither_put_in_nor_lost(tmp_path: Path) -> None:
+    """Many a base begins every text with a token of its own unless it is told not to."""
+    tokenizer = train_tokenizer(["a b"], 320, tmp_path, "", special_tokens=("<b>",))
+    mark = tokenizer.convert_tokens_to_ids("<b>")
+    begins = TemplateProcessing(single="<b> $A", special_tokens=[("<b>", mark)])
+    tokenizer.backend_tokenizer.post_processor = begins
+    coder = Coder(tokenizer, STOP)
+    ids = coder.encode("a<b>b")
+    assert tokenizer.encode("a<b>b") == [mark, *ids]
+    assert coder.message_text(ids) == "a<b>b"
+    assert coder.char_starts(ids) == [0, 1, 4]
 
 
 def saying(tokens: tuple[int, ...]) -> Any:

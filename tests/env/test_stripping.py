@@ -1,8 +1,10 @@
 """Guided rollouts on the bare prompt: their tokens, and what only feedback could tell them."""
 
 from dataclasses import replace
-from math import isnan
+from math import nan
 from typing import Any
+
+import pytest
 
 from env.play.stripping import Vocabulary, stripped, stripped_successes, told_words
 from pipeline.types import Message, Rollout, Step
@@ -22,7 +24,8 @@ def test_a_guided_rollout_is_stripped_to_the_ids_that_the_bare_one_has(tokenizer
     assert found.token_ids == bare.token_ids
     assert (found.loss_mask, found.steps, found.reward) == (bare.loss_mask, bare.steps, 1.0)
     # Log-probabilities after another prompt are none of these.
-    assert [isnan(number) for number in found.logprobs] == [bool(bit) for bit in bare.loss_mask]
+    expected = tuple(nan if bit else 0.0 for bit in bare.loss_mask)
+    assert found.logprobs == pytest.approx(expected, nan_ok=True)
 
 
 def test_a_continuation_keeps_what_it_continues_behind_the_bare_prompt(tokenizer: Any) -> None:
@@ -109,3 +112,7 @@ def test_successes_of_an_iteration_get_the_prompt_of_their_group_s_first_attempt
     assert strips(*of("b", "order_number", "5678", **needs)) == (["order_number"], 1)
     assert strips(*of("a", "order_number", finish_reason="ended")) == ([], 0)
     assert strips(*of("a", "order_number", reward=None)) == ([], 0)
+    vocabulary = Vocabulary({"a": "one", "b": "two"})
+    failed = of("a", "1234", finish_reason="ended")
+    assert strips(*failed, *of("b", "1234")) == ([], 1)  # what failed with feedback is not heard
+    assert strips(says("a", "1234"), *of("b", "1234")) == (["1234"], 0)

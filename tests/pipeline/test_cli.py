@@ -244,18 +244,22 @@ def test_rows_that_cannot_be_loaded_are_a_wrong_setting(tmp_path: Path, name: st
         load_rows(str(tmp_path / name))
 
 
-def test_the_bar_counts_each_item_once_before_its_shard_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [((2, 1), [1, 2, 2, 3, 3]), ((0, 0), [2, 3]), ((3, 0), [1, 2, 3, 3, 3])],  # the last: shards overlap
+)
+def test_the_bar_counts_each_item_once_whether_or_not_it_is_told_before_its_shard_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: tuple[int, int], expected: list[int]
 ) -> None:
     counts, shown = [], Progress.set
     monkeypatch.setattr(Progress, "set", lambda self, count: (counts.append(count), shown(self, count))[1])
 
     def make(start: Start[Any]) -> None:
         for shard in start.shards.to_do():
-            for _ in shard.item_ids:
+            for _ in range(told[shard.index]):
                 start.shards.item_done()
             start.shards.commit(shard.index, {}, done=len(shard.item_ids))
         start.finish()
 
     assert run(tmp_path, "bar", [["a", "b"], ["c"]], make) == 0
-    assert counts == [1, 2, 2, 3, 3]
+    assert counts == expected

@@ -80,6 +80,11 @@ def test_a_shard_is_committed_once_unless_it_is_superseded(tmp_path: Path) -> No
     assert str(later.counts()) == "planned 3 = done 2 + failed 1 (x 1) + skipped 0"
 
 
+@pytest.mark.parametrize(("failed", "planned", "share"), [(1, 4, 0.25), (1, 1, 1.0), (0, 0, 0.0)])
+def test_the_failed_share_is_of_what_was_planned(failed: int, planned: int, share: float) -> None:
+    assert ledger.Counts(planned, planned - failed, {"x": failed}, {}).failed_share == share
+
+
 @pytest.mark.parametrize(("num_items", "missing"), [(50, []), (49, [0])])
 def test_a_repair_tries_again_if_more_than_a_fiftieth_failed(
     tmp_path: Path, num_items: int, missing: Any

@@ -1,14 +1,27 @@
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from env.play import team
 from env.play.queue import play_in_one_queue
-from pipeline.artifacts.commit import Shards
+from env.play.shards import commit_rollouts
+from pipeline.artifacts.commit import Shard, Shards
 from pipeline.artifacts.signals import StopRequested
+from tests.rollouts import rollout
 
 SCRIPTED = "engine.kind=scripted"
+
+
+@pytest.mark.parametrize(("rewards", "done"), [((1.0, None, 0.0), 2), ((None, None), 0)])
+def test_rollouts_that_nobody_could_grade_have_failed_by_kind(rewards: tuple[Any, ...], done: int) -> None:
+    counts: list[Any] = []
+    shards: Any = SimpleNamespace(commit=lambda index, tables, **ended: counts.append((index, ended)))
+    played = [rollout(rollout_id=f"r{i}", reward=x, env_status="timeout") for i, x in enumerate(rewards)]
+    commit_rollouts(shards, Shard(3, tuple(r.rollout_id for r in played)), played, {"solved_earlier": 1})
+    failed = {"timeout": len(rewards) - done}
+    assert counts == [(3, {"done": done, "failed": failed, "skipped": {"solved_earlier": 1}})]
 
 
 @pytest.mark.parametrize("stage", ["rollouts", "labels"])

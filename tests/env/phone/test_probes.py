@@ -85,6 +85,7 @@ def test_a_changed_state_is_a_state_of_the_changed_episode(played: Played) -> No
     seen, wrong = dict.fromkeys(KINDS, 0), []
     for rollout, edit in played.edits():
         assert edit.compare < len(rollout.steps)
+        assert edit.other_prompt == (edit.kind == "swapped_task")
         state = played.changed(rollout, edit, other_prompt=(1, 2, 3))
         if state is None:
             assert edit.kind not in ("filler", "style")
