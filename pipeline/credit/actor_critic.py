@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -61,11 +62,8 @@ class ActorCritic:
         self, sets: Sequence[CreditSet], state: dict[str, float]
     ) -> tuple[list[np.ndarray], dict[str, float], dict[str, float]]:
         """Returns [T_i] advantages of every rollout in order of the sets, metrics, and the next state."""
-        found = [
-            gae(reward, values, gamma=1.0, lam=self.lam)
-            for s in sets
-            for reward, values in zip(s.rewards + s.shaping_or_zero, s.values or (), strict=True)
-        ]
+        whole = partial(gae, gamma=1.0, lam=self.lam)
+        found = [own for s in sets for own in map(whole, s.rewards + s.shaping_or_zero, s.known_values)]
         if not found:
             return [], set_metrics(sets), state
         every = np.concatenate(found)

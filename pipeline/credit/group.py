@@ -39,7 +39,7 @@ def leave_one_out_mean(numbers: np.ndarray) -> np.ndarray:
 
 def broadcast(advantages: np.ndarray, credit_set: CreditSet) -> list[np.ndarray]:
     """Returns G arrays [T_i]: every step carries its rollout's advantage."""
-    return [np.full(steps, a) for a, steps in zip(advantages, credit_set.num_steps, strict=True)]
+    return list(map(np.full, credit_set.num_steps, advantages))
 
 
 def set_metrics(sets: Sequence[CreditSet]) -> dict[str, float]:
@@ -93,8 +93,7 @@ class GroupRelative:
         advantages = [group_advantages(s.rewards + s.shaping_or_zero) for s in sets]
         metrics = set_metrics(sets)
         metrics["advantage/rms"] = rms(np.concatenate(advantages)) if advantages else 0.0
-        steps = [a for s, group in zip(sets, advantages, strict=True) for a in broadcast(group, s)]
-        return steps, metrics, state
+        return [own for of_set in map(broadcast, advantages, sets) for own in of_set], metrics, state
 
 
 DECOUPLED_CLIP = GroupRelative()

@@ -36,6 +36,8 @@ class CreditSet:
     starts: Sequence[int] = ()
 
     def __post_init__(self) -> None:
+        if len(self.rewards) != len(self.signs):
+            raise ValueError(f"rewards of {len(self.rewards)} rollouts; signs are of {len(self.signs)}")
         if np.isnan(self.rewards).any():
             raise ValueError("a rollout has no reward; leave ungraded ones out, as `baseline_sets` does")
         if self.values is not None and [len(v) for v in self.values] != self.num_steps:
@@ -51,14 +53,22 @@ class CreditSet:
         """What the raw rewards look like: mixed if any two differ; equal ones are right from .5 on."""
         if len(self.rewards) == 1:
             return "single"
-        if self.rewards.max() > self.rewards.min():
+        least, most = self.rewards.min(), self.rewards.max()
+        if most > least:
             return "mixed"
-        return "all_right" if self.rewards[0] >= 0.5 else "all_wrong"
+        return "all_right" if least >= 0.5 else "all_wrong"
 
     @property
     def shaping_or_zero(self) -> np.ndarray:
         """[G] P, zeros without shaping."""
         return np.zeros(len(self.rewards)) if self.shaping is None else self.shaping
+
+    @property
+    def known_values(self) -> Sequence[np.ndarray]:
+        """G arrays [T_i] V, for a mode that cannot do without."""
+        if self.values is None:
+            raise ValueError("credit needs values in every set; run the critic, or use decoupled_clip")
+        return self.values
 
 
 def thinned(kinds: Sequence[SetKind], order: Sequence[int], *, max_uniform_share: float) -> np.ndarray:
@@ -81,12 +91,11 @@ def thinned(kinds: Sequence[SetKind], order: Sequence[int], *, max_uniform_share
     uniform = np.flatnonzero(np.isin(kinds, UNIFORM))
     others = len(kinds) - len(uniform)
     weights = np.ones(len(kinds))
-    if others and max_uniform_share < 1.0:
+    if others and len(uniform) and max_uniform_share < 1.0:
         room = max(1, math.floor(max_uniform_share / (1.0 - max_uniform_share) * others + 1e-9))
-        if room < len(uniform):
-            weights[uniform] = 0.0
-            first = sorted(uniform, key=lambda i: order[i])[:room]
-            weights[first] = len(uniform) / room
+        first = sorted(uniform, key=lambda i: order[i])[:room]
+        weights[uniform] = 0.0
+        weights[first] = len(uniform) / len(first)
     return weights
 
 

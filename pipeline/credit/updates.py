@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import get_args
 
 import numpy as np
@@ -55,12 +56,9 @@ class Update:
         by_token = aggregation == "token"
         more = sum(r.num_trainable_tokens for r, _ in self.stripped) if by_token else len(self.stripped)
         total, scale = total_and_scale(self.num_tokens if by_token else self.num_rollouts, more)
-        weights = [w for (of, _), w in zip(self.sets, self.set_weights, strict=True) for _ in of]
-        weights += [scale] * len(self.stripped)
-        return [
-            weight / (total if by_token else r.num_trainable_tokens * total)
-            for r, weight in zip(self.rollouts, weights, strict=True)
-        ]
+        weighed = [(r, w) for (of, _), w in zip(self.sets, self.set_weights, strict=True) for r in of]
+        weighed += [(r, scale) for r, _ in self.stripped]
+        return [weight / (total if by_token else r.num_trainable_tokens * total) for r, weight in weighed]
 
     def stripped_shares(self, aggregation: Aggregation) -> dict[str, float]:
         """Returns the stripped rollouts' share of rows, trainable tokens and weight; nothing without any."""
@@ -155,7 +153,7 @@ class BaselineSets:
             )
             found.append(
                 Update(
-                    [pair for pair, weight in zip(sets, weights, strict=True) if weight],
+                    list(compress(sets, weights)),
                     [float(weight) for weight in weights if weight],
                     sum(r.num_trainable_tokens for members, _ in sets for r in members),
                     sum(len(members) for members, _ in sets),
@@ -181,14 +179,15 @@ class BaselineSets:
         V_{T-1} - V_0 over graded rollouts, how much better it thinks of them before their last step than at
         their start. No outcome is in it.
         """
-        graded = [r for r in self.rollouts if r.reward is not None and r.kind == "whole"]
+        graded = [(r, r.reward) for r in self.rollouts if r.reward is not None and r.kind == "whole"]
         means: dict[str, list[float]] = {
-            "critic/rewards/mean": [float(r.reward or 0) for r in graded],
-            "rollouts/first_try": [float(r.reward or 0) for r in graded if not r.guided],
-            "rollouts/with_feedback": [float(r.reward or 0) for r in graded if r.guided],
-            "response_length/mean": [float(r.num_trainable_tokens) for r in graded] or [0.0],
-            "response_length/clip_ratio": [float(r.finish_reason == "max_tokens") for r in graded] or [0.0],
-            "steps/mean": [float(len(r.steps)) for r in graded] or [0.0],
+            "critic/rewards/mean": [reward for _, reward in graded],
+            "rollouts/first_try": [reward for r, reward in graded if not r.guided],
+            "rollouts/with_feedback": [reward for r, reward in graded if r.guided],
+            "response_length/mean": [float(r.num_trainable_tokens) for r, _ in graded] or [0.0],
+            "response_length/clip_ratio": [float(r.finish_reason == "max_tokens") for r, _ in graded]
+            or [0.0],
+            "steps/mean": [float(len(r.steps)) for r, _ in graded] or [0.0],
             "critic/rise": [float(V[-1] - V[0]) for V in (self.values or {}).values()],
         }
         kinds = Counter(s.kind for _, s in self.candidates)

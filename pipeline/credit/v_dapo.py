@@ -3,11 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from pipeline.credit.group import broadcast, group_advantages, leave_one_out_mean, rms, set_metrics
+from pipeline.credit.group import broadcast, leave_one_out_mean, rms, set_metrics
 from pipeline.credit.options import LossOptions
 from pipeline.credit.sets import CreditSet, with_values_of_others
 from pipeline.credit.step_advantages import step_part
@@ -18,6 +19,9 @@ _STEP_CLIP = 3.0  # bound on a scaled step advantage
 _MIN_SCALE = 0.05  # floor of the sigmas
 _SCALE_DECAY = 0.9  # of the running scales, per update
 _WRONG_GATE = 0.5  # g in all-wrong sets; elsewhere g = 1
+
+_Parts = tuple[CreditSet, np.ndarray, list[np.ndarray]]
+"""A set, its [G] group advantages and its G arrays [T_i] of step advantages, neither scaled."""
 
 
 def shrinkage_baseline(rewards: np.ndarray, start_values: np.ndarray) -> np.ndarray:
@@ -127,16 +131,17 @@ class VDapo:
         """Returns [T_i] advantages of every rollout in order of the sets, metrics, and the next state."""
         sets = with_values_of_others(sets) if self.shuffled else sets
         sigma_group, sigma_step = (self._sigma(state, part) for part in ("group", "step"))
-        groups, steps = [self._group(s) for s in sets], [self._steps(s) for s in sets]
+        scale_group, scale_step = (max(sigma, _MIN_SCALE) for sigma in (sigma_group, sigma_step))
+        parts = [(s, self._group(s), self._steps(s)) for s in sets]
         advantages = []
-        for s, group, of_set in zip(sets, groups, steps, strict=True):
-            scaled = np.zeros_like(group) if self.step_only else self._scaled(s, group, sigma_group)
-            for of_rollout, step, signs in zip(broadcast(scaled, s), of_set, s.signs, strict=True):
-                advantages.append(of_rollout + self.alpha * self._bounded(s, step, signs, sigma_step))
-        metrics = set_metrics(sets) | self._metrics(sets, groups, steps, sigma_step)
+        for s, group, steps in parts:
+            scaled = np.zeros_like(group) if self.step_only else self._scaled(s, group, scale_group)
+            for of_rollout, step, signs in zip(broadcast(scaled, s), steps, s.signs, strict=True):
+                advantages.append(of_rollout + self.alpha * self._bounded(s, step, signs, scale_step))
+        metrics = set_metrics(sets) | self._metrics(parts, scale_step)
         metrics |= {"alpha": self.alpha, "adv_rmse": self.adv_rmse}
         metrics |= {"sigma/group": sigma_group, "sigma/step": sigma_step}
-        return advantages, metrics, self._next_state(state, groups, steps)
+        return advantages, metrics, self._next_state(state, parts)
 
     def _group(self, s: CreditSet) -> np.ndarray:
         """Returns [G] A_grp = R - b + (P - leave-one-out mean of P), or R + P less its mean.
@@ -147,22 +152,19 @@ class VDapo:
         if self.baseline == "group_mean":
             total = s.rewards + shaping
             return total - total.mean()
-        baseline = shrinkage_baseline(s.rewards, np.array([v[0] for v in _values(s)]))
+        baseline = shrinkage_baseline(s.rewards, np.array([v[0] for v in s.known_values]))
         centred = shaping - leave_one_out_mean(shaping) if len(shaping) > 1 else np.zeros(1)
         return s.rewards - baseline + centred
 
-    def _scaled(self, s: CreditSet, group: np.ndarray, sigma: float) -> np.ndarray:
-        """Returns [G] group advantages, scaled; equal rewards have no standard deviation, so by sigma."""
-        total = s.rewards + s.shaping_or_zero
-        if self.scale == "group_std" and self.baseline == "group_mean":
-            return group_advantages(total)
-        if self.scale == "group_std" and s.kind == "mixed":
-            return group / (total.std(ddof=1) + 1e-6)
-        return group / max(sigma, _MIN_SCALE)
+    def _scaled(self, s: CreditSet, group: np.ndarray, scale: float) -> np.ndarray:
+        """Returns [G] group advantages, scaled; equal rewards have no standard deviation, so by `scale`."""
+        if self.scale == "group_std" and (self.baseline == "group_mean" or s.kind == "mixed"):
+            return group / ((s.rewards + s.shaping_or_zero).std(ddof=1) + 1e-6)
+        return group / scale
 
-    def _bounded(self, s: CreditSet, step: np.ndarray, signs: np.ndarray, sigma: float) -> np.ndarray:
+    def _bounded(self, s: CreditSet, step: np.ndarray, signs: np.ndarray, scale: float) -> np.ndarray:
         """Returns [T_i] step advantages, scaled, clipped and gated."""
-        step = np.clip(step / max(sigma, _MIN_SCALE), -_STEP_CLIP, _STEP_CLIP)
+        step = np.clip(step / scale, -_STEP_CLIP, _STEP_CLIP)
         return step * all_wrong_gate(step, signs) if s.kind == "all_wrong" else step
 
     def _steps(self, s: CreditSet) -> list[np.ndarray]:
@@ -170,51 +172,35 @@ class VDapo:
         if self.alpha == 0 and s.values is None:
             return [np.zeros(steps) for steps in s.num_steps]
         lam = 0.0 if s.kind == "all_wrong" else self.lam
-        return [
-            step_part(reward, v, gamma=self.gamma, lam=lam, adv_rmse=self.adv_rmse)
-            for reward, v in zip(s.rewards, _values(s), strict=True)
-        ]
+        part = partial(step_part, gamma=self.gamma, lam=lam, adv_rmse=self.adv_rmse)
+        return list(map(part, s.rewards, s.known_values))
 
     def _sigma(self, state: dict[str, float], part: str) -> float:
         """Returns the root mean square over earlier updates, 1 before the first."""
         return math.sqrt(state[f"{part}_square"] / state["weight"]) if state["weight"] else 1.0
 
-    def _next_state(
-        self, state: dict[str, float], groups: list[np.ndarray], steps: list[list[np.ndarray]]
-    ) -> dict[str, float]:
+    def _next_state(self, state: dict[str, float], parts: list[_Parts]) -> dict[str, float]:
         """Returns the state with this update's squares in it; an empty update changes nothing."""
-        if not groups:
+        if not parts:
             return dict(state)
         fresh = {
-            "group_square": rms(np.concatenate(groups)) ** 2,
-            "step_square": rms(np.concatenate([a for s in steps for a in s])) ** 2,
+            "group_square": rms(np.concatenate([group for _, group, _ in parts])) ** 2,
+            "step_square": rms(np.concatenate([a for _, _, steps in parts for a in steps])) ** 2,
             "weight": 1.0,
         }
         return {k: _SCALE_DECAY * state[k] + (1 - _SCALE_DECAY) * fresh[k] for k in fresh}
 
-    def _metrics(
-        self,
-        sets: Sequence[CreditSet],
-        groups: list[np.ndarray],
-        steps: list[list[np.ndarray]],
-        sigma: float,
-    ) -> dict[str, float]:
+    def _metrics(self, parts: list[_Parts], scale: float) -> dict[str, float]:
         """Returns the size of each part by kind of set, and the share of step advantages at the clip."""
         metrics: dict[str, float] = {}
-        for kind in sorted({s.kind for s in sets}):
-            chosen = [k for k, s in enumerate(sets) if s.kind == kind]
-            step = np.concatenate([a for k in chosen for a in steps[k]])
-            clipped = np.abs(step) >= _STEP_CLIP * max(sigma, _MIN_SCALE)
+        for kind in sorted({s.kind for s, _, _ in parts}):
+            chosen = [(group, steps) for s, group, steps in parts if s.kind == kind]
+            step = np.concatenate([a for _, steps in chosen for a in steps])
+            clipped = np.abs(step) >= _STEP_CLIP * scale
             metrics |= {
-                f"group/{kind}/rms": rms(np.concatenate([groups[k] for k in chosen])),
+                f"group/{kind}/rms": rms(np.concatenate([group for group, _ in chosen])),
                 f"step/{kind}/mean": float(step.mean()),
                 f"step/{kind}/rms": rms(step),
                 f"step/{kind}/clipped_share": float(np.mean(clipped)),
             }
         return metrics
-
-
-def _values(credit_set: CreditSet) -> Sequence[np.ndarray]:
-    if credit_set.values is None:
-        raise ValueError("v_dapo needs critic values in every set; run the critic, or use decoupled_clip")
-    return credit_set.values

@@ -53,15 +53,12 @@ class VerifierSteps:
         self, sets: Sequence[CreditSet], state: dict[str, float]
     ) -> tuple[list[np.ndarray], dict[str, float], dict[str, float]]:
         """Returns [T_i] advantages of every rollout in order of the sets, metrics, and the next state."""
-        advantages = []
+        advantages: list[np.ndarray] = []
         for s in sets:
             # Shaping alone makes equal rewards differ, and their tiny deviation would be scaled up to 1.
             total = s.rewards + s.shaping_or_zero
             group = group_advantages(total) if s.kind == "mixed" else np.zeros(len(total))
-            advantages += [
-                of_rollout + self.alpha * signs
-                for of_rollout, signs in zip(broadcast(group, s), s.signs, strict=True)
-            ]
+            advantages += map(np.add, broadcast(group, s), [self.alpha * signs for signs in s.signs])
         metrics = set_metrics(sets)
         if advantages:
             signs = np.concatenate([of_rollout for s in sets for of_rollout in s.signs])

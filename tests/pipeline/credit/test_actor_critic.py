@@ -8,13 +8,13 @@ from pipeline.credit.actor_critic import in_tokens
 from pipeline.credit.sets import credit_set
 from pipeline.credit.step_advantages import gae
 from pipeline.training.rows import on_tokens
+from pipeline.types import Step
 from tests.rollouts import rollout
 
 
-def set_of(rewards: list[float], values: list[list[float]]) -> CreditSet:
-    return CreditSet(
-        np.array(rewards), [np.zeros(len(v), int) for v in values], [np.array(v) for v in values]
-    )
+def set_of(rewards: list[float], values: list[list[float]], shaping: np.ndarray | None = None) -> CreditSet:
+    signs = [np.zeros(len(v), int) for v in values]
+    return CreditSet(np.array(rewards), signs, [np.array(v) for v in values], shaping)
 
 
 def whitened(found: list[np.ndarray]) -> list[np.ndarray]:
@@ -36,6 +36,13 @@ def test_lam_one_is_return_minus_value_and_lam_zero_the_difference_whitened_over
             np.testing.assert_allclose(own, wanted, atol=1e-4)
 
 
+def test_shaping_is_part_of_the_reward() -> None:
+    values = [[0.5], [0.4]]
+    shaped, plain = set_of([1.0, 0.0], values, np.array([-0.5, -0.1])), set_of([0.5, -0.1], values)
+    for own, wanted in zip(*(ActorCritic().credit([s], {})[0] for s in (shaped, plain)), strict=True):
+        np.testing.assert_array_equal(own, wanted)
+
+
 def test_a_lone_rollout_and_equal_rewards_are_trained_on() -> None:
     mode = ActorCritic()
     assert all(mode.trains_on(set_of(rewards, [[0.5]] * len(rewards))) for rewards in ([1.0], [0.0, 0.0]))
@@ -46,7 +53,7 @@ def test_tokens_as_units_leave_out_the_environment_s_and_agree_with_steps_where_
     """Two steps of 2 and 1 tokens with a reply between; V moves between steps alone."""
     whole = rollout((1, 1, 0, 1), ((0, 2), (3, 4)))
     tokens = in_tokens(whole)
-    assert [(s.token_start, s.token_end) for s in tokens.steps] == [(0, 1), (1, 2), (3, 4)]
+    assert tokens.steps == tuple(Step(i, 0, at, at + 1, "") for i, at in enumerate((0, 1, 3)))
     assert in_tokens(tokens) == tokens
     by_step = gae(1.0, np.array([0.3, 0.6]), gamma=1.0, lam=1.0)
     by_token = gae(1.0, np.array([0.3, 0.3, 0.6]), gamma=1.0, lam=1.0)

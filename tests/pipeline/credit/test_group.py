@@ -60,12 +60,25 @@ def test_overlong_penalty_is_zero_before_the_buffer_and_whole_at_the_budget() ->
 def test_modes_are_as_published() -> None:
     assert DECOUPLED_CLIP.loss == LossOptions(0.2, 0.28, 10.0, 0.0, "token")
     assert GRPO.loss == LossOptions(0.2, 0.2, None, 1e-3, "rollout")
-    assert (DECOUPLED_CLIP.overlong_factor, GRPO.overlong_factor) == (0.5, 0.0)
-    assert (DECOUPLED_CLIP.dynamic_sampling, GRPO.dynamic_sampling) == (True, False)
-    assert {(m.needs_values, m.max_uniform_share) for m in (DECOUPLED_CLIP, GRPO)} == {(False, 1.0)}
     ours = VDapo(LossOptions(kl=1e-3), overlong_factor=0.0, alpha=0.5, lam=0.95, gamma=1.0, adv_rmse=0.0)
     assert replace(ours, baseline="shrinkage", scale="running", step_only=False) == MODES["v_dapo"]
-    assert (ours.dynamic_sampling, ours.max_uniform_share) == (True, 0.5)
+
+
+def test_what_each_mode_asks_of_its_sets() -> None:
+    """Values, more samples until rewards differ, the share of equal ones, the penalty of long rollouts."""
+    asked = {
+        name: (mode.needs_values, mode.dynamic_sampling, mode.max_uniform_share, mode.overlong_factor)
+        for name, mode in MODES.items()
+    }
+    assert asked == {
+        "grpo": (False, False, 1.0, 0.0),
+        "decoupled_clip": (False, True, 1.0, 0.5),
+        "v_dapo": (True, True, 0.5, 0.0),
+        "verifier_steps": (False, True, 0.5, 0.5),
+        "imitation": (False, False, 1.0, 0.0),
+        "actor_critic": (True, False, 1.0, 0.0),
+        "tree_rpo": (False, True, 1.0, 0.5),
+    }
 
 
 def test_options_are_plain_values_and_those_of_another_mode_are_refused() -> None:

@@ -14,7 +14,7 @@ from tests.rollouts import rollout
 WON = [
     rollout(rollout_id="a0", task_id="a", group_id="a"),
     rollout((1, 1, 1), [(0, 1), (1, 3)], rollout_id="b0", task_id="b", group_id="b", draw=0),
-    rollout((1,), [(0, 1)], rollout_id="b1", task_id="b", group_id="b", draw=1, reward=0.6),
+    rollout((1,), [(0, 1)], rollout_id="b1", task_id="b", group_id="b", draw=1, reward=0.5),
 ]
 OTHERS = [
     rollout(rollout_id="a1", task_id="a", group_id="a", draw=1, reward=0.0),
@@ -31,7 +31,7 @@ def test_imitation_is_sft_on_the_bare_successes() -> None:
     rows, metrics, _ = update_rows(update, credit=mode, state=mode.initial_state(), logprobs={})
     imitated = sorted(update.rollouts, key=lambda r: r.rollout_id)
     assert imitated == WON
-    assert (metrics["sets/mixed"], metrics["sets/single"]) == (1, 1)  # graded 1 and .6
+    assert (metrics["sets/mixed"], metrics["sets/single"]) == (1, 1)  # graded 1 and .5
     expected = sft_rows(
         [r.token_ids for r in update.rollouts],
         [(*[0] * len(r.prompt_token_ids), *r.loss_mask) for r in update.rollouts],

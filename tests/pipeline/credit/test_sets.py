@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.credit import CreditSet, baseline_sets, credit_set
+from pipeline.credit.sets import with_values_of_others
 from pipeline.types import Step, VerifierStatus
 from tests.rollouts import rollout
 
@@ -39,6 +40,17 @@ def test_credit_set_carries_signs_values_and_shaping_by_id() -> None:
     assert credit_set([full]).shaping_or_zero.tolist() == [0]
     with pytest.raises(ValueError, match="values has steps"):
         credit_set([judged], values={"r": np.array([0.5])})
+
+
+def test_signs_and_rewards_are_of_the_same_rollouts() -> None:
+    with pytest.raises(ValueError, match="rewards of 3 rollouts; signs are of 2"):
+        CreditSet(np.zeros(3), [np.zeros(1)] * 2)
+
+
+def test_each_of_an_odd_number_of_rollouts_takes_the_values_half_the_list_further_on() -> None:
+    three = CreditSet(np.ones(3), [np.zeros(1)] * 3, [np.array([v]) for v in (0.1, 0.5, 0.9)])
+    [shuffled] = with_values_of_others([three])
+    assert [float(v[0]) for v in shuffled.known_values] == [0.5, 0.9, 0.1]
 
 
 def test_kind_is_read_from_raw_rewards() -> None:

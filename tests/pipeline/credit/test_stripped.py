@@ -50,6 +50,7 @@ def test_a_stripped_success_gains_over_the_bare_rollouts_of_its_group_alone() ->
     found = {r.rollout_id: gain for r, gain in gains_over_bare(strip(rollouts)[0], rollouts)}
     # b succeeds without feedback; of e nothing bare is known.
     assert found == {"a10": 0.75, "a11": 0.75, "c10": 1.0, "d10": 0.625}
+    assert gains_over_bare([stripped(group("a", (), (0,))[0], GUIDED, BARE)], rollouts) == []
 
 
 @pytest.mark.parametrize("aggregation", ["token", "rollout"])

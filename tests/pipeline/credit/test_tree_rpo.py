@@ -47,6 +47,12 @@ def test_a_segment_is_compared_with_what_was_sampled_from_the_same_state() -> No
     assert not np.concatenate([found[f"r{i}-{k}"] for i in (0, 2) for k in (0, 1)]).any()
 
 
+def test_one_branch_is_enough_to_compare_with() -> None:
+    root, branch = tree_advantages(credit_set(tree_of([1.0], [[0.0]])))
+    np.testing.assert_allclose(root, [0.0, 0.0, 0.5**0.5], rtol=1e-5)
+    np.testing.assert_allclose(branch, [-(0.5**0.5)], rtol=1e-5)
+
+
 def test_every_sampled_token_of_a_tree_is_trained_on_once() -> None:
     rollouts = tree_of([1.0, 0.0], [[1.0, 0.0], [0.0]])
     [update] = BaselineSets.of(rollouts, None, TreeRpo()).updates(1, max_uniform_share=1.0, seed=0)
@@ -71,7 +77,8 @@ def test_a_tree_without_branches_is_decoupled_clip_bit_for_bit() -> None:
     assert all(TreeRpo().trains_on(s) for s in sets)
     found, plain = TreeRpo(branching=1).credit(sets, {})[0], DECOUPLED_CLIP.credit(sets, {})[0]
     assert [a.tobytes() for a in found] == [b.tobytes() for b in plain]
-    assert TreeRpo().credit([], {})[0] == []
+    nothing, metrics, _ = TreeRpo().credit([], {})
+    assert (nothing, metrics["advantage/rms"]) == ([], 0.0)
 
 
 def test_a_branch_is_as_long_as_the_episode_that_it_ends() -> None:

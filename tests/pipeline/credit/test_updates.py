@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.credit import DECOUPLED_CLIP, GRPO, Credit, VDapo
 from pipeline.credit.sets import thinned
-from pipeline.credit.updates import BaselineSets, Update
+from pipeline.credit.updates import BaselineSets, Update, scored
 from pipeline.types import Rollout
 from tests.rollouts import rollout
 
@@ -109,6 +109,16 @@ def test_token_weights_count_tokens_and_rollout_weights_count_rollouts() -> None
     [update] = batch.updates(1, max_uniform_share=1.0, seed=0)
     assert update.token_weights("token") == [1 / 4, 1 / 4]
     assert update.token_weights("rollout") == [1 / 2, 1 / 6]
+    with pytest.raises(ValueError, match="zip"):  # weights of other sets
+        replace(update, set_weights=[1.0, 1.0]).token_weights("token")
+
+
+def test_every_rollout_of_a_set_has_its_values() -> None:
+    first, second = rollouts_of({"a": (1, 0)})
+    played = [first, replace(first, rollout_id="ungraded", reward=None), second]
+    assert scored(played, lambda members: [*half(members).values()]) == half([first, second])
+    with pytest.raises(ValueError, match="zip"):
+        scored(played, lambda members: [np.array([0.5])])
 
 
 def test_tasks_whose_rewards_differ_are_spread_evenly_over_the_updates() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.credit import DECOUPLED_CLIP, CreditSet, VDapo
+from pipeline.credit import DECOUPLED_CLIP, ActorCritic, CreditSet, VDapo
 from pipeline.credit.sets import with_values_of_others
 from pipeline.credit.step_advantages import gae
 from pipeline.credit.v_dapo import shrinkage_baseline
@@ -84,6 +84,21 @@ def test_both_parts_add_up_by_hand() -> None:
     assert metrics["step/single/clipped_share"] == 0.5
 
 
+def test_scales_have_a_floor_of_a_twentieth() -> None:
+    mode, tiny = VDapo(alpha=0.5, lam=1.0), {"group_square": 1e-8, "step_square": 1e-8, "weight": 1.0}
+    [steps], metrics, _ = mode.credit([make_set([1.0], [[0.9, 0.95]])], tiny)
+    # A_grp = 1 - .9 = .1, / .05 = 2; steps R - V = .1, .05, / .05 = 2, 1
+    np.testing.assert_allclose(steps, [2 + 0.5 * 2, 2 + 0.5 * 1])
+    assert metrics["sigma/group"] == metrics["sigma/step"] == pytest.approx(1e-4)
+    assert metrics["step/single/clipped_share"] == 0.0
+
+
+def test_a_step_right_at_the_clip_counts_as_clipped() -> None:
+    state = {"group_square": 1.0, "step_square": 0.0625, "weight": 1.0}  # sigma of steps 1/4
+    metrics = VDapo(lam=1.0).credit([make_set([1.0], [[0.25, 0.5]])], state)[1]  # R - V = 3/4, 1/2
+    assert metrics["step/single/clipped_share"] == 0.5
+
+
 def test_metrics_say_how_much_each_part_says_in_each_kind_of_set() -> None:
     mode = VDapo(alpha=0.5, lam=1.0)  # V is .5, then .6: steps are R - V
     found = mode.credit([make_set([1, 0]), make_set([0, 0])], mode.initial_state())[1]
@@ -93,6 +108,12 @@ def test_metrics_say_how_much_each_part_says_in_each_kind_of_set() -> None:
     # The other earned 0: pt = 1/3, s2 = 2/9, (V_0 - m)^2 = 1/4, so b = 8/9 * .5 and R - b = 5/9.
     assert found["group/mixed/rms"] == pytest.approx(5 / 9)
     assert (found["sets/mixed"], found["sets/all_wrong"], found["sets/single"]) == (1, 1, 0)
+
+
+def test_without_weight_the_step_part_is_measured_all_the_same() -> None:
+    found = [VDapo(alpha=a).credit([make_set([1, 0])], VDapo().initial_state()) for a in (0.0, 0.5)]
+    assert found[0][1]["step/mixed/rms"] == found[1][1]["step/mixed/rms"] > 0
+    assert found[0][2] == found[1][2]  # and its scale is known once it has weight
 
 
 def test_scales_come_from_earlier_updates_and_survive_json() -> None:
@@ -157,9 +178,9 @@ def test_the_critic_never_sees_shaping() -> None:
 
 def test_missing_values_are_refused_where_they_are_needed() -> None:
     bare = CreditSet(np.array([1.0, 0.0]), [np.zeros(1)] * 2)
-    for needs in (VDapo(), VDapo(baseline="group_mean")):
+    for needs in (VDapo(), VDapo(baseline="group_mean"), ActorCritic()):
         with pytest.raises(ValueError, match="decoupled_clip"):
-            run(needs, bare)
+            needs.credit([bare], needs.initial_state())
     assert not VDapo(alpha=0.0, baseline="group_mean").needs_values
     assert len(run(VDapo(alpha=0.0, baseline="group_mean"), bare)) == 2
 
