@@ -80,7 +80,6 @@ def kinds_of(labels: Sequence[Label]) -> dict[str, Any]:
     return {
         "num_labels": len(labels),
         "num_by_source": dict(sorted(Counter(label.label_source for label in labels).items())),
-        "num_guided": sum(label.context == "guided" for label in labels),
         "num_samples": total,
         "base_rate": sum(k for k, _ in pairs) / total if total else None,
         "mean_target": float(np.mean([label.target for label in labels])),

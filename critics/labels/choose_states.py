@@ -54,8 +54,6 @@ def choose_states(
     every task gets its turn. At most `guided_share` of the states are guided; bare states fill what guided
     ones lack, and under a cap guided states fill what bare ones lack.
     """
-    if not 0 <= guided_share <= 1:
-        raise ValueError(f"guided_share {guided_share} must lie in [0, 1]")
     drawn = {rollout.rollout_id: rollout.seed for rollout in rollouts}
     bare, guided = (
         _rounds([rollout for rollout in rollouts if rollout.guided is own], drawn, seed)

@@ -64,9 +64,9 @@ def retarget(labels: Sequence[Label], rollouts: Sequence[Rollout], rule: str, *,
             target = rule_target(rollout, place, rule) if usable else None
             if target is not None:
                 blank = Label(
-                    rollout.rollout_id, step.step_index, rollout.context, 0, 0, None, 0.0, 1.0, rule, policy
+                    state.rollout_id, state.step_index, state.context, 0, 0, None, target, 1.0, rule, policy
                 )
-                found.append(replace(label or blank, target=target, weight=1.0, label_source=rule))
+                found.append(replace(label, target=target, weight=1.0, label_source=rule) if label else blank)
             elif label is not None:
                 found.append(label)
     return found

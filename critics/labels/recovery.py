@@ -16,7 +16,7 @@ import numpy as np
 
 from critics.logit import binomial_regression, logit, sigmoid
 from pipeline.ids import seed_of
-from pipeline.statistics import ClusterBootstrap, interval_dict
+from pipeline.statistics import ClusterBootstrap, interval_dict, ratio
 
 NUM_FOLDS = 5
 MIN_CONTINUATIONS, MIN_TASKS = 50, 20
@@ -62,8 +62,9 @@ def fit_recovery(
     k, n = np.asarray(num_success, np.float64), np.asarray(num_samples, np.float64)
     codes = event_report(states, k, n, seed=seed)
     counted = tuple(code for code, entry in codes.items() if entry["counted"])
+    report: dict[str, Any] = {"num_states": len(states), "codes": codes}
     if not states:
-        return RecoveryModel(counted, None, seed), {"fitted": False, "num_states": 0, "codes": codes}
+        return RecoveryModel(counted, None, seed), report
     X = _features(states, counted)
     ridge = np.array([_RIDGE, *([_RIDGE_EVENT] * (len(counted) + 1)), _RIDGE, _RIDGE])
     centre = np.zeros(X.shape[1])
@@ -76,12 +77,7 @@ def fit_recovery(
     coefficients = np.stack(fits)
     events = [f"event:{code}" for code in (*counted, "other")]
     names = ["intercept", *events, "logit_task_rate", "budget_used"]
-    report = {
-        "fitted": True,
-        "num_states": len(states),
-        "coefficients": dict(zip(names, coefficients.mean(axis=0).round(6).tolist(), strict=True)),
-        "codes": codes,
-    }
+    report["coefficients"] = dict(zip(names, coefficients.mean(axis=0).tolist(), strict=True))
     return RecoveryModel(counted, coefficients, seed), report
 
 
@@ -124,8 +120,7 @@ def event_report(
 
 def _phi(N: np.ndarray, K: np.ndarray, Ne: np.ndarray, Ke: np.ndarray) -> np.ndarray:
     """Returns the correlation over samples of success (K of N) with an event (Ne samples, Ke successes)."""
-    spread = K * (N - K) * Ne * (N - Ne)
-    return np.where(spread > 0, (N * Ke - K * Ne) / np.sqrt(np.where(spread > 0, spread, 1.0)), np.nan)
+    return ratio(N * Ke - K * Ne, np.sqrt(K * (N - K) * Ne * (N - Ne)))
 
 
 def _features(states: Sequence[StateFeatures], codes: Sequence[str]) -> np.ndarray:

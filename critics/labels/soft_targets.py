@@ -211,7 +211,7 @@ def recovery_features(
                 break
             if step.verifier_status == "wrong":
                 code = _seen_code(step.verifier_code, granularity)
-        used = min(1.0, start / max(1, rollout.max_response_tokens))
+        used = start / rollout.max_response_tokens
         return StateFeatures(rollout.task_id, code, (k + 1) / (n + 2), used)
 
     return features

@@ -33,8 +33,8 @@ def split_clusters(
 ) -> dict[str, Part]:
     """Returns cluster -> part: clusters in hash order, cut at the shares, at least one in each part.
 
-    Cutting the sorted hashes (not thresholding them) keeps the shares right with few clusters. Raises
-    ArtifactError for fewer than 3 clusters, ValueError for shares that leave nothing to calibrate on.
+    Shares are positive and leave some to calibrate on. Cutting the sorted hashes (not thresholding them)
+    keeps them right with few clusters. Raises ArtifactError for fewer than 3 clusters.
     """
     ordered = sorted(set(clusters), key=lambda cluster: digest("critic split", seed, cluster))
     if len(ordered) < 3:
@@ -43,17 +43,9 @@ def split_clusters(
             "critic is fitted on some, and others validate and calibrate it, so 3 or more are needed. Next: "
             "tasks of more clusters (section tasks) or more rollouts (rollouts.num_tasks)"
         )
-    if fit_share <= 0 or validate_share <= 0 or fit_share + validate_share >= 1:
-        raise ValueError(
-            f"fit {fit_share} + validate {validate_share} must be positive and sum to less than 1"
-        )
-    num_validate = max(1, round(len(ordered) * validate_share))
-    num_calibrate = max(1, round(len(ordered) * (1 - fit_share - validate_share)))
-    while num_validate + num_calibrate > len(ordered) - 1:  # fit keeps at least one
-        if num_validate >= num_calibrate:
-            num_validate -= 1
-        else:
-            num_calibrate -= 1
+    calibrate_share = 1 - fit_share - validate_share
+    num_calibrate = min(max(1, round(len(ordered) * calibrate_share)), len(ordered) - 2)
+    num_validate = min(max(1, round(len(ordered) * validate_share)), len(ordered) - num_calibrate - 1)
     num_fit = len(ordered) - num_validate - num_calibrate
     numbers: dict[Part, int] = {"fit": num_fit, "validate": num_validate, "calibrate": num_calibrate}
     parts = [part for part, number in numbers.items() for _ in range(number)]

@@ -59,7 +59,7 @@ class Condition:
     threshold: float | None = None  # what a bound is compared with
 
 
-def measures_of(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
+def measures_of(audit: AuditData, *, num_resamples: int, seed: int) -> dict[str, Interval]:
     """Returns what `judge` reads: `measure` with the level refitted, and `level_bias`, the bias as frozen."""
     bias = ClusterBootstrap(audit.cluster, num_resamples, seed).mean(audit.p - audit.v_hat)
     refitted = level_refitted(audit, seed)

@@ -127,6 +127,7 @@ def test_clusters_are_split_by_hash_into_the_shares_and_no_part_is_empty() -> No
     sizes = {part: list(parts.values()).count(part) for part in ("fit", "validate", "calibrate")}
     assert sizes == {"fit": 84, "validate": 8, "calibrate": 8}
     assert parts == split(names[::-1])
+    assert sorted(split(names[:10], 0.8, 0.1).values()) == ["calibrate", *["fit"] * 8, "validate"]
     for shares in ((0.84, 0.08), (0.1, 0.5), (0.1, 0.2)):
         assert sorted(split(["a", "b", "c", "a"], *shares).values()) == ["calibrate", "fit", "validate"]
     with pytest.raises(ArtifactError, match=r"2 clusters .*Next: tasks of more clusters"):

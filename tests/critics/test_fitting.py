@@ -11,7 +11,7 @@ from critics.fit.rows import critic_rows, num_states, state_weight
 from critics.fit.schedule import FitSettings, learning_rate, rows_of_update, schedule
 from critics.frozen.calibrator import fit_calibrator
 from critics.frozen.model import make_critic
-from critics.labels.soft_targets import continued_labels
+from critics.labels.soft_targets import continued_labels, label_counts
 from critics.logit import logit, sigmoid
 from pipeline.artifacts.signals import StopRequested
 from pipeline.errors import ArtifactError, ExitCode
@@ -202,6 +202,7 @@ def test_states_that_continuations_came_to_share_their_tasks_weight_and_change_n
     # The state that was asked about has its own label.
     expected = [*(("0-0", i) for i in (1, 2, 3)), *(("1-0", i) for i in (1, 2, 3)), ("1-2", 3)]
     assert [(label.rollout_id, label.step_index) for label in labels] == expected
+    assert [label_counts(label) for label in labels] == [(label.outcome, 1) for label in labels]
     own, _ = build(rollouts, {})
     alone, rows = critic_rows(rollouts, own), critic_rows(rollouts, own + labels, continuations=continuations)
     for before, after in zip(alone, rows, strict=False):

@@ -53,3 +53,16 @@ def test_noise_shares_are_those_of_a_known_truth(n: int) -> None:
     share, one = noise_shares(rng.binomial(n, V), np.full(len(V), n))
     assert share == pytest.approx(chance / n / (V.var() + chance / n), abs=0.015)
     assert one == pytest.approx(chance / (V.mean() * (1 - V.mean())), abs=0.015)
+
+
+@pytest.mark.parametrize(
+    ("k", "shares"),
+    [
+        ([1, 3], (1.0, 1.0)),  # from two states on
+        ([1], (None, None)),
+        ([2, 2], (None, 4 / 3)),  # they do not vary, though one sample of each would
+        ([4, 4], (None, None)),
+    ],
+)
+def test_noise_has_no_share_of_few_states_or_of_what_does_not_vary(k, shares) -> None:
+    assert noise_shares(np.array(k), np.full(len(k), 4)) == shares

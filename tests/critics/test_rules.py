@@ -30,6 +30,8 @@ def test_each_rule_gives_its_targets_where_it_may() -> None:
     decayed = targets_of(found["rule_decay"], "b")
     assert [decayed[i] for i in range(7)] == pytest.approx([0.5, 0.45, 0.405, 0, 0, 0, 0])
     assert set(targets_of(found["rule_decay"], "c").values()) == {0.0}
+    half = [make_rollout("a", reward=0.5)]
+    assert set(targets_of(retarget([], half, "rule_decay", policy=POLICY)).values()) == {0.5}
     for rule, labels in found.items():
         assert {x.label_source for x in labels} == {rule}
         assert {x.weight for x in labels} == {1.0}

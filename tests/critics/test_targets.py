@@ -106,20 +106,27 @@ def test_equal_states_of_a_task_are_one_and_what_was_not_played_whole_supplies_n
     assert choose([broken, make_rollout("b", start_step_index=1)], share=0.5) == []
 
 
-def test_the_guided_share_is_kept_under_a_cap_and_filled_from_either_side() -> None:
-    bare, guided = (
-        [make_rollout(f"{own}{i}", task=f"t{i}", num_steps=1, guided=own) for i in range(30)]
-        for own in (False, True)
-    )
-
-    def number(rollouts, cap):
-        states = choose(rollouts, cap, share=0.3)
-        return tuple(sum(s.context == c for s in states) for c in ("bare", "guided"))
-
-    assert number(bare + guided, 20) == (14, 6)
-    assert number(bare + guided[:2], 20) == (18, 2)
-    assert number(bare[:3] + guided, 20) == (3, 17)
-    assert number(bare + guided, None) == (30, 13)
+@pytest.mark.parametrize(
+    ("share", "cap", "num_bare", "num_guided", "chosen"),
+    [
+        (0.3, 20, 30, 30, (14, 6)),
+        (0.3, 20, 30, 2, (18, 2)),
+        (0.3, 20, 3, 30, (3, 17)),
+        (0.3, None, 30, 30, (30, 13)),
+        (0.0, 20, 3, 30, (3, 0)),  # none at all, though there is room
+        (1.0, None, 30, 30, (0, 30)),
+    ],
+)
+def test_the_guided_share_is_kept_and_under_a_cap_filled_from_either_side(
+    share, cap, num_bare, num_guided, chosen
+) -> None:
+    rollouts = [
+        make_rollout(f"{own}{i}", task=f"t{i}", num_steps=1, guided=own)
+        for own, number in ((False, num_bare), (True, num_guided))
+        for i in range(number)
+    ]
+    states = choose(rollouts, cap, share=share)
+    assert tuple(sum(s.context == c for s in states) for c in ("bare", "guided")) == chosen
 
 
 def test_only_continuations_sample_the_state_that_they_start_from() -> None:
@@ -196,9 +203,18 @@ def test_graded_rewards_pass_through_labels_and_rows_as_fractions() -> None:
         found = retarget(labels, rollouts, rule, policy=POLICY)
         check(found, rollouts, tasks)
         assert next(x.target for x in found if x.rollout_id == "r1" and x.label_source == rule) == 0.7
-    with pytest.raises(ArtifactError, match=r"has another reward than 0\.5") as refused:
-        check_outcomes_differ([make_rollout("a", reward=0.5), make_rollout("b", reward=0.5)])
+
+
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [(0.0, "succeeded"), (1.0, "failed"), (0.5, r"has another reward than 0\.5"), (None, "could be graded")],
+)
+def test_outcomes_that_are_all_alike_are_refused_before_anything_is_paid_for(reward, said) -> None:
+    alike = [make_rollout(name, reward=reward) for name in ("a", "b")]
+    with pytest.raises(ArtifactError, match=f"none of 2 rollouts {said}") as refused:
+        check_outcomes_differ(alike)
     assert refused.value.code == ExitCode.QUALITY
+    check_outcomes_differ([make_rollout("a", reward=0.25), make_rollout("b", reward=0.75)])
 
 
 def test_what_cannot_label_a_state_is_refused() -> None:
@@ -229,17 +245,54 @@ def test_the_recovery_model_recovers_known_rates_and_counts_events_with_evidence
     model, report = fit_recovery(states, k, n, seed=0)
     assert report["codes"]["missing"]["counted"] is True
     assert report["codes"]["rare"]["counted"] is False  # too few tasks
+    assert report["codes"]["none"]["counted"] is False  # it is no event
     found = report["coefficients"]
+    assert found["intercept"] == pytest.approx(0.5, abs=0.15)
     assert found["event:missing"] == pytest.approx(-1.5, abs=0.25)
+    assert found["event:other"] == pytest.approx(-1.5, abs=0.5)
     assert found["logit_task_rate"] == pytest.approx(1, abs=0.2)
     assert found["budget_used"] == pytest.approx(-1, abs=0.3)
     m = model([StateFeatures("new", "", 0.5, 0.0), StateFeatures("new", "missing", 0.5, 0.0)])
     assert m[0] == pytest.approx(1 / (1 + np.exp(-0.5)), abs=0.07)
     assert m[1] == pytest.approx(1 / (1 + np.exp(1.0)), abs=0.07)
-    events = [StateFeatures(f"t{i}", ("", "missing")[i % 2], 0.5, 0.5) for i in range(60)]
-    for each in (1, 2):  # 30 continuations, or 60
-        _, report = fit_recovery(events, [each, 0] * 30, [each] * 60, seed=0)
-        assert report["codes"]["missing"]["counted"] is (each == 2)
+
+
+@pytest.mark.parametrize(
+    ("num_tasks", "num_continuations", "effect", "counted"),
+    [(20, 50, 1, True), (19, 50, 1, False), (20, 49, 1, False), (20, 400, 0, False)],
+)
+def test_an_event_counts_from_fifty_continuations_of_twenty_tasks_if_it_has_an_effect(
+    num_tasks, num_continuations, effect, counted
+) -> None:
+    """Without the event half of the continuations succeed; with it none, or half as well."""
+    n = [num_continuations // num_tasks + (i < num_continuations % num_tasks) for i in range(num_tasks)]
+    states = [StateFeatures(f"t{i}", code, 0.5, 0.0) for code in ("", "missing") for i in range(num_tasks)]
+    k = [0.5 * x for x in n] + [0.5 * (1 - effect) * x for x in n]
+    _, report = fit_recovery(states, k, n + n, seed=0)
+    assert report["codes"]["missing"]["counted"] is counted
+    assert report["coefficients"]["logit_task_rate"] == pytest.approx(1.0)  # equal rates say nothing of it
+
+
+@pytest.mark.parametrize(
+    ("k", "correlation"), [((3, 1), -0.5), ((1, 4), np.sqrt(0.6)), ((4, 4), None), ((0, 0), None)]
+)
+def test_the_correlation_of_an_event_with_success_is_that_over_samples(k, correlation) -> None:
+    """Four continuations without the event, four with it; where all end alike there is none."""
+    states = [StateFeatures("t0", "", 0.5, 0.0), StateFeatures("t1", "missing", 0.5, 0.0)]
+    _, report = fit_recovery(states, k, [4, 4], seed=0)
+    assert report["codes"]["missing"]["correlation"] == pytest.approx(correlation)
+
+
+def test_what_all_states_share_is_taken_as_it_is_and_a_rare_event_is_held_near_no_effect() -> None:
+    """Half of what has no event succeeds, and none of 4 with one: beta has a normal prior of variance 1."""
+    states = [StateFeatures(f"t{i}", "", 0.5, 0.0) for i in range(40)]
+    model, _ = fit_recovery(states, [7] * 40, [8] * 40, seed=0)
+    assert model([StateFeatures("new", "", 0.5, 0.0)])[0] == pytest.approx(7 / 8, abs=1e-3)
+    rare = next(f"r{i}" for i in range(40) if fold_of(f"r{i}", 0) != fold_of("new", 0))
+    states = [*states, StateFeatures(rare, "rare", 0.5, 0.0)]
+    model, _ = fit_recovery(states, [5000] * 40 + [0], [10_000] * 40 + [4], seed=0)
+    m = model([StateFeatures("new", "rare", 0.5, 0.0)])[0]
+    assert 4 * m == pytest.approx(-np.log(m / (1 - m)), abs=1e-3)  # where the posterior is highest
 
 
 def test_recovery_leans_to_the_tasks_rate_and_no_estimate_has_seen_its_own_task() -> None:
@@ -274,15 +327,16 @@ def test_states_without_samples_get_a_target_only_right_after_a_counted_event() 
     rollouts, continuations = [], {}
     rng = np.random.default_rng(0)
     for i in range(40):
-        parent = make_rollout(f"r{i}", task=f"t{i}", num_steps=7, wrong={5: "missing"}, reward=float(i % 2))
+        wrong = {5: "missing", 6: "rare"}  # nothing tells what comes of the second
+        parent = make_rollout(f"r{i}", task=f"t{i}", num_steps=8, wrong=wrong, reward=float(i % 2))
         rollouts.append(parent)
         for index, rate in ((3, 0.8), (6, 0.2)) if i < 30 else ():
             continuations |= sampled(parent, index, rng.random(4) < rate)
-    labels, report = build(rollouts, continuations, 2.0)
+    labels, report = build(rollouts, continuations, 0.5)
     assert report["codes"]["missing"]["counted"]
     alone = [x for x in labels if x.label_source == "recovery"]
     assert {(x.rollout_id, x.step_index) for x in alone} == {(f"r{i}", 6) for i in range(30, 40)}
-    assert all(x.weight == 2.0 and 0.05 < x.target < 0.4 for x in alone)
+    assert all(x.weight == 0.5 and 0.05 < x.target < 0.4 for x in alone)
     assert "recovery" not in {x.label_source for x in build(rollouts, continuations)[0]}
 
 
@@ -326,6 +380,7 @@ def world():
     return build(rollouts, {})[0], rollouts, [make_task(f"t{i}") for i in range(6)]
 
 
+CONTINUED = {"num_continuations": 8, "label_source": "continuation"}
 IMPOSSIBLE = [
     ({"num_success": 3, "num_continuations": 2}, "3 successes of 2"),
     ({"num_success": -1, "num_continuations": 2}, "-1 successes"),
@@ -336,6 +391,8 @@ IMPOSSIBLE = [
     ({"weight": 0.5}, "less than its 1 samples"),
     ({"target": 1.0}, r"target 1\.0 cannot come of 0 of 0 continuations, outcome 0 and 0 pseudo-counts"),
     ({"num_continuations": 8, "weight": 9.0, "target": 0.0}, "source is outcome, its counts make it"),
+    (CONTINUED | {"weight": 8.5}, "less than its 9 samples"),
+    (CONTINUED | {"weight": 9.0, "target": 0.05}, r"target 0\.05 cannot come of 0 of 8 continuations"),
     ({"outcome": None}, "source is outcome, its counts make it recovery"),
     ({"label_source": "guess"}, "source is guess"),
     ({"step_index": 40}, "no step 40"),
@@ -372,6 +429,7 @@ def test_the_loader_refuses_what_does_not_fit_together_and_names_the_row(world) 
     held_out = [replace(task, split="val") if task.task_id == "t0" else task for task in tasks]
     first = next(row for row, label in enumerate(labels) if label.rollout_id == "r1")
     cut = [replace(r, top_p=0.9) if r.rollout_id == "r1" else r for r in rollouts]
+    all_cut = [[replace(r, **how) for r in rollouts] for how in ({"top_p": 0.9}, {"top_k": 20})]
     won = [replace(x, outcome=1.0, target=1.0) for x in labels]
     all_won = [replace(r, reward=1.0) for r in rollouts]
     for given, problem in (
@@ -381,6 +439,7 @@ def test_the_loader_refuses_what_does_not_fit_together_and_names_the_row(world) 
         ((labels, rollouts, held_out), r"row \d+: task t0 .* is of split val.* labels are of train"),
         ((labels, rollouts, [*tasks, new]), "cluster c0 is in splits train and test_new"),
         ((labels, cut, tasks), rf"row {first}: rollout r1: sampled with .*others with"),
+        *(((labels, given, tasks), "row 0: rollout r0: truncated sampling") for given in all_cut),
         (([*labels, labels[0]], rollouts, tasks), "two rows"),
         (([], rollouts, tasks), "there are none"),
         ((won, all_won, tasks), "base rate"),

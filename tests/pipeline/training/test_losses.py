@@ -109,6 +109,22 @@ def test_clip_shares_count_tokens_by_weight() -> None:
     assert shares == [1 / 16, 1 / 8, 1 / 4]
 
 
+def test_a_token_at_a_bound_itself_is_not_counted_as_clipped() -> None:
+    """Its gradient is not gone yet."""
+    moved = torch.tensor([0.5, -0.5, 2.0])
+    above, below, dual = moved.exp().tolist()
+    columns = batch(
+        weight=[1.0] * 3, advantages=[1.0, -1.0, -1.0], old_logprobs=[-4.0] * 3, engine_logprobs=[-4.0] * 3
+    )
+    options = LossOptions(clip_low=1 - below, clip_high=above - 1, dual_clip=dual)
+    logprobs = (moved - 4.0).requires_grad_()
+    loss, metrics = policy_loss(options)({"logprobs": logprobs}, columns)
+    assert [metrics[f"{name}_share"].item() for name in ("clip_high", "clip_low", "dual_clip")] == [0.0] * 3
+    loss.backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad.all()
+
+
 def test_sft_loss_is_the_weighted_negative_logprob() -> None:
     loss, _ = sft_loss({"logprobs": torch.tensor([[0.0, -2.0, -4.0]])}, batch(weight=[0.0, 0.5, 0.5]))
     assert loss.item() == pytest.approx(3.0)
