@@ -1,4 +1,4 @@
-"""Every command of README.md, run: shrunk in `make test`, to the letter in `make soak`.
+"""Every command of README.md, run: shrunk in `make test-all`, to the letter in `make soak`.
 
 Each test works in a copy of the project whose `.venv` lends the packages of the running interpreter, so the
 commands stay as they are written and nothing is installed.
@@ -138,6 +138,7 @@ def test_the_exit_codes_are_those_of_the_program() -> None:
     assert [int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, flags=re.MULTILINE)] == list(ExitCode)
 
 
+@pytest.mark.slow
 def test_every_command_works_on_a_tiny_run(tmp_path: Path) -> None:
     environment = copy_of_the_project(tmp_path / "project") | {"OMP_NUM_THREADS": "1"}
     commands = [(of, shrunk(text) if of == "bash" else text) for of, text in commands_of(PAGE)]
