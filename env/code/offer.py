@@ -1,0 +1,42 @@
+"""What programming problems offer to the stages."""
+
+from typing import Literal
+
+from env.chat.full import FullStyle
+from env.chat.plain import PlainStyle
+from env.code import scripted
+from env.code.environment import CodeEnv
+from env.code.problems import Problem
+from env.code.tasks import own_tasks
+from env.offer import Demonstrators, EnvironmentOffer, ScriptedAgent, TaskSettings
+from pipeline.settings import setting
+from pipeline.types import Task
+
+
+class CodeTasks(TaskSettings):
+    """Tasks: programming problems."""
+
+    reward: Literal["all", "share"] = setting(
+        "all", description="1 if a solution passes every test, else 0; or the share of tests that it passes"
+    )
+
+
+def check_task(task: Task) -> None:
+    """Raises ValueError unless the task's ground truth is a programming problem."""
+    Problem.from_text(task.ground_truth)
+
+
+CODE = EnvironmentOffer(
+    name="code",
+    settings=CodeTasks,
+    make_tasks=own_tasks,
+    make_env=lambda settings, verbosity: CodeEnv(verbosity, settings.reward),  # type: ignore[arg-type]
+    styles={
+        "plain": lambda added, thinking: PlainStyle(added),
+        "full": lambda added, thinking: FullStyle((), added, thinking=thinking),
+    },
+    splitter="lines",
+    check_task=check_task,
+    demonstrators=Demonstrators(scripted.SHARES, scripted.demonstrate, after_feedback="careful"),
+    scripted=ScriptedAgent(scripted.reply, scripted.DIGEST),
+)

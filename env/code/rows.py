@@ -1,0 +1,137 @@
+"""Programming problems of rows that people have: HumanEval's, MBPP's, and others with tests that assert.
+
+A row with `test` is a program that defines `check(candidate)` or asserts by name; a row with `test_list` has
+its assertions one by one. Of those the first is shown, since only tests say there what the function is called.
+"""
+
+import ast
+import doctest
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from env.code.judge import UnjudgedError, judge
+from env.code.problems import Example, Problem
+from env.code.tasks import ENDING, prompt_of
+from env.code.values import encode
+from env.sandbox import shared_sandbox
+from env.sources import Problem as RowProblem
+from pipeline.errors import ConfigError
+from pipeline.rows import BadRowError, Field, shown, text_of
+
+FIELDS = {
+    "prompt": Field(("prompt", "text", "question")),
+    "tests": Field(("test", "test_list", "tests")),
+    "entry_point": Field(("entry_point",), required=False),
+    "reference": Field(("canonical_solution", "code", "solution"), required=False),
+    "setup": Field(("test_setup_code", "test_imports"), required=False),
+}
+COMPLETE = "Complete the Python function `{name}`."
+
+
+def problem_of(values: Mapping[str, Any]) -> RowProblem:
+    """Returns what a row says to a policy, and what grades a solution.
+
+    Raises BadRowError for a row without usable tests, or whose own solution does not pass them.
+    """
+    statement, setup = text_of(values, "prompt"), _lines(values["setup"])
+    asserts = values["tests"] if isinstance(values["tests"], list) else None
+    program = _lines(asserts) if asserts else text_of(values, "tests")
+    reference = values["reference"] or ""
+    name = values["entry_point"] or _called(program, reference)
+    defined = _definition(statement, name)
+    try:
+        if defined is None:
+            public = tuple(filter(None, [_example(asserts[0], name)] if asserts else []))
+            hidden = _lines(asserts[1:]) if asserts and public else program
+            problem = Problem(name, public, program=hidden, given=setup, reference=reference)
+        else:
+            given = "\n".join(statement.split("\n")[: defined - 1])
+            whole = reference if _definition(reference, name) else statement + reference
+            problem = Problem(
+                name, _doctests(statement, name), program=program, given=given, reference=reference and whole
+            )
+    except ValueError as error:
+        raise BadRowError("no_problem", str(error)) from None
+    problem = _checked(problem)
+    if defined is None:
+        said = prompt_of(name, statement, "", problem.public)
+    else:
+        said = "\n\n".join([COMPLETE.format(name=name), f"```python\n{statement.rstrip()}\n```", ENDING])
+    return RowProblem(({"role": "user", "content": said},), problem.to_text(), "code")
+
+
+def _checked(problem: Problem) -> Problem:
+    """Returns the problem without examples that its own solution contradicts."""
+    if not problem.reference:
+        return problem
+    try:
+        judgement = judge(problem, problem.reference, shared_sandbox())
+    except UnjudgedError as error:
+        if str(error) == "sandbox_unavailable":
+            raise ConfigError("tasks.rows: the sandbox cannot run the rows' own solutions") from None
+        raise BadRowError("tests_fail", f"its tests cannot be played: {error}") from None
+    if judgement.stopped or not judgement.hidden or not all(result.passed for result in judgement.hidden):
+        raise BadRowError("reference_fails", "its own solution does not pass its tests")
+    pairs = zip(problem.public, judgement.public, strict=True)
+    return replace(problem, public=tuple(example for example, result in pairs if result.passed))
+
+
+def _called(program: str, reference: str) -> str:
+    """Returns the function of a solution that the tests call."""
+    try:
+        defined = [node.name for node in ast.parse(reference).body if isinstance(node, ast.FunctionDef)]
+        nodes = ast.walk(ast.parse(program))
+    except SyntaxError as error:
+        raise BadRowError("bad_tests", f"its tests or its solution are no Python: {error.msg}") from None
+    called = [
+        node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    for name in called:
+        if name in defined:
+            return name
+    raise BadRowError("no_entry_point", f"no entry_point, and its tests call {shown(called)}")
+
+
+def _definition(text: str, name: str) -> int | None:
+    """Returns the line of a module that defines a function, None if it does not, or is no Python."""
+    try:
+        body = ast.parse(text).body
+    except SyntaxError:
+        return None
+    lines = [node.lineno for node in body if isinstance(node, ast.FunctionDef) and node.name == name]
+    return lines[0] if lines else None
+
+
+def _doctests(text: str, name: str) -> tuple[Example, ...]:
+    """Returns the examples of a function's text that call it with plain data and show some."""
+    try:
+        found = doctest.DocTestParser().get_examples(text)
+    except ValueError:
+        return ()
+    examples = [_example(f"assert {test.source.strip()} == {test.want.strip()}", name) for test in found]
+    return tuple(filter(None, examples))
+
+
+def _example(text: str, name: str) -> Example | None:
+    """Returns `assert name(arguments) == expected` as data; None for anything else."""
+    try:
+        match ast.parse(text).body:
+            case [
+                ast.Assert(
+                    test=ast.Compare(
+                        left=ast.Call(func=ast.Name(id=called), args=arguments, keywords=[]),
+                        ops=[ast.Eq()],
+                        comparators=[expected],
+                    )
+                )
+            ] if called == name:
+                values = [ast.literal_eval(argument) for argument in arguments]
+                return Example(encode(values), encode(ast.literal_eval(expected)), "approx")
+    except (SyntaxError, ValueError, TypeError):
+        pass
+    return None
+
+
+def _lines(value: str | Sequence[str] | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else "\n".join(value)
