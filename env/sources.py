@@ -5,9 +5,9 @@ problem; its `make_tasks` is then
 
     return read_tasks(settings, seed, environment="short", fields=FIELDS, problem_of=problem_of)
 
-`problem_of` gets field -> value, None where an optional one is missing, and raises `BadRowError(kind, reason)`
-for a row that no grader can use. `read_tasks` does the rest: it looks for columns as verl, TRL and the hub
-name them, finds what is there twice, and makes the splits that no source gives.
+`problem_of` gets field -> value, None where an optional one is missing, and raises
+`BadRowError(kind, reason)` for a row that no grader can use. `read_tasks` does the rest: it looks for columns
+as verl, TRL and the hub name them, finds what is there twice, and makes the splits that no source gives.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
