@@ -85,6 +85,7 @@ class Problem:
     prompt: tuple[Message, ...]
     ground_truth: str
     ability: str
+    asked: str = ""  # the row's own words, where the prompt says more; recorded solutions may name them
     details: dict[str, Any] = field(default_factory=dict)
 
 
@@ -153,6 +154,11 @@ def messages_of(values: Mapping[str, Any], name: str) -> tuple[Message, ...]:
     return tuple({"role": message["role"], "content": message["content"]} for message in said)
 
 
+def words_of(prompt: Iterable[Message]) -> str:
+    """Returns what a prompt says, in a form that two prompts which say the same have in common."""
+    return normal_text(" ".join(message["content"] for message in prompt))
+
+
 def _problems(
     source: Source,
     split: str,
@@ -204,7 +210,7 @@ def _level_of(value: Any) -> int:
 
 
 def _said(problem: Problem) -> str:
-    return normal_text(" ".join(message["content"] for message in problem.prompt))
+    return words_of(problem.prompt)
 
 
 def _apart(found: Iterable[_Found]) -> tuple[list[_Found], list[LeftOut]]:
@@ -283,5 +289,10 @@ def _task(item: _Found, environment: str, split: str, index: int) -> Task:
         ability=problem.ability,
         cluster=item.cluster,
         index=index,
-        details={**problem.details, "source": item.row.source, "row": item.row.number},
+        details={
+            **problem.details,
+            **({"asked": problem.asked} if problem.asked else {}),
+            "source": item.row.source,
+            "row": item.row.number,
+        },
     )

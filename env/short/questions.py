@@ -33,9 +33,11 @@ def problem_of(values: Mapping[str, Any]) -> Problem:
         key = key_of_choices(choices, values["answer"])
         lines = (f"\n{letter}) {text}" for letter, text in zip(LETTERS, key.choices, strict=False))
         ability, listed, say = "multiple_choice", "".join(lines), SAY_LETTER
-    if isinstance(values["prompt"], str):
-        prompt = ({"role": "user", "content": f"{values['prompt'].strip()}{listed}\n\n{say}"},)
-    return Problem(prompt, key.to_text(), ability)
+    if not isinstance(values["prompt"], str):
+        return Problem(prompt, key.to_text(), ability)
+    asked = values["prompt"].strip()
+    prompt = ({"role": "user", "content": f"{asked}{listed}\n\n{say}"},)
+    return Problem(prompt, key.to_text(), ability, asked)
 
 
 def answers_of(value: Any) -> tuple[str, ...]:
