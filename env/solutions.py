@@ -24,7 +24,7 @@ from pipeline.rows import (
 )
 from pipeline.types import Task
 
-TASK = Field(("task_id", "prompt", "question", "problem"))
+TASK = Field(("task_id", "task", "prompt", "question", "problem"))
 REWARD = Field(("reward", "correct", "is_correct", "score", "final_answer_correct"), required=False)
 SOLUTION = {"task": TASK, "text": Field(("text", "solution", "response", "completion")), "reward": REWARD}
 STEPS = {"task": TASK, "steps": Field(("steps",)), "label": Field(("label",)), "reward": REWARD}
