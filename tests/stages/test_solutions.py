@@ -127,6 +127,16 @@ def test_likelihood_learns_from_them(lab: Lab) -> None:
     assert load_policy(stored / "policy").policy_digest != before
 
 
+def test_sft_demonstrates_the_right_ones_alone(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    beside(lab, "shown", "tasks")
+    assert lab.start("sft", "--run", "shown", "sft.solutions=true") == 0
+    report = json.loads((lab.folder / "shown" / "sft" / "report.json").read_text())
+    assert report["success"] == 1
+    assert "60 recorded solutions are demonstrated, of 162 rows" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(ConfigError, match=r"name them in rollouts\.solutions"):
+        load_config(Config, Path(lab.config), ["sft.solutions=true", "rollouts={}"])
+
+
 def test_what_takes_ratios_refuses_them_and_says_what_takes_them(
     lab: Lab, continued: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
