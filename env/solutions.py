@@ -15,7 +15,7 @@ from pipeline.rows import (
     LeftOut,
     Row,
     Source,
-    columns_of,
+    columns_in,
     normal_text,
     read_rows,
     shown,
@@ -69,7 +69,7 @@ def _read(
 ) -> tuple[list[Solution], list[LeftOut]]:
     known = _by_name(tasks)
     rows, left_out = read_rows(source)
-    columns, found = columns_of(rows, fields, given), dict[tuple[str, str], Solution]()
+    columns, found = columns_in(rows, fields, given), dict[tuple[str, str], Solution]()
     for row in rows:
         try:
             values = values_of(row, columns, fields)

@@ -1,6 +1,7 @@
 """Rows that people bring: what is read, where columns are found, what is said of rows that cannot be used."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.rows import BadRowError, Field, Row, Source, columns_of, read_rows, text_of, values_of
+from pipeline.rows import BadRowError, Field, Row, Source, columns_in, read_rows, text_of, values_of
 
 ROWS: list[dict[str, Any]] = [{"q": "1 + 1?", "a": {"value": 2}}, {"q": 'ü "x"', "a": {"value": -3}}]
 
@@ -24,7 +25,8 @@ def test_a_source_is_read_with_its_place_whatever_its_form(tmp_path: Path, name:
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(ROWS), path)
     else:
-        path.write_text("".join(json.dumps(row) + "\n\n" for row in ROWS))
+        blank_between = "".join(json.dumps(row) + "\n\n" for row in ROWS)
+        path.write_text(blank_between if path.suffix == ".jsonl" else json.dumps(ROWS))
     rows, left_out = read_rows(Source(source=str(path)))
     assert [dict(row.values) for row in rows] == ROWS
     assert left_out == []
@@ -56,6 +58,12 @@ def test_a_source_without_a_row_is_a_wrong_setting(tmp_path: Path, name: str, te
         read_rows(Source(source=str(tmp_path / name)))
 
 
+def test_a_data_set_by_name_without_the_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ConfigError, match=r"\[readers\]"):
+        read_rows(Source(source="cais/mmlu", config="all"))
+
+
 def test_a_column_is_the_first_that_any_row_of_the_source_has_and_the_same_for_all() -> None:
     fields = {
         "answer": Field(("model.truth", "answer", "solution")),
@@ -64,7 +72,7 @@ def test_a_column_is_the_first_that_any_row_of_the_source_has_and_the_same_for_a
     rows = rows_of(
         {"answer": None, "solution": "s"}, {"answer": "a", "solution": "s", "model": {"truth": None}}
     )
-    columns = columns_of(rows, fields, {})
+    columns = columns_in(rows, fields, {})
     assert columns == {"answer": "answer"}
     with pytest.raises(BadRowError, match="column answer is empty") as caught:  # never another row's column
         values_of(rows[0], columns, fields)
@@ -77,9 +85,9 @@ def test_a_mapping_reaches_into_columns_and_whole_names_go_first() -> None:
     fields = {"answer": Field(())}
     for column, value in {"meta.gold": "dotted", "meta": {"gold": ["x", "y"]}}.items():
         rows = rows_of(row)
-        assert values_of(rows[0], columns_of(rows, fields, {"answer": column}), fields) == {"answer": value}
+        assert values_of(rows[0], columns_in(rows, fields, {"answer": column}), fields) == {"answer": value}
     nested = rows_of({"meta": {"gold": ["x", "y"]}})
-    columns = columns_of(nested, fields, {"answer": "meta.gold.1"})
+    columns = columns_in(nested, fields, {"answer": "meta.gold.1"})
     assert values_of(nested[0], columns, fields) == {"answer": "y"}
 
 
@@ -94,7 +102,7 @@ def test_a_mapping_reaches_into_columns_and_whole_names_go_first() -> None:
 def test_a_mapping_that_names_nothing_is_refused(given: dict[str, str], message: str) -> None:
     fields = {"answer": Field(("answer", "solution"))}
     with pytest.raises(ConfigError, match=message):
-        columns_of(rows_of({"q": 1, "a": 2}), fields, given)
+        columns_in(rows_of({"q": 1, "a": 2}), fields, given)
 
 
 def test_a_text_is_a_text_or_a_number() -> None:
