@@ -7,18 +7,27 @@ from env.chat.plain import PlainStyle
 from env.code import scripted
 from env.code.environment import CodeEnv
 from env.code.problems import Problem
+from env.code.rows import FIELDS, problem_of
 from env.code.tasks import own_tasks
-from env.offer import Demonstrators, EnvironmentOffer, ScriptedAgent, TaskSettings
+from env.offer import Demonstrators, EnvironmentOffer, ScriptedAgent, TaskSet
+from env.sources import TableTasks, read_tasks
 from pipeline.settings import setting
 from pipeline.types import Task
 
 
-class CodeTasks(TaskSettings):
-    """Tasks: programming problems."""
+class CodeTasks(TableTasks):
+    """Tasks: programming problems, of rows or the project's own."""
 
     reward: Literal["all", "share"] = setting(
         "all", description="1 if a solution passes every test, else 0; or the share of tests that it passes"
     )
+
+
+def make_tasks(settings: CodeTasks, seed: int) -> list[Task] | TaskSet:
+    """Returns the problems of the settings' rows, or the project's own if there are none."""
+    if not settings.rows:
+        return own_tasks(settings, seed)
+    return read_tasks(settings, seed, environment="code", fields=FIELDS, problem_of=problem_of)
 
 
 def check_task(task: Task) -> None:
@@ -29,7 +38,7 @@ def check_task(task: Task) -> None:
 CODE = EnvironmentOffer(
     name="code",
     settings=CodeTasks,
-    make_tasks=own_tasks,
+    make_tasks=make_tasks,
     make_env=lambda settings, verbosity: CodeEnv(verbosity, settings.reward),  # type: ignore[arg-type]
     styles={
         "plain": lambda added, thinking: PlainStyle(added),

@@ -1,7 +1,7 @@
 """Programming problems of rows that people have: HumanEval's, MBPP's, and others with tests that assert.
 
-A row with `test` is a program that defines `check(candidate)` or asserts by name; a row with `test_list` has
-its assertions one by one. Of those the first is shown, since only tests say there what the function is called.
+A row with `test` is a program that defines `check(candidate)` or asserts by name; a row with `test_list`
+has its assertions one by one. Of those the first is shown: only tests say there what the function is called.
 """
 
 import ast
@@ -84,9 +84,8 @@ def _called(program: str, reference: str) -> str:
         nodes = ast.walk(ast.parse(program))
     except SyntaxError as error:
         raise BadRowError("bad_tests", f"its tests or its solution are no Python: {error.msg}") from None
-    called = [
-        node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    ]
+    calls = [node.func for node in nodes if isinstance(node, ast.Call)]
+    called = [function.id for function in calls if isinstance(function, ast.Name)]
     for name in called:
         if name in defined:
             return name

@@ -74,7 +74,7 @@ def _attempt(act: Callable[[], Any]) -> dict[str, Any]:
         return _failure("memory", error, "", _line(error))
     except BaseException as error:
         try:
-            words = str(error)
+            words = str(error).encode("utf-8", "replace").decode()
         except BaseException:
             words = ""
         return _failure("exception", error, words, _line(error))

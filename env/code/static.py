@@ -13,7 +13,7 @@ def look(argument: dict[str, str]) -> dict[str, Any]:
     """Returns where a solution that compiles uses names that nothing defines, and where its function returns.
 
     `argument` holds the texts `given` and `solution`, and the `entry_point`. The result has `undefined`:
-    pairs of a line and a name; `returns`: the lines of the function's own return statements; `defined`: its line.
+    pairs of a line and a name; `returns`: lines of the function's own return statements; `defined`: its line.
     It is empty for a text that the parser refuses though the compiler took it, such as a very deep one.
     """
     solution, name = argument["solution"], argument["entry_point"]

@@ -29,8 +29,10 @@ def own_tasks(settings: TaskSettings, seed: int) -> list[Task]:
 def prompt_of(name: str, statement: str, signature: str, public: Sequence[Example]) -> str:
     """Returns what a problem says to a policy."""
     shown = "\n".join(f"{call_text(name, test)} == {value_text(decode(test.expected))}" for test in public)
-    code = f"```python\n{signature}\n```"
-    return "\n\n".join([OPENING.format(name=name), statement, code, f"For example:\n{shown}", ENDING])
+    parts = [OPENING.format(name=name), statement.strip()]
+    parts += [f"```python\n{signature}\n```"] if signature else []
+    parts += [f"For example:\n{shown}"] if shown else []
+    return "\n\n".join([*parts, ENDING])
 
 
 def _task(own: OwnProblem, index: int) -> Task:

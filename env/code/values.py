@@ -26,6 +26,7 @@ def encode(value: Any, depth: int = MAX_DEPTH) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
+        value.encode()  # half a pair of surrogates is no text
         return str.__str__(value)
     if isinstance(value, int):
         return int.__int__(value) if -EXACT_INTS < value < EXACT_INTS else {"int": int.__format__(value, "x")}
