@@ -1,0 +1,9 @@
+import pytest
+
+from env.sandbox import Sandbox, shared_sandbox
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Sandbox:
+    """The sandbox of this process; it ends with it."""
+    return shared_sandbox()
