@@ -92,10 +92,10 @@ def _stopped(solution: Solution, failure: Failure) -> Event:
 def _failed(name: str, solution: Solution, example: Example, result: Result) -> Event:
     call, expected = call_text(name, example), value_text(decode(example.expected))
     if result.failure is None:
-        detail = f"{call} returns {value_text(result.value)}, expected {expected}"
+        detail = f"`{call}` returns {value_text(result.value)}, expected {expected}"
         return Event(WRONG, 0, PUBLIC, detail=detail)
     how = f"{_how(result.failure, with_words=True)}{_where(solution, result.failure)}"
-    return Event(result.failure.kind, 0, PUBLIC, detail=f"{call} {how}, expected {expected}")
+    return Event(result.failure.kind, 0, PUBLIC, detail=f"`{call}` {how}, expected {expected}")
 
 
 def _how(failure: Failure, *, with_words: bool) -> str:

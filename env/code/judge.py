@@ -16,8 +16,10 @@ from env.code.problems import Example, Problem
 from env.code.values import decode, encode
 from env.sandbox import Box, Limits, Outcome, Sandbox
 
-LIMITS = Limits(seconds=3.0, memory_mb=512, output_bytes=2**20)
-"""Of a solution on all tests of a problem, and of one play of a test program (start values)."""
+LIMITS = Limits(seconds=2.0, memory_mb=512, output_bytes=2**20)
+"""Of each call of a solution, and of one play of a test program (start values)."""
+MAX_SECONDS = 20.0
+"""Wall clock of all calls of a solution, so that many slow ones do not hold up the others."""
 MAX_ROUNDS = 10
 """How often a test program is played until it asks for no new call."""
 MAX_WORDS = 200
@@ -97,11 +99,14 @@ class _Asked:
     """A solution in its box; what it answers is untrusted JSON until it is read here."""
 
     def __init__(self, box: Box, num_lines: int) -> None:
-        self._box, self._num_lines = box, num_lines
+        self._box, self._num_lines, self._seconds = box, num_lines, 0.0
 
     def answer(self, call: Any) -> "Failure | tuple[Any]":
         """Returns what a call returned, in a tuple of one, or why it did not."""
+        if self._seconds > MAX_SECONDS:
+            return Failure("timeout")
         outcome = self._box.ask(call)
+        self._seconds += outcome.seconds
         if outcome.status == "unavailable":
             raise UnjudgedError("sandbox_unavailable")
         if outcome.status != "ok":

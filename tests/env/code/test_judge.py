@@ -157,7 +157,9 @@ def test_what_is_no_exception_has_a_kind(program: str, kind: str, sandbox: Sandb
 def test_a_solution_may_use_what_is_given_and_may_define_it_anew(sandbox: Sandbox) -> None:
     problem = replace(DOUBLE, given="import math\ndef half(x):\n    return x / 2\n")
     assert judge(problem, "def double(x):\n    return math.floor(half(4 * x))\n", sandbox).success
-    assert judge(problem, "def half(x):\n    return x\ndef double(x):\n    return half(2 * x)\n", sandbox).success
+    assert judge(
+        problem, "def half(x):\n    return x\ndef double(x):\n    return half(2 * x)\n", sandbox
+    ).success
 
 
 def test_arguments_that_a_solution_changes_change_nothing_else(sandbox: Sandbox) -> None:
@@ -208,14 +210,16 @@ def test_what_fails_on_our_side_is_no_verdict(broken: Broken, kind: str) -> None
         judge(problem, RIGHT, broken)
 
 
-@pytest.mark.parametrize("value", [None, 3, [], {}, {"value": {"no": 1}}, {"error": "x"}, {"error": [], "name": 1}])
+@pytest.mark.parametrize(
+    "value", [None, 3, [], {}, {"value": {"no": 1}}, {"error": "x"}, {"error": [], "name": 1}]
+)
 def test_answers_that_nobody_gives_are_failures(value: Any) -> None:
     class Odd(BrokenBox):
         def ask(self, message: Any) -> Outcome:
             return Outcome("ok", {"value": None} if message is None else value)
 
-    class Box_(Broken):
+    class Odds(Broken):
         def open(self, program: str, argument: Any, limits: Limits) -> Box:
             return Odd("ok")
 
-    assert judge(DOUBLE, RIGHT, Box_()).share == 0.0
+    assert judge(DOUBLE, RIGHT, Odds()).share == 0.0
