@@ -1,4 +1,4 @@
-"""HumanEval's solutions and a broken version of each: verdicts and times, in the sandbox and in a bare process.
+"""HumanEval's solutions and a broken version of each, judged in the sandbox and by bare processes.
 
     python -m benchmarks.code_judge --rows HumanEval.jsonl --results benchmarks/results
 

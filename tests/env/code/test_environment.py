@@ -1,4 +1,4 @@
-"""One message, one judgement: verdicts on lines, feedback without hidden tests, failures that are no reward."""
+"""One message, one judgement: verdicts on lines, feedback without hidden tests, failures of our own."""
 
 import pickle
 from typing import Any
