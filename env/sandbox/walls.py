@@ -13,11 +13,12 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from env.sandbox import kernel
-from env.sandbox.seccomp import filter_program
+from env.sandbox.seccomp import MACHINES, filter_program
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 FOLDER_MB, FOLDER_FILES = 16, 1024  # what a program may write into its folder
 OPEN_FILES, THREADS, STACK_MB = 64, 16, 8
+_BOX = "/box"  # where a child of a launcher with a root of its own starts
 _FIRST_UID = 2**31 - 2  # of the users that children of root become: far from those of people and services
 
 
@@ -37,7 +38,7 @@ class Walls:
         self._uid = _unused_uid() if os.geteuid() == 0 and "user" not in without else None
         self.namespaces = sys.platform == "linux" and "namespaces" not in without
         self.landlock = sys.platform == "linux" and "landlock" not in without and _has_landlock()
-        self.seccomp = sys.platform == "linux" and "seccomp" not in without
+        self.seccomp = sys.platform == "linux" and "seccomp" not in without and os.uname().machine in MACHINES
         self._rules: kernel.Landlock | None = None
         self._readable: list[str] = []
         if self.namespaces:
@@ -64,7 +65,7 @@ class Walls:
         self._readable = [path for path in dict.fromkeys(readable) if os.path.exists(path)]
         if self.namespaces:
             _show_only(self._readable, self._folder)
-            self._folder = "/tmp"
+            self._folder = _BOX
             kernel.mount_memory(self._folder, FOLDER_MB, FOLDER_FILES)
         self._make_rules()
 
@@ -113,8 +114,8 @@ class Walls:
         _limit(resource.RLIMIT_CORE, 0)
         if self._uid is not None:
             os.setgroups([])
-            os.setresgid(self._uid, self._uid, self._uid)
-            os.setresuid(self._uid, self._uid, self._uid)
+            os.setgid(self._uid)
+            os.setuid(self._uid)
         if sys.platform == "linux":
             kernel.die_with_parent(signal.SIGKILL)  # after the change of user, which clears it
             kernel.refuse_new_privileges()
@@ -171,7 +172,7 @@ def _enter_namespaces() -> None:
 
 
 def _show_only(readable: Iterable[str], root: str) -> None:
-    """Makes a root of its own out of the folder, which shows only `readable`, devices and an empty /tmp."""
+    """Makes a root out of the folder, which shows only `readable`, devices and a place for the box."""
     kernel.mount_memory(root, 1, FOLDER_FILES)
     shown: list[str] = []
     for path in [*sorted(map(os.path.abspath, readable)), *DEVICES]:
@@ -186,6 +187,6 @@ def _show_only(readable: Iterable[str], root: str) -> None:
         kernel.bind(path, place)
         kernel.make_readonly(place, devices=path in DEVICES)
         shown.append(path)
-    os.mkdir(f"{root}/tmp")
+    os.mkdir(root + _BOX)
     kernel.change_root(root)
     kernel.make_readonly("/", devices=True)
