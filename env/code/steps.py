@@ -39,7 +39,8 @@ def step_verdicts(
         for line, name in looked.get("undefined", ()):
             words = f"line {line} uses {name}, which nothing defines"
             said.setdefault(line, ("wrong", "undefined_name", words))
-        said = {**_on_returns(problem, judgement, looked), **said}
+        if not judgement.stopped:
+            said = {**_on_returns(problem, judgement, looked), **said}
     spans = solution.line_spans()
     return tuple(
         StepVerdict(0, status, code if status == "wrong" else "", words, *spans[number - 1])  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ ever read by `decode`: it makes objects of exactly the types below, whatever a s
 """
 
 import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 MAX_DEPTH = 50
@@ -33,7 +34,7 @@ def encode(value: Any, depth: int = MAX_DEPTH) -> Any:
     if isinstance(value, float):
         return float.__float__(value) if math.isfinite(value) else {"float": float.__repr__(value)}
     if isinstance(value, complex):
-        return {"complex": [encode(value.real), encode(value.imag)]}
+        return {"complex": complex.__repr__(value)}
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if depth == 0:
@@ -41,7 +42,7 @@ def encode(value: Any, depth: int = MAX_DEPTH) -> Any:
     if isinstance(value, list):
         return [encode(item, depth - 1) for item in value]
     if isinstance(value, dict):
-        return {"dict": [[encode(key, depth - 1), encode(item, depth - 1)] for key, item in value.items()]}
+        return {"dict": [encode(list(pair), depth - 1) for pair in value.items()]}
     for name, kind in SEQUENCES.items():
         if isinstance(value, kind):
             items = [encode(item, depth - 1) for item in value]
@@ -58,31 +59,25 @@ def decode(value: Any, depth: int = MAX_DEPTH) -> Any:
     """
     if value is None or isinstance(value, bool | str | int | float):
         return value
-    if depth < 0:
-        raise ValueError(f"nested more than {MAX_DEPTH} deep")
-    if isinstance(value, list):
-        return [decode(item, depth - 1) for item in value]
+    name, inside = "list", value
     if isinstance(value, dict) and len(value) == 1:
         [(name, inside)] = value.items()
-        if isinstance(inside, str):
-            if name == "int":
-                return int(inside, 16)
-            if name == "float":
-                return float(inside)
-            if name == "bytes":
-                return bytes.fromhex(inside)
-        elif isinstance(inside, list):
-            return _decoded_items(name, inside, depth - 1)
+    if isinstance(inside, str) and name in _FROM_TEXT:
+        return _FROM_TEXT[name](inside)
+    if isinstance(inside, list) and name in _FROM_LIST and isinstance(value, dict) == (name != "list"):
+        if depth == 0:
+            raise ValueError(f"nested more than {MAX_DEPTH} deep")
+        try:
+            return _FROM_LIST[name](decode(item, depth - 1) for item in inside)
+        except (TypeError, OverflowError):  # a key that nothing can be looked up by, no pair
+            pass
     raise ValueError("not what encode writes")
 
 
-def _decoded_items(name: str, items: list[Any], depth: int) -> Any:
-    try:
-        if name == "dict":
-            return {decode(key, depth): decode(item, depth) for key, item in items}
-        if name == "complex":
-            real, imaginary = (float(decode(part)) for part in items)
-            return complex(real, imaginary)
-        return SEQUENCES[name](decode(item, depth) for item in items)
-    except (TypeError, KeyError, OverflowError):  # a key that nothing can be looked up by, an unknown name
-        raise ValueError("not what encode writes") from None
+_FROM_TEXT: dict[str, Callable[[str], Any]] = {
+    "int": lambda text: int(text, 16),
+    "float": float,
+    "complex": complex,
+    "bytes": bytes.fromhex,
+}
+_FROM_LIST: dict[str, Callable[[Iterable[Any]], Any]] = {"list": list, "dict": dict, **SEQUENCES}

@@ -45,7 +45,9 @@ def test_rollouts_have_verdicts_on_lines_and_the_second_attempt_hears_of_the_fir
         assert not (rollout.reward == 1.0 and "wrong" in statuses)
         assert len(rollout.steps) > 2
         assert bool(rollout.feedback_text) == (rollout.reward == 0.0)
-    codes = Counter(step.verifier_code for r in rollouts for step in r.steps if step.verifier_status == "wrong")
+    codes = Counter(
+        step.verifier_code for r in rollouts for step in r.steps if step.verifier_status == "wrong"
+    )
     assert {"syntax", "exception"} <= set(codes)
     guided = [rollout for rollout in rollouts if rollout.guided]
     assert all("Not solved." in rollout.feedback_in_context for rollout in guided)
