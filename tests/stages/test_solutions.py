@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 
 import critics
+from pipeline.artifacts.artifact import Artifact
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.models.policy import load_policy
 from stages.settings import Config
 from stages.wiring.arm_results import cost_of
 from stages.wiring.plan_work import work_of
+from stages.wiring.summary import sampled_in
 from tests.stages.conftest import Lab, make_lab
 
 SETTINGS = """
@@ -27,7 +30,7 @@ sampling: {max_response_tokens: 24}
 prompt: {max_feedback_tokens: 40}
 sft: {num_demonstrations: 200, num_updates: 60, batch_rows: 16, learning_rate: 1.0e-2,
       model: {hidden_size: 64, num_layers: 2, num_kv_heads: 1, intermediate_size: 96}}
-rollouts: {solutions: FOLDER/solutions.jsonl}
+rollouts: {num_tasks: 0, solutions: FOLDER/solutions.jsonl}
 critic: {fit_share: 0.5, validate_share: 0.25, head_updates: 2, head_learning_rate: 1.0e-3,
          learning_rate: 5.0e-4, max_epochs: 2, batch_states: 64, evaluations_per_epoch: 2}
 critic_report: {tasks_per_split: 8, draws: 2, num_continuations: 2, guided: false, fit_tasks: 0,
@@ -35,7 +38,8 @@ critic_report: {tasks_per_split: 8, draws: 2, num_continuations: 2, guided: fals
 stored: {learning_rate: 1.0e-3, batch_rows: 16, max_epochs: 2}
 actor: {num_iterations: 1, tasks_per_update: 4, max_refills: 0, chain: {num_attempts: 1, draws: 4}}
 """
-CONTINUED = ("labels.num_continuations=2", "labels.max_states=30")
+BESIDE = ("rollouts.num_tasks=40", "rollouts.chain.num_attempts=1", "rollouts.chain.feedback_free_share=0")
+CONTINUED = (*BESIDE, "labels.target=soft", "labels.num_continuations=2", "labels.max_states=60")
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -70,9 +74,9 @@ def beside(lab: Lab, name: str, *stages: str) -> Path:
 
 @pytest.fixture(scope="module")
 def continued(lab: Lab) -> Path:
-    """A run whose labels are continuations, by the starting policy, of states of the same solutions."""
-    run_dir = beside(lab, "continued", "tasks", "sft", "rollouts")
-    for stage in ("labels", "critic", "critic_report"):
+    """A run that plays too, and continues states of what it played and of the same solutions."""
+    run_dir = beside(lab, "continued", "tasks", "sft")
+    for stage in ("rollouts", "labels", "critic", "critic_report"):
         assert lab.start(stage, "--run", "continued", *CONTINUED) == 0, stage
     return run_dir
 
@@ -105,9 +109,18 @@ def test_their_critic_is_of_whoever_wrote_them_and_no_audit_of_another_policy_ta
     assert "was made for label_policy_digest recorded:" in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_continuations_of_their_states_make_a_critic_of_the_starting_policy(
+def test_beside_what_the_starting_policy_plays_their_states_make_a_critic_of_it(
     lab: Lab, continued: Path
 ) -> None:
+    played, labels = (Artifact.open(continued, stage) for stage in ("rollouts", "labels"))
+    of_kind = Counter(played.table("rollouts").column("kind").to_pylist())
+    assert of_kind == {"whole": 80, "recorded": len(lab.rollouts("rollouts"))}
+    kinds = dict(
+        zip(*(played.table("rollouts").column(n).to_pylist() for n in ("rollout_id", "kind")), strict=True)
+    )
+    labelled = [(kinds[row["rollout_id"]], row["label_source"]) for row in labels.table("labels").to_pylist()]
+    assert {("recorded", "continuation"), ("whole", "continuation"), ("whole", "outcome")} <= set(labelled)
+    assert ("recorded", "outcome") not in labelled
     critic = critics.load(continued / "critic" / "critic")
     policy = load_policy(continued / "sft" / "policy")
     assert critic.contract.label_policy_digest == policy.policy_digest
@@ -148,15 +161,18 @@ def test_what_takes_ratios_refuses_them_and_says_what_takes_them(
         assert f"{kind} takes ratios to stored log-probabilities" in " ".join(capsys.readouterr().err.split())
 
 
-def test_they_cost_no_sampling(lab: Lab) -> None:
+def test_they_cost_no_sampling(lab: Lab, continued: Path) -> None:
     assert cost_of(lab.run_dir / "rollouts")[:2].tolist() == [0, 0]
+    assert cost_of(continued / "rollouts")[0] == 80
+    assert sampled_in([Artifact.open(continued, "rollouts").table("rollouts")])["rollouts"] == 80
     work = {entry.stage: entry for entry in work_of(load_config(Config, Path(lab.config)))}
     assert (work["rollouts"].rollouts, work["rollouts"].sampled_tokens) == (0, 0)
 
 
-def test_columns_without_solutions_are_refused(lab: Lab) -> None:
-    with pytest.raises(ConfigError, match=r"columns are those of rollouts\.solutions"):
-        load_config(Config, Path(lab.config), ["rollouts={columns: {text: said}}"])
+@pytest.mark.parametrize("options", ["{columns: {text: said}}", "{num_tasks: 0}"])
+def test_what_goes_with_solutions_is_refused_without(lab: Lab, options: str) -> None:
+    with pytest.raises(ConfigError, match=r"go with rollouts\.solutions"):
+        load_config(Config, Path(lab.config), [f"rollouts={options}"])
 
 
 def test_a_killed_stage_goes_on_and_ends_the_same(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
