@@ -18,19 +18,19 @@ from benchmarks._faults import faults_in
 from benchmarks._results import Criteria, Row, measured, spread
 from benchmarks._run import Asked, Benchmark, main
 from env.code.judge import judge
+from env.code.offer import CodeTasks, make_tasks
 from env.code.problems import Problem
-from env.code.rows import FIELDS, problem_of
+from env.offer import TaskSet
 from env.sandbox import Sandbox
-from pipeline.rows import Source, columns_of, read_rows, values_of
 
 BARE_SECONDS = 5.0
 
 
-def problems_of(source: str) -> list[Problem]:
-    """Returns the problems of rows, in order."""
-    rows, _ = read_rows(Source(source=source))
-    columns = columns_of(rows, FIELDS, {})
-    return [Problem.from_text(problem_of(values_of(row, columns, FIELDS)).ground_truth) for row in rows]
+def problems_of(path: str) -> list[Problem]:
+    """Returns the problems of a file of rows."""
+    made = make_tasks(CodeTasks(rows=path, num_train=10**6, num_held_out=1), 0)
+    assert isinstance(made, TaskSet)
+    return [Problem.from_text(task.ground_truth) for task in made.tasks]
 
 
 def passes_bare(problem: Problem, solution: str) -> bool:

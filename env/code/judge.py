@@ -6,6 +6,7 @@ may be quoted.
 """
 
 import builtins
+import marshal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +27,20 @@ MAX_WORDS = 200
 
 FailureKind = Literal["syntax", "exception", "unreadable", "timeout", "memory", "output", "crashed"]
 KINDS = get_args(FailureKind)
-EXCEPTIONS = {name for name, value in vars(builtins).items() if isinstance(value, type)}
+EXCEPTIONS = {
+    name
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type) and issubclass(kind, BaseException)
+}
 """Names that an exception may have when it is told; others could tell anything."""
 
 
 _VALUES, _RUNNER = (Path(__file__).with_name(name).read_text("utf-8") for name in ("values.py", "runner.py"))
 _IMPORT = "from env.code.values import decode, encode\n"
-BOX_PROGRAM = f"{_VALUES}\n{_RUNNER.replace(_IMPORT, '')}\nmain(argument, deliver, receive)\n"
-"""What runs in the box: both texts as one, since nothing of the project can be imported there."""
+_BOTH = f"{_VALUES}\n{_RUNNER.replace(_IMPORT, '')}\nmain(argument, deliver, receive)\n"
+BOX_PROGRAM = f"import marshal\nexec(marshal.loads({marshal.dumps(compile(_BOTH, '<runner>', 'exec'))!r}))"
+"""What runs in the box: both texts as one, since nothing of the project can be imported there; compiled, as
+that takes a box milliseconds."""
 
 
 class UnjudgedError(Exception):

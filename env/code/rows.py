@@ -6,7 +6,8 @@ has its assertions one by one. Of those the first is shown: only tests say there
 
 import ast
 import doctest
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,9 @@ FIELDS = {
     "setup": Field(("test_setup_code", "test_imports"), required=False),
 }
 COMPLETE = "Complete the Python function `{name}`."
+MAX_SHOWN = 3
+_GIVES = re.compile(r"\)\s*(?:# ?)?(?:==>?|➞|=>|->|=|returns?|should return|should be)\s*:?\s*")
+"""What stands between a call and its result in the text of a function."""
 
 
 def problem_of(values: Mapping[str, Any]) -> RowProblem:
@@ -34,23 +38,23 @@ def problem_of(values: Mapping[str, Any]) -> RowProblem:
 
     Raises BadRowError for a row without usable tests, or whose own solution does not pass them.
     """
-    statement, setup = text_of(values, "prompt"), _lines(values["setup"])
-    asserts = values["tests"] if isinstance(values["tests"], list) else None
-    program = _lines(asserts) if asserts else text_of(values, "tests")
-    reference = values["reference"] or ""
-    name = values["entry_point"] or _called(program, reference)
+    statement, program = text_of(values, "prompt"), _text(values, "tests")
+    if not program.strip():
+        raise BadRowError("no_tests", "it has no tests")
+    setup, reference = _text(values, "setup"), _text(values, "reference")
+    name = _text(values, "entry_point") or _called(program, reference)
     defined = _definition(statement, name)
     try:
         if defined is None:
-            public = tuple(filter(None, [_example(asserts[0], name)] if asserts else []))
-            hidden = _lines(asserts[1:]) if asserts and public else program
+            asserts = values["tests"] if isinstance(values["tests"], list) else []
+            public = tuple(filter(None, [_example(test, name) for test in asserts[:1]]))
+            hidden = "\n".join(asserts[1:]) if public else program
             problem = Problem(name, public, program=hidden, given=setup, reference=reference)
         else:
-            given = "\n".join(statement.split("\n")[: defined - 1])
+            given = "\n".join(statement.split("\n")[: defined.lineno - 1])
+            public = _shown_examples(ast.get_docstring(defined) or "", name) if reference else ()
             whole = reference if _definition(reference, name) else statement + reference
-            problem = Problem(
-                name, _doctests(statement, name), program=program, given=given, reference=reference and whole
-            )
+            problem = Problem(name, public, program=program, given=given, reference=reference and whole)
     except ValueError as error:
         raise BadRowError("no_problem", str(error)) from None
     problem = _checked(problem)
@@ -92,24 +96,25 @@ def _called(program: str, reference: str) -> str:
     raise BadRowError("no_entry_point", f"no entry_point, and its tests call {shown(called)}")
 
 
-def _definition(text: str, name: str) -> int | None:
-    """Returns the line of a module that defines a function, None if it does not, or is no Python."""
+def _definition(text: str, name: str) -> ast.FunctionDef | None:
+    """Returns a module's definition of a function, None if it has none, or is no Python."""
     try:
         body = ast.parse(text).body
     except SyntaxError:
         return None
-    lines = [node.lineno for node in body if isinstance(node, ast.FunctionDef) and node.name == name]
-    return lines[0] if lines else None
+    return next((node for node in body if isinstance(node, ast.FunctionDef) and node.name == name), None)
 
 
-def _doctests(text: str, name: str) -> tuple[Example, ...]:
-    """Returns the examples of a function's text that call it with plain data and show some."""
+def _shown_examples(text: str, name: str) -> tuple[Example, ...]:
+    """Returns the examples of a function's text: doctests, else lines such as `f(2) == 4` or `f(2) -> 4`."""
     try:
-        found = doctest.DocTestParser().get_examples(text)
+        pairs = [(test.source, test.want) for test in doctest.DocTestParser().get_examples(text)]
     except ValueError:
-        return ()
-    examples = [_example(f"assert {test.source.strip()} == {test.want.strip()}", name) for test in found]
-    return tuple(filter(None, examples))
+        pairs = []
+    for call in re.findall(rf"\b{name}\(.*", text) if not pairs else ():
+        pairs += [(call[: gap.start() + 1], call[gap.end() :]) for gap in _GIVES.finditer(call)]
+    examples = [_example(f"assert {call.strip()} == {result.strip()}", name) for call, result in pairs]
+    return tuple(filter(None, examples))[:MAX_SHOWN]
 
 
 def _example(text: str, name: str) -> Example | None:
@@ -132,5 +137,10 @@ def _example(text: str, name: str) -> Example | None:
     return None
 
 
-def _lines(value: str | Sequence[str] | None) -> str:
-    return "" if value is None else value if isinstance(value, str) else "\n".join(value)
+def _text(values: Mapping[str, Any], name: str) -> str:
+    """Returns a field as text, a list of texts as lines, nothing as no text; else raises BadRowError."""
+    value = values[name] or ""
+    lines = value if isinstance(value, list) else [value]
+    if not all(isinstance(line, str) for line in lines):
+        raise BadRowError(f"bad_{name}", f"{name} is {shown(value)}; allowed: a text or a list of texts")
+    return "\n".join(lines)

@@ -88,7 +88,9 @@ def test_of_listed_assertions_the_first_is_shown(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [
-        ({"test_list": []}, "bad_tests"),
+        ({"test_list": []}, "no_tests"),
+        ({"test_list": [3]}, "bad_tests"),
+        ({"code": 3}, "bad_reference"),
         ({"test_list": ["assert add_three(1) =="]}, "bad_tests"),
         ({"test_list": ["assert other(1) == 4"]}, "no_entry_point"),
         ({"test_list": ["assert add_three(1) == 4"]}, "no_problem"),
