@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks._faults import faults_in
-from benchmarks._results import Criteria, Row, measured, spread
+from benchmarks._results import Criteria, Figure, Row, measured, spread
 from benchmarks._run import Asked, Benchmark, main
 from env.code.judge import judge
 from env.code.offer import CodeTasks, make_tasks
@@ -91,7 +91,7 @@ def measure(asked: Asked) -> list[Row]:
     for way, judged in ways.items():
         for kind, pairs in (("right", right), ("broken", wrong)):
             passed, seconds = timed(judged, pairs)
-            figures = {
+            figures: dict[str, Figure] = {
                 "passed": passed,
                 "per second": len(pairs) / sum(seconds),
                 "milliseconds": tuple(1000 * x for x in spread(seconds)),

@@ -1,10 +1,10 @@
 """The code environment: a problem, one message with a solution, and its judgement."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from env.code.answer import Solution, solution_of
 from env.code.feedback import SOLVED, Verbosity, events_of, rule_feedback
-from env.code.judge import LIMITS, Judgement, UnjudgedError, judge, told_by
+from env.code.judge import LIMITS, Judgement, UnjudgedError, judge, texts_of, told_by
 from env.code.problems import Problem
 from env.code.steps import step_verdicts
 from env.protocol import Action, EnvSpec, Observation, StepResult
@@ -36,12 +36,11 @@ class CodeEnv:
     def step(self, action: Action) -> StepResult:
         """Judges the message. Never raises on model output; what prevents a judgement is an infra_error."""
         solution, judgement = solution_of(action.text), Judgement()
+        steps: tuple[StepVerdict, ...] = ()
         try:
             if solution is not None:
                 judgement = judge(self._problem, solution.text, shared_sandbox())
                 steps = self._steps(solution, judgement)
-            else:
-                steps = ()
         except UnjudgedError as error:
             self._verdict = Verdict(None, None, infra_error=str(error))
             return StepResult((), infra_error=str(error))
@@ -51,9 +50,9 @@ class CodeEnv:
         return StepResult((), reward, terminated=True, events=tuple(self._events))
 
     def _steps(self, solution: Solution, judgement: Judgement) -> tuple[StepVerdict, ...]:
-        problem, looked = self._problem, {}
+        problem, looked = self._problem, dict[str, Any]()
         if not judgement.success and (judgement.stopped is None or judgement.stopped.kind == "exception"):
-            texts = {"given": problem.given, "solution": solution.text, "entry_point": problem.entry_point}
+            texts = texts_of(problem, solution=solution.text)
             looked = told_by(shared_sandbox().call("env.code.static:look", texts, LIMITS))
         return step_verdicts(problem, solution, judgement, looked)
 

@@ -88,10 +88,8 @@ class Judgement:
 
 def judge(problem: Problem, solution: str, sandbox: Sandbox) -> Judgement:
     """Returns what became of a solution; raises UnjudgedError if that cannot be said."""
-    defining = {"given": problem.given, "solution": solution, "entry_point": problem.entry_point}
-    num_lines = solution.count("\n") + 1
-    with sandbox.open(BOX_PROGRAM, defining, LIMITS) as box:
-        asked = _Asked(box, num_lines)
+    with sandbox.open(BOX_PROGRAM, texts_of(problem, solution=solution), LIMITS) as box:
+        asked = _Asked(box, solution.count("\n") + 1)
         stopped = asked.answer(None)
         if isinstance(stopped, Failure):
             return Judgement(stopped=stopped)
@@ -118,7 +116,8 @@ class _Asked:
             raise UnjudgedError("sandbox_unavailable")
         if outcome.status != "ok":
             return Failure("crashed" if outcome.status == "raised" else outcome.status)
-        match outcome.value:
+        said: Any = outcome.value
+        match said:
             case {"value": value}:
                 try:
                     return (decode(value),)
@@ -140,9 +139,9 @@ class _Asked:
 
 def _assertions(problem: Problem, asked: _Asked, sandbox: Sandbox) -> list[Result]:
     """Returns what became of each assertion of a problem's test program, as far as it ran."""
-    answers: list[list[Any]] = []
+    answers: list[Any] = []
     failures: list[Failure] = []
-    told = {"given": problem.given, "program": problem.program, "entry_point": problem.entry_point}
+    told = texts_of(problem, program=problem.program)
     for _ in range(MAX_ROUNDS):
         played = told_by(sandbox.call("env.code.asserts:play", {**told, "answers": answers}, LIMITS))
         if not played["wanted"]:
@@ -160,6 +159,11 @@ def _assertions(problem: Problem, asked: _Asked, sandbox: Sandbox) -> list[Resul
             else:
                 answers.append([call, {"value": encode(answer[0])}])
     raise UnjudgedError("tests_not_repeatable")
+
+
+def texts_of(problem: Problem, **more: str) -> dict[str, Any]:
+    """Returns what each part of a judgement is told of a problem, and more."""
+    return {"given": problem.given, "entry_point": problem.entry_point, **more}
 
 
 def told_by(outcome: Outcome) -> Any:

@@ -10,6 +10,7 @@ from env.code.problems import Problem
 from env.code.rows import FIELDS, problem_of
 from env.code.tasks import own_tasks
 from env.offer import Demonstrators, EnvironmentOffer, ScriptedAgent, TaskSet
+from env.sandbox import shared_sandbox
 from env.sources import TableTasks, read_tasks
 from pipeline.settings import setting
 from pipeline.types import Task
@@ -31,8 +32,12 @@ def make_tasks(settings: CodeTasks, seed: int) -> list[Task] | TaskSet:
 
 
 def check_task(task: Task) -> None:
-    """Raises ValueError unless the task's ground truth is a programming problem."""
+    """Raises ValueError unless the task's ground truth is a programming problem.
+
+    Raises ConfigError where nothing can be judged: better before a stage plays than at its first solution.
+    """
     Problem.from_text(task.ground_truth)
+    shared_sandbox()
 
 
 CODE = EnvironmentOffer(

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from env.code import offer
 from env.code.environment import CodeEnv
 from env.code.offer import CODE
 from env.code.problems import Example, Problem, own_problems
@@ -13,6 +14,7 @@ from env.code.tasks import own_tasks
 from env.play.steps import graded_steps, message_steps
 from env.protocol import Action, StepResult
 from env.splitters import SPLITTERS
+from pipeline.errors import ConfigError
 from pipeline.types import StepVerdict, Task, Verdict
 
 SECRET = "hidden words"
@@ -217,6 +219,19 @@ def test_a_verifier_that_fails_is_no_reward_and_the_next_one_works(program: str,
     assert env.verdict() == Verdict(None, None, infra_error=kind)
     assert env.feedback() is None
     assert played(block(RIGHT), Problem("size", program="assert size('abc') == 3"))[1].reward == 1.0
+
+
+def test_a_machine_that_cannot_confine_is_told_before_anything_is_played(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> None:
+        raise ConfigError("this machine cannot confine")
+
+    tasks = own_tasks(CODE.settings(), 0)
+    CODE.check_gradable(tasks)
+    monkeypatch.setattr(offer, "shared_sandbox", refuse)
+    with pytest.raises(ConfigError, match="cannot confine"):
+        CODE.check_gradable(tasks)
 
 
 def test_an_environment_replays_and_travels() -> None:
