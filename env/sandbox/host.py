@@ -114,8 +114,8 @@ class Launcher:
 
     def hear(self, seconds: float) -> dict[str, Any]:
         """Returns what it says next. Raises UnavailableError if it says nothing."""
-        self._control.settimeout(seconds)
         try:
+            self._control.settimeout(seconds)
             while b"\n" not in self._said:
                 self._said += (data := self._control.recv(4096))
                 if not data:
