@@ -38,6 +38,13 @@ def test_a_program_delivers_a_value_and_its_output_is_kept(sandbox: Sandbox) -> 
     assert outcome.seconds < LIMITS.seconds
 
 
+def test_what_the_page_shows_works() -> None:
+    page = (ROOT / "docs" / "sandbox.md").read_text("utf-8")
+    code = page.partition("```python\n")[2].partition("```")[0]
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_program_is_main_and_has_the_standard_library(sandbox: Sandbox) -> None:
     source = """
 import colorsys, dataclasses, threading
