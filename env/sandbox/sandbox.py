@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from env.sandbox.guest_process import GuestProcess
 from env.sandbox.host import Launcher, UnavailableError
 from env.sandbox.outcome import Limits, Outcome
-from env.sandbox.probe import holes
+from env.sandbox.probe import MEANING, holes
 from pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class Sandbox:
                 return 2 if "namespaces" in walls else 1
             self.close()
         if found and os.environ.get(WEAK) == "accepted":
-            self._without = min(found, key=lambda off: len(found[off]))
+            self._without = min(found, key=lambda off: (MEANING["imports"] in found[off], len(found[off])))
             self.holes = found[self._without]
             return 0
         raise ConfigError(

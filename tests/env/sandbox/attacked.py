@@ -20,7 +20,7 @@ from tests.env.sandbox.corpus import Places, answers, programs
 
 ROOT = Path(__file__).parents[3]
 INPUTS = [0, 7, 19, 12345, 99999999, 271828]
-LIMITS = Limits(seconds=0.5, memory_mb=256)
+LIMITS = Limits(seconds=0.3, memory_mb=256)
 
 # As a split judge does it: values come out as plain data of exact types, expected ones never go in.
 HARNESS = """

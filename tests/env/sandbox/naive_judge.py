@@ -1,27 +1,24 @@
 """The judge that must never meet a model's text outside a box: it evaluates what it reads."""
 
+import os
+import time
 from typing import Any
+
+import sympy
 
 
 def judge(argument: dict[str, str]) -> Any:
     """Returns whether sympy says that two texts are equal. Sympy's own parser executes them."""
-    import sympy
-
     return bool(sympy.simplify(sympy.sympify(argument["answer"]) - sympy.sympify(argument["gold"])) == 0)
 
 
 def pid(argument: None) -> int:
     """Returns the process that answers."""
-    import os
-
     return os.getpid()
 
 
 def misbehave(how: str) -> str:
     """Hangs, crashes, fills memory or fails, as it is told; answers what it was told else."""
-    import os
-    import time
-
     if how == "hang":
         time.sleep(60)
     if how == "crash":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from env.sandbox import Limits, Outcome, Sandbox, shared_sandbox
+from env.sandbox import Limits, Outcome, Sandbox
 from env.sandbox.channel import BrokenChannelError, Inbox, TooLongError, packed
 from env.sandbox.sandbox import WEAK
 from pipeline.errors import ConfigError
@@ -36,6 +36,13 @@ def test_a_program_delivers_a_value_and_its_output_is_kept(sandbox: Sandbox) -> 
     outcome = sandbox.run(source, {"n": 41}, LIMITS)
     assert outcome == Outcome("ok", [42, None, "é"], "out\n", "err\n", outcome.seconds)
     assert outcome.seconds < LIMITS.seconds
+
+
+def test_what_the_page_shows_works() -> None:
+    page = (ROOT / "docs" / "sandbox.md").read_text("utf-8")
+    code = page.partition("```python\n")[2].partition("```")[0]
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_program_is_main_and_has_the_standard_library(sandbox: Sandbox) -> None:
@@ -86,9 +93,9 @@ def test_output_up_to_the_limit_is_kept_and_one_byte_more_is_not_allowed(sandbox
 def test_a_box_answers_until_its_program_ends(sandbox: Sandbox) -> None:
     source = "for _ in range(2):\n    deliver(receive() * argument)\nprint('done')"
     with sandbox.open(source, 10, LIMITS) as box:
-        assert [box.ask(n).value for n in (1, 2)] == [10, 20]
-        end = box.ask(3)
-        assert (end.status, end.stdout) == ("raised", "done\n")
+        first, second, end = (box.ask(n) for n in (1, 2, 3))
+        assert [first.value, second.value, end.status] == [10, 20, "raised"]
+        assert second.stdout + end.stdout == "done\n"
         assert box.ask(4) is end
 
 
