@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from env.chat.neutral import added_tokens
 from env.chat.prefix import check_prefixes
 from env.chat.style import ChatStyle
 from env.protocol import Action, Env
 from pipeline.errors import ArtifactError, ConfigError
+from pipeline.rows import LeftOut
 from pipeline.settings import Section, setting
 from pipeline.types import Rollout, Task
 
@@ -32,6 +33,13 @@ class TaskSettings(Section):
     def sizes(self) -> dict[str, int]:
         """Returns split -> number of tasks, of an environment with one test split."""
         return {"train": self.num_train, "val": self.num_held_out, "test": self.num_held_out}
+
+
+class TaskSet(NamedTuple):
+    """Tasks of all splits, and rows of somebody's that made none."""
+
+    tasks: list[Task]
+    left_out: list[LeftOut]
 
 
 Demonstrate = Callable[
@@ -68,7 +76,8 @@ class EnvironmentOffer:
 
     name: str  # of the family: rollouts, critics and cards name it
     settings: type[TaskSettings]  # of the section `tasks`, with this environment's own settings
-    make_tasks: Callable[[Any, int], list[Task]]  # (settings, seed) -> tasks of all splits; or ConfigError
+    # (settings, seed) -> tasks of all splits, as a `TaskSet` where they are of rows; or ConfigError.
+    make_tasks: Callable[[Any, int], list[Task] | TaskSet]
     make_env: Callable[[Any, str], Env]  # (settings, verbosity of its feedback) -> ready for `reset`
     # Name -> (tokenizer's added tokens, which no reply may hold; whether prompts leave room for a thought) ->
     # prompt style. The first one is the default.
@@ -101,6 +110,11 @@ class EnvironmentOffer:
         if tokenizer is not None and style.is_chat_template:
             check_prefixes(style, lambda text: tokenizer.encode(text, add_special_tokens=False))
         return style
+
+    def task_set(self, settings: TaskSettings, seed: int) -> TaskSet:
+        """Returns the tasks of all splits, and the rows that made none."""
+        made = self.make_tasks(settings, seed)
+        return made if isinstance(made, TaskSet) else TaskSet(made, [])
 
     def env(self, verbosity: str = "observed") -> Env:
         """Returns an environment with default settings, for libraries that bring their own rows."""

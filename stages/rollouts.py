@@ -1,7 +1,7 @@
 """Makes feedback-guided rollouts of the starting policy, and their steps.
 
 Groups are attempt chains: attempt k sees the feedback on the failed attempts before it. A share of the
-groups is feedback-free: one bare set of draws.
+groups is feedback-free: one bare set of draws. Or nothing is played: recorded solutions become rollouts.
 """
 
 import sys
@@ -14,11 +14,14 @@ from pipeline.columns import ROLLOUTS, STEPS
 from stages.settings import Config
 from stages.wiring.inputs import tasks_of_split
 from stages.wiring.preflight import check_installed
+from stages.wiring.solutions import Recorded, plan_recorded
 
 
-def plan(start: Start[Config]) -> Plan[list[Sequence[Group]]]:
-    """Chooses the groups of the training split's tasks."""
+def plan(start: Start[Config]) -> Plan[list[Sequence[Group]] | Recorded]:
+    """Chooses the groups of the training split's tasks, or reads their recorded solutions."""
     settings = start.config.rollouts
+    if settings.solutions is not None:
+        return plan_recorded(start, settings.solutions)
     groups = plan_groups(
         tasks_of_split(start, "train")[: settings.num_tasks],
         stage_key=start.stage_key,

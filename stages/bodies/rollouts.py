@@ -1,4 +1,4 @@
-"""Plays the planned groups of the rollouts stage, a shard at a time."""
+"""Plays the planned groups of the rollouts stage, or brings recorded solutions in, a shard at a time."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -9,10 +9,17 @@ from env.play.team import Job
 from pipeline.artifacts.runner import Start
 from stages.settings import Config
 from stages.wiring.hands import Recipe, make_hands
+from stages.wiring.solutions import Recorded
 
 
-def make(start: Start[Config], groups: list[Sequence[Group]]) -> None:
-    """Plays and commits each shard."""
+def make(start: Start[Config], work: list[Sequence[Group]] | Recorded) -> None:
+    """Makes and commits each shard."""
+    if isinstance(work, Recorded):
+        from stages.bodies.solutions import bring_in  # torch, which a stage that only samples need not load
+
+        bring_in(start, work)
+        return
+    groups = work
     recipe = Recipe(start.config, start.inputs["sft"].path("policy"))
 
     def job_of(index: int) -> Job:

@@ -1,7 +1,10 @@
 """How policies are prompted and sampled, and how much of them is played."""
 
-from typing import Literal
+from typing import Literal, Self
 
+from pydantic import model_validator
+
+from pipeline.rows import Source
 from pipeline.settings import Section, setting
 
 
@@ -51,10 +54,22 @@ class Chain(Section):
 
 
 class Rollouts(Section):
-    """Feedback-guided rollouts of the starting policy."""
+    """Feedback-guided rollouts of the starting policy, or recorded solutions in their place."""
 
     chain: Chain = Chain()
     num_tasks: int | None = setting(None, "training tasks to use; null is all", ge=1)
+    solutions: Source | None = setting(
+        None, "recorded solutions of training tasks (docs/own-tasks.md); null: the starting policy plays"
+    )
+    columns: dict[str, str] = setting(
+        {}, "where a solution has its task, text and reward; by default as usual data sets name them"
+    )
+
+    @model_validator(mode="after")
+    def _columns_are_of_solutions(self) -> Self:
+        if self.columns and self.solutions is None:
+            raise ValueError("columns are those of rollouts.solutions, which names no file or data set")
+        return self
 
 
 class Evaluation(Section):

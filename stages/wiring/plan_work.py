@@ -68,7 +68,7 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
     sampled_again = sum(again) + audit
     work = [
         Work("sft", 0, 0, sft.num_updates * sft.batch_rows * response, taught * policy),
-        Work("rollouts", rollouts, rollouts * response),
+        Work("rollouts", *((0, 0) if config.rollouts.solutions else (rollouts, rollouts * response))),
         Work("labels", labels, labels * response),
         Work("critic", 0, 0, critic_tokens, TRAINED_BYTES * critic),
         Work("critic_report", audit, audit * response),
