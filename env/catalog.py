@@ -8,7 +8,11 @@ from importlib import import_module
 from env.offer import EnvironmentOffer
 from pipeline.errors import ConfigError
 
-BUILT_IN = {"phone": "env.phone.offer:PHONE", "short": "env.short.offer:SHORT"}
+BUILT_IN = {
+    "phone": "env.phone.offer:PHONE",
+    "math": "env.math.offer:MATH",
+    "short": "env.short.offer:SHORT",
+}
 """Name -> where its offer is; loaded when it is asked for."""
 
 

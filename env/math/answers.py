@@ -1,9 +1,9 @@
 r"""Final answers: where one is, and whether it is the gold one.
 
 An answer is what the last balanced `\boxed{}` holds, nothing else: never a number that merely comes last.
-Numbers, words and what is made of them are compared here, exactly. Whatever needs more, surds and formulas, is
-asked of `env.math.opinions`, inside the sandbox; first it must pass the form gate: only kinds of nodes that gold
-has, so that no answer restates the task.
+Numbers, words and what is made of them are compared here, exactly. Whatever needs more, surds and formulas,
+first passes the form gate, only kinds of nodes that gold has, so that no answer restates the task. Then it is
+asked of `env.math.opinions`, inside the sandbox.
 """
 
 import re
@@ -13,14 +13,19 @@ from typing import NamedTuple
 from env.math.expressions import Node, UnreadError, parse, symbols, value, walk
 from env.math.quantities import quantity, same_quantity
 from env.math.shapes import Shape, shape, spelt, unnamed
-from env.math.tokens import FUNCTIONS, tokens
+from env.math.tokens import tokens
 from env.math.units import Unit, unit_of
+from env.math.words import FUNCTIONS
 
 MAX_ANSWER = 400
 """Characters of an answer that is read."""
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+GSM8K_MARK = "####"
+"""Behind it gsm8k's solutions give their answer."""
 _THINK, _END_THINK = "<think>", "</think>"
-_UNIT = re.compile(r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}((?:\s*\^\s*\{?[23]\}?)?)$|(?<=[\d})\s])([a-zA-Z][a-zA-Z. ]+)$")
+_UNIT = re.compile(
+    r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}((?:\s*\^\s*\{?[23]\}?)?)$|(?<=\s)([a-zA-Z][a-zA-Z ]+)$"
+)
 _WORDS = re.compile(r"\\(?:text|textbf|mathrm|mbox|operatorname)\s*\{([^{}]*)\}")
 
 Ask = Callable[[str, str], bool]
@@ -41,8 +46,8 @@ class FormError(ValueError):
 def extract(text: str, mark: str = "") -> str | None:
     r"""Returns the answer that a message gives, or None.
 
-    It reads what follows the last `</think>`, and nothing of a message whose thinking never ends. A `mark`, gsm8k's
-    `####`, declares an answer where no box is.
+    It reads what follows the last `</think>`, and nothing of a message whose thinking never ends. A `mark`,
+    gsm8k's `####`, declares an answer where no box is.
 
     Example:
         >>> extract(r"\boxed{1} no: \boxed{\frac{1}{2}}")
@@ -121,7 +126,9 @@ def _same(gold: Shape, answer: Shape, ask: Ask) -> bool:
 
 def _same_one(gold: str, answer: str, ask: Ask) -> bool:
     gold, answer = _plain(gold), _plain(answer)
-    if _squeezed(gold) == _squeezed(answer):
+    if _squeezed(gold) == _squeezed(answer) or (
+        len(gold) > 2 and gold.isalpha() and _letters(gold) == _letters(answer)
+    ):
         return True
     if (expected := quantity(gold)) is not None:
         if (found := quantity(answer)) is None:
@@ -160,16 +167,16 @@ def _without_unit(text: str) -> tuple[str, Unit | None]:
     name = "" if found is None else (found[1] or found[3] or "").strip()
     if found is None or found.start() == 0 or name in FUNCTIONS or len(name) < 2:
         return text, None
-    return text[: found.start()].strip(), unit_of(name + (found[2] or "").replace(" ", ""))
+    return text[: found.start()].strip(), unit_of(f" {name}{found[2] or ''}".replace(" ^", "^"))
 
 
 def _letters(text: str) -> str:
     text = _WORDS.sub(r" \1 ", text).casefold()
-    return re.sub(r"[\s\"'“”‘’]", "", text)
+    return re.sub(r"[\s\"'\u2018-\u201d]", "", text)
 
 
 def check_form(gold: Node, answer: Node) -> None:
-    """Raises FormError if an answer computes in a way that gold does not, or is not factored where gold is."""
+    """Raises FormError if an answer computes as gold does not, or is not factored where gold is."""
     if extra := set(_kinds(answer)) - set(_kinds(gold)):
         raise FormError(f"the answer has {', '.join(sorted(extra))}, gold has not")
     if _num_factors(gold) > 1 and _num_factors(answer) < 2:

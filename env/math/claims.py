@@ -1,4 +1,4 @@
-"""Equalities that a line claims, each checked exactly: true, false, or unknown wherever a reading is in doubt."""
+"""Equalities that a line claims, checked exactly; unknown wherever another reading may hold."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,20 +8,12 @@ from typing import NamedTuple
 
 from env.math.expressions import Node, UnreadError, parse, symbols, value, walk
 from env.math.tokens import Token, tokens
+from env.math.words import OPERATING, WHOLE
 from pipeline.types import VerifierStatus
 
 _MATHEMATICS = ("number", "op", "open", "close", "symbol", "function")
 _CLAIMS = ("=", "≈")
 _OPENS_NO_SIDE = tuple("*/^%!°")
-_OPERATING = frozenset(
-    "of and or plus minus times over by per from to than less more fewer half halves third thirds quarter quarters "
-    "fourth fourths fifth fifths sixth eighth tenth twice thrice double triple quadruple dozen hundred thousand "
-    "million billion divided multiplied squared cubed added subtracted increased decreased another each every "
-    "percent about approximately almost around at".split()
-)
-"""Words that may belong to the expression that follows them: `half of 12 + 24`."""
-_WHOLE = frozenset("total sum cost costs price amount number distance area rate speed".split())
-"""Before `of` they name what is computed: `a total of 12 + 24`."""
 _UNIT_RATIOS = frozenset((7, 12, 24, 60, 100, 365, 1000, 3600))
 """A result in a sentence that is off by one of these may be in another unit."""
 _POINTS = tuple(map(Fraction, ("0", "1", "2", "-3", "7/3", "-5/4", "11", "13/6")))
@@ -53,7 +45,9 @@ class Known:
     def add(self, line: str) -> None:
         """Takes over what a line says: its numbers, and an equation in a symbol that is not known yet."""
         found = tokens(line, prose=True)
-        self.numbers |= {value(Node("number", t.text)) for t in found if t.kind == "number" and len(t.text) < 30}
+        self.numbers |= {
+            value(Node("number", t.text)) for t in found if t.kind == "number" and len(t.text) < 30
+        }
         for side in _sides(found):
             self._solve(side)
 
@@ -154,7 +148,7 @@ def _readings(trees: tuple[Node, Node]) -> Iterator[tuple[Fraction, Fraction]]:
 
 
 def _agree(left: Fraction, right: Fraction, written: Node, modulus: int | None) -> bool:
-    """Returns whether the right side is the left one, or its rounding to the digits that it is written with."""
+    """Returns whether the right side is the left one, or it rounded to the digits that are written."""
     if modulus is not None:
         return (left - right) % modulus == 0
     digits = _decimals(written)
@@ -167,17 +161,19 @@ def _decimals(tree: Node) -> int:
     return len(tree.text.partition(".")[2]) if tree.op == "number" else 0
 
 
-def _in_doubt(
-    chain: _Chain, place: int, trees: tuple[Node, Node], values: tuple[Fraction, Fraction]
-) -> bool:
+def _in_doubt(chain: _Chain, place: int, trees: tuple[Node, Node], values: tuple[Fraction, Fraction]) -> bool:
     """Returns whether sides that differ may still be right in another reading."""
     left, right = chain.sides[place : place + 2]
     before, after = left.before if place == 0 else None, right.after
-    if left.tokens[0].text in _OPENS_NO_SIDE or (before is not None and _may_belong(left, before, chain.words)):
+    if left.tokens[0].text in _OPENS_NO_SIDE or (
+        before is not None and _may_belong(left, before, chain.words)
+    ):
         return True
     if any(_is_ambiguous(part) for tree in trees for part in walk(tree)):
         return True
-    if after is not None and (after.kind == "unread" or (after.kind == "relation" and after.text not in _CLAIMS)):
+    if after is not None and (
+        after.kind == "unread" or (after.kind == "relation" and after.text not in _CLAIMS)
+    ):
         return True
     if after is not None and after.kind == "word" and not _is_written_number(trees[1]):
         return True  # `= 3 + 4 apples and` may go on
@@ -195,7 +191,7 @@ def _may_belong(side: _Side, before: Token, words: Sequence[str]) -> bool:
         return before.kind == "unread" or (before.kind == "relation" and before.text not in _CLAIMS)
     if side.tokens[0].text in "+-":
         return True
-    return words[-1] in _OPERATING and not (words[-1] == "of" and words[0] in _WHOLE)
+    return words[-1] in OPERATING and not (words[-1] == "of" and words[0] in WHOLE)
 
 
 def _is_written_number(tree: Node) -> bool:

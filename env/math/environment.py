@@ -42,7 +42,10 @@ def graded(gold: str, answer: str | None) -> Judgement:
 
 
 class MathEnv:
-    """An episode of one message; `task.details` may hold a `modulus` of its calculations, and a `mark` of answers."""
+    """An episode of one message.
+
+    A task's details may hold a `modulus` of its calculations, and a `mark` behind which answers stand.
+    """
 
     spec = EnvSpec("math", 1, (), max_turns=1)
 

@@ -1,8 +1,8 @@
 """What is asked inside the sandbox: two opinions on formulas, and a judgement that rests on them.
 
-Both must say equal: math-verify, by symbols, gold first and boxed, without its own timeouts, which need the main
-thread; and sixty digits at several points. The first alone calls 1/2004! and 1/2006! equal, the second alone what
-agrees at all points by chance.
+Both must say equal: math-verify, by symbols, gold first and boxed, without its own timeouts, which need the
+main thread; and sixty digits at several points. The first alone calls 1/2004! and 1/2006! equal, the second
+alone what agrees at all points by chance.
 """
 
 from typing import Any
@@ -17,6 +17,9 @@ from env.math.tokens import tokens
 DIGITS = 60
 _SPARE = 20
 """Digits that cancellation may cost before values count as different."""
+MOST_EXPONENT = 10**6
+_CONSTANTS = {"pi": r"\pi", "∞": r"\infty"}
+_TIGHT = ("number", "symbol", "call", "/")
 _POINTS = ((5, 7), (13, 11), (31, 17))
 
 
@@ -32,12 +35,37 @@ def both_equal(gold: str, answer: str) -> bool:
 
 
 def symbolically_equal(gold: str, answer: str) -> bool:
-    """Returns math-verify's opinion; formulas that it cannot read or compare are not equal."""
+    """Returns math-verify's opinion on both, in LaTeX of our making; what it cannot compare is not equal."""
+    formulas = (latex(parse(tokens(text))) for text in (gold, answer))
     try:
-        trees = [math_verify.parse(rf"\boxed{{{text}}}", parsing_timeout=None) for text in (gold, answer)]
+        trees = [math_verify.parse(rf"\boxed{{{formula}}}", parsing_timeout=None) for formula in formulas]
         return bool(math_verify.verify(*trees, timeout_seconds=None))
     except Exception:  # sympy raises many kinds
         return False
+
+
+def latex(node: Node) -> str:
+    """Returns a tree as LaTeX in which brackets leave no doubt.
+
+    Example:
+        >>> latex(parse(tokens("2*sqrt(3)/x^2")))
+        '\\frac{{2} \\cdot {\\sqrt{3}}}{{x}^{2}}'
+    """
+    args = [latex(arg) for arg in node.args]
+    if node.op in ("number", "symbol"):
+        return _CONSTANTS.get(node.text, node.text)
+    if node.op == "call":
+        if node.text == "sqrt":
+            return rf"\sqrt{{{args[0]}}}" if args[1] == "2" else rf"\sqrt[{args[1]}]{{{args[0]}}}"
+        return rf"\binom{{{args[0]}}}{{{args[1]}}}" if node.text == "binom" else rf"\{node.text}({args[0]})"
+    if node.op == "/":
+        return rf"\frac{{{args[0]}}}{{{args[1]}}}"
+    held = [text if arg.op in _TIGHT else f"({text})" for arg, text in zip(node.args, args, strict=True)]
+    one = {"neg": "-{}", "%": r"\frac{{{}}}{{100}}", "!": "{}!", "°": r"{}\cdot\frac{{\pi}}{{180}}"}
+    if node.op in one:
+        return one[node.op].format(held[0])
+    mark = {"*": r" \cdot ", "^": "^", "mixed": "+"}.get(node.op, node.op)
+    return mark.join(f"{{{text}}}" for text in held)
 
 
 def numerically_equal(gold: str, answer: str) -> bool:
@@ -81,7 +109,11 @@ def _value(node: Node, point: dict[str, Any]) -> Any:
         return left - right
     if node.op == "*":
         return left * right
-    return left / right if node.op == "/" else left**right
+    if node.op == "/":
+        return left / right
+    if abs(right) > MOST_EXPONENT:
+        raise OverflowError("an exponent that no value is computed for")
+    return left**right
 
 
 def _called(name: str, args: list[Any]) -> Any:

@@ -5,12 +5,12 @@ from typing import Self
 from pydantic import model_validator
 
 from env.math.families import FAMILIES, LEVELS
-from env.offer import TaskSettings
+from env.sources import TableTasks
 from pipeline.settings import setting
 
 
-class MathTasks(TaskSettings):
-    """Tasks: problems of families, or of a data set."""
+class MathTasks(TableTasks):
+    """Tasks: problems of families or, where `rows` names some, of a data set."""
 
     families: dict[str, float] = setting(
         {"arith": 0.25, "linear": 0.25, "word": 0.25, "units": 0.25},
@@ -18,11 +18,6 @@ class MathTasks(TaskSettings):
     )
     level_shares: dict[int, float] = setting(
         {1: 0.2, 2: 0.2, 3: 0.2, 4: 0.2, 5: 0.2}, description="share of tasks per level, 1 to 5"
-    )
-    source: str | None = setting(
-        None,
-        description="gsm8k, math, or a file or folder with rows like theirs: makes tasks of it; families and levels "
-        "then say nothing",
     )
 
     @model_validator(mode="after")

@@ -9,12 +9,13 @@ from typing import Literal, NamedTuple
 Kind = Literal["one", "some", "row", "matrix", "union", "equation"]
 MOST_ITEMS = 60
 _OPEN, _CLOSE = "([{", ")]}"
+UNION = "\u222a"
 _SPELLINGS = (
     (re.compile(r"\\(?:left|right|displaystyle|[bB]igg?[lr]?)(?![a-zA-Z])"), ""),
     (re.compile(r"\\[dt]frac"), r"\\frac"),
     (re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree(?![a-zA-Z])"), "°"),
     (re.compile(r"(?<=\d)(?:,\\!|\{,\}|\\,)(?=\d{3})"), ","),
-    (re.compile(r"\\[,;!:> ]|~|\\q?quad"), " "),
+    (re.compile(r"(?<!\\)\\[,;!:> ]|~|\\q?quad"), " "),
     (re.compile(r"\\%"), "%"),
     (re.compile(r"\\leq?(?:slant)?(?![a-zA-Z])"), "≤"),
     (re.compile(r"\\geq?(?:slant)?(?![a-zA-Z])"), "≥"),
@@ -22,7 +23,7 @@ _SPELLINGS = (
     (re.compile(r"\\gt(?![a-zA-Z])"), ">"),
     (re.compile(r"<="), "≤"),
     (re.compile(r">="), "≥"),
-    (re.compile(r"\\cup(?![a-zA-Z])"), "∪"),
+    (re.compile(r"\\cup(?![a-zA-Z])"), UNION),
     (re.compile(r"\\infty(?![a-zA-Z])|\binfinity\b"), "∞"),
     (re.compile(r"\\in(?![a-zA-Z])"), "∈"),
     (re.compile(r"\\pm(?![a-zA-Z])"), "±"),
@@ -47,7 +48,7 @@ class Shape(NamedTuple):
 
 
 def spelt(text: str) -> str:
-    """Returns a text in one spelling: without sizes of brackets, dollar signs around it, a full stop behind it."""
+    """Returns a text in one spelling, without dollar signs around it and a full stop behind it."""
     text = text.strip()
     for pattern, spelling in _SPELLINGS:
         text = pattern.sub(spelling, text)
@@ -75,11 +76,15 @@ def shape(text: str) -> Shape:
         return Shape("some", _shapes(_split(text[2:-2], ",")))
     if text.startswith("{") and _closes(text) == len(text) - 1:
         return shape(text[1:-1])
-    if len(parts := _split(text, "∪")) > 1:
+    if len(parts := _split(text, UNION)) > 1:
         return Shape("union", _shapes(parts))
     if (interval := _interval(text)) is not None:
         return interval
-    if text[:1] in ("(", "[") and _closes(text) == len(text) - 1 and len(parts := _split(text[1:-1], ",")) > 1:
+    if (
+        text[:1] in ("(", "[")
+        and _closes(text) == len(text) - 1
+        and len(parts := _split(text[1:-1], ",")) > 1
+    ):
         return Shape("row", _shapes(parts), brackets=text[0] + text[-1])
     if len(parts := _listed(text)) > 1:
         return Shape("some", _shapes([unnamed(part) for part in parts]))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from env.math.claims import Checked, Known, checked
+from env.math.words import NUMBERS
 from pipeline.types import StepVerdict, VerifierStatus
 
 MAX_LINE = 2000
@@ -20,9 +21,6 @@ _BULLET = re.compile(r"\s*(?:[-*•]\s|\d+[.)]\s)")
 _END_THINK = "</think>"
 _COMMON = frozenset(map(Fraction, (0, 1, 2, 3, 4, 5, 7, 10, 12, 24, 30, 52, 60, 100, 365, 1000)))
 """Numbers that need no source in a text: halves, dozens, hours, per cents."""
-_SPELT = "zero one two three four five six seven eight nine ten eleven twelve".split()
-_WORDS = {word: Fraction(place) for place, word in enumerate(_SPELT)}
-_WORDS |= {"fifteen": Fraction(15), "twenty": Fraction(20), "thirty": Fraction(30), "fifty": Fraction(50)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,8 @@ def check_lines(text: str, question: str, modulus: int | None = None) -> list[Li
     """
     known = Known(modulus)
     known.add(question)
-    known.numbers |= {_WORDS[word] for word in re.findall(r"[a-z]+", question.lower()) if word in _WORDS}
+    words = re.findall(r"[a-z]+", question.lower())
+    known.numbers |= {Fraction(NUMBERS[word]) for word in words if word in NUMBERS}
     common = _COMMON if modulus is None else frozenset()
     thought = text.rfind(_END_THINK) + len(_END_THINK) if _END_THINK in text else 0
     checks: list[LineCheck] = []

@@ -7,26 +7,30 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from env.math.words import FUNCTIONS, SILENT
+
 Kind = Literal[
     "number", "op", "open", "close", "symbol", "function", "relation", "comma", "word", "edge", "unread"
 ]
 
 THOUSANDS = r"\d{1,3}(?:(?:,(?:\\!)?|\{,\}|\\,)\d{3})+(?![\d,])"
 NUMBER = rf"(?:{THOUSANDS}|\d+)(?:\.\d+)?|\.\d+"
-FUNCTIONS = frozenset(
-    "sqrt frac binom sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp".split()
-)
-"""Names of what takes an argument; `frac` and `binom` take two."""
-_CONSTANTS = {"pi": "pi", "theta": "θ", "alpha": "α", "beta": "β", "lambda": "λ", "infty": "∞"}
+_CONSTANTS = {"pi": "pi", "theta": "θ", "phi": "φ", "beta": "β", "lambda": "λ", "infty": "∞"}
 _OPERATORS = {"times": "*", "cdot": "*", "ast": "*", "div": "/", "circ": "°", "degree": "°", "pm": "±"}
 _RELATIONS = {
-    **{"approx": "≈", "leq": "≤", "le": "≤", "geq": "≥", "ge": "≥"},
-    **{"lt": "<", "gt": ">", "neq": "≠", "ne": "≠"},
+    "approx": "≈",
+    "leq": "≤",
+    "le": "≤",
+    "geq": "≥",
+    "ge": "≥",
+    "lt": "<",
+    "gt": ">",
+    "neq": "≠",
+    "ne": "≠",
 }
 _SHORT = {"dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom"}
-_SILENT = frozenset("left right displaystyle big Big bigg Bigg quad qquad mathbf boldsymbol".split())
 _BRACES = {r"\{": "{", r"\}": "}", r"\lbrace": "{", r"\rbrace": "}"}
-_CHARACTERS = {"×": "*", "·": "*", "⋅": "*", "∗": "*", "÷": "/", "−": "-", "√": "sqrt", "π": "pi", "∞": "∞"}
+_CHARACTERS = {"\u00d7": "*", "·": "*", "⋅": "*", "÷": "/", "\u2212": "-", "√": "sqrt", "π": "pi"}
 _POWERS = {"²": "2", "³": "3"}
 _EDGES = ".;:?…"
 
@@ -39,7 +43,7 @@ _PATTERN = re.compile(
     |(?P<display>\\[()\[\]])
     |(?P<percent>\\?%)
     |(?P<silent>\s+|\\[,;!:> ]|\\\$|[$~&])
-    |(?P<letters>[^\W\d_]+(?:['’][^\W\d_]+)*)
+    |(?P<letters>[^\W\d_]+(?:['\u2019][^\W\d_]+)*)
     |(?P<other>\*\*|.)""",
     re.VERBOSE | re.DOTALL,
 )
@@ -119,7 +123,7 @@ def _command(name: str) -> tuple[Kind, str]:
         return ("open", r"\{") if name == "lbrace" else ("close", r"\}")
     if name in ("boxed", "fbox", "Rightarrow", "implies", "rightarrow", "to", "therefore"):
         return "edge", name
-    return ("edge", "") if name in _SILENT else ("unread", name)
+    return ("edge", "") if name in SILENT else ("unread", name)
 
 
 def _character(text: str, prose: bool) -> tuple[Kind, str]:

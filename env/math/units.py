@@ -2,14 +2,25 @@
 
 from fractions import Fraction
 
+from env.math.words import COUNTING
+
 _SCALES: dict[str, dict[str, str]] = {
     "length": {
-        **{"mm millimeter millimetre": "1/1000", "cm centimeter centimetre": "1/100", "m meter metre": "1"},
-        **{"km kilometer kilometre": "1000", "in inch inches": "127/5000", "ft foot feet": "381/1250"},
-        **{"yd yard": "1143/1250", "mi mile": "201168/125"},
+        "mm millimeter millimetre": "1/1000",
+        "cm centimeter centimetre": "1/100",
+        "m meter metre": "1",
+        "km kilometer kilometre": "1000",
+        "in inch inches": "127/5000",
+        "ft foot feet": "381/1250",
+        "yd yard": "1143/1250",
+        "mi mile": "201168/125",
     },
     "time": {
-        **{"s sec second": "1", "min minute": "60", "h hr hour": "3600", "day": "86400", "week": "604800"},
+        "s sec second": "1",
+        "min minute": "60",
+        "h hr hour": "3600",
+        "day": "86400",
+        "week": "604800",
     },
     "mass": {"mg milligram": "1/1000", "g gram": "1", "kg kilogram": "1000", "t ton tonne": "1000000"},
     "volume": {"ml milliliter millilitre": "1/1000", "l liter litre": "1"},
@@ -25,11 +36,6 @@ _UNITS = {
     for names, size in sizes.items()
     for name in names.split()
 }
-_COUNTING = frozenset(
-    "hundred thousand million billion trillion dozen score half halves third quarter and or not times plus minus "
-    "over by to than more less of is are was no none pi squared cubed hundredths tenths thirds quarters".split()
-)
-"""Words behind a number that make it another number, or no number."""
 MOST_WORDS = 3
 
 Unit = tuple[str, Fraction, int]
@@ -37,18 +43,19 @@ Unit = tuple[str, Fraction, int]
 
 
 def unit_of(text: str) -> Unit | None:
-    """Returns what stands behind a number as a unit; None if it is in no table. Raises ValueError if it counts.
+    """Returns what stands behind a number as a unit, None if nothing does. Raises ValueError if it counts.
 
-    Words that are in no table are a unit of their own kind: 3 apples are no pears.
+    Words that are in no table are units of their own kind: 3 apples are no pears. Such words, and single
+    letters, need a blank before them: `2xy` and `5m` are products.
 
     Example:
-        >>> unit_of("square cm") == unit_of("cm^2") == ("length", Fraction(1, 100), 2)
-        True
+        >>> unit_of(" square cm")
+        ('length', Fraction(1, 10000), 2)
     """
-    words = text.replace(".", "").replace("{", "").replace("}", "").split()
+    words = text.replace("{", "").replace("}", "").split()
     if not words:
         return None
-    if len(words) > MOST_WORDS or any(word.lower() in _COUNTING for word in words):
+    if len(words) > MOST_WORDS or any(word.lower() in COUNTING for word in words):
         raise ValueError(f"{text!r} is no unit")
     power = 1
     if words[0].lower() in ("square", "sq", "cubic"):
@@ -58,7 +65,9 @@ def unit_of(text: str) -> Unit | None:
         if name.endswith(mark):
             name, power = name.removesuffix(mark).strip(), meant
     known = _known(name)
-    if known is None and any(not (char.isalpha() or char in " -/'") for char in name):
+    is_word = len(name) > 2 and all(char.isalpha() or char in " -/'" for char in name)
+    is_apart = text[0].isspace() or (len(name) > 1 and known is not None) or not name.isalpha()
+    if not is_apart or (known is None and not is_word):
         raise ValueError(f"{text!r} is no unit")
     kind, size = known or (_singular(name.lower()), Fraction(1))
     return kind, size**power, power

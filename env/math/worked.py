@@ -1,7 +1,7 @@
-"""Worked solutions: lines of text with calculations in them, so that an error in one carries on to the rest.
+"""Worked solutions: lines of text with calculations in them, so that an error in one carries on.
 
-`["48/2 = <<0>> clips", "48 + <<0>> = <<1>>"]` with the calculations `["48/2", "48+<<0>>"]`: `<<k>>` stands for
-the result of calculation k. Families make them so, and gsm8k's annotations say the same.
+In `["48/2 = <<0>> clips", "48 + <<0>> = <<1>>"]` with the calculations `["48/2", "48+<<0>>"]` `<<k>>` stands
+for the result of calculation k. Families make them so, and gsm8k's annotations say the same.
 """
 
 import re

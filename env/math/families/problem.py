@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from env.math.worked import Worked
 
+ASK_FOR_BOX = "Reason line by line, then give the answer in \\boxed{}."
 ASK_FOR_LINES = "Write one calculation a line, then the answer in \\boxed{}."
 
 

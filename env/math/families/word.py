@@ -53,4 +53,6 @@ def _event(rng: Random, total: int, largest: int) -> tuple[str, int]:
     op = rng.choice(ops)
     if op == "/":
         return op, rng.choice(divisors)
-    return op, {"+": rng.randint(2, largest), "-": rng.randint(1, max(1, total - 1)), "*": rng.randint(2, 4)}[op]
+    return op, {"+": rng.randint(2, largest), "-": rng.randint(1, max(1, total - 1)), "*": rng.randint(2, 4)}[
+        op
+    ]
