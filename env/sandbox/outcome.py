@@ -1,9 +1,12 @@
 """What a confined process may use, and what came of it."""
 
-from dataclasses import dataclass
-from typing import Literal
+from __future__ import annotations
 
-from pydantic import JsonValue
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 Status = Literal["ok", "raised", "timeout", "memory", "output", "crashed", "unavailable"]
 
