@@ -15,7 +15,7 @@ from pipeline.rows import (
     LeftOut,
     Row,
     Source,
-    columns_of,
+    columns_in,
     normal_text,
     read_rows,
     shown,
@@ -24,7 +24,7 @@ from pipeline.rows import (
 )
 from pipeline.types import Task
 
-TASK = Field(("task_id", "prompt", "question", "problem"))
+TASK = Field(("task_id", "task", "prompt", "question", "problem"))
 REWARD = Field(("reward", "correct", "is_correct", "score", "final_answer_correct"), required=False)
 SOLUTION = {"task": TASK, "text": Field(("text", "solution", "response", "completion")), "reward": REWARD}
 STEPS = {"task": TASK, "steps": Field(("steps",)), "label": Field(("label",)), "reward": REWARD}
@@ -69,7 +69,7 @@ def _read(
 ) -> tuple[list[Solution], list[LeftOut]]:
     known = _by_name(tasks)
     rows, left_out = read_rows(source)
-    columns, found = columns_of(rows, fields, given), dict[tuple[str, str], Solution]()
+    columns, found = columns_in(rows, fields, given), dict[tuple[str, str], Solution]()
     for row in rows:
         try:
             values = values_of(row, columns, fields)

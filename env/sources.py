@@ -25,7 +25,7 @@ from pipeline.rows import (
     LeftOut,
     Row,
     Source,
-    columns_of,
+    columns_in,
     normal_text,
     read_rows,
     shown,
@@ -168,7 +168,7 @@ def _problems(
 ) -> tuple[list[_Found], list[LeftOut]]:
     """Returns what the rows of one source say, and the rows that cannot be used."""
     rows, left_out = read_rows(source)
-    columns, found = columns_of(rows, fields, given), list[_Found]()
+    columns, found = columns_in(rows, fields, given), list[_Found]()
     for row in rows:
         try:
             values = values_of(row, columns, fields)

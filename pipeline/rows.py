@@ -91,7 +91,7 @@ def read_rows(source: Source) -> tuple[list[Row], list[LeftOut]]:
     return rows, left_out
 
 
-def columns_of(rows: Sequence[Row], fields: Mapping[str, Field], given: Mapping[str, str]) -> dict[str, str]:
+def columns_in(rows: Sequence[Row], fields: Mapping[str, Field], given: Mapping[str, str]) -> dict[str, str]:
     """Returns field -> column of a source: as `given`, else the first default that any row has.
 
     A column of a column is named with a dot: `reward_model.ground_truth`, or with a place: `choices.0`.

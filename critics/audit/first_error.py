@@ -53,7 +53,7 @@ def located(
 ) -> dict[str, Interval | int]:
     """Returns how often `found` names the first wrong step of solutions, None standing for no error.
 
-    `exact` and `within_one` are shares of the solutions with an error, `none` of those without one, and `f1` is
+    `exact` and `within_one` are shares of the solutions with an error, `none` of those without one; `f1` is
     2 ab / (a + b) of `exact` and `none` (arXiv:2412.06559). Intervals resample clusters.
     """
     rows: list[tuple[float, ...]] = []

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from env.play.coder import Coder
 from env.play.recorded import DISAGREES, recorded_rollout
@@ -20,20 +21,23 @@ from stages.wiring.player import make_player
 from stages.wiring.solutions import Recorded
 
 
-def bring_in(start: Start[Config], work: Recorded) -> None:
-    """Commits a rollout of each solution that fits, a shard at a time; the others are skipped by kind."""
-    make = _maker(start, work.policy_digest)
-    for shard in start.shards.to_do():
-        made = list[Rollout]()
-        skipped = Counter(row.kind for row in work.left_out) if shard.index == 0 else Counter[str]()
-        for solution, request in work.shards[shard.index]:
-            try:
-                made.append(make(solution, request))
-            except BadRowError as error:
-                skipped[error.kind] += 1
-            start.shards.item_done()
-        commit_rollouts(start.shards, shard, made, skipped)
-    rollouts, left_out = rollouts_of(start.shards), list(work.left_out)
+def bring_in(start: Start[Config], work: Recorded, first: int) -> dict[str, Any]:
+    """Commits a rollout of each solution that fits, from shard `first` on; returns what the report says."""
+    make, left_out = _maker(start, work.policy_digest), list(work.left_out)
+    with start.shards.bar():
+        for index, pairs in enumerate(work.shards, first):
+            if start.shards.is_committed(index):
+                continue
+            made = list[Rollout]()
+            skipped = Counter(row.kind for row in work.left_out) if index == first else Counter[str]()
+            for solution, request in pairs:
+                try:
+                    made.append(make(solution, request))
+                except BadRowError as error:
+                    skipped[error.kind] += 1
+                start.shards.item_done()
+            commit_rollouts(start.shards, start.shards[index], made, skipped)
+    rollouts = [rollout for rollout in rollouts_of(start.shards) if not rollout.has_logprobs]
     there = {rollout.rollout_id for rollout in rollouts}
     for solution, request in (pair for shard in work.shards for pair in shard):
         if request.rollout_id not in there:  # an earlier start may have found out
@@ -46,10 +50,10 @@ def bring_in(start: Start[Config], work: Recorded) -> None:
         start.output("left_out.jsonl", volatile=True).write_text("".join(lines), encoding="utf-8")
     kinds = dict(Counter(row.kind for row in left_out))
     disagreed = sum(any(event.code == DISAGREES for event in r.events) for r in rollouts)
-    start.finish(report={"recorded": len(rollouts), "left_out": kinds, DISAGREES: disagreed})
     start.say(f"{len(rollouts)} recorded solutions; the verifier gives {disagreed} of them another reward")
     for kind, number in sorted(kinds.items()):
         start.say(f"{number} rows left out: {kind} ({start.folder / 'left_out.jsonl'})")
+    return {"recorded": len(rollouts), "left_out": kinds, DISAGREES: disagreed}
 
 
 def _maker(start: Start[Config], policy_digest: str) -> Callable[[Solution, EpisodeRequest], Rollout]:

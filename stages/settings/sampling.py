@@ -54,21 +54,25 @@ class Chain(Section):
 
 
 class Rollouts(Section):
-    """Feedback-guided rollouts of the starting policy, or recorded solutions in their place."""
+    """Feedback-guided rollouts of the starting policy, and recorded solutions beside them."""
 
     chain: Chain = Chain()
-    num_tasks: int | None = setting(None, "training tasks to use; null is all", ge=1)
+    num_tasks: int | None = setting(
+        None, "training tasks to play; null is all, 0 none: recorded solutions alone", ge=0
+    )
     solutions: Source | None = setting(
-        None, "recorded solutions of training tasks (docs/own-tasks.md); null: the starting policy plays"
+        None, "recorded solutions of training tasks, beside what is played (docs/own-tasks.md)"
     )
     columns: dict[str, str] = setting(
         {}, "where a solution has its task, text and reward; by default as usual data sets name them"
     )
 
     @model_validator(mode="after")
-    def _columns_are_of_solutions(self) -> Self:
-        if self.columns and self.solutions is None:
-            raise ValueError("columns are those of rollouts.solutions, which names no file or data set")
+    def _has_something_to_make(self) -> Self:
+        if self.solutions is None and (self.columns or self.num_tasks == 0):
+            raise ValueError(
+                "columns, and num_tasks = 0, go with rollouts.solutions, which names no file or data set"
+            )
         return self
 
 

@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source", help="rows with task, steps, label (first wrong step from 0, or -1), correct"
     )
+    parser.add_argument("--split", default="train", help="of a data set on the hub, or a folder")
     parser.add_argument("--run", metavar="NAME", help="folder under data_dir (run.name)")
     parser.add_argument(
         "--column", action="append", default=[], metavar="FIELD=COLUMN", help="where a field is"
@@ -40,12 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the measures of the verifier, if it says anything of steps, and of the critic, if there is one."""
+    """Prints the measures of the verifier, if it speaks of steps, and of the critic, if there is one."""
     config = load_config(Config, options.config)
     run_dir = Path(config.run.data_dir) / (options.run or config.run.name)
     columns = dict(column.partition("=")[::2] for column in options.column)
     tasks = tasks_from(Artifact.open(run_dir, "tasks").table("tasks"))
-    solutions, bad = read_labelled(Source(source=options.source), columns, tasks)
+    solutions, bad = read_labelled(Source(source=options.source, split=options.split), columns, tasks)
     left_out, found = Counter(row.kind for row in bad), dict[str, Named]()
     if offer_of(config.tasks.environment).step_verdicts:
         found["verifier"] = by_verifier(config, solutions, left_out)
@@ -64,9 +65,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     for name, of in measures.items():
         words = [f"{key} {interval_words(of[key], 3)}" for key in ("f1", "exact", "within_one", "none")]
-        print(
-            f"{name}: {', '.join(words)} ({of['num_wrong']} solutions with an error, {of['num_right']} without)"
-        )
+        numbers = f"{of['num_wrong']} solutions with an error, {of['num_right']} without"
+        print(f"{name}: {', '.join(words)} ({numbers})")
     for kind, number in sorted(left_out.items()):
         print(f"{number} left out: {kind}")
     return 0

@@ -40,7 +40,8 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
     response, sft, actor, report = (
         config.sampling.max_response_tokens, config.sft, config.actor, config.critic_report
     )  # fmt: skip
-    num_tasks = config.rollouts.num_tasks or config.tasks.num_train
+    num_train, num_tasks = config.tasks.num_train, config.rollouts.num_tasks
+    num_tasks = num_train if num_tasks is None else num_tasks  # 0: recorded solutions alone, which cost none
     rollouts, labels, critic_tokens = work_before_a_critic(config, num_tasks, turns)
 
     tasks = audited_tasks(config)
@@ -64,11 +65,11 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
     taught = TRAINED_BYTES if sft.num_updates else EXPORT_BYTES
     refresh_bytes = TRAINED_BYTES * critic + 2 * EXPORT_BYTES * policy  # its actor, exported and adopted
     others = actor.credit.drift.refresh_tasks if actor.credit.mode == "v_dapo" else None
-    *again, tokens_again = work_before_a_critic(config, others or num_tasks, turns)
+    *again, tokens_again = work_before_a_critic(config, others or num_tasks or num_train, turns)
     sampled_again = sum(again) + audit
     work = [
         Work("sft", 0, 0, sft.num_updates * sft.batch_rows * response, taught * policy),
-        Work("rollouts", *((0, 0) if config.rollouts.solutions else (rollouts, rollouts * response))),
+        Work("rollouts", rollouts, rollouts * response),
         Work("labels", labels, labels * response),
         Work("critic", 0, 0, critic_tokens, TRAINED_BYTES * critic),
         Work("critic_report", audit, audit * response),
