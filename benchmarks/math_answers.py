@@ -2,9 +2,9 @@
 
     python -m benchmarks.math_answers
 
-`benchmarks/math_answers.tsv` has the pairs and says of each whether it is right. An answer stands in a box, but
-for the kind `message`, which is a whole message. Ours goes the environment's way, sandbox included; math-verify
-alone reads the same message and compares it with a boxed gold, as its page shows.
+`benchmarks/math_answers.tsv` has the pairs and says of each whether it is right. An answer stands in a box,
+but for the kind `message`, which is a whole message. Ours goes the environment's way, sandbox included;
+math-verify alone reads the same message and compares it with a boxed gold, as its page shows.
 """
 
 import csv
@@ -63,7 +63,7 @@ def alone(pair: Pair) -> bool | None:
 
 
 def rows_of(name: str, found: Iterable[tuple[Pair, bool | None]]) -> list[Row]:
-    """Returns the numbers of false positives, false negatives and pairs without a judgement, in all and by kind."""
+    """Returns the numbers of wrong judgements, and of pairs without one, in all and by kind."""
     counts: dict[str, Counter[str]] = {}
     for pair, judged in found:
         error = "not judged" if judged is None else "false positives" if judged else "false negatives"
@@ -83,7 +83,9 @@ def measure(asked: Asked) -> list[Row]:
     """Returns what both got wrong."""
     judges: dict[str, Callable[[Pair], bool | None]] = {OURS: ours, ALONE: alone}
     return [
-        row for name, judge in judges.items() for row in rows_of(name, [(pair, judge(pair)) for pair in pairs()])
+        row
+        for name, judge in judges.items()
+        for row in rows_of(name, [(pair, judge(pair)) for pair in pairs()])
     ]
 
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.math_steps
 
-Whether an annotated calculation is right is computed here in floating point, by nothing of env/math. An altered
-solution has one result of one calculation, drawn by the seed, off by one, two or ten in its last digit, in the
-annotation and in the text; the first `wrong` line must be that one. `annotated` solutions have gsm8k's `<<48/2=24>>`,
+Whether an annotated calculation is right is computed here in floating point, by nothing of env/math. An
+altered solution has one result, drawn by the seed, off by one, two or ten in its last digit, in the annotation
+and in the text; the first `wrong` line must be that one. `annotated` solutions have gsm8k's `<<48/2=24>>`,
 `bare` ones only the text, as a policy writes it.
 """
 
@@ -37,21 +37,24 @@ class Solution(NamedTuple):
 
 
 def solutions(split: str = "train") -> list[Solution]:
-    """Returns gsm8k's solutions; SystemExit if its files lie in no folder `shared/data` beside the project."""
+    """Returns gsm8k's solutions; SystemExit if they lie in no `shared/data` beside the project."""
     found = [folder / "shared" / "data" / "gsm8k" / f"{split}.jsonl" for folder in ROOT.parents]
     path = next(filter(Path.is_file, found), None)
     if path is None:
         raise SystemExit("gsm8k is not in ../shared/data/gsm8k; put its train.jsonl there")
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     return [
-        Solution(row["question"], re.sub(r"\n\s*\n", "\n", row["answer"].partition("\n####")[0])) for row in rows
+        Solution(row["question"], re.sub(r"\n\s*\n", "\n", row["answer"].partition("\n####")[0]))
+        for row in rows
     ]
 
 
 def is_right(expression: str, result: str) -> bool | None:
-    """Returns whether a calculation is right up to the last digit that is written; None if Python cannot read it."""
+    """Returns whether a calculation is right up to its last digit; None if Python cannot read it."""
     try:
-        value, written = (_value(ast.parse(t.replace(",", ""), mode="eval").body) for t in (expression, result))
+        value, written = (
+            _value(ast.parse(t.replace(",", ""), mode="eval").body) for t in (expression, result)
+        )
     except (SyntaxError, KeyError, TypeError, ZeroDivisionError):
         return None
     digits = len(result.partition(".")[2])
@@ -74,7 +77,7 @@ def bare(text: str) -> str:
 
 
 def altered(solution: Solution, rng: Random) -> tuple[str, int] | None:
-    """Returns a solution with one wrong result, and the number of its line; None if it has no calculation to alter."""
+    """Returns a solution with one wrong result, and its line's number; None if there is none to alter."""
     places = [
         (number, found)
         for number, line in enumerate(solution.text.split("\n"))
@@ -132,7 +135,9 @@ def with_an_error(found: list[Solution], seed: int) -> Iterator[Row]:
             check = first_wrong(bare(text) if strip else text, solution.question)
             hits["none" if check is None else "there" if check.number == number + 1 else "elsewhere"] += 1
         shares = {name: wilson(hits[name], len(made)) for name in ("there", "elsewhere", "none")}
-        yield from measured(f"altered, {variant}", {f"found {name}": share for name, share in shares.items()}, len(made))
+        yield from measured(
+            f"altered, {variant}", {f"found {name}": share for name, share in shares.items()}, len(made)
+        )
 
 
 def measure(asked: Asked) -> list[Row]:

@@ -24,8 +24,9 @@ def rule_feedback(checks: Sequence[LineCheck], why: str, verbosity: Verbosity, g
     """Returns what a solution that was not right teaches.
 
     `binary` says that it was not solved, `observed` which line is the first false one and why, `corrective`
-    also what its false side should be, unless that is the answer: no text gives `gold` away. Raises ValueError
-    for an unknown verbosity.
+    also what its false side should be, unless that is the answer: no text gives `gold` away.
+
+    Raises ValueError for an unknown verbosity.
     """
     if verbosity not in get_args(Verbosity):
         raise ValueError(f"verbosity {verbosity!r}; known: {', '.join(get_args(Verbosity))}")

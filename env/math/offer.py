@@ -9,6 +9,11 @@ from env.math.tasks import make_tasks, practice_tasks
 from env.offer import Demonstrators, EnvironmentOffer
 from pipeline.types import Task
 
+FAMILY_LINES = 11
+"""Of the longest worked solution."""
+ROW_LINES = 20
+"""Of a data set's solution (start value): few models write more for gsm8k."""
+
 
 def check_task(task: Task) -> None:
     """Raises ValueError unless there is an answer to compare with."""
@@ -27,6 +32,7 @@ MATH = EnvironmentOffer(
     },
     splitter="lines",
     check_task=check_task,
+    max_steps=lambda settings: ROW_LINES if settings.rows else FAMILY_LINES,
     demonstrators=Demonstrators(SHARES, demonstrate, after_feedback="careful", practice_tasks=practice_tasks),
     step_verdicts=True,
 )

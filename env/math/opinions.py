@@ -45,12 +45,7 @@ def symbolically_equal(gold: str, answer: str) -> bool:
 
 
 def latex(node: Node) -> str:
-    """Returns a tree as LaTeX in which brackets leave no doubt.
-
-    Example:
-        >>> latex(parse(tokens("2*sqrt(3)/x^2")))
-        '\\frac{{2} \\cdot {\\sqrt{3}}}{{x}^{2}}'
-    """
+    """Returns a tree as LaTeX in which brackets leave no doubt."""
     args = [latex(arg) for arg in node.args]
     if node.op in ("number", "symbol"):
         return _CONSTANTS.get(node.text, node.text)

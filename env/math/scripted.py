@@ -54,5 +54,5 @@ def demonstrate(
     style: ChatStyle | None = None,
     thoughts: bool = False,
 ) -> list[Action]:
-    """Returns a solver's one message, the same in every style; it calls nothing that one could think before."""
+    """Returns a solver's one message, the same in every style and with thoughts: it calls nothing."""
     return [Action(solution(Worked.of(task.details), policy, Random(seed), noise), "none")]

@@ -16,7 +16,7 @@ from env.sources import Problem, messages_of
 from pipeline.rows import BadRowError, Field, shown, text_of
 
 FIELDS = {
-    "question": Field(("question", "problem", "prompt")),
+    "prompt": Field(("prompt", "question", "problem")),
     "answer": Field(("reward_model.ground_truth", "final_answer", "answer", "solution", "ground_truth")),
 }
 _ANNOTATION = re.compile(r"<<([^<>=\n]*)=([^<>\n]*)>>")
@@ -30,7 +30,7 @@ def problem_of(values: Mapping[str, Any]) -> Problem:
     gsm8k's answer stands behind `####` and its annotated calculations become the worked solution; a solution
     as MATH has it gives its answer in a box; any other text is the answer itself.
     """
-    prompt = messages_of(values, "question")
+    prompt = messages_of(values, "prompt")
     asked, text = str(prompt[-1]["content"]), text_of(values, "answer")
     details: dict[str, Any] = {}
     if GSM8K_MARK in text:
@@ -48,7 +48,7 @@ def problem_of(values: Mapping[str, Any]) -> Problem:
         )
     if _ASKS_PERCENT.search(asked) and (found := quantity(spelt(answer))) and found.unit is None:
         answer = f"{answer}%"
-    if isinstance(values["question"], str):
+    if isinstance(values["prompt"], str):
         prompt = ({"role": "user", "content": f"{asked}\n{ASK_FOR_BOX}"},)
     return Problem(prompt, answer, "math", asked, details)
 

@@ -7,8 +7,8 @@ def _set(text: str) -> frozenset[str]:
 
 OPERATING = _set(
     """
-    of and or plus minus times over by per from to than less more fewer half halves third thirds quarter quarters
-    fourth fourths fifth fifths sixth eighth tenth twice thrice double triple quadruple dozen hundred thousand
+    of and or plus minus times over by per from to than less more fewer half halves third thirds quarter
+    quarters fourth fourths fifth fifths sixth eighth tenth twice thrice double triple dozen hundred thousand
     million billion divided multiplied squared cubed added subtracted increased decreased another each every
     percent about approximately almost around at
     """

@@ -22,7 +22,9 @@ def test_the_corpus_is_large_and_mixed() -> None:
     assert len(PAIRS) >= 300
     assert len(set(PAIRS)) == len(PAIRS)
     assert min(Counter(pair.is_right for pair in PAIRS).values()) >= 150
-    assert {"fraction", "percent", "unit", "interval", "list", "size", "formula", "none"} <= {p.kind for p in PAIRS}
+    assert {"fraction", "percent", "unit", "interval", "list", "size", "formula", "none"} <= {
+        p.kind for p in PAIRS
+    }
 
 
 @pytest.mark.parametrize("kind", sorted({pair.kind for pair in PAIRS}))
@@ -55,7 +57,9 @@ def test_a_judgement_says_why_an_answer_is_not_right(answer: str, why: str) -> N
 
 def test_formulas_need_an_opinion_and_numbers_none() -> None:
     asked = []
-    assert judge(r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}", lambda *both: asked.append(both) or True).is_right  # type: ignore[func-returns-value]
+    assert judge(
+        r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}", lambda *both: asked.append(both) or True
+    ).is_right  # type: ignore[func-returns-value]
     assert len(asked) == 1
 
 
@@ -75,7 +79,20 @@ def test_notations_of_one_ratio_are_equal_and_its_neighbours_are_not(top: int, b
 
 
 def test_a_quantity_has_no_hidden_calculation() -> None:
-    for text in ("5+7", "3*4", "2^2", "5!", "12 - 0", "12 = 12", "(12)", "12x", "1e99999", "1/0", "--5", "1 2"):
+    for text in (
+        "5+7",
+        "3*4",
+        "2^2",
+        "5!",
+        "12 - 0",
+        "12 = 12",
+        "(12)",
+        "12x",
+        "1e99999",
+        "1/0",
+        "--5",
+        "1 2",
+    ):
         assert quantity(text) is None, text
 
 

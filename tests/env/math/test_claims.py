@@ -26,7 +26,7 @@ def word(line: str, question: str = "", modulus: int | None = None) -> str:
         ("48/2 = 25", "wrong"),
         ("She sold 48/2 = 24 clips in May.", "ok"),
         ("She sold 48/2 = 25 clips in May.", "wrong"),
-        ("12 x 2 = 24, and 12 × 3 = $36", "ok"),
+        ("12 x 2 = 24, and 12 \u00d7 3 = $36", "ok"),
         (r"\[ \frac{48}{2} = 24 \]", "ok"),
         (r"\[ \frac{48}{2} = 25 \]", "wrong"),
         (r"So $5 \times 3 = 16$ dollars", "wrong"),

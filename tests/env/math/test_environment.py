@@ -1,4 +1,4 @@
-"""The math environment as the player sees it: rewards, events, feedback, failures that are not the policy's."""
+"""The math environment as the player sees it: rewards, events, feedback, others' failures."""
 
 import pickle
 from dataclasses import replace
@@ -131,7 +131,11 @@ def test_unknown_verbosity_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [("unavailable", "sandbox_unavailable"), ("timeout", "verifier_timeout"), ("crashed", "verifier_crashed")],
+    [
+        ("unavailable", "sandbox_unavailable"),
+        ("timeout", "verifier_timeout"),
+        ("crashed", "verifier_crashed"),
+    ],
 )
 def test_a_verifier_that_fails_is_no_reward_of_zero(
     monkeypatch: pytest.MonkeyPatch, status: Any, kind: str

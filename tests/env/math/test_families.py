@@ -68,7 +68,9 @@ def test_solvers_differ_in_what_the_verifier_can_say_of_them() -> None:
     for policy in SHARES:
         counts = found[policy] = Counter()
         for number, task in enumerate(made("word", 3, 150)):
-            verdict = played(task, MATH.demonstrators.play(task, policy, number, 0.2, (), None, False)[0].text)
+            verdict = played(
+                task, MATH.demonstrators.play(task, policy, number, 0.2, (), None, False)[0].text
+            )
             counts["right"] += bool(verdict.success)
             counts["false lines"] += any(step.status == "wrong" for step in verdict.steps)
             counts["lines"] += len(verdict.steps)
@@ -121,7 +123,9 @@ def test_practice_has_nothing_that_is_held_out() -> None:
 
 def test_too_many_tasks_of_a_small_family_are_refused_with_what_to_do() -> None:
     settings = settings_of(num_train=9000, families={"linear": 1.0}, level_shares={1: 1.0})
-    with pytest.raises(ConfigError, match=r"linear has no more problems at level 1 .*Next: fewer tasks.num_train"):
+    with pytest.raises(
+        ConfigError, match=r"linear has no more problems at level 1 .*Next: fewer tasks.num_train"
+    ):
         MATH.task_set(settings, 0)
 
 

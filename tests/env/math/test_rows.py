@@ -1,4 +1,4 @@
-"""gsm8k and MATH as rows: from files of one's own here, from the data folder beside the project where it is."""
+"""gsm8k and MATH as rows: made here, and the real ones where they lie beside the project."""
 
 import json
 from pathlib import Path

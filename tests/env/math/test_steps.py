@@ -47,9 +47,13 @@ def test_modulo_problems_have_no_common_numbers() -> None:
 
 def test_thoughts_and_overlong_lines_are_not_judged_and_bullets_are_no_signs() -> None:
     assert statuses("<think>\n2 + 2 = 5, no\n</think>\n2 + 2 = 5")[-1][0] == "wrong"
-    assert [status for status, _ in statuses("<think>\n2 + 2 = 5, no\n</think>\n2 + 2 = 4")][:2] == ["unknown"] * 2
+    assert [status for status, _ in statuses("<think>\n2 + 2 = 5, no\n</think>\n2 + 2 = 4")][:2] == [
+        "unknown"
+    ] * 2
     assert statuses("2 + 2 = 5" + " " * 2000 + ".") == [("unknown", "")]
-    assert [s for s, _ in statuses("- 48 / 2 = 24\n* 24 + 24 = 48\n1. 24 + 24 = 48\n2) 24 - 24 = 0")] == ["ok"] * 4
+    assert [s for s, _ in statuses("- 48 / 2 = 24\n* 24 + 24 = 48\n1. 24 + 24 = 48\n2) 24 - 24 = 0")] == [
+        "ok"
+    ] * 4
 
 
 def test_an_equation_of_the_solution_binds_its_symbol() -> None:
