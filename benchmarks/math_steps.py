@@ -3,7 +3,7 @@
     python -m benchmarks.math_steps
 
 Whether an annotated calculation is right is computed here in floating point, by nothing of env/math. An
-altered solution has one result, drawn by the seed, off by one, two or ten in its last digit, in the annotation
+altered solution has one result, drawn by the seed, off by one, two or ten in its last digit, in annotation
 and in the text; the first `wrong` line must be that one. `annotated` solutions have gsm8k's `<<48/2=24>>`,
 `bare` ones only the text, as a policy writes it.
 """

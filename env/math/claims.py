@@ -1,18 +1,16 @@
 """Equalities that a line claims, checked exactly; unknown wherever another reading may hold."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise, product
 from typing import NamedTuple
 
-from env.math.expressions import Node, UnreadError, parse, symbols, value, walk
-from env.math.tokens import Token, tokens
-from env.math.words import OPERATING, WHOLE
+from env.math.chains import Chain, chains
+from env.math.expressions import SIDE_BY_SIDE, Node, UnreadError, parse, symbols, value, walk
+from env.math.tokens import tokens
 from pipeline.types import VerifierStatus
 
-_MATHEMATICS = ("number", "op", "open", "close", "symbol", "function")
-_CLAIMS = ("=", "≈")
 _OPENS_NO_SIDE = tuple("*/^%!°")
 _UNIT_RATIOS = frozenset((7, 12, 24, 60, 100, 365, 1000, 3600))
 """A result in a sentence that is off by one of these may be in another unit."""
@@ -42,16 +40,22 @@ class Known:
     numbers: set[Fraction] = field(default_factory=set)
     roots: dict[str, tuple[Fraction, ...]] = field(default_factory=dict)
 
-    def add(self, line: str) -> None:
-        """Takes over what a line says: its numbers, and an equation in a symbol that is not known yet."""
+    def add(self, line: str, *, is_given: bool = False) -> None:
+        """Takes over what a line says: its numbers, and an equation in a symbol that is not known yet.
+
+        A policy's own line gives an equation only where no word touches it: `3x = 2 hours` may be minutes.
+        """
         found = tokens(line, prose=True)
         self.numbers |= {
-            value(Node("number", t.text)) for t in found if t.kind == "number" and len(t.text) < 30
+            value(Node("number", token.text))
+            for token in found
+            if token.kind == "number" and len(token.text) < 30
         }
-        for side in _sides(found):
-            self._solve(side)
+        for chain in chains(found):
+            if is_given or chain.is_apart:
+                self._solve(chain)
 
-    def _solve(self, chain: "_Chain") -> None:
+    def _solve(self, chain: Chain) -> None:
         for left, right in pairwise(chain.sides):
             try:
                 trees = parse(left.tokens), parse(right.tokens)
@@ -62,56 +66,17 @@ class Known:
                 self.roots[unknown] = found
 
 
-class _Side(NamedTuple):
-    tokens: Sequence[Token]
-    before: Token | None  # what ends it on the left, and on the right
-    after: Token | None
-
-
-class _Chain(NamedTuple):
-    """Sides with signs of equality between them: `3x = 28 - 4 = 24`."""
-
-    sides: Sequence[_Side]
-    is_near: Sequence[bool]  # of each sign, whether it claims near equality alone
-    words: Sequence[str]  # the last two before the chain, in small letters
-
-
-def _sides(found: Sequence[Token]) -> Iterator[_Chain]:
-    """Yields the chains of a line: runs of mathematics between signs of equality, without a gap."""
-    runs: list[_Side] = []
-    start = 0
-    for place in range(len(found) + 1):
-        token = found[place] if place < len(found) else None
-        if token is not None and token.kind in _MATHEMATICS:
-            continue
-        before = found[start - 1] if start else None
-        runs.append(_Side(found[start:place], before, token))
-        start = place + 1
-    words = [t.text.lower() for t in found if t.kind == "word"]
-    place = 0
-    while place < len(runs):
-        first = place
-        while (end := runs[place].after) is not None and end.text in _CLAIMS and runs[place].tokens:
-            place += 1
-        chain = [run for run in runs[first : place + 1] if run.tokens]
-        if len(chain) > 1:
-            until = sum(1 for t in found if t.kind == "word" and t.start < chain[0].tokens[0].start)
-            signs = [side.after is not None and side.after.text == "≈" for side in chain[:-1]]
-            yield _Chain(chain, signs, words[max(0, until - 2) : until])
-        place += 1
-
-
 def checked(line: str, known: Known) -> list[Checked]:
     """Returns the claims of a line that can be read, in order, each with its verdict."""
     return [
         claim
-        for chain in _sides(tokens(line, prose=True))
+        for chain in chains(tokens(line, prose=True))
         for place in range(len(chain.sides) - 1)
         if (claim := _check(chain, place, known)) is not None
     ]
 
 
-def _check(chain: _Chain, place: int, known: Known) -> Checked | None:
+def _check(chain: Chain, place: int, known: Known) -> Checked | None:
     left, right = chain.sides[place : place + 2]
     try:
         trees = parse(left.tokens), parse(right.tokens)
@@ -120,14 +85,15 @@ def _check(chain: _Chain, place: int, known: Known) -> Checked | None:
     unknowns = symbols(trees[0]) | symbols(trees[1])
     here = left.tokens[0].start, right.tokens[-1].end
     if unknowns:
-        return _check_symbols(trees, unknowns, here, known)
+        return _check_symbols(trees, unknowns, here, known) if chain.is_apart else None
     if place == 0 and trees[0].op == "number" and (left.before is not None or trees[1].op == "number"):
         return None  # the number of something that a word names: `half of 48 = 24`
     numbers, results = map(_numbers, trees)
     readings = list(_readings(trees))
     if any(_agree(a, b, trees[1], known.modulus) for a, b in readings):
         return Checked(*here, "ok", numbers=numbers, results=results)
-    if not readings or chain.is_near[place] or _in_doubt(chain, place, trees, readings[0]):
+    is_near = left.after is not None and left.after.text == "≈"
+    if not readings or is_near or _in_doubt(chain, place, trees, readings[0]):
         return None
     right_value = readings[0][0] if known.modulus is None else readings[0][0] % known.modulus
     return Checked(*here, "wrong", "false_equality", right_value)
@@ -161,37 +127,22 @@ def _decimals(tree: Node) -> int:
     return len(tree.text.partition(".")[2]) if tree.op == "number" else 0
 
 
-def _in_doubt(chain: _Chain, place: int, trees: tuple[Node, Node], values: tuple[Fraction, Fraction]) -> bool:
+def _in_doubt(chain: Chain, place: int, trees: tuple[Node, Node], values: tuple[Fraction, Fraction]) -> bool:
     """Returns whether sides that differ may still be right in another reading."""
     left, right = chain.sides[place : place + 2]
-    before, after = left.before if place == 0 else None, right.after
-    if left.tokens[0].text in _OPENS_NO_SIDE or (
-        before is not None and _may_belong(left, before, chain.words)
-    ):
+    if left.tokens[0].text in _OPENS_NO_SIDE or chain.may_go_on(place):
         return True
     if any(_is_ambiguous(part) for tree in trees for part in walk(tree)):
         return True
-    if after is not None and (
-        after.kind == "unread" or (after.kind == "relation" and after.text not in _CLAIMS)
-    ):
-        return True
-    if after is not None and after.kind == "word" and not _is_written_number(trees[1]):
+    if right.after is not None and right.after.kind == "word" and not _is_written_number(trees[1]):
         return True  # `= 3 + 4 apples and` may go on
-    if (before, after) != (None, None) and values[0] and values[1]:
+    is_alone = (chain.sides[0].before, right.after) == (None, None)
+    if values[0] and values[1] and not is_alone:
         ratio = abs(values[0] / values[1])
         if ratio in _UNIT_RATIOS or 1 / ratio in _UNIT_RATIOS:
             return True
     is_cut_off = abs(values[0] - values[1]) < Fraction(1, 10 ** _decimals(trees[1]))
     return is_cut_off and values[0].denominator != 1
-
-
-def _may_belong(side: _Side, before: Token, words: Sequence[str]) -> bool:
-    """Returns whether what stands before a chain may be a part of its first side."""
-    if before.kind != "word":
-        return before.kind == "unread" or (before.kind == "relation" and before.text not in _CLAIMS)
-    if side.tokens[0].text in "+-":
-        return True
-    return words[-1] in OPERATING and not (words[-1] == "of" and words[0] in WHOLE)
 
 
 def _is_written_number(tree: Node) -> bool:
@@ -204,7 +155,7 @@ def _is_ambiguous(node: Node) -> bool:
     """Returns whether people read a part in two ways: stacked divisions, `1/2(3 + 4)`, a mixed number."""
     if node.op == "/":
         return "/" in (node.args[0].op, node.args[1].op)
-    return node.op == "mixed" or (node.op == "*" and node.args[0].op == "/")
+    return node.op == "mixed" or (node.text == SIDE_BY_SIDE and node.args[0].op == "/")
 
 
 def _check_symbols(

@@ -12,6 +12,8 @@ Op = Literal["number", "symbol", "+", "-", "*", "/", "^", "neg", "%", "!", "°",
 MOST_TOKENS = 200
 MOST_BITS = 20_000
 """Of a number: 4,300 digits and more are refused by Python itself."""
+SIDE_BY_SIDE = "side by side"
+"""Text of a product without a sign."""
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _BINARY = ("+", "-", "*", "/")
 
@@ -22,7 +24,7 @@ class UnreadError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A tree; `text` is a number as written, a symbol, or the name of a function."""
+    """A tree; `text` is a number as written, a symbol, the name of a function, or `SIDE_BY_SIDE`."""
 
     op: Op
     text: str = ""
@@ -90,7 +92,7 @@ class _Parser:
             elif (token := self.next) and (token.kind in ("symbol", "function") or token.text in _CLOSING):
                 factor = self.power()
                 is_mixed = _is_whole(node) and factor.op == "/" and token.text == "frac" and _is_ratio(factor)
-                node = Node("mixed" if is_mixed else "*", args=(node, factor))
+                node = Node("mixed" if is_mixed else "*", "" if is_mixed else SIDE_BY_SIDE, (node, factor))
             else:
                 return node
 

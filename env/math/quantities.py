@@ -19,7 +19,7 @@ _LITERAL = re.compile(
     rf"""(?P<sign>[-+\u2212]?)\s*(?P<currency>[$€£]?)\s*(?P<inner>-?)\s*
     (?:(?P<whole>\d+)?\s*\\frac\s*(?P<top>{_INTEGER})\s*(?P<bottom>{_INTEGER})
       |(?:(?P<mixed>\d+)\s+)?(?P<over>\d+)\s*/\s*(?P<under>\d+)
-      |(?P<number>{NUMBER})(?:\\overline\s*\{{(?P<repeats>\d+)\}})?
+      |(?P<number>{NUMBER})(?:\.?\\overline\s*\{{(?P<repeats>\d+)\}})?
        (?:\s*(?:\\times|\\cdot|[*\u00d7·])\s*10\s*\^\s*(?P<power>\{{\s*-?\d+\s*\}}|-?\d+)|[eE](?P<e>[-+]?\d+))?)
     (?P<rest>.*)""",
     re.VERBOSE | re.DOTALL,

@@ -61,7 +61,7 @@ def spelt(text: str) -> str:
 
 def unnamed(text: str) -> str:
     """Returns a text without the name of what it is: `x = 5` is 5, unless more equals signs follow."""
-    found = _NAMED.match(text)
+    found = _NAMED.match(text := text.strip())
     return text[found.end() :] if found and text.count("=") <= 1 else text
 
 

@@ -53,7 +53,7 @@ def check_lines(text: str, question: str, modulus: int | None = None) -> list[Li
     `<<48/2=24>>` are claims too.
     """
     known = Known(modulus)
-    known.add(question)
+    known.add(question, is_given=True)
     words = re.findall(r"[a-z]+", question.lower())
     known.numbers |= {Fraction(NUMBERS[word]) for word in words if word in NUMBERS}
     common = _COMMON if modulus is None else frozenset()
@@ -68,20 +68,28 @@ def check_lines(text: str, question: str, modulus: int | None = None) -> list[Li
             else:
                 claims = list(_claims(line, known))
                 checks.append(_judged(line, start, number, claims, known.numbers | common))
-                known.add(_ANNOTATION.sub(lambda found: f" {found[1]} ", line))
+                known.add(_bare(line))
+                known.numbers.update(*(claim.results for claim in claims))
         start += len(line) + 1
     return checks
 
 
 def _claims(line: str, known: Known) -> Iterator[Checked]:
-    """Yields the claims of a line's annotations, then those of its text without them."""
-    for found in _ANNOTATION.finditer(line):
+    """Yields the claims of a line's annotations, then those of its text that no annotation says exactly."""
+    annotations = list(_ANNOTATION.finditer(line))
+    for found in annotations:
         for claim in checked(found[1], known):
             yield claim._replace(start=claim.start + found.start(1), end=claim.end + found.start(1))
+    for claim in checked(_bare(line), known):
+        if not any(claim.start < found.start() < claim.end for found in annotations):
+            yield claim
+
+
+def _bare(line: str) -> str:
+    """Returns a line with blanks in the places of annotations and of a bullet."""
     bare = _ANNOTATION.sub(lambda found: " " * len(found[0]), line)
-    if bullet := _BULLET.match(bare):
-        bare = " " * bullet.end() + bare[bullet.end() :]
-    yield from checked(bare, known)
+    bullet = _BULLET.match(bare)
+    return " " * bullet.end() + bare[bullet.end() :] if bullet else bare
 
 
 def _judged(line: str, start: int, number: int, claims: list[Checked], given: set[Fraction]) -> LineCheck:

@@ -62,8 +62,9 @@ class Token:
 def tokens(text: str, *, prose: bool = False) -> list[Token]:
     r"""Returns the tokens of a text, blanks and dollar signs left out.
 
-    In `prose` the letters a, A and I are words, an exclamation mark ends a sentence and a double asterisk is
-    bold type. `x` multiplies between numbers alone.
+    In `prose` the letters a, A and I are words unless a digit touches them, an exclamation mark ends a
+    sentence, a double asterisk is bold type, and numbers such as 0730, and commas between digits that divide no
+    thousands, are not read. `x` multiplies between numbers alone.
 
     Example:
         >>> [token.text for token in tokens(r"2 x 3 = \frac{12}{2} m")]
@@ -73,6 +74,11 @@ def tokens(text: str, *, prose: bool = False) -> list[Token]:
     for match in _PATTERN.finditer(text):
         group, start = str(match.lastgroup), match.start()
         kind, spelling = _read(group, match, prose)
+        if prose and text[start - 1 : start].isdigit():
+            if spelling in ("a", "A", "I"):
+                kind = "symbol"
+            elif spelling == "," and text[start + 1 : start + 2].isdigit():
+                kind = "unread"
         if kind == "word" and group == "letters" and not prose and len(spelling) < 4:  # a product: xy, abc
             found += [Token("symbol", char, start + i, start + i + 1) for i, char in enumerate(spelling)]
         elif spelling:
@@ -88,7 +94,8 @@ def _read(group: str, match: re.Match[str], prose: bool) -> tuple[Kind, str]:
     if group == "clock":
         return "unread", text
     if group == "number":
-        return "number", re.sub(r"[^\d.]", "", text)
+        digits = re.sub(r"[^\d.]", "", text)
+        return ("unread" if prose and re.match(r"0\d", digits) else "number"), digits
     if group == "text":
         return "word", match["inside"].strip()
     if group == "command":

@@ -14,6 +14,13 @@ OPERATING = _set(
     """
 )
 """May belong to the expression that follows them: `half of 12 + 24`."""
+LABELS = _set(
+    """
+    day days week weeks month months year years step part chapter page level grade question problem number no
+    line group team room floor bus test game round trip case option
+    """
+)
+"""Name a thing by the number behind them: `on day 1 * 2`."""
 WHOLE = _set("total sum cost costs price amount number distance area rate speed")
 """Before `of` they name what is computed: `a total of 12 + 24`."""
 COUNTING = _set(
