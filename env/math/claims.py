@@ -1,6 +1,6 @@
 """Equalities that a line claims, checked exactly; unknown wherever another reading may hold."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise, product
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from env.math.chains import Chain, chains
 from env.math.expressions import SIDE_BY_SIDE, Node, UnreadError, parse, symbols, value, walk
-from env.math.tokens import tokens
+from env.math.tokens import Token
 from pipeline.types import VerifierStatus
 
 _OPENS_NO_SIDE = tuple("*/^%!°")
@@ -40,12 +40,11 @@ class Known:
     numbers: set[Fraction] = field(default_factory=set)
     roots: dict[str, tuple[Fraction, ...]] = field(default_factory=dict)
 
-    def add(self, line: str, *, is_given: bool = False) -> None:
-        """Takes over what a line says: its numbers, and an equation in a symbol that is not known yet.
+    def add(self, found: Sequence[Token], *, is_given: bool = False) -> None:
+        """Takes over what a line's tokens say: numbers, and an equation in a symbol that is not known yet.
 
         A policy's own line gives an equation only where no word touches it: `3x = 2 hours` may be minutes.
         """
-        found = tokens(line, prose=True)
         self.numbers |= {
             value(Node("number", token.text))
             for token in found
@@ -66,11 +65,11 @@ class Known:
                 self.roots[unknown] = found
 
 
-def checked(line: str, known: Known) -> list[Checked]:
-    """Returns the claims of a line that can be read, in order, each with its verdict."""
+def checked(found: Sequence[Token], known: Known) -> list[Checked]:
+    """Returns the claims of a line's tokens that can be read, in order, each with its verdict."""
     return [
         claim
-        for chain in chains(tokens(line, prose=True))
+        for chain in chains(found)
         for place in range(len(chain.sides) - 1)
         if (claim := _check(chain, place, known)) is not None
     ]

@@ -5,11 +5,12 @@ computes with was given or found before; else `unknown`. `ok` means true, not us
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from env.math.claims import Checked, Known, checked
+from env.math.tokens import Token, tokens
 from env.math.words import NUMBERS
 from pipeline.types import StepVerdict, VerifierStatus
 
@@ -53,7 +54,7 @@ def check_lines(text: str, question: str, modulus: int | None = None) -> list[Li
     `<<48/2=24>>` are claims too.
     """
     known = Known(modulus)
-    known.add(question, is_given=True)
+    known.add(tokens(question, prose=True), is_given=True)
     words = re.findall(r"[a-z]+", question.lower())
     known.numbers |= {Fraction(NUMBERS[word]) for word in words if word in NUMBERS}
     common = _COMMON if modulus is None else frozenset()
@@ -66,21 +67,22 @@ def check_lines(text: str, question: str, modulus: int | None = None) -> list[Li
             if start < thought or len(line) > MAX_LINE:
                 checks.append(LineCheck(start, start + len(line), number, "unknown"))
             else:
-                claims = list(_claims(line, known))
+                found = tokens(_bare(line), prose=True)
+                claims = list(_claims(line, found, known))
                 checks.append(_judged(line, start, number, claims, known.numbers | common))
-                known.add(_bare(line))
+                known.add(found)
                 known.numbers.update(*(claim.results for claim in claims))
         start += len(line) + 1
     return checks
 
 
-def _claims(line: str, known: Known) -> Iterator[Checked]:
-    """Yields the claims of a line's annotations, then those of its text that no annotation says exactly."""
+def _claims(line: str, bare: Sequence[Token], known: Known) -> Iterator[Checked]:
+    """Yields the claims of a line's annotations, then those of its bare text that no annotation replaces."""
     annotations = list(_ANNOTATION.finditer(line))
     for found in annotations:
-        for claim in checked(found[1], known):
+        for claim in checked(tokens(found[1], prose=True), known):
             yield claim._replace(start=claim.start + found.start(1), end=claim.end + found.start(1))
-    for claim in checked(_bare(line), known):
+    for claim in checked(bare, known):
         if not any(claim.start < found.start() < claim.end for found in annotations):
             yield claim
 

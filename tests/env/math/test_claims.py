@@ -14,8 +14,8 @@ from env.math.tokens import tokens
 
 def word(line: str, question: str = "", modulus: int | None = None) -> str:
     known = Known(modulus)
-    known.add(question, is_given=True)
-    found = [claim.status for claim in checked(line, known)]
+    known.add(tokens(question, prose=True), is_given=True)
+    found = [claim.status for claim in checked(tokens(line, prose=True), known)]
     return "wrong" if "wrong" in found else "ok" if found else "unknown"
 
 
