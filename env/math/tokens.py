@@ -63,8 +63,8 @@ def tokens(text: str, *, prose: bool = False) -> list[Token]:
     r"""Returns the tokens of a text, blanks and dollar signs left out.
 
     In `prose` the letters a, A and I are words unless a digit touches them, an exclamation mark ends a
-    sentence, a double asterisk is bold type, and numbers such as 0730, and commas between digits that divide no
-    thousands, are not read. `x` multiplies between numbers alone.
+    sentence, a double asterisk is bold type, and numbers such as 0730, and commas between digits that divide
+    no thousands, are not read. `x` multiplies between numbers alone.
 
     Example:
         >>> [token.text for token in tokens(r"2 x 3 = \frac{12}{2} m")]

@@ -1,7 +1,5 @@
 """The whole chain on sums modulo 100, with a policy so small that it only half learns them."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.stages.conftest import MAIN_CHAIN, Lab, make_lab
@@ -10,7 +8,8 @@ SETTINGS = """
 run: {name: r}
 engine: {max_live: 64}
 training: {threads: 1}
-tasks: {environment: math, num_train: 40, num_held_out: 12, families: {chain_add: 1.0}, level_shares: {1: 1.0}}
+tasks: {environment: math, families: {chain_add: 1.0}, level_shares: {1: 1.0}, num_train: 40,
+        num_held_out: 12}
 sampling: {max_response_tokens: 64}
 prompt: {max_feedback_tokens: 80}
 sft: {num_demonstrations: 2000, num_updates: 240, batch_rows: 32, learning_rate: 1.0e-2,
@@ -28,12 +27,12 @@ evaluation: {draws: 1}
 
 
 @pytest.fixture(scope="module")
-def complete(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     """The chain of the tiny configuration, run once."""
     lab = make_lab(tmp_path_factory.mktemp("math"), SETTINGS)
     for stage in (*MAIN_CHAIN, "summary"):
         assert lab.start(stage) == 0, stage
-    yield lab
+    return lab
 
 
 def test_the_chain_runs_and_its_steps_are_lines_with_verdicts(complete: Lab) -> None:
