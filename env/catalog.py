@@ -10,6 +10,7 @@ from pipeline.errors import ConfigError
 
 BUILT_IN = {
     "phone": "env.phone.offer:PHONE",
+    "math": "env.math.offer:MATH",
     "code": "env.code.offer:CODE",
     "short": "env.short.offer:SHORT",
 }

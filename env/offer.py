@@ -85,7 +85,8 @@ class EnvironmentOffer:
     splitter: str = "message"  # what a step is: a key of `env.splitters.SPLITTERS`
     splits: tuple[str, ...] = ("train", "val", "test")  # that `make_tasks` makes, `train` and `val` first
     check_task: Callable[[Task], None] | None = None  # ValueError unless the grader can grade the task
-    max_turns: Callable[[Any], int] | None = None  # settings -> messages at most; None: as its spec says
+    # settings -> steps that `vdapo plan` reckons with; None: a step is a message, as many as its spec allows.
+    max_steps: Callable[[Any], int] | None = None
     demonstrators: Demonstrators | None = None
     scripted: ScriptedAgent | None = None
     # (task, seed, actions) -> V* of the states s_0..s_{T-1}, before each action.
@@ -120,10 +121,10 @@ class EnvironmentOffer:
         """Returns an environment with default settings, for libraries that bring their own rows."""
         return self.make_env(self.settings(), verbosity)
 
-    def turns_at_most(self, settings: TaskSettings) -> int:
-        """Returns the most assistant messages that an episode may have."""
-        if self.max_turns is not None:
-            return self.max_turns(settings)
+    def steps_at_most(self, settings: TaskSettings) -> int:
+        """Returns the most steps that an episode is reckoned to have."""
+        if self.max_steps is not None:
+            return self.max_steps(settings)
         return self.make_env(settings, "observed").spec.max_turns
 
     def check_policies(self, names: Iterable[str]) -> None:

@@ -42,7 +42,7 @@ class Event:
 
     code: str  # a status, tool error, parser kind, `probe` or `over_collected`
     turn: int  # from 0
-    target: str = ""  # what it concerns (a department, a tool)
+    target: str = ""  # what it concerns (a tool, a part of the message)
     fields: tuple[str, ...] = ()  # names it concerns, sorted
     detail: str = ""  # a short fact in words, never a hidden value
 
