@@ -1,6 +1,6 @@
 """HumanEval's solutions and a broken version of each, judged in the sandbox and by bare processes.
 
-    python -m benchmarks.code_judge --rows HumanEval.jsonl --results benchmarks/results
+    python -m benchmarks.code_judge --rows HumanEval.jsonl.gz --results benchmarks/results
 
 A broken version has one fault, a slip of the hand in an operator, bound or constant, and a bare process has
 shown that it fails: prompt, solution and tests as one program, as the data set is usually run. All is pinned
@@ -114,7 +114,7 @@ CRITERIA: Criteria = {
         min(t("sandbox right", "per second"), t("sandbox broken", "per second")) >= 20
     ),
 }
-BENCHMARK = Benchmark("code_judge", __doc__, measure, CRITERIA, options={"rows": "HumanEval.jsonl"})
+BENCHMARK = Benchmark("code_judge", __doc__, measure, CRITERIA, options={"rows": "HumanEval.jsonl.gz"})
 
 if __name__ == "__main__":
     sys.exit(main(BENCHMARK))

@@ -3,7 +3,9 @@
 A row that cannot be used never ends a run: it is left out, with its place, a kind and a reason.
 """
 
+import gzip
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -20,7 +22,9 @@ class Source(Section):
     """Where rows are: `path.jsonl` alone is short for `{source: path.jsonl}`."""
 
     source: str = setting(
-        ..., "file (.jsonl, .parquet, .json, .csv), folder, or name on the Hugging Face hub", min_length=1
+        ...,
+        "file (.jsonl, .jsonl.gz, .parquet, .json, .csv), folder, or name on the Hugging Face hub",
+        min_length=1,
     )
     config: str | None = setting(None, "configuration of a data set on the hub")
     split: str = setting("train", "its own split, of a folder or a data set on the hub")
@@ -76,7 +80,7 @@ def read_rows(source: Source) -> tuple[list[Row], list[LeftOut]]:
     Raises ConfigError for a source that cannot be read, or that has no row.
     """
     path, name = Path(source.source), source.label
-    if path.suffix == ".jsonl" and path.is_file():
+    if path.name.endswith((".jsonl", ".jsonl.gz")) and path.is_file():
         rows, left_out = _json_lines(path)
     elif path.suffix == ".parquet" and path.is_file():
         rows, left_out = [Row(name, i, row) for i, row in enumerate(_parquet(path), start=1)], []
@@ -179,8 +183,9 @@ def _at(values: Any, column: str) -> Any:
 def _json_lines(path: Path) -> tuple[list[Row], list[LeftOut]]:
     rows, left_out = list[Row](), list[LeftOut]()
     try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
+        data = path.read_bytes()
+        lines = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
+    except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
     for number, line in enumerate(lines, start=1):
         if not line.strip():

@@ -1,5 +1,6 @@
 """Rows that people bring: what is read, where columns are found, what is said of rows that cannot be used."""
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -19,18 +20,20 @@ def rows_of(*values: dict[str, Any]) -> list[Row]:
     return [Row("some", number, row) for number, row in enumerate(values, 1)]
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows.json"])
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "rows.parquet", "rows.json"])
 def test_a_source_is_read_with_its_place_whatever_its_form(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
+    lines = "".join(json.dumps(row) + "\n\n" for row in ROWS)
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(ROWS), path)
+    elif path.suffix == ".gz":
+        path.write_bytes(gzip.compress(lines.encode()))
     else:
-        blank_between = "".join(json.dumps(row) + "\n\n" for row in ROWS)
-        path.write_text(blank_between if path.suffix == ".jsonl" else json.dumps(ROWS))
+        path.write_text(lines if path.suffix == ".jsonl" else json.dumps(ROWS))
     rows, left_out = read_rows(Source(source=str(path)))
     assert [dict(row.values) for row in rows] == ROWS
     assert left_out == []
-    assert [row.number for row in rows] == ([1, 3] if name == "rows.jsonl" else [1, 2])
+    assert [row.number for row in rows] == ([1, 3] if ".jsonl" in name else [1, 2])
 
 
 def test_lines_that_hold_no_row_are_left_out_with_their_reasons(tmp_path: Path) -> None:
@@ -57,6 +60,7 @@ def test_lines_that_hold_no_row_are_left_out_with_their_reasons(tmp_path: Path) 
         ("a.jsonl", "", "has no row"),
         ("a.jsonl", "{", "has no row; line 1: no JSON"),
         ("a.parquet", "PAR1", "not a readable Parquet file"),
+        ("a.jsonl.gz", "{}", "cannot be read"),
         ("a.jsonl", None, "is no file"),
     ],
 )

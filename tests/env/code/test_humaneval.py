@@ -19,15 +19,13 @@ pytestmark = pytest.mark.skipif(FOUND is None, reason=f"{FILE} lies in no folder
 
 
 @pytest.fixture(scope="module")
-def problems(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Problem]:
+def problems() -> dict[str, Problem]:
     """The problems that are made of the rows, by task id; every row's own solution was judged on the way."""
     assert FOUND is not None
-    path = tmp_path_factory.mktemp("humaneval") / "HumanEval.jsonl"
-    path.write_bytes(gzip.decompress(FOUND.read_bytes()))
-    made = CODE.make_tasks(CodeTasks(rows=str(path), num_train=124, num_held_out=20), 0)
+    made = CODE.make_tasks(CodeTasks(rows=str(FOUND), num_train=124, num_held_out=20), 0)
     assert isinstance(made, TaskSet)
     assert not made.left_out
-    rows = [json.loads(line)["task_id"] for line in path.read_text("utf-8").splitlines()]
+    rows = [json.loads(line)["task_id"] for line in gzip.decompress(FOUND.read_bytes()).splitlines()]
     return {rows[task.details["row"] - 1]: Problem.from_text(task.ground_truth) for task in made.tasks}
 
 
