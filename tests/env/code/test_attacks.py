@@ -15,7 +15,9 @@ CHECK = "\n".join(f"assert solve({test.arguments[0]}) == {test.expected}" for te
 PROBLEMS = {"data": Problem("solve", TESTS[:2], TESTS[2:]), "assertions": Problem("solve", program=CHECK)}
 
 
-@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+@pytest.mark.parametrize(
+    "problem", [PROBLEMS["data"], pytest.param(PROBLEMS["assertions"], marks=pytest.mark.slow)], ids=PROBLEMS
+)
 def test_no_attack_passes(problem: Problem, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "LIMITS", Limits(seconds=0.5, memory_mb=256))
     attacks = programs(PLACES)

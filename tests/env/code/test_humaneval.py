@@ -15,7 +15,10 @@ from env.sandbox import Sandbox
 
 FILE = Path("shared/data/humaneval/HumanEval.jsonl.gz")
 FOUND = next((folder / FILE for folder in Path(__file__).parents if (folder / FILE).is_file()), None)
-pytestmark = pytest.mark.skipif(FOUND is None, reason=f"{FILE} lies in no folder above the project")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(FOUND is None, reason=f"{FILE} lies in no folder above the project"),
+]
 
 
 @pytest.fixture(scope="module")
