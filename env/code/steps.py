@@ -1,6 +1,5 @@
 """Verdicts on the lines of a solution, from what became of its tests and from what its text says."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from env.code.answer import Solution
@@ -11,6 +10,7 @@ from pipeline.types import StepVerdict
 
 LOCATED = ("syntax", "exception")
 """Failures that a line is to blame for; where memory ran out is only where the program happened to be."""
+_NO_DATA = "what is no plain data"
 
 
 def step_verdicts(
@@ -72,14 +72,11 @@ def _on_returns(
 def wrong_type(problem: Problem, judgement: Judgement) -> tuple[str, str] | None:
     """Returns the types that come back and that public tests expect, if none gets the type it expects."""
     pairs = [
-        (type(result.value), type(decode(example.expected)))
+        (_NO_DATA if result.failure else type(result.value).__name__, type(decode(example.expected)).__name__)
         for example, result in zip(problem.public, judgement.public, strict=True)
-        if result.failure is None
+        if result.failure is None or result.failure.kind == "unreadable"
     ]
-    if not pairs or any(got is expected or {got, expected} == {int, float} for got, expected in pairs):
+    if not pairs or any(got == expected or {got, expected} == {"int", "float"} for got, expected in pairs):
         return None
-    return _names(got for got, _ in pairs), _names(expected for _, expected in pairs)
-
-
-def _names(types: Iterable[type]) -> str:
-    return " or ".join(sorted({kind.__name__ for kind in types}))
+    got, expected = (" or ".join(sorted(set(names))) for names in zip(*pairs, strict=True))
+    return got, expected

@@ -1,5 +1,6 @@
 """Programs go down the chain as any other task: scripted programmers, up to the critic's report."""
 
+import sys
 from collections import Counter
 from typing import Any
 
@@ -9,6 +10,7 @@ from env.code.offer import CODE
 from pipeline.tables import labels_from
 from tests.stages.conftest import Lab, make_lab
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="confinement needs Linux")
 SETTINGS = """
 run: {name: r}
 engine: {kind: scripted}

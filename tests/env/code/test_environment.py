@@ -17,6 +17,7 @@ from env.splitters import SPLITTERS
 from pipeline.errors import ConfigError
 from pipeline.types import StepVerdict, Task, Verdict
 
+pytestmark = pytest.mark.usefixtures("sandbox")
 SECRET = "hidden words"
 PROBLEM = Problem("size", (Example(["ab"], 2), Example(["c"], 1)), (Example([SECRET], 12), Example([""], 0)))
 
@@ -69,6 +70,7 @@ WRONG = {
         "undefined_name",
     ),
     "type": ("def size(text):\n    return str(len(text))", "return str(len(text))", "type"),
+    "generator": ("def size(text):\n    yield len(text)", "def size(text):", "type"),
     "nothing": ("def size(text):\n    len(text)", "def size(text):", "type"),
 }
 
