@@ -84,7 +84,8 @@ class EnvironmentOffer:
     styles: Mapping[str, Callable[[Sequence[str], bool], ChatStyle]]
     splitter: str = "message"  # what a step is: a key of `env.splitters.SPLITTERS`
     splits: tuple[str, ...] = ("train", "val", "test")  # that `make_tasks` makes, `train` and `val` first
-    check_task: Callable[[Task], None] | None = None  # ValueError unless the grader can grade the task
+    # ValueError unless the grader can grade the task; ConfigError where this machine can grade none.
+    check_task: Callable[[Task], None] | None = None
     # settings -> steps that `vdapo plan` reckons with; None: a step is a message, as many as its spec allows.
     max_steps: Callable[[Any], int] | None = None
     demonstrators: Demonstrators | None = None
@@ -148,6 +149,8 @@ class EnvironmentOffer:
         for task in tasks:
             try:
                 self.check_task(task)
+            except ConfigError:
+                raise  # of the machine, not of the task
             except ValueError as error:
                 raise ArtifactError(
                     f"task {task.task_id} ({task.split} {task.index}) cannot be graded: {error}. "
