@@ -6,11 +6,11 @@ own. It runs with one thread, an empty environment, and the walls of `env.sandbo
     python -s -S -P launcher.py CONTROL SETUP
 
 CONTROL is the descriptor of a socket, SETUP is JSON: root (of this project), folder (empty), path (where to
-import from), readable (what children may read), modules (to load), without (walls to leave off). It says lines
-of JSON: {"walls": ...} when it is ready, or {"refused": text} of a wall, or {"error": text} of a module. Each order
-comes with descriptors of channel, stdout and stderr; it is answered by {"pid": ...} and, when the child has
-ended, {"ended": status, "cpu": seconds}. A "k" kills the child; the end of the socket kills it and ends the
-launcher.
+import from), readable (what children may read), modules (to load), without (walls to leave off). It says
+lines of JSON: {"walls": ...} when it is ready, or {"refused": text} of a wall, {"error": text} of a module.
+Each order comes with descriptors of channel, stdout and stderr; it is answered by {"pid": ...} and, when the
+child has ended, {"ended": status, "cpu": seconds}. A "k" kills the child; the end of the socket kills it and
+ends the launcher.
 """
 
 from __future__ import annotations
