@@ -60,7 +60,10 @@ def main() -> None:
         if descriptors:
             walls.clean()
             order = json.loads(data.lstrip(b"k"))  # k: for a child that had ended by itself
-            _serve(control, child_ended, _fork(walls, order, descriptors))
+            pid = _fork(walls, order, descriptors)
+            _serve(control, child_ended, pid)
+            if not walls.seccomp:  # else it had no way to leave anybody behind
+                _kill(pid)
         elif not data:
             return
 
@@ -126,7 +129,6 @@ def _serve(control: socket.socket, child_ended: int, pid: int) -> None:
             ended, status, usage = os.wait4(pid, os.WNOHANG)
             if ended:
                 break
-    _kill(pid, group_only=True)
     if listening:
         cpu = usage.ru_utime + usage.ru_stime
         _say(control, {"ended": os.waitstatus_to_exitcode(status), "cpu": cpu})
@@ -141,9 +143,9 @@ def _say(control: socket.socket, what: dict[str, Any]) -> bool:
     return True
 
 
-def _kill(pid: int, *, group_only: bool = False) -> None:
+def _kill(pid: int) -> None:
     """Kills a child and its process group, which it may not have made yet."""
-    for kill in (os.killpg, *(() if group_only else (os.kill,))):
+    for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError):
             kill(pid, signal.SIGKILL)
 
