@@ -63,7 +63,8 @@ def main() -> None:
             pid = _fork(walls, order, descriptors)
             _serve(control, child_ended, pid)
             if not walls.seccomp:  # else it had no way to leave anybody behind
-                _kill(pid)
+                with suppress(OSError):
+                    os.killpg(pid, signal.SIGKILL)
         elif not data:
             return
 
@@ -146,7 +147,7 @@ def _say(control: socket.socket, what: dict[str, Any]) -> bool:
 def _kill(pid: int) -> None:
     """Kills a child and its process group, which it may not have made yet."""
     for kill in (os.killpg, os.kill):
-        with suppress(ProcessLookupError):
+        with suppress(OSError):
             kill(pid, signal.SIGKILL)
 
 
