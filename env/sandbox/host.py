@@ -56,7 +56,7 @@ class Launcher:
         setup = {
             "root": str(ROOT),
             "folder": os.path.realpath(self._folder),
-            "path": packages if modules else [],
+            "path": [*packages, str(ROOT)] if modules else [],
             "readable": [
                 *_interpreter(),
                 *filter(None, libraries.split(":")),

@@ -6,11 +6,11 @@ own. It runs with one thread, an empty environment, and the walls of `env.sandbo
     python -s -S -P launcher.py CONTROL SETUP
 
 CONTROL is the descriptor of a socket, SETUP is JSON: root (of this project), folder (empty), path (where to
-import from), readable (what children may read), modules (to load), without (walls to leave off). It says lines
-of JSON: {"walls": ...} when it is ready, or {"refused": text} of a wall, or {"error": text} of a module. Each order
-comes with descriptors of channel, stdout and stderr; it is answered by {"pid": ...} and, when the child has
-ended, {"ended": status, "cpu": seconds}. A "k" kills the child; the end of the socket kills it and ends the
-launcher.
+import from), readable (what children may read), modules (to load), without (walls to leave off). It says
+lines of JSON: {"walls": ...} when it is ready, or {"refused": text} of a wall, {"error": text} of a module.
+Each order comes with descriptors of channel, stdout and stderr; it is answered by {"pid": ...} and, when the
+child has ended, {"ended": status, "cpu": seconds}. A "k" kills the child; the end of the socket kills it and
+ends the launcher.
 """
 
 from __future__ import annotations
@@ -60,7 +60,11 @@ def main() -> None:
         if descriptors:
             walls.clean()
             order = json.loads(data.lstrip(b"k"))  # k: for a child that had ended by itself
-            _serve(control, child_ended, _fork(walls, order, descriptors))
+            pid = _fork(walls, order, descriptors)
+            _serve(control, child_ended, pid)
+            if not walls.seccomp:  # else it had no way to leave anybody behind
+                with suppress(OSError):
+                    os.killpg(pid, signal.SIGKILL)
         elif not data:
             return
 
@@ -126,7 +130,6 @@ def _serve(control: socket.socket, child_ended: int, pid: int) -> None:
             ended, status, usage = os.wait4(pid, os.WNOHANG)
             if ended:
                 break
-    _kill(pid, group_only=True)
     if listening:
         cpu = usage.ru_utime + usage.ru_stime
         _say(control, {"ended": os.waitstatus_to_exitcode(status), "cpu": cpu})
@@ -141,10 +144,10 @@ def _say(control: socket.socket, what: dict[str, Any]) -> bool:
     return True
 
 
-def _kill(pid: int, *, group_only: bool = False) -> None:
+def _kill(pid: int) -> None:
     """Kills a child and its process group, which it may not have made yet."""
-    for kill in (os.killpg, *(() if group_only else (os.kill,))):
-        with suppress(ProcessLookupError):
+    for kill in (os.killpg, os.kill):
+        with suppress(OSError):
             kill(pid, signal.SIGKILL)
 
 

@@ -34,7 +34,7 @@ _TRIED = ((), ("namespaces",), ("namespaces", "user"))
 
 
 class _Desk:
-    """A launcher, replaced when it has died, and the process that answers calls of a function."""
+    """A launcher, replaced when it has died, and the process that answers calls of a module's functions."""
 
     def __init__(self, module: str, without: Sequence[str]) -> None:
         self._module, self._without = module, without
@@ -108,7 +108,7 @@ class Sandbox:
     """
 
     def __init__(self, without: Collection[str] = ()) -> None:
-        self._idle: dict[str, list[_Desk]] = defaultdict(list)  # of functions by name, of programs by ""
+        self._idle: dict[str, list[_Desk]] = defaultdict(list)  # of calls by module, of programs by ""
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._without: tuple[str, ...] = ()
@@ -119,9 +119,10 @@ class Sandbox:
         """Returns what OUR function makes of untrusted text, in a confined worker that is reused.
 
         `function` is "module:name" of a function from one JSON value to one JSON value. Its module is
-        imported before the worker is confined, and may not keep a state. A call that ends as "timeout",
-        "memory" or "crashed" is tried once more in a fresh worker, so these statuses mean: twice. Who grades
-        makes them, and "unavailable", an infra_error.
+        imported before the worker is confined, and may not keep a state. It may parse texts, but not execute
+        them: what a text did to the worker would wait there for the next one. A call that ends as "timeout",
+        "memory", "output" or "crashed" is tried once more in a fresh worker, so these statuses mean: twice.
+        Who grades makes them, and "unavailable", an infra_error.
 
         Raises:
             ConfigError: its module cannot be loaded.
@@ -170,29 +171,30 @@ class Sandbox:
                 desk.close()
 
     def _call_once(self, function: str, argument: JsonValue, limits: Limits) -> Outcome:
-        with self._desk(function) as desk:
+        module, _, name = function.partition(":")
+        with self._desk(module) as desk:
             worker = desk.worker
             if worker is None or worker.over is not None or worker.limits.memory_mb != limits.memory_mb:
-                new = desk.guest({"function": function}, limits, is_asked=True)
+                new = desk.guest({"module": module}, limits, is_asked=True)
                 if isinstance(new, Outcome):
                     return new
                 worker = desk.worker = new
             worker.limits = limits
-            return worker.ask(argument)
+            return worker.ask([name, argument])
 
     @contextmanager
-    def _desk(self, function: str = "") -> Iterator[_Desk]:
-        """Gives a desk that nobody else has, an idle one if there is; of programs, if of no function."""
+    def _desk(self, module: str = "") -> Iterator[_Desk]:
+        """Gives a desk that nobody else has, an idle one if there is; of programs, if of no module."""
         with self._lock:
-            idle = self._idle[function]
-            desk = idle.pop() if idle else _Desk(function.partition(":")[0], self._without)
+            idle = self._idle[module]
+            desk = idle.pop() if idle else _Desk(module, self._without)
         try:
             yield desk
         except BaseException:
             desk.close()
             raise
         with self._lock:
-            self._idle[function].append(desk)
+            self._idle[module].append(desk)
 
     def _look_for_a_level(self, without: Collection[str]) -> int:
         """Returns 2 with namespaces, 1 without, 0 where attacks succeed and somebody has accepted that."""
@@ -201,11 +203,11 @@ class Sandbox:
             self._without = (*without, *off)
             try:
                 self.holes = found[self._without] = holes(self.run)
-                with self._desk() as desk:
-                    walls = desk.walls
-            except ConfigError as error:
+            except UnavailableError as error:
                 self.holes = [str(error)]
                 continue
+            with self._desk() as desk:
+                walls = desk.walls
             if "seccomp" not in walls:
                 self.holes.append("system calls are not filtered")
             if not self.holes:

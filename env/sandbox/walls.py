@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import sys
 from collections.abc import Collection, Iterable
@@ -78,12 +79,8 @@ class Walls:
             kernel.mount_memory(self._folder, FOLDER_MB, FOLDER_FILES)
             self._make_rules()
         else:
-            import shutil
-
-            for name in os.listdir(self._folder):
-                shutil.rmtree(os.path.join(self._folder, name), ignore_errors=True)
-            for name in os.listdir(self._folder):
-                os.unlink(os.path.join(self._folder, name))
+            for entry in os.scandir(self._folder):
+                (shutil.rmtree if entry.is_dir(follow_symlinks=False) else os.unlink)(entry.path)
 
     def _make_rules(self) -> None:
         if self.landlock:

@@ -99,6 +99,12 @@ def test_a_box_answers_until_its_program_ends(sandbox: Sandbox) -> None:
         assert box.ask(4) is end
 
 
+def test_an_answer_counts_though_the_program_ends_right_after_it(sandbox: Sandbox) -> None:
+    for _ in range(10):
+        with sandbox.open("deliver(receive())", None, LIMITS) as box:
+            assert [box.ask(1).status, box.ask(2).status] == ["ok", "raised"]
+
+
 def test_the_clock_of_a_box_runs_only_while_it_is_asked(sandbox: Sandbox) -> None:
     with sandbox.open("while True: deliver(receive())", None, SHORT) as box:
         for _ in range(3):
