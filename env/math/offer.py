@@ -2,6 +2,7 @@
 
 from env.chat.full import FullStyle
 from env.chat.plain import PlainStyle
+from env.math.answers import MAX_ANSWER
 from env.math.environment import MathEnv
 from env.math.scripted import SHARES, demonstrate
 from env.math.settings import MathTasks
@@ -16,9 +17,14 @@ ROW_LINES = 20
 
 
 def check_task(task: Task) -> None:
-    """Raises ValueError unless there is an answer to compare with."""
+    """Raises ValueError unless there is an answer that others can be compared with."""
     if not task.ground_truth.strip():
         raise ValueError("its ground_truth is empty")
+    if len(task.ground_truth) > MAX_ANSWER:
+        length = len(task.ground_truth)
+        raise ValueError(
+            f"its ground_truth has {length} characters; answers of at most {MAX_ANSWER} are compared"
+        )
 
 
 MATH = EnvironmentOffer(
