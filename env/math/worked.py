@@ -32,9 +32,9 @@ class Worked:
         """Returns the solution in a task's details. Raises ConfigError if there is none."""
         if "worked" not in details:
             raise ConfigError(
-                "a task has no worked solution, so no scripted solver can demonstrate it: families and rows with "
-                "gsm8k's annotations have one. Next: sft.solutions=true with solutions of yours, or a model in "
-                "sft.base, with sft.num_updates = 0"
+                "a task has no worked solution, so no scripted solver can demonstrate it: families and rows "
+                "with gsm8k's annotations have one. Next: sft.solutions=true with solutions of yours, or a "
+                "model in sft.base, with sft.num_updates = 0"
             )
         return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in details["worked"].items()})
 

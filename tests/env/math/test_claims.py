@@ -74,6 +74,7 @@ def word(line: str, question: str = "", modulus: int | None = None) -> str:
         ("10 pages on day 1 * 2 = 20 pages", "unknown"),
         ("38 \u2013 x + x = 32 +x", "unknown"),
         ("1/4*20 = 6", "wrong"),
+        ("半 12 + 24 = 18", "unknown"),
     ],
 )
 def test_a_claim_is_checked_as_people_mean_it(line: str, status: str) -> None:
@@ -89,6 +90,9 @@ def test_a_claim_is_checked_as_people_mean_it(line: str, status: str) -> None:
         ("x = 7", "wrong"),
         ("3x - 24 = 0", "ok"),
         ("y = 7", "unknown"),
+        ("So, 3x = 25", "wrong"),
+        ("Try x = 2: 3x + 4 = 10", "unknown"),
+        ("If x were 2, 3x + 4 = 10.", "unknown"),
     ],
 )
 def test_an_equation_of_the_question_says_which_later_ones_are_true(line: str, status: str) -> None:
