@@ -7,7 +7,6 @@ import os
 import random
 import sys
 import traceback
-from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -29,7 +28,7 @@ def serve(channel: int) -> NoReturn:
         if "program" in first:
             _run(str(first["program"]), first["argument"], channel, mark)
         else:
-            _answer_calls(str(first["function"]), channel, mark)
+            _answer_calls(str(first["module"]), channel, mark)
         end = packed(["end", "ok"], mark)
     except MemoryError:
         end = full
@@ -65,13 +64,13 @@ def _run(program: str, argument: JsonValue, channel: int, mark: bytes) -> None:
     exec(compile(program, PROGRAM_FILE, "exec"), module.__dict__)
 
 
-def _answer_calls(name: str, channel: int, mark: bytes) -> None:
-    """Calls "module:function", whose module is loaded, with each message until there are no more."""
-    module, _, function = name.partition(":")
-    judge: Callable[[JsonValue], JsonValue] = getattr(sys.modules[module], function)
+def _answer_calls(module: str, channel: int, mark: bytes) -> None:
+    """Calls functions of a module, which is loaded, as each message says, until there are no more."""
     while True:
         try:
-            argument = receive(channel)
+            call = receive(channel)
         except EOFError:
             return
-        send(channel, packed(["value", judge(argument)], mark))
+        assert isinstance(call, list)
+        name, argument = call
+        send(channel, packed(["value", getattr(sys.modules[module], str(name))(argument)], mark))

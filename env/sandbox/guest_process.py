@@ -108,6 +108,7 @@ class GuestProcess:
         if self.over is not None:
             return self.over
         self._clock.start()
+        self._value = None
         self._inbox.refill(self.limits.output_bytes)
         self._printed = {self._out: b"", self._err: b""}
         try:

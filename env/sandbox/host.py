@@ -43,20 +43,25 @@ class Launcher:
         without: walls to leave off.
 
     Raises:
-        ConfigError: a module cannot be loaded, or a wall cannot be built.
-        UnavailableError: the machine starts no process.
+        ConfigError: a module cannot be loaded.
+        UnavailableError: the machine starts no process, or refuses a wall.
     """
 
     def __init__(self, modules: Sequence[str], preload: Sequence[str], without: Sequence[str]) -> None:
         self._folder = tempfile.mkdtemp(prefix="vdapo-sandbox-")
         os.chmod(self._folder, 0o755)  # its child is another user
-        packages = [path for path in sys.path if os.path.isdir(path) and Path(path).resolve() != ROOT]
-        ours = [*packages, f"{ROOT}/env", f"{ROOT}/pipeline"] if modules else []
+        packages = [path for path in sys.path if os.path.isdir(path)]
+        ours = [path for path in packages if not os.path.samefile(path, ROOT) and path != os.getcwd()]
+        libraries = os.environ.get("LD_LIBRARY_PATH", "")  # without it some Pythons do not start
         setup = {
             "root": str(ROOT),
             "folder": os.path.realpath(self._folder),
             "path": [*packages, str(ROOT)] if modules else [],
-            "readable": [*_interpreter(), *ours],
+            "readable": [
+                *_interpreter(),
+                *filter(None, libraries.split(":")),
+                *([*ours, f"{ROOT}/env", f"{ROOT}/pipeline"] if modules else []),
+            ],
             "modules": [*preload, *modules],
             "without": list(without),
         }
@@ -74,7 +79,7 @@ class Launcher:
                     stderr=subprocess.DEVNULL,
                     start_new_session=True,
                     cwd="/",
-                    env=_ENVIRONMENT,
+                    env={**_ENVIRONMENT, "LD_LIBRARY_PATH": libraries},
                 )
         except OSError as error:
             self._control.close()
@@ -82,8 +87,10 @@ class Launcher:
             raise UnavailableError(f"no launcher starts: {error}") from error
         try:
             hello = self.hear(START_SECONDS)
+            if "refused" in hello:
+                raise UnavailableError(f"the walls cannot be built: {hello['refused']}")
             if "error" in hello:
-                raise ConfigError(f"the sandbox cannot be built: {hello['error']}")
+                raise ConfigError(f"the sandbox cannot load {' '.join(modules)}: {hello['error']}")
         except BaseException:
             self.close()
             raise
@@ -114,8 +121,8 @@ class Launcher:
 
     def hear(self, seconds: float) -> dict[str, Any]:
         """Returns what it says next. Raises UnavailableError if it says nothing."""
-        self._control.settimeout(seconds)
         try:
+            self._control.settimeout(seconds)
             while b"\n" not in self._said:
                 self._said += (data := self._control.recv(4096))
                 if not data:

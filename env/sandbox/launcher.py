@@ -7,9 +7,10 @@ own. It runs with one thread, an empty environment, and the walls of `env.sandbo
 
 CONTROL is the descriptor of a socket, SETUP is JSON: root (of this project), folder (empty), path (where to
 import from), readable (what children may read), modules (to load), without (walls to leave off). It says
-{"walls": ...} when it is ready, {"error": text} if it cannot be, then answers each order, which comes with
-descriptors of channel, stdout and stderr, by {"pid": ...} and, when the child has ended, {"ended": status,
-"cpu": seconds}. Two more orders: "k" kills the child, the end of the socket kills it and ends the launcher.
+lines of JSON: {"walls": ...} when it is ready, or {"refused": text} of a wall, {"error": text} of a module.
+Each order comes with descriptors of channel, stdout and stderr; it is answered by {"pid": ...} and, when the
+child has ended, {"ended": status, "cpu": seconds}. A "k" kills the child; the end of the socket kills it and
+ends the launcher.
 """
 
 from __future__ import annotations
@@ -45,20 +46,25 @@ def main() -> None:
     try:
         walls = _walls(setup)
     except Exception as error:  # whatever a module does when it is loaded
-        control.sendall(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode() + b"\n")
+        kind = "refused" if isinstance(error, OSError) else "error"
+        _say(control, {kind: f"{type(error).__name__}: {error}"})
         return
     child_ended, tell = os.pipe()
     os.set_blocking(tell, False)
     signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     gc.freeze()
-    control.sendall(json.dumps({"walls": walls.names}).encode() + b"\n")
+    _say(control, {"walls": walls.names})
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, 4096, 3)
         if descriptors:
             walls.clean()
             order = json.loads(data.lstrip(b"k"))  # k: for a child that had ended by itself
-            _serve(control, child_ended, _fork(walls, order, descriptors))
+            pid = _fork(walls, order, descriptors)
+            _serve(control, child_ended, pid)
+            if not walls.seccomp:  # else it had no way to leave anybody behind
+                with suppress(OSError):
+                    os.killpg(pid, signal.SIGKILL)
         elif not data:
             return
 
@@ -67,15 +73,13 @@ def _walls(setup: dict[str, Any]) -> Walls:
     """Returns the walls, closed, after everything is loaded that only this side of them can load."""
     own = list(sys.path)
     sys.path[:] = [*own, *setup["path"], setup["root"]]
-    from env.sandbox.guest import serve
     from env.sandbox.walls import Walls
 
     walls = Walls(setup["folder"], setup["without"])
-    for name in setup["modules"]:
+    for name in ("env.sandbox.guest", *setup["modules"]):
         importlib.import_module(name)
     sys.path[:] = [*own, *setup["path"]]
     walls.close(setup["readable"])
-    assert serve
     return walls
 
 
@@ -112,11 +116,13 @@ def _be_child(walls: Walls, order: dict[str, Any], descriptors: list[int]) -> No
 
 def _serve(control: socket.socket, child_ended: int, pid: int) -> None:
     """Says who the child is, and how it ended; kills it when told to, or when nobody listens."""
-    control.sendall(json.dumps({"pid": pid}).encode() + b"\n")
-    listening = True
+    listening = _say(control, {"pid": pid})
+    if not listening:
+        _kill(pid)
     while True:
-        ready, _, _ = select.select([child_ended, *([control] if listening else [])], [], [])
-        if control in ready:
+        sources = [child_ended, *([control.fileno()] if listening else [])]
+        ready, _, _ = select.select(sources, [], [])
+        if control.fileno() in ready:
             listening = bool(control.recv(1))
             _kill(pid)
         if child_ended in ready:
@@ -124,16 +130,24 @@ def _serve(control: socket.socket, child_ended: int, pid: int) -> None:
             ended, status, usage = os.wait4(pid, os.WNOHANG)
             if ended:
                 break
-    _kill(pid, group_only=True)
     if listening:
-        said = {"ended": os.waitstatus_to_exitcode(status), "cpu": usage.ru_utime + usage.ru_stime}
-        control.sendall(json.dumps(said).encode() + b"\n")
+        cpu = usage.ru_utime + usage.ru_stime
+        _say(control, {"ended": os.waitstatus_to_exitcode(status), "cpu": cpu})
 
 
-def _kill(pid: int, *, group_only: bool = False) -> None:
+def _say(control: socket.socket, what: dict[str, Any]) -> bool:
+    """Sends a line; returns whether anybody is there."""
+    try:
+        control.sendall(json.dumps(what).encode() + b"\n")
+    except OSError:
+        return False
+    return True
+
+
+def _kill(pid: int) -> None:
     """Kills a child and its process group, which it may not have made yet."""
-    for kill in (os.killpg, *(() if group_only else (os.kill,))):
-        with suppress(ProcessLookupError):
+    for kill in (os.killpg, os.kill):
+        with suppress(OSError):
             kill(pid, signal.SIGKILL)
 
 

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from env.sandbox.host import UnavailableError
 from env.sandbox.outcome import Limits, Outcome
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ holes = []
 for attack in (reads, writes, creates, connects, signals, allocates, inherits, forks, imports):
     try:
         attack()
-    except (OSError, MemoryError, KeyError):
+    except Exception:
         continue
     holes.append(attack.__name__)
 deliver(holes)
@@ -75,7 +76,11 @@ MEANING = {
 
 
 def holes(run: Callable[[str, JsonValue, Limits], Outcome]) -> list[str]:
-    """Returns the attacks that succeed, or why they could not be tried; none where confinement holds."""
+    """Returns what is wrong, one for each attack that succeeds; nothing where confinement holds.
+
+    Raises:
+        UnavailableError: the attacks could not be tried.
+    """
     with tempfile.TemporaryDirectory(prefix="vdapo-probe-") as folder, socket.socket() as listener:
         os.chmod(folder, 0o777)
         path = os.path.join(folder, "file")
@@ -87,6 +92,6 @@ def holes(run: Callable[[str, JsonValue, Limits], Outcome]) -> list[str]:
         size = 2 * LIMITS.memory_mb * 2**20
         argument: JsonValue = {"file": path, "port": listener.getsockname()[1], "bytes": size}
         outcome = run(ATTACKS, argument, LIMITS)
-    if outcome.status == "ok" and isinstance(outcome.value, list):
-        return [MEANING[str(name)] for name in outcome.value]
-    return [f"{outcome.status}: {outcome.stderr.strip()[-500:]}"]
+    if outcome.status != "ok" or not isinstance(outcome.value, list):
+        raise UnavailableError(f"{outcome.status}: {outcome.stderr.strip()[-500:]}")
+    return [MEANING[str(name)] for name in outcome.value]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from env.sandbox.guest_process import GuestProcess
 from env.sandbox.host import Launcher, UnavailableError
 from env.sandbox.outcome import Limits, Outcome
-from env.sandbox.probe import holes
+from env.sandbox.probe import MEANING, holes
 from pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _TRIED = ((), ("namespaces",), ("namespaces", "user"))
 
 
 class _Desk:
-    """A launcher, replaced when it has died, and the process that answers calls of a function."""
+    """A launcher, replaced when it has died, and the process that answers calls of a module's functions."""
 
     def __init__(self, module: str, without: Sequence[str]) -> None:
         self._module, self._without = module, without
@@ -45,6 +45,11 @@ class _Desk:
     def is_broken(self) -> bool:
         """Whether its launcher has died."""
         return self._launcher is None or self._launcher.is_broken
+
+    @property
+    def walls(self) -> Sequence[str]:
+        """The walls around its confined processes."""
+        return () if self._launcher is None else self._launcher.walls
 
     def guest(self, first: dict[str, JsonValue], limits: Limits, *, is_asked: bool) -> GuestProcess | Outcome:
         """Returns a new confined process, the only one of this desk, or why the machine gives none."""
@@ -103,7 +108,7 @@ class Sandbox:
     """
 
     def __init__(self, without: Collection[str] = ()) -> None:
-        self._idle: dict[str, list[_Desk]] = defaultdict(list)  # of functions by name, of programs by ""
+        self._idle: dict[str, list[_Desk]] = defaultdict(list)  # of calls by module, of programs by ""
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._without: tuple[str, ...] = ()
@@ -165,29 +170,30 @@ class Sandbox:
                 desk.close()
 
     def _call_once(self, function: str, argument: JsonValue, limits: Limits) -> Outcome:
-        with self._desk(function) as desk:
+        module, _, name = function.partition(":")
+        with self._desk(module) as desk:
             worker = desk.worker
             if worker is None or worker.over is not None or worker.limits.memory_mb != limits.memory_mb:
-                new = desk.guest({"function": function}, limits, is_asked=True)
+                new = desk.guest({"module": module}, limits, is_asked=True)
                 if isinstance(new, Outcome):
                     return new
                 worker = desk.worker = new
             worker.limits = limits
-            return worker.ask(argument)
+            return worker.ask([name, argument])
 
     @contextmanager
-    def _desk(self, function: str = "") -> Iterator[_Desk]:
-        """Gives a desk that nobody else has, an idle one if there is; of programs, if of no function."""
+    def _desk(self, module: str = "") -> Iterator[_Desk]:
+        """Gives a desk that nobody else has, an idle one if there is; of programs, if of no module."""
         with self._lock:
-            idle = self._idle[function]
-            desk = idle.pop() if idle else _Desk(function.partition(":")[0], self._without)
+            idle = self._idle[module]
+            desk = idle.pop() if idle else _Desk(module, self._without)
         try:
             yield desk
         except BaseException:
             desk.close()
             raise
         with self._lock:
-            self._idle[function].append(desk)
+            self._idle[module].append(desk)
 
     def _look_for_a_level(self, without: Collection[str]) -> int:
         """Returns 2 with namespaces, 1 without, 0 where attacks succeed and somebody has accepted that."""
@@ -196,13 +202,18 @@ class Sandbox:
             self._without = (*without, *off)
             try:
                 self.holes = found[self._without] = holes(self.run)
-            except ConfigError as error:
+            except UnavailableError as error:
                 self.holes = [str(error)]
+                continue
+            with self._desk() as desk:
+                walls = desk.walls
+            if "seccomp" not in walls:
+                self.holes.append("system calls are not filtered")
             if not self.holes:
-                return 1 if "namespaces" in self._without else 2
+                return 2 if "namespaces" in walls else 1
             self.close()
         if found and os.environ.get(WEAK) == "accepted":
-            self._without = min(found, key=lambda off: len(found[off]))
+            self._without = min(found, key=lambda off: (MEANING["imports"] in found[off], len(found[off])))
             self.holes = found[self._without]
             return 0
         raise ConfigError(

@@ -67,8 +67,9 @@ _SET_NAME, _GET_NAME = 15, 16
 _CLONE_THREAD = 0x10000
 _WHOLE = 0xFFFFFFFF
 
-_AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_ARCHITECTURES = tuple(_AUDIT_ARCH)
+MACHINES = ("x86_64", "aarch64")
+"""That this knows the numbers of, as `os.uname().machine` names them, in the order of the pairs above."""
+_AUDIT_ARCH = (0xC000003E, 0xC00000B7)
 _KILL_PROCESS, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 _LOAD, _EQUAL, _AND, _RETURN = 0x20, 0x15, 0x54, 0x06  # BPF: ld [k], jeq #k, and #k, ret #k
 
@@ -87,14 +88,18 @@ def filter_program(machine: str, pid: int, *, threads: bool, writes: bool) -> by
     """Returns the filter of a process as `struct sock_filter[]`.
 
     Args:
-        machine: as `os.uname().machine` names it. KeyError for one that is not known.
+        machine: one of `MACHINES`.
         pid: of the process, which may signal only itself.
         threads: whether it may start threads.
         writes: whether it may open files for writing, and make and remove names.
     """
-    architecture = _AUDIT_ARCH[machine]
-    which = _ARCHITECTURES.index(machine)
-    code = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL_PROCESS), (_LOAD, 0, 0, 0)]
+    which = MACHINES.index(machine)
+    code = [
+        (_LOAD, 0, 0, 4),
+        (_EQUAL, 1, 0, _AUDIT_ARCH[which]),
+        (_RETURN, 0, 0, _KILL_PROCESS),
+        (_LOAD, 0, 0, 0),
+    ]
     for rule in _rules(which, pid, threads, writes):
         code += _checks(rule)
     code.append((_RETURN, 0, 0, _ERRNO | EPERM))

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import sys
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from env.sandbox import kernel
-from env.sandbox.seccomp import filter_program
+from env.sandbox.seccomp import MACHINES, filter_program
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 FOLDER_MB, FOLDER_FILES = 16, 1024  # what a program may write into its folder
 OPEN_FILES, THREADS, STACK_MB = 64, 16, 8
+_BOX = "/box"  # where a child of a launcher with a root of its own starts
 _FIRST_UID = 2**31 - 2  # of the users that children of root become: far from those of people and services
 
 
@@ -37,7 +39,7 @@ class Walls:
         self._uid = _unused_uid() if os.geteuid() == 0 and "user" not in without else None
         self.namespaces = sys.platform == "linux" and "namespaces" not in without
         self.landlock = sys.platform == "linux" and "landlock" not in without and _has_landlock()
-        self.seccomp = sys.platform == "linux" and "seccomp" not in without
+        self.seccomp = sys.platform == "linux" and "seccomp" not in without and os.uname().machine in MACHINES
         self._rules: kernel.Landlock | None = None
         self._readable: list[str] = []
         if self.namespaces:
@@ -64,7 +66,7 @@ class Walls:
         self._readable = [path for path in dict.fromkeys(readable) if os.path.exists(path)]
         if self.namespaces:
             _show_only(self._readable, self._folder)
-            self._folder = "/tmp"
+            self._folder = _BOX
             kernel.mount_memory(self._folder, FOLDER_MB, FOLDER_FILES)
         self._make_rules()
 
@@ -77,12 +79,8 @@ class Walls:
             kernel.mount_memory(self._folder, FOLDER_MB, FOLDER_FILES)
             self._make_rules()
         else:
-            import shutil
-
-            for name in os.listdir(self._folder):
-                shutil.rmtree(os.path.join(self._folder, name), ignore_errors=True)
-            for name in os.listdir(self._folder):
-                os.unlink(os.path.join(self._folder, name))
+            for entry in os.scandir(self._folder):
+                (shutil.rmtree if entry.is_dir(follow_symlinks=False) else os.unlink)(entry.path)
 
     def _make_rules(self) -> None:
         if self.landlock:
@@ -113,8 +111,8 @@ class Walls:
         _limit(resource.RLIMIT_CORE, 0)
         if self._uid is not None:
             os.setgroups([])
-            os.setresgid(self._uid, self._uid, self._uid)
-            os.setresuid(self._uid, self._uid, self._uid)
+            os.setgid(self._uid)
+            os.setuid(self._uid)
         if sys.platform == "linux":
             kernel.die_with_parent(signal.SIGKILL)  # after the change of user, which clears it
             kernel.refuse_new_privileges()
@@ -171,7 +169,7 @@ def _enter_namespaces() -> None:
 
 
 def _show_only(readable: Iterable[str], root: str) -> None:
-    """Makes a root of its own out of the folder, which shows only `readable`, devices and an empty /tmp."""
+    """Makes a root out of the folder, which shows only `readable`, devices and a place for the box."""
     kernel.mount_memory(root, 1, FOLDER_FILES)
     shown: list[str] = []
     for path in [*sorted(map(os.path.abspath, readable)), *DEVICES]:
@@ -186,6 +184,6 @@ def _show_only(readable: Iterable[str], root: str) -> None:
         kernel.bind(path, place)
         kernel.make_readonly(place, devices=path in DEVICES)
         shown.append(path)
-    os.mkdir(f"{root}/tmp")
+    os.mkdir(root + _BOX)
     kernel.change_root(root)
     kernel.make_readonly("/", devices=True)
