@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from env.sources import words_of
+from env.row_splits import words_of
 from pipeline.errors import ConfigError
 from pipeline.rows import (
     BadRowError,

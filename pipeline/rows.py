@@ -80,6 +80,8 @@ def read_rows(source: Source) -> tuple[list[Row], list[LeftOut]]:
         rows, left_out = _json_lines(path)
     elif path.suffix == ".parquet" and path.is_file():
         rows, left_out = [Row(name, i, row) for i, row in enumerate(_parquet(path), start=1)], []
+    elif path.suffix in (".jsonl", ".parquet", ".json", ".csv") and not path.is_file():
+        raise ConfigError(f"{name} is no file. Next: give the path of one that is there")
     else:
         from pipeline.hub import load_rows  # the library `datasets` is slow to load, and may not be there
 

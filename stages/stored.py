@@ -14,7 +14,6 @@ from stages.settings import Config
 from stages.settings.stored import OfCritic
 from stages.wiring.preflight import check_installed
 from stages.wiring.refusals import stamp_of
-from stages.wiring.solutions import refuse_recorded
 from stages.wiring.stored_data import Material, material_of
 
 
@@ -49,13 +48,6 @@ def plan(start: Start[Config]) -> Plan[Work | None]:
             instead="stored.objective.on_weak_critic to allow, or stored.objective.kind to likelihood",
         )
     material = material_of(start)
-    if not objective.strips:
-        refuse_recorded(
-            material.bare,
-            f"stored.objective.kind = {objective.kind}",
-            "takes ratios to stored log-probabilities",
-            "another kind, or rollouts that the starting policy plays",
-        )
     check_installed(start.config, training=True)
     estimate = {
         "objective": objective.kind,

@@ -48,14 +48,14 @@ def run(options: argparse.Namespace) -> int:
     tasks = tasks_from(Artifact.open(run_dir, "tasks").table("tasks"))
     solutions, bad = read_labelled(Source(source=options.source, split=options.split), columns, tasks)
     left_out, found = Counter(row.kind for row in bad), dict[str, Named]()
-    if offer_of(config.tasks.environment).step_verdicts:
-        found["verifier"] = by_verifier(config, solutions, left_out)
+    if (named := by_verifier(config, solutions, left_out)) is not None:
+        found["verifier"] = named
     if read_manifest(run_dir / "critic") is not None:
         found["critic"] = by_critic(config, run_dir, solutions, left_out)
     if not found:
         raise ArtifactError(
-            f"the environment {config.tasks.environment} says nothing of steps, and {run_dir} has no critic: "
-            "nobody names a wrong step. Next: make critic, with the same CONFIG and RUN"
+            f"the environment {config.tasks.environment} says nothing of these steps, and {run_dir} has no "
+            "critic: nobody names a wrong step. Next: make critic, with the same CONFIG and RUN"
         )
     measures = {name: measured(*named, config.run.seed) for name, named in found.items()}
     if options.json:
@@ -80,19 +80,22 @@ def measured(solutions: Sequence[Solution], named: Sequence[int | None], seed: i
     return located([solution.first_wrong for solution in solutions], named, clusters, seed=seed)
 
 
-def by_verifier(config: Config, solutions: Sequence[Solution], left_out: Counter[str]) -> Named:
-    """Returns the first step of each solution that the environment's verifier calls wrong."""
+def by_verifier(config: Config, solutions: Sequence[Solution], left_out: Counter[str]) -> Named | None:
+    """Returns the first step of each solution that the environment calls wrong; None if it speaks of none."""
     offer, prompt = offer_of(config.tasks.environment), config.prompt
     style = offer.style(prompt.style, thinking=prompt.thinking)
-    judged, named = list[Solution](), list[int | None]()
+    judged, named, words = list[Solution](), list[int | None](), set[str]()
     for solution in solutions:
         with closing(offer.make_env(config.tasks, prompt.verbosity)) as env:
             try:
-                named.append(first_wrong(judged_steps(solution, env, style)))
-                judged.append(solution)
+                statuses = judged_steps(solution, env, style)
             except BadRowError as error:
                 left_out[f"verifier: {error.kind}"] += 1
-    return judged, named
+                continue
+        judged.append(solution)
+        named.append(first_wrong(statuses))
+        words.update(statuses)
+    return (judged, named) if words - {"unknown"} else None
 
 
 def by_critic(config: Config, run_dir: Path, solutions: Sequence[Solution], left_out: Counter[str]) -> Named:

@@ -20,6 +20,7 @@ from pipeline.types import Rollout, Task
 from stages.settings import Config
 from stages.settings.stored import AdvantageWeighted, Clipped
 from stages.wiring.inputs import rollouts_of, tasks_by_id
+from stages.wiring.solutions import refuse_recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,13 @@ def material_of(start: Start[Config]) -> Material:
             left_out["guided_failure"] += 1
         else:
             guided.append(r)
+    if not objective.strips:
+        refuse_recorded(
+            bare,
+            f"stored.objective.kind = {objective.kind}",
+            "takes ratios to stored log-probabilities",
+            "another kind, or rollouts that the starting policy plays",
+        )
     won = (tasks[r.task_id].cluster for r in (*bare, *guided) if is_success(r))
     held_out_clusters(won, start.seed)  # refuses too few of them
     if objective.kind == "direct_advantage" and not sibling_sets(bare):

@@ -79,22 +79,35 @@ def test_sizes_are_the_most_that_a_split_gets_and_the_rest_is_counted(tmp_path: 
 def test_what_is_there_twice_counts_once_on_the_held_out_side(tmp_path: Path) -> None:
     train = [
         *questions(30, 30),
-        {"question": "what  is 200?", "answer": 200},
+        {"question": "What is 200?", "answer": 200},
         {"question": "Moon?", "answer": 1},
     ]
     train += [{"question": "Moon?", "answer": 2}, {"question": "new", "answer": 3, "cluster": 205}]
+    train += [{"question": "what  is 201?", "answer": 201}, {"question": "moon?", "answer": 3}]
     test = [{"question": f"What is {i}?", "answer": i, "cluster": i} for i in range(200, 210)]
     rows = {"train": write(tmp_path / "train.jsonl", train), "test": write(tmp_path / "test.jsonl", test)}
     found = made(rows, num_held_out=5)
-    assert {
-        row.kind: (Path(row.source).name, row.row) for row in found.left_out if row.kind != "not_needed"
-    } == {
-        "duplicate": ("train.jsonl", 31),
-        "contradiction": ("train.jsonl", 33),
-        "cluster_elsewhere": ("train.jsonl", 34),
-    }
+    left_out = [
+        (Path(row.source).name, row.row, row.kind) for row in found.left_out if row.kind != "not_needed"
+    ]
+    assert left_out == [
+        ("train.jsonl", 31, "duplicate"),
+        ("train.jsonl", 33, "contradiction"),
+        ("train.jsonl", 34, "cluster_elsewhere"),
+        ("train.jsonl", 35, "cluster_elsewhere"),
+    ]
     held_out = {task.ground_truth for task in found.tasks if task.split == "test"}
     assert held_out <= {json.dumps({"answers": [str(i)]}, separators=(",", ":")) for i in range(200, 210)}
+    moons = [task for task in found.tasks if "oon?" in task.prompt[0]["content"]]
+    assert len({(task.split, task.cluster) for task in moons}) == 1  # alike, yet not the same
+    assert len(moons) == 2
+
+
+def test_a_split_that_is_given_is_never_cut_from_train_instead(tmp_path: Path) -> None:
+    rows = {"train": write(tmp_path / "train.jsonl", questions(40, 40))}
+    rows |= {split: write(tmp_path / f"{split}.jsonl", questions(10)[:5]) for split in ("val", "test")}
+    with pytest.raises(ConfigError, match="leaves no task for val"):
+        made(rows)
 
 
 def test_bad_rows_are_left_out_with_a_reason_and_a_source_of_bad_rows_is_refused(tmp_path: Path) -> None:

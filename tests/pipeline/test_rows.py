@@ -51,10 +51,21 @@ def test_lines_that_hold_no_row_are_left_out_with_their_reasons(tmp_path: Path) 
     assert kinds == [(2, "no_json"), (3, "no_object"), *((n, "no_json") for n in (4, 5, 6, 7))]
 
 
-@pytest.mark.parametrize(("name", "text"), [("a.jsonl", ""), ("a.jsonl", "{"), ("a.parquet", "PAR1")])
-def test_a_source_without_a_row_is_a_wrong_setting(tmp_path: Path, name: str, text: str) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(ConfigError, match=r"no row|not a readable"):
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.jsonl", "", "has no row"),
+        ("a.jsonl", "{", "has no row; line 1: no JSON"),
+        ("a.parquet", "PAR1", "not a readable Parquet file"),
+        ("a.jsonl", None, "is no file"),
+    ],
+)
+def test_a_source_without_a_row_is_a_wrong_setting(
+    tmp_path: Path, name: str, text: str | None, message: str
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=message):
         read_rows(Source(source=str(tmp_path / name)))
 
 
