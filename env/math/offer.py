@@ -22,7 +22,7 @@ ROW_LINES = 20
 def check_task(task: Task) -> None:
     """Raises ValueError unless there is an answer that others can be compared with.
 
-    Raises ConfigError where formulas cannot be compared: better before a stage plays than at its first answer.
+    Raises ConfigError where formulas cannot be compared: better before a stage plays than at an answer.
     """
     length = len(task.ground_truth)
     if not task.ground_truth.strip():
