@@ -32,6 +32,16 @@ class Chain(NamedTuple):
         around = self.sides[0].before, self.sides[-1].after
         return self.is_derived and all(token is None or token.kind in _ENDS for token in around)
 
+    @property
+    def start(self) -> int:
+        """Its first character."""
+        return self.sides[0].tokens[0].start
+
+    @property
+    def end(self) -> int:
+        """One past its last character."""
+        return self.sides[-1].tokens[-1].end
+
     def may_go_on(self, place: int) -> bool:
         """Returns whether more may belong to side `place` or the one after it, by what stands around them."""
         left, right = self.sides[place : place + 2]

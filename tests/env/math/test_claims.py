@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from env.math.chains import chains
 from env.math.claims import Known, checked, roots
 from env.math.expressions import MOST_TOKENS, UnreadError, parse, value
 from env.math.steps import check_lines
@@ -15,7 +16,8 @@ from env.math.tokens import tokens
 def word(line: str, question: str = "", modulus: int | None = None) -> str:
     known = Known(modulus)
     known.add(tokens(question, prose=True), is_given=True)
-    found = [claim.status for claim in checked(tokens(line, prose=True), known)]
+    said = chains(tokens(line, prose=True))
+    found = [claim.status for chain in said for claim in checked(chain, known)]
     return "wrong" if "wrong" in found else "ok" if found else "unknown"
 
 
