@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from env.math.tokens import Token
-from env.math.words import LABELS, OPERATING, WHOLE
+from env.math.words import DERIVING, LABELS, OPERATING, WHOLE
 
 MATHEMATICS = ("number", "op", "open", "close", "symbol", "function")
 EQUAL = ("=", "≈")
@@ -24,12 +24,23 @@ class Chain(NamedTuple):
 
     sides: Sequence[Side]
     words: Sequence[str]  # the last two before the chain, in small letters
+    is_derived: bool  # whether the line has no word but those of derivations
 
     @property
     def is_apart(self) -> bool:
-        """Whether no word or unread sign touches the chain."""
+        """Whether no word or unread sign touches the chain, in a line that only derives."""
         around = self.sides[0].before, self.sides[-1].after
-        return all(token is None or token.kind in _ENDS for token in around)
+        return self.is_derived and all(token is None or token.kind in _ENDS for token in around)
+
+    @property
+    def start(self) -> int:
+        """Its first character."""
+        return self.sides[0].tokens[0].start
+
+    @property
+    def end(self) -> int:
+        """One past its last character."""
+        return self.sides[-1].tokens[-1].end
 
     def may_go_on(self, place: int) -> bool:
         """Returns whether more may belong to side `place` or the one after it, by what stands around them."""
@@ -44,7 +55,7 @@ class Chain(NamedTuple):
     def _may_begin_earlier(self, side: Side, before: Token) -> bool:
         if before.kind != "word":
             return before.kind == "unread" or (before.kind == "relation" and before.text not in EQUAL)
-        if side.tokens[0].text in "+-" or self.words[-1] in LABELS:
+        if side.tokens[0].text in "+-" or self.words[-1] in LABELS or not self.words[-1].isascii():
             return True
         return self.words[-1] in OPERATING and not (self.words[-1] == "of" and self.words[0] in WHOLE)
 
@@ -53,6 +64,7 @@ def chains(found: Sequence[Token]) -> Iterator[Chain]:
     """Yields the chains of a line that have at least two sides."""
     runs = list(_runs(found))
     words = [(token.start, token.text.lower()) for token in found if token.kind == "word"]
+    is_derived = all(word in DERIVING for _, word in words)
     place = seen = 0
     while place < len(runs):
         first = place
@@ -62,7 +74,7 @@ def chains(found: Sequence[Token]) -> Iterator[Chain]:
         if len(sides) > 1:
             while seen < len(words) and words[seen][0] < sides[0].tokens[0].start:
                 seen += 1
-            yield Chain(sides, [word for _, word in words[max(0, seen - 2) : seen]])
+            yield Chain(sides, [word for _, word in words[max(0, seen - 2) : seen]], is_derived)
         place += 1
 
 

@@ -65,14 +65,10 @@ class Known:
                 self.roots[unknown] = found
 
 
-def checked(found: Sequence[Token], known: Known) -> list[Checked]:
-    """Returns the claims of a line's tokens that can be read, in order, each with its verdict."""
-    return [
-        claim
-        for chain in chains(found)
-        for place in range(len(chain.sides) - 1)
-        if (claim := _check(chain, place, known)) is not None
-    ]
+def checked(chain: Chain, known: Known) -> list[Checked]:
+    """Returns the claims of a chain that can be read, in order, each with its verdict."""
+    places = range(len(chain.sides) - 1)
+    return [claim for place in places if (claim := _check(chain, place, known)) is not None]
 
 
 def _check(chain: Chain, place: int, known: Known) -> Checked | None:

@@ -2,11 +2,15 @@
 
 from env.chat.full import FullStyle
 from env.chat.plain import PlainStyle
+from env.math.answers import MAX_ANSWER
 from env.math.environment import MathEnv
+from env.math.quantities import quantity
 from env.math.scripted import SHARES, demonstrate
 from env.math.settings import MathTasks
+from env.math.shapes import spelt
 from env.math.tasks import make_tasks, practice_tasks
 from env.offer import Demonstrators, EnvironmentOffer
+from env.sandbox import shared_sandbox
 from pipeline.types import Task
 
 FAMILY_LINES = 11
@@ -16,9 +20,19 @@ ROW_LINES = 20
 
 
 def check_task(task: Task) -> None:
-    """Raises ValueError unless there is an answer to compare with."""
+    """Raises ValueError unless there is an answer that others can be compared with.
+
+    Raises ConfigError where formulas cannot be compared: better before a stage plays than at an answer.
+    """
+    length = len(task.ground_truth)
     if not task.ground_truth.strip():
         raise ValueError("its ground_truth is empty")
+    if length > MAX_ANSWER:
+        raise ValueError(
+            f"its ground_truth has {length} characters; answers of at most {MAX_ANSWER} are compared"
+        )
+    if quantity(spelt(task.ground_truth)) is None:
+        shared_sandbox()
 
 
 MATH = EnvironmentOffer(

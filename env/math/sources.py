@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from env.math.answers import GSM8K_MARK, extract
+from env.math.answers import GSM8K_MARK, MAX_ANSWER, extract
 from env.math.expressions import UnreadError, parse, value
 from env.math.families.problem import ASK_FOR_BOX
 from env.math.quantities import quantity
@@ -42,7 +42,7 @@ def problem_of(values: Mapping[str, Any]) -> Problem:
         answer = boxed
     else:
         answer = text.strip()
-    if not answer:
+    if not answer or len(answer) > MAX_ANSWER:
         raise BadRowError(
             "no_answer", f"answer is {shown(text)}; allowed: text, #### text, or a \\boxed{{}} in it"
         )

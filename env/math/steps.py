@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from env.math.chains import chains
 from env.math.claims import Checked, Known, checked
 from env.math.tokens import Token, tokens
 from env.math.words import NUMBERS
@@ -77,14 +78,15 @@ def check_lines(text: str, question: str, modulus: int | None = None) -> list[Li
 
 
 def _claims(line: str, bare: Sequence[Token], known: Known) -> Iterator[Checked]:
-    """Yields the claims of a line's annotations, then those of its bare text that no annotation replaces."""
+    """Yields the claims of a line's annotations, and of those chains of its bare text that none stands in."""
     annotations = list(_ANNOTATION.finditer(line))
     for found in annotations:
-        for claim in checked(tokens(found[1], prose=True), known):
-            yield claim._replace(start=claim.start + found.start(1), end=claim.end + found.start(1))
-    for claim in checked(bare, known):
-        if not any(claim.start < found.start() < claim.end for found in annotations):
-            yield claim
+        for chain in chains(tokens(found[1], prose=True)):
+            for claim in checked(chain, known):
+                yield claim._replace(start=claim.start + found.start(1), end=claim.end + found.start(1))
+    for chain in chains(bare):
+        if not any(chain.start < found.start() < chain.end for found in annotations):
+            yield from checked(chain, known)
 
 
 def _bare(line: str) -> str:

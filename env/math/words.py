@@ -21,6 +21,14 @@ LABELS = _set(
     """
 )
 """Name a thing by the number behind them: `on day 1 * 2`."""
+DERIVING = _set(
+    """
+    so thus then hence therefore we get have find obtain which this gives it that is means the and to a
+    subtract subtracting add adding divide dividing multiply multiplying expand expanding simplify simplifying
+    combine combining like terms both sides of by from first next now finally equation solution answer step
+    """
+)
+"""Lines with other words may speak of a case, a trial or another unknown: `try x = 2`."""
 WHOLE = _set("total sum cost costs price amount number distance area rate speed")
 """Before `of` they name what is computed: `a total of 12 + 24`."""
 COUNTING = _set(

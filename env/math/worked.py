@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from env.math.expressions import UnreadError, parse, value
 from env.math.tokens import tokens
+from pipeline.errors import ConfigError
 
 _PLACE = re.compile(r"<<(\d+)>>")
 
@@ -28,9 +29,13 @@ class Worked:
 
     @classmethod
     def of(cls, details: Mapping[str, Any]) -> Self:
-        """Returns the solution in a task's details. Raises ValueError if there is none."""
+        """Returns the solution in a task's details. Raises ConfigError if there is none."""
         if "worked" not in details:
-            raise ValueError("the task has no worked solution, so nobody can demonstrate it")
+            raise ConfigError(
+                "a task has no worked solution, so no scripted solver can demonstrate it: families and rows "
+                "with gsm8k's annotations have one. Next: sft.solutions=true with solutions of yours, or a "
+                "model in sft.base, with sft.num_updates = 0"
+            )
         return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in details["worked"].items()})
 
     def as_details(self) -> dict[str, Any]:

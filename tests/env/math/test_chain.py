@@ -12,7 +12,7 @@ tasks: {environment: math, families: {chain_add: 1.0}, level_shares: {1: 1.0}, n
         num_held_out: 12}
 sampling: {max_response_tokens: 64}
 prompt: {max_feedback_tokens: 80}
-sft: {num_demonstrations: 2000, num_updates: 240, batch_rows: 32, learning_rate: 1.0e-2,
+sft: {num_demonstrations: 1000, num_updates: 150, batch_rows: 16, learning_rate: 1.0e-2,
       shares: {careful: 0.6, careless: 0.4},
       model: {hidden_size: 64, num_layers: 2, num_kv_heads: 1, intermediate_size: 96}}
 rollouts: {chain: {num_attempts: 2, draws: 2, feedback_free_share: 0.8, feedback_free_draws: 2}}

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from env.math.chains import chains
 from env.math.claims import Known, checked, roots
 from env.math.expressions import MOST_TOKENS, UnreadError, parse, value
 from env.math.steps import check_lines
@@ -15,7 +16,8 @@ from env.math.tokens import tokens
 def word(line: str, question: str = "", modulus: int | None = None) -> str:
     known = Known(modulus)
     known.add(tokens(question, prose=True), is_given=True)
-    found = [claim.status for claim in checked(tokens(line, prose=True), known)]
+    said = chains(tokens(line, prose=True))
+    found = [claim.status for chain in said for claim in checked(chain, known)]
     return "wrong" if "wrong" in found else "ok" if found else "unknown"
 
 
@@ -74,6 +76,7 @@ def word(line: str, question: str = "", modulus: int | None = None) -> str:
         ("10 pages on day 1 * 2 = 20 pages", "unknown"),
         ("38 \u2013 x + x = 32 +x", "unknown"),
         ("1/4*20 = 6", "wrong"),
+        ("半 12 + 24 = 18", "unknown"),
     ],
 )
 def test_a_claim_is_checked_as_people_mean_it(line: str, status: str) -> None:
@@ -89,6 +92,9 @@ def test_a_claim_is_checked_as_people_mean_it(line: str, status: str) -> None:
         ("x = 7", "wrong"),
         ("3x - 24 = 0", "ok"),
         ("y = 7", "unknown"),
+        ("So, 3x = 25", "wrong"),
+        ("Try x = 2: 3x + 4 = 10", "unknown"),
+        ("If x were 2, 3x + 4 = 10.", "unknown"),
     ],
 )
 def test_an_equation_of_the_question_says_which_later_ones_are_true(line: str, status: str) -> None:

@@ -13,7 +13,7 @@ from env.math.worked import Worked
 from env.play.demonstrations import demonstrate
 from env.protocol import Action, replay
 from env.sandbox import Outcome
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, ConfigError
 from pipeline.types import Task
 
 QUESTION = "Ada has 48 clips, sells half of them and then 10 more. How many has she sold?"
@@ -112,6 +112,9 @@ def test_feedback_locates_the_first_error_and_never_tells_the_answer(
         ("\\frac{1}{2}", "1 / 2 = 3"),
         ("0.50", "2 / 4 = 3"),
         ("1/4", "100 / 4 = 24"),  # its per cents
+        ("2 hours", "100 + 20 = 24"),  # its minutes
+        ("25, 30", "50 / 2 = 24"),  # a part of it
+        ("25\\sqrt{2}", "50 / 2 = 24"),
     ],
 )
 def test_no_notation_of_the_answer_is_told(gold: str, text: str) -> None:
@@ -169,6 +172,8 @@ def test_replay_is_the_snapshot_and_an_environment_can_be_pickled() -> None:
 def test_a_task_without_an_answer_is_refused_before_it_is_played() -> None:
     with pytest.raises(ArtifactError, match="cannot be graded: its ground_truth is empty"):
         MATH.check_gradable([task(" ")])
+    with pytest.raises(ArtifactError, match="has 401 characters; answers of at most 400 are compared"):
+        MATH.check_gradable([task("1" * 401)])
 
 
 def test_a_demonstration_after_feedback_quotes_what_went_wrong_and_solves_the_task() -> None:
@@ -193,7 +198,7 @@ def test_a_demonstration_after_feedback_quotes_what_went_wrong_and_solves_the_ta
 
 
 def test_a_task_without_a_solution_cannot_be_demonstrated() -> None:
-    with pytest.raises(ValueError, match="has no worked solution"):
+    with pytest.raises(ConfigError, match=r"has no worked solution.*Next: sft.solutions=true"):
         MATH.demonstrators.play(replace(task(), details={}), "careful", 0, 0.0, (), None, False)
 
 

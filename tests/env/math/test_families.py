@@ -1,5 +1,6 @@
 """Families: worked solutions are right, errors that are put into them are found where they are."""
 
+import re
 from collections import Counter
 from random import Random
 
@@ -140,3 +141,20 @@ def test_too_many_tasks_of_a_small_family_are_refused_with_what_to_do() -> None:
 def test_shares_that_are_none_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         settings_of(**changes)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_feedback_says_an_answer_that_the_solution_does_not_say_itself(family: str) -> None:
+    env, told = MATH.make_env(MATH.settings(), "corrective"), 0
+    for number, task in enumerate(made(family, 3, 120)):
+        env.reset(task, 0)
+        [action] = MATH.demonstrators.play(task, "careless", number, 0.0, (), None, False)
+        env.step(action)
+        feedback = env.feedback()
+        if feedback is None:
+            continue
+        gold = re.findall(r"\d+(?:\.\d+)?", task.ground_truth)
+        said = re.findall(r"\d+(?:\.\d+)?", feedback.text.partition(" is false. It is ")[2])
+        assert not set(gold) & set(said), (task.ground_truth, feedback.text)
+        told += bool(said)
+    assert told > 10  # an error before the last line is corrected

@@ -28,6 +28,11 @@ def test_annotations_are_claims_of_their_line() -> None:
     ]
 
 
+def test_an_annotation_says_what_its_chain_of_equalities_does() -> None:
+    assert statuses("Half is 48 - 20 = 20 + 4 = <<48/2=24>>24.") == [("ok", "")]
+    assert statuses("Half is 48 - 20 = 20 + 4 = 24.") == [("wrong", "false_equality")]
+
+
 def test_a_number_from_nowhere_makes_a_true_line_unknown() -> None:
     assert statuses("24 + 24 = 48") == [("ok", "")]
     assert statuses("24 + 17 = 41") == [("unknown", "ungrounded")]
