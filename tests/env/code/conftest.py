@@ -2,7 +2,8 @@ import sys
 
 import pytest
 
-from env.sandbox import Sandbox, shared_sandbox
+from env.code import judge
+from env.sandbox import Limits, Sandbox, shared_sandbox
 
 
 @pytest.fixture(scope="session")
@@ -11,3 +12,9 @@ def sandbox() -> Sandbox:
     if sys.platform != "linux":
         pytest.skip("confinement needs Linux")
     return shared_sandbox()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives solutions and test programs less time and memory than they have in a run."""
+    monkeypatch.setattr(judge, "LIMITS", Limits(seconds=0.5, memory_mb=256, output_bytes=2**20))

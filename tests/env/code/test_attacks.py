@@ -2,10 +2,9 @@
 
 import pytest
 
-from env.code import judge as judging
 from env.code.judge import judge
 from env.code.problems import Example, Problem
-from env.sandbox import Limits, Sandbox
+from env.sandbox import Sandbox
 from tests.env.sandbox.corpus import programs
 
 PLACES = dict.fromkeys(("FILE", "FOLDER", "PORT", "PID", "ROOT"), "0")
@@ -18,8 +17,8 @@ PROBLEMS = {"data": Problem("solve", TESTS[:2], TESTS[2:]), "assertions": Proble
 @pytest.mark.parametrize(
     "problem", [PROBLEMS["data"], pytest.param(PROBLEMS["assertions"], marks=pytest.mark.slow)], ids=PROBLEMS
 )
-def test_no_attack_passes(problem: Problem, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "LIMITS", Limits(seconds=0.5, memory_mb=256))
+@pytest.mark.usefixtures("impatient")
+def test_no_attack_passes(problem: Problem, sandbox: Sandbox) -> None:
     attacks = programs(PLACES)
     assert len(attacks) >= 60
     judged = {name: judge(problem, source, sandbox) for name, source in attacks.items()}

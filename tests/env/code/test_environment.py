@@ -214,6 +214,7 @@ FAILING = {
 }
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(("program", "kind"), FAILING.values(), ids=FAILING)
 def test_a_verifier_that_fails_is_no_reward_and_the_next_one_works(program: str, kind: str) -> None:
     env, result = played(block(RIGHT), Problem("size", program=program))

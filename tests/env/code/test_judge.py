@@ -101,6 +101,7 @@ def double(x): raise Bad""",
 }
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("program", ATTACKS.values(), ids=ATTACKS)
 def test_no_attack_passes(program: str, sandbox: Sandbox) -> None:
     judgement = judge(DOUBLE, program, sandbox)
@@ -150,6 +151,7 @@ def test_an_exception_is_located_by_the_deepest_line_of_the_solution(sandbox: Sa
         (ATTACKS["returns a generator"], "unreadable"),
     ],
 )
+@pytest.mark.usefixtures("impatient")
 def test_what_is_no_exception_has_a_kind(program: str, kind: str, sandbox: Sandbox) -> None:
     assert failure(program, sandbox).kind == kind
 

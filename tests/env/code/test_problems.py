@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from env.code.feedback import call_text
 from env.code.judge import judge
 from env.code.offer import CODE
 from env.code.problems import Example, OwnProblem, Problem, own_problems
@@ -54,7 +55,10 @@ def test_tasks_are_the_problems_of_each_split_in_an_order_by_the_seed() -> None:
         CODE.check_task(task)
         problem = Problem.from_text(task.ground_truth)
         assert f"def {problem.entry_point}(" in task.prompt[0]["content"]
-        assert problem.reference.strip() not in task.prompt[0]["content"]
+        said = task.prompt[0]["content"]
+        assert problem.reference.strip() not in said
+        assert all(call_text(problem.entry_point, test) in said for test in problem.public)
+        assert not any(f"{call_text(problem.entry_point, test)} ==" in said for test in problem.hidden)
 
 
 @pytest.mark.parametrize(
