@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from env.sandbox import Limits, Outcome, Sandbox
 from env.sandbox.channel import BrokenChannelError, Inbox, TooLongError, packed
+from env.sandbox.clock import Clock
 from env.sandbox.sandbox import WEAK
 from pipeline.errors import ConfigError
 
@@ -112,6 +114,15 @@ def test_the_clock_of_a_box_runs_only_while_it_is_asked(sandbox: Sandbox) -> Non
             assert box.ask("there").value == "there"
     with sandbox.open("receive()\nwhile True: pass", None, SHORT) as box:
         assert box.ask(None).status == "timeout"
+
+
+def test_a_process_that_gets_no_core_is_nobodys_failure_and_one_that_computes_is_its_own(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Clock, "_waited", lambda _: time.monotonic())  # it waits for a core all the time
+    limits = Limits(seconds=0.1)
+    assert sandbox.run("import time; time.sleep(60)", None, limits).status == "unavailable"
+    assert sandbox.run("while True: pass", None, limits).status == "timeout"
 
 
 def test_a_message_that_nobody_reads_does_not_stop_the_sandbox(sandbox: Sandbox) -> None:
