@@ -14,11 +14,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+
+from pydantic import JsonValue
 
 from benchmarks._results import Criteria, Row, at_least, measured, ratios, spread
 from benchmarks._run import Asked, Benchmark, in_turns, main
 from env.sandbox import Limits, Sandbox
 
+WITHOUT: tuple[tuple[str, ...], ...] = ((), ("namespaces",))
 BARE = "bare subprocess"
 LIMITS = Limits()
 SOLUTION = '''
@@ -30,7 +34,16 @@ def candidate(text: str) -> List[str]:
     words = re.findall(r"[a-z]+", text.lower())
     return sorted(collections.Counter(words), key=lambda word: (-words.count(word), word))
 '''
-INPUTS = ["", "a", "b a b", "one two two", "To be, or not to be", "x " * 50, "the end. The End!", "z y x"]
+INPUTS: list[JsonValue] = [
+    "",
+    "a",
+    "b a b",
+    "one two two",
+    "To be, or not to be",
+    "x " * 50,
+    "the end. The End!",
+    "z y x",
+]
 EXPECTED = [
     [],
     ["a"],
@@ -100,13 +113,13 @@ def start_bare() -> float:
 def measure(asked: Asked) -> list[Row]:
     """Returns rates and start-up times of each level that this machine has, and of a subprocess."""
     times, repeats = asked.options.programs, asked.options.repeats
-    boxes = {f"level {box.level}": (box, off) for off in ((), ("namespaces",)) if (box := Sandbox(off))}
+    boxes = {f"level {box.level}": (box, off) for off in WITHOUT if (box := Sandbox(off))}
     works: dict[tuple[str, str], Callable[[], float]] = {}
     for name, (box, off) in boxes.items():
-        works[name, "programs a second"] = rate(lambda box=box: judge_in(box), times)
-        works[name, "asked programs a second"] = rate(lambda box=box: judge_by_questions(box), times)
-        works[name, "calls a second"] = rate(lambda box=box: parse_in(box), times)
-        works[name, "start-up, s"] = lambda off=off: start_up(off)
+        works[name, "programs a second"] = rate(partial(judge_in, box), times)
+        works[name, "asked programs a second"] = rate(partial(judge_by_questions, box), times)
+        works[name, "calls a second"] = rate(partial(parse_in, box), times)
+        works[name, "start-up, s"] = partial(start_up, off)
     works[BARE, "programs a second"] = rate(judge_bare, times)
     works[BARE, "start-up, s"] = start_bare
     found = in_turns({f"{name}: {metric}": work for (name, metric), work in works.items()}, repeats)

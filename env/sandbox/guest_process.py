@@ -123,7 +123,8 @@ class GuestProcess:
                 self._wait(max(left, 0.001))
             while self._wait(0.0):
                 pass
-            self._takes_an_answer()
+            if self._takes_an_answer():
+                return self._outcome("ok")
         except TooLongError:
             return self._end("output")
         except BrokenChannelError:
@@ -180,7 +181,7 @@ class GuestProcess:
             kind, value = message
             if kind == "value":
                 self._value = value
-                if self._is_asked and self._ended is None:
+                if self._is_asked:
                     return True
             elif kind == "end" and isinstance(value, str) and value in _ENDS:
                 self._said_end = _ENDS[value]

@@ -119,9 +119,10 @@ class Sandbox:
         """Returns what OUR function makes of untrusted text, in a confined worker that is reused.
 
         `function` is "module:name" of a function from one JSON value to one JSON value. Its module is
-        imported before the worker is confined, and may not keep a state. A call that ends as "timeout",
-        "memory" or "crashed" is tried once more in a fresh worker, so these statuses mean: twice. Who grades
-        makes them, and "unavailable", an infra_error.
+        imported before the worker is confined, and may not keep a state. It may parse texts, but not execute
+        them: what a text did to the worker would wait there for the next one. A call that ends as "timeout",
+        "memory", "output" or "crashed" is tried once more in a fresh worker, so these statuses mean: twice.
+        Who grades makes them, and "unavailable", an infra_error.
 
         Raises:
             ConfigError: its module cannot be loaded.

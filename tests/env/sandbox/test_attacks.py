@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from functools import cache
@@ -10,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from env.sandbox import Limits, Sandbox
+from env.sandbox.sandbox import WEAK
 from tests.env.sandbox import corpus
+from tests.env.sandbox.attacked import HARNESS
 
 ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
@@ -64,6 +68,24 @@ def test_no_program_passes_or_gets_out_and_none_harms(who: str, without: tuple[s
     assert not [name for name, (*_, recovered) in found["outcomes"].items() if not recovered]
     assert not [name for name, (status, *_) in found["outcomes"].items() if status == "unavailable"]
     assert not found["harm"]
+
+
+def test_the_same_attacks_succeed_where_nothing_is_walled_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the corpus would prove nothing; these three do no harm."""
+    monkeypatch.setenv(WEAK, "accepted")
+    (tmp_path / "file").write_text("secret")
+    sandbox = Sandbox(("namespaces", "landlock", "seccomp", "user"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        sources = corpus.programs(
+            PLACES | {"FILE": f"{tmp_path}/file", "FOLDER": str(tmp_path), "PORT": port}
+        )
+        for name in ("reads_a_file", "makes_a_file", "dials_out"):
+            outcome = sandbox.run(HARNESS, {"source": sources[name], "inputs": [0]}, Limits())
+            assert "ESCAPED" in f"{outcome.value} {sorted(tmp_path.iterdir())}", name
+    sandbox.close()
 
 
 BOMBS = {

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from env.sandbox import Limits, Outcome, Sandbox
 from env.sandbox.channel import BrokenChannelError, Inbox, TooLongError, packed
+from env.sandbox.clock import Clock
 from env.sandbox.sandbox import WEAK
 from pipeline.errors import ConfigError
 
@@ -99,6 +101,12 @@ def test_a_box_answers_until_its_program_ends(sandbox: Sandbox) -> None:
         assert box.ask(4) is end
 
 
+def test_an_answer_counts_though_the_program_ends_right_after_it(sandbox: Sandbox) -> None:
+    for _ in range(10):
+        with sandbox.open("deliver(receive())", None, LIMITS) as box:
+            assert [box.ask(1).status, box.ask(2).status] == ["ok", "raised"]
+
+
 def test_the_clock_of_a_box_runs_only_while_it_is_asked(sandbox: Sandbox) -> None:
     with sandbox.open("while True: deliver(receive())", None, SHORT) as box:
         for _ in range(3):
@@ -106,6 +114,15 @@ def test_the_clock_of_a_box_runs_only_while_it_is_asked(sandbox: Sandbox) -> Non
             assert box.ask("there").value == "there"
     with sandbox.open("receive()\nwhile True: pass", None, SHORT) as box:
         assert box.ask(None).status == "timeout"
+
+
+def test_a_process_that_gets_no_core_is_nobodys_failure_and_one_that_computes_is_its_own(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Clock, "_waited", lambda _: time.monotonic())  # it waits for a core all the time
+    limits = Limits(seconds=0.1)
+    assert sandbox.run("import time; time.sleep(60)", None, limits).status == "unavailable"
+    assert sandbox.run("while True: pass", None, limits).status == "timeout"
 
 
 def test_a_message_that_nobody_reads_does_not_stop_the_sandbox(sandbox: Sandbox) -> None:
