@@ -17,13 +17,14 @@ from env.code.tasks import ENDING, prompt_of
 from env.code.values import encode
 from env.sandbox import shared_sandbox
 from env.sources import Problem as RowProblem
+from env.sources import messages_of
 from pipeline.errors import ConfigError
-from pipeline.rows import BadRowError, Field, shown, text_of
+from pipeline.rows import BadRowError, Field, shown
 
 FIELDS = {
     "prompt": Field(("prompt", "text", "question")),
-    "tests": Field(("test", "test_list", "tests")),
-    "entry_point": Field(("entry_point",), required=False),
+    "tests": Field(("test", "test_list", "tests", "reward_model.ground_truth")),
+    "entry_point": Field(("entry_point", "extra_info.entry_point"), required=False),
     "reference": Field(("canonical_solution", "code", "solution"), required=False),
     "setup": Field(("test_setup_code", "test_imports"), required=False),
 }
@@ -38,7 +39,8 @@ def problem_of(values: Mapping[str, Any]) -> RowProblem:
 
     Raises BadRowError for a row without usable tests, or whose own solution does not pass them.
     """
-    statement, program = text_of(values, "prompt"), _text(values, "tests")
+    own = messages_of(values, "prompt")
+    statement, program = own[-1]["content"], _text(values, "tests")
     if not program.strip():
         raise BadRowError("no_tests", "it has no tests")
     setup, reference = _text(values, "setup"), _text(values, "reference")
@@ -58,11 +60,13 @@ def problem_of(values: Mapping[str, Any]) -> RowProblem:
     except ValueError as error:
         raise BadRowError("no_problem", str(error)) from None
     problem = _checked(problem)
+    if isinstance(values["prompt"], list):  # whoever wrote messages has said it all
+        return RowProblem(own, problem.to_text(), "code")
     if defined is None:
         said = prompt_of(name, statement, "", problem.public)
     else:
         said = "\n\n".join([COMPLETE.format(name=name), f"```python\n{statement.rstrip()}\n```", ENDING])
-    return RowProblem(({"role": "user", "content": said},), problem.to_text(), "code")
+    return RowProblem(({"role": "user", "content": said},), problem.to_text(), "code", asked=statement)
 
 
 def _checked(problem: Problem) -> Problem:
@@ -86,8 +90,8 @@ def _called(program: str, reference: str) -> str:
     try:
         defined = [node.name for node in ast.parse(reference).body if isinstance(node, ast.FunctionDef)]
         nodes = ast.walk(ast.parse(program))
-    except SyntaxError as error:
-        raise BadRowError("bad_tests", f"its tests or its solution are no Python: {error.msg}") from None
+    except (SyntaxError, ValueError) as error:
+        raise BadRowError("bad_tests", f"its tests or its solution are no Python: {error}") from None
     calls = [node.func for node in nodes if isinstance(node, ast.Call)]
     called = [function.id for function in calls if isinstance(function, ast.Name)]
     for name in called:
@@ -100,7 +104,7 @@ def _definition(text: str, name: str) -> ast.FunctionDef | None:
     """Returns a module's definition of a function, None if it has none, or is no Python."""
     try:
         body = ast.parse(text).body
-    except SyntaxError:
+    except (SyntaxError, ValueError):
         return None
     return next((node for node in body if isinstance(node, ast.FunctionDef) and node.name == name), None)
 

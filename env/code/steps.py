@@ -62,7 +62,9 @@ def _on_returns(
     lines = returns or [line for line in [looked.get("defined")] if line is not None]
     if types := wrong_type(problem, judgement):
         got, expected = types
-        status = "wrong" if len(lines) == 1 else "unknown"
+        # None may come from the function's end rather than from a return.
+        is_located = len(lines) == 1 and not (returns and got == type(None).__name__)
+        status = "wrong" if is_located else "unknown"
         return dict.fromkeys(lines, (status, "type", f"the function returns {got}, not {expected}"))
     results = judgement.public + judgement.hidden
     failed = sum(not result.passed for result in results)

@@ -83,6 +83,11 @@ def test_an_error_is_located_at_its_line(code: str, line: str, kind: str) -> Non
     assert [(step.code, message[step.char_start : step.char_end].strip()) for step in wrong] == [(kind, line)]
 
 
+def test_a_return_is_not_blamed_for_the_end_of_the_function() -> None:
+    env, _ = played(message := block("def size(text):\n    if text == 'zz':\n        return 2"))
+    assert lines_said(message, env.verdict().steps) == [("unknown", "return 2")]
+
+
 def test_a_wrong_value_blames_no_line() -> None:
     env, _ = played(message := block("def size(text):\n    if not text:\n        return 0\n    return 1"))
     assert lines_said(message, env.verdict().steps) == [("unknown", "return 0"), ("unknown", "return 1")]

@@ -85,6 +85,13 @@ def test_of_listed_assertions_the_first_is_shown(sandbox: Sandbox) -> None:
     assert [result.passed for result in judgement.public + judgement.hidden] == [True, True, False]
 
 
+def test_messages_stay_as_they_are(sandbox: Sandbox) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Write add_three."}]
+    made = problem_of(row(LISTED, text=messages))
+    assert list(made.prompt) == messages
+    assert Problem.from_text(made.ground_truth).entry_point == "add_three"
+
+
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [
@@ -97,6 +104,8 @@ def test_of_listed_assertions_the_first_is_shown(sandbox: Sandbox) -> None:
         ({"test_list": ["assert add_three(1) == 4", "assert add_three(2) == 6"]}, "reference_fails"),
         ({"test_list": ["assert add_three(1) == 4", "assert add_three(object()) == 6"]}, "reference_fails"),
         ({"text": " "}, "bad_prompt"),
+        ({"text": [{"role": "assistant", "content": "hi"}]}, "bad_prompt"),
+        ({"code": "def add_three(x): return x + 3 # \0"}, "bad_tests"),
         ({"code": "def add_three(x) return 1"}, "bad_tests"),
     ],
 )
