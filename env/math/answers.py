@@ -100,7 +100,8 @@ def _shapes(gold: str, answer: str) -> tuple[Shape, Shape]:
 
 
 def _squeezed(text: str) -> str:
-    return text.replace(" ", "")
+    """Returns a text without blanks, but for those between digits: 2 1/2 is not 21/2."""
+    return re.sub(r" (?!\d)|(?<!\d) ", "", text)
 
 
 def _same(gold: Shape, answer: Shape, ask: Ask) -> bool:
@@ -112,16 +113,24 @@ def _same(gold: Shape, answer: Shape, ask: Ask) -> bool:
         return all(_same(g, a, ask) for g, a in zip(gold.parts, answer.parts, strict=True))
     if gold.kind == "equation":
         return any(
-            all(_same(g, a, ask) for g, a in zip(gold.parts, sides, strict=True))
+            all(_matches(g, a, ask) for g, a in zip(gold.parts, sides, strict=True))
             for sides in (answer.parts, answer.parts[::-1])
         )
     left = list(answer.parts)  # some and union: in any order
     for part in gold.parts:
-        match = next((place for place, other in enumerate(left) if _same(part, other, ask)), None)
+        match = next((place for place, other in enumerate(left) if _matches(part, other, ask)), None)
         if match is None:
             return False
         del left[match]
     return True
+
+
+def _matches(gold: Shape, answer: Shape, ask: Ask) -> bool:
+    """Returns whether two parts are the same; one that cannot be compared may be meant for another part."""
+    try:
+        return _same(gold, answer, ask)
+    except ValueError:
+        return False
 
 
 def _same_one(gold: str, answer: str, ask: Ask) -> bool:

@@ -90,9 +90,6 @@ def shape(text: str) -> Shape:
         return Shape("some", _shapes([unnamed(part) for part in parts]))
     if len(parts := _split(text, "=")) == 2:
         return Shape("equation", _shapes(parts))
-    if text.count("±") == 1:
-        before, _, after = text.partition("±")
-        return Shape("some", (Shape("one", text=f"{before}+{after}"), Shape("one", text=f"{before}-{after}")))
     return Shape("one", text=text)
 
 
@@ -107,7 +104,12 @@ def _listed(text: str) -> list[str]:
     if re.fullmatch(r"[-$€£ ]*\d{1,3}(?:,\d{3})+(?:\.\d+)?[^,]*", text):  # thousands
         return [text]
     pieces = [part for piece in _split(text, ",") for part in _AND.split(piece)]
-    return [piece for piece in pieces if piece.strip()]
+    return [sign for piece in pieces if piece.strip() for sign in _signed(piece)]
+
+
+def _signed(text: str) -> list[str]:
+    """Returns a text with each of the signs that it leaves open."""
+    return [text.replace("±", sign) for sign in "+-"] if text.count("±") == 1 else [text]
 
 
 def _split(text: str, mark: str) -> list[str]:

@@ -20,7 +20,10 @@ FIELDS = {
     "answer": Field(("reward_model.ground_truth", "final_answer", "answer", "solution", "ground_truth")),
 }
 _ANNOTATION = re.compile(r"<<([^<>=\n]*)=([^<>\n]*)>>")
-_ASKS_PERCENT = re.compile(r"(?:percent|per cent|%)[^.?!]*\?", re.IGNORECASE)
+_ASKS_PERCENT = re.compile(
+    r"\b(?:what|which|how many)\s+(?:[a-z]+\s+){0,4}(?:percent|per cent|%)|\b(?:as|in)\s+(?:a\s+)?percent",
+    re.IGNORECASE,
+)
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?|\.\d+")
 
 

@@ -1,5 +1,6 @@
 """Units of answers: what may stand behind a number, and how much of a common unit each is."""
 
+import re
 from fractions import Fraction
 
 from env.math.words import COUNTING
@@ -65,7 +66,7 @@ def unit_of(text: str) -> Unit | None:
         if name.endswith(mark):
             name, power = name.removesuffix(mark).strip(), meant
     known = _known(name)
-    is_word = len(name) > 2 and all(char.isalpha() or char in " -/'" for char in name)
+    is_word = re.fullmatch(r"[^\W\d_][\w'/-]{2,}( [^\W\d_][\w'/-]{2,})*", name) is not None
     is_apart = text[0].isspace() or (len(name) > 1 and known is not None) or not name.isalpha()
     if not is_apart or (known is None and not is_word):
         raise ValueError(f"{text!r} is no unit")

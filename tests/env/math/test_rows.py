@@ -87,6 +87,11 @@ def test_a_percentage_that_is_asked_for_is_one(tmp_path: Path) -> None:
     assert solved(task, r"\boxed{100\%}")
     assert solved(task, r"\boxed{100}")
     assert not solved(task, r"\boxed{1}")
+    rows = [
+        {"question": f"If 50% of {2 * n} hens lay, how many lay?", "answer": str(n)} for n in range(1, 21)
+    ]
+    task = made(tmp_path, rows).tasks[0]
+    assert solved(task, rf"\boxed{{{task.ground_truth} \text{{ hens}}}}")
 
 
 def test_a_text_without_calculations_is_no_worked_solution() -> None:
