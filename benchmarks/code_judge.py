@@ -102,6 +102,7 @@ def measure(asked: Asked) -> list[Row]:
         for kind, pairs in kinds.items():
             passed, seconds = timed(judged, pairs)
             figures: dict[str, Figure] = {
+                "solutions": len(pairs),
                 "passed": passed,
                 "per second": len(pairs) / sum(seconds),
                 "milliseconds": tuple(1000 * x for x in spread(seconds)),
