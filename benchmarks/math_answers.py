@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import math_verify
+from pydantic import JsonValue
 
 from benchmarks._results import Criteria, Row, at_least, measured
 from benchmarks._run import ROOT, Asked, Benchmark, main
@@ -61,7 +62,7 @@ def ours(pair: Pair) -> bool | None:
 
 def alone(pair: Pair) -> bool | None:
     """Returns math-verify's judgement with its own timeouts; None if it had to be killed all the same."""
-    argument = {"gold": pair.gold, "message": pair.message}
+    argument: JsonValue = {"gold": pair.gold, "message": pair.message}
     outcome = shared_sandbox().call("benchmarks.math_answers:verified", argument, ALONE_LIMITS)
     return bool(outcome.value) if outcome.status == "ok" else None
 

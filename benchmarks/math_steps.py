@@ -63,7 +63,7 @@ def is_right(expression: str, result: str) -> bool | None:
 
 def _value(node: ast.AST) -> float:
     if isinstance(node, ast.UnaryOp):
-        return -_value(node.operand)
+        return _value(node.operand) * (-1 if isinstance(node.op, ast.USub) else 1)
     if isinstance(node, ast.BinOp):
         return OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
     if isinstance(node, ast.Constant):

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from pydantic import JsonValue
+
 from env.math.answers import MAX_ANSWER, Judgement, extract, judge
 from env.math.feedback import Verbosity, rule_feedback
 from env.math.steps import LineCheck, check_lines, verdicts
@@ -32,7 +34,7 @@ def graded(gold: str, answer: str | None) -> Judgement:
     try:
         return judge(gold, answer, _ask_elsewhere)
     except NeedsOpinionsError:
-        argument = {"gold": gold, "answer": answer[: MAX_ANSWER + 1]}
+        argument: JsonValue = {"gold": gold, "answer": answer[: MAX_ANSWER + 1]}
         outcome = shared_sandbox().call("env.math.opinions:judge_text", argument, LIMITS)
     if outcome.status != "ok":
         unavailable = outcome.status == "unavailable"

@@ -26,10 +26,10 @@ class MathTasks(TableTasks):
             ("families", self.families, list(FAMILIES)),
             ("level_shares", self.level_shares, list(LEVELS)),
         ):
-            values: list[float] = list(shares.values())  # type: ignore[attr-defined]
+            values: list[float] = list(shares.values())
             if any(share < 0 for share in values) or abs(sum(values) - 1) > 1e-6:
                 raise ValueError(f"tasks.{name} = {shares}; shares are >= 0 and add up to 1")
-            if unknown := set(shares) - set(known):  # type: ignore[call-overload]
+            if unknown := set(shares) - set(known):
                 allowed = ", ".join(map(str, known))
                 raise ValueError(f"tasks.{name} has {sorted(map(str, unknown))}; allowed: {allowed}")
         return self

@@ -36,7 +36,9 @@ class Worked:
                 "with gsm8k's annotations have one. Next: sft.solutions=true with solutions of yours, or a "
                 "model in sft.base, with sft.num_updates = 0"
             )
-        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in details["worked"].items()})
+        given = details["worked"]
+        lines, calculations, results = (tuple(given[name]) for name in ("lines", "calculations", "results"))
+        return cls(lines, calculations, results, given["modulus"])
 
     def as_details(self) -> dict[str, Any]:
         """Returns the solution as a part of a task's details, in JSON."""
