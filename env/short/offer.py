@@ -14,6 +14,9 @@ from env.short.questions import FIELDS, problem_of
 from env.sources import TableTasks, read_tasks
 from pipeline.types import Task
 
+MESSAGE_LINES = 4
+"""Of a message that thinks before it answers, for `vdapo plan` (start value); a line is a step."""
+
 
 def make_tasks(settings: TableTasks, seed: int) -> TaskSet:
     """Returns the questions of the settings' rows."""
@@ -54,5 +57,6 @@ SHORT = EnvironmentOffer(
     },
     splitter="lines",
     check_task=check_task,
+    max_steps=lambda settings: MESSAGE_LINES,
     demonstrators=Demonstrators({"knows": 0.5, "guesses": 0.5}, demonstrate),
 )
