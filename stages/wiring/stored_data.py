@@ -139,6 +139,7 @@ def examples_of(start: Start[Config], material: Material, values_of: ValuesOf, t
     bare = {r.rollout_id for r in material.bare}
     counts = {
         "bare": sum(r.rollout_id in bare for r in train),
+        "recorded": sum(not r.has_logprobs for r in train),
         "guided_stripped": sum(r.rollout_id not in bare for r in train),
         "held_out": len(held_out),
         "left_out": {reason: n for reason, n in sorted(left_out.items()) if n},

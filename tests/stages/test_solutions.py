@@ -135,9 +135,14 @@ def test_likelihood_learns_from_them(lab: Lab) -> None:
     assert lab.start("stored", "--run", "imitated", *options) == 0
     stored = lab.folder / "imitated" / "stored"
     report = json.loads((stored / "report.json").read_text())
-    assert report["rows"]["bare"] > 30
+    assert report["rows"]["bare"] == report["rows"]["recorded"] > 30
     assert report["looks"][-1]["probability"] > report["looks"][0]["probability"]
     assert load_policy(stored / "policy").policy_digest != before
+    actor = ("actor.credit={mode: decoupled_clip}", "actor.evaluate_tasks=4")
+    assert lab.start("actor", "--run", "imitated", *options, *actor) == 0
+    card = (lab.folder / "imitated" / "actor" / "actor" / "README.md").read_text()
+    assert f"(likelihood, {report['rows']['recorded']} of them recorded solutions)" in card
+    assert f"| rows | by_row: source: {lab.folder}/questions.jsonl, split: train |" in card
 
 
 def test_sft_demonstrates_the_right_ones_alone(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
