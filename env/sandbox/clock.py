@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import suppress
 
@@ -20,6 +19,7 @@ class Clock:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
+        self._queue = self._cpu = 0.0  # as the kernel said last: it says nothing of a process that is gone
         self.start()
 
     def start(self) -> None:
@@ -38,14 +38,10 @@ class Clock:
 
     def _waited(self) -> float:
         with suppress(OSError, IndexError, ValueError), open(f"/proc/{self._pid}/schedstat", "rb") as file:
-            return int(file.read().split()[1]) / 1e9
-        return 0.0
+            self._queue = int(file.read().split()[1]) / 1e9
+        return self._queue
 
     def _busy(self) -> float:
-        if sys.platform != "linux":
-            return 0.0
         with suppress(OSError):
-            return time.clock_gettime(
-                ~self._pid << 3 | 2
-            )  # the clock of a process, as clock_getcpuclockid makes it
-        return 0.0
+            self._cpu = time.clock_gettime(~self._pid << 3 | 2)  # as Linux's clock_getcpuclockid names it
+        return self._cpu

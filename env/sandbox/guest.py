@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import random
+import resource
 import sys
 import traceback
 from types import ModuleType
@@ -66,6 +67,7 @@ def _run(program: str, argument: JsonValue, channel: int, mark: bytes) -> None:
 
 def _answer_calls(module: str, channel: int, mark: bytes) -> None:
     """Calls functions of a module, which is loaded, as each message says, until there are no more."""
+    memory = resource.getrlimit(resource.RLIMIT_AS)[0]
     while True:
         try:
             call = receive(channel)
@@ -73,4 +75,8 @@ def _answer_calls(module: str, channel: int, mark: bytes) -> None:
             return
         assert isinstance(call, list)
         name, argument = call
-        send(channel, packed(["value", getattr(sys.modules[module], str(name))(argument)], mark))
+        value = getattr(sys.modules[module], str(name))(argument)
+        # What it holds of earlier texts may have cost this one memory, and it may have swallowed the error.
+        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10 > memory / 2:
+            raise MemoryError("more than half")
+        send(channel, packed(["value", value], mark))

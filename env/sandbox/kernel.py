@@ -29,17 +29,18 @@ _FILE_RIGHTS_OF_ABI = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 """Landlock's ABI -> number of rights to files that it can take; later ones take as many as the last."""
 
 
-def _call(name: str, *arguments: Any) -> int:
+def _call(name: str, *arguments: Any, what: str = "") -> int:
     result: int = getattr(_LIBC, name)(*arguments)
     if result == -1:
         number = ctypes.get_errno()
-        raise OSError(number, f"{name}: {os.strerror(number)}")
+        raise OSError(number, f"{what or name}: {os.strerror(number)}")
     return result
 
 
 def _system_call(number: int, *arguments: Any) -> int:
     """Makes a system call that the C library may have no function for."""
-    return _call("syscall", *(ctypes.c_long(x) if isinstance(x, int) else x for x in (number, *arguments)))
+    given = (ctypes.c_long(x) if isinstance(x, int) else x for x in (number, *arguments))
+    return _call("syscall", *given, what=f"system call {number}")
 
 
 def unshare(flags: int) -> None:

@@ -38,7 +38,8 @@ READY = b"\1"
 
 def main() -> None:
     """Builds the walls, loads the modules, serves orders."""
-    control = socket.socket(fileno=int(sys.argv[1]))
+    control = socket.socket(fileno=os.dup(int(sys.argv[1])))  # a low number, as a child closes the low ones
+    os.close(int(sys.argv[1]))
     setup = json.loads(sys.argv[2])
     os.environ.clear()
     if control.fileno() != CHANNEL:

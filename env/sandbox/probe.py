@@ -47,7 +47,7 @@ def forks():
 def imports():
     try:
         import colorsys
-    except ImportError:
+    except Exception:
         return
     raise OSError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -89,7 +90,7 @@ class Box:
 
         "ok" has the delivered value, and the program goes on. Any other status is its end, and further calls
         return it again; a program that ends without an answer has "raised". The clock of `Limits.seconds`
-        runs only while it is asked.
+        runs only while it is asked, and starts anew each time: who asks often adds up `Outcome.seconds`.
         """
         return self._guest if isinstance(self._guest, Outcome) else self._guest.ask(message)
 
@@ -115,20 +116,23 @@ class Sandbox:
         self.holes: list[str] = []  # what a confined process can do and should not; accepted if there are any
         self.level = self._look_for_a_level(without)
 
-    def call(self, function: str, argument: JsonValue, limits: Limits) -> Outcome:
+    def call(self, function: str, argument: JsonValue, limits: Limits, *, once: bool = False) -> Outcome:
         """Returns what OUR function makes of untrusted text, in a confined worker that is reused.
 
         `function` is "module:name" of a function from one JSON value to one JSON value. Its module is
-        imported before the worker is confined, and may not keep a state. It may parse texts, but not execute
-        them: what a text did to the worker would wait there for the next one. A call that ends as "timeout",
-        "memory", "output" or "crashed" is tried once more in a fresh worker, so these statuses mean: twice.
-        Who grades makes them, and "unavailable", an infra_error.
+        imported before the worker is confined, and may not keep a state. A function that executes texts, not
+        only parses them, is called `once` a worker: what a text did there would wait for the next one. A call
+        that ends as "timeout", "memory", "output" or "crashed" is tried once more in a fresh worker, so these
+        statuses mean: twice. Who grades makes them, and "unavailable", an infra_error.
 
         Raises:
             ConfigError: its module cannot be loaded.
         """
-        outcome = self._call_once(function, argument, limits)
-        return outcome if outcome.status in ("ok", "raised") else self._call_once(function, argument, limits)
+        for _ in range(2):
+            outcome = self._try_call(function, argument, limits, once=once)
+            if outcome.status in ("ok", "raised"):
+                break
+        return outcome
 
     def run(self, program: str, argument: JsonValue, limits: Limits) -> Outcome:
         """Returns what came of UNTRUSTED Python source, run as `__main__` in a process that is never reused.
@@ -170,7 +174,7 @@ class Sandbox:
             for desk in desks:
                 desk.close()
 
-    def _call_once(self, function: str, argument: JsonValue, limits: Limits) -> Outcome:
+    def _try_call(self, function: str, argument: JsonValue, limits: Limits, *, once: bool) -> Outcome:
         module, _, name = function.partition(":")
         with self._desk(module) as desk:
             worker = desk.worker
@@ -180,7 +184,10 @@ class Sandbox:
                     return new
                 worker = desk.worker = new
             worker.limits = limits
-            return worker.ask([name, argument])
+            outcome = worker.ask([name, argument])
+            if once:
+                worker.kill()
+            return outcome
 
     @contextmanager
     def _desk(self, module: str = "") -> Iterator[_Desk]:
@@ -199,28 +206,30 @@ class Sandbox:
     def _look_for_a_level(self, without: Collection[str]) -> int:
         """Returns 2 with namespaces, 1 without, 0 where attacks succeed and somebody has accepted that."""
         found: dict[tuple[str, ...], list[str]] = {}
+        reasons: list[str] = []
         for off in _TRIED:
             self._without = (*without, *off)
             try:
                 self.holes = found[self._without] = holes(self.run)
+                with self._desk() as desk:
+                    walls = desk.walls
+                if "seccomp" not in walls:
+                    self.holes.append("system calls are not filtered")
+                if not self.holes:
+                    return 2 if "namespaces" in walls else 1
+                reasons += self.holes
             except UnavailableError as error:
-                self.holes = [str(error)]
-                continue
-            with self._desk() as desk:
-                walls = desk.walls
-            if "seccomp" not in walls:
-                self.holes.append("system calls are not filtered")
-            if not self.holes:
-                return 2 if "namespaces" in walls else 1
-            self.close()
+                reasons.append(str(error))
+            self.close()  # its launcher has these walls
         if found and os.environ.get(WEAK) == "accepted":
             self._without = min(found, key=lambda off: (MEANING["imports"] in found[off], len(found[off])))
             self.holes = found[self._without]
             return 0
         raise ConfigError(
-            f"this machine cannot confine what a model wrote: {'; '.join(self.holes)}. It takes Linux with "
-            "seccomp, and with namespaces or Landlock (docs/sandbox.md says how containers allow it). Next: "
-            f"run elsewhere, or set {WEAK}=accepted in the environment if nothing here can come to harm"
+            f"this machine cannot confine what a model wrote: {'; '.join(dict.fromkeys(reasons))}. It takes "
+            "Linux with seccomp, and with namespaces or Landlock. Next: allow them (docs/sandbox.md says how "
+            f"in containers), run elsewhere, or set {WEAK}=accepted in the environment if nothing here can "
+            "come to harm"
         )
 
 
@@ -236,5 +245,7 @@ def shared_sandbox() -> Sandbox:
     with _SHARED_LOCK:
         if os.getpid() not in _SHARED:
             _SHARED[os.getpid()] = sandbox = Sandbox()
+            if sandbox.holes:
+                print(f"vdapo: {WEAK}=accepted, and here {'; '.join(sandbox.holes)}", file=sys.stderr)
             atexit.register(sandbox.close)
         return _SHARED[os.getpid()]

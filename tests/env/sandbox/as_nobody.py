@@ -3,7 +3,7 @@
     python tests/env/sandbox/as_nobody.py COMMAND [ARGUMENT ...]
 
 Folders that only root may enter, such as /root with an interpreter in it, are covered, in a mount namespace
-of this process, by a folder that shows what Python needs of them.
+of this process, by a folder that shows what Python needs of them. Ends with `CANNOT` where that is refused.
 """
 
 import os
@@ -14,6 +14,7 @@ from pathlib import Path
 from env.sandbox import kernel
 
 NOBODY = 65534
+CANNOT = 77
 
 
 def closed_parent(path: Path) -> Path | None:
@@ -23,10 +24,12 @@ def closed_parent(path: Path) -> Path | None:
 
 def show(paths: list[Path]) -> None:
     """Makes folders readable for everybody, in this process and what it starts."""
+    hidden = [(path, parent) for path in paths if (parent := closed_parent(path))]
+    if not hidden:
+        return
     kernel.unshare(kernel.CLONE_NEWNS)
     kernel.keep_mounts_private()
     stash = Path(tempfile.mkdtemp())
-    hidden = [(path, parent) for path in paths if (parent := closed_parent(path))]
     for number, (path, _) in enumerate(hidden):
         (stash / str(number)).mkdir()
         kernel.bind(str(path), str(stash / str(number)))
@@ -42,8 +45,12 @@ def show(paths: list[Path]) -> None:
 
 if __name__ == "__main__":
     prefixes = {sys.base_prefix, sys.prefix, *(path for path in sys.path if os.path.isdir(path))}
-    show([Path(prefix) for prefix in sorted(prefixes) if not prefix.startswith(f"{sys.base_prefix}/")])
-    os.setgroups([])
-    os.setresgid(NOBODY, NOBODY, NOBODY)
-    os.setresuid(NOBODY, NOBODY, NOBODY)
+    try:
+        show([Path(prefix) for prefix in sorted(prefixes) if not prefix.startswith(f"{sys.base_prefix}/")])
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    except OSError as error:
+        print(f"root cannot become nobody here: {error}", file=sys.stderr)
+        sys.exit(CANNOT)
     os.execv(sys.argv[1], sys.argv[1:])

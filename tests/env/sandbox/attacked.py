@@ -9,13 +9,15 @@ import json
 import os
 import resource
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from env.sandbox import Limits, Sandbox
+from env.sandbox import Limits, Sandbox, kernel
+from tests.env.sandbox.as_nobody import CANNOT
 from tests.env.sandbox.corpus import Places, answers, programs
 
 ROOT = Path(__file__).parents[3]
@@ -129,5 +131,18 @@ def alive(word: str) -> list[int]:
     return found
 
 
+def refused_namespaces() -> str:
+    """Returns why this user gets no namespaces here, nothing if it does."""
+    wanted = kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | (kernel.CLONE_NEWUSER if os.getuid() else 0)
+    return subprocess.run(
+        [sys.executable, "-c", f"from env.sandbox import kernel; kernel.unshare({wanted})"],
+        stderr=subprocess.PIPE,
+        text=True,
+    ).stderr
+
+
 if __name__ == "__main__":
+    if "namespaces" not in sys.argv and (refusal := refused_namespaces()):
+        print(f"this machine refuses namespaces: {refusal}", file=sys.stderr)
+        sys.exit(CANNOT)
     print(json.dumps(main(sys.argv[1], sys.argv[2:])))

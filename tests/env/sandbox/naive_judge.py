@@ -17,6 +17,15 @@ def pid(argument: None) -> int:
     return os.getpid()
 
 
+_HOARD: list[bytes] = []
+
+
+def hoard(megabytes: int) -> int:
+    """Keeps as much memory for good; returns how often it did."""
+    _HOARD.append(b"x" * megabytes * 2**20)
+    return len(_HOARD)
+
+
 def misbehave(how: str) -> str:
     """Hangs, crashes, fills memory or fails, as it is told; answers what it was told else."""
     if how == "hang":
