@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from env.sandbox import Limits, Outcome, Sandbox
+from env.sandbox import Limits, Outcome, Sandbox, shared_sandbox
+from env.sandbox import sandbox as own
 from env.sandbox.channel import BrokenChannelError, Inbox, TooLongError, packed
 from env.sandbox.clock import Clock
 from env.sandbox.sandbox import WEAK
@@ -351,11 +352,16 @@ except Exception as error:
     assert re.search(found, done.stdout), done
 
 
-def test_less_isolation_has_to_be_accepted_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_less_isolation_has_to_be_accepted_by_name_and_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv(WEAK, "accepted")
-    sandbox = Sandbox(("namespaces", "landlock", "seccomp"))
+    monkeypatch.setattr(own, "_SHARED", {})
+    monkeypatch.setattr(own, "Sandbox", lambda: Sandbox(("namespaces", "landlock", "seccomp")))
+    sandbox = shared_sandbox()
     assert sandbox.level == 0
     assert "a file outside can be read" in sandbox.holes
+    assert "a file outside can be read" in capsys.readouterr().err
     assert sandbox.run("deliver(open('own', 'w').write('x'))", None, LIMITS).value == 1
     assert sandbox.run("import os; deliver(os.listdir('.'))", None, LIMITS).value == []
     assert sandbox.run("while True: pass", None, SHORT).status == "timeout"
