@@ -20,7 +20,7 @@ from env.sandbox import Box, Limits, Outcome, Sandbox
 LIMITS = Limits(seconds=2.0, memory_mb=512, output_bytes=2**20)
 """Of each call of a solution, and of one play of a test program (start values)."""
 MAX_SECONDS = 20.0
-"""Of all calls of a solution, so that many slow ones do not hold up the others."""
+"""Wall clock of all calls of a solution, so that many slow ones do not hold up the others."""
 MAX_ROUNDS = 10
 """How often a test program is played until it asks for no new call."""
 MAX_WORDS = 200
@@ -143,8 +143,7 @@ def _assertions(problem: Problem, asked: _Asked, sandbox: Sandbox) -> list[Resul
     failures: list[Failure] = []
     told = texts_of(problem, program=problem.program)
     for _ in range(MAX_ROUNDS):
-        said = sandbox.call("env.code.asserts:play", {**told, "answers": answers}, LIMITS, once=True)
-        played = told_by(said)
+        played = told_by(sandbox.call("env.code.asserts:play", {**told, "answers": answers}, LIMITS))
         if not played["wanted"]:
             why = iter(failures)
             results = [Result(held, failure=None if held else next(why, None)) for held in played["passed"]]

@@ -116,23 +116,20 @@ class Sandbox:
         self.holes: list[str] = []  # what a confined process can do and should not; accepted if there are any
         self.level = self._look_for_a_level(without)
 
-    def call(self, function: str, argument: JsonValue, limits: Limits, *, once: bool = False) -> Outcome:
+    def call(self, function: str, argument: JsonValue, limits: Limits) -> Outcome:
         """Returns what OUR function makes of untrusted text, in a confined worker that is reused.
 
         `function` is "module:name" of a function from one JSON value to one JSON value. Its module is
-        imported before the worker is confined, and may not keep a state. A function that executes texts, not
-        only parses them, is called `once` a worker: what a text did there would wait for the next one. A call
-        that ends as "timeout", "memory", "output" or "crashed" is tried once more in a fresh worker, so these
-        statuses mean: twice. Who grades makes them, and "unavailable", an infra_error.
+        imported before the worker is confined, and may not keep a state. It may parse texts, but not execute
+        them: what a text did to the worker would wait there for the next one. A call that ends as "timeout",
+        "memory", "output" or "crashed" is tried once more in a fresh worker, so these statuses mean: twice.
+        Who grades makes them, and "unavailable", an infra_error.
 
         Raises:
             ConfigError: its module cannot be loaded.
         """
-        for _ in range(2):
-            outcome = self._try_call(function, argument, limits, once=once)
-            if outcome.status in ("ok", "raised"):
-                break
-        return outcome
+        outcome = self._call_once(function, argument, limits)
+        return outcome if outcome.status in ("ok", "raised") else self._call_once(function, argument, limits)
 
     def run(self, program: str, argument: JsonValue, limits: Limits) -> Outcome:
         """Returns what came of UNTRUSTED Python source, run as `__main__` in a process that is never reused.
@@ -174,7 +171,7 @@ class Sandbox:
             for desk in desks:
                 desk.close()
 
-    def _try_call(self, function: str, argument: JsonValue, limits: Limits, *, once: bool) -> Outcome:
+    def _call_once(self, function: str, argument: JsonValue, limits: Limits) -> Outcome:
         module, _, name = function.partition(":")
         with self._desk(module) as desk:
             worker = desk.worker
@@ -184,10 +181,7 @@ class Sandbox:
                     return new
                 worker = desk.worker = new
             worker.limits = limits
-            outcome = worker.ask([name, argument])
-            if once:
-                worker.kill()
-            return outcome
+            return worker.ask([name, argument])
 
     @contextmanager
     def _desk(self, module: str = "") -> Iterator[_Desk]:

@@ -184,10 +184,6 @@ def test_what_earlier_texts_left_in_a_worker_takes_no_memory_from_the_next(sandb
     assert sandbox.call(f"{JUDGE}:hoard", 200, limits).status == "memory"
 
 
-def test_a_function_that_executes_texts_gets_a_worker_of_its_own_each_time(sandbox: Sandbox) -> None:
-    assert [sandbox.call(f"{JUDGE}:hoard", 1, LIMITS, once=True).value for _ in range(3)] == [1, 1, 1]
-
-
 def test_a_killed_worker_is_replaced_within_the_call(sandbox: Sandbox) -> None:
     first = sandbox.call(f"{JUDGE}:pid", None, LIMITS).value
     assert isinstance(first, int)
