@@ -46,13 +46,20 @@ class Fault:
     def put_into(self, root: Path) -> None:
         """Writes the fault into the copy of the tree at `root`."""
         path = root / self.path
-        source = path.read_text(encoding="utf-8")
-        path.write_text(source[: self.start] + self.new + source[self.stop :], encoding="utf-8")
+        path.write_text(self.put_in(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+    def put_in(self, source: str) -> str:
+        """Returns the text of the file with the fault."""
+        return source[: self.start] + self.new + source[self.stop :]
 
 
 def faults_of(root: Path, path: Path) -> Iterator[Fault]:
-    """Yields every fault of a Python file; types, docstrings, assertions and texts of errors stay whole."""
-    source = path.read_text(encoding="utf-8")
+    """Yields every fault of a Python file."""
+    yield from faults_in(path.read_text(encoding="utf-8"), str(path.relative_to(root)))
+
+
+def faults_in(source: str, name: str) -> Iterator[Fault]:
+    """Yields every fault of a module; types, docstrings, assertions and texts of errors stay whole."""
     lines = [0]
     for line in source.splitlines(keepends=True):
         lines.append(lines[-1] + len(line))
@@ -62,7 +69,7 @@ def faults_of(root: Path, path: Path) -> Iterator[Fault]:
             continue
         start = lines[node.lineno - 1] + node.col_offset  # in bytes, but sources are ASCII
         stop = lines[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
-        yield Fault(str(path.relative_to(root)), node.lineno, start, stop, source[start:stop], new)
+        yield Fault(name, node.lineno, start, stop, source[start:stop], new)
 
 
 def executed(node: ast.AST) -> Iterator[ast.expr]:

@@ -218,7 +218,7 @@ def main(sizes: Sizes, folder: Path) -> dict[str, float]:
     """Returns success on new tasks before and after, and mean V_{T-1} of failures and successes."""
     torch.set_num_threads(1)
     asked = PhoneTasks(num_companies=12, num_train=48, num_held_out=24, level_shares={1: 1.0})
-    tasks = PHONE.make_tasks(asked, SEED)
+    tasks = PHONE.task_set(asked, SEED).tasks
     train_tasks, val = ([task for task in tasks if task.split == split] for split in ("train", "val"))
     policy = make_policy(train_tasks, folder / "policy", sizes)
     engine = TransformersEngine(load_policy(policy.folder).model, policy.policy_digest, max_live=64)

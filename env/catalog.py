@@ -8,7 +8,12 @@ from importlib import import_module
 from env.offer import EnvironmentOffer
 from pipeline.errors import ConfigError
 
-BUILT_IN = {"phone": "env.phone.offer:PHONE"}
+BUILT_IN = {
+    "phone": "env.phone.offer:PHONE",
+    "math": "env.math.offer:MATH",
+    "code": "env.code.offer:CODE",
+    "short": "env.short.offer:SHORT",
+}
 """Name -> where its offer is; loaded when it is asked for."""
 
 

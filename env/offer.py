@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from env.chat.neutral import added_tokens
 from env.chat.prefix import check_prefixes
 from env.chat.style import ChatStyle
 from env.protocol import Action, Env
 from pipeline.errors import ArtifactError, ConfigError
+from pipeline.rows import LeftOut
 from pipeline.settings import Section, setting
 from pipeline.types import Rollout, Task
 
@@ -32,6 +33,13 @@ class TaskSettings(Section):
     def sizes(self) -> dict[str, int]:
         """Returns split -> number of tasks, of an environment with one test split."""
         return {"train": self.num_train, "val": self.num_held_out, "test": self.num_held_out}
+
+
+class TaskSet(NamedTuple):
+    """Tasks of all splits, and rows of somebody's that made none."""
+
+    tasks: list[Task]
+    left_out: list[LeftOut]
 
 
 Demonstrate = Callable[
@@ -68,15 +76,18 @@ class EnvironmentOffer:
 
     name: str  # of the family: rollouts, critics and cards name it
     settings: type[TaskSettings]  # of the section `tasks`, with this environment's own settings
-    make_tasks: Callable[[Any, int], list[Task]]  # (settings, seed) -> tasks of all splits; or ConfigError
+    # (settings, seed) -> tasks of all splits, as a `TaskSet` where they are of rows; or ConfigError.
+    make_tasks: Callable[[Any, int], list[Task] | TaskSet]
     make_env: Callable[[Any, str], Env]  # (settings, verbosity of its feedback) -> ready for `reset`
     # Name -> (tokenizer's added tokens, which no reply may hold; whether prompts leave room for a thought) ->
     # prompt style. The first one is the default.
     styles: Mapping[str, Callable[[Sequence[str], bool], ChatStyle]]
     splitter: str = "message"  # what a step is: a key of `env.splitters.SPLITTERS`
     splits: tuple[str, ...] = ("train", "val", "test")  # that `make_tasks` makes, `train` and `val` first
-    check_task: Callable[[Task], None] | None = None  # ValueError unless the grader can grade the task
-    max_turns: Callable[[Any], int] | None = None  # settings -> messages at most; None: as its spec says
+    # ValueError unless the grader can grade the task; ConfigError where this machine can grade none.
+    check_task: Callable[[Task], None] | None = None
+    # settings -> steps that `vdapo plan` reckons with; None: a step is a message, as many as its spec allows.
+    max_steps: Callable[[Any], int] | None = None
     demonstrators: Demonstrators | None = None
     scripted: ScriptedAgent | None = None
     # (task, seed, actions) -> V* of the states s_0..s_{T-1}, before each action.
@@ -102,14 +113,19 @@ class EnvironmentOffer:
             check_prefixes(style, lambda text: tokenizer.encode(text, add_special_tokens=False))
         return style
 
+    def task_set(self, settings: TaskSettings, seed: int) -> TaskSet:
+        """Returns the tasks of all splits, and the rows that made none."""
+        made = self.make_tasks(settings, seed)
+        return made if isinstance(made, TaskSet) else TaskSet(made, [])
+
     def env(self, verbosity: str = "observed") -> Env:
         """Returns an environment with default settings, for libraries that bring their own rows."""
         return self.make_env(self.settings(), verbosity)
 
-    def turns_at_most(self, settings: TaskSettings) -> int:
-        """Returns the most assistant messages that an episode may have."""
-        if self.max_turns is not None:
-            return self.max_turns(settings)
+    def steps_at_most(self, settings: TaskSettings) -> int:
+        """Returns the most steps that an episode is reckoned to have."""
+        if self.max_steps is not None:
+            return self.max_steps(settings)
         return self.make_env(settings, "observed").spec.max_turns
 
     def check_policies(self, names: Iterable[str]) -> None:
@@ -133,6 +149,8 @@ class EnvironmentOffer:
         for task in tasks:
             try:
                 self.check_task(task)
+            except ConfigError:
+                raise  # of the machine, not of the task
             except ValueError as error:
                 raise ArtifactError(
                     f"task {task.task_id} ({task.split} {task.index}) cannot be graded: {error}. "

@@ -70,7 +70,7 @@ TASKS = TableSpec(
     (
         Column("task_id", _text, "H of the task's content"),
         Column("data_source", _text, "which generator and grader, e.g. `phone`"),
-        Column("split", _text, "`train`, `val`, or a test split such as `test_unseen_company`"),
+        Column("split", _text, "`train`, `val`, or a test split of the environment's"),
         Column("level", _int, "difficulty, from 1"),
         Column(
             "prompt",

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -72,6 +73,7 @@ def rollouts_table(rollouts: Iterable[Rollout]) -> pa.Table:
         messages=[[_message_row(m, r.rollout_id) for m in r.messages] for r in rollouts],
         events=[[dataclasses.asdict(event) for event in r.events] for r in rollouts],
         loss_mask=[[int(bit) for bit in r.loss_mask] for r in rollouts],
+        logprobs=[r.logprobs if r.has_logprobs else () for r in rollouts],
     )
 
 
@@ -94,6 +96,8 @@ def rollouts_from(rollouts: pa.Table, steps: pa.Table) -> list[Rollout]:
     for index in range(rollouts.num_rows):
         row = {name: column[index] for name, column in data.items()}
         row |= {name: tuple(row[name]) for name in (*_NUMBERS, "parent_rollout_ids")}
+        if row["kind"] == "recorded":
+            row["logprobs"] = tuple(math.nan if sampled else 0.0 for sampled in row["loss_mask"])
         row["messages"] = tuple(_message(m) for m in row["messages"])
         row["events"] = tuple(Event(**{**event, "fields": tuple(event["fields"])}) for event in row["events"])
         mine = sorted(by_rollout.get(row["rollout_id"], []), key=lambda step: step.step_index)

@@ -11,7 +11,7 @@ import pyarrow as pa
 Context = Literal["bare", "guided"]
 VerifierStatus = Literal["ok", "wrong", "unknown"]
 FinishReason = Literal["success", "ended", "max_turns", "max_tokens", "failed"]
-RolloutKind = Literal["whole", "continuation", "sibling", "after_sibling"]
+RolloutKind = Literal["whole", "continuation", "sibling", "after_sibling", "recorded"]
 Message = dict[str, Any]
 """OpenAI chat message: role, content, and for assistants `tool_calls` with arguments as JSON strings."""
 Int8 = Annotated[int, pa.int8()]
@@ -42,7 +42,7 @@ class Event:
 
     code: str  # a status, tool error, parser kind, `probe` or `over_collected`
     turn: int  # from 0
-    target: str = ""  # what it concerns (a department, a tool)
+    target: str = ""  # what it concerns (a tool, a part of the message)
     fields: tuple[str, ...] = ()  # names it concerns, sorted
     detail: str = ""  # a short fact in words, never a hidden value
 
@@ -103,7 +103,8 @@ class Rollout:
     kind: Annotated[
         RolloutKind,
         "`whole`: played from its prompt; `continuation`: from a state; `sibling`: one of several next "
-        "steps from a state, and on; `after_sibling`: a continuation after such a step",
+        "steps from a state, and on; `after_sibling`: a continuation after such a step; `recorded`: brought "
+        "in, its text encoded here, so what is said of sampling is this run's and not how it was made",
     ]
     task_id: Annotated[str, "its task"]
     group_id: Annotated[str, "the rollouts of one task in one iteration"]
@@ -128,14 +129,17 @@ class Rollout:
     ]
     loss_mask: Annotated[tuple[Int8, ...], "1 where the token was sampled by this rollout's policy, else 0"]
     logprobs: Annotated[
-        tuple[Float32, ...], "of the behaviour policy at its temperature; 0 where `loss_mask` is 0", "nats"
+        tuple[Float32, ...],
+        "of the behaviour policy at its temperature; 0 where `loss_mask` is 0; an empty list, and NaN in "
+        "memory: nobody knows them, of a `recorded` rollout",
+        "nats",
     ]
     temperature: Annotated[float, "of sampling; 0 is greedy"]
     top_p: Annotated[float, "nucleus; 1 for anything that is trained on"]
     top_k: Annotated[int, "-1 (off) for anything that is trained on"]
     max_response_tokens: Annotated[int, "budget of the episode, replies included", "tokens"]
     seed: Annotated[Int64, "seeds sampling and the environment's wording"]
-    policy_digest: Annotated[str, "weights that sampled it"]
+    policy_digest: Annotated[str, "weights that sampled it; `recorded:` and H of them, of recorded ones"]
     tokenizer_digest: Annotated[str, "tokenizer that encoded it"]
     template_digest: Annotated[str, "prompt style that rendered it"]
     finish_reason: Annotated[
@@ -151,6 +155,11 @@ class Rollout:
     feedback_text: Annotated[str, "what the environment says of this attempt; empty if nothing"]
     feedback_source: Annotated[str, "who said it, e.g. `rules/observed`"]
     steps: tuple[Step, ...]
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether anybody knows its log-probabilities: no ratio is taken of it else."""
+        return self.kind != "recorded"
 
     @property
     def token_ids(self) -> tuple[int, ...]:

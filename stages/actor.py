@@ -16,9 +16,10 @@ from pipeline.credit import Credit, make_credit
 from pipeline.types import Task
 from stages.settings import Config
 from stages.settings.credit import credit_options
-from stages.wiring.inputs import tasks_of_split
+from stages.wiring.inputs import rollouts_of, tasks_of_split
 from stages.wiring.preflight import check_installed, check_plays_weights
 from stages.wiring.refusals import contexts_of, stamp_of
+from stages.wiring.solutions import refuse_recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,13 @@ def plan(start: Start[Config]) -> Plan[Work]:
             stamp = stamp_of(gate, contexts, settings.credit.on_weak_critic)
             if stamp["override"] == "group_only":
                 options["alpha"] = 0.0
+    if settings.reads_rollouts:
+        refuse_recorded(
+            rollouts_of(start.inputs["rollouts"]),
+            "actor.credit.pretrain_values",
+            "learns the starting policy's values from its own rollouts",
+            "actor.credit.pretrain_values=false",
+        )
     tasks, val = tasks_of_split(start, "train"), tasks_of_split(start, "val")
     check_installed(start.config, engine=True, training=True)
     tasks_at_most = settings.num_iterations * settings.updates_per_iteration * settings.tasks_per_update

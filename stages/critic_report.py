@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from critics.frozen.contract import read_contract
+from env.catalog import offer_of
 from pipeline.artifacts.plan import in_shards
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import ROLLOUTS, STEPS
@@ -38,8 +39,8 @@ def audit_tasks(start: Start[Config]) -> list[Task]:
     if not chosen:
         raise ArtifactError(
             f"run.held_out = {', '.join(start.config.held_out)}: all tasks are of clusters with training "
-            "tasks, and the gate judges unseen ones. Next: name a split of unseen clusters too, e.g. "
-            "test_unseen_company"
+            "tasks, and the gate judges unseen ones. Next: name a split of unseen clusters too; allowed: "
+            f"{', '.join(offer_of(start.config.tasks.environment).splits[1:])}"
         )
     return chosen
 

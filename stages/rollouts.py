@@ -1,11 +1,12 @@
 """Makes feedback-guided rollouts of the starting policy, and their steps.
 
 Groups are attempt chains: attempt k sees the feedback on the failed attempts before it. A share of the
-groups is feedback-free: one bare set of draws.
+groups is feedback-free: one bare set of draws. Recorded solutions, if there are any, become rollouts as well.
 """
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from env.play.chains import Group, plan_groups
 from pipeline.artifacts.plan import in_shards
@@ -14,13 +15,23 @@ from pipeline.columns import ROLLOUTS, STEPS
 from stages.settings import Config
 from stages.wiring.inputs import tasks_of_split
 from stages.wiring.preflight import check_installed
+from stages.wiring.solutions import Recorded, recorded_of
 
 
-def plan(start: Start[Config]) -> Plan[list[Sequence[Group]]]:
-    """Chooses the groups of the training split's tasks."""
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is made, in shards: what is played first, then what is recorded."""
+
+    groups: list[Sequence[Group]]
+    recorded: Recorded
+
+
+def plan(start: Start[Config]) -> Plan[Work]:
+    """Chooses the groups of the training split's tasks, and reads their recorded solutions."""
     settings = start.config.rollouts
+    tasks = tasks_of_split(start, "train")
     groups = plan_groups(
-        tasks_of_split(start, "train")[: settings.num_tasks],
+        tasks[: settings.num_tasks],
         stage_key=start.stage_key,
         seed=start.seed,
         iteration=0,
@@ -28,13 +39,16 @@ def plan(start: Start[Config]) -> Plan[list[Sequence[Group]]]:
     )
     shards = in_shards(groups, start.config.run.per_shard(settings.chain.rollouts_per_group))
     planned = sum(len(group.rollout_ids) for group in groups)
+    recorded = recorded_of(start, tasks)
     check_installed(start.config, engine=True)
+    estimate = {"rollouts": planned, "tokens_at_most": planned * start.config.sampling.max_response_tokens}
     return Plan(
-        items=[[rollout_id for group in shard for rollout_id in group.rollout_ids] for shard in shards],
+        items=[[rollout_id for group in shard for rollout_id in group.rollout_ids] for shard in shards]
+        + recorded.items,
         tables=(ROLLOUTS, STEPS),
         unit="rollouts",
-        estimate={"rollouts": planned, "tokens_at_most": planned * start.config.sampling.max_response_tokens},
-        work=shards,
+        estimate=estimate | recorded.estimate,
+        work=Work(shards, recorded),
     )
 
 

@@ -1,9 +1,15 @@
-"""Makes tasks.parquet: the tasks of all splits, from the environment's generator or files."""
+"""Makes tasks.parquet: the tasks of all splits, from the environment's generator or from rows.
 
+Every row is accounted for: rows that make no task are skipped by kind; `left_out.jsonl` has their reasons.
+"""
+
+import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from env.catalog import offer_of
+from env.offer import TaskSet
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import TASKS
 from pipeline.tables import tasks_table
@@ -11,21 +17,29 @@ from pipeline.types import Task
 from stages.settings import Config
 
 
-def plan(start: Start[Config]) -> Plan[list[Task]]:
+def plan(start: Start[Config]) -> Plan[TaskSet]:
     """Generates the tasks, or reads what they are made from: one shard."""
     settings = start.config.tasks
-    tasks = offer_of(settings.environment).make_tasks(settings, start.seed)
-    items = [[task.task_id for task in tasks]]
-    return Plan(items=items, tables=(TASKS,), unit="tasks", estimate={"tasks": len(tasks)}, work=tasks)
+    made = offer_of(settings.environment).task_set(settings, start.seed)
+    ids = [task.task_id for task in made.tasks]
+    unused = [f"{row.source}: row {row.row}" for row in made.left_out]
+    estimate = {"tasks": len(ids), **({"rows_left_out": len(unused)} if unused else {})}
+    return Plan(items=[[*ids, *unused]], tables=(TASKS,), unit="tasks", estimate=estimate, work=made)
 
 
-def make(start: Start[Config], tasks: list[Task]) -> None:
-    """Commits the tasks and prints how many there are of each split."""
+def make(start: Start[Config], made: TaskSet) -> None:
+    """Commits the tasks and prints how many there are of each split, and why rows make none."""
+    tasks, kinds = made.tasks, dict(Counter(row.kind for row in made.left_out))
     for shard in start.shards.to_do():
-        start.shards.commit(shard.index, {"tasks": tasks_table(tasks)}, done=len(tasks))
+        start.shards.commit(shard.index, {"tasks": tasks_table(tasks)}, done=len(tasks), skipped=kinds)
+    if made.left_out:
+        lines = (json.dumps(row._asdict(), ensure_ascii=False) + "\n" for row in made.left_out)
+        start.output("left_out.jsonl", volatile=True).write_text("".join(lines), encoding="utf-8")
     rows = table_of(tasks)
-    start.finish(report={"splits": rows})
+    start.finish(report={"splits": rows, "left_out": kinds})
     print(as_text(rows))
+    for kind, number in sorted(kinds.items()):
+        print(f"{number} rows left out: {kind} ({start.folder / 'left_out.jsonl'})")
 
 
 def table_of(tasks: Sequence[Task]) -> list[dict[str, object]]:

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from env.catalog import BUILT_IN
+
 ROOT = Path(__file__).parents[1]
+OF_FAMILIES = re.compile(
+    r"\b(?:compan(?:y|ies)|departments?|equations?|arithmetic problems?|HumanEval|gsm8k)\b", re.I
+)
 MAY_IMPORT = {
     "pipeline": {"pipeline"},
     "critics": {"critics", "pipeline"},
@@ -109,6 +114,21 @@ def test_importing_a_package_an_entry_or_what_comes_before_a_plan_loads_nothing_
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("package", ["pipeline", "critics", "stages"])
+def test_no_generic_file_imports_a_family_or_speaks_of_what_its_tasks_are_about(package: str) -> None:
+    families = [name.partition(":")[0].rpartition(".")[0] for name in BUILT_IN.values()]
+    found = []
+    for path in sources(package):
+        found += [
+            f"{path}: {name}"
+            for name in imported(path)
+            if f"{name}.".startswith(tuple(f"{f}." for f in families))
+        ]
+        text = path.read_text("utf-8").replace("_", " ")
+        found += [f"{path}: {word}" for word in OF_FAMILIES.findall(text)]
+    assert not found
 
 
 def test_a_process_that_plays_loads_no_scikit_learn() -> None:

@@ -1,5 +1,6 @@
 """The environment of docs/environments.md, whole, as somebody would use it: beside the project, not in it."""
 
+import json
 import os
 import re
 from collections import Counter
@@ -12,6 +13,7 @@ from critics.frozen.contract import read_contract
 from env.catalog import offer_of
 from pipeline.config import load_config
 from pipeline.errors import ConfigError
+from stages.command import main
 from stages.settings import Config
 from tests.stages.conftest import MAIN_CHAIN, Lab, make_lab
 
@@ -80,6 +82,30 @@ def test_states_between_lines_are_labelled_scored_and_audited(complete: Lab) -> 
     assert read_contract(critic)[0].splitter == "lines"
 
 
+def test_the_first_wrong_step_of_labelled_solutions_is_held_against_verifier_and_critic(
+    complete: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sums import lines_of  # the module of the page
+
+    rows = []
+    for number, task in enumerate(complete.tasks().values()):
+        steps, label = lines_of(task.ground_truth), number % 3 - 1
+        if label >= 0:
+            steps[label] = steps[label][:-1] + str((int(steps[label][-1]) + 1) % 4)
+        rows.append({"problem": task.prompt[0]["content"], "steps": steps, "label": label})
+    rows.append({"problem": "9 + 9", "steps": ["x"], "label": 0})
+    path = complete.folder / "labelled.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["errors", complete.config, str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["left_out"] == {"no_task": 1}
+    assert found["verifier"]["f1"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert found["verifier"]["num_wrong"] == found["critic"]["num_wrong"] > 20
+    assert 0 <= found["critic"]["f1"]["value"] <= 1
+    assert main(["errors", complete.config, str(path)]) == 0
+    assert "verifier: f1 1.000 [1.000, 1.000], exact 1.000" in capsys.readouterr().out
+
+
 def test_its_settings_are_its_own(lab: Lab) -> None:
     config = load_config(Config, Path(lab.config), ["tasks.num_terms=6"])
     assert config.tasks.model_dump()["num_terms"] == 6
@@ -96,7 +122,7 @@ def test_its_settings_are_its_own(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("fone", "not built in; allowed: phone, or module:name"),
+        ("fone", "not built in; allowed: phone, .*or module:name"),
         ("nowhere:SUMS", "cannot be loaded: ModuleNotFoundError"),
         ("sums:NOTHING", "cannot be loaded: AttributeError"),
         ("sums:Sums", "is a type; allowed: an env.offer.EnvironmentOffer"),

@@ -27,21 +27,41 @@ def predicted_error(values: Sequence[float], reward: float) -> int | None:
 def first_error(
     rollouts: Sequence[AuditRollout], *, num_resamples: int = 500, seed: int = 0
 ) -> dict[str, Interval | int]:
-    """Returns how often the first error is found, over bare graded rollouts with values.
+    """Returns how often the first error is found, over bare graded rollouts with values; see `located`."""
+    judged = [r for r in rollouts if r.context == "bare" and r.reward is not None and r.values]
+    return located(
+        [first_wrong(r.statuses) for r in judged],
+        [predicted_error(r.values, float(r.reward or 0.0)) for r in judged],
+        [r.cluster or r.task_id for r in judged],
+        num_resamples=num_resamples,
+        seed=seed,
+    )
 
-    `f1` is 2 ab / (a + b) of `exact` and `none` (arXiv:2412.06559). Intervals resample clusters.
+
+def first_wrong(statuses: Sequence[str]) -> int | None:
+    """Returns the first step with the verdict `wrong`, or None."""
+    return next((i for i, status in enumerate(statuses) if status == "wrong"), None)
+
+
+def located(
+    wrong: Sequence[int | None],
+    found: Sequence[int | None],
+    clusters: Sequence[str],
+    *,
+    num_resamples: int = 500,
+    seed: int = 0,
+) -> dict[str, Interval | int]:
+    """Returns how often `found` names the first wrong step of solutions, None standing for no error.
+
+    `exact` and `within_one` are shares of the solutions with an error, `none` of those without one; `f1` is
+    2 ab / (a + b) of `exact` and `none` (arXiv:2412.06559). Intervals resample clusters.
     """
     rows: list[tuple[float, ...]] = []
-    clusters: list[str] = []
-    for rollout in rollouts:
-        if rollout.context != "bare" or rollout.reward is None or not rollout.values:
-            continue
-        place = predicted_error(rollout.values, rollout.reward)
-        wrong = [i for i, status in enumerate(rollout.statuses) if status == "wrong"]
-        off = abs(place - wrong[0]) if wrong and place is not None else np.inf
-        rows.append((bool(wrong), off == 0, off <= 1, not wrong, not wrong and place is None))
-        clusters.append(rollout.cluster or rollout.task_id)
-    wrong_, exact, near, right, none = np.array(rows, np.float64).reshape(len(rows), 5).T
+    for true, place in zip(wrong, found, strict=True):
+        off = abs(place - true) if true is not None and place is not None else np.inf
+        right = true is None
+        rows.append((not right, off == 0, off <= 1, right, right and place is None))
+    wrong_, exact, near, right_, none = np.array(rows, np.float64).reshape(len(rows), 5).T
     boot = ClusterBootstrap(clusters, num_resamples, seed)
 
     def f1(wrong: np.ndarray, exact: np.ndarray, right: np.ndarray, none: np.ndarray) -> np.ndarray:
@@ -51,8 +71,8 @@ def first_error(
     return {
         "exact": boot.ratio(exact, wrong_),
         "within_one": boot.ratio(near, wrong_),
-        "none": boot.ratio(none, right),
-        "f1": boot.interval([wrong_, exact, right, none], f1),
+        "none": boot.ratio(none, right_),
+        "f1": boot.interval([wrong_, exact, right_, none], f1),
         "num_wrong": int(wrong_.sum()),
-        "num_right": int(right.sum()),
+        "num_right": int(right_.sum()),
     }

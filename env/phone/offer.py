@@ -106,7 +106,7 @@ PHONE = EnvironmentOffer(
     },
     splits=SPLITS,
     check_task=check_task,
-    max_turns=lambda settings: most_turns(level for level, share in settings.level_shares.items() if share),
+    max_steps=lambda settings: most_turns(level for level, share in settings.level_shares.items() if share),
     demonstrators=Demonstrators(
         shares=SHARES | {name: 0.0 for name in POLICIES if name not in SHARES},
         play=demonstrate,

@@ -1,30 +1,36 @@
-"""Plays the planned groups of the rollouts stage, a shard at a time."""
+"""Plays the planned groups of the rollouts stage, and brings recorded solutions in, a shard at a time."""
 
-from collections.abc import Sequence
 from contextlib import closing
 
-from env.play.chains import Chained, Group
+from env.play.chains import Chained
 from env.play.shards import commit_rollouts, play_shards
 from env.play.team import Job
 from pipeline.artifacts.runner import Start
+from stages.rollouts import Work
 from stages.settings import Config
 from stages.wiring.hands import Recipe, make_hands
 
 
-def make(start: Start[Config], groups: list[Sequence[Group]]) -> None:
-    """Plays and commits each shard."""
+def make(start: Start[Config], work: Work) -> None:
+    """Makes and commits each shard; recorded ones first, so that only what is played is left."""
+    report = None
+    if work.recorded.shards:
+        from stages.bodies.solutions import bring_in  # torch, which a stage that only samples need not load
+
+        report = bring_in(start, work.recorded, len(work.groups))
     recipe = Recipe(start.config, start.inputs["sft"].path("policy"))
 
     def job_of(index: int) -> Job:
         return recipe, Chained(
-            groups[index],
+            work.groups[index],
             seed=start.seed,
             purpose="rollouts",
             max_feedback_tokens=start.config.prompt.max_feedback_tokens,
             stop_at_success=True,
         )
 
-    with closing(make_hands(start.config, start.log_folder)) as hands:
-        for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done):
-            commit_rollouts(start.shards, shard, played.rollouts, played.skipped)
-    start.finish()
+    if work.groups:
+        with closing(make_hands(start.config, start.log_folder)) as hands:
+            for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done):
+                commit_rollouts(start.shards, shard, played.rollouts, played.skipped)
+    start.finish(report=report)

@@ -24,7 +24,12 @@ from pipeline.types import Task
 from stages.settings import Config, Sft
 from stages.settings.sft import VOCAB_SIZE
 from stages.wiring.build import limit_threads, make_trainer, tiny_shape
-from stages.wiring.sft_data import encode, play_demonstrations, rows_of_update
+from stages.wiring.sft_data import (
+    encode,
+    play_demonstrations,
+    recorded_demonstrations,
+    rows_of_update,
+)
 
 WEIGHT_DECAY = 0.01  # AdamW's, of matrices
 
@@ -71,10 +76,12 @@ def make(start: Start[Config], train: list[Task]) -> None:
         return
     limit_threads(start.config)
     style = offer_of(start.config.tasks.environment).style(prompt.style, thinking=prompt.thinking)
-    demonstrations = play_demonstrations(start, train)
+    show = recorded_demonstrations if settings.solutions else play_demonstrations
+    demonstrations = show(start, train)
     folder = start.output("policy")
     model, tokenizer = untrained(start, demonstrations, style, folder)
     encoded = [encode(tokenizer, demonstration, settings.context_weight) for demonstration in demonstrations]
+    encoded = [row for row in encoded if len(row[0]) <= start.config.row_tokens]  # a solution may be longer
     trainer = make_trainer(
         start.config,
         model,

@@ -105,6 +105,10 @@ class Config(Section):
                 f"critic.privileged = {self.critic.privileged}, but the verifier of the environment "
                 f"{offer.name} says nothing of steps (step_verdicts of its offer). Allowed here: none"
             )
+        if sft.solutions and self.rollouts.solutions is None:
+            raise ValueError(
+                "sft.solutions = true demonstrates recorded solutions: name them in rollouts.solutions"
+            )
         if sft.base is None and sft.num_updates == 0:
             raise ValueError("sft.num_updates = 0 takes a model as it is: name one in sft.base")
         if self.training.backend == "torch" and self.training.lora_rank and sft.base is None:

@@ -1,7 +1,10 @@
 """How policies are prompted and sampled, and how much of them is played."""
 
-from typing import Literal
+from typing import Literal, Self
 
+from pydantic import model_validator
+
+from pipeline.rows import Source
 from pipeline.settings import Section, setting
 
 
@@ -51,10 +54,26 @@ class Chain(Section):
 
 
 class Rollouts(Section):
-    """Feedback-guided rollouts of the starting policy."""
+    """Feedback-guided rollouts of the starting policy, and recorded solutions beside them."""
 
     chain: Chain = Chain()
-    num_tasks: int | None = setting(None, "training tasks to use; null is all", ge=1)
+    num_tasks: int | None = setting(
+        None, "training tasks to play; null is all, 0 none: recorded solutions alone", ge=0
+    )
+    solutions: Source | None = setting(
+        None, "recorded solutions of training tasks, beside what is played (docs/own-tasks.md)"
+    )
+    columns: dict[str, str] = setting(
+        {}, "where a solution has its task, text and reward; by default as usual data sets name them"
+    )
+
+    @model_validator(mode="after")
+    def _has_something_to_make(self) -> Self:
+        if self.solutions is None and (self.columns or self.num_tasks == 0):
+            raise ValueError(
+                "columns, and num_tasks = 0, go with rollouts.solutions, which names no file or data set"
+            )
+        return self
 
 
 class Evaluation(Section):

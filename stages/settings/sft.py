@@ -32,10 +32,15 @@ class Sft(Section):
     shares: dict[str, float] | None = setting(
         None, "which scripted policies demonstrate, and how often; null: as the environment says"
     )
-    num_demonstrations: int = setting(6000, "demonstrated episodes", ge=1)
+    solutions: bool = setting(
+        False,
+        "demonstrations are the right ones of rollouts.solutions, not scripted policies'",
+        advanced=True,
+    )
+    num_demonstrations: int = setting(6000, "demonstrated episodes of scripted policies", ge=1)
     practice_tasks: int = setting(
         0,
-        "throwaway tasks to demonstrate on, of companies with no held-out name; 0: the training tasks",
+        "throwaway tasks to demonstrate on, of clusters that are not held out; 0: the training tasks",
         ge=0,
     )
     guided_share: float = setting(0.3, "demonstrations with feedback in the prompt", ge=0, le=1)

@@ -35,11 +35,12 @@ def rows_of(folder: Path, name: str) -> pa.Table | None:
 
 
 def sampled_by_row(rollouts: pa.Table) -> np.ndarray:
-    """Returns [N, 2] of a table of N rollouts: 1, and its sampled tokens."""
+    """Returns [N, 2] of a table of N rollouts: 1, and its sampled tokens; 0 and 0 of a recorded one."""
     masks = rollouts.column("loss_mask").combine_chunks()
     sums = np.concatenate([[0], np.cumsum(masks.flatten().to_numpy(zero_copy_only=False))])
     ends = np.concatenate([[0], np.cumsum(pc.list_value_length(masks).to_numpy(zero_copy_only=False))])
-    return np.stack([np.ones(len(masks)), np.diff(sums[ends])], axis=1)
+    sampled = pc.not_equal(rollouts.column("kind"), "recorded").to_numpy()
+    return np.stack([np.ones(len(masks)), np.diff(sums[ends])], axis=1) * sampled[:, None]
 
 
 def cost_of(folder: Path) -> np.ndarray:

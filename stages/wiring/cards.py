@@ -41,7 +41,7 @@ def write_actor_card(start: Start, folder: Path, *, credit: Credit, num_updates:
     facts = {
         name.replace("_", " "): _words(value)
         for name, value in tasks.items()
-        if value is not None and name != "environment"
+        if value not in (None, {}) and name != "environment"
     }
     weight: dict[str, object] = {}
     if isinstance(credit, VDapo):
@@ -109,8 +109,10 @@ def _origin(start: Start) -> str:
     sft, then = start.inputs["sft"].manifest["settings"]["sft"], "."
     if "stored" in start.inputs:
         report = start.inputs["stored"].report
-        then = f", then {report['updates']} updates on stored rollouts ({report['objective']})."
-    trained = f"{sft['num_updates']} updates on scripted demonstrations{then}"
+        recorded = f", {n} of them recorded solutions" if (n := report["rows"]["recorded"]) else ""
+        then = f", then {report['updates']} updates on stored rollouts ({report['objective']}{recorded})."
+    shown = "recorded solutions" if sft["solutions"] else "scripted demonstrations"
+    trained = f"{sft['num_updates']} updates on {shown}{then}"
     if sft["base"] is None:
         return f"A tiny Qwen3 made from scratch, {trained}"
     base = f"The base model `{Path(sft['base']).name}`"
@@ -133,4 +135,7 @@ def _trainer(training: dict[str, Any]) -> str:
 
 
 def _words(value: object) -> object:
-    return ", ".join(f"{k}: {share:g}" for k, share in value.items()) if isinstance(value, dict) else value
+    """Returns a setting as words; of a table, what is set in it."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {_words(of)}" for key, of in value.items() if of is not None)
+    return f"{value:g}" if isinstance(value, float) else value

@@ -40,7 +40,7 @@ def play_lesson(lesson: Lesson, one_more: Callable[[], None]) -> list[Demonstrat
     settings, prompt, tasks = lesson.config.sft, lesson.config.prompt, lesson.config.tasks
     offer = offer_of(tasks.environment)
     assert offer.demonstrators is not None  # else there are no shares
-    style = _style(tasks.environment, prompt.style, prompt.thinking, settings.base)
+    style = style_of(tasks.environment, prompt.style, prompt.thinking, settings.base)
     played = []
     for number, task in enumerate(lesson.tasks, lesson.first):
         demonstration = demonstrate(
@@ -61,7 +61,7 @@ def play_lesson(lesson: Lesson, one_more: Callable[[], None]) -> list[Demonstrat
 
 
 @cache
-def _style(environment: str, name: str | None, thinking: bool, base: str | None) -> ChatStyle:
+def style_of(environment: str, name: str | None, thinking: bool, base: str | None) -> ChatStyle:
     """Returns a style in which no text from outside may hold added tokens of the base's tokenizer.
 
     A tokenizer that is trained on these episodes adds only what every style breaks.

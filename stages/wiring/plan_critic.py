@@ -25,6 +25,6 @@ def critic_words(config: Config, work: Sequence[Work]) -> str:
 def overhead_of(config: Config, work: Sequence[Work]) -> tuple[int, int]:
     """Returns the rollouts that only the critic asks for, and those of the actor beside them."""
     rollouts = {entry.stage: entry.rollouts for entry in work}
-    checks, _ = watch_of(config.actor, offer_of(config.tasks.environment).turns_at_most(config.tasks))
+    checks, _ = watch_of(config.actor, offer_of(config.tasks.environment).steps_at_most(config.tasks))
     own = rollouts["labels"] + rollouts["critic_report"] + rollouts.get("refresh", 0) + checks
     return own, rollouts["actor"] - checks

@@ -36,23 +36,24 @@ class Work:
 
 def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
     """Returns what each stage samples, at the longest response, and trains, of so many parameters."""
-    turns = offer_of(config.tasks.environment).turns_at_most(config.tasks)
+    steps = offer_of(config.tasks.environment).steps_at_most(config.tasks)
     response, sft, actor, report = (
         config.sampling.max_response_tokens, config.sft, config.actor, config.critic_report
     )  # fmt: skip
-    num_tasks = config.rollouts.num_tasks or config.tasks.num_train
-    rollouts, labels, critic_tokens = work_before_a_critic(config, num_tasks, turns)
+    num_train, num_tasks = config.tasks.num_train, config.rollouts.num_tasks
+    num_tasks = num_train if num_tasks is None else num_tasks  # 0: recorded solutions alone, which cost none
+    rollouts, labels, critic_tokens = work_before_a_critic(config, num_tasks, steps)
 
     tasks = audited_tasks(config)
-    each = tasks * (1 + report.guided) * (report.draws + turns * report.num_continuations)
+    each = tasks * (1 + report.guided) * (report.draws + steps * report.num_continuations)
     siblings = min(report.sibling_sets, tasks) * SIBLING_SIZE * (1 + report.num_continuations)
-    audit = each + siblings + report.fit_tasks * turns * report.num_continuations
+    audit = each + siblings + report.fit_tasks * steps * report.num_continuations
 
     trained = actor.num_iterations * rollouts_of_chain(
         actor.chain, actor.tasks_per_update * actor.updates_per_iteration
     )
-    checked, refreshes = watch_of(actor, turns)
-    sampled = trained * (1 + actor.max_refills) * (1 + tried_of(actor, turns)) + checked
+    checked, refreshes = watch_of(actor, steps)
+    sampled = trained * (1 + actor.max_refills) * (1 + tried_of(actor, steps)) + checked
     leaves = actor.credit.branching if actor.credit.mode == "tree_rpo" else 1
     trainers = 1 + (actor.credit.mode == "actor_critic")  # of the policy and of its value head
     held_out = len(config.held_out) * config.tasks.num_held_out
@@ -64,7 +65,7 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
     taught = TRAINED_BYTES if sft.num_updates else EXPORT_BYTES
     refresh_bytes = TRAINED_BYTES * critic + 2 * EXPORT_BYTES * policy  # its actor, exported and adopted
     others = actor.credit.drift.refresh_tasks if actor.credit.mode == "v_dapo" else None
-    *again, tokens_again = work_before_a_critic(config, others or num_tasks, turns)
+    *again, tokens_again = work_before_a_critic(config, others or num_tasks or num_train, steps)
     sampled_again = sum(again) + audit
     work = [
         Work("sft", 0, 0, sft.num_updates * sft.batch_rows * response, taught * policy),
@@ -92,10 +93,10 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
     return work if refreshes else work[:-1]
 
 
-def work_before_a_critic(config: Config, num_tasks: int, turns: int) -> tuple[int, int, int]:
+def work_before_a_critic(config: Config, num_tasks: int, steps: int) -> tuple[int, int, int]:
     """Returns the rollouts of so many tasks, the continuations that label them, the tokens of the fit."""
     rollouts = rollouts_of_chain(config.rollouts.chain, num_tasks)
-    states = config.labels.max_states or rollouts * turns  # every step may be wrong
+    states = config.labels.max_states or rollouts * steps  # every step may be wrong
     labels = states * config.labels.num_continuations
     fitted = rollouts + labels * config.critic.fit_continuations
     return rollouts, labels, int(fitted * config.sampling.max_response_tokens * config.critic.max_epochs)
@@ -112,22 +113,22 @@ def rollouts_of_chain(chain: Chain, num_tasks: int) -> int:
     return free * chain.feedback_free_draws + (num_tasks - free) * chain.num_attempts * chain.draws
 
 
-def watch_of(actor: Actor, turns: int) -> tuple[int, int]:
+def watch_of(actor: Actor, steps: int) -> tuple[int, int]:
     """Returns the continuations of all paid checks of the critic, and how often it is refreshed."""
     if actor.credit.mode != "v_dapo" or not actor.credit.needs_critic:
         return 0, 0
     drift = actor.credit.drift
     checks = min(actor.num_iterations - 1, actor.num_updates // drift.paid_every) if drift.paid_every else 0
-    states = drift.states + turns - 1  # whole rollouts
+    states = drift.states + steps - 1  # whole rollouts
     refreshes = min(checks, {"refresh": actor.num_iterations, "refresh_once": 1}.get(drift.react, 0))
     refreshes += drift.react == "refresh_first"
     return checks * states * drift.num_continuations, refreshes
 
 
-def tried_of(actor: Actor, turns: int) -> int:
+def tried_of(actor: Actor, steps: int) -> int:
     """Returns the continuations of each rollout: those that tell the values of its states, or a tree's."""
     if actor.credit.mode == "tree_rpo":
         return actor.credit.branching - 1
     if actor.credit.mode == "v_dapo" and not actor.credit.needs_critic:
-        return turns * actor.credit.drift.num_continuations
+        return steps * actor.credit.drift.num_continuations
     return 0

@@ -20,6 +20,7 @@ from pipeline.types import Rollout, Task
 from stages.settings import Config
 from stages.settings.stored import AdvantageWeighted, Clipped
 from stages.wiring.inputs import rollouts_of, tasks_by_id
+from stages.wiring.solutions import refuse_recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,13 @@ def material_of(start: Start[Config]) -> Material:
             left_out["guided_failure"] += 1
         else:
             guided.append(r)
+    if not objective.strips:
+        refuse_recorded(
+            bare,
+            f"stored.objective.kind = {objective.kind}",
+            "takes ratios to stored log-probabilities",
+            "another kind, or rollouts that the starting policy plays",
+        )
     won = (tasks[r.task_id].cluster for r in (*bare, *guided) if is_success(r))
     held_out_clusters(won, start.seed)  # refuses too few of them
     if objective.kind == "direct_advantage" and not sibling_sets(bare):
@@ -131,6 +139,7 @@ def examples_of(start: Start[Config], material: Material, values_of: ValuesOf, t
     bare = {r.rollout_id for r in material.bare}
     counts = {
         "bare": sum(r.rollout_id in bare for r in train),
+        "recorded": sum(not r.has_logprobs for r in train),
         "guided_stripped": sum(r.rollout_id not in bare for r in train),
         "held_out": len(held_out),
         "left_out": {reason: n for reason, n in sorted(left_out.items()) if n},

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
@@ -108,8 +109,9 @@ def budget_of(run_dir: Path, artifacts: dict[str, Artifact]) -> dict[str, Any]:
 
 
 def sampled_in(tables: Iterable[pa.Table]) -> dict[str, int]:
-    """Returns how many rollouts, and tokens of them, some tables of sampled rollouts hold."""
-    columns = [table.column("loss_mask").combine_chunks() for table in tables]
+    """Returns how many sampled rollouts, and tokens of them, some tables hold; recorded ones are none."""
+    sampled = [table.filter(pc.field("kind") != "recorded") for table in tables]
+    columns = [table.column("loss_mask").combine_chunks() for table in sampled]
     return {
         "rollouts": sum(map(len, columns)),
         "tokens": sum(int(masks.flatten().to_numpy().sum()) for masks in columns),

@@ -215,6 +215,7 @@ def test_an_exported_run_is_read_by_datasets(out: Any, run_dir: Path, tmp_path: 
     steps = datasets.load_dataset(str(folder), "rollouts_steps", cache_dir=str(tmp_path / "cache"))["train"]
     assert steps["text"][0] == EVIL
     assert load_rows(str(folder / "rollouts" / "rollouts.parquet")) == loaded.to_list()
+    assert load_rows(str(folder), config="rollouts") == loaded.to_list()
 
 
 ROWS = [{"question": "1 + 1?", "answer": 2}, {"question": 'ü, "x"', "answer": -3}]

@@ -18,9 +18,16 @@ from stages.wiring.plan_models import critic_config, model_config
 from stages.wiring.plan_work import work_of
 
 ROOT = Path(__file__).parents[2]
-DEMO, ONE_GPU, EIGHT_80, EIGHT_24 = (
+DEMO, ONE_GPU, EIGHT_80, EIGHT_24, GSM8K, CODE = (
     str(ROOT / "configs" / f"{name}.yaml")
-    for name in ("demo", "phone-qwen3-0.6b-1gpu", "phone-qwen3-8b-8x80gb", "phone-qwen3-8b-8x24gb")
+    for name in (
+        "demo",
+        "phone-qwen3-0.6b-1gpu",
+        "phone-qwen3-8b-8x80gb",
+        "phone-qwen3-8b-8x24gb",
+        "gsm8k-qwen3-8b-8x80g",
+        "code-qwen3-8b-8x80g",
+    )
 )
 PARAMETERS = {"0.6b": 596_049_920, "1.7b": 1_720_574_976, "8b": 8_190_735_360}
 TURNS = most_turns([1, 2])  # at the demo's levels
@@ -59,7 +66,7 @@ def test_the_shipped_configurations_fit_their_hardware(plan):
     assert "1,082,752 parameters" in (printed := plan(0, DEMO, "engine.replicas=2"))
     assert "DOES NOT FIT" not in printed
     found = sorted(str(path) for path in (ROOT / "configs").glob("*qwen3*.yaml"))
-    assert found == sorted([ONE_GPU, EIGHT_80, EIGHT_24])
+    assert found == sorted([ONE_GPU, EIGHT_80, EIGHT_24, GSM8K, CODE])
     for path in found:
         printed = plan(0, path)
         assert "DOES NOT FIT" not in printed

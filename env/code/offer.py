@@ -1,0 +1,56 @@
+"""What programming problems offer to the stages."""
+
+from typing import Literal
+
+from env.chat.full import FullStyle
+from env.chat.plain import PlainStyle
+from env.code import scripted
+from env.code.environment import CodeEnv
+from env.code.problems import Problem
+from env.code.rows import FIELDS, problem_of
+from env.code.tasks import own_tasks
+from env.offer import Demonstrators, EnvironmentOffer, ScriptedAgent, TaskSet
+from env.sandbox import shared_sandbox
+from env.sources import TableTasks, read_tasks
+from pipeline.settings import setting
+from pipeline.types import Task
+
+
+class CodeTasks(TableTasks):
+    """Tasks: programming problems, of rows or the project's own."""
+
+    reward: Literal["all", "share"] = setting(
+        "all", description="1 if a solution passes every test, else 0; or the share of tests that it passes"
+    )
+
+
+def make_tasks(settings: CodeTasks, seed: int) -> list[Task] | TaskSet:
+    """Returns the problems of the settings' rows, or the project's own if there are none."""
+    if not settings.rows:
+        return own_tasks(settings, seed)
+    return read_tasks(settings, seed, environment="code", fields=FIELDS, problem_of=problem_of)
+
+
+def check_task(task: Task) -> None:
+    """Raises ValueError unless the task's ground truth is a programming problem.
+
+    Raises ConfigError where nothing can be judged: better before a stage plays than at its first solution.
+    """
+    Problem.from_text(task.ground_truth)
+    shared_sandbox()
+
+
+CODE = EnvironmentOffer(
+    name="code",
+    settings=CodeTasks,
+    make_tasks=make_tasks,
+    make_env=lambda settings, verbosity: CodeEnv(verbosity, settings.reward),  # type: ignore[arg-type]
+    styles={
+        "plain": lambda added, thinking: PlainStyle(added),
+        "full": lambda added, thinking: FullStyle((), added, thinking=thinking),
+    },
+    splitter="lines",
+    check_task=check_task,
+    demonstrators=Demonstrators(scripted.SHARES, scripted.demonstrate, after_feedback="careful"),
+    scripted=ScriptedAgent(scripted.reply, scripted.DIGEST),
+)

@@ -1,0 +1,1 @@
+"""Math: tasks, final answers, verdicts on lines."""

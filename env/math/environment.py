@@ -1,0 +1,99 @@
+"""The math environment: one message solves a task; its answer is graded, its lines are checked."""
+
+from typing import Any
+
+from pydantic import JsonValue
+
+from env.math.answers import MAX_ANSWER, Judgement, extract, judge
+from env.math.feedback import Verbosity, rule_feedback
+from env.math.steps import LineCheck, check_lines, verdicts
+from env.protocol import Action, EnvSpec, Observation, StepResult
+from env.sandbox import Limits, shared_sandbox
+from pipeline.types import Event, Feedback, Task, Verdict
+
+LIMITS = Limits(seconds=2.0, memory_mb=1024)
+"""Of a judgement by opinions (start value)."""
+
+
+class InfraError(Exception):
+    """An answer could not be judged, not by the policy's fault; says which kind of failure it was."""
+
+
+class NeedsOpinionsError(Exception):
+    """A judgement rests on formulas, which are compared in the sandbox alone."""
+
+
+def _ask_elsewhere(gold: str, answer: str) -> bool:
+    raise NeedsOpinionsError
+
+
+def graded(gold: str, answer: str | None) -> Judgement:
+    """Returns the judgement on an answer. Raises InfraError if the sandbox gave none."""
+    if answer is None:
+        return Judgement(False, "no_answer")
+    try:
+        return judge(gold, answer, _ask_elsewhere)
+    except NeedsOpinionsError:
+        argument: JsonValue = {"gold": gold, "answer": answer[: MAX_ANSWER + 1]}
+        outcome = shared_sandbox().call("env.math.opinions:judge_text", argument, LIMITS)
+    if outcome.status != "ok":
+        unavailable = outcome.status == "unavailable"
+        raise InfraError("sandbox_unavailable" if unavailable else f"verifier_{outcome.status}")
+    found: Any = outcome.value
+    return Judgement(found["is_right"], found["why"])
+
+
+class MathEnv:
+    """An episode of one message.
+
+    A task's details may hold a `modulus` of its calculations, and a `mark` behind which answers stand.
+    """
+
+    spec = EnvSpec("math", 1, (), max_turns=1)
+
+    def __init__(self, verbosity: Verbosity = "observed") -> None:
+        self.verbosity: Verbosity = verbosity
+
+    def reset(self, task: Task, seed: int) -> Observation:
+        """Starts an episode; nothing of it is drawn, so the seed changes nothing."""
+        self._task = task
+        self._judgement: Judgement | None = None
+        self._checks: list[LineCheck] = []
+        return Observation(task.prompt)
+
+    def step(self, action: Action) -> StepResult:
+        """Grades the message, whatever the parser made of it: there is nothing to call."""
+        details = self._task.details
+        question = "\n".join(str(message["content"]) for message in self._task.prompt)
+        self._checks = check_lines(action.text, question, details.get("modulus"))
+        try:
+            answer = extract(action.text, details.get("mark", ""))
+            self._judgement = graded(self._task.ground_truth, answer)
+        except InfraError as error:
+            return StepResult((), terminated=True, infra_error=str(error))
+        return StepResult((), float(self._judgement.is_right), terminated=True, events=self._events())
+
+    def _events(self) -> tuple[Event, ...]:
+        assert self._judgement is not None
+        found = [
+            Event(check.code, 0, f"line {check.number}", detail=check.quote)
+            for check in self._checks
+            if check.code
+        ]
+        return (*found, Event(self._judgement.why or "solved", 0))
+
+    def verdict(self) -> Verdict:
+        """Grades the answer, and each line by itself and what came before it."""
+        if self._judgement is None:
+            return Verdict(0.0, False)
+        is_right = self._judgement.is_right
+        return Verdict(float(is_right), is_right, steps=verdicts(self._checks))
+
+    def feedback(self) -> Feedback | None:
+        """Says where the solution went wrong, or None if it is right."""
+        if self._judgement is None or self._judgement.is_right:
+            return None
+        return rule_feedback(self._checks, self._judgement.why, self.verbosity, self._task.ground_truth)
+
+    def close(self) -> None:
+        """Frees nothing: the sandbox is the process's own."""

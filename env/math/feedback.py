@@ -1,0 +1,57 @@
+"""Rule feedback on a wrong solution: a pure function of how its lines and its answer were judged."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Literal, get_args
+
+from env.math.expressions import Node, value
+from env.math.quantities import quantity
+from env.math.shapes import spelt
+from env.math.steps import LineCheck
+from env.math.tokens import tokens
+from env.math.worked import spelt as number_text
+from pipeline.types import Feedback
+
+Verbosity = Literal["binary", "observed", "corrective"]
+MAX_CHARACTERS = 600
+_SIZES = tuple(Fraction(size) ** sign for size in (1, 60, 100, 1000, 3600) for sign in (1, -1))
+
+_ANSWERS = {
+    "no_answer": "There is no answer in \\boxed{}.",
+    "too_long": "The answer is too long to be read.",
+    "unread": "The answer cannot be read.",
+    "form": "The answer is no result in the form that is asked for.",
+}
+
+
+def rule_feedback(checks: Sequence[LineCheck], why: str, verbosity: Verbosity, gold: str) -> Feedback:
+    """Returns what a solution that was not right teaches.
+
+    `binary` says that it was not solved, `observed` which line is the first false one and why, `corrective`
+    also what its false side should be, unless that is the answer: no text gives `gold` away.
+
+    Raises ValueError for an unknown verbosity.
+    """
+    if verbosity not in get_args(Verbosity):
+        raise ValueError(f"verbosity {verbosity!r}; known: {', '.join(get_args(Verbosity))}")
+    source = f"rules/{verbosity}"
+    if verbosity == "binary":
+        return Feedback("Not solved.", source)
+    first = next((check for check in checks if check.status == "wrong"), None)
+    if first is None:
+        doubts = [f"Line {check.number}: {check.message}." for check in checks if check.code == "ungrounded"]
+        said = _ANSWERS.get(why, "The answer is wrong, though no line that could be checked is false.")
+        return Feedback(" ".join((said, *doubts))[:MAX_CHARACTERS], source)
+    text = f"Line {first.number} is the first wrong one: {first.message}."
+    if verbosity == "observed" or first.right is None or first.right in _told_by(gold):
+        return Feedback(text, source)
+    return Feedback(f"{text} It is {number_text(first.right)}.", source, privileged=True)
+
+
+def _told_by(gold: str) -> set[Fraction]:
+    """Returns the numbers that would give an answer away: its own, and its value in other units."""
+    text = spelt(gold)
+    numbers = {value(Node("number", token.text)) for token in tokens(text) if token.kind == "number"}
+    if (found := quantity(text)) is not None:
+        numbers |= {found.value, -found.value}
+    return {number * size for number in numbers for size in _SIZES}

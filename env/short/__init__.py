@@ -1,0 +1,1 @@
+"""Questions with a short answer: multiple choice, or a text that is compared as a whole."""

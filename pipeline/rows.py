@@ -1,0 +1,219 @@
+"""Rows that people bring: JSON lines, Parquet or a data set by name, read by a mapping of columns.
+
+A row that cannot be used never ends a run: it is left out, with its place, a kind and a reason.
+"""
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import model_validator
+
+from pipeline.errors import ConfigError
+from pipeline.settings import Section, setting
+
+
+class Source(Section):
+    """Where rows are: `path.jsonl` alone is short for `{source: path.jsonl}`."""
+
+    source: str = setting(
+        ...,
+        "file (.jsonl, .jsonl.gz, .parquet, .json, .csv), folder, or name on the Hugging Face hub",
+        min_length=1,
+    )
+    config: str | None = setting(None, "configuration of a data set on the hub")
+    split: str = setting("train", "its own split, of a folder or a data set on the hub")
+    revision: str | None = setting(None, "commit of a data set on the hub; null: the newest")
+
+    @property
+    def label(self) -> str:
+        """What tells it from other sources."""
+        parts = (self.source, self.config, None if Path(self.source).is_file() else self.split, self.revision)
+        return ":".join(part for part in parts if part)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _path_alone(cls, given: Any) -> Any:
+        return {"source": given} if isinstance(given, str) else given
+
+
+class Row(NamedTuple):
+    """A row as it was read."""
+
+    source: str  # its label
+    number: int  # from 1; of JSON lines the line
+    values: Mapping[str, Any]
+
+
+class LeftOut(NamedTuple):
+    """A row that is not used, and why."""
+
+    source: str
+    row: int
+    kind: str  # one word, to count by
+    reason: str
+
+
+class BadRowError(ValueError):
+    """A row cannot be used; whoever reads the table leaves it out and counts it under `kind`."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+class Field(NamedTuple):
+    """What a reader wants of a row."""
+
+    columns: Sequence[str]  # where it is by default: the first of these that any row of the source has
+    required: bool = True
+
+
+def read_rows(source: Source) -> tuple[list[Row], list[LeftOut]]:
+    """Returns the rows of a source in order, and the lines of a JSON lines file that hold no row.
+
+    Raises ConfigError for a source that cannot be read, or that has no row.
+    """
+    path, name = Path(source.source), source.label
+    if path.name.endswith((".jsonl", ".jsonl.gz")) and path.is_file():
+        rows, left_out = _json_lines(path)
+    elif path.suffix == ".parquet" and path.is_file():
+        rows, left_out = [Row(name, i, row) for i, row in enumerate(_parquet(path), start=1)], []
+    elif path.suffix in (".jsonl", ".parquet", ".json", ".csv") and not path.is_file():
+        raise ConfigError(f"{name} is no file. Next: give the path of one that is there")
+    else:
+        from pipeline.hub import load_rows  # the library `datasets` is slow to load, and may not be there
+
+        loaded = load_rows(source.source, source.split, source.config, source.revision)
+        rows, left_out = [Row(name, i, row) for i, row in enumerate(loaded, start=1)], []
+    if not rows:
+        first = f"; line {left_out[0].row}: {left_out[0].reason}" if left_out else ""
+        raise ConfigError(f"{name} has no row{first}. Next: give at least one row, an object of its columns")
+    return rows, left_out
+
+
+def columns_in(rows: Sequence[Row], fields: Mapping[str, Field], given: Mapping[str, str]) -> dict[str, str]:
+    """Returns field -> column of a source: as `given`, else the first default that any row has.
+
+    A column of a column is named with a dot: `reward_model.ground_truth`, or with a place: `choices.0`.
+    Raises ConfigError for a field that the reader does not know, a column that no row has, or a required
+    field for which there is no column.
+    """
+    where = rows[0].source
+    if unknown := sorted(set(given) - set(fields)):
+        raise ConfigError(f"columns names {', '.join(unknown)}; allowed: {', '.join(fields)}")
+    found = {}
+    for name, field in fields.items():
+        wanted = [given[name]] if name in given else field.columns
+        column = next((c for c in wanted if any(_at(row.values, c) is not None for row in rows)), None)
+        if column is not None:
+            found[name] = column
+        elif name in given or field.required:
+            named = (
+                f"columns.{name} = {given[name]}, which no row has"
+                if name in given
+                else (f"no column for {name}; looked for: {', '.join(wanted)}")
+            )
+            have = ", ".join(dict.fromkeys(column for row in rows[:1000] for column in row.values))
+            raise ConfigError(
+                f"{where}: {named}. The rows have: {have}. Next: name the column in columns.{name}"
+            )
+    return found
+
+
+def values_of(row: Row, columns: Mapping[str, str], fields: Mapping[str, Field]) -> dict[str, Any]:
+    """Returns field -> value of a row, None where it has none; BadRowError if a required one is missing."""
+    values = {name: _at(row.values, columns[name]) if name in columns else None for name in fields}
+    for name, field in fields.items():
+        if field.required and values[name] is None:
+            raise BadRowError(f"no_{name}", f"its column {columns[name]} is empty")
+    return values
+
+
+def text_of(values: Mapping[str, Any], name: str) -> str:
+    """Returns a field as text that says something, a number as it is written; else raises BadRowError."""
+    value = values[name]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise BadRowError(f"bad_{name}", f"{name} is {shown(value)}; allowed: a text or a number")
+    return value
+
+
+def shown(value: Any) -> str:
+    """Returns the beginning of a value, for a reason.
+
+    Example:
+        >>> shown(["a"] * 30)
+        "['a', 'a', 'a', 'a', 'a', 'a', 'a', 'a', 'a', 'a', 'a', 'a',..."
+    """
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def normal_text(text: str) -> str:
+    r"""Returns a text in small letters with single spaces: what two rows that say the same have in common.
+
+    Example:
+        >>> normal_text("What  is\n2 + 2?")
+        'what is 2 + 2?'
+    """
+    return " ".join(text.casefold().split())
+
+
+def _at(values: Any, column: str) -> Any:
+    """Returns what lies at a column, None where nothing does; a whole name goes before its parts."""
+    if isinstance(values, Mapping) and column in values:
+        return values[column]
+    for part in column.split("."):
+        if isinstance(values, Mapping):
+            values = values.get(part)
+        elif isinstance(values, list) and part.isdecimal() and int(part) < len(values):
+            values = values[int(part)]
+        else:
+            return None
+    return values
+
+
+def _json_lines(path: Path) -> tuple[list[Row], list[LeftOut]]:
+    rows, left_out = list[Row](), list[LeftOut]()
+    try:
+        data = path.read_bytes()
+        lines = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line.decode(), parse_constant=_no_constant)
+            if b"\\u" in line:
+                json.dumps(row, ensure_ascii=False).encode()  # half a pair of surrogates is no text
+        except (ValueError, RecursionError) as error:
+            left_out.append(LeftOut(str(path), number, "no_json", f"no JSON: {str(error)[:200]}"))
+            continue
+        if isinstance(row, dict):
+            rows.append(Row(str(path), number, row))
+        else:
+            reason = f"{type(row).__name__}, not an object with the row's columns"
+            left_out.append(LeftOut(str(path), number, "no_object", reason))
+    return rows, left_out
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _parquet(path: Path) -> list[dict[str, Any]]:
+    try:
+        with pq.ParquetFile(path) as file:
+            rows: list[dict[str, Any]] = file.read().to_pylist()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{path}: not a readable Parquet file ({words})") from None
+    return rows

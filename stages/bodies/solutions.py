@@ -1,0 +1,67 @@
+"""Brings recorded solutions into the rollouts table: encoded for sft's policy, judged by the environment."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from env.play.coder import Coder
+from env.play.recorded import DISAGREES, recorded_rollout
+from env.play.requests import EpisodeRequest
+from env.play.shards import commit_rollouts
+from env.solutions import Solution
+from pipeline.artifacts.runner import Start
+from pipeline.models.policy import load_policy
+from pipeline.rows import BadRowError, LeftOut
+from pipeline.types import Rollout
+from stages.settings import Config
+from stages.wiring.build import silent_engine
+from stages.wiring.inputs import rollouts_of
+from stages.wiring.player import make_player
+from stages.wiring.solutions import Recorded
+
+
+def bring_in(start: Start[Config], work: Recorded, first: int) -> dict[str, Any]:
+    """Commits a rollout of each solution that fits, from shard `first` on; returns what the report says."""
+    make, left_out = _maker(start, work.policy_digest), list(work.left_out)
+    with start.shards.bar():
+        for index, pairs in enumerate(work.shards, first):
+            if start.shards.is_committed(index):
+                continue
+            made = list[Rollout]()
+            skipped = Counter(row.kind for row in work.left_out) if index == first else Counter[str]()
+            for solution, request in pairs:
+                try:
+                    made.append(make(solution, request))
+                except BadRowError as error:
+                    skipped[error.kind] += 1
+                start.shards.item_done()
+            commit_rollouts(start.shards, start.shards[index], made, skipped)
+    rollouts = [rollout for rollout in rollouts_of(start.shards) if not rollout.has_logprobs]
+    there = {rollout.rollout_id for rollout in rollouts}
+    for solution, request in (pair for shard in work.shards for pair in shard):
+        if request.rollout_id not in there:  # an earlier start may have found out
+            try:
+                make(solution, request)
+            except BadRowError as error:
+                left_out.append(LeftOut(solution.row.source, solution.row.number, error.kind, str(error)))
+    if left_out:
+        lines = (json.dumps(row._asdict(), ensure_ascii=False) + "\n" for row in left_out)
+        start.output("left_out.jsonl", volatile=True).write_text("".join(lines), encoding="utf-8")
+    kinds = dict(Counter(row.kind for row in left_out))
+    disagreed = sum(any(event.code == DISAGREES for event in r.events) for r in rollouts)
+    start.say(f"{len(rollouts)} recorded solutions; the verifier gives {disagreed} of them another reward")
+    for kind, number in sorted(kinds.items()):
+        start.say(f"{number} rows left out: {kind} ({start.folder / 'left_out.jsonl'})")
+    return {"recorded": len(rollouts), "left_out": kinds, DISAGREES: disagreed}
+
+
+def _maker(start: Start[Config], policy_digest: str) -> Callable[[Solution, EpisodeRequest], Rollout]:
+    policy = load_policy(start.inputs["sft"].path("policy"))
+    player = make_player(start.config, policy, engine=silent_engine(start.config, policy, policy_digest))
+    coder = Coder(policy.tokenizer, player.style.stop_token)
+
+    def make(solution: Solution, request: EpisodeRequest) -> Rollout:
+        return recorded_rollout(solution, request, player, coder)
+
+    return make

@@ -1,0 +1,135 @@
+"""Rows that people bring: what is read, where columns are found, what is said of rows that cannot be used."""
+
+import gzip
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import ConfigError
+from pipeline.rows import BadRowError, Field, Row, Source, columns_in, read_rows, text_of, values_of
+
+ROWS: list[dict[str, Any]] = [{"q": "1 + 1?", "a": {"value": 2}}, {"q": 'ü "x"', "a": {"value": -3}}]
+
+
+def rows_of(*values: dict[str, Any]) -> list[Row]:
+    return [Row("some", number, row) for number, row in enumerate(values, 1)]
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "rows.parquet", "rows.json"])
+def test_a_source_is_read_with_its_place_whatever_its_form(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    lines = "".join(json.dumps(row) + "\n\n" for row in ROWS)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(ROWS), path)
+    elif path.suffix == ".gz":
+        path.write_bytes(gzip.compress(lines.encode()))
+    else:
+        path.write_text(lines if path.suffix == ".jsonl" else json.dumps(ROWS))
+    rows, left_out = read_rows(Source(source=str(path)))
+    assert [dict(row.values) for row in rows] == ROWS
+    assert left_out == []
+    assert [row.number for row in rows] == ([1, 3] if ".jsonl" in name else [1, 2])
+
+
+def test_lines_that_hold_no_row_are_left_out_with_their_reasons(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    lines = [
+        b'{"q": 1}',
+        b'{"q": 1',
+        b"[1]",
+        b'{"q": NaN}',
+        b'{"q": "\xff"}',
+        b'{"q": "\\ud800"}',
+        b"1" * 5000,
+    ]
+    path.write_bytes(b"\n".join(lines))
+    rows, left_out = read_rows(Source(source=str(path)))
+    assert [row.number for row in rows] == [1]
+    kinds = [(row.row, row.kind) for row in left_out]
+    assert kinds == [(2, "no_json"), (3, "no_object"), *((n, "no_json") for n in (4, 5, 6, 7))]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.jsonl", "", "has no row"),
+        ("a.jsonl", "{", "has no row; line 1: no JSON"),
+        ("a.parquet", "PAR1", "not a readable Parquet file"),
+        ("a.jsonl.gz", "{}", "cannot be read"),
+        ("a.jsonl", None, "is no file"),
+    ],
+)
+def test_a_source_without_a_row_is_a_wrong_setting(
+    tmp_path: Path, name: str, text: str | None, message: str
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_rows(Source(source=str(tmp_path / name)))
+
+
+def test_a_data_set_by_name_without_the_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ConfigError, match=r"\[readers\]"):
+        read_rows(Source(source="cais/mmlu", config="all"))
+
+
+def test_a_column_is_the_first_that_any_row_of_the_source_has_and_the_same_for_all() -> None:
+    fields = {
+        "answer": Field(("model.truth", "answer", "solution")),
+        "level": Field(("level",), required=False),
+    }
+    rows = rows_of(
+        {"answer": None, "solution": "s"}, {"answer": "a", "solution": "s", "model": {"truth": None}}
+    )
+    columns = columns_in(rows, fields, {})
+    assert columns == {"answer": "answer"}
+    with pytest.raises(BadRowError, match="column answer is empty") as caught:  # never another row's column
+        values_of(rows[0], columns, fields)
+    assert caught.value.kind == "no_answer"
+    assert values_of(rows[1], columns, fields) == {"answer": "a", "level": None}
+
+
+def test_a_mapping_reaches_into_columns_and_whole_names_go_first() -> None:
+    row = {"meta": {"gold": ["x", "y"]}, "meta.gold": "dotted"}
+    fields = {"answer": Field(())}
+    for column, value in {"meta.gold": "dotted", "meta": {"gold": ["x", "y"]}}.items():
+        rows = rows_of(row)
+        assert values_of(rows[0], columns_in(rows, fields, {"answer": column}), fields) == {"answer": value}
+    nested = rows_of({"meta": {"gold": ["x", "y"]}})
+    columns = columns_in(nested, fields, {"answer": "meta.gold.1"})
+    assert values_of(nested[0], columns, fields) == {"answer": "y"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"answr": "a"}, "answr; allowed: answer"),
+        ({"answer": "gold"}, r"columns\.answer = gold, which no row has\. The rows have: q, a"),
+        ({}, "no column for answer; looked for: answer, solution. The rows have: q, a"),
+    ],
+)
+def test_a_mapping_that_names_nothing_is_refused(given: dict[str, str], message: str) -> None:
+    fields = {"answer": Field(("answer", "solution"))}
+    with pytest.raises(ConfigError, match=message):
+        columns_in(rows_of({"q": 1, "a": 2}), fields, given)
+
+
+def test_a_text_is_a_text_or_a_number() -> None:
+    assert text_of({"x": 3}, "x") == "3"
+    for wrong in ("", "  ", True, ["a"], None):
+        with pytest.raises(BadRowError, match="allowed: a text or a number"):
+            text_of({"x": wrong}, "x")
+
+
+def test_sources_of_a_data_set_have_labels_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("{}")
+    assert Source.model_validate(str(path)).label == str(path)
+    named = {"source": "cais/mmlu", "config": "all", "split": "test", "revision": "c30699e"}
+    assert Source.model_validate(named).label == "cais/mmlu:all:test:c30699e"

@@ -1,0 +1,195 @@
+"""Recorded solutions through the chain: what learns from them, what refuses them, a stage that is killed."""
+
+import json
+import math
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import critics
+from pipeline.artifacts.artifact import Artifact
+from pipeline.config import load_config
+from pipeline.errors import ArtifactError, ConfigError
+from pipeline.models.policy import load_policy
+from stages.settings import Config
+from stages.wiring.arm_results import cost_of
+from stages.wiring.plan_work import work_of
+from stages.wiring.summary import sampled_in
+from tests.stages.conftest import Lab, make_lab
+
+SETTINGS = """
+run: {name: r, rollouts_per_shard: 40}
+engine: {max_live: 64, replicas: 1}
+training: {threads: 1}
+tasks: {environment: short, rows: FOLDER/questions.jsonl, num_train: 60, num_held_out: 10}
+sampling: {max_response_tokens: 24}
+prompt: {max_feedback_tokens: 40}
+sft: {num_demonstrations: 200, num_updates: 60, batch_rows: 16, learning_rate: 1.0e-2,
+      model: {hidden_size: 64, num_layers: 2, num_kv_heads: 1, intermediate_size: 96}}
+rollouts: {num_tasks: 0, solutions: FOLDER/solutions.jsonl}
+critic: {fit_share: 0.5, validate_share: 0.25, head_updates: 2, head_learning_rate: 1.0e-3,
+         learning_rate: 5.0e-4, max_epochs: 2, batch_states: 64, evaluations_per_epoch: 2}
+critic_report: {tasks_per_split: 8, draws: 2, num_continuations: 2, guided: false, fit_tasks: 0,
+                sibling_sets: 0}
+stored: {learning_rate: 1.0e-3, batch_rows: 16, max_epochs: 2}
+actor: {num_iterations: 1, tasks_per_update: 4, max_refills: 0, chain: {num_attempts: 1, draws: 4}}
+"""
+BESIDE = ("rollouts.num_tasks=40", "rollouts.chain.num_attempts=1", "rollouts.chain.feedback_free_share=0")
+CONTINUED = (*BESIDE, "labels.target=soft", "labels.num_continuations=2", "labels.max_states=60")
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """Eighty questions, of which sixty are trained on, with a right and a wrong solution of each."""
+    folder = tmp_path_factory.mktemp("solutions")
+    asked = [(f"Is {a} more than {b}?", a > b) for a in range(10) for b in range(8)]
+    write(folder / "questions.jsonl", [{"question": text, "answer": more} for text, more in asked])
+    solutions = [
+        {"task": text, "text": f"Compare.\nAnswer: {'yes' if more else 'no'}", "correct": more == right}
+        for text, right in asked
+        for more in (True, False)
+    ]
+    long = {"task": asked[0][0], "text": "no " * 40, "correct": False}
+    write(folder / "solutions.jsonl", [*solutions, long, {"task": "Who?", "text": "me", "correct": True}])
+    made = make_lab(folder, SETTINGS.replace("FOLDER", str(folder)))
+    for stage in ("tasks", "sft", "rollouts", "labels", "critic"):
+        assert made.start(stage) == 0, stage
+    return made
+
+
+def beside(lab: Lab, name: str, *stages: str) -> Path:
+    """Returns the folder of another run, with copies of some stages."""
+    for stage in stages:
+        shutil.copytree(lab.run_dir / stage, lab.folder / name / stage)
+    return lab.folder / name
+
+
+@pytest.fixture(scope="module")
+def continued(lab: Lab) -> Path:
+    """A run that plays too, and continues states of what it played and of the same solutions."""
+    run_dir = beside(lab, "continued", "tasks", "sft")
+    for stage in ("rollouts", "labels", "critic", "critic_report"):
+        assert lab.start(stage, "--run", "continued", *CONTINUED) == 0, stage
+    return run_dir
+
+
+def test_every_row_becomes_a_rollout_of_a_training_task_or_is_left_out(lab: Lab) -> None:
+    rollouts, artifact, tasks = lab.rollouts("rollouts"), lab.artifact("rollouts"), lab.tasks()
+    counts = artifact.manifest["counts"]
+    lines = (artifact.folder / "left_out.jsonl").read_text().splitlines()
+    kinds = [json.loads(line)["kind"] for line in lines]
+    assert counts["planned"] == len(rollouts) + len(kinds) == 162
+    assert counts["skipped"] == {kind: kinds.count(kind) for kind in set(kinds)}
+    assert {"no_task"} <= set(kinds) <= {"no_task", "too_long"}
+    assert kinds.count("no_task") >= 41  # of held-out questions, and of none
+    assert {tasks[r.task_id].split for r in rollouts} == {"train"}
+    assert {(r.kind, r.guided, r.attempt, len(r.steps)) for r in rollouts} == {("recorded", False, 0, 2)}
+    assert all(math.isnan(r.logprobs[0]) for r in rollouts)
+    assert np.mean([r.reward for r in rollouts]) == 0.5
+    assert artifact.report["verifier_disagrees"] == 0
+
+
+def test_their_critic_is_of_whoever_wrote_them_and_no_audit_of_another_policy_takes_it(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    critic = critics.load(lab.run_dir / "critic" / "critic")
+    assert {r.policy_digest for r in lab.rollouts("rollouts")} == {critic.contract.label_policy_digest}
+    assert critic.contract.label_policy_digest.startswith("recorded:")
+    values = critic.values(lab.rollouts("rollouts")[:4])
+    assert all(np.isfinite(V).all() and len(V) == 2 for V in values)
+    assert lab.start("critic_report") == 3
+    assert "was made for label_policy_digest recorded:" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_beside_what_the_starting_policy_plays_their_states_make_a_critic_of_it(
+    lab: Lab, continued: Path
+) -> None:
+    played, labels = (Artifact.open(continued, stage) for stage in ("rollouts", "labels"))
+    of_kind = Counter(played.table("rollouts").column("kind").to_pylist())
+    assert of_kind == {"whole": 80, "recorded": len(lab.rollouts("rollouts"))}
+    kinds = dict(
+        zip(*(played.table("rollouts").column(n).to_pylist() for n in ("rollout_id", "kind")), strict=True)
+    )
+    labelled = [(kinds[row["rollout_id"]], row["label_source"]) for row in labels.table("labels").to_pylist()]
+    assert {("recorded", "continuation"), ("whole", "continuation"), ("whole", "outcome")} <= set(labelled)
+    assert ("recorded", "outcome") not in labelled
+    critic = critics.load(continued / "critic" / "critic")
+    policy = load_policy(continued / "sft" / "policy")
+    assert critic.contract.label_policy_digest == policy.policy_digest
+    weighted = ("stored.objective.kind=advantage_weighted", "stored.objective.on_weak_critic=allow")
+    assert lab.start("stored", "--run", "continued", *CONTINUED, *weighted) == 0
+
+
+def test_likelihood_learns_from_them(lab: Lab) -> None:
+    beside(lab, "imitated", "tasks", "sft", "rollouts")
+    before = load_policy(lab.run_dir / "sft" / "policy").policy_digest
+    options = ("stored.objective.kind=likelihood", "labels.num_continuations=0")
+    assert lab.start("stored", "--run", "imitated", *options) == 0
+    stored = lab.folder / "imitated" / "stored"
+    report = json.loads((stored / "report.json").read_text())
+    assert report["rows"]["bare"] == report["rows"]["recorded"] > 30
+    assert report["looks"][-1]["probability"] > report["looks"][0]["probability"]
+    assert load_policy(stored / "policy").policy_digest != before
+    actor = ("actor.credit={mode: decoupled_clip}", "actor.evaluate_tasks=4")
+    assert lab.start("actor", "--run", "imitated", *options, *actor) == 0
+    card = (lab.folder / "imitated" / "actor" / "actor" / "README.md").read_text()
+    assert f"(likelihood, {report['rows']['recorded']} of them recorded solutions)" in card
+    assert f"| rows | by_row: source: {lab.folder}/questions.jsonl, split: train |" in card
+
+
+def test_sft_demonstrates_the_right_ones_alone(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    beside(lab, "shown", "tasks")
+    assert lab.start("sft", "--run", "shown", "sft.solutions=true") == 0
+    report = json.loads((lab.folder / "shown" / "sft" / "report.json").read_text())
+    assert report["success"] == 1
+    assert "60 recorded solutions are demonstrated, of 162 rows" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(ConfigError, match=r"name them in rollouts\.solutions"):
+        load_config(Config, Path(lab.config), ["sft.solutions=true", "rollouts={}"])
+
+
+def test_what_takes_ratios_refuses_them_and_says_what_takes_them(
+    lab: Lab, continued: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ArtifactError, match=r"pretrain_values learns .*recorded solutions .*likelihood"):
+        lab.plan("actor", "actor.credit={mode: actor_critic}")
+    for kind in ("clipped", "direct_advantage"):
+        options = (f"stored.objective.kind={kind}", "stored.objective.on_weak_critic=allow")
+        assert lab.start("stored", "--run", continued.name, "--fresh", *CONTINUED, *options) == 3, kind
+        assert f"{kind} takes ratios to stored log-probabilities" in " ".join(capsys.readouterr().err.split())
+
+
+def test_they_cost_no_sampling(lab: Lab, continued: Path) -> None:
+    assert cost_of(lab.run_dir / "rollouts")[:2].tolist() == [0, 0]
+    assert cost_of(continued / "rollouts")[0] == 80
+    assert sampled_in([Artifact.open(continued, "rollouts").table("rollouts")])["rollouts"] == 80
+    work = {entry.stage: entry for entry in work_of(load_config(Config, Path(lab.config)))}
+    assert (work["rollouts"].rollouts, work["rollouts"].sampled_tokens) == (0, 0)
+
+
+@pytest.mark.parametrize("options", ["{columns: {text: said}}", "{num_tasks: 0}"])
+def test_what_goes_with_solutions_is_refused_without(lab: Lab, options: str) -> None:
+    with pytest.raises(ConfigError, match=r"go with rollouts\.solutions"):
+        load_config(Config, Path(lab.config), [f"rollouts={options}"])
+
+
+def test_a_killed_stage_goes_on_and_ends_the_same(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = beside(lab, "killed", "tasks", "sft") / "rollouts"
+    monkeypatch.setenv("VDAPO_FAILPOINTS", "rollouts.item_done:60=raise")
+    assert lab.start("rollouts", "--run", "killed") == 1
+    assert not (folder / "manifest.json").exists()
+    monkeypatch.delenv("VDAPO_FAILPOINTS")
+    assert lab.start("rollouts", "--run", "killed") == 0
+    whole, again = (
+        json.loads((of / "manifest.json").read_text()) for of in (lab.run_dir / "rollouts", folder)
+    )
+    assert again["content_digest"] == whole["content_digest"]
+    assert again["counts"] == whole["counts"]
+    assert (folder / "left_out.jsonl").read_text() == (lab.run_dir / "rollouts/left_out.jsonl").read_text()
