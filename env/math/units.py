@@ -3,7 +3,7 @@
 import re
 from fractions import Fraction
 
-from env.math.words import COUNTING
+from env.math.words import COUNTING, NUMBERS
 
 _SCALES: dict[str, dict[str, str]] = {
     "length": {
@@ -56,10 +56,11 @@ def unit_of(text: str) -> Unit | None:
     words = text.replace("{", "").replace("}", "").split()
     if not words:
         return None
-    if len(words) > MOST_WORDS or any(word.lower() in COUNTING for word in words):
+    small = [word.lower() for word in words]
+    if len(words) > MOST_WORDS or {*small, *map(_singular, small)} & {*COUNTING, *NUMBERS}:
         raise ValueError(f"{text!r} is no unit")
     power = 1
-    if words[0].lower() in ("square", "sq", "cubic"):
+    if small[0] in ("square", "sq", "cubic"):
         power = 3 if words.pop(0).lower() == "cubic" else 2
     name = " ".join(words)
     for mark, meant in (("^2", 2), ("^3", 3), ("²", 2), ("³", 3)):
