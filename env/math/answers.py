@@ -2,8 +2,8 @@ r"""Final answers: where one is, and whether it is the gold one.
 
 An answer is what the last balanced `\boxed{}` holds, nothing else: never a number that merely comes last.
 Numbers, words and what is made of them are compared here, exactly. Whatever needs more, surds and formulas,
-first passes the form gate, no more nodes of a kind than gold has, so that no answer restates the task. Then it is
-asked of `env.math.opinions`, inside the sandbox.
+first passes the form gate, no more nodes of a kind than gold has, so that no answer restates the task. Then
+`env.math.opinions` are asked, inside the sandbox.
 """
 
 import re
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from env.math.expressions import Node, UnreadError, parse, symbols, value, walk
-from env.math.quantities import quantity, same_quantity
+from env.math.quantities import WORDS, quantity, same_quantity
 from env.math.shapes import Shape, shape, spelt, unnamed
 from env.math.tokens import tokens
 from env.math.units import Unit, unit_of
@@ -27,7 +27,6 @@ _THINK, _END_THINK = "<think>", "</think>"
 _UNIT = re.compile(
     r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}((?:\s*\^\s*\{?[23]\}?)?)$|(?<=\s)([a-zA-Z][a-zA-Z ]+)$"
 )
-_WORDS = re.compile(r"\\(?:text|textbf|mathrm|mbox|operatorname)\s*\{([^{}]*)\}")
 
 Ask = Callable[[str, str], bool]
 """(gold formula, answer formula) -> whether they are equal in value, by opinions that need the sandbox."""
@@ -164,7 +163,7 @@ def _same_one(gold: str, answer: str, ask: Ask) -> bool:
 def _plain(text: str) -> str:
     """Returns a text without a plus before it, or brackets around one letter, as of choices."""
     text = text.strip().removeprefix("+")
-    inside = _WORDS.sub(r"\1", text).strip()
+    inside = WORDS.sub(r"\1", text).strip()
     choice = re.fullmatch(r"\(?([A-Z])\)?", inside)
     return choice[1] if choice else text.strip()
 
@@ -179,8 +178,8 @@ def _without_unit(text: str) -> tuple[str, Unit | None]:
 
 
 def _letters(text: str) -> str:
-    text = _WORDS.sub(r" \1 ", text).casefold()
-    return re.sub(r"[\s\"'\u2018-\u201d]", "", text)
+    text = WORDS.sub(r" \1 ", text).casefold()
+    return re.sub(r"[\s\"'\u2018-\u201d]", "", text).rstrip(".")
 
 
 def check_form(gold: Node, answer: Node) -> None:

@@ -66,7 +66,7 @@ class Known:
                 [unknown] = symbols(trees[0]) | symbols(trees[1])
             except ValueError:  # not read, or not in one symbol
                 continue
-            if is_given:  # of two equations both may hold, or each in a case of its own: then nothing is known
+            if is_given:  # two equations that no value solves are of two cases: then nothing is known
                 found = roots(trees, unknown)
                 self.roots[unknown] = tuple(x for x in self.roots.get(unknown, found) if x in found)
             elif "symbol" not in (trees[0].op, trees[1].op):
@@ -97,7 +97,8 @@ def _check(chain: Chain, place: int, known: Known) -> Checked | None:
     unknowns = symbols(trees[0]) | symbols(trees[1])
     here = left.tokens[0].start, right.tokens[-1].end
     if unknowns:
-        return None if not chain.is_apart or _has_call(chain) else _check_symbols(trees, unknowns, here, known)
+        is_clear = chain.is_apart and not _has_call(chain)
+        return _check_symbols(trees, unknowns, here, known) if is_clear else None
     if place == 0 and trees[0].op == "number" and (left.before is not None or trees[1].op == "number"):
         return None  # the number of something that a word names: `half of 48 = 24`
     numbers, results = map(_numbers, trees)

@@ -24,7 +24,7 @@ _ASKS_PERCENT = re.compile(
     r"\b(?:what|which|how many)\s+(?:[a-z]+\s+){0,4}(?:percent|per cent|%)|\b(?:as|in)\s+(?:a\s+)?percent",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?|\.\d+")
+_NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|\.\d+")
 
 
 def problem_of(values: Mapping[str, Any]) -> Problem:

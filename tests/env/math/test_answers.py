@@ -44,7 +44,7 @@ def test_an_answer_is_the_last_balanced_box_after_all_thoughts() -> None:
     assert extract("so\n#### 72\n") is None
     assert extract("so\n#### 72\n", "####") == "72"
     assert extract(r"#### 72 \boxed{73}", "####") == "73"
-    assert extract(r"\boxed{" + "{" * 99999) is None
+    assert extract(r"\boxed{" * 99999) is None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_formulas_need_an_opinion_and_numbers_none() -> None:
     assert len(asked) == 1
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.text(max_size=120), st.text(alphabet=r"12,./()[]{}\frac<=xe^-+% $", max_size=120))
 def test_no_text_makes_a_judgement_raise(gold: str, answer: str) -> None:
     judge(gold, answer, lambda *_: False)
