@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
 from env.math.answers import GSM8K_MARK, MAX_ANSWER, extract
@@ -95,6 +94,7 @@ def _linked(text: str, results: list[str]) -> str:
 
 def _is_number(text: str) -> bool:
     try:
-        return isinstance(value(parse(tokens(text))), Fraction)
+        value(parse(tokens(text)))
     except UnreadError:
         return False
+    return True

@@ -1,6 +1,5 @@
 """Final answers: every hole of a verifier that is known is closed, on a corpus that is committed."""
 
-import pickle
 from collections import Counter
 
 import pytest
@@ -78,23 +77,9 @@ def test_notations_of_one_ratio_are_equal_and_its_neighbours_are_not(top: int, b
     assert judge(gold, answer, nobody).is_right == (off == 0)
 
 
-def test_a_quantity_has_no_hidden_calculation() -> None:
-    for text in (
-        "5+7",
-        "3*4",
-        "2^2",
-        "5!",
-        "12 - 0",
-        "12 = 12",
-        "(12)",
-        "12x",
-        "1e99999",
-        "1/0",
-        "--5",
-        "1 2",
-    ):
-        assert quantity(text) is None, text
-
-
-def test_judgements_are_plain_data() -> None:
-    assert pickle.loads(pickle.dumps(Judgement(False, "form"))) == Judgement(False, "form")
+@pytest.mark.parametrize(
+    "text",
+    ["5+7", "3*4", "2^2", "5!", "12 - 0", "12 = 12", "(12)", "12x", "1e99999", "1/0", "1 2", "3 fifths"],
+)
+def test_a_quantity_has_no_hidden_calculation(text: str) -> None:
+    assert quantity(text) is None
