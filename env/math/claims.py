@@ -76,7 +76,7 @@ class Known:
 def _has_call(chain: Chain) -> bool:
     """Returns whether a symbol may be a function, as in `f(2) = 5`, which says nothing of f times 2."""
     return any(
-        first.kind == "symbol" and then.text == "(" and first.end == then.start
+        first.kind == "symbol" and then.text == "("
         for side in chain.sides
         for first, then in pairwise(side.tokens)
     )

@@ -78,7 +78,7 @@ def test_an_equation_of_the_solution_binds_its_symbol() -> None:
         ("", "x = 1, y = 5\nx = 2, y = 7"),
         ("", "- x = 3\n- x = 5"),
         ("", "f(2) = 2^2 + 1 = 5\nf(3) = 3^2 + 1 = 10"),
-        ("f(3) = 7 and f(4) = 9.", "f(4) - f(3) = 2\nf(5) = 11"),
+        ("f(3) = 7 and f(4) = 9.", r"f\left(4\right) - f(3) = 2" "\nf(5) = 11"),
         ("", "(y-1)(y-2)(y-3) = 0\ny - 1 = 0\ny - 2 = 0"),
         ("Solve |x - 1| = 2.", "x - 1 = 2\nx - 1 = -2"),
         ("Solve x^2 - 4x + 2 = 0.", "x = 3.414\nx = 0.586"),
