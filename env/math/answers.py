@@ -172,9 +172,10 @@ def _without_unit(text: str) -> tuple[str, Unit | None]:
     """Returns a formula and the unit behind it. Raises ValueError if what stands there counts."""
     found = _UNIT.search(text)
     name = "" if found is None else (found[1] or found[3] or "").strip()
-    if found is None or found.start() == 0 or name in FUNCTIONS or len(name) < 2:
+    before = text[: found.start()].strip() if found else ""
+    if found is None or before[-1:] in ("", *"+-*/^=(") or name in FUNCTIONS or len(name) < 2:
         return text, None
-    return text[: found.start()].strip(), unit_of(f" {name}{found[2] or ''}".replace(" ^", "^"))
+    return before, unit_of(f" {name}{found[2] or ''}".replace(" ^", "^"))
 
 
 def _letters(text: str) -> str:
