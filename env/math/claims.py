@@ -188,7 +188,8 @@ def _check_symbols(
         if _is_identity(trees, unknowns):
             return Checked(*here, "ok")
         [unknown] = unknowns
-        sides = [tuple(value(tree, {unknown: x}) for tree in trees) for x in known.roots.get(unknown, ())]
+        given = [{unknown: root} for root in known.roots.get(unknown, ())]
+        sides = [(value(trees[0], at), value(trees[1], at)) for at in given]
     except ValueError:
         return None
     hold = {_agree(left, right, trees[1], None) for left, right in sides}
