@@ -1,6 +1,8 @@
-"""Verdicts on the lines of gsm8k's training solutions, as they are and with one result altered.
+"""Verdicts on the lines of gsm8k's solutions, as they are and with one result altered.
 
     python -m benchmarks.math_steps
+
+What makes a line `unknown` was chosen on the training solutions, so the test solutions are the fair measure.
 
 Whether an annotated calculation is right is computed here in floating point, by nothing of env/math. An
 altered solution has one result, drawn by the seed, off by one, two or ten in its last digit, in annotation
@@ -36,12 +38,12 @@ class Solution(NamedTuple):
     text: str  # without the answer's line and blank ones
 
 
-def solutions(split: str = "train") -> list[Solution]:
-    """Returns gsm8k's solutions; SystemExit if they lie in no `shared/data` beside the project."""
+def solutions(split: str) -> list[Solution]:
+    """Returns a split of gsm8k; SystemExit if it lies in no `shared/data` beside the project."""
     found = [folder / "shared" / "data" / "gsm8k" / f"{split}.jsonl" for folder in ROOT.parents]
     path = next(filter(Path.is_file, found), None)
     if path is None:
-        raise SystemExit("gsm8k is not in ../shared/data/gsm8k; put its train.jsonl there")
+        raise SystemExit(f"gsm8k is not in ../shared/data/gsm8k; put its {split}.jsonl there")
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     return [
         Solution(row["question"], re.sub(r"\n\s*\n", "\n", row["answer"].partition("\n####")[0]))
@@ -100,11 +102,11 @@ def first_wrong(text: str, question: str) -> LineCheck | None:
     return next((check for check in check_lines(text, question) if check.status == "wrong"), None)
 
 
-def as_they_are(found: list[Solution]) -> Iterator[Row]:
-    """Yields what is said of the solutions as they are."""
+def as_they_are(split: str, found: list[Solution]) -> Iterator[Row]:
+    """Yields what is said of a split's solutions as they are."""
     calculations = Counter[str]()
     for variant, strip in (("annotated", False), ("bare", True)):
-        lines, with_false, sound = Counter[str](), 0, 0
+        lines, sound = Counter[str](), 0
         for solution in found:
             checks = check_lines(bare(solution.text) if strip else solution.text, solution.question)
             lines.update(check.status for check in checks)
@@ -114,18 +116,17 @@ def as_they_are(found: list[Solution]) -> Iterator[Row]:
                 if not strip:
                     calculations.update(str(r) for r in right)
                 if check.status == "wrong":
-                    print(f"{variant}: {check.quote!r} in {line!r}", file=sys.stderr)
-                    with_false += False in right
-                    sound += bool(right) and False not in right and strip is False
+                    print(f"{split}, {variant}: {check.quote!r} in {line!r}", file=sys.stderr)
+                    sound += bool(right) and False not in right
         figures = {f"lines {status}": lines[status] for status in ("ok", "wrong", "unknown")}
-        yield from measured(variant, figures | {"wrong lines with a false calculation": with_false})
         if not strip:
-            yield from measured(variant, {"wrong lines whose calculations are right": sound})
+            figures["wrong lines whose calculations are right"] = sound
+        yield from measured(f"{split}, {variant}", figures)
     names = {"True": "right", "False": "false", "None": "unreadable"}
-    yield from measured("calculations", {names[key]: calculations[key] for key in names})
+    yield from measured(f"{split}, calculations", {names[key]: calculations[key] for key in names})
 
 
-def with_an_error(found: list[Solution], seed: int) -> Iterator[Row]:
+def with_an_error(split: str, found: list[Solution], seed: int) -> Iterator[Row]:
     """Yields how often the altered line is the first wrong one."""
     rng = Random(seed)
     made = [(solution, change) for solution in found if (change := altered(solution, rng)) is not None]
@@ -136,22 +137,28 @@ def with_an_error(found: list[Solution], seed: int) -> Iterator[Row]:
             hits["none" if check is None else "there" if check.number == number + 1 else "elsewhere"] += 1
         shares = {name: wilson(hits[name], len(made)) for name in ("there", "elsewhere", "none")}
         yield from measured(
-            f"altered, {variant}", {f"found {name}": share for name, share in shares.items()}, len(made)
+            f"{split}, {variant}, altered",
+            {f"found {name}": share for name, share in shares.items()},
+            len(made),
         )
 
 
 def measure(asked: Asked) -> list[Row]:
-    """Returns what is said of all training solutions."""
-    found = solutions()
-    return [*as_they_are(found), *with_an_error(found, asked.seed)]
+    """Returns what is said of all solutions."""
+    return [
+        row
+        for split in ("train", "test")
+        for found in [solutions(split)]
+        for row in (*as_they_are(split, found), *with_an_error(split, found, asked.seed))
+    ]
 
 
 CRITERIA: Criteria = {
     "no line whose annotated calculations are right is wrong": lambda t: (
-        t("annotated", "wrong lines whose calculations are right") == 0
+        t("train, annotated", "wrong lines whose calculations are right") == 0
     ),
     "at least 95 % of altered results are found at exactly their line": at_least(
-        0.95, "altered, annotated", "found there"
+        0.95, "train, annotated, altered", "found there"
     ),
 }
 BENCHMARK = Benchmark("math_steps", __doc__, measure, CRITERIA)

@@ -2,16 +2,17 @@ r"""Final answers: where one is, and whether it is the gold one.
 
 An answer is what the last balanced `\boxed{}` holds, nothing else: never a number that merely comes last.
 Numbers, words and what is made of them are compared here, exactly. Whatever needs more, surds and formulas,
-first passes the form gate, only kinds of nodes that gold has, so that no answer restates the task. Then it is
-asked of `env.math.opinions`, inside the sandbox.
+first passes the form gate, no more nodes of a kind than gold has, so that no answer restates the task. Then
+`env.math.opinions` are asked, inside the sandbox.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from env.math.expressions import Node, UnreadError, parse, symbols, value, walk
-from env.math.quantities import quantity, same_quantity
+from env.math.quantities import WORDS, quantity, same_quantity
 from env.math.shapes import Shape, shape, spelt, unnamed
 from env.math.tokens import tokens
 from env.math.units import Unit, unit_of
@@ -19,14 +20,13 @@ from env.math.words import FUNCTIONS
 
 MAX_ANSWER = 400
 """Characters of an answer that is read."""
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_BOX_OR_BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|[{}]")
 GSM8K_MARK = "####"
 """Behind it gsm8k's solutions give their answer."""
 _THINK, _END_THINK = "<think>", "</think>"
 _UNIT = re.compile(
     r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}((?:\s*\^\s*\{?[23]\}?)?)$|(?<=\s)([a-zA-Z][a-zA-Z ]+)$"
 )
-_WORDS = re.compile(r"\\(?:text|textbf|mathrm|mbox|operatorname)\s*\{([^{}]*)\}")
 
 Ask = Callable[[str, str], bool]
 """(gold formula, answer formula) -> whether they are equal in value, by opinions that need the sandbox."""
@@ -40,7 +40,7 @@ class Judgement(NamedTuple):
 
 
 class FormError(ValueError):
-    """An answer has another form than gold: it computes where gold is a result, or was not factored."""
+    """An answer has another form than gold: it computes more than gold does, or was not factored."""
 
 
 def extract(text: str, mark: str = "") -> str | None:
@@ -56,20 +56,18 @@ def extract(text: str, mark: str = "") -> str | None:
     text = text.rpartition(_END_THINK)[2]
     if _THINK in text:
         return None
-    for found in reversed(list(_BOX.finditer(text))):
-        if (inside := _balanced(text, found.end())) is not None:
-            return inside.strip() or None
+    opened, boxes = list[tuple[int, bool]](), list[tuple[int, int]]()
+    for found in _BOX_OR_BRACE.finditer(text):
+        if found[0] != "}":
+            opened.append((found.end(), found[0] != "{"))
+        elif opened:
+            start, is_box = opened.pop()
+            boxes += [(start, found.start())] * is_box
+    if boxes:
+        start, end = max(boxes)
+        return text[start:end].strip() or None
     if mark and mark in text:
         return text.rpartition(mark)[2].strip().split("\n")[0].strip() or None
-    return None
-
-
-def _balanced(text: str, start: int) -> str | None:
-    depth = 1
-    for place in range(start, min(len(text), start + 4 * MAX_ANSWER)):
-        depth += (text[place] == "{") - (text[place] == "}")
-        if depth == 0:
-            return text[start:place]
     return None
 
 
@@ -165,7 +163,7 @@ def _same_one(gold: str, answer: str, ask: Ask) -> bool:
 def _plain(text: str) -> str:
     """Returns a text without a plus before it, or brackets around one letter, as of choices."""
     text = text.strip().removeprefix("+")
-    inside = _WORDS.sub(r"\1", text).strip()
+    inside = WORDS.sub(r"\1", text).strip()
     choice = re.fullmatch(r"\(?([A-Z])\)?", inside)
     return choice[1] if choice else text.strip()
 
@@ -174,20 +172,21 @@ def _without_unit(text: str) -> tuple[str, Unit | None]:
     """Returns a formula and the unit behind it. Raises ValueError if what stands there counts."""
     found = _UNIT.search(text)
     name = "" if found is None else (found[1] or found[3] or "").strip()
-    if found is None or found.start() == 0 or name in FUNCTIONS or len(name) < 2:
+    before = text[: found.start()].strip() if found else ""
+    if found is None or before[-1:] in ("", *"+-*/^=(") or name in FUNCTIONS or len(name) < 2:
         return text, None
-    return text[: found.start()].strip(), unit_of(f" {name}{found[2] or ''}".replace(" ^", "^"))
+    return before, unit_of(f" {name}{found[2] or ''}".replace(" ^", "^"))
 
 
 def _letters(text: str) -> str:
-    text = _WORDS.sub(r" \1 ", text).casefold()
-    return re.sub(r"[\s\"'\u2018-\u201d]", "", text)
+    text = WORDS.sub(r" \1 ", text).casefold()
+    return re.sub(r"[\s\"'\u2018-\u201d]", "", text).rstrip(".")
 
 
 def check_form(gold: Node, answer: Node) -> None:
-    """Raises FormError if an answer computes as gold does not, or is not factored where gold is."""
-    if extra := set(_kinds(answer)) - set(_kinds(gold)):
-        raise FormError(f"the answer has {', '.join(sorted(extra))}, gold has not")
+    """Raises FormError if an answer computes more than gold does, or is not factored where gold is."""
+    if extra := Counter(_kinds(answer)) - Counter(_kinds(gold)):
+        raise FormError(f"the answer has more {', '.join(sorted(extra))} than gold")
     if _num_factors(gold) > 1 and _num_factors(answer) < 2:
         raise FormError("the answer is not factored")
 
@@ -208,8 +207,15 @@ def _kinds(tree: Node) -> Iterator[str]:
         elif node.op == "*":
             if any(map(_is_symbolic_sum, node.args)):
                 yield "factor"
-            if all(arg.op in ("number", "/") and not symbols(arg) for arg in node.args):
+            if all(map(_has_number, node.args)):
                 yield "product of numbers"
+
+
+def _has_number(node: Node) -> bool:
+    """Returns whether a number or a ratio of numbers is a factor of a product."""
+    if node.op in ("*", "neg"):
+        return any(map(_has_number, node.args))
+    return node.op in ("number", "/") and not symbols(node)
 
 
 def _is_root(exponent: Node) -> bool:

@@ -28,9 +28,13 @@ class Chain(NamedTuple):
 
     @property
     def is_apart(self) -> bool:
-        """Whether no word or unread sign touches the chain, in a line that only derives."""
-        around = self.sides[0].before, self.sides[-1].after
-        return self.is_derived and all(token is None or token.kind in _ENDS for token in around)
+        """Whether the chain is all that a line says, which only derives: no word or unread sign touches it.
+
+        `n = 1: ...` and `x = 1, y = 5` may be one case of several.
+        """
+        before, after = self.sides[0].before, self.sides[-1].after
+        begins = before is None or before.kind in _ENDS
+        return self.is_derived and begins and (after is None or (after.kind == "edge" and after.text != ":"))
 
     @property
     def start(self) -> int:

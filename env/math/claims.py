@@ -41,9 +41,10 @@ class Known:
     roots: dict[str, tuple[Fraction, ...]] = field(default_factory=dict)
 
     def add(self, found: Sequence[Token], *, is_given: bool = False) -> None:
-        """Takes over what a line's tokens say: numbers, and an equation in a symbol that is not known yet.
+        """Takes over what a line's tokens say: numbers, and equations in one symbol.
 
-        A policy's own line gives an equation only where no word touches it: `3x = 2 hours` may be minutes.
+        A policy's own line gives an equation only in a symbol that no line before and no question has, and
+        where nothing touches it: `3x = 2 hours` may be minutes. `x = 2` alone may be one case of several.
         """
         self.numbers |= {
             value(Node("number", token.text))
@@ -51,18 +52,34 @@ class Known:
             if token.kind == "number" and len(token.text) < 30
         }
         for chain in chains(found):
-            if is_given or chain.is_apart:
-                self._solve(chain)
+            if (is_given or chain.is_apart) and not _has_call(chain):
+                self._solve(chain, is_given)
+        if is_given:
+            for token in found:
+                if token.kind == "symbol":
+                    self.roots.setdefault(token.text, ())
 
-    def _solve(self, chain: Chain) -> None:
+    def _solve(self, chain: Chain, is_given: bool) -> None:
         for left, right in pairwise(chain.sides):
             try:
                 trees = parse(left.tokens), parse(right.tokens)
                 [unknown] = symbols(trees[0]) | symbols(trees[1])
             except ValueError:  # not read, or not in one symbol
                 continue
-            if unknown not in self.roots and (found := roots(trees, unknown)):
-                self.roots[unknown] = found
+            if is_given:  # two equations that no value solves are of two cases: then nothing is known
+                found = roots(trees, unknown)
+                self.roots[unknown] = tuple(x for x in self.roots.get(unknown, found) if x in found)
+            elif "symbol" not in (trees[0].op, trees[1].op):
+                self.roots.setdefault(unknown, roots(trees, unknown))
+
+
+def _has_call(chain: Chain) -> bool:
+    """Returns whether a symbol may be a function, as in `f(2) = 5`, which says nothing of f times 2."""
+    return any(
+        first.kind == "symbol" and then.text == "("
+        for side in chain.sides
+        for first, then in pairwise(side.tokens)
+    )
 
 
 def checked(chain: Chain, known: Known) -> list[Checked]:
@@ -80,7 +97,8 @@ def _check(chain: Chain, place: int, known: Known) -> Checked | None:
     unknowns = symbols(trees[0]) | symbols(trees[1])
     here = left.tokens[0].start, right.tokens[-1].end
     if unknowns:
-        return _check_symbols(trees, unknowns, here, known) if chain.is_apart else None
+        is_clear = chain.is_apart and not _has_call(chain)
+        return _check_symbols(trees, unknowns, here, known) if is_clear else None
     if place == 0 and trees[0].op == "number" and (left.before is not None or trees[1].op == "number"):
         return None  # the number of something that a word names: `half of 48 = 24`
     numbers, results = map(_numbers, trees)
@@ -136,8 +154,12 @@ def _in_doubt(chain: Chain, place: int, trees: tuple[Node, Node], values: tuple[
         ratio = abs(values[0] / values[1])
         if ratio in _UNIT_RATIOS or 1 / ratio in _UNIT_RATIOS:
             return True
-    is_cut_off = abs(values[0] - values[1]) < Fraction(1, 10 ** _decimals(trees[1]))
-    return is_cut_off and values[0].denominator != 1
+    return _is_cut_off(*values, trees[1])
+
+
+def _is_cut_off(left: Fraction, right: Fraction, written: Node) -> bool:
+    """Returns whether the right side may be the left one without its further digits: 2/3 = 0.66."""
+    return left.denominator != 1 and abs(left - right) < Fraction(1, 10 ** _decimals(written))
 
 
 def _is_written_number(tree: Node) -> bool:
@@ -147,7 +169,12 @@ def _is_written_number(tree: Node) -> bool:
 
 
 def _is_ambiguous(node: Node) -> bool:
-    """Returns whether people read a part in two ways: stacked divisions, `1/2(3 + 4)`, a mixed number."""
+    """Returns whether people read a part in two ways.
+
+    So they do with stacked divisions, `1/2(3 + 4)`, a mixed number, and `50 + 20%`.
+    """
+    if node.op in ("+", "-") and (node.args[0].op == "%") != (node.args[1].op == "%"):
+        return True
     if node.op == "/":
         return "/" in (node.args[0].op, node.args[1].op)
     return node.op == "mixed" or (node.text == SIDE_BY_SIDE and node.args[0].op == "/")
@@ -161,12 +188,14 @@ def _check_symbols(
         if _is_identity(trees, unknowns):
             return Checked(*here, "ok")
         [unknown] = unknowns
-        hold = [_holds(trees, {unknown: root}) for root in known.roots.get(unknown, ())]
+        given = [{unknown: root} for root in known.roots.get(unknown, ())]
+        sides = [(value(trees[0], at), value(trees[1], at)) for at in given]
     except ValueError:
         return None
-    if not hold or len(set(hold)) > 1:
+    hold = {_agree(left, right, trees[1], None) for left, right in sides}
+    if len(hold) != 1 or (False in hold and any(_is_cut_off(*pair, trees[1]) for pair in sides)):
         return None
-    return Checked(*here, "ok") if hold[0] else Checked(*here, "wrong", "contradiction")
+    return Checked(*here, "ok") if True in hold else Checked(*here, "wrong", "contradiction")
 
 
 def _is_identity(trees: tuple[Node, Node], unknowns: set[str]) -> bool:

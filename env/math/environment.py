@@ -57,8 +57,9 @@ class MathEnv:
     def reset(self, task: Task, seed: int) -> Observation:
         """Starts an episode; nothing of it is drawn, so the seed changes nothing."""
         self._task = task
-        self._judgement: Judgement | None = None
+        self._why = ""
         self._checks: list[LineCheck] = []
+        self._verdict = Verdict(0.0, False)
         return Observation(task.prompt)
 
     def step(self, action: Action) -> StepResult:
@@ -68,32 +69,29 @@ class MathEnv:
         self._checks = check_lines(action.text, question, details.get("modulus"))
         try:
             answer = extract(action.text, details.get("mark", ""))
-            self._judgement = graded(self._task.ground_truth, answer)
+            is_right, self._why = graded(self._task.ground_truth, answer)
         except InfraError as error:
+            self._verdict = Verdict(None, None, infra_error=str(error))
             return StepResult((), terminated=True, infra_error=str(error))
-        return StepResult((), float(self._judgement.is_right), terminated=True, events=self._events())
-
-    def _events(self) -> tuple[Event, ...]:
-        assert self._judgement is not None
-        found = [
+        reward = float(is_right)
+        self._verdict = Verdict(reward, is_right, steps=verdicts(self._checks))
+        events = [
             Event(check.code, 0, f"line {check.number}", detail=check.quote)
             for check in self._checks
             if check.code
         ]
-        return (*found, Event(self._judgement.why or "solved", 0))
+        events.append(Event(self._why or "solved", 0))
+        return StepResult((), reward, terminated=True, events=tuple(events))
 
     def verdict(self) -> Verdict:
         """Grades the answer, and each line by itself and what came before it."""
-        if self._judgement is None:
-            return Verdict(0.0, False)
-        is_right = self._judgement.is_right
-        return Verdict(float(is_right), is_right, steps=verdicts(self._checks))
+        return self._verdict
 
     def feedback(self) -> Feedback | None:
-        """Says where the solution went wrong, or None if it is right."""
-        if self._judgement is None or self._judgement.is_right:
+        """Says where the solution went wrong; None if it is right, was not judged, or has not come yet."""
+        if not self._why:
             return None
-        return rule_feedback(self._checks, self._judgement.why, self.verbosity, self._task.ground_truth)
+        return rule_feedback(self._checks, self._why, self.verbosity, self._task.ground_truth)
 
     def close(self) -> None:
         """Frees nothing: the sandbox is the process's own."""

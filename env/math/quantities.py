@@ -12,7 +12,7 @@ from env.math.units import Unit, unit_of
 
 MOST_EXPONENT = 4000
 MOST_DIGITS = 4300
-_WORDS = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
+WORDS = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
 _FRACTIONS = {"½": "1/2", "¼": "1/4", "¾": "3/4", "⅓": "1/3", "⅔": "2/3"}
 _INTEGER = r"(?:\{\s*-?\d+\s*\}|\d)"
 _LITERAL = re.compile(
@@ -39,7 +39,7 @@ def quantity(text: str) -> Quantity | None:
 
     A percent sign is a unit: 13 % is (13/100, share).
     """
-    text = _WORDS.sub(r" \1 ", text)
+    text = WORDS.sub(r" \1 ", text)
     for mark, ratio in _FRACTIONS.items():
         text = re.sub(rf"(?<=\d)\s*{mark}", f" {ratio}", text).replace(mark, ratio)
     found = _LITERAL.fullmatch(text.strip())

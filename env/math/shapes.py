@@ -71,7 +71,7 @@ def shape(text: str) -> Shape:
     if found := _MATRIX.fullmatch(text):
         rows = [row.split("&") for row in found[2].split(r"\\") if row.strip()]
         cells = tuple(Shape("row", _shapes(row)) for row in rows)
-        return Shape("matrix", cells, brackets=found[1])
+        return Shape("matrix", cells, brackets=found[1].strip("pbB"))
     if text.startswith(r"\{") and text.endswith(r"\}"):
         return Shape("some", _shapes(_split(text[2:-2], ",")))
     if text.startswith("{") and _closes(text) == len(text) - 1:

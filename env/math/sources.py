@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
 from env.math.answers import GSM8K_MARK, MAX_ANSWER, extract
@@ -24,7 +23,7 @@ _ASKS_PERCENT = re.compile(
     r"\b(?:what|which|how many)\s+(?:[a-z]+\s+){0,4}(?:percent|per cent|%)|\b(?:as|in)\s+(?:a\s+)?percent",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?|\.\d+")
+_NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|\.\d+")
 
 
 def problem_of(values: Mapping[str, Any]) -> Problem:
@@ -95,6 +94,7 @@ def _linked(text: str, results: list[str]) -> str:
 
 def _is_number(text: str) -> bool:
     try:
-        return isinstance(value(parse(tokens(text))), Fraction)
+        value(parse(tokens(text)))
     except UnreadError:
         return False
+    return True

@@ -64,7 +64,8 @@ def tokens(text: str, *, prose: bool = False) -> list[Token]:
 
     In `prose` the letters a, A and I are words unless a digit touches them, an exclamation mark ends a
     sentence, a double asterisk is bold type, and numbers such as 0730, and commas between digits that divide
-    no thousands, are not read. `x` multiplies between numbers alone.
+    no thousands, are not read. `x` multiplies between numbers, in prose also beside brackets if blanks stand
+    around it.
 
     Example:
         >>> [token.text for token in tokens(r"2 x 3 = \frac{12}{2} m")]
@@ -83,7 +84,7 @@ def tokens(text: str, *, prose: bool = False) -> list[Token]:
             found += [Token("symbol", char, start + i, start + i + 1) for i, char in enumerate(spelling)]
         elif spelling:
             found.append(Token(kind, spelling, start, match.end()))
-    return [_times(found, place) for place in range(len(found))]
+    return [_times(found, place, prose) for place in range(len(found))]
 
 
 def _read(group: str, match: re.Match[str], prose: bool) -> tuple[Kind, str]:
@@ -153,10 +154,13 @@ def _character(text: str, prose: bool) -> tuple[Kind, str]:
     return ("edge" if text in _EDGES else "unread"), text
 
 
-def _times(found: list[Token], place: int) -> Token:
-    """Returns a token, an `x` between two numbers as the sign that multiplies."""
+def _times(found: list[Token], place: int, prose: bool) -> Token:
+    """Returns a token, an `x` that multiplies as the sign that does."""
     token = found[place]
     if token.text not in ("x", "X") or not 0 < place < len(found) - 1:
         return token
-    is_between = found[place - 1].kind == "number" and found[place + 1].kind == "number"
+    before, after = found[place - 1], found[place + 1]
+    is_between = before.kind == after.kind == "number"
+    if prose and before.end < token.start and token.end < after.start:
+        is_between = before.kind in ("number", "close") and after.kind in ("number", "open")
     return Token("op", "*", token.start, token.end) if is_between else token

@@ -3,7 +3,7 @@
 import re
 from fractions import Fraction
 
-from env.math.words import COUNTING
+from env.math.words import COUNTING, NUMBERS
 
 _SCALES: dict[str, dict[str, str]] = {
     "length": {
@@ -46,8 +46,8 @@ Unit = tuple[str, Fraction, int]
 def unit_of(text: str) -> Unit | None:
     """Returns what stands behind a number as a unit, None if nothing does. Raises ValueError if it counts.
 
-    Words that are in no table are units of their own kind: 3 apples are no pears. Such words, and single
-    letters, need a blank before them: `2xy` and `5m` are products.
+    Words of three letters that are in no table are units of their own kind: 3 apples are no pears. They, and
+    single letters, need a blank before them: `2xy`, `5m` and `4a-2` are formulas.
 
     Example:
         >>> unit_of(" square cm")
@@ -56,19 +56,22 @@ def unit_of(text: str) -> Unit | None:
     words = text.replace("{", "").replace("}", "").split()
     if not words:
         return None
-    if len(words) > MOST_WORDS or any(word.lower() in COUNTING for word in words):
+    small = [word.lower() for word in words]
+    if len(words) > MOST_WORDS or {*small, *map(_singular, small)} & {*COUNTING, *NUMBERS}:
         raise ValueError(f"{text!r} is no unit")
     power = 1
-    if words[0].lower() in ("square", "sq", "cubic"):
+    if small[0] in ("square", "sq", "cubic"):
         power = 3 if words.pop(0).lower() == "cubic" else 2
     name = " ".join(words)
     for mark, meant in (("^2", 2), ("^3", 3), ("²", 2), ("³", 3)):
         if name.endswith(mark):
             name, power = name.removesuffix(mark).strip(), meant
     known = _known(name)
-    is_word = re.fullmatch(r"[^\W\d_][\w'/-]{2,}( [^\W\d_][\w'/-]{2,})*", name) is not None
-    is_apart = text[0].isspace() or (len(name) > 1 and known is not None) or not name.isalpha()
-    if not is_apart or (known is None and not is_word):
+    are_words = all(
+        _known(part) or re.fullmatch(r"(?:[^\W\d_]|'){3,}", part) for part in re.split("[ /-]", name)
+    )
+    is_glued = not text[0].isspace() and (known is None or (len(name) == 1 and name.isalpha()))
+    if is_glued or not (known or are_words):
         raise ValueError(f"{text!r} is no unit")
     kind, size = known or (_singular(name.lower()), Fraction(1))
     return kind, size**power, power

@@ -33,8 +33,9 @@ WHOLE = _set("total sum cost costs price amount number distance area rate speed"
 """Before `of` they name what is computed: `a total of 12 + 24`."""
 COUNTING = _set(
     """
-    hundred thousand million billion trillion dozen score half halves third thirds quarter quarters tenths
-    hundredths and or not times plus minus over by to than more less of is are was no none pi squared cubed
+    hundred thousand million billion trillion dozen score pair couple half halves third quarter fourth fifth
+    sixth seventh eighth ninth tenth hundredth thousandth millionth point and or not times plus minus over by
+    to than more less of is are was no none pi squared cubed mod modulo
     """
 )
 """Behind a number they make it another number, or no number."""

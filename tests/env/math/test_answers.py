@@ -1,6 +1,5 @@
 """Final answers: every hole of a verifier that is known is closed, on a corpus that is committed."""
 
-import pickle
 from collections import Counter
 
 import pytest
@@ -44,7 +43,7 @@ def test_an_answer_is_the_last_balanced_box_after_all_thoughts() -> None:
     assert extract("so\n#### 72\n") is None
     assert extract("so\n#### 72\n", "####") == "72"
     assert extract(r"#### 72 \boxed{73}", "####") == "73"
-    assert extract(r"\boxed{" + "{" * 99999) is None
+    assert extract(r"\boxed{" * 99999) is None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +62,7 @@ def test_formulas_need_an_opinion_and_numbers_none() -> None:
     assert len(asked) == 1
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.text(max_size=120), st.text(alphabet=r"12,./()[]{}\frac<=xe^-+% $", max_size=120))
 def test_no_text_makes_a_judgement_raise(gold: str, answer: str) -> None:
     judge(gold, answer, lambda *_: False)
@@ -78,23 +77,9 @@ def test_notations_of_one_ratio_are_equal_and_its_neighbours_are_not(top: int, b
     assert judge(gold, answer, nobody).is_right == (off == 0)
 
 
-def test_a_quantity_has_no_hidden_calculation() -> None:
-    for text in (
-        "5+7",
-        "3*4",
-        "2^2",
-        "5!",
-        "12 - 0",
-        "12 = 12",
-        "(12)",
-        "12x",
-        "1e99999",
-        "1/0",
-        "--5",
-        "1 2",
-    ):
-        assert quantity(text) is None, text
-
-
-def test_judgements_are_plain_data() -> None:
-    assert pickle.loads(pickle.dumps(Judgement(False, "form"))) == Judgement(False, "form")
+@pytest.mark.parametrize(
+    "text",
+    ["5+7", "3*4", "2^2", "5!", "12 - 0", "12 = 12", "(12)", "12x", "1e99999", "1/0", "1 2", "3 fifths"],
+)
+def test_a_quantity_has_no_hidden_calculation(text: str) -> None:
+    assert quantity(text) is None

@@ -4,9 +4,11 @@ import pytest
 
 from tests.stages.conftest import MAIN_CHAIN, Lab, make_lab
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = """
 run: {name: r}
-engine: {max_live: 64}
+engine: {max_live: 64, replicas: 1}
 training: {threads: 1}
 tasks: {environment: math, families: {chain_add: 1.0}, level_shares: {1: 1.0}, num_train: 40,
         num_held_out: 12}

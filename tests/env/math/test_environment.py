@@ -14,7 +14,7 @@ from env.play.demonstrations import demonstrate
 from env.protocol import Action, replay
 from env.sandbox import Outcome
 from pipeline.errors import ArtifactError, ConfigError
-from pipeline.types import Task
+from pipeline.types import Task, Verdict
 
 QUESTION = "Ada has 48 clips, sells half of them and then 10 more. How many has she sold?"
 SOLUTION = ("48 / 2 = <<0>>", "<<0>> + 10 = <<1>>", "\\boxed{<<1>>}")
@@ -151,7 +151,11 @@ def test_a_verifier_that_fails_is_no_reward_of_zero(
     env = MathEnv()
     env.reset(task("\\sqrt{2}"), 0)
     result = env.step(Action("\\boxed{\\sqrt{8}/2}", "none"))
-    assert (result.infra_error, result.reward) == (kind, 0.0)
+    assert (result.infra_error, env.verdict(), env.feedback()) == (
+        kind,
+        Verdict(None, None, infra_error=kind),
+        None,
+    )
     env.reset(task("34"), 0)
     assert env.step(Action(RIGHT, "none")).reward == 1.0  # numbers need no sandbox
 

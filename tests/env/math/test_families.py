@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from env.math import tasks
 from env.math.families import FAMILIES, LEVELS
 from env.math.offer import MATH
 from env.math.quantities import quantity
@@ -21,7 +22,7 @@ from pipeline.types import Task, Verdict
 CASES = [(family, level) for family in FAMILIES for level in LEVELS]
 
 
-def made(family: str, level: int, number: int = 40) -> list[Task]:
+def made(family: str, level: int, number: int = 12) -> list[Task]:
     rng = Random(f"{family} {level}")
     return [task_of(FAMILIES[family](rng, level), family, level, "train", i) for i in range(number)]
 
@@ -59,27 +60,27 @@ def test_the_first_error_that_is_put_in_is_the_first_that_is_found(family: str, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_careless_solvers_get_through_as_often_as_they_should_at_every_level(family: str) -> None:
     for level in (1, 5):
-        tasks = made(family, level, 300)
-        right = [not slips_of(Worked.of(t.details), "careless", Random(i), 0.0) for i, t in enumerate(tasks)]
-        assert 0.2 < sum(right) / len(right) < 0.4
+        found = made(family, level, 100)
+        right = [not slips_of(Worked.of(t.details), "careless", Random(i), 0.0) for i, t in enumerate(found)]
+        assert 0.17 < sum(right) / len(right) < 0.43
 
 
 def test_solvers_differ_in_what_the_verifier_can_say_of_them() -> None:
     found: dict[str, Counter[str]] = {}
     for policy in SHARES:
         counts = found[policy] = Counter()
-        for number, task in enumerate(made("word", 3, 150)):
+        for number, task in enumerate(made("word", 3, 60)):
             verdict = played(
                 task, MATH.demonstrators.play(task, policy, number, 0.2, (), None, False)[0].text
             )
             counts["right"] += bool(verdict.success)
             counts["false lines"] += any(step.status == "wrong" for step in verdict.steps)
             counts["lines"] += len(verdict.steps)
-    assert found["careful"]["right"] == 150
-    assert 0.15 < found["careless"]["right"] / 150 < 0.45
+    assert found["careful"]["right"] == 60
+    assert 0.15 < found["careless"]["right"] / 60 < 0.45
     assert found["forgetful"]["false lines"] == 0
-    assert found["forgetful"]["right"] < 15
-    assert found["guesser"]["lines"] == 150
+    assert found["forgetful"]["right"] < 6
+    assert found["guesser"]["lines"] == 60
     assert found["guesser"]["false lines"] == 0
 
 
@@ -117,13 +118,16 @@ def test_tasks_are_new_in_every_split_and_follow_from_the_seed() -> None:
 def test_practice_has_nothing_that_is_held_out() -> None:
     settings = settings_of(families={"chain_add": 1.0}, level_shares={1: 1.0})
     held_out = {task.cluster for task in MATH.task_set(settings, 0).tasks if task.split != "train"}
-    practice = practice_tasks(settings, 500, 0, held_out)
-    assert len(practice) == 500
+    practice = practice_tasks(settings, 200, 0, held_out)
+    assert len(practice) == 200
     assert not held_out & {task.cluster for task in practice}
 
 
-def test_too_many_tasks_of_a_small_family_are_refused_with_what_to_do() -> None:
-    settings = settings_of(num_train=9000, families={"linear": 1.0}, level_shares={1: 1.0})
+def test_too_many_tasks_of_a_small_family_are_refused_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tasks, "MOST_TRIES", 1)
+    settings = settings_of(num_train=400, families={"linear": 1.0}, level_shares={1: 1.0})
     with pytest.raises(
         ConfigError, match=r"linear has no more problems at level 1 .*Next: fewer tasks.num_train"
     ):
@@ -146,7 +150,7 @@ def test_shares_that_are_none_are_refused(changes: dict[str, object], message: s
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_feedback_says_an_answer_that_the_solution_does_not_say_itself(family: str) -> None:
     env, told = MATH.make_env(MATH.settings(), "corrective"), 0
-    for number, task in enumerate(made(family, 3, 120)):
+    for number, task in enumerate(made(family, 3, 40)):
         env.reset(task, 0)
         [action] = MATH.demonstrators.play(task, "careless", number, 0.0, (), None, False)
         env.step(action)
@@ -157,4 +161,4 @@ def test_no_feedback_says_an_answer_that_the_solution_does_not_say_itself(family
         said = re.findall(r"\d+(?:\.\d+)?", feedback.text.partition(" is false. It is ")[2])
         assert not set(gold) & set(said), (task.ground_truth, feedback.text)
         told += bool(said)
-    assert told > 10  # an error before the last line is corrected
+    assert told > 3  # an error before the last line is corrected

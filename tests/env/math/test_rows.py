@@ -101,7 +101,7 @@ def test_a_text_without_calculations_is_no_worked_solution() -> None:
 @pytest.fixture(scope="module")
 def gsm8k() -> list:
     try:
-        return solutions()[::12]
+        return solutions("train")[::40]
     except SystemExit as missing:
         pytest.skip(str(missing))
 
@@ -111,7 +111,7 @@ def test_no_right_calculation_of_gsm8k_is_called_wrong(gsm8k: list) -> None:
     for row in gsm8k:
         for line, check in zip(row.text.split("\n"), check_lines(row.text, row.question), strict=True):
             right = [is_right(found[1], found[2]) for found in ANNOTATION.finditer(line)]
-            if check.status == "wrong" and False not in right:
+            if check.status == "wrong" and right and False not in right:
                 wrong.append(line)
     assert wrong == []
 

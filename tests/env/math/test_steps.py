@@ -1,5 +1,7 @@
 """Verdicts on lines: status, place, words that give nothing away."""
 
+import pytest
+
 from env.math.steps import check_lines, verdicts
 
 QUESTION = "Ada has 48 clips and sells half of them, then 24 more. How many did she sell?"
@@ -67,3 +69,30 @@ def test_an_equation_of_the_solution_binds_its_symbol() -> None:
     assert found[2][1] == "contradiction"
     found = statuses("If 2x + 4 = 24 then\n2x = 30")  # words touch it: it may be a case of several
     assert [status for status, _ in found] == ["unknown", "unknown"]
+
+
+@pytest.mark.parametrize(
+    ("question", "text"),
+    [
+        ("", "n = 1: 3 + 4 = 7\nn = 2: 3 + 8 = 11"),
+        ("", "x = 1, y = 5\nx = 2, y = 7"),
+        ("", "- x = 3\n- x = 5"),
+        ("", "f(2) = 2^2 + 1 = 5\nf(3) = 3^2 + 1 = 10"),
+        ("f(3) = 7 and f(4) = 9.", r"f\left(4\right) - f(3) = 2" "\nf(5) = 11"),
+        ("", "(y-1)(y-2)(y-3) = 0\ny - 1 = 0\ny - 2 = 0"),
+        ("Solve |x - 1| = 2.", "x - 1 = 2\nx - 1 = -2"),
+        ("Solve x^2 - 4x + 2 = 0.", "x = 3.414\nx = 0.586"),
+        ("It is 5 at x = 1 and 7 at x = 2.", "x = 2"),
+        ("Solve 3x = 4.", "x = 1.33\nx = 1.3333"),
+        ("Solve 3x = 2.", "x = 0.66"),
+        ("Solve 2n + 1 = 7.", "n = 1: 2 * 1 + 1 = 3\nn = 3: 2 * 3 + 1 = 7"),
+    ],
+)
+def test_cases_trials_function_values_and_roundings_contradict_nothing(question: str, text: str) -> None:
+    assert [status for status, _ in statuses(text, question) if status == "wrong"] == []
+
+
+def test_what_the_question_pins_down_is_contradicted() -> None:
+    assert statuses("x = 2", "x^2 = 4 and 2x = 4") == [("ok", "")]
+    assert statuses("x = -2", "x^2 = 4 and 2x = 4") == [("wrong", "contradiction")]
+    assert statuses("x = 1.5", "Solve 3x = 4.") == [("wrong", "contradiction")]
