@@ -206,7 +206,7 @@ class GuestProcess:
     def _outcome(self, status: Status) -> Outcome:
         printed = (self._printed[end][: self.limits.output_bytes] for end in (self._out, self._err))
         out, err = (text.decode("utf-8", "replace") for text in printed)
-        return Outcome(status, self._value, out, err, self._clock.wall)
+        return Outcome(status, self._value, out, err, self._clock.used)
 
     def _close_ends(self) -> None:
         self._selector.close()

@@ -39,4 +39,4 @@ class Outcome:
     value: JsonValue = None  # what the function returned, or what the program delivered last
     stdout: str = ""
     stderr: str = ""
-    seconds: float = 0.0  # of wall clock
+    seconds: float = 0.0  # that count against the limit

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks._faults import faults_in
 from env.code.feedback import call_text
 from env.code.judge import judge
 from env.code.offer import CODE
@@ -37,6 +38,19 @@ def test_the_solution_passes_and_everything_wrong_fails_a_hidden_test(
     for solution in wrong:
         judgement = judge(problem, solution, sandbox)
         assert judgement.stopped or not all(result.passed for result in judgement.hidden), solution
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("impatient")
+def test_hidden_tests_find_slips_that_nobody_chose_for_them(sandbox: Sandbox) -> None:
+    missed = [
+        str(fault)
+        for own in OWN
+        for fault in faults_in(own.problem.reference, own.name)
+        if judge(own.problem, fault.put_in(own.problem.reference), sandbox).success
+    ]
+    print(missed)
+    assert not missed
 
 
 def test_tasks_are_the_problems_of_each_split_in_an_order_by_the_seed() -> None:
