@@ -1,6 +1,7 @@
 """The project's own problems: enough tests, right solutions, slips that the hidden tests find."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,17 +41,29 @@ def test_the_solution_passes_and_everything_wrong_fails_a_hidden_test(
         assert judgement.stopped or not all(result.passed for result in judgement.hidden), solution
 
 
+HARMLESS = {
+    "count_primes:2: 0 -> 1",
+    "fibonacci:3: len(numbers) < count -> (len(numbers)) <= (count)",
+    "from_roman:6: 0 -> 1",
+    "longest_palindrome:4: 1 -> 2",
+    "modes:2: 0 -> 1",
+    "rail_fence:3: 1 -> 2",
+    "rail_fence:6: rails > 1 -> (rails) >= (1)",
+    "reverse_digits:3: 0 -> 1",
+    "reverse_digits:3: number < 0 -> (number) <= (0)",
+}
+"""Slips of the hand that change nothing that is returned."""
+
+
 @pytest.mark.slow
-@pytest.mark.usefixtures("impatient")
-def test_hidden_tests_find_slips_that_nobody_chose_for_them(sandbox: Sandbox) -> None:
-    missed = [
-        str(fault)
-        for own in OWN
-        for fault in faults_in(own.problem.reference, own.name)
-        if judge(own.problem, fault.put_in(own.problem.reference), sandbox).success
-    ]
-    print(missed)
-    assert not missed
+def test_hidden_tests_find_every_slip_of_the_hand(sandbox: Sandbox) -> None:
+    passed = set()
+    for own in OWN:
+        hidden = replace(own.problem, public=())
+        for fault in faults_in(own.problem.reference, own.name):
+            if judge(hidden, fault.put_in(own.problem.reference), sandbox).success:
+                passed.add(str(fault))
+    assert passed == HARMLESS
 
 
 def test_tasks_are_the_problems_of_each_split_in_an_order_by_the_seed() -> None:

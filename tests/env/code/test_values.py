@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from env.code.compare import agree
@@ -23,6 +23,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(VALUES)
 def test_plain_data_come_back_as_they_were(value: Any) -> None:
     back = decode(encode(value))
@@ -39,6 +40,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(JSON)
 def test_what_is_read_can_be_written_again(value: Any) -> None:
     try:
