@@ -112,14 +112,14 @@ def measure(asked: Asked) -> list[Row]:
     return found
 
 
-def number(t: Table, way: str) -> list[float]:
+def num_passed(t: Table, way: str) -> list[float]:
     """Returns how many right, broken and endless solutions pass."""
     return [t(f"{way} {kind}", "passed") for kind in ("right", "broken", "endless")]
 
 
 CRITERIA: Criteria = {
-    "all right solutions pass and no broken one": lambda t: number(t, "sandbox") == [164, 0, 0],
-    "the bare process says the same": lambda t: number(t, "bare") == [164, 0, 0],
+    "all right solutions pass and no broken one": lambda t: num_passed(t, "sandbox") == [164, 0, 0],
+    "the bare process says the same": lambda t: num_passed(t, "bare") == [164, 0, 0],
     "at least 20 a second on a core, of those that end": lambda t: (
         min(t("sandbox right", "per second"), t("sandbox broken", "per second")) >= 20
     ),

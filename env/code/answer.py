@@ -2,8 +2,11 @@
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 FENCE = "```"
+LINE_BREAK = re.compile(r"\r\n?|\n")
+"""Where Python's compiler begins a new line."""
 THINK, END_THINK = "<think>", "</think>"
 
 
@@ -16,15 +19,12 @@ class Solution:
 
     def line_spans(self) -> list[tuple[int, int]]:
         """Returns the half-open span of characters of each line, its line break included, in the message."""
-        spans, at = [], self.start
-        for line in self.text.split("\n"):
-            spans.append((at, at + len(line) + 1))
-            at += len(line) + 1
-        return spans
+        ends = [found.end() for found in LINE_BREAK.finditer(self.text)]
+        return list(pairwise(self.start + at for at in (0, *ends, len(self.text))))
 
     def line(self, number: int) -> str:
         """Returns the text of a line, counted from 1, without its indentation."""
-        return self.text.split("\n")[number - 1].strip()
+        return LINE_BREAK.split(self.text)[number - 1].strip()
 
 
 def solution_of(message: str) -> Solution | None:

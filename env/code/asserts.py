@@ -1,8 +1,8 @@
 """Tests that are a program of assertions, such as HumanEval's and MBPP's, played without the solution.
 
 The program calls a stand-in. That answers with what the solution returned in its own box, as plain data, or
-notes the call and answers with nothing usable; so a program is played until it asks for nothing new. It runs
-in a confined worker, from the data set's own text: never beside the solution, whose classes it never meets.
+notes the call and answers with nothing usable; so a program is played until it asks for nothing new. The box
+runs this text after that of `values.py`: one for each solution, never the solution's own.
 """
 
 import ast
@@ -58,12 +58,24 @@ class _Judged(ast.NodeTransformer):
         return ast.copy_location(ast.Expr(call), node)
 
 
-def play(argument: dict[str, Any]) -> dict[str, Any]:
+def main(
+    argument: dict[str, Any], deliver: Callable[[dict[str, Any]], None], receive: Callable[[], Any]
+) -> None:
+    """Plays the program with the answers that it is told, again and again, until nobody asks any more."""
+    while True:
+        try:
+            answers = receive()
+        except EOFError:
+            return
+        deliver(play(argument, answers))
+
+
+def play(argument: dict[str, Any], answers: list[Any]) -> dict[str, Any]:
     """Returns what a test program makes of the answers so far.
 
     Args:
-        argument: texts `given` (names that the tests may use) and `program`, the `entry_point`,
-            and `answers`: pairs of a call and its answer, in the order in which the program calls.
+        argument: texts `given` (names that the tests may use) and `program`, and the `entry_point`.
+        answers: pairs of a call and its answer, in the order in which the program calls.
 
     Returns:
         `passed`: for each assertion, in order, whether it held; `used`: how many answers were asked for;
@@ -71,7 +83,7 @@ def play(argument: dict[str, Any]) -> dict[str, Any]:
         one if the program did not run to its end; `failed`: whether a call had no result, so that what held
         may have held of nothing.
     """
-    stand_in, passed = _StandIn(argument["answers"]), list[bool]()
+    stand_in, passed = _StandIn(answers), list[bool]()
 
     def judge(condition: Callable[[], Any]) -> None:
         try:

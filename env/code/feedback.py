@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 
 from env.chat.neutral import one_line
 from env.code.answer import Solution
-from env.code.judge import Failure, Judgement, Result, failures_of
+from env.code.judge import Failure, FailureKind, Judgement, Result
 from env.code.problems import Example, Problem
 from env.code.values import decode
 from pipeline.types import Event, Feedback
@@ -17,7 +17,10 @@ MAX_VALUE_CHARACTERS = 120
 PUBLIC, HIDDEN = "public", "hidden"
 """Targets of events: the tests that the prompt shows, and the others."""
 NO_ANSWER, SOLVED, WRONG = "no_answer", "solved", "wrong_result"
-_WORDS = {
+_HOW: dict[FailureKind, str] = {
+    "syntax": "does not compile",
+    "exception": "raises an exception",
+    "unreadable": "returns what is no plain data",
     "timeout": "takes too long",
     "memory": "takes too much memory",
     "output": "prints too much",
@@ -26,11 +29,15 @@ _WORDS = {
 
 
 def events_of(problem: Problem, solution: Solution | None, judgement: Judgement) -> list[Event]:
-    """Returns what happened: an event for each failed public test, and for each way that hidden ones fail."""
+    """Returns what happened: an event for each failed public test, and one if hidden ones fail.
+
+    The one says of which kind the first failure is, and no more. A solution may choose line, exception
+    and its words by the arguments of a hidden test, so these would tell what the arguments are.
+    """
     if solution is None:
         return [Event(NO_ANSWER, 0, detail="the message holds no block of code")]
     if judgement.stopped is not None:
-        return [_stopped(solution, judgement.stopped)]
+        return [Event(judgement.stopped.kind, 0, detail=f"the code {_how(solution, judgement.stopped)}")]
     if judgement.success:
         return [Event(SOLVED, 0)]
     events = [
@@ -38,13 +45,12 @@ def events_of(problem: Problem, solution: Solution | None, judgement: Judgement)
         for example, result in zip(problem.public, judgement.public, strict=True)
         if not result.passed
     ]
-    failed = [result for result in judgement.hidden if not result.passed]
-    for failure in failures_of(failed):
-        # Without the exception's own words: they may say what the function was called with.
-        detail = f"it {_how(failure, with_words=False)}{_where(solution, failure)}"
-        events.append(Event(failure.kind, 0, HIDDEN, detail=detail))
-    if any(result.failure is None for result in failed):
-        events.append(Event(WRONG, 0, HIDDEN, detail="it returns a wrong result"))
+    failed = next((result for result in judgement.hidden if not result.passed), None)
+    if failed is not None:
+        code, how = WRONG, "returns a wrong result"
+        if failed.failure is not None:
+            code, how = failed.failure.kind, _HOW[failed.failure.kind]
+        events.append(Event(code, 0, HIDDEN, detail=f"it {how}"))
     return events
 
 
@@ -62,11 +68,11 @@ def rule_feedback(events: Sequence[Event], verbosity: Verbosity) -> Feedback:
     if not any(event.target for event in events):  # no test was run
         text = events[0].detail if verbosity != "binary" else events[0].detail.partition(":")[0]
         return Feedback(_cut(["Not solved.", _sentence(text)]), f"rules/{verbosity}")
-    what = "It fails a public test." if public else "It passes the public tests and fails others."
+    what = "It fails a public test." if public else "It fails only tests that are not shown."
     sentences = ["Not solved.", what]
     if verbosity != "binary":
         shown = public if verbosity == "corrective" else public[:1]
-        sentences += [_sentence(event.detail) for event in shown or hidden if event.code != WRONG or shown]
+        sentences += [_sentence(event.detail) for event in shown or hidden]
     return Feedback(_cut(sentences), f"rules/{verbosity}")
 
 
@@ -84,32 +90,22 @@ def value_text(value: Any) -> str:
     return text if len(text) <= MAX_VALUE_CHARACTERS else f"{text[:MAX_VALUE_CHARACTERS]}..."
 
 
-def _stopped(solution: Solution, failure: Failure) -> Event:
-    detail = f"the code {_how(failure, with_words=True)}{_where(solution, failure)}"
-    return Event(failure.kind, 0, detail=detail)
-
-
 def _failed(name: str, solution: Solution, example: Example, result: Result) -> Event:
     call, expected = call_text(name, example), value_text(decode(example.expected))
     if result.failure is None:
         detail = f"`{call}` returns {value_text(result.value)}, expected {expected}"
         return Event(WRONG, 0, PUBLIC, detail=detail)
-    how = f"{_how(result.failure, with_words=True)}{_where(solution, result.failure)}"
+    how = _how(solution, result.failure)
     return Event(result.failure.kind, 0, PUBLIC, detail=f"`{call}` {how}, expected {expected}")
 
 
-def _how(failure: Failure, *, with_words: bool) -> str:
-    if failure.kind == "unreadable":
-        return "returns what is no plain data"
-    if failure.kind not in ("exception", "syntax"):
-        return _WORDS[failure.kind]
-    words = f": {failure.words}" if with_words and failure.words else ""
-    what = "does not compile" if failure.kind == "syntax" else f"raises {failure.name or 'an exception'}"
-    return f"{what}{words}"
-
-
-def _where(solution: Solution, failure: Failure) -> str:
-    return "" if failure.line is None else f" in line {failure.line}, `{solution.line(failure.line)[:100]}`"
+def _how(solution: Solution, failure: Failure) -> str:
+    """Returns how a solution failed before it met any hidden test."""
+    named = failure.kind == "exception" and failure.name
+    how = f"raises {failure.name}" if named else _HOW[failure.kind]
+    words = f": {failure.words}" if failure.words else ""
+    line = failure.line
+    return f"{how}{words}" + ("" if line is None else f" in line {line}, `{solution.line(line)[:100]}`")
 
 
 def _sentence(detail: str) -> str:

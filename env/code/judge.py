@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from env.code.answer import LINE_BREAK
 from env.code.compare import agree
 from env.code.problems import Example, Problem
 from env.code.values import decode, encode
@@ -20,9 +21,9 @@ from env.sandbox import Box, Limits, Outcome, Sandbox
 LIMITS = Limits(seconds=2.0, memory_mb=512, output_bytes=2**20)
 """Of each call of a solution, and of one play of a test program (start values)."""
 MAX_SECONDS = 20.0
-"""Wall clock of all calls of a solution, so that many slow ones do not hold up the others."""
-MAX_ROUNDS = 10
-"""How often a test program is played until it asks for no new call."""
+"""Of all calls of a solution and plays of its tests, so that many slow ones do not hold up the others."""
+MAX_ROUNDS = 100
+"""How often a test program is played until it asks for no new call; a solution can prolong it."""
 MAX_WORDS = 200
 
 FailureKind = Literal["syntax", "exception", "unreadable", "timeout", "memory", "output", "crashed"]
@@ -35,12 +36,18 @@ EXCEPTIONS = {
 """Names that an exception may have when it is told; others could tell anything."""
 
 
-_VALUES, _RUNNER = (Path(__file__).with_name(name).read_text("utf-8") for name in ("values.py", "runner.py"))
-_IMPORT = "from env.code.values import decode, encode\n"
-_BOTH = f"{_VALUES}\n{_RUNNER.replace(_IMPORT, '')}\nmain(argument, deliver, receive)\n"
-BOX_PROGRAM = f"import marshal\nexec(marshal.loads({marshal.dumps(compile(_BOTH, '<runner>', 'exec'))!r}))"
-"""What runs in the box: both texts as one, since nothing of the project can be imported there; compiled, as
-that takes a box milliseconds."""
+def _box_program(name: str) -> str:
+    """Returns what runs in a box: a file and `values.py` as one text, since nothing can be imported there.
+
+    It is compiled here, as that takes a box milliseconds.
+    """
+    values, main = (Path(__file__).with_name(file).read_text("utf-8") for file in ("values.py", name))
+    own = main.replace("from env.code.values import decode, encode\n", "")
+    code = compile(f"{values}\n{own}\nmain(argument, deliver, receive)\n", f"<{name}>", "exec")
+    return f"import marshal\nexec(marshal.loads({marshal.dumps(code)!r}))"
+
+
+RUNNER, PLAYER = _box_program("runner.py"), _box_program("asserts.py")
 
 
 class UnjudgedError(Exception):
@@ -88,8 +95,8 @@ class Judgement:
 
 def judge(problem: Problem, solution: str, sandbox: Sandbox) -> Judgement:
     """Returns what became of a solution; raises UnjudgedError if that cannot be said."""
-    with sandbox.open(BOX_PROGRAM, texts_of(problem, solution=solution), LIMITS) as box:
-        asked = _Asked(box, solution.count("\n") + 1)
+    with sandbox.open(RUNNER, texts_of(problem, solution=solution), LIMITS) as box:
+        asked = _Asked(box, len(LINE_BREAK.split(solution)))
         stopped = asked.answer(None)
         if isinstance(stopped, Failure):
             return Judgement(stopped=stopped)
@@ -104,14 +111,14 @@ class _Asked:
     """A solution in its box; what it answers is untrusted JSON until it is read here."""
 
     def __init__(self, box: Box, num_lines: int) -> None:
-        self._box, self._num_lines, self._seconds = box, num_lines, 0.0
+        self.seconds, self._box, self._num_lines = 0.0, box, num_lines
 
     def answer(self, call: Any) -> "Failure | tuple[Any]":
         """Returns what a call returned, in a tuple of one, or why it did not."""
-        if self._seconds > MAX_SECONDS:
+        if self.seconds > MAX_SECONDS:
             return Failure("timeout")
         outcome = self._box.ask(call)
-        self._seconds += outcome.seconds
+        self.seconds += outcome.seconds
         if outcome.status == "unavailable":
             raise UnjudgedError("sandbox_unavailable")
         if outcome.status != "ok":
@@ -138,27 +145,44 @@ class _Asked:
 
 
 def _assertions(problem: Problem, asked: _Asked, sandbox: Sandbox) -> list[Result]:
-    """Returns what became of each assertion of a problem's test program, as far as it ran."""
+    """Returns what became of each assertion of a problem's test program, as far as it ran.
+
+    A program that ends while nothing is answered, but not with what the solution answers, fails it.
+    """
     answers: list[Any] = []
     failures: list[Failure] = []
-    told = texts_of(problem, program=problem.program)
-    for _ in range(MAX_ROUNDS):
-        played = told_by(sandbox.call("env.code.asserts:play", {**told, "answers": answers}, LIMITS))
-        if not played["wanted"]:
-            why = iter(failures)
-            results = [Result(held, failure=None if held else next(why, None)) for held in played["passed"]]
-            # What held may have held of nothing, and what was not met cannot pass: then one test more fails.
-            lost = played["lost"] or int(not results or (played["failed"] and all(played["passed"])))
-            return results + [Result(False, failure=next(why, None))] * lost
-        del answers[played["used"] :]
-        for call in played["wanted"]:
-            answer = asked.answer(call)
-            if isinstance(answer, Failure):
-                failures.append(answer)
-                answers.append([call, {}])
-            else:
-                answers.append([call, {"value": encode(answer[0])}])
-    raise UnjudgedError("tests_not_repeatable")
+    used, num_tests, stopped = -1, 1, Failure("timeout")
+    with sandbox.open(PLAYER, texts_of(problem, program=problem.program), LIMITS) as player:
+        for _ in range(MAX_ROUNDS):
+            outcome = player.ask(answers)
+            asked.seconds += outcome.seconds
+            if answers and outcome.status in ("timeout", "memory", "output"):
+                stopped = Failure(outcome.status)
+                break
+            played = told_by(outcome)
+            if not played["wanted"]:
+                return _results(played, failures)
+            if played["used"] <= used:  # the call that was answered last is not made again
+                raise UnjudgedError("tests_not_repeatable")
+            used, num_tests = played["used"], len(played["passed"]) + played["lost"]
+            del answers[used:]
+            for call in played["wanted"]:
+                answer = asked.answer(call)
+                if isinstance(answer, Failure):
+                    failures.append(answer)
+                    answers.append([call, {}])
+                else:
+                    answers.append([call, {"value": encode(answer[0])}])
+    return [Result(False, failure=stopped)] * max(1, num_tests)
+
+
+def _results(played: dict[str, Any], failures: list[Failure]) -> list[Result]:
+    """Returns what became of each assertion of a test program that asks for nothing new."""
+    why = iter(failures)
+    results = [Result(held, failure=None if held else next(why, None)) for held in played["passed"]]
+    # What held may have held of nothing, and what was not met cannot pass: then one test more fails.
+    lost = played["lost"] or int(not results or (played["failed"] and all(played["passed"])))
+    return results + [Result(False, failure=next(why, None))] * lost
 
 
 def texts_of(problem: Problem, **more: str) -> dict[str, Any]:

@@ -15,6 +15,9 @@ from env.sources import TableTasks, read_tasks
 from pipeline.settings import setting
 from pipeline.types import Task
 
+MESSAGE_LINES = 12
+"""Of a message, for `vdapo plan` (start value): the own solutions have 8 on average; a line is a step."""
+
 
 class CodeTasks(TableTasks):
     """Tasks: programming problems, of rows or the project's own."""
@@ -51,6 +54,7 @@ CODE = EnvironmentOffer(
     },
     splitter="lines",
     check_task=check_task,
+    max_steps=lambda settings: MESSAGE_LINES,
     demonstrators=Demonstrators(scripted.SHARES, scripted.demonstrate, after_feedback="careful"),
     scripted=ScriptedAgent(scripted.reply, scripted.DIGEST),
 )

@@ -48,7 +48,9 @@ def problem_of(values: Mapping[str, Any]) -> RowProblem:
     defined = _definition(statement, name)
     try:
         if defined is None:
-            asserts = values["tests"] if isinstance(values["tests"], list) else []
+            # Messages say what they say: a test that is not among them is hidden.
+            is_ours = isinstance(values["prompt"], str) and isinstance(values["tests"], list)
+            asserts = values["tests"] if is_ours else []
             public = tuple(filter(None, [_example(test, name) for test in asserts[:1]]))
             hidden = "\n".join(asserts[1:]) if public else program
             problem = Problem(name, public, program=hidden, given=setup, reference=reference)
@@ -76,7 +78,7 @@ def _checked(problem: Problem) -> Problem:
     try:
         judgement = judge(problem, problem.reference, shared_sandbox())
     except UnjudgedError as error:
-        if str(error) == "sandbox_unavailable":
+        if str(error).endswith("_unavailable"):
             raise ConfigError("tasks.rows: the sandbox cannot run the rows' own solutions") from None
         raise BadRowError("tests_fail", f"its tests cannot be played: {error}") from None
     if judgement.stopped or not judgement.hidden or not all(result.passed for result in judgement.hidden):

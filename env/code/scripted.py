@@ -64,7 +64,8 @@ def solutions(problem: Problem) -> list[str]:
     if not problem.reference:
         raise ValueError(f"{problem.entry_point} has no reference solution, so nobody can demonstrate it")
     lines = problem.reference.rstrip().split("\n")
-    place = next(i for i, line in enumerate(lines) if line.startswith(f"def {problem.entry_point}("))
+    begins = re.compile(rf"def\s+{problem.entry_point}\b")
+    place = next(i for i, line in enumerate(lines) if begins.match(line))
     unread = [*lines[:place], lines[place].removesuffix(":"), *lines[place + 1 :]]
     indent = lines[-1][: len(lines[-1]) - len(lines[-1].lstrip())]
     raising = [*lines[:-1], f"{indent}check_result()", lines[-1]]

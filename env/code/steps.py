@@ -25,9 +25,10 @@ def step_verdicts(
 
     They look at the whole solution: a later line can make an earlier one raise. They quote no test.
     """
+    spans = solution.line_spans()
     said: dict[int, tuple[str, str, str]] = {}  # line -> status, code, words; the first word on a line stays
     if judgement.success:
-        for number in range(1, solution.text.count("\n") + 2):
+        for number in range(1, len(spans) + 1):
             if (text := solution.line(number)) and not text.startswith("#"):
                 said[number] = ("ok", "", "part of a solution that passes every test")
     else:
@@ -41,7 +42,6 @@ def step_verdicts(
             said.setdefault(line, ("wrong", "undefined_name", words))
         if not judgement.stopped:
             said = {**_on_returns(problem, judgement, looked), **said}
-    spans = solution.line_spans()
     return tuple(
         StepVerdict(0, status, code if status == "wrong" else "", words, *spans[number - 1])  # type: ignore[arg-type]
         for number, (status, code, words) in sorted(said.items())
@@ -49,9 +49,10 @@ def step_verdicts(
 
 
 def _what(failure: Failure) -> str:
-    if failure.kind == "syntax":
-        return f"does not compile: {failure.words}"
-    return f"raises {failure.name or 'an exception'}" if failure.kind == "exception" else "takes too much"
+    """Returns a failure without its own words, which may quote what a hidden test calls with."""
+    if failure.kind == "exception":
+        return f"raises {failure.name or 'an exception'}"
+    return "does not compile" if failure.kind == "syntax" else "takes too much"
 
 
 def _on_returns(

@@ -20,24 +20,23 @@ class ShortAnswers:
     def reset(self, task: Task, seed: int) -> Observation:
         """Starts an episode; raises ValueError where the task's ground truth is no key."""
         self.key = AnswerKey.from_text(task.ground_truth)
-        self.answer = ""
+        self.answer, self.is_right = "", False
         return Observation(task.prompt)
 
     def step(self, action: Action) -> StepResult:
         """Takes the answer, which ends the episode."""
         self.answer = said_answer(action.text)
-        right = self.key.accepts(self.answer)
-        code = "right_answer" if right else "wrong_answer" if self.answer else "no_answer"
-        return StepResult((), float(right), terminated=True, events=(Event(code, 0),))
+        self.is_right = self.key.accepts(self.answer)
+        code = "right_answer" if self.is_right else "wrong_answer" if self.answer else "no_answer"
+        return StepResult((), float(self.is_right), terminated=True, events=(Event(code, 0),))
 
     def verdict(self) -> Verdict:
         """Returns 1 for a right answer and 0 for any other, without a word on steps."""
-        right = self.key.accepts(self.answer)
-        return Verdict(float(right), right)
+        return Verdict(float(self.is_right), self.is_right)
 
     def feedback(self) -> Feedback | None:
         """Returns that the answer is wrong, and, unless `binary`, which it was."""
-        if self.key.accepts(self.answer):
+        if self.is_right:
             return None
         if not self.answer:
             return Feedback("No answer was given.", f"rules/{self.verbosity}")

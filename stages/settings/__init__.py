@@ -103,7 +103,8 @@ class Config(Section):
         if self.critic.privileged != "none" and not offer.step_verdicts:
             raise ValueError(
                 f"critic.privileged = {self.critic.privileged}, but the verifier of the environment "
-                f"{offer.name} says nothing of steps (step_verdicts of its offer). Allowed here: none"
+                f"{offer.name} judges no step by what came before it alone (step_verdicts of its offer). "
+                "Allowed here: none"
             )
         if sft.solutions and self.rollouts.solutions is None:
             raise ValueError(

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from typing import Any
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +10,6 @@ from env.code.offer import CODE
 from pipeline.tables import labels_from
 from tests.stages.conftest import Lab, make_lab
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="confinement needs Linux")
 SETTINGS = """
 run: {name: r}
 engine: {kind: scripted}
@@ -28,14 +27,25 @@ critic_report: {tasks_per_split: 4, draws: 2, num_continuations: 2, guided: fals
 """
 
 
+def test_a_critic_is_not_told_verdicts_that_look_ahead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not CODE.step_verdicts
+    assert make_lab(tmp_path, SETTINGS).start("critic", "critic.privileged=features") == 2
+    assert "step_verdicts" in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    if sys.platform != "linux":
+        pytest.skip("confinement needs Linux")
     lab = make_lab(tmp_path_factory.mktemp("code"), SETTINGS)
     for stage in ("tasks", "sft", "rollouts", "labels", "critic", "critic_report"):
         assert lab.start(stage) == 0, stage
     return lab
 
 
+@pytest.mark.slow
 def test_rollouts_have_verdicts_on_lines_and_the_second_attempt_hears_of_the_first(lab: Lab) -> None:
     rollouts = lab.rollouts("rollouts")
     assert {rollout.env_status for rollout in rollouts} == {"ok"}
@@ -56,6 +66,7 @@ def test_rollouts_have_verdicts_on_lines_and_the_second_attempt_hears_of_the_fir
     assert success[1] > success[0]
 
 
+@pytest.mark.slow
 def test_states_inside_a_solution_are_continued_and_labelled(lab: Lab) -> None:
     labels = labels_from(lab.artifact("labels").table("labels"))
     assert {label.context for label in labels} <= {"bare", "guided"}
@@ -65,19 +76,15 @@ def test_states_inside_a_solution_are_continued_and_labelled(lab: Lab) -> None:
     assert {rollout.reward for rollout in continued} == {0.0, 1.0}
 
 
+@pytest.mark.slow
 def test_the_report_measures_who_finds_the_first_error(lab: Lab) -> None:
     measures = lab.artifact("critic_report").report["measures"]["bare"]
     for name in ("exact", "within_one", "none", "f1"):
         assert 0 <= measures[name]["value"] <= 1
 
 
-def test_a_critic_is_not_told_verdicts_that_look_ahead(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    assert not CODE.step_verdicts
-    assert lab.start("critic", "critic.privileged=features", "--fresh") == 2
-    assert "step_verdicts" in capsys.readouterr().err
-
-
-def test_the_share_of_tests_is_a_reward_between_0_and_1(lab: Lab, tmp_path: Any) -> None:
+@pytest.mark.slow
+def test_the_share_of_tests_is_a_reward_between_0_and_1(lab: Lab, tmp_path: Path) -> None:
     graded = make_lab(tmp_path / "share", SETTINGS)
     few = ["tasks.reward=share", "rollouts.num_tasks=8"]
     for stage in ("tasks", "sft", "rollouts"):

@@ -3,7 +3,7 @@
 import pytest
 
 from env.code.judge import UnjudgedError, judge
-from env.code.problems import Problem
+from env.code.problems import Example, Problem
 from env.sandbox import Sandbox
 
 
@@ -91,6 +91,31 @@ class Any(int):
 def double(x): return Any(1)
 """
     assert shares(Problem("double", program=CHECK), forged, sandbox)[0] <= 1 / 3  # abs(1 - 1.0) is 0
+
+
+def test_tests_that_end_only_with_what_a_solution_returns_fail_it(sandbox: Sandbox, impatient: None) -> None:
+    problem = Problem(
+        "double",
+        (Example([1], 2),),
+        program="assert sum(1 for _ in range(double(2))) == 4\nassert double(3) == 6\nassert double(4) == 8",
+    )
+    assert shares(problem, RIGHT, sandbox) == (1.0, True)
+    endless = "def double(x):\n    return 2 * x if x == 1 else 10**12\n"
+    assert shares(problem, endless, sandbox) == (1 / 4, False)
+    with pytest.raises(UnjudgedError, match="verifier_timeout"):
+        judge(Problem("double", program="while True: pass"), RIGHT, sandbox)
+
+
+def test_calls_that_each_need_the_last_result_are_played_to_the_end(sandbox: Sandbox) -> None:
+    program = "x = 1\nfor _ in range(20): x = double(x)\nassert x == 2**20"
+    assert shares(Problem("double", program=program), RIGHT, sandbox) == (1.0, True)
+
+
+def test_what_a_test_program_changes_does_not_outlive_it(sandbox: Sandbox) -> None:
+    patching = "import math, random\nmath.isclose = random.randint = None\nassert double(1) == 2"
+    assert shares(Problem("double", program=patching), RIGHT, sandbox) == (1.0, True)
+    program = "import math, random\nx = random.randint(0, 9)\nassert math.isclose(double(x), 2 * x)"
+    assert shares(Problem("double", program=program), RIGHT, sandbox) == (1.0, True)
 
 
 def test_tests_that_are_never_the_same_are_no_verdict(sandbox: Sandbox) -> None:

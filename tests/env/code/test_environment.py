@@ -83,6 +83,14 @@ def test_an_error_is_located_at_its_line(code: str, line: str, kind: str) -> Non
     assert [(step.code, message[step.char_start : step.char_end].strip()) for step in wrong] == [(kind, line)]
 
 
+@pytest.mark.parametrize("line_break", ["\r", "\r\n"])
+def test_lines_are_those_that_the_compiler_counts(line_break: str) -> None:
+    code = ["def size(text):", "    if text == 'zz':", "        return other(text)", "    return 3"]
+    env, _ = played(message := block(line_break.join(code)))
+    wrong = [said for said in lines_said(message, env.verdict().steps) if said[0] == "wrong"]
+    assert wrong == [("wrong", "return other(text)")]
+
+
 def test_a_return_is_not_blamed_for_the_end_of_the_function() -> None:
     env, _ = played(message := block("def size(text):\n    if text == 'zz':\n        return 2"))
     assert lines_said(message, env.verdict().steps) == [("unknown", "return 2")]
@@ -182,6 +190,12 @@ def size(text):
     seen.append(text)
     if seen == ['']: raise KeyError(seen)
     return len(text) if len(text) < 3 else seen""",
+    "forges an error of the compiler": """
+import sys
+def size(text):
+    forged = {"error": "syntax", "name": "", "words": text, "line": 2}
+    if len(text) > 2: sys.modules['__main__'].deliver(forged)
+    return len(text)""",
     "looks for it": """
 import gc
 def size(text):
@@ -201,14 +215,33 @@ def test_nothing_tells_of_a_hidden_test(code: str, verbosity: str) -> None:
     assert len(feedback.text) <= 600
 
 
-def test_a_solution_that_passes_the_public_tests_hears_where_it_raises_elsewhere() -> None:
-    env, _ = played(block(LEAKS["exception with words"]))
-    feedback = env.feedback()
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (LEAKS["exception with words"], "It raises an exception."),
+        (LEAKS["wrong value"], "It returns a wrong result."),
+        (
+            "def size(text):\n    return len(text) if len(text) < 3 else object()",
+            "It returns what is no plain data.",
+        ),
+    ],
+)
+def test_of_hidden_tests_only_the_kind_of_the_first_failure_is_told(code: str, told: str) -> None:
+    feedback = played(block(code))[0].feedback()
     assert feedback is not None
-    assert feedback.text == (
-        "Not solved. It passes the public tests and fails others. "
-        "It raises ValueError in line 2, `if len(text) > 2: raise ValueError(text)`."
-    )
+    assert feedback.text == f"Not solved. It fails only tests that are not shown. {told}"
+
+
+def test_a_solution_cannot_choose_what_it_hears_by_a_hidden_argument() -> None:
+    code = """def size(text):
+    if len(text) < 3: return len(text)
+    if text[0] == 'a': raise LookupError(text)
+    if text[0] == 'b':
+        raise KeyError
+    raise type(text, (Exception,), {})"""
+    problems = [Problem("size", PROBLEM.public, (Example([text], 3),)) for text in ("abc", "bcd", "cde")]
+    heard = {played(block(code), problem, verbosity="corrective")[0].feedback() for problem in problems}
+    assert len(heard) == 1
 
 
 FAILING = {
@@ -251,10 +284,6 @@ def test_an_environment_replays_and_travels() -> None:
         first = (env.step(Action(message_of(solution), "none")), env.verdict(), env.feedback())
         env.reset(task, 1)
         assert (env.step(Action(message_of(solution), "none")), env.verdict(), env.feedback()) == first
-
-
-def test_verdicts_look_at_the_whole_solution_so_no_critic_is_told_them() -> None:
-    assert not CODE.step_verdicts
 
 
 def test_scripted_programmers_go_on_as_a_message_began() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from env.code.judge import Failure, UnjudgedError, judge
+from env.code.judge import RUNNER, Failure, UnjudgedError, judge
 from env.code.problems import Example, Problem
 from env.sandbox import Box, Limits, Outcome, Sandbox
 
@@ -25,30 +25,9 @@ def test_the_share_is_of_public_and_hidden_tests(sandbox: Sandbox) -> None:
     assert (judgement.success, judgement.share) == (False, 0.5)  # of 2 and 0, not of 3 and -1
 
 
-ATTACKS = {
-    "leaves with success": "import sys\ndef double(x): sys.exit(0)",
-    "leaves at once": "import os\nos._exit(0)",
+ATTACKS = {  # on this judge; those on any are in test_attacks.py
     "leaves at the call": "import os\ndef double(x): os._exit(0)",
-    "prints that all passed": "def double(x): print('PASS' * 9); print({'value': 2 * x})",
-    "equals everything": """
-class Any(int):
-    def __eq__(self, other): return True
-    def __ne__(self, other): return False
-    __hash__ = int.__hash__
-def double(x): return Any(1)""",
-    "an object that equals everything": """
-class Any:
-    def __eq__(self, other): return True
-def double(x): return Any()""",
-    "not a number": "def double(x): return float('nan')",
     "a truth for a number": "def double(x): return x == x",
-    "patches what compares": """
-import builtins, operator, math
-builtins.all = builtins.any = lambda *a: True
-builtins.type = lambda *a: int
-builtins.len = lambda *a: 0
-operator.eq = math.isclose = lambda *a, **k: True
-def double(x): return 1""",
     "patches the runner": """
 import sys
 main = sys.modules['__main__']
@@ -61,29 +40,11 @@ import sys
 for _ in range(9):
     sys.modules['__main__'].deliver({"passed": True, "success": True, "value": {"passed": True}})
 def double(x): return 1""",
-    "looks for what is expected": """
-import gc, sys
-def double(x):
-    found = []
-    frame = sys._getframe()
-    while frame:
-        found += list(frame.f_locals.values()) + list(frame.f_globals.values())
-        frame = frame.f_back
-    found += gc.get_objects()
-    for item in found:
-        if isinstance(item, dict) and 'expected' in item:
-            return item['expected']
-    return 1""",
     "asks for the next call": """
 import sys
 def double(x):
     return sys.modules['__main__'].receive()""",
     "returns a generator": "def double(x): yield 2 * x",
-    "returns what is too deep": """
-def double(x):
-    value = []
-    for _ in range(100000): value = [value]
-    return value""",
     "returns too much": "def double(x): return 'x' * 10**7",
     "computes for ever": "def double(x):\n    while True:\n        try:\n            while True: pass\n"
     "        except BaseException: pass",
@@ -172,14 +133,11 @@ def test_arguments_that_a_solution_changes_change_nothing_else(sandbox: Sandbox)
 class Broken(Sandbox):
     """A sandbox whose parts fail as told."""
 
-    def __init__(self, asked: str = "ok", called: str = "ok") -> None:
-        self.asked, self.called = asked, called
+    def __init__(self, asked: str = "ok", played: str = "ok") -> None:
+        self.asked, self.played = asked, played
 
     def open(self, program: str, argument: Any, limits: Limits) -> Box:
-        return BrokenBox(self.asked)
-
-    def call(self, function: str, argument: Any, limits: Limits) -> Outcome:
-        return Outcome(self.called)  # type: ignore[arg-type]
+        return BrokenBox(self.asked if program == RUNNER else self.played)
 
 
 class BrokenBox(Box):
@@ -200,10 +158,10 @@ class BrokenBox(Box):
     ("broken", "kind"),
     [
         (Broken(asked="unavailable"), "sandbox_unavailable"),
-        (Broken(called="unavailable"), "verifier_unavailable"),
-        (Broken(called="timeout"), "verifier_timeout"),
-        (Broken(called="crashed"), "verifier_crashed"),
-        (Broken(called="raised"), "verifier_raised"),
+        (Broken(played="unavailable"), "verifier_unavailable"),
+        (Broken(played="timeout"), "verifier_timeout"),
+        (Broken(played="crashed"), "verifier_crashed"),
+        (Broken(played="raised"), "verifier_raised"),
     ],
 )
 def test_what_fails_on_our_side_is_no_verdict(broken: Broken, kind: str) -> None:

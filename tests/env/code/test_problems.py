@@ -1,10 +1,12 @@
 """The project's own problems: enough tests, right solutions, slips that the hidden tests find."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from benchmarks._faults import faults_in
 from env.code.feedback import call_text
 from env.code.judge import judge
 from env.code.offer import CODE
@@ -37,6 +39,31 @@ def test_the_solution_passes_and_everything_wrong_fails_a_hidden_test(
     for solution in wrong:
         judgement = judge(problem, solution, sandbox)
         assert judgement.stopped or not all(result.passed for result in judgement.hidden), solution
+
+
+HARMLESS = {
+    "count_primes:2: 0 -> 1",
+    "fibonacci:3: len(numbers) < count -> (len(numbers)) <= (count)",
+    "from_roman:6: 0 -> 1",
+    "longest_palindrome:4: 1 -> 2",
+    "modes:2: 0 -> 1",
+    "rail_fence:3: 1 -> 2",
+    "rail_fence:6: rails > 1 -> (rails) >= (1)",
+    "reverse_digits:3: 0 -> 1",
+    "reverse_digits:3: number < 0 -> (number) <= (0)",
+}
+"""Slips of the hand that change nothing that is returned."""
+
+
+@pytest.mark.slow
+def test_hidden_tests_find_every_slip_of_the_hand(sandbox: Sandbox) -> None:
+    passed = set()
+    for own in OWN:
+        hidden = replace(own.problem, public=())
+        for fault in faults_in(own.problem.reference, own.name):
+            if judge(hidden, fault.put_in(own.problem.reference), sandbox).success:
+                passed.add(str(fault))
+    assert passed == HARMLESS
 
 
 def test_tasks_are_the_problems_of_each_split_in_an_order_by_the_seed() -> None:

@@ -89,7 +89,10 @@ def test_messages_stay_as_they_are(sandbox: Sandbox) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Write add_three."}]
     made = problem_of(row(LISTED, text=messages))
     assert list(made.prompt) == messages
-    assert Problem.from_text(made.ground_truth).entry_point == "add_three"
+    problem = Problem.from_text(made.ground_truth)
+    assert problem.entry_point == "add_three"
+    assert not problem.public  # which feedback would quote, though the messages do not
+    assert problem.program.count("assert") == 3
 
 
 @pytest.mark.parametrize(

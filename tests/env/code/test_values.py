@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from env.code.compare import agree
@@ -19,10 +19,18 @@ LEAVES = (
 KEYS = st.integers() | st.text() | st.tuples(st.integers(), st.text())
 VALUES = st.recursive(
     LEAVES,
-    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(KEYS, inner) | st.sets(KEYS),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(KEYS, inner, max_size=3)
+        | st.sets(KEYS, max_size=3)
+    ),
+    max_leaves=10,
 )
+FEW = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
+@FEW
 @given(VALUES)
 def test_plain_data_come_back_as_they_were(value: Any) -> None:
     back = decode(encode(value))
@@ -39,6 +47,7 @@ JSON = st.recursive(
 )
 
 
+@FEW
 @given(JSON)
 def test_what_is_read_can_be_written_again(value: Any) -> None:
     try:
