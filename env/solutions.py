@@ -91,7 +91,7 @@ def _read(
     if not found:
         raise ConfigError(
             f"{source.label}: none of {len(left_out)} rows is a solution of a task of this run "
-            f"({reasons(left_out)}). Next: tasks that the solutions are of, or other columns; used were {columns}"
+            f"({reasons(left_out)}). Next: solutions of its tasks, or other columns; used were {columns}"
         )
     return list(found.values()), left_out
 
@@ -115,7 +115,7 @@ def _task_of(value: Any, known: Mapping[str, Task | None]) -> Task:
     )
     name = words_of(value) if is_dialogue else normal_text(str(value))
     if name not in known:
-        raise BadRowError("no_task", f"its task {shown(value)} is none of this run's")
+        raise BadRowError("no_task", f"unknown here, or held out: {shown(value)}")
     if (task := known[name]) is None:
         raise BadRowError("several_tasks", f"several tasks ask {shown(value)}; name one by its task_id")
     return task
