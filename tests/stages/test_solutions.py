@@ -18,6 +18,7 @@ from pipeline.models.policy import load_policy
 from stages.settings import Config
 from stages.wiring.arm_results import cost_of
 from stages.wiring.plan_work import work_of
+from stages.wiring.sft_data import that_fit
 from stages.wiring.stored_data import material_of
 from stages.wiring.summary import sampled_in
 from tests.stages.conftest import Lab, make_lab
@@ -178,6 +179,16 @@ def test_what_takes_ratios_refuses_them_and_says_what_takes_them(lab: Lab, kind:
         material_of(start)
     with pytest.raises(ArtifactError, match=r"pretrain_values learns .*recorded solutions .*likelihood"):
         lab.plan("actor", "actor.credit={mode: actor_critic}")
+
+
+def test_demonstrations_longer_than_a_row_are_left_out_and_counted(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start, long, short = lab.begun("sft"), ([1] * 2000, [1.0] * 2000), ([1], [1.0])
+    assert that_fit(start, [long, short]) == [short]
+    assert "1 demonstrations are left out" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="all 1 demonstrations are longer than 1088 tokens"):
+        that_fit(start, [long])
 
 
 def test_they_cost_no_sampling(lab: Lab) -> None:
