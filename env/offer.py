@@ -36,8 +36,8 @@ class TaskSettings(Section):
         return {"train": self.num_train, "val": self.num_held_out, "test": self.num_held_out}
 
     @property
-    def files(self) -> list[Path]:
-        """Returns the files that tasks are made from: once they change, the tasks are others."""
+    def read_files(self) -> list[Path]:
+        """Returns the files that tasks are made from: once one changes, they are others."""
         return []
 
 

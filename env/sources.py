@@ -60,7 +60,7 @@ class TableTasks(TaskSettings):
     )
 
     @property
-    def files(self) -> list[Path]:
+    def read_files(self) -> list[Path]:
         """Returns the files among the sources."""
         return [file for source in self.rows.values() for file in source.files]
 

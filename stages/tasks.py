@@ -64,7 +64,7 @@ STAGE = Stage(
     code_version=2,
     inputs=lambda config: (),
     sections=("tasks",),
-    files=lambda config: config.tasks.files,
+    files=lambda config: config.tasks.read_files,
     plan=plan,
     make=make,
 )
