@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +34,11 @@ class TaskSettings(Section):
     def sizes(self) -> dict[str, int]:
         """Returns split -> number of tasks, of an environment with one test split."""
         return {"train": self.num_train, "val": self.num_held_out, "test": self.num_held_out}
+
+    @property
+    def read_files(self) -> list[Path]:
+        """Returns the files that tasks are made from: once one changes, they are others."""
+        return []
 
 
 class TaskSet(NamedTuple):

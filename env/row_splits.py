@@ -5,14 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pipeline.errors import ConfigError
-from pipeline.ids import digest, seed_of
+from pipeline.ids import seed_of
 from pipeline.rows import LeftOut, Row, normal_text
 from pipeline.types import Message
 
 SPLITS = {"test": "test", "val": "val", "validation": "val", "dev": "val", "train": "train"}
 """What a row may call its split -> ours, held-out ones first."""
-NOT_NEEDED = "not_needed"
-"""Kind of the rows that a split has no room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +42,23 @@ def words_of(prompt: Iterable[Message]) -> str:
 def apart(found: Iterable[Candidate]) -> tuple[list[Candidate], list[LeftOut]]:
     """Returns problems that are there once, and no cluster in two splits; what is held out goes first."""
     order = list(dict.fromkeys(SPLITS.values()))
-    first: dict[tuple[str, ...], Candidate] = {}
-    owner: dict[str, str] = {}  # cluster, or words in small letters -> split
-    kept, left_out = list[Candidate](), list[LeftOut]()
+    first: dict[str, Candidate] = {}  # words -> who says them
+    owner: dict[str, str] = {}  # cluster -> its split
+    left_out = list[LeftOut]()
     for item in sorted(found, key=lambda item: order.index(item.split) if item.split else len(order)):
-        split, (source, number, _) = item.split or "train", item.row
-        names = (item.cluster, digest("said", words_of(item.problem.prompt)))
-        elsewhere = {owner[name] for name in names if name in owner} - {split}
-        if other := first.get(contents := tuple(message["content"] for message in item.problem.prompt)):
+        split, words = item.split or "train", words_of(item.problem.prompt)
+        if other := first.get(words):
             place = f"row {other.row.number} of {other.row.source}"
-            same = other.problem.ground_truth == item.problem.ground_truth
-            kind, reason = (
-                ("duplicate", f"says the same as {place}")
-                if same
-                else ("contradiction", f"asks the same as {place}, with another answer")
-            )
-            left_out.append(LeftOut(source, number, kind, reason))
-        elif elsewhere:
-            reason = f"its cluster, or what it says, is in {', '.join(sorted(elsewhere))}"
-            left_out.append(LeftOut(source, number, "cluster_elsewhere", reason))
+            kind, reason = "duplicate", f"says the same, blanks and capitals aside, as {place}"
+            if other.problem.ground_truth != item.problem.ground_truth:
+                kind, reason = "contradiction", f"{reason}, with another answer"
+        elif owner.get(item.cluster, split) != split:
+            kind, reason = "cluster_elsewhere", f"its cluster is in {owner[item.cluster]}"
         else:
-            owner |= dict.fromkeys(names, split)
-            first[contents] = item
-            kept.append(item)
-    return kept, left_out
+            owner[item.cluster], first[words] = split, item
+            continue
+        left_out.append(LeftOut(item.row.source, item.row.number, kind, reason))
+    return list(first.values()), left_out
 
 
 def in_splits(
@@ -101,8 +92,8 @@ def in_splits(
     for split, items in in_split.items():
         items = sorted(items, key=lambda item: seed_of(seed, "order in split", words_of(item.problem.prompt)))
         chosen[split] = items[: sizes[split]]
+        full = f"{split} is full with {sizes[split]} tasks (tasks.num_train, tasks.num_held_out)"
         not_needed += [
-            LeftOut(item.row.source, item.row.number, NOT_NEEDED, f"{split} is full")
-            for item in items[sizes[split] :]
+            LeftOut(item.row.source, item.row.number, "not_needed", full) for item in items[sizes[split] :]
         ]
     return chosen, not_needed

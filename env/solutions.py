@@ -18,10 +18,12 @@ from pipeline.rows import (
     columns_in,
     normal_text,
     read_rows,
+    reasons,
     shown,
     text_of,
     values_of,
 )
+from pipeline.settings import setting
 from pipeline.types import Task
 
 TASK = Field(("task_id", "task", "prompt", "question", "problem"))
@@ -29,6 +31,15 @@ REWARD = Field(("reward", "correct", "is_correct", "score", "final_answer_correc
 SOLUTION = {"task": TASK, "text": Field(("text", "solution", "response", "completion")), "reward": REWARD}
 STEPS = {"task": TASK, "steps": Field(("steps",)), "label": Field(("label",)), "reward": REWARD}
 """field -> where it is looked for; the columns of steps are those of ProcessBench (arXiv:2412.06559)."""
+
+
+class Solutions(Source):
+    """Where solutions are: `path.jsonl` alone is short for `{source: path.jsonl}`."""
+
+    columns: dict[str, str] = setting(
+        {},
+        "field -> column: task, text (or steps, label), reward; by default as usual data sets name them",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,33 +54,28 @@ class Solution:
     first_wrong: int | None = None  # which of those steps is the first wrong one; None: none is
 
 
-def read_solutions(
-    source: Source, columns: Mapping[str, str], tasks: Iterable[Task]
-) -> tuple[list[Solution], list[LeftOut]]:
+def read_solutions(source: Solutions, tasks: Iterable[Task]) -> tuple[list[Solution], list[LeftOut]]:
     """Returns the solutions of a source in order, and the rows that are none, with reasons.
 
     A row names its task by id, or by the words of its prompt. Raises ConfigError if no row is a solution.
     """
-    return _read(source, columns, SOLUTION, tasks, lambda values: (_message(values), None, None))
+    return _read(source, SOLUTION, tasks, lambda values: (_message(values), None, None))
 
 
-def read_labelled(
-    source: Source, columns: Mapping[str, str], tasks: Iterable[Task]
-) -> tuple[list[Solution], list[LeftOut]]:
+def read_labelled(source: Solutions, tasks: Iterable[Task]) -> tuple[list[Solution], list[LeftOut]]:
     """Returns solutions in steps with the place of the first wrong one; else as `read_solutions`."""
-    return _read(source, columns, STEPS, tasks, _labelled)
+    return _read(source, STEPS, tasks, _labelled)
 
 
 def _read(
-    source: Source,
-    given: Mapping[str, str],
+    source: Solutions,
     fields: Mapping[str, Field],
     tasks: Iterable[Task],
     said_of: Callable[[Mapping[str, Any]], tuple[str, tuple[int, ...] | None, int | None]],
 ) -> tuple[list[Solution], list[LeftOut]]:
     known = _by_name(tasks)
     rows, left_out = read_rows(source)
-    columns, found = columns_in(rows, fields, given), dict[tuple[str, str], Solution]()
+    columns, found = columns_in(rows, fields, source.columns), dict[tuple[str, str], Solution]()
     for row in rows:
         try:
             values = values_of(row, columns, fields)
@@ -83,11 +89,9 @@ def _read(
         except BadRowError as error:
             left_out.append(LeftOut(row.source, row.number, error.kind, str(error)))
     if not found:
-        first = {bad.kind: bad for bad in reversed(left_out)}
-        words = "; ".join(f"{kind}, row {bad.row}: {bad.reason}" for kind, bad in first.items())
         raise ConfigError(
-            f"{source.label}: none of {len(left_out)} rows is a solution of a task of this run ({words}). "
-            f"Next: tasks that the solutions are of, or other columns; used were {columns}"
+            f"{source.label}: none of {len(left_out)} rows is a solution of a task of this run "
+            f"({reasons(left_out)}). Next: solutions of its tasks, or other columns; used were {columns}"
         )
     return list(found.values()), left_out
 
@@ -111,7 +115,7 @@ def _task_of(value: Any, known: Mapping[str, Task | None]) -> Task:
     )
     name = words_of(value) if is_dialogue else normal_text(str(value))
     if name not in known:
-        raise BadRowError("no_task", f"its task {shown(value)} is none of this run's")
+        raise BadRowError("no_task", f"unknown here, or held out: {shown(value)}")
     if (task := known[name]) is None:
         raise BadRowError("several_tasks", f"several tasks ask {shown(value)}; name one by its task_id")
     return task

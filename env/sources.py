@@ -11,6 +11,7 @@ as verl, TRL and the hub name them, finds what is there twice, and makes the spl
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import field_validator
@@ -26,6 +27,7 @@ from pipeline.rows import (
     Source,
     columns_in,
     read_rows,
+    reasons,
     shown,
     values_of,
 )
@@ -56,6 +58,11 @@ class TableTasks(TaskSettings):
         {},
         "field -> column, a dot between a column and one within it; null: as verl, TRL and the hub name it",
     )
+
+    @property
+    def read_files(self) -> list[Path]:
+        """Returns the files among the sources."""
+        return [file for source in self.rows.values() for file in source.files]
 
     @field_validator("rows", mode="before")
     @classmethod
@@ -152,11 +159,9 @@ def _problems(
             left_out.append(LeftOut(row.source, row.number, error.kind, str(error)))
     total = len(found) + len(left_out)
     if len(left_out) > MOST_BAD * total:
-        first = {bad.kind: bad for bad in reversed(left_out)}
-        words = "; ".join(f"{kind}, row {bad.row}: {bad.reason}" for kind, bad in first.items())
         raise ConfigError(
-            f"{source.label}: {len(left_out)} of {total} rows cannot be used ({words}). Next: mend them, or "
-            f"name other columns in tasks.columns; used were {columns}"
+            f"{source.label}: {len(left_out)} of {total} rows cannot be used ({reasons(left_out)}). Next: "
+            f"mend them, or name other columns in tasks.columns; used were {columns}"
         )
     return found, left_out
 
@@ -173,10 +178,10 @@ def _level_of(value: Any) -> int:
     """Returns the number at the end of a level, such as `Level 3`; 1 where there is none.
 
     Example:
-        >>> _level_of("Level 3"), _level_of(4), _level_of("hard"), _level_of(None)
+        >>> _level_of("Level 3"), _level_of(4.0), _level_of("hard"), _level_of(None)
         (3, 4, 1, 1)
     """
-    last = str(value).split()[-1:]
+    last = str(value).removesuffix(".0").split()[-1:]
     return max(1, int(last[0])) if last and last[0].isdecimal() and len(last[0]) < 4 else 1
 
 

@@ -69,7 +69,7 @@ TASKS = TableSpec(
     "One row per task: a problem with what its grader needs, in verl's columns.",
     (
         Column("task_id", _text, "H of the task's content"),
-        Column("data_source", _text, "which generator and grader, e.g. `phone`"),
+        Column("data_source", _text, "which generator and grader: the environment's name"),
         Column("split", _text, "`train`, `val`, or a test split of the environment's"),
         Column("level", _int, "difficulty, from 1"),
         Column(

@@ -33,8 +33,14 @@ class Source(Section):
     @property
     def label(self) -> str:
         """What tells it from other sources."""
-        parts = (self.source, self.config, None if Path(self.source).is_file() else self.split, self.revision)
+        path = Path(self.source)
+        parts = (str(path),) if path.is_file() else (self.source, self.config, self.split, self.revision)
         return ":".join(part for part in parts if part)
+
+    @property
+    def files(self) -> list[Path]:
+        """The file that it is, whose content a stage looks after; none of a folder or a data set."""
+        return [path] if (path := Path(self.source)).is_file() else []
 
     @model_validator(mode="before")
     @classmethod
@@ -57,6 +63,12 @@ class LeftOut(NamedTuple):
     row: int
     kind: str  # one word, to count by
     reason: str
+
+
+def reasons(left_out: Sequence[LeftOut]) -> str:
+    """Returns the first reason of each kind, for an error."""
+    first = {bad.kind: bad for bad in reversed(left_out)}
+    return "; ".join(f"{kind}, row {bad.row}: {bad.reason}" for kind, bad in first.items())
 
 
 class BadRowError(ValueError):

@@ -57,6 +57,7 @@ STAGE = Stage(
     code_version=4,
     inputs=lambda config: ("tasks", "sft"),
     sections=("rollouts", "sampling", "prompt", "engine", "tasks"),
+    files=lambda config: config.rollouts.solutions.files if config.rollouts.solutions else [],
     plan=plan,
     make="stages.bodies.rollouts:make",
 )

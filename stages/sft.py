@@ -50,7 +50,7 @@ def plan(start: Start[Config]) -> Plan[list[Task]]:
     """Plans the updates, or a single copy where a base is taken as it is."""
     settings, environment = start.config.sft, offer_of(start.config.tasks.environment)
     train = tasks_of_split(start, "train")
-    if (settings.base is None or settings.num_updates) and not settings.solutions:
+    if (settings.base is None or settings.num_updates) and settings.solutions is None:
         shares_of(settings, environment)
     if settings.base is not None:
         check_base(Path(settings.base), environment.style(start.config.prompt.style).special_tokens)
@@ -68,10 +68,8 @@ STAGE = Stage(
     name="sft",
     code_version=2,
     inputs=lambda config: ("tasks",),
-    sections=(
-        *("sft", "training", "tasks", "prompt.style", "prompt.thinking", "prompt.verbosity"),
-        *("rollouts.solutions", "rollouts.columns"),  # `sft.solutions` demonstrates them
-    ),
+    sections=("sft", "training", "tasks", "prompt.style", "prompt.thinking", "prompt.verbosity"),
+    files=lambda config: config.sft.solutions.files if config.sft.solutions else [],
     plan=plan,
     make="stages.bodies.sft:make",
 )

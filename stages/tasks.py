@@ -3,7 +3,6 @@
 Every row is accounted for: rows that make no task are skipped by kind; `left_out.jsonl` has their reasons.
 """
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from pipeline.columns import TASKS
 from pipeline.tables import tasks_table
 from pipeline.types import Task
 from stages.settings import Config
+from stages.wiring.left_out import tell_left_out
 
 
 def plan(start: Start[Config]) -> Plan[TaskSet]:
@@ -29,17 +29,12 @@ def plan(start: Start[Config]) -> Plan[TaskSet]:
 
 def make(start: Start[Config], made: TaskSet) -> None:
     """Commits the tasks and prints how many there are of each split, and why rows make none."""
-    tasks, kinds = made.tasks, dict(Counter(row.kind for row in made.left_out))
+    tasks, kinds = made.tasks, Counter(row.kind for row in made.left_out)
     for shard in start.shards.to_do():
         start.shards.commit(shard.index, {"tasks": tasks_table(tasks)}, done=len(tasks), skipped=kinds)
-    if made.left_out:
-        lines = (json.dumps(row._asdict(), ensure_ascii=False) + "\n" for row in made.left_out)
-        start.output("left_out.jsonl", volatile=True).write_text("".join(lines), encoding="utf-8")
     rows = table_of(tasks)
-    start.finish(report={"splits": rows, "left_out": kinds})
+    start.finish(report={"splits": rows, "left_out": tell_left_out(start, made.left_out)})
     print(as_text(rows))
-    for kind, number in sorted(kinds.items()):
-        print(f"{number} rows left out: {kind} ({start.folder / 'left_out.jsonl'})")
 
 
 def table_of(tasks: Sequence[Task]) -> list[dict[str, object]]:
@@ -65,7 +60,13 @@ def as_text(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 STAGE = Stage(
-    name="tasks", code_version=2, inputs=lambda config: (), sections=("tasks",), plan=plan, make=make
+    name="tasks",
+    code_version=2,
+    inputs=lambda config: (),
+    sections=("tasks",),
+    files=lambda config: config.tasks.read_files,
+    plan=plan,
+    make=make,
 )
 
 if __name__ == "__main__":

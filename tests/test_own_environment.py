@@ -102,6 +102,8 @@ def test_the_first_wrong_step_of_labelled_solutions_is_held_against_verifier_and
     assert found["verifier"]["f1"] == {"value": 1.0, "low": 1.0, "high": 1.0}
     assert found["verifier"]["num_wrong"] == found["critic"]["num_wrong"] > 20
     assert 0 <= found["critic"]["f1"]["value"] <= 1
+    of_training = sum(task.split == "train" for task in complete.tasks().values())
+    assert found["critic"]["num_of_training_tasks"] == of_training > 0
     assert main(["errors", complete.config, str(path)]) == 0
     assert "verifier: f1 1.000 [1.000, 1.000], exact 1.000" in capsys.readouterr().out
 

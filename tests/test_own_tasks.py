@@ -17,6 +17,7 @@ BLOCKS = re.findall(
 )
 
 
+@pytest.mark.slow  # three stages, each a process that loads torch
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     said, shown = "", []
@@ -33,7 +34,7 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
                 assert done.returncode == 0, done.stderr
                 said += done.stdout + done.stderr
         elif language == "text" and said:
-            assert [line for line in text.splitlines() if line not in said] == []
+            assert [line for line in text.splitlines() if line.removesuffix("...") not in said] == []
             shown.append(text)
             said = ""
     assert len(shown) == 2

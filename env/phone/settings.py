@@ -1,5 +1,6 @@
 """What the phone's tasks are made from."""
 
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import model_validator
@@ -28,6 +29,11 @@ class PhoneTasks(TaskSettings):
         "as a potential on the way",
         advanced=True,
     )
+
+    @property
+    def read_files(self) -> list[Path]:
+        """Returns the files of `files`."""
+        return sorted(Path(self.files).glob("*.jsonl")) if self.files else []
 
     @model_validator(mode="after")
     def _shares_are_shares(self) -> Self:

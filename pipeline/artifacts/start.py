@@ -31,6 +31,7 @@ from pipeline.artifacts.signals import StopFlag
 from pipeline.artifacts.tracking import Tracker
 from pipeline.config import split_settings
 from pipeline.errors import ArtifactError
+from pipeline.ids import file_sha256
 from pipeline.schema import TableSpec
 from pipeline.text import visible
 from pipeline.types import Rollout
@@ -223,8 +224,9 @@ class Stage(Generic[C, W]):
     """What a stage file declares.
 
     `sections` are the settings that decide what it makes, as `section` or `section.key`; `run.seed` always
-    does. Those that an input was made with too must be the same. `make` gets the plan's `work`; it may be
-    "module:function", loaded only then, so that a stage that is up to date, or only planned, loads no torch.
+    does. Those that an input was made with too must be the same. The content of `files` decides as well.
+    `make` gets the plan's `work`; it may be "module:function", loaded only then, so that a stage that is up
+    to date, or only planned, loads no torch.
     """
 
     name: str  # of the stage, its make target and its folder
@@ -233,6 +235,7 @@ class Stage(Generic[C, W]):
     sections: tuple[str, ...]
     plan: Callable[[Start[C]], Plan[W]]  # what it will make, after cheap checks; --dry-run ends there
     make: Callable[[Start[C], W], None] | str
+    files: Callable[[C], Sequence[Path]] = lambda config: ()  # from outside, that it reads
 
     @property
     def body(self) -> Callable[[Start[C], W], None]:
@@ -256,6 +259,8 @@ def identity_of(
             semantic[name], runtime_settings[name] = split_settings(getattr(owner, key))
         else:
             semantic[name] = owner.model_dump(mode="json", include={key})[key]
+    if files := {str(path): file_sha256(path) for path in stage.files(config)}:
+        semantic["files"] = files
     identity = {
         "stage": stage.name,
         "code_version": stage.code_version,

@@ -17,7 +17,7 @@ BLUE, ORANGE, RED, GREEN, GREY = "#0b5cad", "#c2571a", "#b3261e", "#1a7f37", "#8
 _COLOURS = (BLUE, ORANGE, GREEN, "#7b3fa0", "#8a6d00", "#3c7d8c", RED, "#4a4a4a")
 _MARKERS = "osD^vPX*"
 WIDTH = 5.0
-"""Inches of every drawing: as wide as a phone, where its letters then have the size that they are set in."""
+"""Inches of every drawing: as wide as a small screen, so letters keep the size that they are set in."""
 _SETTINGS = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",

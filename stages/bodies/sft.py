@@ -29,6 +29,7 @@ from stages.wiring.sft_data import (
     play_demonstrations,
     recorded_demonstrations,
     rows_of_update,
+    that_fit,
 )
 
 WEIGHT_DECAY = 0.01  # AdamW's, of matrices
@@ -81,7 +82,7 @@ def make(start: Start[Config], train: list[Task]) -> None:
     folder = start.output("policy")
     model, tokenizer = untrained(start, demonstrations, style, folder)
     encoded = [encode(tokenizer, demonstration, settings.context_weight) for demonstration in demonstrations]
-    encoded = [row for row in encoded if len(row[0]) <= start.config.row_tokens]  # a solution may be longer
+    encoded = that_fit(start, encoded)
     trainer = make_trainer(
         start.config,
         model,

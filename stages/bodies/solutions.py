@@ -1,6 +1,5 @@
 """Brings recorded solutions into the rollouts table: encoded for sft's policy, judged by the environment."""
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +16,7 @@ from pipeline.types import Rollout
 from stages.settings import Config
 from stages.wiring.build import silent_engine
 from stages.wiring.inputs import rollouts_of
+from stages.wiring.left_out import tell_left_out
 from stages.wiring.player import make_player
 from stages.wiring.solutions import Recorded
 
@@ -45,15 +45,9 @@ def bring_in(start: Start[Config], work: Recorded, first: int) -> dict[str, Any]
                 make(solution, request)
             except BadRowError as error:
                 left_out.append(LeftOut(solution.row.source, solution.row.number, error.kind, str(error)))
-    if left_out:
-        lines = (json.dumps(row._asdict(), ensure_ascii=False) + "\n" for row in left_out)
-        start.output("left_out.jsonl", volatile=True).write_text("".join(lines), encoding="utf-8")
-    kinds = dict(Counter(row.kind for row in left_out))
     disagreed = sum(any(event.code == DISAGREES for event in r.events) for r in rollouts)
     start.say(f"{len(rollouts)} recorded solutions; the verifier gives {disagreed} of them another reward")
-    for kind, number in sorted(kinds.items()):
-        start.say(f"{number} rows left out: {kind} ({start.folder / 'left_out.jsonl'})")
-    return {"recorded": len(rollouts), "left_out": kinds, DISAGREES: disagreed}
+    return {"recorded": len(rollouts), "left_out": tell_left_out(start, left_out), DISAGREES: disagreed}
 
 
 def _maker(start: Start[Config], policy_digest: str) -> Callable[[Solution, EpisodeRequest], Rollout]:

@@ -26,7 +26,7 @@ from stages.settings.stored import Stored
 from stages.settings.training import Torch, Training
 
 PROMPT_TOKENS = 1024
-"""Room for a task's own prompt; those of phone take a few hundred."""
+"""Room for a task's own prompt."""
 
 
 class Config(Section):
@@ -105,10 +105,6 @@ class Config(Section):
                 f"critic.privileged = {self.critic.privileged}, but the verifier of the environment "
                 f"{offer.name} judges no step by what came before it alone (step_verdicts of its offer). "
                 "Allowed here: none"
-            )
-        if sft.solutions and self.rollouts.solutions is None:
-            raise ValueError(
-                "sft.solutions = true demonstrates recorded solutions: name them in rollouts.solutions"
             )
         if sft.base is None and sft.num_updates == 0:
             raise ValueError("sft.num_updates = 0 takes a model as it is: name one in sft.base")

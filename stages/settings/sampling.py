@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from pipeline.rows import Source
+from env.solutions import Solutions
 from pipeline.settings import Section, setting
 
 
@@ -19,8 +19,7 @@ class Prompt(Section):
 
     style: str | None = setting(
         None,
-        "a style of the environment; null: its first. phone has compact (lines for tiny models) and full "
-        "(Qwen3's tool calls, for chat models)",
+        "a style of the environment; null: its first, for tiny models. full is Qwen3's, for chat models",
     )
     thinking: bool = setting(
         False,
@@ -60,18 +59,16 @@ class Rollouts(Section):
     num_tasks: int | None = setting(
         None, "training tasks to play; null is all, 0 none: recorded solutions alone", ge=0
     )
-    solutions: Source | None = setting(
+    solutions: Solutions | None = setting(
         None, "recorded solutions of training tasks, beside what is played (docs/own-tasks.md)"
-    )
-    columns: dict[str, str] = setting(
-        {}, "where a solution has its task, text and reward; by default as usual data sets name them"
     )
 
     @model_validator(mode="after")
     def _has_something_to_make(self) -> Self:
-        if self.solutions is None and (self.columns or self.num_tasks == 0):
+        if self.solutions is None and self.num_tasks == 0:
             raise ValueError(
-                "columns, and num_tasks = 0, go with rollouts.solutions, which names no file or data set"
+                "num_tasks = 0 plays nothing, and no rollouts.solutions are brought in. Next: more tasks, or "
+                "a file or data set of solutions"
             )
         return self
 

@@ -1,5 +1,6 @@
 """The starting policy, from demonstrations."""
 
+from env.solutions import Solutions
 from pipeline.settings import Section, runtime, setting
 
 HEAD_DIM = 32
@@ -32,9 +33,9 @@ class Sft(Section):
     shares: dict[str, float] | None = setting(
         None, "which scripted policies demonstrate, and how often; null: as the environment says"
     )
-    solutions: bool = setting(
-        False,
-        "demonstrations are the right ones of rollouts.solutions, not scripted policies'",
+    solutions: Solutions | None = setting(
+        None,
+        "recorded solutions: the right ones are demonstrated, not scripted policies (docs/own-tasks.md)",
         advanced=True,
     )
     num_demonstrations: int = setting(6000, "demonstrated episodes of scripted policies", ge=1)
@@ -47,7 +48,7 @@ class Sft(Section):
     follows_feedback: float = setting(
         0.5, "of these, by whoever knows what the feedback says; the others do not care", ge=0, le=1
     )
-    thoughts: bool = setting(False, "demonstrators write before each call whom they call and what for")
+    thoughts: bool = setting(False, "demonstrators write before each act what they are about to do")
     num_updates: int = setting(600, "optimizer steps; 0 takes the base as it is", ge=0)
     batch_rows: int = setting(64, "demonstrations per update", ge=1)
     learning_rate: float = setting(2e-3, "peak, cosine to a tenth after warm-up", gt=0)

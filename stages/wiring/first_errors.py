@@ -12,12 +12,12 @@ from critics.audit.first_error import first_wrong, located, predicted_error
 from env.catalog import offer_of
 from env.play.recorded import judged_steps, recorded_rollout
 from env.play.requests import EpisodeRequest
-from env.solutions import Solution, read_labelled
+from env.solutions import Solution, Solutions, read_labelled
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.manifest import read_manifest
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ConfigError
-from pipeline.rows import BadRowError, Source
+from pipeline.rows import BadRowError
 from pipeline.statistics import Interval, interval_dict, interval_words
 from pipeline.tables import tasks_from
 from stages.settings import Config
@@ -45,8 +45,9 @@ def run(options: argparse.Namespace) -> int:
     config = load_config(Config, options.config)
     run_dir = Path(config.run.data_dir) / (options.run or config.run.name)
     columns = dict(column.partition("=")[::2] for column in options.column)
+    source = Solutions(source=options.source, split=options.split, columns=columns)
     tasks = tasks_from(Artifact.open(run_dir, "tasks").table("tasks"))
-    solutions, bad = read_labelled(Source(source=options.source, split=options.split), columns, tasks)
+    solutions, bad = read_labelled(source, tasks)
     left_out, found = Counter(row.kind for row in bad), dict[str, Named]()
     if (named := by_verifier(config, solutions, left_out)) is not None:
         found["verifier"] = named
@@ -65,7 +66,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     for name, of in measures.items():
         words = [f"{key} {interval_words(of[key], 3)}" for key in ("f1", "exact", "within_one", "none")]
-        numbers = f"{of['num_wrong']} solutions with an error, {of['num_right']} without"
+        numbers = f"{of['num_wrong']} solutions with an error, {of['num_right']} without; "
+        numbers += f"{of['num_of_training_tasks']} of training tasks"
         print(f"{name}: {', '.join(words)} ({numbers})")
     for kind, number in sorted(left_out.items()):
         print(f"{number} left out: {kind}")
@@ -73,11 +75,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def measured(solutions: Sequence[Solution], named: Sequence[int | None], seed: int) -> dict[str, Any]:
-    """Returns the measures of `located`, with intervals over the clusters of tasks."""
+    """Returns the measures of `located`, with intervals over the clusters of tasks.
+
+    How many are of training tasks is told as well: a critic may have been fitted on other solutions of these.
+    """
     if not solutions:
         raise ConfigError("no labelled solution could be judged; see the rows that are left out")
     clusters = [solution.task.cluster for solution in solutions]
-    return located([solution.first_wrong for solution in solutions], named, clusters, seed=seed)
+    found = located([solution.first_wrong for solution in solutions], named, clusters, seed=seed)
+    return {**found, "num_of_training_tasks": sum(s.task.split == "train" for s in solutions)}
 
 
 def by_verifier(config: Config, solutions: Sequence[Solution], left_out: Counter[str]) -> Named | None:

@@ -17,7 +17,10 @@ from stages.settings import Sft
 from stages.wiring.demonstrator import Lesson, style_of
 from stages.wiring.hands import make_pool, num_processes
 from stages.wiring.inputs import tasks_by_id
+from stages.wiring.left_out import tell_left_out
 
+Encoded = tuple[list[int], list[float]]
+"""Token ids of a demonstration, and the loss weight of each."""
 LESSON = 400
 """Demonstrations that a process plays at once: about a second of work."""
 
@@ -74,7 +77,7 @@ def recorded_demonstrations(start: Start, train: list[Task]) -> list[Demonstrati
     config = start.config
     offer, prompt = offer_of(config.tasks.environment), config.prompt
     style = style_of(config.tasks.environment, prompt.style, prompt.thinking, config.sft.base)
-    solutions, left_out = read_solutions(config.rollouts.solutions, config.rollouts.columns, train)
+    solutions, left_out = read_solutions(config.sft.solutions, train)
     shown = []
     for solution in solutions:
         action = Action(solution.text, "none")
@@ -85,11 +88,12 @@ def recorded_demonstrations(start: Start, train: list[Task]) -> list[Demonstrati
             pieces = pieces_of(style, solution.task, (), [action], [result], env.spec.tools)
         if reward == 1 and len(pieces) == 2:  # else the environment waits for more messages
             shown.append(Demonstration("recorded", pieces, success=True, guided=False))
+    tell_left_out(start, left_out)
     start.say(f"{len(shown)} recorded solutions are demonstrated, of {len(solutions) + len(left_out)} rows")
     if not shown:
         raise ConfigError(
-            f"none of {len(solutions)} solutions in rollouts.solutions is right and ends its episode, so "
-            "there is nothing to demonstrate. Next: others, or sft.solutions=false"
+            f"none of {len(solutions)} solutions in sft.solutions is right and ends its episode, so there is "
+            "nothing to demonstrate. Next: others, or none"
         )
     return shown
 
@@ -106,6 +110,20 @@ def encode(
         ids += piece
         weights += [1.0 if is_trained else context_weight] * len(piece)
     return ids, weights
+
+
+def that_fit(start: Start, encoded: list[Encoded]) -> list[Encoded]:
+    """Returns the demonstrations that fit into a row, and says how many do not; ConfigError if none does."""
+    most = start.config.row_tokens
+    short = [row for row in encoded if len(row[0]) <= most]
+    if len(short) < len(encoded):
+        start.say(f"{len(encoded) - len(short)} demonstrations are left out: longer than {most} tokens")
+    if not short:
+        raise ConfigError(
+            f"all {len(encoded)} demonstrations are longer than {most} tokens. Next: a larger "
+            "sampling.max_response_tokens"
+        )
+    return short
 
 
 def rows_of_update(num_rows: int, batch_rows: int, update: int, seed: int) -> list[int]:

@@ -41,7 +41,7 @@ def recorded_of(start: Start[Config], tasks: Sequence[Task]) -> Recorded:
     settings = start.config.rollouts
     if settings.solutions is None:
         return Recorded()
-    solutions, left_out = read_solutions(settings.solutions, settings.columns, tasks)
+    solutions, left_out = read_solutions(settings.solutions, tasks)
     draws: Counter[str] = Counter()
     asked = []
     for solution in solutions:

@@ -13,11 +13,11 @@ from env.play.player import Player
 from env.play.recorded import DISAGREES, judged_steps, recorded_rollout
 from env.play.requests import EpisodeRequest, PlaySettings
 from env.protocol import StepResult
-from env.solutions import Solution, joined_steps, read_labelled, read_solutions
+from env.solutions import Solution, Solutions, joined_steps, read_labelled, read_solutions
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.errors import ConfigError
 from pipeline.models.tiny import train_tokenizer
-from pipeline.rows import BadRowError, Row, Source
+from pipeline.rows import BadRowError, Row
 from pipeline.steps import check_tiling
 from pipeline.tables import rollouts_from, rollouts_table, steps_table
 from pipeline.types import Task
@@ -36,15 +36,15 @@ TASKS = [task("t0", "2 + 2?\n\nEnd so.", asked="2 + 2?"), task("t1", "Which?\nA)
 TASKS += [task("t2", "Which?\nA) y", asked="Which?")]
 
 
-def source(path: Path, *rows: dict[str, Any]) -> Source:
+def source(path: Path, *rows: dict[str, Any], **columns: str) -> Solutions:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return Source(source=str(path))
+    return Solutions(source=str(path), columns=columns)
 
 
 def test_a_row_names_its_task_by_id_prompt_or_question(tmp_path: Path) -> None:
     names = ["t0", "2 + 2?", "2 + 2?  End so.", [{"role": "user", "content": "2 + 2?\n\nEnd so."}]]
-    rows = [{"task": name, "text": f"{i}", "correct": i == 0} for i, name in enumerate(names)]
-    solutions, left_out = read_solutions(source(tmp_path / "a.jsonl", *rows), {}, TASKS)
+    rows = [{"task": name, "said": f"{i}", "correct": i == 0} for i, name in enumerate(names)]
+    solutions, left_out = read_solutions(source(tmp_path / "a.jsonl", *rows, text="said"), TASKS)
     assert left_out == []
     assert [(s.task.task_id, s.text, s.reward) for s in solutions] == [
         ("t0", str(i), float(i == 0)) for i in range(4)
@@ -64,7 +64,7 @@ def test_rows_that_are_no_solution_are_left_out_with_their_reasons(tmp_path: Pat
         {"task": [{"role": "user"}, 3], "text": "4", "reward": 1},
         {"task": "t1", "text": [{"role": "assistant", "content": "x"}], "reward": None},
     ]
-    solutions, left_out = read_solutions(source(tmp_path / "a.jsonl", *rows), {}, TASKS)
+    solutions, left_out = read_solutions(source(tmp_path / "a.jsonl", *rows), TASKS)
     assert [(s.task.task_id, s.text, s.reward) for s in solutions] == [("t0", "4", 0.5), ("t1", "x", None)]
     kinds = [
         "duplicate",
@@ -78,7 +78,7 @@ def test_rows_that_are_no_solution_are_left_out_with_their_reasons(tmp_path: Pat
     ]
     assert [(row.row, row.kind) for row in left_out] == list(enumerate(kinds, 2))
     with pytest.raises(ConfigError, match=r"none of 1 rows is a solution .*no_task, row 1"):
-        read_solutions(source(tmp_path / "b.jsonl", rows[2]), {}, TASKS)
+        read_solutions(source(tmp_path / "b.jsonl", rows[2]), TASKS)
 
 
 def test_labelled_steps_are_joined_on_lines_of_their_own(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_labelled_steps_are_joined_on_lines_of_their_own(tmp_path: Path) -> None
         *({"problem": "2 + 2?", "steps": ["a"], "label": label} for label in (1, -2, True, None, "0")),
         *({"problem": "2 + 2?", "steps": steps, "label": 0} for steps in ([], "ab", ["a", " "], [1])),
     ]
-    solutions, left_out = read_labelled(source(tmp_path / "a.jsonl", *rows), {}, TASKS)
+    solutions, left_out = read_labelled(source(tmp_path / "a.jsonl", *rows), TASKS)
     assert [(s.text, s.borders, s.first_wrong, s.reward) for s in solutions] == [
         ("a = b\nc!\nso", (6, 9), 1, 0.0),
         ("a = b", (), None, 1.0),

@@ -127,9 +127,13 @@ def test_a_text_is_a_text_or_a_number() -> None:
             text_of({"x": wrong}, "x")
 
 
-def test_sources_of_a_data_set_have_labels_of_their_own(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text("{}")
-    assert Source.model_validate(str(path)).label == str(path)
+def test_sources_have_labels_of_their_own_and_a_file_one_however_it_is_spelt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.jsonl").write_text("{}")
+    file = Source.model_validate("./a.jsonl")
+    assert (file.label, file.files) == ("a.jsonl", [Path("a.jsonl")])
     named = {"source": "cais/mmlu", "config": "all", "split": "test", "revision": "c30699e"}
     assert Source.model_validate(named).label == "cais/mmlu:all:test:c30699e"
+    assert Source.model_validate(named).files == []

@@ -36,7 +36,6 @@ OTHERS: dict[str, Any] = {
     "prompt.style": "full",
     "comparison.arms": {"v_dapo": {}},
     "comparison.seeds": [3],
-    "rollouts.columns": {"text": "said"},
 }
 RUNNER = "pipeline/artifacts/runner.py"
 NO_STAGE = {"run.name"}
@@ -65,7 +64,6 @@ def changed(row: dict[str, Any]) -> tuple[Config, Config]:
         for value in (row["value"], other):
             data: dict[str, Any] = {
                 "sft": {"base": "a model"},  # which every backend can train on
-                "rollouts": {"solutions": "a file"},  # which has columns, and may be demonstrated
                 "engine": {"kind": "transformers"},
                 "training": {"backend": "torch"},
                 "stored": {"objective": {"kind": "none"}},
@@ -125,7 +123,7 @@ def test_a_setting_that_nobody_reads_would_be_found() -> None:
     assert not {"anchors", "rank_weight", "handoff", "tasks_per_shard"} & names_read()
 
 
-def test_there_are_at_most_138_settings_and_the_command_shows_them_all(
+def test_there_are_at_most_137_settings_and_the_command_shows_them_all(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["settings", str(ROOT / "configs" / "demo.yaml"), "engine.max_live=7", "--json"]) == 0
@@ -133,7 +131,7 @@ def test_there_are_at_most_138_settings_and_the_command_shows_them_all(
     keys = list(known_keys(PHONE))
     leaves = [key for key in keys if not any(other.startswith(f"{key}.") for other in keys)]
     assert set(shown) == set(leaves)
-    assert len(leaves) <= 138
+    assert len(leaves) <= 137
     assert (shown["engine.max_live"]["value"], shown["engine.max_live"]["default"]) == (7, 256)
     assert shown["engine.tensor_parallel"]["of"] == "kind = vllm"
     assert all(row["meaning"] and row["allowed"] for row in shown.values())

@@ -18,6 +18,8 @@ from pipeline.models.policy import load_policy
 from stages.settings import Config
 from stages.wiring.arm_results import cost_of
 from stages.wiring.plan_work import work_of
+from stages.wiring.sft_data import that_fit
+from stages.wiring.stored_data import material_of
 from stages.wiring.summary import sampled_in
 from tests.stages.conftest import Lab, make_lab
 
@@ -60,7 +62,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     long = {"task": asked[0][0], "text": "no " * 40, "correct": False}
     write(folder / "solutions.jsonl", [*solutions, long, {"task": "Who?", "text": "me", "correct": True}])
     made = make_lab(folder, SETTINGS.replace("FOLDER", str(folder)))
-    for stage in ("tasks", "sft", "rollouts", "labels", "critic"):
+    for stage in ("tasks", "sft", "rollouts"):
         assert made.start(stage) == 0, stage
     return made
 
@@ -70,15 +72,6 @@ def beside(lab: Lab, name: str, *stages: str) -> Path:
     for stage in stages:
         shutil.copytree(lab.run_dir / stage, lab.folder / name / stage)
     return lab.folder / name
-
-
-@pytest.fixture(scope="module")
-def continued(lab: Lab) -> Path:
-    """A run that plays too, and continues states of what it played and of the same solutions."""
-    run_dir = beside(lab, "continued", "tasks", "sft")
-    for stage in ("rollouts", "labels", "critic", "critic_report"):
-        assert lab.start(stage, "--run", "continued", *CONTINUED) == 0, stage
-    return run_dir
 
 
 def test_every_row_becomes_a_rollout_of_a_training_task_or_is_left_out(lab: Lab) -> None:
@@ -97,9 +90,36 @@ def test_every_row_becomes_a_rollout_of_a_training_task_or_is_left_out(lab: Lab)
     assert artifact.report["verifier_disagrees"] == 0
 
 
+def test_tasks_say_which_rows_make_none_and_know_when_their_file_changes(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, file = beside(lab, "rows"), lab.folder / "questions.jsonl"
+    before = file.read_text()
+    file.write_text(before + "[]\n" + before.splitlines()[0] + "\n")
+    assert lab.start("tasks", "--run", "rows") == 0
+    said = capsys.readouterr().err
+    assert f"rows left out: 1 no_object, such as {file}, row 81: list, not an object" in said
+    assert f"rows left out: 1 duplicate, such as {file}, row 82: says the same" in said
+    assert f"all of them: {folder}/tasks/left_out.jsonl" in said
+    manifest = Artifact.open(folder, "tasks").manifest
+    kinds = Counter(
+        json.loads(line)["kind"] for line in (folder / "tasks/left_out.jsonl").read_text().splitlines()
+    )
+    assert manifest["counts"]["skipped"] == kinds
+    assert manifest["counts"]["planned"] == manifest["counts"]["done"] + kinds.total() == 82
+    assert lab.start("tasks", "--run", "rows") == 0
+    assert "up to date" in capsys.readouterr().out
+    file.write_text(before)
+    assert lab.start("tasks", "--run", "rows") == 3
+    assert f"files.{file}: " in capsys.readouterr().err
+
+
+@pytest.mark.slow  # the chain of a critic
 def test_their_critic_is_of_whoever_wrote_them_and_no_audit_of_another_policy_takes_it(
     lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for stage in ("labels", "critic"):
+        assert lab.start(stage) == 0, stage
     critic = critics.load(lab.run_dir / "critic" / "critic")
     assert {r.policy_digest for r in lab.rollouts("rollouts")} == {critic.contract.label_policy_digest}
     assert critic.contract.label_policy_digest.startswith("recorded:")
@@ -109,23 +129,22 @@ def test_their_critic_is_of_whoever_wrote_them_and_no_audit_of_another_policy_ta
     assert "was made for label_policy_digest recorded:" in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_beside_what_the_starting_policy_plays_their_states_make_a_critic_of_it(
-    lab: Lab, continued: Path
-) -> None:
-    played, labels = (Artifact.open(continued, stage) for stage in ("rollouts", "labels"))
-    of_kind = Counter(played.table("rollouts").column("kind").to_pylist())
-    assert of_kind == {"whole": 80, "recorded": len(lab.rollouts("rollouts"))}
-    kinds = dict(
-        zip(*(played.table("rollouts").column(n).to_pylist() for n in ("rollout_id", "kind")), strict=True)
-    )
-    labelled = [(kinds[row["rollout_id"]], row["label_source"]) for row in labels.table("labels").to_pylist()]
+@pytest.mark.slow  # the chain of a critic
+def test_beside_what_the_starting_policy_plays_their_states_make_a_critic_of_it(lab: Lab) -> None:
+    run_dir = beside(lab, "continued", "tasks", "sft")
+    weighted = ("stored.objective.kind=advantage_weighted", "stored.objective.on_weak_critic=allow")
+    for stage in ("rollouts", "labels", "critic", "critic_report", "stored"):
+        assert lab.start(stage, "--run", "continued", *CONTINUED, *weighted) == 0, stage
+    rows = {stage: Artifact.open(run_dir, stage).table(stage) for stage in ("rollouts", "labels")}
+    kinds = dict(zip(*(rows["rollouts"].column(n).to_pylist() for n in ("rollout_id", "kind")), strict=True))
+    assert Counter(kinds.values()) == {"whole": 80, "recorded": len(lab.rollouts("rollouts"))}
+    labelled = [(kinds[row["rollout_id"]], row["label_source"]) for row in rows["labels"].to_pylist()]
     assert {("recorded", "continuation"), ("whole", "continuation"), ("whole", "outcome")} <= set(labelled)
     assert ("recorded", "outcome") not in labelled
-    critic = critics.load(continued / "critic" / "critic")
-    policy = load_policy(continued / "sft" / "policy")
+    critic = critics.load(run_dir / "critic" / "critic")
+    policy = load_policy(run_dir / "sft" / "policy")
     assert critic.contract.label_policy_digest == policy.policy_digest
-    weighted = ("stored.objective.kind=advantage_weighted", "stored.objective.on_weak_critic=allow")
-    assert lab.start("stored", "--run", "continued", *CONTINUED, *weighted) == 0
+    assert cost_of(run_dir / "rollouts")[0] == sampled_in([rows["rollouts"]])["rollouts"] == 80
 
 
 def test_likelihood_learns_from_them(lab: Lab) -> None:
@@ -147,37 +166,42 @@ def test_likelihood_learns_from_them(lab: Lab) -> None:
 
 def test_sft_demonstrates_the_right_ones_alone(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     beside(lab, "shown", "tasks")
-    assert lab.start("sft", "--run", "shown", "sft.solutions=true") == 0
+    options = (f"sft.solutions={lab.folder}/solutions.jsonl",)
+    assert lab.start("sft", "--run", "shown", *options) == 0
     report = json.loads((lab.folder / "shown" / "sft" / "report.json").read_text())
     assert report["success"] == 1
     assert "60 recorded solutions are demonstrated, of 162 rows" in " ".join(capsys.readouterr().err.split())
-    with pytest.raises(ConfigError, match=r"name them in rollouts\.solutions"):
-        load_config(Config, Path(lab.config), ["sft.solutions=true", "rollouts={}"])
 
 
-def test_what_takes_ratios_refuses_them_and_says_what_takes_them(
-    lab: Lab, continued: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("kind", ["clipped", "direct_advantage"])
+def test_what_takes_ratios_refuses_them_and_says_what_takes_them(lab: Lab, kind: str) -> None:
+    start = lab.begun("stored", "stored.objective.kind=likelihood")
+    start.config = load_config(Config, Path(lab.config), [f"stored.objective.kind={kind}"])
+    with pytest.raises(ArtifactError, match=rf"{kind} takes ratios .*recorded solutions .*likelihood"):
+        material_of(start)
     with pytest.raises(ArtifactError, match=r"pretrain_values learns .*recorded solutions .*likelihood"):
         lab.plan("actor", "actor.credit={mode: actor_critic}")
-    for kind in ("clipped", "direct_advantage"):
-        options = (f"stored.objective.kind={kind}", "stored.objective.on_weak_critic=allow")
-        assert lab.start("stored", "--run", continued.name, "--fresh", *CONTINUED, *options) == 3, kind
-        assert f"{kind} takes ratios to stored log-probabilities" in " ".join(capsys.readouterr().err.split())
 
 
-def test_they_cost_no_sampling(lab: Lab, continued: Path) -> None:
+def test_demonstrations_longer_than_a_row_are_left_out_and_counted(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start, long, short = lab.begun("sft"), ([1] * 2000, [1.0] * 2000), ([1], [1.0])
+    assert that_fit(start, [long, short]) == [short]
+    assert "1 demonstrations are left out" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="all 1 demonstrations are longer than 1088 tokens"):
+        that_fit(start, [long])
+
+
+def test_they_cost_no_sampling(lab: Lab) -> None:
     assert cost_of(lab.run_dir / "rollouts")[:2].tolist() == [0, 0]
-    assert cost_of(continued / "rollouts")[0] == 80
-    assert sampled_in([Artifact.open(continued, "rollouts").table("rollouts")])["rollouts"] == 80
     work = {entry.stage: entry for entry in work_of(load_config(Config, Path(lab.config)))}
     assert (work["rollouts"].rollouts, work["rollouts"].sampled_tokens) == (0, 0)
 
 
-@pytest.mark.parametrize("options", ["{columns: {text: said}}", "{num_tasks: 0}"])
-def test_what_goes_with_solutions_is_refused_without(lab: Lab, options: str) -> None:
-    with pytest.raises(ConfigError, match=r"go with rollouts\.solutions"):
-        load_config(Config, Path(lab.config), [f"rollouts={options}"])
+def test_to_play_nothing_is_refused_without_solutions(lab: Lab) -> None:
+    with pytest.raises(ConfigError, match=r"no rollouts\.solutions are brought in"):
+        load_config(Config, Path(lab.config), ["rollouts={num_tasks: 0}"])
 
 
 def test_a_killed_stage_goes_on_and_ends_the_same(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
