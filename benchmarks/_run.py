@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -40,6 +41,7 @@ class Asked:
     data_dir: Path
     is_quick: bool
     options: Any
+    keep: Callable[[Sequence[Row]], object]  # writes the rows so far where the results go
 
 
 @dataclass(frozen=True)
@@ -79,16 +81,22 @@ def main(benchmark: Benchmark, argv: Sequence[str] | None = None) -> int:
     met = True
     for seed in asked.seeds:
         settings = [*(benchmark.quick if is_quick else ()), *asked.settings, f"run.seed={seed}"]
-        rows = list(benchmark.measure(Asked(seed, settings, data_dir, is_quick, SimpleNamespace(**options))))
+        path = folder / f"{benchmark.name}{f'-seed{seed}' if benchmark.seeds else ''}.json"
+        head = {"command": command_of(benchmark.name, argv), "commit": commit(), "machine": machine_facts()}
+
+        def keep(rows: Sequence[Row], seed: int = seed, path: Path = path, head: Any = head) -> None:
+            criteria = judge(rows, benchmark.criteria)
+            write_results(path, head | {"criteria": criteria}, rows, seed)
+
+        asks = Asked(seed, settings, data_dir, is_quick, SimpleNamespace(**options), keep)
+        rows = list(benchmark.measure(asks))
         criteria = judge(rows, benchmark.criteria)
         for row in rows:
             numbers = [written(x) for x in (row.value, row.low, row.high)]
             print(f"{row.variant:<50} {row.metric:<32} {numbers[0]} {numbers[1:]}")
         for name, is_met in criteria.items():
             print(f"{'PASS' if is_met else 'FAIL'}  {name}")
-        path = folder / f"{benchmark.name}{f'-seed{seed}' if benchmark.seeds else ''}.json"
-        head = {"command": command_of(benchmark.name, argv), "commit": commit(), "machine": machine_facts()}
-        write_results(path, head | {"criteria": criteria}, rows, seed)
+        keep(rows)
         print(f"wrote {path}", file=sys.stderr)
         met &= all(criteria.values())
     return 0 if met or is_quick else 1
@@ -123,7 +131,12 @@ def command_of(name: str, argv: Sequence[str]) -> str:
 
 
 def commit() -> str:
-    """Returns the commit of the code, with a mark if files differ from it that no benchmark writes."""
+    """Returns the commit of the code, with a mark if files differ from it that no benchmark writes.
+
+    COMMIT names it on a machine that has the files alone.
+    """
+    if named := os.environ.get("COMMIT"):
+        return named
 
     def git(*words: str) -> str:
         done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -142,7 +155,16 @@ def machine_facts() -> dict[str, Any]:
         "system": platform.system(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "transformers")},
+        **({"gpus": gpus} if (gpus := names_of_gpus()) else {}),
     }
+
+
+def names_of_gpus() -> list[str]:
+    """Returns what the driver calls them; nothing without one."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
 
 
 def in_turns(runs: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:

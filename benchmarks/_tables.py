@@ -19,6 +19,11 @@ def rows_of(name: str) -> dict[int, Table]:
     return {int(path.stem.partition("-seed")[2] or 0): Table(read_rows(path)) for path in files}
 
 
+def present(name: str) -> bool:
+    """Returns whether a benchmark has results; one that needs another machine may have none yet."""
+    return any(RESULTS.glob(f"{name}.json"))
+
+
 def number(value: float | None, digits: int = 2) -> str:
     """Returns a number as text; large ones with thousands, an unknown one as a dash."""
     if value is None or math.isnan(value):

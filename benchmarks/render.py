@@ -16,7 +16,19 @@ from benchmarks._run import ROOT
 TEMPLATE = ROOT / "benchmarks" / "results.md.jinja"
 PAGE, README = ROOT / "docs" / "results.md", ROOT / "README.md"
 BEGIN, END = "<!-- demo table -->", "<!-- end of demo table -->"
-WORDS = ("figures", "cell", "by_seed", "demo", "levels", "policies", "splits", "gate", "faults", "made")
+WORDS = (
+    "figures",
+    "cell",
+    "by_seed",
+    "demo",
+    "levels",
+    "policies",
+    "splits",
+    "gate",
+    "faults",
+    "made",
+    "present",
+)
 """Functions of `_tables` that the template calls."""
 
 

@@ -6,9 +6,12 @@ elsewhere rows of similar lengths attend in groups, padded to the longest of the
 holds a row's T x T scores.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from inspect import signature
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -91,6 +94,7 @@ class Packing:
         if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
             from torch.nn.attention.varlen import varlen_attn
 
+            fewer_keys: dict[str, Any] = {"enable_gqa": True} if _asks_for_fewer_keys(varlen_attn) else {}
             mixed = varlen_attn(
                 query.contiguous(),
                 key.contiguous(),
@@ -101,7 +105,7 @@ class Packing:
                 max(self.lengths),
                 scale=scaling,
                 window_size=(-1, 0),
-                enable_gqa=True,
+                **fewer_keys,
             )
             assert isinstance(mixed, torch.Tensor)
             return mixed[None]
@@ -109,6 +113,12 @@ class Packing:
             self._groups = _groups(self.lengths, query.device)
         parts = [group.attend(query, key, value, scaling, self._repeat_heads) for group in self._groups]
         return (parts[0] if len(parts) == 1 else torch.cat(parts))[None]
+
+
+@cache
+def _asks_for_fewer_keys(kernel: Callable[..., object]) -> bool:
+    """Returns whether it wants to be told of fewer heads of keys; torch 2.11's takes them as they are."""
+    return "enable_gqa" in signature(kernel).parameters
 
 
 def _groups(lengths: Sequence[int], device: torch.device) -> list[_Group]:

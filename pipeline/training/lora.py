@@ -3,6 +3,7 @@
 Whoever reads weights (an engine, an export) sees the merged model under its own names.
 """
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -29,15 +30,35 @@ def add_adapters(model: torch.nn.Module, rank: int, alpha: int) -> None:
         parameter.requires_grad_(_MARK in name or name.startswith("score."))
 
 
-def merged_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Returns weights by Hugging Face name, adapters added to what they adapt; others are live tensors."""
+def merged_weights(model: torch.nn.Module, sums_on: str | None = None) -> Mapping[str, torch.Tensor]:
+    """Returns weights by Hugging Face name, adapters added to what they adapt; others are live tensors.
+
+    Each is added up when it is asked for, and again the next time: all of them at once are a second model,
+    which a GPU may have no room for. `sums_on` is the device that they go to; None is where they are made.
+    """
     from peft.tuners.lora import LoraLayer
 
-    parts: dict[str, Any] = {n: part for n, part in model.named_modules() if isinstance(part, LoraLayer)}
-    with torch.no_grad():
-        products = {f"{name}.weight": layer.get_delta_weight("default") for name, layer in parts.items()}
-        return {
-            (name := key.replace(_BASE, "")): tensor + products[name] if name in products else tensor
-            for key, tensor in model.state_dict().items()
-            if _MARK not in key
-        }
+    adapted = {f"{n}.weight": part for n, part in model.named_modules() if isinstance(part, LoraLayer)}
+    weights = {k.replace(_BASE, ""): weight for k, weight in model.state_dict().items() if _MARK not in k}
+    return _Merged(weights, adapted, sums_on)
+
+
+class _Merged(Mapping[str, torch.Tensor]):
+    def __init__(
+        self, weights: Mapping[str, torch.Tensor], adapted: Mapping[str, Any], sums_on: str | None
+    ) -> None:
+        self._weights, self._adapted, self._sums_on = weights, adapted, sums_on
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        weight = self._weights[name]
+        if name not in self._adapted:
+            return weight
+        with torch.no_grad():
+            merged = weight + self._adapted[name].get_delta_weight("default")
+            return merged if self._sums_on is None else merged.to(self._sums_on)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)

@@ -164,7 +164,8 @@ class TorchTrainer:
     def export(self, folder: Path) -> None:
         """Writes the model in Hugging Face format (config, safetensors)."""
         disable_progress_bar()
-        self.model.save_pretrained(folder, state_dict=merged_weights(self.model) if self._adapted else None)
+        merged = dict(merged_weights(self.model, sums_on="cpu")) if self._adapted else None
+        self.model.save_pretrained(folder, state_dict=merged)
 
     def offload(self) -> None:
         """Moves weights and moments to host memory until the next `update` or `forward`; see `Trainer`."""

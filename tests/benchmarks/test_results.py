@@ -14,8 +14,12 @@ SCRIPTS = sorted(
 )
 
 
+ELSEWHERE = {"one_gpu"}
+"""Need a machine that a change's author may not have: they may lack results."""
+
+
 def test_every_script_has_results_and_every_file_a_script() -> None:
-    assert {path.stem.partition("-seed")[0] for path in FILES} == set(SCRIPTS)
+    assert {path.stem.partition("-seed")[0] for path in FILES} | ELSEWHERE == set(SCRIPTS)
     assert {path.suffix for path in RESULTS.iterdir()} == {".json"}
 
 

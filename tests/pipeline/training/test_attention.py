@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from pipeline.training.attention import Packing
+from pipeline.training.attention import Packing, _asks_for_fewer_keys
 
 
 @pytest.mark.parametrize("repeat_heads", [False, True])
@@ -75,6 +75,12 @@ def test_under_autocast_attention_computes_in_half_precision_whatever_it_is_give
     with torch.autocast("cpu", torch.bfloat16):
         assert Packing([7, 5]).attend(0, query, key, key.bfloat16(), 0.3).dtype == torch.bfloat16
     assert given == [torch.bfloat16] * 3
+
+
+def test_a_kernel_is_told_of_fewer_heads_of_keys_if_it_asks() -> None:
+    """torch 2.11's takes them as they are, and knows no such argument."""
+    assert not _asks_for_fewer_keys(lambda query, *, scale=None: None)
+    assert _asks_for_fewer_keys(lambda query, *, enable_gqa=False: None)
 
 
 def test_rows_have_at_least_one_token() -> None:

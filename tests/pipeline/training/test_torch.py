@@ -65,6 +65,9 @@ def test_adapters_change_nothing_at_first_and_then_are_all_that_is_trained(tmp_p
         trainer.update(rows, LOSS)
     assert all(torch.equal(p, base[n]) for n, p in trainer.model.named_parameters() if n in base)
     assert moved(trainer, before) == {name for name in before if "_proj" in name}
+    merged = trainer.weights()
+    one = merged["model.layers.0.mlp.up_proj.weight"]
+    assert one is not merged["model.layers.0.mlp.up_proj.weight"]  # nobody keeps what was added up
     trainer.save_checkpoint(tmp_path)
     assert all(".lora_" in name for name in load_file(tmp_path / "weights.safetensors"))
     trainer.export(tmp_path)
