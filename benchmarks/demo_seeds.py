@@ -1,6 +1,6 @@
 """The demo on several seeds, each held against what the demo must show.
 
-    python -m benchmarks.demo_seeds          # seeds 0, 1, 2: nine to ten minutes each on two cores
+    python -m benchmarks.demo_seeds          # seeds 0, 1, 2: about ten minutes each on two cores
 
 Each seed runs the same stage commands as `make demo`, in `<data dir>/demo-seed<k>`; a run that is there
 goes on where it stopped. The learning curves of seed 0 are copied to docs/figures/.
