@@ -82,9 +82,9 @@ setup-engines: $(ENGINES) ## the same, with DeepSpeed and vLLM (for CPUs where t
 setup-real-model: $(REAL) ## the same, with a chat model that fits a CPU, and tests
 setup-adapters: $(ADAPTERS) ## an environment of its own with TRL, verl and Gymnasium
 
-demo: ## set up, run the chain on two CPU cores, print what was won
+demo: ## set up, run the chain of CONFIG on two CPU cores, print what was won
 	@$(MAKE) --no-print-directory $(NEEDED)
-	@$(MAKE) --no-print-directory all summary CONFIG=configs/demo.yaml
+	@$(MAKE) --no-print-directory all summary
 
 all: ## the main chain, stage by stage
 	@for stage in $(STAGES); do $(MAKE) --no-print-directory $$stage || exit $$?; done

