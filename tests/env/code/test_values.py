@@ -71,7 +71,7 @@ def test_a_value_of_a_subclass_is_read_as_its_base_and_loses_its_own_equality() 
     assert agree(back, [3, {4: 5}], "exact")
 
 
-@pytest.mark.parametrize("value", [object(), len, iter([1]), "\ud800", {1: object()}], ids=repr)
+@pytest.mark.parametrize("value", [object(), len, iter([1]), "\ud800", {1: object()}])
 def test_what_is_no_plain_data_is_not_written(value: Any) -> None:
     with pytest.raises(ValueError, match=r"no plain data|surrogates"):
         encode(value)
