@@ -30,14 +30,15 @@ def plan(start: Start[Config]) -> Plan[tuple[list[Rollout], dict[str, Task], lis
         rollouts, tasks, fit_share=shares.fit_share, validate_share=shares.validate_share, seed=start.seed
     )
     # Calibration goes by outcomes, so continuations are for those that fit and validate.
-    continued = [r for r in rollouts if part_of.get(r.rollout_id) in ("fit", "validate")]
+    number = settings.num_continuations
+    continued = [r for r in rollouts if number and part_of.get(r.rollout_id) in ("fit", "validate")]
     states = choose_states(
         continued, max_states=settings.max_states, guided_share=settings.guided_share, seed=start.seed
     )
     continuations = Continuations(start.stage_key, start.seed, "labels")
     parents = {rollout.rollout_id: rollout for rollout in rollouts}
     shards: list[list[EpisodeRequest]] = []
-    number, tokens_left = settings.num_continuations, 0
+    tokens_left = 0
     for some in in_shards(states, start.config.run.per_shard(number)):
         shards.append([])
         for state in some:

@@ -64,6 +64,7 @@ def test_by_default_outcomes_label_every_state_and_continuations_add_theirs(
     default = ("labels.target=outcome_dense", "labels.kappa=0", "critic.fit_continuations=true")
     assert lab.start("labels", *default, OUTCOMES_ALONE) == 0
     assert lab.artifact("labels").report["sampled_tokens"] == 0
+    assert lab.plan("labels", *default, OUTCOMES_ALONE).items == []  # nothing to play, so no player starts
     alone = data_of(lab.begun("critic", *default, OUTCOMES_ALONE))
     assert alone.num_continued == 0
     fitted = {row.token_ids.tobytes(): row for row in alone.fit}
