@@ -72,6 +72,6 @@ def _claim(claim: Mapping[str, Any], measure: str) -> Iterable[Row]:
     for name, label in (("difference", f"difference at equal {measure}"), ("ratio", f"ratio of {measure}")):
         of = claim[name]
         figures = {label: (of["value"], of["low"], of["high"]), f"{label}, p": of["p_holm"]}
-        if name == "ratio":
+        if name == "ratio" and of["value"] is None:
             figures |= {f"{label}, at least": of["at_least"], f"{label}, at most": of["at_most"]}
         yield from measured(f"against {claim['against']}", figures, len(claim["seeds"]))

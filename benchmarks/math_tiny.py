@@ -1,6 +1,6 @@
-"""Sums in short lines (configs/math-tiny.yaml): the method and decoupled clip at equal rollouts, three seeds.
+"""Sums in short lines (configs/math-tiny.yaml): three arms at equal rollouts, three seeds.
 
-    python -m benchmarks.math_tiny          # about an hour on two cores; a call that was stopped goes on
+    python -m benchmarks.math_tiny          # some forty minutes on two cores; a call that was stopped goes on
 
 It is `make comparison CONFIG=configs/math-tiny.yaml`, whose page and tables stay in `<data dir>/math-tiny`.
 """
