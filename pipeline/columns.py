@@ -172,7 +172,7 @@ LOOKS = TableSpec(
 
 PAIRS = TableSpec(
     "pairs",
-    "One row per pair of answers of which one is preferred; a column of one of them has its side's name first.",
+    "One row per pair of answers of which one is preferred; a column of one has its side's name first.",
     (
         *columns_of(Pair),
         *(

@@ -241,8 +241,7 @@ class Pair:
     pair_id: Annotated[str, "H of the two answers"]
     match: Annotated[
         PairMatch,
-        "what the answers share: `prompt`, its tokens; `task`, said after another prompt; `similar`, not even "
-        "the task",
+        "what the answers share: `prompt`, its tokens; `task`, after other prompts; `similar`, not even that",
     ]
     similarity: Annotated[float, "cosine of the tasks' words by TF-IDF; 1 of one task"]
     margin: Annotated[float, "reward of the chosen answer minus that of the rejected one, > 0"]

@@ -9,7 +9,7 @@ BLOCK = 1024
 
 
 def most_similar(texts: Sequence[str], others: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns, for each text, the place [N] of the most similar of the others, and their cosine [N] in [0, 1].
+    """Returns the place [N] of each text's most similar one of the others, and their cosine [N] in [0, 1].
 
     Texts are vectors of term frequency times inverse document frequency over both lists (Salton and Buckley,
     1988, as scikit-learn smooths it); words are runs of letters and digits, single ones included. Of equally

@@ -1,4 +1,4 @@
-"""Direct preference optimisation: a policy prefers the chosen answer of a pair more than its reference did."""
+"""Direct preference optimisation: a policy prefers the chosen answer more than its reference did."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -122,7 +122,7 @@ def preference_measures(
     beta: float,
     mu: float,
 ) -> dict[str, float]:
-    """Returns `loss`, `accuracy`, `log_ratio_gap` and `chosen_log_ratio` of some pairs, as `dpo_loss` does."""
+    """Returns `loss`, `accuracy`, `log_ratio_gap` and `chosen_log_ratio` of pairs, as `dpo_loss` has them."""
     log_ratios = torch.tensor(
         [
             [

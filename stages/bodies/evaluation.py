@@ -15,7 +15,7 @@ from env.play.team import Job, Team
 from pipeline.artifacts.runner import Start
 from pipeline.statistics import ClusterBootstrap, interval_dict
 from pipeline.types import Rollout, Task
-from stages.evaluation import POLICIES, Work
+from stages.evaluation import START, Work, policies_of
 from stages.settings import Config
 from stages.wiring.hands import Recipe, make_hands
 from stages.wiring.inputs import rollouts_of
@@ -51,31 +51,36 @@ def successes(
 
 def compare(
     start_success: Mapping[str, list[float]],
-    actor_success: Mapping[str, list[float]],
+    trained_success: Mapping[str, list[float]],
     tasks: Sequence[Task],
     *,
     seed: int,
+    name: str = "actor",
 ) -> dict[str, Any]:
-    """Returns both policies' mean success and the gain, with intervals by cluster, over tasks both played."""
-    both = [task for task in tasks if task.task_id in start_success and task.task_id in actor_success]
+    """Returns both policies' mean success and the gain, with intervals by cluster, over tasks both played.
+
+    `name` is the trained policy's.
+    """
+    both = [task for task in tasks if task.task_id in start_success and task.task_id in trained_success]
     boot = ClusterBootstrap([task.cluster for task in both], NUM_RESAMPLES, seed)
     start_means = np.array([np.mean(start_success[task.task_id]) for task in both])
-    actor_means = np.array([np.mean(actor_success[task.task_id]) for task in both])
+    trained_means = np.array([np.mean(trained_success[task.task_id]) for task in both])
     return {
         "tasks": len(both),
         "rollouts": sum(len(start_success[task.task_id]) for task in both),
         "start": interval_dict(boot.mean(start_means)),
-        "actor": interval_dict(boot.mean(actor_means)),
-        "gain": interval_dict(boot.mean(actor_means - start_means)),
+        name: interval_dict(boot.mean(trained_means)),
+        "gain": interval_dict(boot.mean(trained_means - start_means)),
     }
 
 
 def make(start: Start[Config], work: Work) -> None:
     """Plays every policy on every split, then compares."""
     tasks, shards = work
+    policies, trained = policies_of(start.config), start.config.evaluation.policy
     recipes = {
         name: Recipe(start.config, start.inputs[stage].path(folder))
-        for name, (stage, folder) in POLICIES.items()
+        for name, (stage, folder) in policies.items()
     }
 
     def job_of(index: int) -> Job:
@@ -93,11 +98,11 @@ def make(start: Start[Config], work: Work) -> None:
             commit_rollouts(start.shards, shard, played.rollouts, played.skipped)
         players = {name: Team(hands, recipe).ask(attrgetter("settings")) for name, recipe in recipes.items()}
     # By group, not by weights: an actor that learned nothing has the weights of its start.
-    groups: dict[str, dict[str, list[Group]]] = {name: defaultdict(list) for name in POLICIES}
+    groups: dict[str, dict[str, list[Group]]] = {name: defaultdict(list) for name in policies}
     for name, kind, some in shards:
         groups[name][kind] += some
     rollouts = rollouts_of(start.shards)
-    by_start, by_actor = (successes(rollouts, groups[name]) for name in ("start", "actor"))
+    by_start, by_trained = (successes(rollouts, groups[name]) for name in (START, trained))
     levels = sorted({task.level for task in tasks})
     slices = {
         "all": tasks,
@@ -106,7 +111,7 @@ def make(start: Start[Config], work: Work) -> None:
     }
     measures = {
         measure: {
-            name: compare(by_start[measure], by_actor[measure], members, seed=start.seed)
+            name: compare(by_start[measure], by_trained[measure], members, seed=start.seed, name=trained)
             for name, members in slices.items()
         }
         for measure in ("first_try", "greedy", "with_feedback")

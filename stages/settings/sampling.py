@@ -74,6 +74,7 @@ class Rollouts(Section):
 
 
 class Evaluation(Section):
-    """Starting policy beside actor, on `run.held_out`."""
+    """Starting policy beside a trained one, on `run.held_out`."""
 
+    policy: Literal["actor", "stored", "dpo"] = setting("actor", "stage whose policy is evaluated")
     draws: int = setting(4, "first tries of each task at temperature 1", ge=1)

@@ -48,6 +48,11 @@ def summarise(
     if len(set(seeds.values())) > 1:
         raise ArtifactError(f"{run_dir}: stages of different seeds, {seeds}. Next: make all of one seed")
     measures = artifacts["evaluation"].report["measures"]
+    if "actor" not in (policies := artifacts["evaluation"].report["policies"]):
+        raise ArtifactError(
+            f"{run_dir}/evaluation is of {' and '.join(policies)}; a summary is of the actor. Next: make "
+            "evaluation with evaluation.policy=actor and --fresh"
+        )
     minutes = {name: artifact.manifest["wall_seconds"] / 60 for name, artifact in artifacts.items()}
     return {
         "seed": seeds["tasks"],

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -47,10 +48,10 @@ def test_it_recovers_the_policy_whose_log_ratios_are_the_rewards_of_the_judge() 
     """Preferences drawn by Bradley and Terry from rewards r make pi ~ pi_0 exp(r / beta)."""
     pi_0, rewards, beta = np.array([0.5, 0.3, 0.2]), np.array([0.0, 0.3, -0.2]), 0.5
     logits = torch.tensor(np.log(pi_0), requires_grad=True)
-    wins = [(w, l) for w in range(3) for l in range(3) if w != l]
-    share = [1 / (1 + math.exp(rewards[l] - rewards[w])) for w, l in wins]
-    said = [pair(str(i), answer("w", (10 + w,)), answer("l", (10 + l,))) for i, (w, l) in enumerate(wins)]
-    first = {p.pair_id: (np.log(pi_0[[w]]), np.log(pi_0[[l]])) for p, (w, l) in zip(said, wins, strict=True)}
+    wins = list(permutations(range(3), 2))
+    share = [1 / (1 + math.exp(rewards[b] - rewards[a])) for a, b in wins]
+    said = [pair(f"{a}{b}", answer("w", (10 + a,)), answer("l", (10 + b,))) for a, b in wins]
+    first = {f"{a}{b}": (np.log(pi_0[[a]]), np.log(pi_0[[b]])) for a, b in wins}
     rows = pair_rows(said, first)
     for row, part in zip(rows, share, strict=True):
         row.columns["weight"] *= part
