@@ -154,7 +154,15 @@ _OF_ANSWER = tuple(field.name for field in dataclasses.fields(Answer))
 
 
 def pairs_table(pairs: Sequence[Pair]) -> pa.Table:
-    """Returns the pairs table."""
+    """Returns the pairs table; raises ValueError for an answer whose mask does not fit or trains nothing."""
+    for pair in pairs:
+        for side in (pair.chosen, pair.rejected):
+            tokens, mask = len(side.response_token_ids), side.loss_mask
+            if len(mask) != tokens or not 0 < sum(mask) <= tokens:
+                raise ValueError(
+                    f"pair {pair.pair_id}: answer {side.answer_id} has {tokens} tokens and a loss_mask of "
+                    f"{len(mask)}, {sum(mask)} of them 1; allowed: as many, and at least one 1"
+                )
     sides = {
         f"{side}_{name}": [getattr(getattr(pair, side), name) for pair in pairs]
         for side in _SIDES

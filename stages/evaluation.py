@@ -11,6 +11,7 @@ from env.play.chains import Group, plan_groups
 from pipeline.artifacts.plan import in_shards
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import ROLLOUTS, STEPS
+from pipeline.errors import ConfigError
 from pipeline.ids import digest
 from pipeline.types import Task
 from stages.settings import Config
@@ -48,6 +49,11 @@ def planned_groups(start: Start[Config], tasks: Sequence[Task], policy: str) -> 
 def plan(start: Start[Config]) -> Plan[Work]:
     """Plans both policies on the same tasks."""
     check_plays_weights(start.config, "evaluation")
+    if start.config.evaluation.policy == "stored" and start.config.stored.objective.kind == "none":
+        raise ConfigError(
+            "evaluation.policy = stored, but stored.objective.kind = none makes no policy. Next: another "
+            "kind, or evaluation.policy = actor or dpo"
+        )
     tasks = [task for split in start.config.held_out for task in tasks_of_split(start, split)]
     shards = [
         (policy, kind, shard)

@@ -94,15 +94,9 @@ def pairs_of(
             [a for a in side if (tasks[a.task_id].cluster in held) == held_out] for side in (chosen, rejected)
         ]
         rated = [[Rated(a.answer_id, a.task_id, a.prompt_token_ids) for a in side] for side in sides]
-        for m in matched(*rated, texts):
-            pairs.append(
-                pair_of(
-                    *(sides[0][m.chosen], sides[1][m.rejected]),
-                    held_out=held_out,
-                    match=m.match,
-                    similarity=m.similarity,
-                )
-            )
+        for found in matched(rated[0], rated[1], texts):
+            both = sides[0][found.chosen], sides[1][found.rejected]
+            pairs.append(pair_of(*both, held_out=held_out, match=found.match, similarity=found.similarity))
     return check_both(pairs)
 
 

@@ -17,9 +17,9 @@ from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.cli.show import run as show
 from pipeline.cli.verify import run as verify
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, ConfigError
 from pipeline.models.policy import load_policy, load_tokenizer
-from pipeline.tables import pairs_from, pairs_table, reference_from
+from pipeline.tables import pairs_from, reference_from
 from pipeline.types import Pair
 from stages.wiring.preference_data import held_out_of, pairs_of, sorted_rollouts
 from stages.wiring.summary import summarise
@@ -249,6 +249,11 @@ def test_the_policy_is_evaluated_beside_its_start(lab: Lab, tmp_path: Path) -> N
     assert (other.artifact("dpo").path("policy") / "generation_config.json").is_file()
 
 
+def test_a_stored_phase_that_makes_no_policy_is_not_evaluated(chain: Lab) -> None:
+    with pytest.raises(ConfigError, match=r"objective\.kind = none makes no policy.*Next"):
+        chain.plan("evaluation", "evaluation.policy=stored")
+
+
 def test_a_summary_of_the_actor_is_not_made_of_another_policy(chain: Lab, tmp_path: Path) -> None:
     other = chain.copy(
         tmp_path / "lab", *BEFORE, *("labels", "critic", "critic_report", "actor", "evaluation")
@@ -286,8 +291,3 @@ def test_the_command_line_shows_and_verifies_pairs(lab: Lab, capsys: pytest.Capt
     said = capsys.readouterr().out
     assert "preferences: complete and sound" in said
     assert "dpo: complete and sound" in said
-
-
-def test_pairs_come_back_from_their_table(lab: Lab) -> None:
-    pairs = pairs_in(lab)
-    assert pairs_from(pairs_table(pairs)) == pairs

@@ -234,7 +234,9 @@ def test_recorded_preferences_become_the_same_table_and_dpo_learns_from_them(
 ) -> None:
     folder, file = beside(lab, "preferred", "tasks", "sft"), lab.folder / "preferences.jsonl"
     asked = [(f"Is {a} more than {b}?", a > b) for a in range(10) for b in range(8)]
-    answers = [(f"Answer: {word}" for word in (("yes", "no") if more else ("no", "yes"))) for _, more in asked]
+    answers = [
+        (f"Answer: {word}" for word in (("yes", "no") if more else ("no", "yes"))) for _, more in asked
+    ]
     rows = [
         {"prompt": text, "chosen": right, "rejected": wrong, "score_chosen": 4.5, "score_rejected": 2}
         for (text, _), (right, wrong) in zip(asked, answers, strict=True)

@@ -1,5 +1,12 @@
-"""Our DPO loss and its gradients are those of TRL's DPOTrainer on the same rows."""
+"""Our DPO loss and its gradients are those of TRL's DPOTrainer on the same rows.
 
+`python -m tests.env.adapters.test_dpo FILE`, in that environment, records tests/golden/trl.json anew.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,37 +29,54 @@ from pipeline.training.preference import dpo_loss, pair_logprobs, pair_rows  # n
 from pipeline.training.torch import TorchTrainer  # noqa: E402
 from pipeline.types import Answer, Pair  # noqa: E402
 from tests.env.adapters.played import make_tokenizer  # noqa: E402
+from tests.golden.numbers import loss_and_gradients, preference_material  # noqa: E402
 from tests.pairs import random_pairs  # noqa: E402
 
-BETA = 0.1
+BETA, VOCAB = 0.1, 500
 
 
-def model_of(vocab: int, seed: int) -> Any:
+def model_of(seed: int) -> Any:
     torch.manual_seed(seed)
     config = Qwen3Config(
-        vocab_size=vocab, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        vocab_size=VOCAB, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
         num_attention_heads=2, num_key_value_heads=1, head_dim=16, max_position_embeddings=64,
         initializer_range=0.2, tie_word_embeddings=True,
     )  # fmt: skip
     return Qwen3ForCausalLM(config)
 
 
-@pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A trainer of TRL, of a policy that is not its reference."""
-    folder = tmp_path_factory.mktemp("dpo")
-    tokenizer = make_tokenizer(folder / "tokenizer")
-    one = {"prompt": "a", "chosen": "b", "rejected": "c"}  # the pairs are given to its loss by hand
+def trainer_of(folder: Path, policy: Any, reference: Any) -> Any:
+    """Returns a trainer of TRL; pairs are given to its loss by hand."""
+    one = {"prompt": "a", "chosen": "b", "rejected": "c"}
     return DPOTrainer(
-        model=model_of(len(tokenizer), 0),
-        ref_model=model_of(len(tokenizer), 1),
-        processing_class=tokenizer,
+        model=policy,
+        ref_model=reference,
+        processing_class=make_tokenizer(folder / "tokenizer"),
         train_dataset=Dataset.from_list([one]),
         args=DPOConfig(
             output_dir=str(folder / "out"), beta=BETA, use_cpu=True, bf16=False, report_to=[],
             gradient_checkpointing=False,
         ),
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return trainer_of(tmp_path_factory.mktemp("dpo"), model_of(0), model_of(1))
+
+
+def collated(pairs: list[Pair], size: int) -> list[dict[str, torch.Tensor]]:
+    """Returns batches of pairs as TRL makes them."""
+    collate = DataCollatorForPreference(pad_token_id=0)
+    rows = [
+        {
+            "prompt_ids": list(p.chosen.prompt_token_ids),
+            "chosen_ids": list(p.chosen.response_token_ids),
+            "rejected_ids": list(p.rejected.response_token_ids),
+        }
+        for p in pairs
+    ]
+    return [collate(rows[i : i + size]) for i in range(0, len(rows), size)]
 
 
 def their_gradients(trainer: Any, batches: list[dict[str, torch.Tensor]], total: int) -> tuple[float, Any]:
@@ -66,9 +90,9 @@ def their_gradients(trainer: Any, batches: list[dict[str, torch.Tensor]], total:
     return loss, {name: p.grad.clone() for name, p in trainer.model.named_parameters()}
 
 
-def our_gradients(trainer: Any, pairs: list[Pair]) -> tuple[float, Any]:
+def our_gradients(pairs: list[Pair]) -> tuple[float, Any]:
     """Returns the same of copies of TRL's models, by our packing, output layer and loss."""
-    policy, reference = (model_of(trainer.model.config.vocab_size, seed) for seed in (0, 1))
+    policy, reference = model_of(0), model_of(1)
     before = pair_logprobs(TorchTrainer(reference, head="policy"), pairs)
     network, loss = Network(policy, head="policy", piece_tokens=100), 0.0
     for batch in micro_batches(pair_rows(pairs, before), 2000):
@@ -88,27 +112,16 @@ def assert_equal(ours: tuple[float, Any], theirs: tuple[float, Any]) -> None:
 
 
 def test_loss_and_gradients_of_a_thousand_pairs_are_those_of_trl(theirs: Any) -> None:
-    vocab = theirs.model.config.vocab_size
-    pairs = [p for p in random_pairs(3000, vocab) if p.match == "prompt" and all(p.chosen.loss_mask)][:1000]
+    pairs = [p for p in random_pairs(3000, VOCAB) if p.match == "prompt" and all(p.chosen.loss_mask)][:1000]
     assert len(pairs) == 1000
-    collate = DataCollatorForPreference(pad_token_id=0)
-    rows = [
-        {
-            "prompt_ids": list(p.chosen.prompt_token_ids),
-            "chosen_ids": list(p.chosen.response_token_ids),
-            "rejected_ids": list(p.rejected.response_token_ids),
-        }
-        for p in pairs
-    ]
-    batches = [collate(rows[i : i + 50]) for i in range(0, len(rows), 50)]
-    found = their_gradients(theirs, batches, len(pairs))
+    found = their_gradients(theirs, collated(pairs, 50), len(pairs))
     assert abs(found[0] - 0.6931) > 0.05  # the policy is not its reference
-    assert_equal(our_gradients(theirs, pairs), found)
+    assert_equal(our_gradients(pairs), found)
 
 
 def test_replies_and_other_prompts_are_masked_as_trl_masks_them(theirs: Any) -> None:
     """TRL's rows cannot say so, but its loss takes any mask."""
-    pairs = random_pairs(99, theirs.model.config.vocab_size, seed=1)
+    pairs = random_pairs(99, VOCAB, seed=1)
     sides: list[Answer] = [*(p.chosen for p in pairs), *(p.rejected for p in pairs)]
     ids = [torch.tensor(side.prompt_token_ids + side.response_token_ids) for side in sides]
     masks = [torch.tensor((0,) * len(s.prompt_token_ids) + s.loss_mask) for s in sides]
@@ -118,4 +131,22 @@ def test_replies_and_other_prompts_are_masked_as_trl_masks_them(theirs: Any) -> 
         "attention_mask": pad([torch.ones_like(i) for i in ids], batch_first=True),
         "completion_mask": pad(masks, batch_first=True),
     }
-    assert_equal(our_gradients(theirs, pairs), their_gradients(theirs, [batch], len(pairs)))
+    assert_equal(our_gradients(pairs), their_gradients(theirs, [batch], len(pairs)))
+
+
+def recorded_numbers(folder: Path) -> dict[str, float]:
+    """Returns what TRL says of the material that the golden numbers are of."""
+    policy, reference, pairs = preference_material()
+    trainer = trainer_of(folder, policy, reference)
+    loss, _ = their_gradients(trainer, collated(pairs, 100), len(pairs))
+    return loss_and_gradients(loss, trainer.model)
+
+
+def test_the_golden_numbers_are_trl_s(tmp_path: Path) -> None:
+    golden = json.loads((Path(__file__).parents[2] / "golden" / "trl.json").read_text("utf-8"))
+    assert recorded_numbers(tmp_path) == pytest.approx(golden, rel=1e-5)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as made:
+        Path(sys.argv[1]).write_text(json.dumps(recorded_numbers(Path(made)), indent=1) + "\n", "utf-8")
