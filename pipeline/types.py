@@ -223,7 +223,7 @@ class Label(StateRef):
 class Answer:
     """What a policy said after a prompt, as one side of a pair; fields are columns behind the side's name."""
 
-    answer_id: Annotated[str, "its rollout; of a recorded preference, H of its row and side"]
+    answer_id: Annotated[str, "its rollout; of a recorded preference, H of its task and text"]
     task_id: Annotated[str, "its task"]
     reward: Annotated[float, "of its rollout; of a recorded preference the recorded score, else 1 or 0"]
     guided: Annotated[bool, "whether it was said after feedback, and stands here after the bare prompt"]

@@ -55,7 +55,7 @@ def compare(
     tasks: Sequence[Task],
     *,
     seed: int,
-    name: str = "actor",
+    name: str,
 ) -> dict[str, Any]:
     """Returns both policies' mean success and the gain, with intervals by cluster, over tasks both played.
 

@@ -75,9 +75,9 @@ def _of_preferences(start: Start[Config], work: Work) -> tuple[list[Pair], list[
     player = make_player(start.config, policy, engine=silent_engine(start.config, policy, "recorded"))
     coder = Coder(policy.tokenizer, player.style.stop_token)
 
-    def encoded(solution: Solution, side: str) -> Answer:
-        task, row = solution.task, solution.row
-        name = digest("recorded preference", row.source, row.number, side)
+    def encoded(solution: Solution) -> Answer:
+        task = solution.task
+        name = digest("recorded preference", task.task_id, solution.text)
         seed = seed_of(start.seed, "recorded preference", task.task_id)
         request = EpisodeRequest(name, task, name, 0, 0, 0, seed, kind="recorded")
         rollout = recorded_rollout(replace(solution, reward=None), request, player, coder)
@@ -85,12 +85,12 @@ def _of_preferences(start: Start[Config], work: Work) -> tuple[list[Pair], list[
             raise BadRowError("infra_error", f"the environment could not play it: {rollout.env_status}")
         return answer_of(replace(rollout, reward=solution.reward), policy.tokenizer)
 
-    clusters = [chosen.task.cluster for chosen, _ in work.recorded]
+    clusters = [solution.task.cluster for solution, _ in work.recorded]
     held, pairs, left_out = held_out_of([clusters, clusters], start.seed), list[Pair](), list(work.left_out)
     for solutions in work.recorded:
         try:
-            sides = [encoded(s, side) for s, side in zip(solutions, ("chosen", "rejected"), strict=True)]
-            pairs.append(pair_of(sides[0], sides[1], held_out=solutions[0].task.cluster in held))
+            chosen, rejected = map(encoded, solutions)
+            pairs.append(pair_of(chosen, rejected, held_out=solutions[0].task.cluster in held))
         except BadRowError as error:
             row = solutions[0].row
             left_out.append(LeftOut(row.source, row.number, error.kind, str(error)))
