@@ -1,7 +1,7 @@
 """Trains a policy by direct preference optimisation on the pairs of `preferences`.
 
 It starts from sft's policy, or from that of the stored phase where there is one; that policy is the reference
-too. `evaluation.policy: dpo` sets what comes out beside sft's policy.
+too. `evaluation.of: dpo` sets what comes out beside sft's policy.
 """
 
 import sys

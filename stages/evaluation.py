@@ -1,4 +1,6 @@
-"""Sets a trained policy beside the starting one on held-out tasks: first try, greedy, and with feedback.
+"""Sets the actor beside the starting policy on held-out tasks: first try, greedy, and with feedback.
+
+`evaluation.of` may name another stage, whose policy then stands for the actor.
 
 Both play the same tasks with the same seeds, so gains are paired by task; intervals are bootstraps over
 clusters. `with_feedback` is success by the last attempt of a chain of single attempts.
@@ -18,8 +20,8 @@ from stages.settings import Config
 from stages.wiring.inputs import tasks_of_split
 from stages.wiring.preflight import check_installed, check_plays_weights
 
-START = "start"
-"""Name of the starting policy; the other has its stage's."""
+TRAINED = {"actor": "actor", "stored": "policy", "dpo": "policy"}
+"""Stage that trains a policy -> its folder there."""
 NUM_ATTEMPTS = 2
 """Of the with-feedback measure."""
 
@@ -28,9 +30,14 @@ Work = tuple[list[Task], list[tuple[str, str, Sequence[Group]]]]
 
 
 def policies_of(config: Config) -> dict[str, tuple[str, str]]:
-    """Returns policy -> stage that made it, and its folder there."""
-    name = config.evaluation.policy
-    return {START: ("sft", "policy"), name: (name, "actor" if name == "actor" else "policy")}
+    """Returns "start" and "actor" -> stage that made it, and its folder there; ConfigError for none."""
+    of = config.evaluation.of
+    if of == "stored" and config.stored.objective.kind == "none":
+        raise ConfigError(
+            "evaluation.of = stored, but stored.objective.kind = none trains no policy. Next: an objective, "
+            "such as stored.objective.kind=likelihood, or evaluation.of=actor"
+        )
+    return {"start": ("sft", "policy"), "actor": (of, TRAINED[of])}
 
 
 def planned_groups(start: Start[Config], tasks: Sequence[Task], policy: str) -> dict[str, list[Group]]:
@@ -49,11 +56,6 @@ def planned_groups(start: Start[Config], tasks: Sequence[Task], policy: str) -> 
 def plan(start: Start[Config]) -> Plan[Work]:
     """Plans both policies on the same tasks."""
     check_plays_weights(start.config, "evaluation")
-    if start.config.evaluation.policy == "stored" and start.config.stored.objective.kind == "none":
-        raise ConfigError(
-            "evaluation.policy = stored, but stored.objective.kind = none makes no policy. Next: another "
-            "kind, or evaluation.policy = actor or dpo"
-        )
     tasks = [task for split in start.config.held_out for task in tasks_of_split(start, split)]
     shards = [
         (policy, kind, shard)
@@ -66,7 +68,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
         items=[[name for group in groups for name in group.rollout_ids] for _, _, groups in shards],
         tables=(ROLLOUTS, STEPS),
         unit="rollouts",
-        estimate={"tasks": len(tasks), "policies": len(policies_of(start.config))},
+        estimate={"tasks": len(tasks), "policies": 2},
         work=(tasks, shards),
     )
 
@@ -74,7 +76,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
 STAGE = Stage(
     name="evaluation",
     code_version=5,
-    inputs=lambda config: ("tasks", "sft", config.evaluation.policy),
+    inputs=lambda config: ("tasks", "sft", config.evaluation.of),
     sections=("evaluation", "run.held_out", "engine", "sampling", "prompt", "tasks"),
     plan=plan,
     make="stages.bodies.evaluation:make",

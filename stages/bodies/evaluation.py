@@ -15,7 +15,7 @@ from env.play.team import Job, Team
 from pipeline.artifacts.runner import Start
 from pipeline.statistics import ClusterBootstrap, interval_dict
 from pipeline.types import Rollout, Task
-from stages.evaluation import START, Work, policies_of
+from stages.evaluation import Work, policies_of
 from stages.settings import Config
 from stages.wiring.hands import Recipe, make_hands
 from stages.wiring.inputs import rollouts_of
@@ -51,33 +51,28 @@ def successes(
 
 def compare(
     start_success: Mapping[str, list[float]],
-    trained_success: Mapping[str, list[float]],
+    actor_success: Mapping[str, list[float]],
     tasks: Sequence[Task],
     *,
     seed: int,
-    name: str,
 ) -> dict[str, Any]:
-    """Returns both policies' mean success and the gain, with intervals by cluster, over tasks both played.
-
-    `name` is the trained policy's.
-    """
-    both = [task for task in tasks if task.task_id in start_success and task.task_id in trained_success]
+    """Returns both policies' mean success and the gain, with intervals by cluster, over tasks both played."""
+    both = [task for task in tasks if task.task_id in start_success and task.task_id in actor_success]
     boot = ClusterBootstrap([task.cluster for task in both], NUM_RESAMPLES, seed)
     start_means = np.array([np.mean(start_success[task.task_id]) for task in both])
-    trained_means = np.array([np.mean(trained_success[task.task_id]) for task in both])
+    actor_means = np.array([np.mean(actor_success[task.task_id]) for task in both])
     return {
         "tasks": len(both),
         "rollouts": sum(len(start_success[task.task_id]) for task in both),
         "start": interval_dict(boot.mean(start_means)),
-        name: interval_dict(boot.mean(trained_means)),
-        "gain": interval_dict(boot.mean(trained_means - start_means)),
+        "actor": interval_dict(boot.mean(actor_means)),
+        "gain": interval_dict(boot.mean(actor_means - start_means)),
     }
 
 
 def make(start: Start[Config], work: Work) -> None:
     """Plays every policy on every split, then compares."""
-    tasks, shards = work
-    policies, trained = policies_of(start.config), start.config.evaluation.policy
+    (tasks, shards), policies = work, policies_of(start.config)
     recipes = {
         name: Recipe(start.config, start.inputs[stage].path(folder))
         for name, (stage, folder) in policies.items()
@@ -102,7 +97,7 @@ def make(start: Start[Config], work: Work) -> None:
     for name, kind, some in shards:
         groups[name][kind] += some
     rollouts = rollouts_of(start.shards)
-    by_start, by_trained = (successes(rollouts, groups[name]) for name in (START, trained))
+    by_start, by_actor = (successes(rollouts, groups[name]) for name in ("start", "actor"))
     levels = sorted({task.level for task in tasks})
     slices = {
         "all": tasks,
@@ -111,10 +106,10 @@ def make(start: Start[Config], work: Work) -> None:
     }
     measures = {
         measure: {
-            name: compare(by_start[measure], by_trained[measure], members, seed=start.seed, name=trained)
+            name: compare(by_start[measure], by_actor[measure], members, seed=start.seed)
             for name, members in slices.items()
         }
         for measure in ("first_try", "greedy", "with_feedback")
     }
     digests = {name: player.policy_digest for name, player in players.items()}
-    start.finish(report={"policies": digests, "measures": measures})
+    start.finish(report={"of": start.config.evaluation.of, "policies": digests, "measures": measures})

@@ -1,6 +1,5 @@
 """Preferences and dpo: what is paired, what is left out, a policy that learns, starts that fail."""
 
-import json
 import math
 from argparse import Namespace
 from collections import Counter
@@ -239,31 +238,29 @@ def test_starts_that_fail_go_on_to_the_same_pairs_and_weights(lab: Lab, tmp_path
 
 def test_the_policy_is_evaluated_beside_its_start(lab: Lab, tmp_path: Path) -> None:
     other = lab.copy(tmp_path / "lab", *BEFORE, "preferences", "dpo")
-    assert other.start("evaluation", "evaluation.policy=dpo") == 0
+    assert other.start("evaluation", "evaluation.of=dpo") == 0
     report = other.artifact("evaluation").report
     assert report["policies"] == {
         name: load_policy(other.artifact(stage).path("policy")).policy_digest
-        for name, stage in (("start", "sft"), ("dpo", "dpo"))
+        for name, stage in (("start", "sft"), ("actor", "dpo"))
     }
-    assert {"start", "dpo", "gain"} <= set(report["measures"]["first_try"]["all"])
+    assert report["of"] == "dpo"
     assert (other.artifact("dpo").path("policy") / "generation_config.json").is_file()
 
 
 def test_a_stored_phase_that_makes_no_policy_is_not_evaluated(chain: Lab) -> None:
-    with pytest.raises(ConfigError, match=r"objective\.kind = none makes no policy.*Next"):
-        chain.plan("evaluation", "evaluation.policy=stored")
+    with pytest.raises(ConfigError, match=r"objective\.kind = none trains no policy.*Next"):
+        chain.plan("evaluation", "evaluation.of=stored")
 
 
 def test_a_summary_of_the_actor_is_not_made_of_another_policy(chain: Lab, tmp_path: Path) -> None:
     other = chain.copy(
         tmp_path / "lab", *BEFORE, *("labels", "critic", "critic_report", "actor", "evaluation")
     )
-    folder = other.run_dir / "evaluation"
-    report = json.loads((folder / "report.json").read_text())
-    report["policies"] = {"start": "a", "dpo": "b"}
+    report = other.artifact("evaluation").report | {"of": "dpo"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Artifact, "report", property(lambda artifact: report))
-        with pytest.raises(ArtifactError, match=r"is of start and dpo; .*evaluation\.policy=actor"):
+        with pytest.raises(ArtifactError, match=r"evaluation is of dpo; .*evaluation\.of=actor"):
             summarise(other.run_dir)
 
 

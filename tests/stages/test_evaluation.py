@@ -35,6 +35,6 @@ def test_a_chain_without_an_answer_is_no_failure(chain: Any) -> None:
     assert found["first_try"] == {task: [first.reward]}
     assert found["with_feedback"] == {}
     assert found["greedy"] == {}
-    nothing = compare({}, {}, list(chain.tasks().values()), seed=0, name="actor")
+    nothing = compare({}, {}, list(chain.tasks().values()), seed=0)
     assert nothing["tasks"] == 0
     assert nothing["gain"] == {"value": None, "low": None, "high": None}
