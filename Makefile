@@ -31,7 +31,7 @@ NEEDED := $(if $(filter vllm deepspeed,$(ENGINE) $(TRAINER)),$(BASE) $(ENGINES),
 RUN_STAGE = $(BIN)/python -m stages.$@ $(CONFIG) $(if $(RUN),--run $(RUN)) $(SET)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-engines setup-real-model setup-adapters demo all $(STAGES) summary comparison test test-all test-adapters soak results figures check format clean
+.PHONY: help setup setup-dev setup-engines setup-real-model setup-adapters demo all $(STAGES) summary preferences dpo comparison test test-all test-adapters soak results figures check format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## /  \1|/' | column -t -s '|'
@@ -93,6 +93,12 @@ $(STAGES): $(NEEDED)
 	@$(RUN_STAGE)
 
 summary: $(BASE) ## print and write data/<run>/summary.json
+	@$(RUN_STAGE)
+
+preferences: $(NEEDED) ## pairs of a chosen and a rejected answer, from rollouts or recorded ones
+	@$(RUN_STAGE)
+
+dpo: $(NEEDED) ## direct preference optimisation on these pairs, beside the main chain
 	@$(RUN_STAGE)
 
 comparison: $(NEEDED) ## every arm of CONFIG with every seed, at equal budget: tables and a page

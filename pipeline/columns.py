@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import pyarrow as pa
 
 from pipeline.schema import Column, TableSpec, list_of, struct_of
-from pipeline.types import Label, Message, Rollout, StateRef, Step
+from pipeline.types import Answer, Label, Message, Pair, Rollout, StateRef, Step
 
 _text, _int, _float = pa.string(), pa.int32(), pa.float64()
 _ARROW = {
@@ -170,6 +170,38 @@ LOOKS = TableSpec(
     ("iteration", "task_id"),
 )
 
+PAIRS = TableSpec(
+    "pairs",
+    "One row per pair of answers of which one is preferred; a column of one has its side's name first.",
+    (
+        *columns_of(Pair),
+        *(
+            dataclasses.replace(column, name=f"{side}_{column.name}")
+            for side in ("chosen", "rejected")
+            for column in columns_of(Answer)
+        ),
+    ),
+    ("pair_id",),
+)
+
+REFERENCE = TableSpec(
+    "reference",
+    "One row per pair that dpo trained on or looked at: what its loss needs beside `pairs`.",
+    (
+        Column("pair_id", _text, "its pair"),
+        *(
+            Column(
+                f"{side}_logprobs",
+                list_of(pa.float32()),
+                f"of the policy that training began with, over the {side} answer; 0 where the mask is 0",
+                "nats",
+            )
+            for side in ("chosen", "rejected")
+        ),
+    ),
+    ("pair_id",),
+)
+
 _ARM = (Column("arm", _text, "its name in `comparison.arms`"), Column("seed", pa.int64(), "of the run"))
 
 COMPARISON = TableSpec(
@@ -210,5 +242,9 @@ SPENDING = TableSpec(
 )
 
 SPECS: dict[str, TableSpec] = {
-    spec.name: spec for spec in (TASKS, ROLLOUTS, STEPS, LABELS, VALUES, UPDATES, LOOKS, COMPARISON, SPENDING)
+    spec.name: spec
+    for spec in (
+        *(TASKS, ROLLOUTS, STEPS, LABELS, VALUES, UPDATES, LOOKS, PAIRS, REFERENCE),
+        *(COMPARISON, SPENDING),
+    )
 }

@@ -10,9 +10,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.columns import LABELS, LOOKS, ROLLOUTS, STEPS, TASKS, UPDATES, VALUES
+from pipeline.columns import (
+    LABELS,
+    LOOKS,
+    PAIRS,
+    REFERENCE,
+    ROLLOUTS,
+    STEPS,
+    TASKS,
+    UPDATES,
+    VALUES,
+    columns_of,
+)
 from pipeline.schema import TableSpec, table_of
-from pipeline.types import Event, Label, Message, Rollout, Step, Task
+from pipeline.types import Answer, Event, Label, Message, Pair, Rollout, Step, Task
 
 
 def tasks_table(tasks: Sequence[Task]) -> pa.Table:
@@ -136,6 +147,61 @@ def updates_table(rows: Sequence[tuple[str, int, float, np.ndarray | None, np.nd
 def looks_table(rollouts: Sequence[Rollout]) -> pa.Table:
     """Returns the looks table of some looks' rollouts."""
     return _table(LOOKS, rollouts)
+
+
+_SIDES = ("chosen", "rejected")
+_OF_ANSWER = tuple(field.name for field in dataclasses.fields(Answer))
+
+
+def pairs_table(pairs: Sequence[Pair]) -> pa.Table:
+    """Returns the pairs table; raises ValueError for an answer whose mask does not fit or trains nothing."""
+    for pair in pairs:
+        for side in (pair.chosen, pair.rejected):
+            tokens, mask = len(side.response_token_ids), side.loss_mask
+            if len(mask) != tokens or not 0 < sum(mask) <= tokens:
+                raise ValueError(
+                    f"pair {pair.pair_id}: answer {side.answer_id} has {tokens} tokens and a loss_mask of "
+                    f"{len(mask)}, {sum(mask)} of them 1; allowed: as many, and at least one 1"
+                )
+    sides = {
+        f"{side}_{name}": [getattr(getattr(pair, side), name) for pair in pairs]
+        for side in _SIDES
+        for name in _OF_ANSWER
+    }
+    return _table(PAIRS, pairs, **sides)
+
+
+def pairs_from(table: pa.Table) -> list[Pair]:
+    """Returns the pairs of a table, in its order."""
+    data: dict[str, Sequence[Any]] = {
+        name: [tuple(numbers) for numbers in _lists(table.column(name))]
+        if pa.types.is_list(table.schema.field(name).type)
+        else table.column(name).to_pylist()
+        for name in PAIRS.schema.names
+    }
+    own = [column.name for column in columns_of(Pair)]
+    return [
+        Pair(
+            **{name: data[name][index] for name in own},
+            **{side: Answer(**{n: data[f"{side}_{n}"][index] for n in _OF_ANSWER}) for side in _SIDES},
+        )
+        for index in range(table.num_rows)
+    ]
+
+
+def reference_table(rows: Sequence[tuple[str, np.ndarray, np.ndarray]]) -> pa.Table:
+    """Returns the reference table from rows of (pair_id, log-probabilities of chosen and rejected answer)."""
+    return _table_of_tuples(REFERENCE, rows)
+
+
+def reference_from(table: pa.Table) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Returns pair_id -> log-probabilities of its chosen and its rejected answer."""
+    names, *sides = (
+        table.column("pair_id").to_pylist(),
+        *(_lists(table.column(f"{s}_logprobs")) for s in _SIDES),
+    )
+    rows = zip(names, *sides, strict=True)
+    return {name: (np.array(c, np.float32), np.array(r, np.float32)) for name, c, r in rows}
 
 
 def _table(spec: TableSpec, rows: Sequence[Any], **given: Sequence[Any]) -> pa.Table:

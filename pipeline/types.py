@@ -12,6 +12,7 @@ Context = Literal["bare", "guided"]
 VerifierStatus = Literal["ok", "wrong", "unknown"]
 FinishReason = Literal["success", "ended", "max_turns", "max_tokens", "failed"]
 RolloutKind = Literal["whole", "continuation", "sibling", "after_sibling", "recorded"]
+PairMatch = Literal["prompt", "task", "similar"]
 Message = dict[str, Any]
 """OpenAI chat message: role, content, and for assistants `tool_calls` with arguments as JSON strings."""
 Int8 = Annotated[int, pa.int8()]
@@ -216,3 +217,34 @@ class Label(StateRef):
         str, "`continuation`, `outcome`, `recovery` (only the recovery model), or the rule in `labels.target`"
     ]
     label_policy_digest: Annotated[str, "the target policy's weights"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a policy said after a prompt, as one side of a pair; fields are columns behind the side's name."""
+
+    answer_id: Annotated[str, "its rollout; of a recorded preference, H of its task and text"]
+    task_id: Annotated[str, "its task"]
+    reward: Annotated[float, "of its rollout; of a recorded preference the recorded score, else 1 or 0"]
+    guided: Annotated[bool, "whether it was said after feedback, and stands here after the bare prompt"]
+    prompt: Annotated[str, "the prompt in words"]
+    text: Annotated[str, "the answer in words, replies of the environment included"]
+    prompt_token_ids: Annotated[tuple[int, ...], "everything before the answer", "token ids"]
+    response_token_ids: Annotated[tuple[int, ...], "the answer, replies included", "token ids"]
+    loss_mask: Annotated[tuple[Int8, ...], "1 where the policy said the token, else 0"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A chosen answer and a rejected one."""
+
+    pair_id: Annotated[str, "H of the two answers"]
+    match: Annotated[
+        PairMatch,
+        "what the answers share: `prompt`, its tokens; `task`, after other prompts; `similar`, not even that",
+    ]
+    similarity: Annotated[float, "cosine of the tasks' words by TF-IDF; 1 of one task"]
+    margin: Annotated[float, "reward of the chosen answer minus that of the rejected one, > 0"]
+    held_out: Annotated[bool, "whether it is only looked at; no cluster has pairs of both kinds"]
+    chosen: Answer
+    rejected: Answer

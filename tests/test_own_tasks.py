@@ -17,7 +17,7 @@ BLOCKS = re.findall(
 )
 
 
-@pytest.mark.slow  # three stages, each a process that loads torch
+@pytest.mark.slow  # five stages, each a process that loads torch
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     said, shown = "", []
@@ -37,7 +37,7 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
             assert [line for line in text.splitlines() if line.removesuffix("...") not in said] == []
             shown.append(text)
             said = ""
-    assert len(shown) == 2
+    assert len(shown) == 3
 
 
 @pytest.mark.parametrize("text", [text for language, text in BLOCKS if language == "yaml"])

@@ -5,6 +5,7 @@ they report. Every rank gets the same number of micro-batches, as collectives ne
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,6 @@ def _equally_many(rows: Sequence[TrainingRow], dealt: list[list[list[int]]]) -> 
     """Returns the ranks' micro-batches, equally many each: the missing ones repeat a row at weight 0."""
     shortest = min(rows, key=lambda row: len(row.token_ids))
     zero = {name: np.zeros_like(column) for name, column in shortest.columns.items() if "weight" in name}
-    idle = TrainingRow(shortest.token_ids, shortest.columns | zero)
+    idle = replace(shortest, columns=shortest.columns | zero)
     most = max(map(len, dealt))
     return [[[rows[i] for i in batch] for batch in share] + [[idle]] * (most - len(share)) for share in dealt]

@@ -20,13 +20,14 @@ class Batch:
     """Rows of one forward pass, one after another."""
 
     token_ids: torch.Tensor  # [N] int64, of all rows
-    lengths: tuple[int, ...]  # of each row
+    lengths: tuple[int, ...]  # of each sequence; a row is one, or several that lie side by side
     columns: dict[str, torch.Tensor]  # name -> [N] float32
     row_indices: tuple[int, ...]  # place of each row among those given to `micro_batches`
+    row_lengths: tuple[int, ...]  # of each row, all of its sequences
 
     @property
     def starts(self) -> list[int]:
-        """Place of each row's first token in the flat list."""
+        """Place of each sequence's first token in the flat list."""
         return [0, *accumulate(self.lengths)][:-1]
 
     def to(self, device: torch.device | str) -> Batch:
@@ -37,8 +38,9 @@ class Batch:
     def unpacked(self, outputs: Mapping[str, torch.Tensor]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """Yields (row index, the row's part of each output [N, ...], in host memory)."""
         flat = {name: tensor.cpu().numpy() for name, tensor in outputs.items()}
-        for index, start, length in zip(self.row_indices, self.starts, self.lengths, strict=True):
-            yield index, {name: array[start : start + length].copy() for name, array in flat.items()}
+        ends = accumulate(self.row_lengths)
+        for index, end, length in zip(self.row_indices, ends, self.row_lengths, strict=True):
+            yield index, {name: array[end - length : end].copy() for name, array in flat.items()}
 
 
 Forward = Callable[[Batch], Mapping[str, torch.Tensor]]
@@ -89,9 +91,10 @@ def packed(rows: Sequence[TrainingRow], chosen: Sequence[int]) -> Batch:
     columns = {name: np.concatenate([rows[i].columns[name] for i in chosen]) for name in names}
     return Batch(
         token_ids=torch.from_numpy(np.concatenate([rows[i].token_ids for i in chosen]).astype(np.int64)),
-        lengths=tuple(len(rows[i].token_ids) for i in chosen),
+        lengths=tuple(n for i in chosen for n in rows[i].lengths or (len(rows[i].token_ids),)),
         columns={n: torch.from_numpy(column.astype(np.float32, copy=False)) for n, column in columns.items()},
         row_indices=tuple(chosen),
+        row_lengths=tuple(len(rows[i].token_ids) for i in chosen),
     )
 
 

@@ -31,10 +31,13 @@ class TrainingRow:
         columns: name -> [T] float32; entry t belongs to token t. For a policy loss that is the prediction
             of token t from tokens < t (so entry 0 is unused); for a critic it is the read-out at token t.
             `weight` is always there: 0 where nothing is trained.
+        lengths: of the sequences in it, one after another, none of which sees another: a loss that compares
+            two answers needs both in one batch. Empty: it is one sequence.
     """
 
     token_ids: np.ndarray
     columns: dict[str, np.ndarray] = field(default_factory=dict)
+    lengths: tuple[int, ...] = ()
 
 
 class Trainer(Protocol):

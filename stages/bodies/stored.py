@@ -1,21 +1,19 @@
 """The stored phase's body: epochs over stored rollouts until held-out successes get no more probable."""
 
-import shutil
 from collections.abc import Sequence
 
 import numpy as np
 
-from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.runner import Start
-from pipeline.artifacts.signals import StopRequested
 from pipeline.errors import ArtifactError
 from pipeline.models.policy import Policy, load_policy
 from pipeline.training.stored.objective import effective_size, make_objective
-from pipeline.training.stored.stopping import best_look, is_over, mean_probability
+from pipeline.training.stored.stopping import PATIENCE, mean_probability
 from pipeline.types import Rollout
 from stages.settings import Config
 from stages.stored import Work
 from stages.wiring.build import load_critic, make_trainer
+from stages.wiring.epochs import train_to_best
 from stages.wiring.refusals import check_critic
 from stages.wiring.sft_data import rows_of_update
 from stages.wiring.stored_data import Examples, examples_of
@@ -35,72 +33,47 @@ def make(start: Start[Config], work: Work | None) -> None:
     trainer = make_trainer(
         start.config, policy.model, head="policy", learning_rate=lambda done: settings.learning_rate
     )
-    per_epoch = max(1, len(examples.train) // settings.batch_rows)
-    looks: list[float] = []
-    kept = start.folder / "_looks"  # the best weights so far
-    if found := start.checkpoints.latest():
-        trainer.load_checkpoint(found[0])
-        looks = list(found[1]["looks"])
-    else:
-        shutil.rmtree(kept, ignore_errors=True)
 
-    def save() -> None:
-        start.checkpoints.save(trainer.num_updates, trainer.save_checkpoint, {"looks": looks})
+    def train(places: Sequence[int]) -> dict[str, float]:
+        advantages = [examples.advantages[i] for i in places]
+        return trainer.update(objective.rows([examples.train[i] for i in places], advantages), objective.loss)
 
-    def look() -> None:
-        looks.append(mean_probability(trainer, examples.held_out))
-        start.metrics({"update": trainer.num_updates, "held_out/probability": looks[-1]})
-        start.say(f"epoch {len(looks) - 1}: tokens of held-out successes have probability {looks[-1]:.4f}")
-        now = kept / str(trainer.num_updates)
-        if best_look(looks) == len(looks) - 1:
-            shutil.rmtree(now, ignore_errors=True)
-            trainer.export(now)
-        save()
-        for former in kept.iterdir():  # only now: a start that is killed before goes on from the last save
-            if former.name != str(best_look(looks) * per_epoch):
-                shutil.rmtree(former)
+    def look(epoch: int, update: int) -> float:
+        probability = mean_probability(trainer, examples.held_out)
+        start.metrics({"update": update, "held_out/probability": probability})
+        start.say(f"epoch {epoch}: tokens of held-out successes have probability {probability:.4f}")
+        return probability
+
+    trained = train_to_best(
+        start,
+        trainer,
+        num_rows=len(examples.train),
+        batch_rows=settings.batch_rows,
+        max_epochs=settings.max_epochs,
+        patience=PATIENCE,
+        train=train,
+        look=look,
+        value=float,
+    )
+    policy.tokenizer.save_pretrained(trained.folder)
+    tokens = [r.num_trainable_tokens for r in examples.train]
 
     def rows_of(update: int) -> list[int]:
         return rows_of_update(len(examples.train), settings.batch_rows, update, start.seed)
 
-    if not looks:
-        look()
-    with start.progress(settings.max_epochs * per_epoch, "updates at most", trainer.num_updates) as advance:
-        while len(looks) <= settings.max_epochs and not is_over(looks):
-            try:
-                start.stop_if_asked()
-            except StopRequested:
-                save()
-                raise
-            chosen = rows_of(trainer.num_updates)
-            advantages = [examples.advantages[i] for i in chosen]
-            failpoint("stored.update.before")
-            metrics = trainer.update(
-                objective.rows([examples.train[i] for i in chosen], advantages), objective.loss
-            )
-            failpoint("stored.update.after")
-            start.metrics({"update": trainer.num_updates, **metrics})
-            advance(1)
-            if trainer.num_updates % per_epoch == 0:
-                look()
-    trainer.close()
-    folder = start.move_to_output(kept / str(best_look(looks) * per_epoch), "policy")
-    shutil.rmtree(kept)
-    policy.tokenizer.save_pretrained(folder)
-    tokens = [r.num_trainable_tokens for r in examples.train]
     report = {
         "objective": settings.objective.kind,
         "rows": examples.counts,
         "tokens": sum(tokens),
         "effective_tokens": effective_size(objective.rows(examples.train, examples.advantages)),
-        "updates": best_look(looks) * per_epoch,
-        "updates_taken": trainer.num_updates,
-        "tokens_trained": sum(tokens[i] for u in range(trainer.num_updates) for i in rows_of(u)),
+        "updates": trained.best,
+        "updates_taken": trained.num_updates,
+        "tokens_trained": sum(tokens[i] for u in range(trained.num_updates) for i in rows_of(u)),
         "looks": [
-            {"epoch": epoch, "update": epoch * per_epoch, "probability": number}
-            for epoch, number in enumerate(looks)
+            {"epoch": epoch, "update": epoch * trained.per_epoch, "probability": number}
+            for epoch, number in enumerate(trained.looks)
         ],
-        "ended_by_itself": is_over(looks),
+        "ended_by_itself": trained.ended_by_itself,
         "critic_gate": work.stamp,
     }
     start.output("report.html", volatile=True).write_text(stored_page(report), encoding="utf-8")

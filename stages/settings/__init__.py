@@ -19,6 +19,7 @@ from stages.settings.actor import Actor
 from stages.settings.comparison import Comparison
 from stages.settings.critic import Critic, CriticReport, Labels
 from stages.settings.engine import Engine, Transformers
+from stages.settings.preferences import Dpo, Preferences
 from stages.settings.run import Hardware, Run
 from stages.settings.sampling import Evaluation, Prompt, Rollouts, Sampling
 from stages.settings.sft import Sft
@@ -47,6 +48,8 @@ class Config(Section):
     stored: Stored = Stored()
     actor: Actor = Actor()
     evaluation: Evaluation = Evaluation()
+    preferences: Preferences = Preferences()
+    dpo: Dpo = Dpo()
     comparison: Comparison = Comparison()
 
     @property

@@ -47,7 +47,13 @@ def summarise(
     seeds = {name: artifact.manifest["settings"]["run"]["seed"] for name, artifact in artifacts.items()}
     if len(set(seeds.values())) > 1:
         raise ArtifactError(f"{run_dir}: stages of different seeds, {seeds}. Next: make all of one seed")
-    measures = artifacts["evaluation"].report["measures"]
+    evaluation = artifacts["evaluation"].report
+    if (of := evaluation.get("of", "actor")) != "actor":  # runs made before it could be another have none
+        raise ArtifactError(
+            f"{run_dir}/evaluation is of {of}; a summary is of the actor. Next: make evaluation with "
+            "evaluation.of=actor and --fresh"
+        )
+    measures = evaluation["measures"]
     minutes = {name: artifact.manifest["wall_seconds"] / 60 for name, artifact in artifacts.items()}
     return {
         "seed": seeds["tasks"],

@@ -13,7 +13,15 @@ from env.play.player import Player
 from env.play.recorded import DISAGREES, judged_steps, recorded_rollout
 from env.play.requests import EpisodeRequest, PlaySettings
 from env.protocol import StepResult
-from env.solutions import Solution, Solutions, joined_steps, read_labelled, read_solutions
+from env.solutions import (
+    Preferred,
+    Solution,
+    Solutions,
+    joined_steps,
+    read_labelled,
+    read_preferences,
+    read_solutions,
+)
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.errors import ConfigError
 from pipeline.models.tiny import train_tokenizer
@@ -185,3 +193,47 @@ def test_labelled_steps_are_judged_as_they_are_cut_whatever_the_splitter_says(to
     solution = Solution(Row("rows", 1, {}), TASKS[0], text, 0.0, borders, 1)
     assert judged_steps(solution, OneNote(), player.style) == statuses
     check_tiling(rollout)
+
+
+def preferences(path: Path, *rows: dict[str, Any], **columns: str) -> Preferred:
+    return Preferred(source=source(path, *rows).source, columns=columns)
+
+
+def test_a_preference_is_two_solutions_of_a_task_with_scores_or_one_and_zero(tmp_path: Path) -> None:
+    asked, said = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "four"}
+    rows: list[dict[str, Any]] = [
+        {"prompt": "2 + 2?", "chosen": "4", "rejected": "5"},
+        {"prompt": "2 + 2?", "chosen": [asked, said], "rejected": [said | {"content": "five"}]},
+        {"prompt": "t1", "chosen": "x", "rejected": "y", "score_chosen": 8.5, "score_rejected": 3},
+    ]
+    found, left_out = read_preferences(preferences(tmp_path / "a.jsonl", *rows), TASKS)
+    assert left_out == []
+    assert [(c.task.task_id, c.text, c.reward, r.text, r.reward) for c, r in found] == [
+        ("t0", "4", 1.0, "5", 0.0),
+        ("t0", "four", 1.0, "five", 0.0),
+        ("t1", "x", 8.5, "y", 3.0),
+    ]
+
+
+def test_rows_that_are_no_preference_are_left_out_with_their_reasons(tmp_path: Path) -> None:
+    good = {"task": "t0", "chosen": "4", "rejected": "5", "chosen_score": 1, "rejected_score": 0}
+    rows: list[dict[str, Any]] = [
+        good,
+        good,
+        good | {"task": "t9"},
+        good | {"rejected": "4"},
+        good | {"rejected": " "},
+        good | {"chosen": [{"role": "user", "content": "4"}]},
+        good | {"chosen": None},
+        good | {"chosen": "6", "chosen_score": 0},
+        good | {"chosen": "6", "chosen_score": None},
+        good | {"chosen": "6", "chosen_score": True},
+    ]
+    found, left_out = read_preferences(preferences(tmp_path / "a.jsonl", *rows), TASKS)
+    assert [(c.row.number, r.row.number) for c, r in found] == [(1, 1)]
+    kinds = ["duplicate", "no_task", "same_answer", "bad_rejected", "bad_chosen", "no_chosen"]
+    assert [row.kind for row in left_out] == [*kinds, "no_margin", "bad_score", "bad_score"]
+    with pytest.raises(ConfigError, match=r"none of 1 rows is a preference .*no_task.*Next: "):
+        read_preferences(preferences(tmp_path / "b.jsonl", rows[2]), TASKS)
+    with pytest.raises(ConfigError, match="no column for rejected"):
+        read_preferences(preferences(tmp_path / "c.jsonl", {"task": "t0", "chosen": "4"}), TASKS)

@@ -47,14 +47,27 @@ def rows_of(columns: tuple[str, ...], num: int = 5) -> list[TrainingRow]:
     ]
 
 
+def paired(rows: list[TrainingRow]) -> list[TrainingRow]:
+    """Returns neighbours side by side, as the two answers of a pair."""
+    return [
+        TrainingRow(
+            np.concatenate([a.token_ids, b.token_ids]),
+            {name: np.concatenate([column, b.columns[name]]) for name, column in a.columns.items()},
+            lengths=(len(a.token_ids), len(b.token_ids)),
+        )
+        for a, b in zip(rows[::2], rows[1::2], strict=True)
+    ]
+
+
 def trainer_numbers(make: MakeTrainer) -> dict[str, float]:
-    """Returns losses, gradients and values of a training backend over two policy updates and one of a critic.
+    """Returns losses, gradients and values of a training backend: five updates of a policy, one of a critic.
 
     Args:
         make: (model, head, learning_rate) -> its trainer.
     """
     from pipeline.credit import LossOptions
     from pipeline.training.losses import critic_loss, policy_loss, sft_loss
+    from pipeline.training.preference import dpo_loss
 
     found: dict[str, float] = {}
     policy = make(model_of("Qwen3ForCausalLM"), head="policy", learning_rate=lambda done: 1e-2)
@@ -66,6 +79,11 @@ def trainer_numbers(make: MakeTrainer) -> dict[str, float]:
             found[f"first {name}"] = first[name]
         found["second loss"] = policy.update(rows, policy_loss(LossOptions(kl=0.05)))["loss"]
         found["cross-entropy"] = policy.update(rows_of(()), sft_loss)["cross_entropy"]
+        pairs = paired(rows_of(("ref_logprobs", "margins"), num=6))
+        first = policy.update(pairs, dpo_loss(beta=0.1, mu=0.2))
+        for name in ("dpo_loss", "log_ratio_gap", "grad_norm"):
+            found[f"pairs: {name}"] = first[name]
+        found["pairs: second loss"] = policy.update(pairs, dpo_loss(beta=0.1, mu=0.2))["loss"]
     finally:
         policy.close()
     critic = make(model_of("Qwen3ForSequenceClassification"), head="critic", learning_rate=lambda done: 1e-2)
@@ -131,6 +149,42 @@ def engine_numbers() -> dict[str, float]:
             found[f"{generation.request_id}: logprob"] = float(np.sum(generation.logprobs))
     engine.close()
     return dict(sorted(found.items()))
+
+
+def preference_material() -> tuple[Any, Any, list[Any]]:
+    """Returns a policy, its reference, and pairs that TRL's rows can hold: one prompt, no replies."""
+    import torch
+
+    from tests.pairs import random_pairs
+
+    policy, reference = model_of("Qwen3ForCausalLM"), model_of("Qwen3ForCausalLM")
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter *= 0.9
+    pairs = [p for p in random_pairs(60, VOCAB) if p.match == "prompt" and all(p.chosen.loss_mask)]
+    return policy, reference, pairs
+
+
+def loss_and_gradients(loss: float, model: Any) -> dict[str, float]:
+    """Returns a loss and the norms of a model's gradients, by name."""
+    return {"loss": loss} | {name: float(p.grad.norm()) for name, p in model.named_parameters()}
+
+
+def dpo_numbers() -> dict[str, float]:
+    """Returns our DPO loss with beta .1, and its gradients; `trl.json` has TRL's."""
+    from pipeline.training.network import Network
+    from pipeline.training.packing import micro_batches
+    from pipeline.training.preference import dpo_loss, pair_logprobs, pair_rows
+    from pipeline.training.torch import TorchTrainer
+
+    policy, reference, pairs = preference_material()
+    network, loss = Network(policy, head="policy"), 0.0
+    before = pair_logprobs(TorchTrainer(reference, head="policy"), pairs)
+    for batch in micro_batches(pair_rows(pairs, before), 200):
+        part, _ = dpo_loss(beta=0.1, mu=0.0)(network(batch), batch)
+        part.backward()
+        loss += float(part.detach())
+    return loss_and_gradients(loss, policy)
 
 
 def torch_trainer(model: Any, **options: Any) -> Trainer:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.numbers import BACKENDS
+from tests.golden.numbers import BACKENDS, dpo_numbers
 
 TOLERANCE = {"credit": 1e-12}
 """Relative; of fp32 computations, whose sums depend on the machine, 1e-4."""
@@ -30,3 +30,10 @@ def test_training_backends_agree() -> None:
         for name in ("torch", "deepspeed")
     )
     assert torch == pytest.approx(deepspeed, rel=1e-4)
+
+
+def test_dpo_s_loss_and_gradients_are_those_that_trl_gave() -> None:
+    """Recorded by TRL itself, as tests/env/adapters/test_dpo.py says."""
+    golden = json.loads((Path(__file__).parent / "trl.json").read_text("utf-8"))
+    assert len(golden) >= 10
+    assert dpo_numbers() == pytest.approx(golden, rel=1e-4, abs=1e-7)

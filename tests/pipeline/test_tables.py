@@ -7,13 +7,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.columns import ROLLOUTS, STEPS, TASKS, VALUES
+from pipeline.columns import PAIRS, REFERENCE, ROLLOUTS, STEPS, TASKS, VALUES
 from pipeline.errors import ArtifactError
 from pipeline.schema import content_digest, read_parquet, write_parquet
 from pipeline.steps import check_tiling
 from pipeline.tables import (
     labels_from,
     labels_table,
+    pairs_from,
+    pairs_table,
+    reference_from,
+    reference_table,
     rollouts_from,
     rollouts_table,
     steps_table,
@@ -22,6 +26,7 @@ from pipeline.tables import (
     values_table,
 )
 from pipeline.types import Event, Label, Step, Task
+from tests.pairs import answer, pair
 from tests.pipeline.toy import rollout
 
 PROMPT = ({"role": "user", "content": "Grüße\u2028<b>"},)
@@ -166,3 +171,25 @@ def test_row_groups_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     write_parquet(table, VALUES, tmp_path / "v.parquet")
     assert pq.read_metadata(tmp_path / "v.parquet").num_row_groups > 5
     assert read_parquet(tmp_path / "v.parquet", VALUES).equals(table)
+
+
+def test_pairs_and_their_reference_come_back_from_parquet(tmp_path: Path) -> None:
+    other = pair("b", answer("w", (5, 6), loss_mask=(0, 1), guided=True, prompt="Grüße\u2028"), margin=0.5)
+    pairs = [pair("a"), other]
+    write_parquet(pairs_table(pairs), PAIRS, tmp_path / "p.parquet")
+    table = read_parquet(tmp_path / "p.parquet", PAIRS)
+    assert pairs_from(table) == pairs
+    assert pairs_from(table.slice(1)) == pairs[1:]
+    rows = [("a", np.array([-1.0, -2.0]), np.array([-3.0])), ("b", np.array([0.0, -1.0]), np.array([-0.5]))]
+    write_parquet(reference_table(rows), REFERENCE, tmp_path / "r.parquet")
+    found = reference_from(read_parquet(tmp_path / "r.parquet", REFERENCE))
+    assert {name: [x.tolist() for x in sides] for name, sides in found.items()} == {
+        "a": [[-1.0, -2.0], [-3.0]],
+        "b": [[0.0, -1.0], [-0.5]],
+    }
+
+
+@pytest.mark.parametrize("mask", [(1,), (0, 0), (1, 2)])
+def test_an_answer_has_a_mask_for_its_tokens_that_trains_some(mask: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"pair a: answer w has 2 tokens .*allowed"):
+        pairs_table([pair("a", answer("w", loss_mask=mask))])

@@ -23,7 +23,7 @@ from pipeline.cli.runs import MAIN_CHAIN
 from stages.settings import Config
 from tests.pipeline.toy import child
 
-for _name in MAIN_CHAIN:
+for _name in (*MAIN_CHAIN, "preferences", "dpo"):
     assert importlib.import_module(f"stages.{_name}").STAGE.body  # loads it
 assert transformers.Qwen3ForCausalLM is not None  # transformers imports lazily: this loads it
 

@@ -138,10 +138,13 @@ SMALLER = {
     "critic_report": ("critic_report.tasks_per_split=2",),
     "stored": ("stored.objective.kind=likelihood", "stored.batch_rows=16", "stored.max_epochs=2"),
     "evaluation": ("run.held_out=[val]",),
+    "dpo": ("dpo.batch_pairs=4", "dpo.learning_rate=5e-4", "dpo.max_epochs=2"),
 }
 """Settings under which a stage still passes each of its points at least twice."""
 
 
+PREFERENCES = ("preferences", "dpo")
+"""Stages beside the main chain."""
 SWEPT = ("rollouts", "actor")
 """Stages that `make test-all` sweeps: one of shards, one of checkpoints; `make soak` sweeps all."""
 
@@ -149,18 +152,25 @@ SWEPT = ("rollouts", "actor")
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize(
     "stage",
-    [pytest.param(s, marks=pytest.mark.slow if s in SWEPT else pytest.mark.soak) for s in MAIN_CHAIN],
+    [
+        pytest.param(s, marks=pytest.mark.slow if s in SWEPT else pytest.mark.soak)
+        for s in (*MAIN_CHAIN, *PREFERENCES)
+    ],
 )
 def test_a_kill_at_every_point_of_every_stage_changes_nothing(chain, forks, tmp_path, stage):
     """One kill per named point, at a random one of its passages."""
-    inputs, smaller = MAIN_CHAIN[: MAIN_CHAIN.index(stage)], SMALLER.get(stage, ())
-    whole = chain.copy(tmp_path / "whole", *inputs)
+    smaller, source = SMALLER.get(stage, ()), chain
+    inputs = MAIN_CHAIN[: MAIN_CHAIN.index("labels" if stage in PREFERENCES else stage)]
+    if stage == "dpo":
+        source, inputs = chain.copy(tmp_path / "source", *inputs), (*inputs, "preferences")
+        assert forks(source, "preferences", WHOLE) == [0]
+    whole = source.copy(tmp_path / "whole", *inputs)
     assert forks(whole, stage, log_of(whole), options=smaller) == [0]
     hits = passed(whole)
     assert len(hits) >= 10
     rng = random.Random(stage)
     for index, (point, number) in enumerate(sorted(hits.items())):
-        lab = chain.copy(tmp_path / str(index), *inputs)
+        lab = source.copy(tmp_path / str(index), *inputs)
         killed = kill_at(f"{point}:{rng.randint(1, number)}")
         assert forks(lab, stage, killed, WHOLE, options=smaller) == [-9, 0], point
         assert facts(lab.run_dir / stage) == facts(whole.run_dir / stage), point

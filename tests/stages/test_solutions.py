@@ -15,6 +15,7 @@ from pipeline.artifacts.artifact import Artifact
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.models.policy import load_policy
+from pipeline.tables import pairs_from
 from stages.settings import Config
 from stages.wiring.arm_results import cost_of
 from stages.wiring.plan_work import work_of
@@ -217,3 +218,50 @@ def test_a_killed_stage_goes_on_and_ends_the_same(lab: Lab, monkeypatch: pytest.
     assert again["content_digest"] == whole["content_digest"]
     assert again["counts"] == whole["counts"]
     assert (folder / "left_out.jsonl").read_text() == (lab.run_dir / "rollouts/left_out.jsonl").read_text()
+
+
+def test_recorded_solutions_make_pairs_of_one_prompt(lab: Lab) -> None:
+    assert lab.start("preferences") == 0
+    pairs = pairs_from(lab.artifact("preferences").table("pairs"))
+    rollouts = {r.rollout_id: r for r in lab.rollouts("rollouts")}
+    assert {pair.match for pair in pairs} == {"prompt"}
+    for pair in pairs:
+        assert (rollouts[pair.chosen.answer_id].reward, rollouts[pair.rejected.answer_id].reward) == (1, 0)
+
+
+def test_recorded_preferences_become_the_same_table_and_dpo_learns_from_them(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, file = beside(lab, "preferred", "tasks", "sft"), lab.folder / "preferences.jsonl"
+    asked = [(f"Is {a} more than {b}?", a > b) for a in range(10) for b in range(8)]
+    answers = [
+        (f"Answer: {word}" for word in (("yes", "no") if more else ("no", "yes"))) for _, more in asked
+    ]
+    rows = [
+        {"prompt": text, "chosen": right, "rejected": wrong, "score_chosen": 4.5, "score_rejected": 2}
+        for (text, _), (right, wrong) in zip(asked, answers, strict=True)
+    ]
+    write(file, [*rows, rows[0], rows[0] | {"chosen": "yes " * 40}])
+    options = ("--run", "preferred", f"preferences.recorded={file}")
+    assert lab.start("preferences", *options) == 0
+    assert "rows left out: 1 duplicate, such as" in capsys.readouterr().err
+    artifact = Artifact.open(folder, "preferences")
+    counts, pairs = artifact.manifest["counts"], pairs_from(artifact.table("pairs"))
+    assert set(artifact.manifest["inputs"]) == {"tasks", "sft"}
+    assert counts["planned"] == 82
+    assert counts["done"] == len(pairs) == 60
+    assert counts["skipped"] == {"no_task": 20, "duplicate": 1, "too_long": 1}
+    assert artifact.report["left_out"] == counts["skipped"]
+    for pair in pairs:
+        assert (pair.match, pair.similarity, pair.margin) == ("prompt", 1, 2.5)
+        assert pair.chosen.prompt_token_ids == pair.rejected.prompt_token_ids
+        assert "Answer: " in pair.chosen.text
+        assert set(pair.chosen.loss_mask) == {1}
+    assert 0 < sum(pair.held_out for pair in pairs) < len(pairs)
+    small = ("dpo.learning_rate=1e-3", "dpo.batch_pairs=8")
+    assert lab.start("dpo", *options, *small) == 0
+    looks = Artifact.open(folder, "dpo").report["looks"]
+    assert looks[-1]["all"]["accuracy"] > 0.5
+    file.write_text(file.read_text() + json.dumps(rows[0]) + "\n")
+    assert lab.start("preferences", *options) == 3
+    assert f"files.{file}: " in capsys.readouterr().err

@@ -46,15 +46,15 @@ def mean_probability(trainer: Trainer, rollouts: Sequence[Rollout]) -> float:
 
 
 def best_look(looks: Sequence[float]) -> int:
-    """Returns the place of the highest probability, the first of equals."""
+    """Returns the place of the best look, the first of equals."""
     return int(np.argmax(looks))
 
 
-def is_over(looks: Sequence[float]) -> bool:
-    """Returns whether the last `PATIENCE` looks brought no new best.
+def is_over(looks: Sequence[float], patience: int = PATIENCE) -> bool:
+    """Returns whether the last `patience` looks brought no new best.
 
     Example:
         >>> is_over([0.2, 0.5, *[0.4] * 5]), is_over([0.2, 0.5, *[0.4] * 6])
         (False, True)
     """
-    return len(looks) - 1 - best_look(looks) >= PATIENCE
+    return len(looks) - 1 - best_look(looks) >= patience

@@ -14,7 +14,7 @@ DEFAULTS = LossOptions()
 def batch(**columns: list[float]) -> Batch:
     tensors = {name: torch.tensor(column, dtype=torch.float32) for name, column in columns.items()}
     length = len(next(iter(columns.values())))
-    return Batch(torch.zeros(length, dtype=torch.long), (length,), tensors, (0,))
+    return Batch(torch.zeros(length, dtype=torch.long), (length,), tensors, (0,), (length,))
 
 
 def term(ratio: float, advantage: float, options: LossOptions = DEFAULTS) -> tuple[float, float]:
