@@ -11,19 +11,31 @@ from env.play.chains import Group, plan_groups
 from pipeline.artifacts.plan import in_shards
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import ROLLOUTS, STEPS
+from pipeline.errors import ConfigError
 from pipeline.ids import digest
 from pipeline.types import Task
 from stages.settings import Config
 from stages.wiring.inputs import tasks_of_split
 from stages.wiring.preflight import check_installed, check_plays_weights
 
-POLICIES = {"start": ("sft", "policy"), "actor": ("actor", "actor")}
-"""Policy -> stage that made it, and its folder there."""
+TRAINED = {"actor": "actor", "stored": "policy"}
+"""Stage that trains a policy -> its folder there."""
 NUM_ATTEMPTS = 2
 """Of the with-feedback measure."""
 
 Work = tuple[list[Task], list[tuple[str, str, Sequence[Group]]]]
 """The tasks, and (policy, "sampled" or "greedy", groups) of each shard."""
+
+
+def policies_of(config: Config) -> dict[str, tuple[str, str]]:
+    """Returns "start" and "actor" -> stage that made it, and its folder there; ConfigError for none."""
+    of = config.evaluation.of
+    if of == "stored" and config.stored.objective.kind == "none":
+        raise ConfigError(
+            "evaluation.of = stored, but stored.objective.kind = none trains no policy. Next: an objective, "
+            "such as stored.objective.kind=likelihood, or evaluation.of=actor"
+        )
+    return {"start": ("sft", "policy"), "actor": (of, TRAINED[of])}
 
 
 def planned_groups(start: Start[Config], tasks: Sequence[Task], policy: str) -> dict[str, list[Group]]:
@@ -45,7 +57,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
     tasks = [task for split in start.config.held_out for task in tasks_of_split(start, split)]
     shards = [
         (policy, kind, shard)
-        for policy in POLICIES
+        for policy in policies_of(start.config)
         for kind, groups in planned_groups(start, tasks, policy).items()
         for shard in in_shards(groups, start.config.run.per_shard(NUM_ATTEMPTS))
     ]
@@ -54,7 +66,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
         items=[[name for group in groups for name in group.rollout_ids] for _, _, groups in shards],
         tables=(ROLLOUTS, STEPS),
         unit="rollouts",
-        estimate={"tasks": len(tasks), "policies": len(POLICIES)},
+        estimate={"tasks": len(tasks), "policies": 2},
         work=(tasks, shards),
     )
 
@@ -62,7 +74,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
 STAGE = Stage(
     name="evaluation",
     code_version=5,
-    inputs=lambda config: ("tasks", "sft", "actor"),
+    inputs=lambda config: ("tasks", "sft", config.evaluation.of),
     sections=("evaluation", "run.held_out", "engine", "sampling", "prompt", "tasks"),
     plan=plan,
     make="stages.bodies.evaluation:make",

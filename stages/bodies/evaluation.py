@@ -15,7 +15,7 @@ from env.play.team import Job, Team
 from pipeline.artifacts.runner import Start
 from pipeline.statistics import ClusterBootstrap, interval_dict
 from pipeline.types import Rollout, Task
-from stages.evaluation import POLICIES, Work
+from stages.evaluation import Work, policies_of
 from stages.settings import Config
 from stages.wiring.hands import Recipe, make_hands
 from stages.wiring.inputs import rollouts_of
@@ -72,10 +72,10 @@ def compare(
 
 def make(start: Start[Config], work: Work) -> None:
     """Plays every policy on every split, then compares."""
-    tasks, shards = work
+    (tasks, shards), policies = work, policies_of(start.config)
     recipes = {
         name: Recipe(start.config, start.inputs[stage].path(folder))
-        for name, (stage, folder) in POLICIES.items()
+        for name, (stage, folder) in policies.items()
     }
 
     def job_of(index: int) -> Job:
@@ -93,7 +93,7 @@ def make(start: Start[Config], work: Work) -> None:
             commit_rollouts(start.shards, shard, played.rollouts, played.skipped)
         players = {name: Team(hands, recipe).ask(attrgetter("settings")) for name, recipe in recipes.items()}
     # By group, not by weights: an actor that learned nothing has the weights of its start.
-    groups: dict[str, dict[str, list[Group]]] = {name: defaultdict(list) for name in POLICIES}
+    groups: dict[str, dict[str, list[Group]]] = {name: defaultdict(list) for name in policies}
     for name, kind, some in shards:
         groups[name][kind] += some
     rollouts = rollouts_of(start.shards)

@@ -74,6 +74,9 @@ class Rollouts(Section):
 
 
 class Evaluation(Section):
-    """Starting policy beside actor, on `run.held_out`."""
+    """Starting policy beside actor, or what the stored phase made, on `run.held_out`."""
 
     draws: int = setting(4, "first tries of each task at temperature 1", ge=1)
+    of: Literal["actor", "stored"] = setting(
+        "actor", "stage whose policy is set beside the starting policy, and is a round's candidate"
+    )
