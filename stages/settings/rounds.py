@@ -36,6 +36,6 @@ class Promotion(Section):
 
     max_rollouts: int = setting(
         2 * LOOK,
-        f"after every {LOOK} the rule is asked; at the end without a word the baseline stays",
+        f"the rule is asked after every {LOOK}; if it never decides, the baseline stays",
         ge=LOOK,
     )

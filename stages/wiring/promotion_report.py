@@ -65,14 +65,15 @@ def promotion_page(report: Mapping[str, Any]) -> str:
         for difference, of in resolved(rate, report["looks_planned"], DIFFERENCES)
     )
     rule = (
-        f"One in {round(1 / CANDIDATE_SHARE)} requests goes to the candidate. After every {LOOK} rollouts, with "
-        f"{MIN_ROLLOUTS} of each arm or more, it is promoted if P(candidate better) is at least {PROMOTE_AT:g}, "
-        f"and rolled back if P(candidate below {WORSE:g} of the baseline) is at least {ROLL_BACK_AT:g}, by Beta "
-        "posteriors."
+        f"One in {round(1 / CANDIDATE_SHARE)} requests goes to the candidate. After every {LOOK} rollouts, "
+        f"with {MIN_ROLLOUTS} of each arm or more, it is promoted if P(candidate better) is at least "
+        f"{PROMOTE_AT:g}, and rolled back if P(candidate below {WORSE:g} of the baseline) is at least "
+        f"{ROLL_BACK_AT:g}, by Beta posteriors."
     )
     caption = (
-        f"How often the rule says what, simulated with a fixed seed: the baseline succeeds in {rate:.0%}, the "
-        f"candidate truly differs by so many points, and there are up to {report['looks_planned']} looks."
+        f"How often the rule says what, simulated with a fixed seed: the baseline succeeds in {rate:.0%}, "
+        "the candidate truly differs by so many points, and there are up to "
+        f"{report['looks_planned']} looks."
     )
     return page(
         f"Promotion, round {report['round']}",
