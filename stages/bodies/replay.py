@@ -25,7 +25,7 @@ def make(start: Start[Config], earlier: Artifact | None) -> None:
     dropped = max(0, len(rounds) - start.config.replay.capacity)
     rollouts, rounds = rollouts.slice(dropped), rounds[dropped:]
     steps = steps.filter(pc.is_in(steps["rollout_id"], rollouts["rollout_id"].combine_chunks()))
-    _check(start, rollouts, own)
+    refuse_strangers(rollouts, own, start.inputs["tasks"])
     ids = rollouts["rollout_id"].to_pylist()
     kept = Counter(rounds)
     report = {
@@ -44,12 +44,10 @@ def make(start: Start[Config], earlier: Artifact | None) -> None:
     )
 
 
-def _check(start: Start[Config], rollouts: pa.Table, own: Artifact) -> None:
-    """Raises ArtifactError unless all are of training tasks of this run, encoded as the round's own are."""
-    tasks = start.inputs["tasks"].table("tasks").filter(pc.field("split") == "train")
-    strange = (
-        rollouts.num_rows - pc.sum(pc.is_in(rollouts["task_id"], tasks["task_id"].combine_chunks())).as_py()
-    )
+def refuse_strangers(rollouts: pa.Table, own: Artifact, tasks: Artifact) -> None:
+    """Raises ArtifactError unless all are of training tasks, encoded as the rollouts of `own` are."""
+    known = tasks.table("tasks").filter(pc.field("split") == "train")["task_id"].combine_chunks()
+    strange = rollouts.num_rows - pc.sum(pc.is_in(rollouts["task_id"], known)).as_py()
     if strange:
         raise ArtifactError(
             f"{strange} of {rollouts.num_rows} rollouts of the replay buffer are of no training task of this "

@@ -26,8 +26,8 @@ class Round(Section):
 
     changes: dict[str, JsonValue] = setting(
         {},
-        "what rounds change in the rest of the file, as section.key: value; without it they train one epoch of "
-        "the stored phase's likelihood at learning rate 1e-6",
+        "what rounds change in the rest of the file, as section.key: value; without it they train one epoch "
+        "of the stored phase's likelihood at learning rate 1e-6",
     )
 
 

@@ -1,6 +1,8 @@
 """The decision rule: posteriors against their closed form, verdicts at their borders, error rates."""
 
+import re
 from math import comb, exp, lgamma
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,3 +129,20 @@ def test_an_equal_candidate_is_promoted_in_one_of_twenty_at_one_look_and_more_of
     assert worse["promote"] < 0.001
     assert worse["roll_back"] > 0.85
     assert simulated_rates(0.7, 0.7, 2) == simulated_rates(0.7, 0.7, 2)
+
+
+def test_the_page_says_what_the_simulation_says() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "rounds.md").read_text("utf-8")
+    rows = re.findall(
+        r"^\| ([+-]\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE
+    )
+    assert len(rows) == 8
+    for difference, *cells in rows:
+        found = [simulated_rates(0.7 + int(difference) / 100, 0.7, looks) for looks in (1, 2)]
+        rates = [100 * of[name] for of in found for name in ("promote", "roll_back")]  # type: ignore[literal-required]
+        assert [float(cell) for cell in cells] == pytest.approx(rates, abs=0.051)
+    for words, rate in (("10.4 % where the baseline succeeds in 2 %", 0.02), ("5.7 % at 95 %", 0.95)):
+        assert words in page
+        said = float(words.split(" %")[0])
+        assert 100 * simulated_rates(rate, rate, 2)["promote"] == pytest.approx(said, abs=0.051)
+    assert f"{1000 * simulated_rates(0.65, 0.7, 2)['promote']:.0f} of 1,000 rounds" in page

@@ -83,15 +83,15 @@ def test_a_policy_that_changed_after_its_promotion_is_not_served(rounds: Rounds,
         serves(folder)
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b'{"round": 1', b"\0" * 200])
-def test_a_damaged_pointer_is_noticed_and_settled_by_the_next_round(
-    rounds: Rounds, tmp_path: Path, data: bytes
-) -> None:
+def test_a_damaged_pointer_is_noticed_and_settled_by_the_next_round(rounds: Rounds, tmp_path: Path) -> None:
     folder = begun(tmp_path / "lab")
     assert rounds(folder, "promote") == 0
-    (folder / "r" / "rounds" / POINTER).write_bytes(data)
-    with pytest.raises(ArtifactError, match="damaged"):
-        serves(folder)
+    pointer = folder / "r" / "rounds" / POINTER
+    whole = pointer.read_bytes()
+    for data in (b"", b"{}", whole[:50], whole.replace(b"001", b"002"), b"\0" * len(whole)):
+        pointer.write_bytes(data)
+        with pytest.raises(ArtifactError, match="damaged"):
+            serves(folder)
     assert rounds(folder, "roll_back") == 0
     assert serves(folder) == "001 stored"
 
@@ -140,6 +140,8 @@ def test_a_kill_at_any_point_serves_only_what_was_promoted_and_the_same_command_
     assert {name for name in hits if "pointer" in name} == set(POINTERS if decision == "promote" else ())
     points = [name for name in hits if name.startswith(("round.", "promotion."))]
     assert len(points) > 10
+    if decision == "roll_back":  # what surrounds the verdict; the rest is the same
+        points = [name for name in points if "manifest" in name or "exit" in name]
     after = "002 stored" if decision == "promote" else "001 stored"
     for index, point in enumerate(points):
         folder = copied(first, tmp_path / str(index))
