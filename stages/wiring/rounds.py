@@ -40,7 +40,8 @@ def play_round(
     """
     run_dir = Path(config.run.data_dir).resolve() / config.run.name
     own = policies_of(config)["actor"]
-    Artifact.open(run_dir, own[0])  # before anything is made
+    for needed in ("tasks", own[0]):  # before anything is made
+        Artifact.open(run_dir, needed)
     home = run_dir / ROUNDS
     make_folder(home, f"run.data_dir = {config.run.data_dir}")
     lock = Lock(home)
@@ -78,14 +79,9 @@ def play_round(
 def _words(number: int, stage: str, file: Path, code: int) -> tuple[str, ExitCode]:
     """Returns message and code of a round that a stage has ended."""
     known = ExitCode(code) if code in set(ExitCode) else ExitCode.DEFECT  # no stage's, as of a kill
-    again = (
-        "the same command goes on"
-        if known != ExitCode.QUALITY
-        else (
-            f"mend its cause and the same command goes on, or SET='--round {number + 1}' leaves "
-            "this round as it is"
-        )
-    )
+    again = "the same command goes on"
+    if known == ExitCode.QUALITY:
+        again = f"mend its cause, then {again}; or SET='--round {number + 1}' leaves this round as it is"
     return (
         f"round {number} ended with {code} in its stage {stage} (configuration {file}); see above. "
         f"What was served before is served still. Next: {again}"

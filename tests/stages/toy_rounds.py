@@ -48,9 +48,14 @@ def fake(name: str, decision: str = "") -> Stage[Any, Any]:
             return
         number, arms = start.config.run.round, (("baseline", 400, 0), ("candidate", 100, UNGRADED))
         table = {
-            **{"round": [number] * 2, "arm": [arm for arm, *_ in arms], "policy_digest": ["a", "b"]},
-            **{"rollouts": [graded for _, graded, _ in arms], "failed": [failed for *_, failed in arms]},
-            **{"reward_sum": [280.0, 70.0], "success": [0.7] * 2, "unsafe": [0] * 2},
+            "round": [number] * 2,
+            "arm": [arm for arm, *_ in arms],
+            "policy_digest": ["a", "b"],
+            "rollouts": [graded for _, graded, _ in arms],
+            "failed": [failed for *_, failed in arms],
+            "reward_sum": [280.0, 70.0],
+            "success": [0.7] * 2,
+            "unsafe": [0] * 2,
             "satisfaction": [None] * 2,
         }
         verdict = {"decision": decision, "candidate": {"stage": "stored", "folder": "policy"}}
