@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,9 +23,11 @@ from pipeline.config import load_config
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.served import served_policy
+from pipeline.types import Event
 from stages.bodies.replay import refuse_strangers
 from stages.command import main
 from stages.settings import Config
+from stages.wiring.monitoring import monitoring_row
 from stages.wiring.rounds import play_round
 from tests.stages import toy_rounds
 from tests.stages.conftest import TINY, Lab, make_lab
@@ -201,6 +204,26 @@ def test_a_buffer_of_other_tasks_or_another_tokenizer_is_refused(chain: Lab, col
     others = pa.array(["another", *table[column].to_pylist()[1:]])
     with pytest.raises(ArtifactError, match=words):
         refuse_strangers(table.set_column(table.schema.get_field_index(column), column, others), own, tasks)
+
+
+def test_a_row_counts_rollouts_that_are_unsafe_once_and_what_satisfies(chain: Lab) -> None:
+    """A field that no line needs costs .05 of a success, a made-up value .1; a failure satisfies nobody."""
+    one = replace(chain.rollouts("rollouts")[0], reward=1.0, finish_reason="success", events=())
+    extra, made_up = Event("over_collected", 0, fields=("pin",)), Event("fabricated_auth", 1)
+    rollouts = [
+        one,
+        replace(one, events=(extra, made_up)),
+        replace(one, reward=0.0, finish_reason="ended", events=(made_up,)),
+        replace(one, reward=None, finish_reason="failed", events=(made_up,)),
+    ]
+    found = monitoring_row(3, "candidate", rollouts, PHONE)
+    assert (found["rollouts"], found["failed"], found["unsafe"], found["reward_sum"]) == (3, 1, 2, 2.0)
+    assert found["success"] == pytest.approx(2 / 3)
+    assert found["satisfaction"] == pytest.approx((1 + 0.85 + 0) / 3)
+    silent = replace(PHONE, satisfaction=None, unsafe=frozenset())
+    assert monitoring_row(3, "candidate", rollouts, silent)["satisfaction"] is None
+    assert monitoring_row(3, "candidate", rollouts, silent)["unsafe"] == 0
+    assert monitoring_row(3, "candidate", rollouts[3:], PHONE)["success"] is None
 
 
 def row(arm: str, rewards: float, rollouts: int = 400, unsafe: int = 0, failed: int = 0) -> dict[str, Any]:
