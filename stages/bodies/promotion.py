@@ -24,7 +24,7 @@ from stages.wiring.promotion_report import promotion_page
 
 def make(start: Start[Config], parts: list[Part]) -> None:
     """Plays until a look decides, then skips the rest; a start after a kill comes to the same looks."""
-    policies = policies_of(start.config)
+    policies, num_looks = policies_of(start.config), 1 + max(part.look for part in parts)
     recipes = {
         arm: Recipe(start.config, start.inputs[stage].path(folder))
         for arm, (stage, folder) in zip(ARMS, policies.values(), strict=True)
@@ -41,7 +41,7 @@ def make(start: Start[Config], parts: list[Part]) -> None:
 
     looks: list[Decision] = []
     with closing(make_hands(start.config, start.log_folder)) as hands:
-        for look in range(1 + max(part.look for part in parts)):
+        for look in range(num_looks):
             of_look = [index for index, part in enumerate(parts) if part.look == look]
             for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done, of_look):
                 commit_rollouts(start.shards, shard, played.rollouts, played.skipped)
@@ -64,8 +64,7 @@ def make(start: Start[Config], parts: list[Part]) -> None:
         "arms": {arm: asdict(arm_of(rollouts)) for arm, rollouts in by_arm.items()},
         "candidate": {"stage": stage, "folder": folder},
     }
-    looks_planned = 1 + max(part.look for part in parts)
-    report = {**verdict, "round": start.config.run.round, "looks_planned": looks_planned, "monitoring": rows}
+    report = {**verdict, "round": start.config.run.round, "looks_planned": num_looks, "monitoring": rows}
     start.output("report.html", volatile=True).write_text(promotion_page(report), encoding="utf-8")
     table = table_of(MONITORING, {name: [row[name] for row in rows] for name in MONITORING.schema.names})
     start.finish(more_tables=((MONITORING, table),), report=report, verdict=verdict)
