@@ -14,11 +14,14 @@ from pipeline.promotion import (
     PROMOTE_AT,
     ROLL_BACK_AT,
     Arm,
+    Verdict,
     decide,
     probability_below,
     simulated_rates,
     verdicts,
 )
+
+CODES: dict[Verdict, int] = {"promote": 1, "roll_back": -1, "continue": 0}
 
 
 def log_beta(a: float, b: float) -> float:
@@ -86,7 +89,7 @@ def test_more_successes_never_make_a_verdict_worse() -> None:
     assert (np.diff(table, axis=0) >= 0).all()
     assert (np.diff(table, axis=1) <= 0).all()
     assert set(np.unique(table)) == {-1, 0, 1}
-    names = {1: "promote", -1: "roll_back", 0: "continue"}
+    names = {code: name for name, code in CODES.items()}
     for new, old in ((70, 280), (78, 280), (79, 280), (80, 280), (59, 280), (58, 280), (0, 0), (100, 400)):
         assert decide(Arm(new, 100), Arm(old, 400)).verdict == names[int(table[new, old])]
 
@@ -114,10 +117,10 @@ def test_simulated_rates_of_one_look_are_the_exact_ones(candidate: float, baseli
     n = round(LOOK * CANDIDATE_SHARE)
     chances = np.outer(binomial(n, candidate), binomial(LOOK - n, baseline))
     table, found = verdicts(n, LOOK - n), simulated_rates(candidate, baseline, 1)
-    for verdict, code in (("promote", 1), ("roll_back", -1), ("continue", 0)):
+    for verdict, code in CODES.items():
         exact = chances[table == code].sum()
         error = (exact * (1 - exact) / 20_000) ** 0.5
-        assert found[verdict] == pytest.approx(exact, abs=4 * error + 1e-9)  # type: ignore[index]
+        assert found[verdict] == pytest.approx(exact, abs=4 * error + 1e-9)
     assert sum(found.values()) == pytest.approx(1)
 
 
@@ -139,7 +142,7 @@ def test_the_page_says_what_the_simulation_says() -> None:
     assert len(rows) == 8
     for difference, *cells in rows:
         found = [simulated_rates(0.7 + int(difference) / 100, 0.7, looks) for looks in (1, 2)]
-        rates = [100 * of[name] for of in found for name in ("promote", "roll_back")]  # type: ignore[literal-required]
+        rates = [100 * rate for of in found for rate in (of["promote"], of["roll_back"])]
         assert [float(cell) for cell in cells] == pytest.approx(rates, abs=0.051)
     for words, rate in (("10.4 % where the baseline succeeds in 2 %", 0.02), ("5.7 % at 95 %", 0.95)):
         assert words in page
