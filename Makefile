@@ -31,7 +31,7 @@ NEEDED := $(if $(filter vllm deepspeed,$(ENGINE) $(TRAINER)),$(BASE) $(ENGINES),
 RUN_STAGE = $(BIN)/python -m stages.$@ $(CONFIG) $(if $(RUN),--run $(RUN)) $(SET)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-engines setup-real-model setup-adapters demo all $(STAGES) summary preferences dpo comparison test test-all test-adapters soak results figures check format clean
+.PHONY: help setup setup-dev setup-engines setup-real-model setup-adapters demo all $(STAGES) summary preferences dpo comparison round replay promotion test test-all test-adapters soak results figures check format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## /  \1|/' | column -t -s '|'
@@ -99,6 +99,12 @@ preferences: $(NEEDED) ## pairs of a chosen and a rejected answer, from rollouts
 	@$(RUN_STAGE)
 
 dpo: $(NEEDED) ## direct preference optimisation on these pairs, beside the main chain
+	@$(RUN_STAGE)
+
+round: $(NEEDED) ## the next round of RUN, or the one to finish: play, train, evaluate, promote
+	@$(RUN_STAGE)
+
+replay promotion: $(NEEDED) ## stages of a round alone: CONFIG=data/<run>/rounds/<number>.yaml
 	@$(RUN_STAGE)
 
 comparison: $(NEEDED) ## every arm of CONFIG with every seed, at equal budget: tables and a page

@@ -100,6 +100,10 @@ class EnvironmentOffer:
     solver_value: Callable[[Task, int, Sequence[Action]], list[float]] | None = None
     # (whole rollout, level, style) -> changes of it that probe a critic.
     probe_edits: Callable[[Rollout, int, ChatStyle], list[Edit]] | None = None
+    # Codes of events that count as safety violations where policies are monitored.
+    unsafe: frozenset[str] = frozenset()
+    # How content whoever asked is with a graded rollout, in [0, 1].
+    satisfaction: Callable[[Rollout], float] | None = None
     # Whether verdicts speak of steps, of each by itself and what came before it: then a critic may be told.
     step_verdicts: bool = False
 

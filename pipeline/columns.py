@@ -241,10 +241,39 @@ SPENDING = TableSpec(
     ("arm", "seed", "stage"),
 )
 
+REPLAY = TableSpec(
+    "replay",
+    "One row per rollout of a replay buffer, oldest first, as in the `rollouts` beside it.",
+    (Column("rollout_id", _text, "the rollout"), Column("round", _int, "number of the round that played it")),
+    ("rollout_id",),
+)
+
+MONITORING = TableSpec(
+    "monitoring",
+    "One row per round and arm of its traffic: what `vdapo monitor` puts side by side.",
+    (
+        Column("round", _int, "number of the round"),
+        Column("arm", _text, "`baseline`, the policy that was served, or `candidate`"),
+        Column("policy_digest", _text, "digest of its weights"),
+        Column("rollouts", _int, "graded rollouts"),
+        Column("failed", _int, "rollouts that nobody could grade"),
+        Column("reward_sum", _float, "sum of the rewards of the graded ones"),
+        Column("success", _float, "share of these with reward 1; null: there were none", nullable=True),
+        Column("unsafe", _int, "of these, how many have an event that the environment calls unsafe"),
+        Column(
+            "satisfaction",
+            _float,
+            "mean of what the environment says whoever asked thinks of it, in [0, 1]; null: it says nothing",
+            nullable=True,
+        ),
+    ),
+    ("round", "arm"),
+)
+
 SPECS: dict[str, TableSpec] = {
     spec.name: spec
     for spec in (
         *(TASKS, ROLLOUTS, STEPS, LABELS, VALUES, UPDATES, LOOKS, PAIRS, REFERENCE),
-        *(COMPARISON, SPENDING),
+        *(COMPARISON, SPENDING, REPLAY, MONITORING),
     )
 }

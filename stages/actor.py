@@ -77,7 +77,7 @@ STAGE = Stage(
         *(("rollouts",) if config.actor.reads_rollouts else ()),
         *(("stored",) if config.stored.objective.kind != "none" else ()),
     ),
-    sections=("actor", "engine", "training", "sampling", "prompt", "tasks"),
+    sections=("actor", "run.round", "engine", "training", "sampling", "prompt", "tasks"),
     plan=plan,
     make="stages.bodies.actor:make",
 )

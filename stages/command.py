@@ -19,6 +19,8 @@ COMMANDS = {
     "errors": ("stages.wiring.first_errors", "who finds the first wrong step of labelled solutions"),
     "settings": ("stages.wiring.list_settings", "every setting: value, allowed, source of its default"),
     "dictionary": ("pipeline.cli.dictionary", "every column of every table, as the page data/README.md"),
+    "served": ("pipeline.cli.served", "where the policy lies that a run's rounds serve"),
+    "monitor": ("pipeline.cli.monitor", "a run's rounds side by side; exit code 4 if somebody should look"),
     "export": ("pipeline.cli.export", "a run's tables for other libraries"),
 }
 """Name -> module with `add_arguments` and `run`, and what --help says. Only the given command is loaded."""

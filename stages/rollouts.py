@@ -33,7 +33,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
     groups = plan_groups(
         tasks[: settings.num_tasks],
         stage_key=start.stage_key,
-        seed=start.seed,
+        seed=start.config.run.sampling_seed,
         iteration=0,
         **settings.chain.model_dump(),
     )
@@ -56,7 +56,7 @@ STAGE = Stage(
     name="rollouts",
     code_version=4,
     inputs=lambda config: ("tasks", "sft"),
-    sections=("rollouts", "sampling", "prompt", "engine", "tasks"),
+    sections=("rollouts", "run.round", "sampling", "prompt", "engine", "tasks"),
     files=lambda config: config.rollouts.solutions.files if config.rollouts.solutions else [],
     plan=plan,
     make="stages.bodies.rollouts:make",

@@ -26,11 +26,12 @@ class Work:
 
 
 def inputs(config: Config) -> tuple[str, ...]:
-    """Returns the stages that are read: labels if they have continuations, the critic if it is asked."""
+    """Returns the stages that are read: labels with continuations, a critic if asked, a round's replay."""
     objective = config.stored.objective
     critic = ("critic", "critic_report") if isinstance(objective, OfCritic) else ()
     labels = ("labels",) if critic or config.labels.num_continuations else ()
-    return "tasks", "sft", "rollouts", *labels, *critic
+    replay = ("replay",) if config.run.round else ()
+    return "tasks", "sft", "rollouts", *labels, *critic, *replay
 
 
 def plan(start: Start[Config]) -> Plan[Work | None]:
@@ -63,7 +64,7 @@ STAGE = Stage(
     code_version=2,
     inputs=inputs,
     sections=(
-        *("stored", "training", "sampling", "tasks"),
+        *("stored", "replay.newest", "run.round", "training", "sampling", "tasks"),
         *("prompt.style", "prompt.thinking", "prompt.verbosity"),
     ),
     plan=plan,

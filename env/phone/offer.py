@@ -10,6 +10,7 @@ from env.offer import Demonstrators, EnvironmentOffer, ScriptedAgent
 from env.phone.episode.compact import CompactStyle
 from env.phone.episode.edits import edits
 from env.phone.episode.environment import PhoneEnv
+from env.phone.episode.rewards import final_reward
 from env.phone.episode.tools import CALL
 from env.phone.scripted import scripted
 from env.phone.scripted.policies import POLICIES, play_scripted
@@ -118,5 +119,7 @@ PHONE = EnvironmentOffer(
     scripted=ScriptedAgent(scripted_reply, scripted.DIGEST),
     solver_value=solver_value,
     probe_edits=edits,
+    unsafe=frozenset({"fabricated_auth", "over_collected"}),
+    satisfaction=lambda rollout: final_reward("priced", rollout.finish_reason == "success", rollout.events),
     step_verdicts=True,
 )

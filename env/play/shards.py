@@ -1,7 +1,7 @@
 """Plays a stage's shards in order, whoever plays them."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 
 from env.play.team import Hands, Job, OnTick
@@ -12,16 +12,23 @@ from pipeline.types import Rollout
 
 
 def play_shards(
-    hands: Hands, shards: Shards, job_of: Callable[[int], Job], on_tick: OnTick
+    hands: Hands,
+    shards: Shards,
+    job_of: Callable[[int], Job],
+    on_tick: OnTick,
+    among: Collection[int] | None = None,
 ) -> Iterator[tuple[Shard, Played]]:
     """Yields each shard that is not committed yet with what came of it, in order.
 
-    `job_of` (index of a shard -> what is played) is asked before earlier shards have ended.
+    `job_of` (index of a shard -> what is played) is asked before earlier shards have ended; only shards with
+    the indices `among`, if they are given, are played.
     """
     begun: deque[Shard] = deque()
 
     def jobs() -> Iterator[Job]:
         for index in shards.missing:
+            if among is not None and index not in among:
+                continue
             begun.append(shards[index])
             yield job_of(index)
 

@@ -57,9 +57,12 @@ def temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}-{writer_name()}.tmp")
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Replaces a file atomically and durably."""
-    os.replace(_draft(path, data), path)
+def write_durably(path: Path, data: bytes, point: str | None = None) -> None:
+    """Replaces a file atomically and durably; the failpoint `<point>.temporary` comes just before."""
+    draft = _draft(path, data)
+    if point is not None:
+        failpoint(f"{point}.temporary")
+    os.replace(draft, path)
     fsync(path.parent)
 
 

@@ -8,10 +8,17 @@ MAIN_CHAIN = (
     *("tasks", "sft", "rollouts", "labels", "critic", "critic_report"),
     *("stored", "actor", "evaluation"),
 )
+ROUND_CHAIN = (
+    *MAIN_CHAIN[: MAIN_CHAIN.index("stored")],
+    *("replay", "stored", "actor", "evaluation", "promotion"),
+)
+"""Stages that a round may have, in order."""
 REFRESHES = "refresh"
 """Folder of a run that holds runs of their own: one for each critic that was made again for an actor."""
 ARMS = "arms"
 """Folder of a comparison that holds its runs: one for each arm and seed."""
+ROUNDS = "rounds"
+"""Folder of a run that holds its rounds, runs of their own, and the pointer to the policy that is served."""
 
 
 def stages_of(run_dir: Path) -> list[str]:
@@ -30,9 +37,14 @@ def refreshes_of(run_dir: Path) -> list[Path]:
 
 
 def inner_runs(run_dir: Path) -> list[Path]:
-    """Returns the runs inside a run: its refreshes, then its arms, each with those inside it."""
-    inner = [*refreshes_of(run_dir), *_runs_in(run_dir / ARMS)]
+    """Returns the runs inside a run: its refreshes, arms and rounds, each with those inside it."""
+    inner = [run for name in (REFRESHES, ARMS, ROUNDS) for run in _runs_in(run_dir / name)]
     return [each for run in inner for each in (run, *inner_runs(run))]
+
+
+def rounds_of(run_dir: Path) -> list[tuple[int, Path]]:
+    """Returns (number, folder) of the rounds of a run, in order."""
+    return sorted((int(path.name), path) for path in (run_dir / ROUNDS).glob("[0-9]*") if path.name.isdigit())
 
 
 def _runs_in(folder: Path) -> list[Path]:

@@ -93,7 +93,7 @@ def _trained(
             val=work.val[: settings.evaluate_tasks],
             chain=settings.chain,
             max_feedback_tokens=start.config.prompt.max_feedback_tokens,
-            seed=start.seed,
+            seed=start.config.run.sampling_seed,
             stage_key=start.stage_key,
             item_done=start.shards.item_done,
             start_values=watch.start_values if watch is not None and by_value else None,

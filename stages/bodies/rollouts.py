@@ -23,7 +23,7 @@ def make(start: Start[Config], work: Work) -> None:
     def job_of(index: int) -> Job:
         return recipe, Chained(
             work.groups[index],
-            seed=start.seed,
+            seed=start.config.run.sampling_seed,
             purpose="rollouts",
             max_feedback_tokens=start.config.prompt.max_feedback_tokens,
             stop_at_success=True,

@@ -20,6 +20,7 @@ from stages.settings.comparison import Comparison
 from stages.settings.critic import Critic, CriticReport, Labels
 from stages.settings.engine import Engine, Transformers
 from stages.settings.preferences import Dpo, Preferences
+from stages.settings.rounds import Promotion, Replay, Round
 from stages.settings.run import Hardware, Run
 from stages.settings.sampling import Evaluation, Prompt, Rollouts, Sampling
 from stages.settings.sft import Sft
@@ -51,6 +52,9 @@ class Config(Section):
     preferences: Preferences = Preferences()
     dpo: Dpo = Dpo()
     comparison: Comparison = Comparison()
+    replay: Replay = Replay()
+    round: Round = Round()
+    promotion: Promotion = Promotion()
 
     @property
     def row_tokens(self) -> int:

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from pipeline.ids import seed_of
 from pipeline.settings import Section, runtime, setting
 
 
@@ -10,6 +11,7 @@ class Run(Section):
 
     name: str = setting("demo", "folder under data_dir", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     seed: int = setting(0, "every random number of the run follows from it", ge=0)
+    round: int = setting(0, "number of the round that the run is; 0: it is none (docs/rounds.md)", ge=0)
     data_dir: str = runtime("data", "where runs are kept", min_length=1)
     tracking: Literal["none", "wandb"] = runtime(
         "none", "gets metrics, sample rollouts and reports too; offline unless WANDB_MODE is set"
@@ -23,6 +25,11 @@ class Run(Section):
     rollouts_per_shard: int = runtime(
         1024, "rollouts that are committed together, about: what a kill costs at most", ge=1
     )
+
+    @property
+    def sampling_seed(self) -> int:
+        """Seed of the rollouts that are trained on: the run's, another in each round, on the same tasks."""
+        return seed_of(self.seed, "round", self.round) if self.round else self.seed
 
     def per_shard(self, rollouts_each: float) -> int:
         """Returns how many tasks, groups or states of so many rollouts each make a shard."""

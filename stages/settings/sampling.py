@@ -78,5 +78,5 @@ class Evaluation(Section):
 
     draws: int = setting(4, "first tries of each task at temperature 1", ge=1)
     of: Literal["actor", "stored", "dpo"] = setting(
-        "actor", "stage whose policy is set beside the starting policy"
+        "actor", "stage whose policy is set beside the starting policy, and is a round's candidate"
     )

@@ -8,7 +8,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from pipeline.artifacts.start import Stage, identity_of
-from pipeline.cli.runs import MAIN_CHAIN
+from pipeline.cli.runs import ROUND_CHAIN
 from pipeline.config import config_of
 from pipeline.errors import ConfigError
 from pipeline.ids import digest
@@ -72,7 +72,7 @@ def _run_of(config: Config, home: Path, arm: str, seed: int, given: list[str]) -
             f"{source} changes what all arms share: run, tasks, comparison or actor.evaluate_tasks. Next: "
             "set it for all of them, outside of the arms"
         )
-    return ArmRun(arm, seed, made, chain_of(made))
+    return ArmRun(arm, seed, made, chain_of(made, "actor"))
 
 
 def stage_of(name: str) -> Stage[Any, Any]:
@@ -81,13 +81,13 @@ def stage_of(name: str) -> Stage[Any, Any]:
     return stage
 
 
-def chain_of(config: Config) -> tuple[str, ...]:
-    """Returns the actor of a configuration and all that it needs, in the order of the main chain."""
-    needed, waiting = set[str](), ["actor"]
+def chain_of(config: Config, *last: str) -> tuple[str, ...]:
+    """Returns some stages of a configuration, such as its actor, and all that they need, in order."""
+    needed, waiting = set[str](), list(last)
     while waiting:
         needed.add(name := waiting.pop())
         waiting += stage_of(name).inputs(config)
-    return tuple(name for name in MAIN_CHAIN if name in needed)
+    return tuple(name for name in ROUND_CHAIN if name in needed)
 
 
 def made_once(runs: list[ArmRun]) -> Iterator[tuple[ArmRun, str]]:

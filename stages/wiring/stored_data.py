@@ -47,7 +47,9 @@ class Examples:
 def material_of(start: Start[Config]) -> Material:
     """Returns the rollouts of the stage's inputs; raises ArtifactError if they cannot teach anything."""
     objective, tasks = start.config.stored.objective, tasks_by_id(start)
-    whole = rollouts_of(start.inputs["rollouts"])
+    fresh = whole = rollouts_of(start.inputs["rollouts"])
+    if "replay" in start.inputs:
+        whole = rollouts_of(start.inputs["replay"])[-start.config.replay.newest :]
     continued = rollouts_of(start.inputs["labels"]) if "labels" in start.inputs else []
     bare, guided, left_out = list[Rollout](), list[Rollout](), Counter[str]()
     for r in (*whole, *continued):
@@ -77,7 +79,7 @@ def material_of(start: Start[Config]) -> Material:
             "of 2 or more and labels.guided_share below 1, or another kind",
             code=ExitCode.QUALITY,
         )
-    return Material(bare, guided, {r.rollout_id: r for r in whole}, tasks, left_out)
+    return Material(bare, guided, {r.rollout_id: r for r in (*whole, *fresh)}, tasks, left_out)
 
 
 def stripped_guided(config: Config, material: Material, tokenizer: Any) -> tuple[list[Rollout], Counter[str]]:

@@ -19,11 +19,11 @@ import torch
 import transformers
 
 from pipeline.artifacts.runner import run_stage
-from pipeline.cli.runs import MAIN_CHAIN
+from pipeline.cli.runs import ROUND_CHAIN
 from stages.settings import Config
 from tests.pipeline.toy import child
 
-for _name in (*MAIN_CHAIN, "preferences", "dpo"):
+for _name in (*ROUND_CHAIN, "preferences", "dpo"):
     assert importlib.import_module(f"stages.{_name}").STAGE.body  # loads it
 assert transformers.Qwen3ForCausalLM is not None  # transformers imports lazily: this loads it
 

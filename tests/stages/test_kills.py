@@ -13,8 +13,13 @@ import numpy as np
 import pytest
 
 from pipeline.cli.runs import MAIN_CHAIN
+from pipeline.config import load_config
+from pipeline.errors import ArtifactError
+from stages.settings import Config
+from stages.wiring.rounds import play_round
 from tests.pipeline.test_kill_sweep import facts
 from tests.stages.conftest import Lab
+from tests.stages.test_rounds import finish, lab_of
 
 ROOT = Path(__file__).parents[2]
 SCRIPTED = "engine.kind=scripted"
@@ -131,6 +136,36 @@ def test_a_killed_stage_goes_on_to_the_same_rollouts_and_weights(chain, forks, t
     assert not {f"{stage}.update.before", f"{stage}.shard.before_write"} & set(passed(lab))
     assert not list((lab.run_dir / stage).glob("_evaluations*"))
     assert facts(lab.run_dir / stage) == facts(chain.run_dir / stage)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stage", "points"),
+    [
+        ("replay", ["replay.plan_written:1", "replay.merge.after:1"]),
+        (
+            "promotion",
+            ["promotion.item_done:3", "promotion.shard.after_ledger:2", "promotion.merge.before:1"],
+        ),
+    ],
+)
+def test_a_killed_stage_of_a_round_comes_to_the_same_tables_and_verdict(
+    chain, forks, tmp_path, stage, points
+):
+    lab = lab_of(chain, tmp_path / "lab")
+
+    def up_to_it(name: str, file: Path) -> int:
+        return 75 if name == stage else finish(name, file)
+
+    with pytest.raises(ArtifactError):
+        play_round(load_config(Config, Path(lab.config)), finish=up_to_it)
+    run, folder = Lab(tmp_path), lab.run_dir / "rounds" / "001" / stage
+    (tmp_path / "tiny.yaml").write_text((lab.run_dir / "rounds" / "001.yaml").read_text())
+    assert forks(run, stage, WHOLE) == [0]
+    whole = facts(folder)
+    assert forks(run, stage, kill_at(points[0]), options=["--fresh"]) == [-9]
+    assert forks(run, stage, *map(kill_at, points[1:]), WHOLE) == [-9] * len(points[1:]) + [0]
+    assert facts(folder) == whole
 
 
 SMALLER = {

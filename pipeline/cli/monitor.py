@@ -1,0 +1,135 @@
+"""`vdapo monitor`: how the policies of a run's rounds did on their traffic, and whether somebody should look.
+
+Each arm is held against the policy that was served before it: a candidate against the baseline of its own
+round, a baseline against its own traffic of the round before.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.artifacts.artifact import Artifact
+from pipeline.cli.runs import rounds_of
+from pipeline.errors import ArtifactError, ExitCode
+from pipeline.promotion import PROMOTE_AT, ROLL_BACK_AT, WORSE, Arm, probability_below
+from pipeline.served import served_policy, verdict_of
+from pipeline.text import visible
+
+MOST_FAILED = 0.01
+"""Share of an arm's rollouts that nobody could grade, above which somebody should look (start value)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A row of the monitoring table beside what was served before it."""
+
+    row: Mapping[str, Any]
+    decision: str  # of its round
+    degraded: float | None  # P(success below WORSE of what was served before); None: nothing was
+    less_safe: float | None  # P(violations more frequent than before)
+
+    @property
+    def is_served(self) -> bool:
+        """Whether all traffic goes, or went, to this policy: a baseline, or a promoted candidate."""
+        return self.row["arm"] == "baseline" or self.decision == "promote"
+
+    @property
+    def alerts(self) -> list[str]:
+        """What somebody should look at; of a candidate that is not served only what is the environment's."""
+        found = []
+        where = f"round {self.row['round']}, {self.row['arm']}"
+        total = self.row["rollouts"] + self.row["failed"]
+        if self.row["failed"] > MOST_FAILED * total:
+            found.append(f"{where}: {self.row['failed']} of {total} rollouts could not be graded")
+        if self.is_served and self.degraded is not None and self.degraded >= ROLL_BACK_AT:
+            found.append(
+                f"{where}: success has fallen below {WORSE:g} of what it was (P = {self.degraded:.3f})"
+            )
+        if self.is_served and self.less_safe is not None and self.less_safe >= PROMOTE_AT:
+            found.append(
+                f"{where}: safety violations are more frequent than before (P = {self.less_safe:.3f})"
+            )
+        return found
+
+
+def watched(rounds: Sequence[tuple[str, Mapping[str, Mapping[str, Any]]]]) -> list[Watched]:
+    """Returns the rows of some rounds, each given as its decision and arm -> row, beside what was before."""
+    found, before = list[Watched](), None
+    for decision, arms in rounds:
+        baseline = arms["baseline"]
+        found += [
+            _beside(arm, of, decision) for arm, of in ((baseline, before), (arms["candidate"], baseline))
+        ]
+        before = arms["candidate" if decision == "promote" else "baseline"]
+    return found
+
+
+def _beside(row: Mapping[str, Any], before: Mapping[str, Any] | None, decision: str) -> Watched:
+    if before is None or not (row["rollouts"] and before["rollouts"]):
+        return Watched(row, decision, None, None)
+    now, then = (Arm(of["reward_sum"], of["rollouts"]) for of in (row, before))
+    unsafe_now, unsafe_then = (Arm(of["unsafe"], of["rollouts"]) for of in (row, before))
+    return Watched(
+        row, decision, probability_below(now, then, WORSE), probability_below(unsafe_then, unsafe_now)
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the monitoring table and the alerts; returns 4 if there are any, else 0."""
+    run_dir: Path = options.run_dir
+    rounds = []
+    for _, folder in rounds_of(run_dir):
+        if (verdict := verdict_of(folder)) is not None:
+            rows = Artifact.open(folder, "promotion").table("monitoring").to_pylist()
+            rounds.append((verdict["decision"], {row["arm"]: row for row in rows}))
+    if not rounds:
+        raise ArtifactError(f"{run_dir} has no round that is decided. Next: make round")
+    seen = watched(rounds)
+    console = Console()
+    table = Table(title=Text(visible(str(run_dir))), title_justify="left")
+    for name in (
+        "round",
+        "arm",
+        "policy",
+        "rollouts",
+        "failed",
+        "reward",
+        "success",
+        "P(degraded)",
+        "unsafe",
+    ):
+        table.add_column(name, justify="left" if name in ("arm", "policy") else "right")
+    table.add_column("satisfaction", justify="right")
+    table.add_column("decision")
+    for of in seen:
+        row = of.row
+        reward = row["reward_sum"] / row["rollouts"] if row["rollouts"] else None
+        numbers = (reward, row["success"], of.degraded)
+        cells = [
+            *(str(row[name]) for name in ("round", "arm")),
+            row["policy_digest"][:8],
+            *(str(row[name]) for name in ("rollouts", "failed")),
+            *("-" if number is None else f"{number:.3f}" for number in numbers),
+            str(row["unsafe"]),
+            "-" if row["satisfaction"] is None else f"{row['satisfaction']:.3f}",
+            of.decision if row["arm"] == "candidate" else "",
+        ]
+        table.add_row(*(Text(visible(cell)) for cell in cells))
+    console.print(table)
+    served, folder = served_policy(run_dir)
+    console.print(Text(visible(f"served: {folder}, of round {served.round}")), soft_wrap=True)
+    alerts = [alert for of in seen for alert in of.alerts if of.row["round"] == seen[-1].row["round"]]
+    for alert in alerts:
+        console.print(Text(visible(f"ALERT {alert}"), style="bold"), soft_wrap=True)
+    return int(ExitCode.QUALITY if alerts else ExitCode.COMPLETE)

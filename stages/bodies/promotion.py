@@ -1,0 +1,87 @@
+"""Plays the traffic of both arms look by look, until the rule decides; writes the verdict and its page."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict
+
+from env.catalog import offer_of
+from env.play.chains import Chained
+from env.play.shards import commit_rollouts, play_shards
+from env.play.team import Job
+from pipeline.artifacts.runner import Start
+from pipeline.columns import MONITORING
+from pipeline.promotion import Arm, Decision, decide
+from pipeline.schema import table_of
+from pipeline.types import Rollout
+from stages.evaluation import policies_of
+from stages.promotion import ARMS, Part
+from stages.settings import Config
+from stages.wiring.hands import Recipe, make_hands
+from stages.wiring.inputs import rollouts_of
+from stages.wiring.monitoring import monitoring_row
+from stages.wiring.promotion_report import promotion_page
+
+
+def make(start: Start[Config], parts: list[Part]) -> None:
+    """Plays until a look decides, then skips the rest; a start after a kill comes to the same looks."""
+    policies, num_looks = policies_of(start.config), 1 + max(part.look for part in parts)
+    recipes = {
+        arm: Recipe(start.config, start.inputs[stage].path(folder))
+        for arm, (stage, folder) in zip(ARMS, policies.values(), strict=True)
+    }
+
+    def job_of(index: int) -> Job:
+        return recipes[parts[index].arm], Chained(
+            parts[index].groups,
+            seed=start.config.run.sampling_seed,
+            purpose="promotion",
+            max_feedback_tokens=start.config.prompt.max_feedback_tokens,
+            stop_at_success=True,
+        )
+
+    looks: list[Decision] = []
+    with closing(make_hands(start.config, start.log_folder)) as hands:
+        for look in range(num_looks):
+            of_look = [index for index, part in enumerate(parts) if part.look == look]
+            for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done, of_look):
+                commit_rollouts(start.shards, shard, played.rollouts, played.skipped)
+            candidate, baseline = (
+                arm_of(_of_arm(start, parts, arm, look)) for arm in ("candidate", "baseline")
+            )
+            looks.append(decide(candidate, baseline))
+            start.say(f"look {look + 1}: {looks[-1].verdict} ({candidate} against {baseline})")
+            if looks[-1].verdict != "continue":
+                break
+    for shard in start.shards.to_do():
+        commit_rollouts(start.shards, shard, [], {"decided_earlier": len(shard.item_ids)})
+    by_arm = {arm: _of_arm(start, parts, arm, len(looks)) for arm in ARMS}
+    offer = offer_of(start.config.tasks.environment)
+    rows = [monitoring_row(start.config.run.round, arm, by_arm[arm], offer) for arm in ARMS]
+    stage, folder = policies["actor"]
+    verdict = {
+        "decision": looks[-1].verdict,
+        "looks": [asdict(look) for look in looks],
+        "arms": {arm: asdict(arm_of(rollouts)) for arm, rollouts in by_arm.items()},
+        "candidate": {"stage": stage, "folder": folder},
+    }
+    report = {**verdict, "round": start.config.run.round, "looks_planned": num_looks, "monitoring": rows}
+    start.output("report.html", volatile=True).write_text(promotion_page(report), encoding="utf-8")
+    table = table_of(MONITORING, {name: [row[name] for row in rows] for name in MONITORING.schema.names})
+    start.finish(more_tables=((MONITORING, table),), report=report, verdict=verdict)
+
+
+def arm_of(rollouts: Sequence[Rollout]) -> Arm:
+    """Returns what graded rollouts came to; those that nobody could grade count nowhere."""
+    rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+    return Arm(sum(rewards), len(rewards))
+
+
+def _of_arm(start: Start[Config], parts: Sequence[Part], arm: str, last_look: int) -> list[Rollout]:
+    ids = {
+        name
+        for part in parts
+        if part.arm == arm and part.look <= last_look
+        for group in part.groups
+        for name in group.rollout_ids
+    }
+    return [rollout for rollout in rollouts_of(start.shards) if rollout.rollout_id in ids]

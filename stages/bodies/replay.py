@@ -1,0 +1,63 @@
+"""Puts a round's rollouts behind the buffer of the round before, and drops the oldest."""
+
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.artifacts.artifact import Artifact
+from pipeline.artifacts.runner import Start
+from pipeline.columns import REPLAY, ROLLOUTS, STEPS
+from pipeline.errors import ArtifactError
+from pipeline.schema import table_of
+from stages.settings import Config
+
+
+def make(start: Start[Config], earlier: Artifact | None) -> None:
+    """Makes the tables; raises ArtifactError for rollouts that this round's policy cannot learn from."""
+    own = start.inputs["rollouts"]
+    sources = [*([earlier] if earlier is not None else []), own]
+    rollouts = pa.concat_tables([source.table("rollouts") for source in sources])
+    steps = pa.concat_tables([source.table("steps") for source in sources])
+    number, ids = start.config.run.round, own.table("rollouts")["rollout_id"].to_pylist()
+    rounds = [] if earlier is None else earlier.table("replay")["round"].to_pylist()
+    rounds += [number] * len(ids)
+    dropped = max(0, len(rounds) - start.config.replay.capacity)
+    rollouts, rounds = rollouts.slice(dropped), rounds[dropped:]
+    steps = steps.filter(pc.is_in(steps["rollout_id"], rollouts["rollout_id"].combine_chunks()))
+    refuse_strangers(rollouts, own, start.inputs["tasks"])
+    ids = rollouts["rollout_id"].to_pylist()
+    kept = Counter(rounds)
+    report = {
+        "rollouts": len(ids),
+        "of_round": {str(of): kept[of] for of in sorted(kept)},
+        "dropped": dropped,
+    }
+    start.finish(
+        done=1,
+        more_tables=(
+            (ROLLOUTS, rollouts),
+            (STEPS, steps),
+            (REPLAY, table_of(REPLAY, {"rollout_id": ids, "round": rounds})),
+        ),
+        report=report,
+    )
+
+
+def refuse_strangers(rollouts: pa.Table, own: Artifact, tasks: Artifact) -> None:
+    """Raises ArtifactError unless all are of training tasks, encoded as the rollouts of `own` are."""
+    known = tasks.table("tasks").filter(pc.field("split") == "train")["task_id"].combine_chunks()
+    strange = rollouts.num_rows - pc.sum(pc.is_in(rollouts["task_id"], known)).as_py()
+    if strange:
+        raise ArtifactError(
+            f"{strange} of {rollouts.num_rows} rollouts of the replay buffer are of no training task of this "
+            "run: its tasks were made again after an earlier round. Next: another run (RUN=name)"
+        )
+    for column in ("tokenizer_digest", "template_digest"):
+        wanted = set(own.table("rollouts")[column].to_pylist())
+        if others := set(rollouts[column].to_pylist()) - wanted:
+            raise ArtifactError(
+                f"rollouts of earlier rounds have {column} {', '.join(sorted(d[:12] for d in others))}, this "
+                f"round's {', '.join(sorted(d[:12] for d in wanted))}: their tokens mean something else. "
+                "Next: the prompt and the policy that earlier rounds had, or another run (RUN=name)"
+            )

@@ -1,0 +1,28 @@
+"""What an arm's traffic came to, as a row of the monitoring table."""
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from env.offer import EnvironmentOffer
+from env.play.stripping import is_success
+from pipeline.types import Rollout
+
+
+def monitoring_row(
+    round_number: int, arm: str, rollouts: Sequence[Rollout], offer: EnvironmentOffer
+) -> dict[str, Any]:
+    """Returns a row of `pipeline.columns.MONITORING`; means are null without a graded rollout."""
+    graded = [rollout for rollout in rollouts if rollout.reward is not None]
+    content = offer.satisfaction
+    return {
+        "round": round_number,
+        "arm": arm,
+        "policy_digest": rollouts[0].policy_digest if rollouts else "",
+        "rollouts": len(graded),
+        "failed": len(rollouts) - len(graded),
+        "reward_sum": float(sum(rollout.reward or 0.0 for rollout in graded)),
+        "success": fmean(map(is_success, graded)) if graded else None,
+        "unsafe": sum(any(event.code in offer.unsafe for event in rollout.events) for rollout in graded),
+        "satisfaction": fmean(map(content, graded)) if graded and content is not None else None,
+    }

@@ -1,0 +1,151 @@
+"""The decision rule: posteriors against their closed form, verdicts at their borders, error rates."""
+
+import re
+from math import comb, exp, lgamma
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.promotion import (
+    CANDIDATE_SHARE,
+    LOOK,
+    MIN_ROLLOUTS,
+    PROMOTE_AT,
+    ROLL_BACK_AT,
+    Arm,
+    Verdict,
+    decide,
+    probability_below,
+    simulated_rates,
+    verdicts,
+)
+
+CODES: dict[Verdict, int] = {"promote": 1, "roll_back": -1, "continue": 0}
+
+
+def log_beta(a: float, b: float) -> float:
+    return lgamma(a) + lgamma(b) - lgamma(a + b)
+
+
+def exactly_better(arm: Arm, other: Arm) -> float:
+    """P(p > p_other), summed over the successes of the arm: Beta integrals with whole numbers."""
+    a, b = 1 + other.rewards, 1 + other.rollouts - other.rewards
+    own_a, own_b = 1 + int(arm.rewards), 1 + arm.rollouts - arm.rewards
+    return sum(
+        exp(log_beta(a + i, b + own_b) - log_beta(1 + i, own_b) - log_beta(a, b)) / (own_b + i)
+        for i in range(own_a)
+    )
+
+
+@pytest.mark.parametrize(
+    ("arm", "other"),
+    [
+        (Arm(0, 0), Arm(0, 0)),
+        (Arm(0, 100), Arm(0, 400)),
+        (Arm(100, 100), Arm(400, 400)),
+        (Arm(1, 100), Arm(17, 400)),
+        (Arm(70, 100), Arm(280, 400)),
+        (Arm(61, 100), Arm(300, 400)),
+        (Arm(1400, 2000), Arm(5500, 8000)),
+    ],
+)
+def test_the_probability_is_the_closed_form_of_two_beta_posteriors(arm: Arm, other: Arm) -> None:
+    assert 1 - probability_below(arm, other) == pytest.approx(exactly_better(arm, other), abs=1e-4)
+    assert probability_below(arm, other) + probability_below(other, arm) == pytest.approx(1, abs=1e-6)
+
+
+def test_a_share_of_the_other_rate_is_what_draws_of_both_posteriors_say() -> None:
+    rng = np.random.default_rng(0)
+    p, q = rng.beta(1 + 65, 1 + 35, 400_000), rng.beta(1 + 290, 1 + 110, 400_000)
+    expected = np.mean(p < 0.95 * q)
+    assert probability_below(Arm(65, 100), Arm(290, 400), 0.95) == pytest.approx(expected, abs=0.003)
+
+
+def test_graded_rewards_count_as_shares_of_a_success() -> None:
+    low, between, high = (1 - probability_below(Arm(s, 100), Arm(280, 400)) for s in (70, 70.5, 71))
+    assert low < between < high
+
+
+def test_fewer_than_a_hundred_rollouts_of_an_arm_decide_nothing() -> None:
+    assert decide(Arm(99, 99), Arm(0, 400)).verdict == "continue"
+    assert decide(Arm(100, 100), Arm(0, 99)).verdict == "continue"
+    assert decide(Arm(0, 99), Arm(400, 400)).verdict == "continue"
+    assert decide(Arm(100, 100), Arm(0, 400)).verdict == "promote"
+    assert decide(Arm(0, 100), Arm(400, 400)).verdict == "roll_back"
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.2, 0.5, 0.7, 0.99, 1])
+def test_a_tie_decides_nothing(share: float) -> None:
+    for looks in (1, 2, 4):
+        candidate, baseline = looks * MIN_ROLLOUTS, looks * (LOOK - MIN_ROLLOUTS)
+        assert (
+            decide(Arm(share * candidate, candidate), Arm(share * baseline, baseline)).verdict == "continue"
+        )
+
+
+def test_more_successes_never_make_a_verdict_worse() -> None:
+    table = verdicts(100, 400)
+    assert (np.diff(table, axis=0) >= 0).all()
+    assert (np.diff(table, axis=1) <= 0).all()
+    assert set(np.unique(table)) == {-1, 0, 1}
+    names = {code: name for name, code in CODES.items()}
+    for new, old in ((70, 280), (78, 280), (79, 280), (80, 280), (59, 280), (58, 280), (0, 0), (100, 400)):
+        assert decide(Arm(new, 100), Arm(old, 400)).verdict == names[int(table[new, old])]
+
+
+def test_at_seventy_per_cent_a_hundred_rollouts_tell_so_many_successes_apart() -> None:
+    """Nine points are promoted at 100 beside 400, eleven at 100 beside 100, as by normal approximation."""
+    least = {n: min(k for k in range(101) if verdicts(100, n)[k, round(0.7 * n)] == 1) for n in (100, 400)}
+    assert least == {400: 79, 100: 81}
+    normal = {n: 1.645 * (0.21 / 100 + 0.21 / n) ** 0.5 for n in least}
+    assert {n: k / 100 - 0.7 for n, k in least.items()} == pytest.approx(normal, abs=0.02)
+    for n, k in least.items():
+        better = decide(Arm(k, 100), Arm(round(0.7 * n), n)).better
+        assert better >= PROMOTE_AT > decide(Arm(k - 1, 100), Arm(round(0.7 * n), n)).better
+    most = max(k for k in range(101) if verdicts(100, 400)[k, 280] == -1)
+    assert decide(Arm(most, 100), Arm(280, 400)).worse >= ROLL_BACK_AT
+    assert decide(Arm(most + 1, 100), Arm(280, 400)).worse < ROLL_BACK_AT
+
+
+def binomial(n: int, p: float) -> np.ndarray:
+    return np.array([comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)])
+
+
+@pytest.mark.parametrize(("candidate", "baseline"), [(0.7, 0.7), (0.83, 0.7), (0.57, 0.7), (0.1, 0.1)])
+def test_simulated_rates_of_one_look_are_the_exact_ones(candidate: float, baseline: float) -> None:
+    n = round(LOOK * CANDIDATE_SHARE)
+    chances = np.outer(binomial(n, candidate), binomial(LOOK - n, baseline))
+    table, found = verdicts(n, LOOK - n), simulated_rates(candidate, baseline, 1)
+    for verdict, code in CODES.items():
+        exact = chances[table == code].sum()
+        error = (exact * (1 - exact) / 20_000) ** 0.5
+        assert found[verdict] == pytest.approx(exact, abs=4 * error + 1e-9)
+    assert sum(found.values()) == pytest.approx(1)
+
+
+def test_an_equal_candidate_is_promoted_in_one_of_twenty_at_one_look_and_more_often_at_two() -> None:
+    one, two = (simulated_rates(0.7, 0.7, looks)["promote"] for looks in (1, 2))
+    assert one == pytest.approx(1 - PROMOTE_AT, abs=0.01)
+    assert one < two < 0.09
+    worse = simulated_rates(0.57, 0.7, 2)
+    assert worse["promote"] < 0.001
+    assert worse["roll_back"] > 0.85
+    assert simulated_rates(0.7, 0.7, 2) == simulated_rates(0.7, 0.7, 2)
+
+
+def test_the_page_says_what_the_simulation_says() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "rounds.md").read_text("utf-8")
+    rows = re.findall(
+        r"^\| ([+-]\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE
+    )
+    assert len(rows) == 8
+    for difference, *cells in rows:
+        found = [simulated_rates(0.7 + int(difference) / 100, 0.7, looks) for looks in (1, 2)]
+        rates = [100 * rate for of in found for rate in (of["promote"], of["roll_back"])]
+        assert [float(cell) for cell in cells] == pytest.approx(rates, abs=0.051)
+    for words, rate in (("10.4 % where the baseline succeeds in 2 %", 0.02), ("5.7 % at 95 %", 0.95)):
+        assert words in page
+        said = float(words.split(" %")[0])
+        assert 100 * simulated_rates(rate, rate, 2)["promote"] == pytest.approx(said, abs=0.051)
+    assert f"{1000 * simulated_rates(0.65, 0.7, 2)['promote']:.0f} of 1,000 rounds" in page
