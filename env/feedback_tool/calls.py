@@ -1,4 +1,4 @@
-"""The call `get_feedback`: its schema, its form in a prompt style, and where the answer stands that it asks about."""
+"""The call `get_feedback`: its schema, its form in a prompt style, and where the answer in it stands."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from env.chat.full import FullStyle
 from env.chat.style import STOP_TOKEN, ChatStyle
 from env.protocol import Action, ToolCall, Tools
 from pipeline.ids import digest
-from pipeline.types import Message
+from pipeline.types import Event, Message
 
 NAME = "get_feedback"
 ANSWER, REASONING = "current_answer", "reasoning"
@@ -58,6 +58,12 @@ def answer_spans(action: Action) -> list[tuple[int, int]]:
                 start = action.text.index(found)
                 spans.append((start, start + len(found)))
     return spans
+
+
+def wrong_answers(action: Action, events: Sequence[Event]) -> list[tuple[int, int]]:
+    """Returns `answer_spans` of a message that led to these events, if it asked about what was wrong."""
+    is_wrong = any(event.code == NAME and event.target == "unsolved" for event in events)
+    return answer_spans(action) if is_wrong else []
 
 
 def with_call(style: ChatStyle, answers_once: bool, added: Sequence[str], thinking: bool) -> ChatStyle:

@@ -26,13 +26,7 @@ class FeedbackTool:
     def __init__(self, inner: Env) -> None:
         self._inner = inner
         self._answers_once = inner.spec.max_turns == 1
-
-    @property
-    def spec(self) -> EnvSpec:
-        """What the other environment offers, and the tool; calls come on top of its turns."""
-        spec = self._inner.spec
-        tools = (*spec.tools, schema(self._answers_once))
-        return replace(spec, tools=tools, max_turns=spec.max_turns + MAX_CALLS)
+        self.spec = self._with_tool()
 
     def reset(self, task: Task, seed: int) -> Observation:
         """Starts an episode."""
@@ -41,7 +35,15 @@ class FeedbackTool:
         self._first: float | None = None  # R of what stood at the first call
         self._played: list[int] = []  # turns of the messages that the other world has seen
         self._submitted: list[StepVerdict] = []  # on answers that were asked about
-        return self._inner.reset(task, seed)
+        observation = self._inner.reset(task, seed)
+        self.spec = self._with_tool()  # of the task's level
+        return observation
+
+    def _with_tool(self) -> EnvSpec:
+        """Returns what the other environment offers, and the tool; calls come on top of its turns."""
+        spec = self._inner.spec
+        tools = (*spec.tools, schema(self._answers_once))
+        return replace(spec, tools=tools, max_turns=spec.max_turns + MAX_CALLS)
 
     def step(self, action: Action) -> StepResult:
         """Plays one message, or answers a call."""
@@ -83,7 +85,9 @@ class FeedbackTool:
             self._submitted += _moved(verdict.steps, action, turn)
             self._inner.reset(*self._begin)
         standing: Standing = "solved" if verdict.success else "unsolved"
-        said = _answering(turn, {"role": "tool", "content": tool_text(feedback.text if feedback else NO_ERROR)})
+        said = _answering(
+            turn, {"role": "tool", "content": tool_text(feedback.text if feedback else NO_ERROR)}
+        )
         return StepResult((said,), events=(*events, Event(NAME, turn, standing)))
 
     def _reward(self, last: float) -> float:

@@ -48,12 +48,14 @@ def summarise(
     if len(set(seeds.values())) > 1:
         raise ArtifactError(f"{run_dir}: stages of different seeds, {seeds}. Next: make all of one seed")
     measures = artifacts["evaluation"].report["measures"]
+    asked = artifacts["evaluation"].report.get("feedback_tool")
     minutes = {name: artifact.manifest["wall_seconds"] / 60 for name, artifact in artifacts.items()}
     return {
         "seed": seeds["tasks"],
         "minutes": round(sum(minutes.values()), 2),
         **{measure: gained(measures[measure]["all"]) for measure in MEASURES},
         "by_slice": {name: gained(comparison) for name, comparison in measures["first_try"].items()},
+        **({"feedback_tool": asked} if asked else {}),
         "critic": critic_of(artifacts["critic_report"].report) if with_critic else None,
         "budget": budget_of(run_dir, artifacts),
         "minutes_by_stage": {name: round(value, 2) for name, value in minutes.items()},
