@@ -23,7 +23,7 @@ def test_right_at_once_is_best_and_a_call_in_vain_is_worst() -> None:
 
 
 def test_no_sequence_of_answers_gains_by_a_call_that_it_did_not_need() -> None:
-    """Answers are right or wrong, one after each call: a call after a right one never pays, whatever follows."""
+    """An answer, right or wrong, follows each call: one after a right answer never pays, whatever follows."""
     for calls in range(1, MAX_CALLS + 1):
         for answers in product((0, 1), repeat=calls + 1):
             reward = tool_reward(answers[-1], answers[0], calls)
@@ -57,5 +57,5 @@ def test_a_call_pays_where_it_mends_more_often_than_its_price_says() -> None:
 
 @pytest.mark.parametrize("case", [(1.1, 0, 1), (1, -0.1, 1), (1, 0, 3), (1, 0, -1), (1, 0, 0)])
 def test_what_no_episode_can_be_is_refused(case: tuple[float, float, int]) -> None:
-    with pytest.raises(ValueError, match="allowed|one answer"):
+    with pytest.raises(ValueError, match=r"allowed|one answer"):
         tool_reward(*case)
