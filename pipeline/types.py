@@ -151,7 +151,7 @@ class Rollout:
         "the grader's word, in [0, 1], less the price of calls of `get_feedback`; null when it could not be "
         "graded",
     ]
-    cost: Annotated[float, "price of over-collection, probing and other faults, >= 0"]
+    cost: Annotated[float, "price of over-collection, probing, calls for feedback and other faults, >= 0"]
     env_status: Annotated[str, "`ok`, or the kind of failure that was not the policy's"]
     events: Annotated[
         tuple[Event, ...],

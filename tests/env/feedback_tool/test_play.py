@@ -229,6 +229,10 @@ def test_reasoning_is_judged_with_the_answer() -> None:
     assert {step.char_start for step in steps} == {steps[0].char_start}
 
 
+def test_an_environment_of_one_s_own_has_the_tool_by_its_name() -> None:
+    assert offer_of(f"env.short.offer:SHORT+{NAME}").name == f"short+{NAME}"
+
+
 def test_an_environment_that_is_none_is_named_with_the_tool() -> None:
     with pytest.raises(ConfigError, match=rf"each also with \+{NAME}"):
         offer_of("math+feedback")
