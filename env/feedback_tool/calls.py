@@ -48,15 +48,15 @@ def asked_about(action: Action) -> str:
 
 
 def answer_spans(action: Action) -> list[tuple[int, int]]:
-    """Returns where in a call's text its answer stands, as characters: as it is, or escaped in JSON."""
+    """Returns where in a call's text its answer stands, as characters: at the start, or in JSON."""
     spans = []
     for name in (REASONING, ANSWER):
-        if said := action.calls[0].arguments.get(name):
-            escaped = json.dumps(said, ensure_ascii=False)[1:-1].replace("<", "\\u003c")
-            found = next((form for form in (said, escaped) if form in action.text), None)
-            if found is not None:
-                start = action.text.index(found)
-                spans.append((start, start + len(found)))
+        said = action.calls[0].arguments.get(name, "")
+        literal = json.dumps(said, ensure_ascii=False).replace("<", "\\u003c")
+        if said and action.text.startswith(said):
+            spans.append((0, len(said)))
+        elif said and (at := action.text.rfind(literal)) >= 0:
+            spans.append((at + 1, at + len(literal) - 1))
     return spans
 
 
@@ -84,10 +84,23 @@ class LineStyle(ChatStyle):
         self.max_told_characters, self.ascii_arguments = inner.max_told_characters, inner.ascii_arguments
         self.is_chat_template = inner.is_chat_template
 
+    def render(
+        self,
+        messages: Sequence[Message],
+        previous_attempts: Sequence[str] = (),
+        tools: Tools | None = None,
+        *,
+        add_generation_prompt: bool = False,
+    ) -> str:
+        """Returns what the other style writes: the line is learnt by example."""
+        return self.inner.render(
+            messages, previous_attempts, tools, add_generation_prompt=add_generation_prompt
+        )
+
     def render_prompt(
         self, messages: Sequence[Message], previous_attempts: Sequence[str] = (), tools: Tools | None = None
     ) -> str:
-        """Returns what the other style writes: the line is learnt by example."""
+        """Returns what the other style writes."""
         return self.inner.render_prompt(messages, previous_attempts, tools)
 
     def parse(self, text: str) -> Action:

@@ -8,7 +8,7 @@ from env.feedback_tool.calls import NAME, with_call
 from env.feedback_tool.environment import FeedbackTool
 from env.feedback_tool.reward import MAX_CALLS
 from env.feedback_tool.scripted import demonstrators_that_ask
-from env.offer import EnvironmentOffer
+from env.offer import EnvironmentOffer, TaskSettings
 
 MakeStyle = Callable[[Sequence[str], bool], ChatStyle]
 
@@ -23,8 +23,8 @@ def with_feedback_tool(offer: EnvironmentOffer) -> EnvironmentOffer:
     def styled(make: MakeStyle) -> MakeStyle:
         return lambda added, thinking: with_call(make(added, thinking), answers_once, added, thinking)
 
-    def max_steps(settings: object) -> int:
-        steps = offer.steps_at_most(settings)  # type: ignore[arg-type]
+    def max_steps(settings: TaskSettings) -> int:
+        steps = offer.steps_at_most(settings)
         return steps * (1 + MAX_CALLS) if answers_once else steps + MAX_CALLS
 
     return replace(

@@ -8,7 +8,7 @@ from env.protocol import ToolCall
 
 TOOLED = {name: offer_of(f"{name}+{NAME}") for name in ("phone", "math", "code", "short")}
 STYLES = [(name, style) for name, offer in TOOLED.items() for style in offer.styles]
-TEXTS = ["3 + 4 = 7\n\\boxed{7}", 'say "<b>"\n\u00e9', "7"]
+TEXTS = ["e", "get", "3 + 4 = 7\n\\boxed{7}", 'say "<b>"\n\u00e9', "7"]
 
 
 @pytest.mark.parametrize(("name", "style_name"), STYLES)

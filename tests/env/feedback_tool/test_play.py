@@ -103,8 +103,7 @@ def play(tokenizer: Any, family: str, style_name: str | None, acts: Sequence[str
 
     engine = ScriptedEngine(reply, "p", logprobs=lambda _, ids: [-0.5] * len(ids))
     settings = PlaySettings(1.0, 9000, 4, "p", "tok", style.digest, offer.splitter)
-    make_env = lambda task: offer.make_env(offer.settings(), "observed")  # noqa: E731
-    player = Player(engine, tokenizer, style, settings, make_env)
+    player = Player(engine, tokenizer, style, settings, lambda task: offer.env())
     request = EpisodeRequest("r", task, "g", 0, 0, 0, seed=7)
     [rollout] = play_unit(Episodes([request]), player).rollouts
     return rollout
