@@ -25,7 +25,7 @@ MEASURES = {
 def standings(rollout: Rollout) -> tuple[bool, ...]:
     """Returns whether what stood was right: at each call, and in the end.
 
-    Where an episode ends with its success, as the phone's do, nothing is right at a call.
+    Where success ends an episode, nothing is right at a call.
     """
     at_calls = (event.target == "solved" for event in rollout.events if event.code == NAME)
     return (*at_calls, rollout.finish_reason == "success")
