@@ -23,8 +23,8 @@ def tried(*stood: bool, **changes: Any) -> Rollout:
 
 
 def test_known_episodes_give_their_shares() -> None:
-    kinds = [(True,)] * 5 + [(False,)] * 2 + [(False, True)] * 4 + [(False, False, True)] * 2
-    kinds += [(True, False)] * 1 + [(True, True)] * 2 + [(False, False)] * 4
+    kinds: list[tuple[bool, ...]] = [*[(True,)] * 5, *[(False,)] * 2, *[(False, True)] * 4]
+    kinds += [*[(False, False, True)] * 2, (True, False), *[(True, True)] * 2, *[(False, False)] * 4]
     rollouts = [tried(*stood, task_id=f"t{i}") for i, stood in enumerate(kinds)]
     assert [standings(r) for r in rollouts] == kinds
     found = call_measures(rollouts, {f"t{i}": f"c{i}" for i in range(len(kinds))}, seed=0)

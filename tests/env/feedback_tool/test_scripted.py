@@ -23,13 +23,14 @@ def tasks_of(offer: Any, number: int, **settings: Any) -> list[Task]:
     return made
 
 
-def made(offer: Any, task: Task, seed: int, *, style: str | None = None, **shares: float) -> Demonstration:
+def made(task: Task, seed: int, policy: str, style: str | None = None) -> Demonstration:
+    offer: Any = MATH
     return demonstrate(
         offer.demonstrators,
         offer.env,
         task,
         style=offer.style(style),
-        shares=shares or offer.demonstrators.shares,
+        shares={policy: 1.0},
         guided_share=0.3,
         noise=0.2,
         seed=seed,
@@ -93,8 +94,7 @@ def test_wrong_answers_that_were_asked_about_are_not_learnt_and_the_calls_are(
     tmp_path: Any, style: str
 ) -> None:
     shown = [
-        made(MATH, task, seed, style=style, **{f"careless{ASKS}": 1.0})
-        for seed, task in enumerate(tasks_of(MATH, 60, **OWN))
+        made(task, seed, f"careless{ASKS}", style) for seed, task in enumerate(tasks_of(MATH, 60, **OWN))
     ]
     texts = ["".join(text for text, _ in demonstration.pieces) for demonstration in shown]
     special = MATH.style(style).special_tokens
@@ -121,4 +121,4 @@ def test_wrong_answers_that_were_asked_about_are_not_learnt_and_the_calls_are(
 
 def test_a_demonstration_without_a_call_is_learnt_whole() -> None:
     for seed, task in enumerate(tasks_of(MATH, 10, **OWN)):
-        assert made(MATH, task, seed, careless=1.0).unlearnt == ()
+        assert made(task, seed, "careless").unlearnt == ()
