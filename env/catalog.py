@@ -1,10 +1,12 @@
-"""The environments by name: built-in ones, and anybody's own as `module:name`."""
+"""The environments by name: built-in ones, anybody's own as `module:name`, each also `+get_feedback`."""
 
 import os
 import sys
 from functools import cache
 from importlib import import_module
 
+from env.feedback_tool.calls import NAME
+from env.feedback_tool.offer import with_feedback_tool
 from env.offer import EnvironmentOffer
 from pipeline.errors import ConfigError
 
@@ -19,13 +21,18 @@ BUILT_IN = {
 
 @cache
 def offer_of(name: str) -> EnvironmentOffer:
-    """Returns the offer of a name in `BUILT_IN`, or of `module:name`, also in the working directory."""
+    """Returns the offer of a name in `BUILT_IN`, or of `module:name`, also in the working directory.
+
+    With `+get_feedback` after it, policies may ask for feedback.
+    """
+    if name.endswith(f"+{NAME}"):
+        return with_feedback_tool(offer_of(name.removesuffix(f"+{NAME}")))
     module_name, colon, attribute = BUILT_IN.get(name, name).partition(":")
     where = f"tasks.environment = {name!r}"
     if not colon:
         raise ConfigError(
             f"{where} is not built in; allowed: {', '.join(BUILT_IN)}, or module:name of one of your own "
-            "(docs/environments.md)"
+            f"(docs/environments.md), each also with +{NAME}"
         )
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.append(os.getcwd())  # a console script does not look there by itself

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 class TaskSettings(Section):
     """The section `tasks` of any environment; an environment's own class adds its settings."""
 
-    environment: str = setting("phone", description="makes and grades tasks: a built-in one or module:name")
+    environment: str = setting(
+        "phone",
+        description="makes and grades tasks: a built-in one or module:name; +get_feedback after it gives "
+        "policies that tool",
+    )
     num_train: int = setting(500, ge=1, description="tasks to train on")
     num_held_out: int = setting(
         100, ge=1, description="tasks of val, for looks during training, and of each test split"
@@ -106,6 +110,8 @@ class EnvironmentOffer:
     satisfaction: Callable[[Rollout], float] | None = None
     # Whether verdicts speak of steps, of each by itself and what came before it: then a critic may be told.
     step_verdicts: bool = False
+    # Whether rewards may lie below 0. No critic is fitted to them then: its values are chances of success.
+    below_zero: bool = False
 
     def style(self, name: str | None = None, tokenizer: Any = None, *, thinking: bool = True) -> ChatStyle:
         """Returns a prompt style by name, by default the first; `thinking` leaves room for thoughts.

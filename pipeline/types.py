@@ -64,7 +64,8 @@ class StepVerdict:
 class Verdict:
     """The grader's word on a whole episode; its steps are verdicts on messages or parts of them, in order."""
 
-    reward: float | None  # in [0, 1]; None when it could not be graded (then `infra_error` says why)
+    # In [0, 1], less the price of calls for feedback; None: not graded (then `infra_error` says why).
+    reward: float | None
     success: bool | None  # None with a null reward
     cost: float = 0.0  # of over-collection, probing and other faults, >= 0; kept whatever the reward style
     steps: tuple[StepVerdict, ...] = ()
@@ -146,8 +147,12 @@ class Rollout:
     finish_reason: Annotated[
         FinishReason, "`success`, `ended` (a message without a call), `max_turns`, `max_tokens`, `failed`"
     ]
-    reward: Annotated[float | None, "the grader's word, in [0, 1]; null when it could not be graded"]
-    cost: Annotated[float, "price of over-collection, probing and other faults, >= 0"]
+    reward: Annotated[
+        float | None,
+        "the grader's word, in [0, 1], less the price of calls of `get_feedback`; null when it could not be "
+        "graded",
+    ]
+    cost: Annotated[float, "price of over-collection, probing, calls for feedback and other faults, >= 0"]
     env_status: Annotated[str, "`ok`, or the kind of failure that was not the policy's"]
     events: Annotated[
         tuple[Event, ...],

@@ -9,11 +9,13 @@ import sys
 from critics.labels.checks import check_outcomes_differ
 from critics.labels.choose_states import choose_states
 from critics.labels.splits import parts_of
+from env.catalog import offer_of
 from env.play.continuations import Continuations
 from env.play.requests import EpisodeRequest
 from pipeline.artifacts.plan import in_shards
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import ROLLOUTS, STEPS
+from pipeline.errors import ConfigError
 from pipeline.types import Rollout, Task
 from stages.settings import Config
 from stages.wiring.inputs import rollouts_of, tasks_by_id
@@ -22,7 +24,12 @@ from stages.wiring.preflight import check_installed
 
 def plan(start: Start[Config]) -> Plan[tuple[list[Rollout], dict[str, Task], list[list[EpisodeRequest]]]]:
     """Chooses the states that are continued."""
-    settings = start.config.labels
+    settings, offer = start.config.labels, offer_of(start.config.tasks.environment)
+    if offer.below_zero:
+        raise ConfigError(
+            f"rewards of {offer.name} may lie below 0, and labels are chances of success. Next: train "
+            "without a critic, make tasks sft actor evaluation"
+        )
     rollouts, tasks = rollouts_of(start.inputs["rollouts"]), tasks_by_id(start)
     check_outcomes_differ(rollouts)
     shares = start.config.critic

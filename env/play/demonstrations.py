@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from env.chat.style import ChatStyle
+from env.feedback_tool.calls import wrong_answers
 from env.offer import Demonstrators
 from env.protocol import Action, Env, StepResult, Tools, replay
 from pipeline.types import Task
@@ -16,13 +17,15 @@ MAX_PREVIOUS_ATTEMPTS = 2
 class Demonstration:
     """One scripted episode: pieces of text, and whether each is the demonstrator's.
 
-    It is `guided` if the prompt tells of a failed attempt.
+    It is `guided` if the prompt tells of a failed attempt. Nobody learns what is `unlearnt`, (piece, first
+    character, one past the last): answers that feedback then finds wrong. The calls for it are learnt.
     """
 
     policy: str
     pieces: tuple[tuple[str, bool], ...]
     success: bool
     guided: bool
+    unlearnt: tuple[tuple[int, int, int], ...] = ()
 
 
 def demonstrate(
@@ -73,6 +76,11 @@ def demonstrate(
         pieces=pieces_of(style, task, previous, actions, results, env.spec.tools),
         success=bool(env.verdict().success),
         guided=bool(previous),
+        unlearnt=tuple(
+            (1 + 2 * number, start, end)  # after the prompt, messages and replies take turns
+            for number, (action, result) in enumerate(zip(actions, results, strict=True))
+            for start, end in wrong_answers(action, result.events)
+        ),
     )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from env.catalog import offer_of
+from env.feedback_tool.measures import call_measures, unpriced
 from env.play.chains import Chained, Group
 from env.play.shards import commit_rollouts, play_shards
 from env.play.team import Job, Team
@@ -47,6 +49,12 @@ def successes(
         if 1.0 in rewards or (rewards and None not in rewards):
             found["with_feedback"][group.task.task_id].append(max(reward or 0.0 for reward in rewards))
     return found
+
+
+def first_tries(rollouts: Sequence[Rollout], groups: Sequence[Group]) -> list[Rollout]:
+    """Returns the first attempts of some groups."""
+    wanted = {group.group_id for group in groups}
+    return [r for r in rollouts if r.group_id in wanted and r.attempt == 0]
 
 
 def compare(
@@ -96,7 +104,9 @@ def make(start: Start[Config], work: Work) -> None:
     groups: dict[str, dict[str, list[Group]]] = {name: defaultdict(list) for name in policies}
     for name, kind, some in shards:
         groups[name][kind] += some
-    rollouts = rollouts_of(start.shards)
+    played = rollouts_of(start.shards)
+    asks = offer_of(start.config.tasks.environment).below_zero
+    rollouts = [unpriced(r) for r in played] if asks else played
     by_start, by_actor = (successes(rollouts, groups[name]) for name in ("start", "actor"))
     levels = sorted({task.level for task in tasks})
     slices = {
@@ -112,4 +122,11 @@ def make(start: Start[Config], work: Work) -> None:
         for measure in ("first_try", "greedy", "with_feedback")
     }
     digests = {name: player.policy_digest for name, player in players.items()}
-    start.finish(report={"of": start.config.evaluation.of, "policies": digests, "measures": measures})
+    report: dict[str, Any] = {"of": start.config.evaluation.of, "policies": digests, "measures": measures}
+    if asks:
+        clusters = {task.task_id: task.cluster for task in tasks}
+        report["feedback_tool"] = {
+            name: call_measures(first_tries(played, groups[name]["sampled"]), clusters, seed=start.seed)
+            for name in policies
+        }
+    start.finish(report=report)

@@ -113,6 +113,12 @@ class Config(Section):
                 f"{offer.name} judges no step by what came before it alone (step_verdicts of its offer). "
                 "Allowed here: none"
             )
+        if offer.below_zero and self.actor.credit.mode in ("v_dapo", "actor_critic"):
+            raise ValueError(
+                f"actor.credit.mode = {self.actor.credit.mode} fits values, chances of success, and "
+                f"rewards of {offer.name} may lie below 0, by the price of a call. Allowed: the other modes, "
+                "such as actor.credit={mode: decoupled_clip}"
+            )
         if sft.base is None and sft.num_updates == 0:
             raise ValueError("sft.num_updates = 0 takes a model as it is: name one in sft.base")
         if self.training.backend == "torch" and self.training.lora_rank and sft.base is None:

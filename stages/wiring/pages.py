@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from env.feedback_tool.measures import MEASURES as CALLS
 from pipeline.report import Section, Tiles, page, readings
 from pipeline.report import Table as PageTable
 from stages.wiring.actor_report import learning_curve
@@ -51,6 +52,17 @@ def gate_words(critic: dict[str, Any]) -> str:
     return critic["gate"] + (f" (not measured: {', '.join(left)})" if left else "")
 
 
+def calls_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Returns what calls for feedback came to, in %: measure, start, actor; nothing where nobody can call."""
+    asked = summary.get("feedback_tool")
+    if not asked:
+        return []
+    return [
+        (text, *(percent(asked[policy][name]["value"]) for policy in ("start", "actor")))
+        for name, text in CALLS.items()
+    ]
+
+
 def print_summary(summary: Mapping[str, Any], console: Console) -> None:
     """Prints what was won, how good the critic is, and what it cost."""
     table = Table(title=f"Held-out success in %, seed {summary['seed']}", title_justify="left")
@@ -64,6 +76,7 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
         f"Budget: {budget['rollouts']:,} rollouts, {budget['tokens']:,} sampled tokens, "
         f"{budget['updates']} updates; {summary['minutes']:.1f} minutes"
     ]
+    said += [f"Feedback as a tool, {text}: {first} -> {last} %" for text, first, last in calls_rows(summary)]
     if critic := summary["critic"]:
         skills = [name for name in CRITIC if name.startswith("skill_vs_")]
         words = ", ".join(f"{name.removeprefix('skill_vs_')} {share(critic[name])}" for name in skills)
@@ -83,6 +96,11 @@ def summary_page(name: str, summary: Mapping[str, Any], actor: Mapping[str, Any]
         Section("What was won on held-out tasks", (won, table)),
         Section("How it was learned", (learning_curve(actor),)),
     ]
+    if calls := calls_rows(summary):
+        caption = "In % of first tries, or of calls. Intervals: the report of the stage evaluation."
+        sections.append(
+            Section("Feedback as a tool", (PageTable(("", "start", "actor"), tuple(calls), caption),))
+        )
     if critic := summary["critic"]:
         figures = {"value [95 %]": {measure: share(critic[measure]) for measure in CRITIC}}
         caption = f"Gate: {gate_words(critic)}. The whole audit: critic_report/report.html."

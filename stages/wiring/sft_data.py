@@ -101,14 +101,23 @@ def recorded_demonstrations(start: Start, train: list[Task]) -> list[Demonstrati
 def encode(
     tokenizer: Any, demonstration: Demonstration, context_weight: float
 ) -> tuple[list[int], list[float]]:
-    """Returns token ids and loss weights, piece by piece as a player would encode them."""
+    """Returns token ids and loss weights, piece by piece as a player would encode them.
+
+    A token has no weight if all of it is `unlearnt`.
+    """
     ids: list[int] = []
     weights: list[float] = []
     texts = [text for text, _ in demonstration.pieces]
-    encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
-    for (_, is_trained), piece in zip(demonstration.pieces, encoded, strict=True):
+    encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=bool(demonstration.unlearnt))
+    for place, ((_, is_trained), piece) in enumerate(
+        zip(demonstration.pieces, encoded["input_ids"], strict=True)
+    ):
+        own = [1.0 if is_trained else context_weight] * len(piece)
+        for start, end in (span for of, *span in demonstration.unlearnt if of == place):
+            for token, (first, last) in enumerate(encoded["offset_mapping"][place]):
+                own[token] = 0.0 if start <= first and last <= end else own[token]
         ids += piece
-        weights += [1.0 if is_trained else context_weight] * len(piece)
+        weights += own
     return ids, weights
 
 

@@ -54,12 +54,14 @@ def summarise(
             "evaluation.of=actor and --fresh"
         )
     measures = evaluation["measures"]
+    asked = evaluation.get("feedback_tool")
     minutes = {name: artifact.manifest["wall_seconds"] / 60 for name, artifact in artifacts.items()}
     return {
         "seed": seeds["tasks"],
         "minutes": round(sum(minutes.values()), 2),
         **{measure: gained(measures[measure]["all"]) for measure in MEASURES},
         "by_slice": {name: gained(comparison) for name, comparison in measures["first_try"].items()},
+        **({"feedback_tool": asked} if asked else {}),
         "critic": critic_of(artifacts["critic_report"].report) if with_critic else None,
         "budget": budget_of(run_dir, artifacts),
         "minutes_by_stage": {name: round(value, 2) for name, value in minutes.items()},
