@@ -52,7 +52,7 @@ def recorded_of(start: Start[Config], tasks: Sequence[Task]) -> Recorded:
         name = rollout_id(group, 0, draw)
         request = EpisodeRequest(name, solution.task, group, 0, 0, draw, seed, kind="recorded")
         asked.append((solution, request))
-    said = [[s.task.task_id, s.text, s.reward] for s in solutions]
+    said = [[s.task.task_id, s.key, s.reward] for s in solutions]
     shards = [list(shard) for shard in in_shards(asked, start.config.run.rollouts_per_shard)]
     return Recorded(shards, left_out, f"recorded:{digest('recorded', said)}")
 
