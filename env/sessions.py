@@ -13,6 +13,8 @@ from pipeline.types import Feedback, Message, Task, Verdict
 
 GOOD = 0.7
 """A recorded reward above it is a success: imitated, and looked at to end a stored phase (start value)."""
+FEEDBACK_TOOL = "get_feedback"
+"""The tool by which an agent asks what is wrong with its attempt."""
 ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -117,26 +119,39 @@ def said_in(turn: Turn, style: ChatStyle) -> tuple[str, str]:
     """Returns the text of an agent's message in a style, in two parts: its words, then its calls.
 
     Where the content holds the calls already, as this project stores them, all of it is words. Raises
-    BadRowError if the style reads other calls in the text than were made.
+    BadRowError if the style reads other calls in the text than were made; whether it knows the tool that asks
+    for feedback is the environment's choice, so calls of that need only be in a form for any tool.
     """
     words = str(turn.message["content"]).removesuffix(style.stop_token)
     if not turn.calls or style.parse(words).calls == turn.calls:
         return words, ""
-    try:
-        called = "\n".join(style.action_of(call).text for call in turn.calls)
-    except (ValueError, KeyError, TypeError, AttributeError):  # arguments may be anything
-        called = None
     words = f"{words}\n" if words else ""
+    called = _called(turn.calls, style)
     read = style.parse(words + (called or ""))
-    if called is None or read.calls != turn.calls:
+    asks = style.is_chat_template and {call.name for call in turn.calls} == {FEEDBACK_TOOL}
+    if called is None or (read.calls != turn.calls and not asks):
         names = ", ".join(call.name for call in turn.calls)
         reason = f": {read.problem}" if called and read.problem else ""
         raise BadRowError("other_call", f"the style {style.name} cannot say its call of {names}{reason}")
     return words, called
 
 
+def _called(calls: Sequence[ToolCall], style: ChatStyle) -> str | None:
+    """Returns the text of calls, by the template where that is the libraries' own; None if there is none."""
+    if style.is_chat_template:
+        asked: Message = {"role": "user", "content": ""}
+        made = [{"function": {"name": call.name, "arguments": call.arguments}} for call in calls]
+        cue = style.render([asked], tools=(), add_generation_prompt=True)
+        said = style.render([asked, {"role": "assistant", "content": "", "tool_calls": made}], tools=())
+        return said.removeprefix(cue).removesuffix("\n").removesuffix(style.stop_token)
+    try:
+        return "\n".join(style.action_of(call).text for call in calls)
+    except (ValueError, KeyError, TypeError, AttributeError):  # arguments may be anything
+        return None
+
+
 def replies_of(turn: Turn, number: int) -> tuple[Message, ...]:
-    """Returns the replies to an agent's message as an environment gives them: harmless text, our ids of calls."""
+    """Returns the replies to a message as an environment gives them: harmless text, calls by our ids."""
     replies, calls = list[Message](), 0
     for reply in turn.replies:
         message: Message = {"role": reply["role"], "content": tool_text(reply["content"])}

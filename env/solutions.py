@@ -47,8 +47,8 @@ class Solutions(Source):
 
     columns: dict[str, str] = setting(
         {},
-        "field -> column: task, text (or messages, session; or steps, label), reward; by default as usual data "
-        "sets name them",
+        "field -> column: task, text (or messages, session; or steps, label), reward; by default as usual "
+        "data sets name them",
     )
 
 
@@ -75,9 +75,9 @@ def read_solutions(
 ) -> tuple[list[Solution], list[LeftOut]]:
     """Returns the solutions or sessions of a source in order, and the rows that are none, with reasons.
 
-    Rows with a column `messages` are sessions. A row names its task by id, or by the words of its prompt. With
-    `others` sessions of tasks that nobody knows count too, each by what it opens with, and those of a held-out
-    task do not. Raises ConfigError if no row is a solution.
+    Rows with a column `messages` are sessions. A row names its task by id, or by the words of its prompt. Of
+    a task that is held out it is left out. With `others` sessions of tasks that nobody knows count as well,
+    each by what it opens with. Raises ConfigError if no row is a solution.
     """
     known, (rows, left_out) = _by_name(tasks), read_rows(source)
     named, usual = source.columns, SESSION["messages"].columns
@@ -107,7 +107,7 @@ def _read(
     fields: Mapping[str, Field],
     solution_of: Callable[[Row, Mapping[str, Any]], tuple[Solution, str]],
 ) -> tuple[list[Solution], list[LeftOut]]:
-    """Returns what rows are, and lists those that are none; `solution_of` gives what makes two the same too."""
+    """Returns what rows are, and those that are none; `solution_of` also says what makes two the same."""
     columns, found = columns_in(rows, fields, source.columns), dict[tuple[str, str], Solution]()
     for row in rows:
         try:

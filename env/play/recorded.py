@@ -25,7 +25,7 @@ DISAGREES = "verifier_disagrees"
 
 
 def recorded_rollout(solution: Solution, request: EpisodeRequest, player: Player, coder: Coder) -> Rollout:
-    """Returns the episode of a solution or session, after the task's bare prompt; `request` is of kind `recorded`.
+    """Returns the episode of a solution or session, after the task's bare prompt; the request is `recorded`.
 
     Its tokens are those that the tokenizer makes of its text. Its steps are the solution's own if it has any,
     else the splitter's. Raises BadRowError if it does not fit into the budget of an episode or, with its

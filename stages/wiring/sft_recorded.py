@@ -1,0 +1,111 @@
+"""What sft imitates of recorded data: what is good, without attempts that feedback calls wrong."""
+
+from collections import Counter
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+from env.catalog import offer_of
+from env.chat.style import ChatStyle
+from env.corrections import class_weights, corrections_in
+from env.play.demonstrations import Demonstration, pieces_of, session_pieces
+from env.protocol import Action
+from env.sessions import Session
+from env.solutions import Solution, read_solutions
+from pipeline.artifacts.runner import Start
+from pipeline.errors import ConfigError
+from pipeline.rows import BadRowError, LeftOut
+from pipeline.types import Task
+from stages.settings import Config
+from stages.wiring.demonstrator import style_of
+from stages.wiring.inputs import tasks_by_id
+from stages.wiring.left_out import tell_left_out
+
+
+def recorded_demonstrations(start: Start[Config]) -> tuple[list[Demonstration], dict[str, Any]]:
+    """Returns what is imitated of `sft.data`, and what the report says of it: rows, calls, what is left out.
+
+    A solution is one message after its task's bare prompt, a session all of the agent's messages. Sessions
+    count by how often they ask for feedback, `class_weights`. Raises ConfigError if nothing is left.
+    """
+    config, data = start.config, start.config.sft.data
+    assert data is not None  # whoever asks has some
+    style = style_of(config.tasks.environment, config.prompt.style, config.prompt.thinking, config.sft.base)
+    found, left_out = read_solutions(data, tasks_by_id(start).values(), others=True)
+    shown, num_calls, wrong = list[Demonstration](), list[int](), 0
+    for solution in found:
+        try:
+            if (session := solution.session) is None:
+                shown.append(_of_solution(start, solution, style))
+                num_calls.append(0)
+            else:
+                corrections = corrections_in(session)
+                shown.append(_of_session(start, solution, session, style, corrections.wrong))
+                num_calls.append(corrections.num_calls)
+                wrong += len(corrections.wrong)
+        except BadRowError as error:
+            left_out.append(LeftOut(solution.row.source, solution.row.number, error.kind, str(error)))
+    kinds, rows = tell_left_out(start, left_out), len(shown) + len(left_out)
+    start.say(f"{len(shown)} recorded demonstrations, of {rows} rows")
+    if not shown:
+        raise ConfigError(
+            f"none of {rows} rows of sft.data can be imitated ({kinds}). Next: others, or a lower "
+            f"sft.data.above (now {data.above})"
+        )
+    weights = class_weights(num_calls)
+    by_calls = {str(number): count for number, count in sorted(Counter(num_calls).items())}
+    report = {
+        "rows": rows,
+        "by_calls": by_calls,
+        "class_weights": {str(n): round(w, 4) for n, w in sorted(set(zip(num_calls, weights, strict=True)))},
+        "wrong_attempts": wrong,
+        "left_out": kinds,
+    }
+    return [replace(one, weight=w) for one, w in zip(shown, weights, strict=True)], report
+
+
+def _of_solution(start: Start[Config], solution: Solution, style: ChatStyle) -> Demonstration:
+    action, config = Action(solution.text, "none"), start.config
+    with closing(offer_of(config.tasks.environment).make_env(config.tasks, config.prompt.verbosity)) as env:
+        env.reset(_training(solution.task), 0)
+        result = env.step(style.parse(solution.text))
+        reward = env.verdict().reward if solution.reward is None else solution.reward
+        pieces = pieces_of(style, solution.task, (), [action], [result], env.spec.tools)
+    _check_good(reward, start.config.sft.data.above)
+    if len(pieces) > 2:
+        raise BadRowError("goes_on", "the environment waits for more messages; allowed: one")
+    return Demonstration("recorded", pieces, success=True, guided=False)
+
+
+def _of_session(
+    start: Start[Config], solution: Solution, session: Session, style: ChatStyle, wrong: frozenset[int]
+) -> Demonstration:
+    """Returns a session after its task's own prompt, or after what it opens with where nobody knows the task.
+
+    One that nobody has graded counts: who gives demonstrations has chosen them.
+    """
+    config, reward = start.config, solution.reward
+    if reward is not None:
+        _check_good(reward, config.sft.data.above)
+    opening, tools = session.opening, None
+    if solution.task.data_source != "sessions":
+        with closing(
+            offer_of(config.tasks.environment).make_env(config.tasks, config.prompt.verbosity)
+        ) as env:
+            opening, tools = env.reset(solution.task, 0).messages, env.spec.tools
+    pieces, unlearnt = session_pieces(style, session, opening, tools, wrong)
+    return Demonstration("recorded", pieces, success=True, guided=False, unlearnt=unlearnt)
+
+
+def _training(task: Task) -> Task:
+    """Returns a task that may be learnt from; a session's has been looked at already."""
+    if task.split != "train":
+        raise BadRowError(
+            "held_out", f"its task {task.task_id} is of {task.split}: nothing may learn from it"
+        )
+    return task
+
+
+def _check_good(reward: float | None, above: float | None) -> None:
+    if above is not None and (reward is None or reward <= above):
+        raise BadRowError("low_reward", f"its reward is {reward}; imitated is what has more than {above:g}")
