@@ -1,4 +1,4 @@
-"""What an agent's logs would hold of a run's rollouts: messages and a grade, nothing of how they were sampled."""
+"""What an agent's logs would hold of a run's rollouts: messages and a grade, nothing of their sampling."""
 
 import json
 from collections import Counter
@@ -17,7 +17,7 @@ COLUMNS = ["rollout_id", "kind", "task_id", "guided", "messages", "reward"]
 def sessions_in(table: pa.Table, left_out: Counter[str]) -> Iterator[dict[str, Any]]:
     """Yields a session for each graded rollout that was played from a bare prompt, and counts the others.
 
-    A prompt after feedback is not in the messages, so a guided rollout would seem to know things from nowhere.
+    Feedback in a prompt is not in the messages: a guided rollout would seem to know things from nowhere.
     """
     for batch in table.select(COLUMNS).to_batches(max_chunksize=1000):
         for row in batch.to_pylist():
