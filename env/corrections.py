@@ -87,7 +87,7 @@ def calls_wrong(feedback: str) -> bool | None:
 def class_weights(num_calls: Sequence[int]) -> list[float]:
     """Returns each session's weight: count^-.5 of the sessions with as many calls, scaled to a mean of 1.
 
-    Source: DESIGN.md, "Loss"; the exponent is a start value.
+    The exponent is a start value.
 
     Example:
         The founding set, 374 sessions with one call, 41 with two, 13 with three.
