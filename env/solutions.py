@@ -35,6 +35,7 @@ SESSION = {
     "messages": Field(("messages", "conversation")),
     "task": Field(("task_id", "task"), required=False),
     "session": Field(("session_id",), required=False),
+    "guided": Field(("guided",), required=False),
     "reward": REWARD,
 }
 SOLUTION = {"task": TASK, "text": Field(("text", "solution", "response", "completion")), "reward": REWARD}
@@ -137,6 +138,8 @@ def _session(
 
     An agent may well say the same twice, so sessions with ids are told apart by these alone.
     """
+    if values["guided"]:
+        raise BadRowError("guided", "it was prompted with feedback that its messages do not hold")
     session = session_of(values["messages"])
     said = [words_of(messages) for messages in (session.opening, opening_words(session.opening))]
     if values["task"] is not None:

@@ -19,7 +19,7 @@ COMMANDS = {
     "errors": ("stages.wiring.first_errors", "who finds the first wrong step of labelled solutions"),
     "settings": ("stages.wiring.list_settings", "every setting: value, allowed, source of its default"),
     "dictionary": ("pipeline.cli.dictionary", "every column of every table, as the page data/README.md"),
-    "export": ("pipeline.cli.export", "a run's tables for other libraries"),
+    "export": ("pipeline.cli.export", "a run's tables for other libraries, or its rollouts as sessions"),
 }
 """Name -> module with `add_arguments` and `run`, and what --help says. Only the given command is loaded."""
 

@@ -64,5 +64,5 @@ def refuse_recorded(rollouts: list[Rollout], setting: str, why: str, instead: st
         raise ArtifactError(
             f"{setting} {why}, but {number} of {len(rollouts)} rollouts are recorded solutions "
             "(rollouts.solutions), by another policy and without log-probabilities; labels, critic and "
-            f"stored.objective.kind = likelihood or advantage_weighted take them. Next: {instead}"
+            f"stored.objective.kind = likelihood, advantage_weighted or v_dapo take them. Next: {instead}"
         )

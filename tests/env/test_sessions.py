@@ -138,6 +138,7 @@ def test_a_session_names_its_task_by_id_or_by_how_it_opens(tmp_path: Path) -> No
 
 def test_equal_sessions_count_once_unless_ids_tell_them_apart(tmp_path: Path) -> None:
     one = row(TRAIN[0])
+    assert read(tmp_path / "g.jsonl", [one, one | {"guided": True}])[1] == {2: "guided"}
     assert read(tmp_path / "a.jsonl", [one, one])[1] == {2: "duplicate"}
     named = [one | {"session_id": name} for name in ("a", "b", "a")]
     assert read(tmp_path / "b.jsonl", named)[1] == {3: "duplicate"}
