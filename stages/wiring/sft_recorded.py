@@ -10,7 +10,7 @@ from env.chat.style import ChatStyle
 from env.corrections import class_weights, corrections_in
 from env.play.demonstrations import Demonstration, pieces_of, session_pieces
 from env.protocol import Action
-from env.sessions import Session
+from env.sessions import Session, is_good
 from env.solutions import Solution, read_solutions
 from pipeline.artifacts.runner import Start
 from pipeline.errors import ConfigError
@@ -74,7 +74,7 @@ def _of_solution(start: Start[Config], solution: Solution, style: ChatStyle) -> 
     _check_good(reward, start.config.sft.data.above)
     if len(pieces) > 2:
         raise BadRowError("goes_on", "the environment waits for more messages; allowed: one")
-    return Demonstration("recorded", pieces, success=True, guided=False)
+    return Demonstration("recorded", pieces, success=reward is not None and is_good(reward), guided=False)
 
 
 def _of_session(
@@ -94,7 +94,8 @@ def _of_session(
         ) as env:
             opening, tools = env.reset(solution.task, 0).messages, env.spec.tools
     pieces, unlearnt = session_pieces(style, session, opening, tools, wrong)
-    return Demonstration("recorded", pieces, success=True, guided=False, unlearnt=unlearnt)
+    success = reward is None or is_good(reward)
+    return Demonstration("recorded", pieces, success=success, guided=False, unlearnt=unlearnt)
 
 
 def _training(task: Task) -> Task:

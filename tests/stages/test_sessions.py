@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 import critics
+from env.play.demonstrations import Demonstration
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.models.policy import load_policy
 from stages.command import main
+from stages.wiring.sft_data import encode
 from tests.stages.conftest import Lab, make_lab
 
 PLAYED = ("rollouts.chain={num_attempts: 1, draws: 4, feedback_free_share: 0, feedback_free_draws: 1}",)
@@ -68,17 +70,29 @@ def test_sessions_are_the_rollouts_that_were_played_but_for_what_nobody_records(
     )
 
 
+def test_what_is_not_to_be_learnt_weighs_nothing_and_a_class_weighs_all_of_it() -> None:
+    def letters(texts: list[str], add_special_tokens: bool) -> dict[str, list[list[int]]]:
+        return {"input_ids": [[ord(letter) for letter in text] for text in texts]}
+
+    pieces = (("ask", False), ("bad", True), ("call", True), ("no", False), ("good", True))
+    shown = Demonstration("recorded", pieces, True, False, unlearnt=frozenset({1}), weight=2.0)
+    ids, weights = encode(letters, shown, 0.5)
+    assert "".join(map(chr, ids)) == "askbadcallnogood"
+    assert weights == [1.0] * 3 + [0.0] * 3 + [2.0] * 4 + [1.0] * 2 + [2.0] * 4
+
+
 def test_behaviour_is_cloned_whatever_it_earned_and_by_default_the_good_alone(
     lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, rows = opened(lab, "sft").report["data"], lab.artifact("rollouts").table("rollouts").num_rows
     assert data["by_calls"] == {"0": rows}
     assert data["left_out"] == {"bad_messages": 1, "no_json": 1}
+    won = sum(r.reward == 1 for r in lab.rollouts("rollouts"))
+    assert opened(lab, "sft").report["success"] == pytest.approx(won / rows)
     shutil.copytree(lab.run_dir / "tasks", lab.folder / "good" / "tasks")
     more = ("--run", "good", f"sft.data={lab.folder}/sessions/sessions.jsonl", "sft.num_updates=2")
     assert lab.start("sft", *more) == 0
     good = opened(lab, "sft", "good")
-    won = sum(r.reward == 1 for r in lab.rollouts("rollouts"))
     assert good.report["data"]["by_calls"] == {"0": won}
     assert good.report["data"]["left_out"]["low_reward"] == rows - won > 0
     kinds = Counter(json.loads(line)["kind"] for line in (good.folder / "left_out.jsonl").open())
