@@ -76,9 +76,9 @@ def read_solutions(
 ) -> tuple[list[Solution], list[LeftOut]]:
     """Returns the solutions or sessions of a source in order, and the rows that are none, with reasons.
 
-    Rows with a column `messages` are sessions. A row names its task by id, or by the words of its prompt. Of
-    a task that is held out it is left out. With `others` sessions of tasks that nobody knows count as well,
-    each by what it opens with. Raises ConfigError if no row is a solution.
+    Rows with a column `messages` are sessions. A row names its task by id, or by the words of its prompt. A
+    session of a task that is held out is left out; with `others` those of tasks that nobody knows count, each
+    by what it opens with. Raises ConfigError if no row is a solution.
     """
     known, (rows, left_out) = _by_name(tasks), read_rows(source)
     named, usual = source.columns, SESSION["messages"].columns
@@ -142,8 +142,9 @@ def _session(
         raise BadRowError("guided", "it was prompted with feedback that its messages do not hold")
     session = session_of(values["messages"])
     said = [words_of(messages) for messages in (session.opening, opening_words(session.opening))]
-    if values["task"] is not None:
-        task = _task_of(values["task"], known)
+    given = values["task"]
+    if given is not None and not (others and normal_text(str(given)) not in known):
+        task = _task_of(given, known)
         if not _names_of(task) & set(said):
             raise BadRowError("other_prompt", f"it opens otherwise than its task {task.task_id}")
     elif name := next((words for words in said if words in known), None):
@@ -162,8 +163,9 @@ def _session(
 
 
 def _names_of(task: Task) -> set[str]:
-    """Returns what a row may call a task: its id, the words of its prompt, what its row asked."""
-    return {task.task_id, words_of(task.prompt), normal_text(task.details.get("asked", ""))} - {""}
+    """Returns what a row may call a task: its id, words of its prompt or its customer, what its row asked."""
+    said = {words_of(task.prompt), words_of(opening_words(task.prompt))}
+    return {task.task_id, *said, normal_text(task.details.get("asked", ""))} - {""}
 
 
 def _by_name(tasks: Iterable[Task]) -> dict[str, Task | None]:

@@ -131,6 +131,8 @@ def test_a_session_names_its_task_by_id_or_by_how_it_opens(tmp_path: Path) -> No
     assert [s.task.task_id for s in found] == [TRAIN[0].task_id, TRAIN[1].task_id]
     assert kinds == {3: "other_prompt", 4: "no_task", 5: "no_task", 6: "no_task"}
     path = tmp_path / "s.jsonl"
+    rows[5]["task_id"] = "greetings"  # a column that means something else
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found, left_out = read_solutions(Solutions(source=str(path)), TASKS, others=True)
     assert [s.task.data_source for s in found] == ["phone", "phone", "sessions"]
     assert {bad.row: bad.kind for bad in left_out} == {3: "other_prompt", 4: "held_out", 5: "held_out"}
