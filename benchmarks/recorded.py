@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks._material import linked
-from benchmarks._results import Row, measured
+from benchmarks._results import Row, Table, measured
 from benchmarks._run import ROOT, Asked, Benchmark, main, make_stages
 from env.play.chains import Chained, plan_groups
 from env.play.stripping import is_success
 from pipeline.artifacts.artifact import Artifact
 from pipeline.cli.sessions import write_sessions
 from pipeline.config import load_config
-from pipeline.statistics import ClusterBootstrap
+from pipeline.statistics import ClusterBootstrap, Interval
 from pipeline.tables import tasks_from
 from pipeline.types import Task
 from stages.settings import Config
@@ -60,9 +60,9 @@ QUICK_ARMS = (
 )
 
 
-def best_gain(table: object) -> bool:
+def best_gain(table: Table) -> bool:
     """Returns whether some arm is at least 15 points better than the recorded agent."""
-    return max(table(arm, "gain") for arm in (*STORED.values(), *IMITATED)) >= 0.15  # type: ignore[operator]
+    return max(table(arm, "gain") for arm in (*STORED.values(), *IMITATED)) >= 0.15
 
 
 def recorded(asked: Asked) -> tuple[Path, Path]:
@@ -117,14 +117,14 @@ def first_tries(config: Config, policy: Path, tasks: Sequence[Task]) -> dict[str
 
 def figures_of(
     tries: Mapping[str, tuple[float, bool]], before: Mapping[str, tuple[float, bool]], tasks: Sequence[Task]
-) -> list[tuple[str, object]]:
+) -> dict[str, Interval]:
     """Returns a policy's success, mean reward and gain in success over the recorded agent, with intervals."""
     both = [task for task in tasks if task.task_id in tries and task.task_id in before]
     boot = ClusterBootstrap([task.cluster for task in both], 2000)
     reward, success = (np.array([float(tries[t.task_id][i]) for t in both]) for i in (0, 1))
     then = np.array([float(before[t.task_id][1]) for t in both])
     means = {"success": success, "reward": reward, "gain": success - then}
-    return [(name, boot.mean(column)) for name, column in means.items()]
+    return {name: boot.mean(column) for name, column in means.items()}
 
 
 def measure(asked: Asked) -> Iterator[Row]:
@@ -138,7 +138,7 @@ def measure(asked: Asked) -> Iterator[Row]:
     for arm, policy in policies(asked, recorder, sessions):
         tries = first_tries(config, policy, tasks)
         before = before or tries
-        yield from measured(arm, dict(figures_of(tries, before, tasks)), len(tries))  # type: ignore[arg-type]
+        yield from measured(arm, figures_of(tries, before, tasks), len(tries))
 
 
 BENCHMARK = Benchmark(

@@ -15,6 +15,7 @@ GOOD = 0.7
 """A recorded reward above it is a success: imitated, and looked at to end a stored phase (start value)."""
 FEEDBACK_TOOL = "get_feedback"
 """The tool by which an agent asks what is wrong with its attempt."""
+_OPEN, _END_THINK = "<tool_call>", "</think>"  # of the form that libraries have for any tool
 ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -118,15 +119,19 @@ def _calls(message: Message, number: int) -> tuple[ToolCall, ...]:
 def said_in(turn: Turn, style: ChatStyle) -> tuple[str, str]:
     """Returns the text of an agent's message in a style, in two parts: its words, then its calls.
 
-    Where the content holds the calls already, as this project stores them, all of it is words. Raises
-    BadRowError if the style reads other calls in the text than were made; whether it knows the tool that asks
-    for feedback is the environment's choice, so calls of that need only be in a form for any tool.
+    The content may hold the calls already, as this project stores them; where they cannot be told from words,
+    all of it is words. Raises BadRowError if the style reads other calls in the text than were made. Whether
+    it knows the tool that asks for feedback is the environment's choice, so calls of that need only be in a
+    form for any tool.
     """
     words = str(turn.message["content"]).removesuffix(style.stop_token)
-    if not turn.calls or style.parse(words).calls == turn.calls:
+    if not turn.calls:
         return words, ""
-    words = f"{words}\n" if words else ""
     called = _called(turn.calls, style)
+    if (at := _first_call(words, turn.calls, called, style)) is not None:
+        words, called = words[:at], words[at:]
+    elif words:
+        words += "\n"
     read = style.parse(words + (called or ""))
     asks = style.is_chat_template and {call.name for call in turn.calls} == {FEEDBACK_TOOL}
     if called is None or (read.calls != turn.calls and not asks):
@@ -134,6 +139,16 @@ def said_in(turn: Turn, style: ChatStyle) -> tuple[str, str]:
         reason = f": {read.problem}" if called and read.problem else ""
         raise BadRowError("other_call", f"the style {style.name} cannot say its call of {names}{reason}")
     return words, called
+
+
+def _first_call(words: str, calls: tuple[ToolCall, ...], called: str | None, style: ChatStyle) -> int | None:
+    """Returns the character at which calls begin that a content holds already; None if it holds none."""
+    if style.is_chat_template:
+        at = words.find(_OPEN, words.rfind(_END_THINK) + 1)
+        return None if at < 0 else at
+    if style.parse(words).calls != calls:
+        return None
+    return len(words) - len(called) if called and words.endswith(called) else len(words)
 
 
 def _called(calls: Sequence[ToolCall], style: ChatStyle) -> str | None:

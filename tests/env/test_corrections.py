@@ -1,6 +1,7 @@
 """Sessions with calls for feedback: which words are learnt, what is left out and why."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from env.chat.full import FullStyle
 from env.corrections import calls_wrong, class_weights, corrections_in
 from env.play.demonstrations import session_pieces
-from env.sessions import session_of
+from env.sessions import said_in, session_of
 from pipeline.rows import BadRowError
 
 WRONG, FINE = "The sum is wrong.", "I found no error."
@@ -87,9 +88,17 @@ def test_feedback_criticises_unless_it_finds_no_error(text: str, wrong: bool) ->
     assert calls_wrong(text) is wrong
 
 
-def test_of_a_wrong_attempt_the_call_alone_is_learnt() -> None:
+@pytest.mark.parametrize("stored", [False, True])
+def test_of_a_wrong_attempt_the_call_alone_is_learnt(stored: bool) -> None:
     style = FullStyle((), thinking=False)
     found = session(WRONG, FINE)
+    if stored:  # as this project stores a message: its content is all that was said
+        said = ["".join(said_in(turn, style)) for turn in found.turns]
+        turns = [
+            replace(t, message=t.message | {"content": text})
+            for t, text in zip(found.turns, said, strict=True)
+        ]
+        found = replace(found, turns=tuple(turns))
     pieces, unlearnt = session_pieces(style, found, found.opening, None, corrections_in(found).wrong)
     learnt = [text for place, (text, own) in enumerate(pieces) if own and place not in unlearnt]
     assert [pieces[place][0] for place in unlearnt] == ["I get 0.\n"]
