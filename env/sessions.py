@@ -99,10 +99,11 @@ def _content(value: Any, number: int) -> str:
 
 
 def _calls(message: Message, number: int) -> tuple[ToolCall, ...]:
-    calls, found = message.get("tool_calls", []), []
+    calls, found = message.get("tool_calls", []), list[ToolCall]()
     for call in calls if isinstance(calls, list) else [calls]:
         function = call.get("function", call) if isinstance(call, Mapping) else None
-        name, given = (function.get("name"), function.get("arguments")) if function else (None, None)
+        named = function if isinstance(function, Mapping) else {}
+        name, given = named.get("name"), named.get("arguments")
         try:
             arguments = json.loads(given) if isinstance(given, str) else given
         except (ValueError, RecursionError):

@@ -11,6 +11,7 @@ from pipeline.artifacts.runner import Start
 from pipeline.statistics import interval_dict
 from pipeline.types import Rollout, Task
 from stages.settings import Config
+from stages.settings.stored import OfCritic
 from stages.wiring.refusals import INSTEAD_OF_WEAK, stamp_of
 
 
@@ -35,6 +36,8 @@ def outcome_stamp(
     conditions = judge_outcomes(measures, converged=critic.contract.converged)
     reasons = [f"{c.name}: {c.reason}" for c in conditions if c.passed is False]
     gate = {"verdict": "FAIL" if reasons else "PASS", "reasons": reasons, "contexts": ["bare"]}
-    stamp = stamp_of(gate, ("bare",), start.config.stored.objective.on_weak_critic, instead=INSTEAD_OF_WEAK)
+    objective = start.config.stored.objective
+    assert isinstance(objective, OfCritic)  # others ask no critic
+    stamp = stamp_of(gate, ("bare",), objective.on_weak_critic, instead=INSTEAD_OF_WEAK)
     found = {name: interval_dict(interval) for name, interval in measures.items()}
     return stamp | {"judged_by": "outcomes", "rollouts": len(judged), **found}

@@ -7,15 +7,14 @@ from typing import Any
 
 from env.catalog import offer_of
 from env.chat.style import ChatStyle
-from env.corrections import class_weights, corrections_in
+from env.corrections import Corrections, class_weights, corrections_in
 from env.play.demonstrations import Demonstration, pieces_of, session_pieces
-from env.protocol import Action
+from env.protocol import Action, Env
 from env.sessions import Session, is_good
 from env.solutions import Solution, read_solutions
 from pipeline.artifacts.runner import Start
 from pipeline.errors import ConfigError
 from pipeline.rows import BadRowError, LeftOut
-from pipeline.types import Task
 from stages.settings import Config
 from stages.wiring.demonstrator import style_of
 from stages.wiring.inputs import tasks_by_id
@@ -35,16 +34,24 @@ def recorded_demonstrations(start: Start[Config]) -> tuple[list[Demonstration], 
     shown, num_calls, wrong = list[Demonstration](), list[int](), 0
     for solution in found:
         try:
-            if (session := solution.session) is None:
-                shown.append(_of_solution(start, solution, style))
-                num_calls.append(0)
-            else:
-                corrections = corrections_in(session)
-                shown.append(_of_session(start, solution, session, style, corrections.wrong))
-                num_calls.append(corrections.num_calls)
-                wrong += len(corrections.wrong)
+            corrections = corrections_in(solution.session) if solution.session else Corrections(0)
+            with closing(
+                offer_of(config.tasks.environment).make_env(config.tasks, config.prompt.verbosity)
+            ) as env:
+                if (session := solution.session) is None:
+                    one, reward = _of_solution(solution, style, env)
+                else:
+                    one, reward = _of_session(solution, session, style, env, corrections), solution.reward
+            if data.above is not None and reward is not None and reward <= data.above:
+                raise BadRowError(
+                    "low_reward", f"{reward:g}; more than {data.above:g} is imitated (sft.data.above)"
+                )
         except BadRowError as error:
             left_out.append(LeftOut(solution.row.source, solution.row.number, error.kind, str(error)))
+            continue
+        shown.append(one)
+        num_calls.append(corrections.num_calls)
+        wrong += len(corrections.wrong)
     kinds, rows = tell_left_out(start, left_out), len(shown) + len(left_out)
     start.say(f"{len(shown)} recorded demonstrations, of {rows} rows")
     if not shown:
@@ -64,49 +71,34 @@ def recorded_demonstrations(start: Start[Config]) -> tuple[list[Demonstration], 
     return [replace(one, weight=w) for one, w in zip(shown, weights, strict=True)], report
 
 
-def _of_solution(start: Start[Config], solution: Solution, style: ChatStyle) -> Demonstration:
-    action, config = Action(solution.text, "none"), start.config
-    with closing(offer_of(config.tasks.environment).make_env(config.tasks, config.prompt.verbosity)) as env:
-        env.reset(_training(solution.task), 0)
-        result = env.step(style.parse(solution.text))
-        reward = env.verdict().reward if solution.reward is None else solution.reward
-        pieces = pieces_of(style, solution.task, (), [action], [result], env.spec.tools)
-    _check_good(reward, start.config.sft.data.above)
-    if len(pieces) > 2:
-        raise BadRowError("goes_on", "the environment waits for more messages; allowed: one")
-    return Demonstration("recorded", pieces, success=reward is not None and is_good(reward), guided=False)
-
-
-def _of_session(
-    start: Start[Config], solution: Solution, session: Session, style: ChatStyle, wrong: frozenset[int]
-) -> Demonstration:
-    """Returns a session after its task's own prompt, or after what it opens with where nobody knows the task.
-
-    One that nobody has graded counts: who gives demonstrations has chosen them.
-    """
-    config, reward = start.config, solution.reward
-    if reward is not None:
-        _check_good(reward, config.sft.data.above)
-    opening, tools = session.opening, None
-    if solution.task.data_source != "sessions":
-        with closing(
-            offer_of(config.tasks.environment).make_env(config.tasks, config.prompt.verbosity)
-        ) as env:
-            opening, tools = env.reset(solution.task, 0).messages, env.spec.tools
-    pieces, unlearnt = session_pieces(style, session, opening, tools, wrong)
-    success = reward is None or is_good(reward)
-    return Demonstration("recorded", pieces, success=success, guided=False, unlearnt=unlearnt)
-
-
-def _training(task: Task) -> Task:
-    """Returns a task that may be learnt from; a session's has been looked at already."""
+def _of_solution(solution: Solution, style: ChatStyle, env: Env) -> tuple[Demonstration, float]:
+    """Returns a message after its task's bare prompt, and what it earned."""
+    task = solution.task
     if task.split != "train":
         raise BadRowError(
             "held_out", f"its task {task.task_id} is of {task.split}: nothing may learn from it"
         )
-    return task
+    env.reset(task, 0)
+    result = env.step(style.parse(solution.text))
+    reward = env.verdict().reward if solution.reward is None else solution.reward
+    if reward is None:
+        raise BadRowError("ungraded", "the environment could not grade it")
+    pieces = pieces_of(style, task, (), [Action(solution.text, "none")], [result], env.spec.tools)
+    if len(pieces) > 2:
+        raise BadRowError("goes_on", "the environment waits for more messages; allowed: one")
+    return Demonstration("recorded", pieces, success=is_good(reward), guided=False), reward
 
 
-def _check_good(reward: float | None, above: float | None) -> None:
-    if above is not None and (reward is None or reward <= above):
-        raise BadRowError("low_reward", f"its reward is {reward}; imitated is what has more than {above:g}")
+def _of_session(
+    solution: Solution, session: Session, style: ChatStyle, env: Env, corrections: Corrections
+) -> Demonstration:
+    """Returns a session after its task's own prompt, or after what it opens with where nobody knows the task.
+
+    One that nobody has graded counts as a success: who gives demonstrations has chosen them.
+    """
+    opening, tools = session.opening, None
+    if solution.task.data_source != "sessions":
+        opening, tools = env.reset(solution.task, 0).messages, env.spec.tools
+    pieces, unlearnt = session_pieces(style, session, opening, tools, corrections.wrong)
+    success = solution.reward is None or is_good(solution.reward)
+    return Demonstration("recorded", pieces, success=success, guided=False, unlearnt=unlearnt)

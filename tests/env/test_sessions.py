@@ -169,6 +169,7 @@ CALL = {"function": {"name": "search_company", "arguments": "{"}}
         (changed(1, tool_calls=[CALL]), "bad_call"),
         (changed(1, tool_calls="[{"), "bad_call"),
         (changed(1, tool_calls=[3]), "bad_call"),
+        (changed(1, tool_calls=[{"function": "search"}]), "bad_call"),
         (None, "no_messages"),
     ],
 )
