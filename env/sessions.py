@@ -215,5 +215,5 @@ class SessionEnv:
 
 
 def opening_words(messages: Sequence[Message]) -> list[Message]:
-    """Returns what the customer says: an opening without instructions to the agent."""
+    """Returns what the user says: an opening without instructions to the agent."""
     return [message for message in messages if message["role"] == "user"]

@@ -163,7 +163,7 @@ def _session(
 
 
 def _names_of(task: Task) -> set[str]:
-    """Returns what a row may call a task: its id, words of its prompt or its customer, what its row asked."""
+    """Returns what a row may call a task: its id, words of its prompt or its user, what its row asked."""
     said = {words_of(task.prompt), words_of(opening_words(task.prompt))}
     return {task.task_id, *said, normal_text(task.details.get("asked", ""))} - {""}
 
