@@ -41,7 +41,7 @@ STORED = {"v_dapo": "stored V-DAPO", "advantage_weighted": "advantage weighted",
 IMITATED = {"behaviour cloning": "null", "sft above .7": "0.7"}
 """Arm -> `sft.data.above`."""
 START = "recorded agent"
-UPDATES = 1000  # of sft, about six epochs of all sessions [start value]
+UPDATES = 300  # of sft: two epochs of all sessions, about twelve of the good ones [start value]
 QUICK = (
     "engine.max_live=64",
     "training={threads: 1, micro_batch_tokens: 4096}",

@@ -41,8 +41,8 @@ def write_sessions(run_dir: Path, file: Path) -> tuple[int, Counter[str]]:
 
     Raises ArtifactError if none is left.
     """
-    left_out, number = Counter[str](), 0
-    with file.open("w", encoding="utf-8") as lines:
+    left_out, number, part = Counter[str](), 0, file.with_suffix(".part")
+    with part.open("w", encoding="utf-8") as lines:
         for session in sessions_in(Artifact.open(run_dir, "rollouts").table("rollouts"), left_out):
             lines.write(json.dumps(session, ensure_ascii=False) + "\n")
             number += 1
@@ -51,6 +51,7 @@ def write_sessions(run_dir: Path, file: Path) -> tuple[int, Counter[str]]:
             f"{run_dir} has no graded rollout of a bare prompt ({dict(left_out)}). Next: play some, with "
             "rollouts.chain.feedback_free_share above 0 or one attempt alone"
         )
+    part.replace(file)  # whoever finds the file finds all of it
     return number, left_out
 
 
