@@ -80,7 +80,7 @@ def _message(value: Any, number: int) -> Message:
     if isinstance(calls, str):
         try:
             calls = json.loads(calls)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise BadRowError("bad_call", f"tool_calls of message {number} are no JSON") from None
     if calls:
         message["tool_calls"] = calls
@@ -126,6 +126,8 @@ def said_in(turn: Turn, style: ChatStyle) -> tuple[str, str]:
     form for any tool.
     """
     words = str(turn.message["content"]).removesuffix(style.stop_token)
+    if style.stop_token in words:
+        raise BadRowError("stop_token", f"{style.stop_token} is in it, which ends a message")
     if not turn.calls:
         return words, ""
     called = _called(turn.calls, style)
