@@ -23,6 +23,7 @@ OFFLINE = (
     "rollouts.solutions=FOLDER/sessions/sessions.jsonl",
     "sft.data={source: FOLDER/sessions/sessions.jsonl, above: null}",
     *("sft.num_updates=60", "critic.batch_states=32", "critic.max_epochs=1"),
+    "sampling.max_response_tokens=512",  # its tokenizer is another one
 )
 STORED = ("stored.learning_rate=1e-3", "stored.batch_rows=16", "stored.max_epochs=2")
 WEAK = "stored.objective.on_weak_critic=allow"
