@@ -1,7 +1,7 @@
-"""Solutions that people bring: each of a task that is known, with its text and perhaps its reward.
+"""Solutions that people bring, and whole sessions: each of a task that is known, perhaps with its reward.
 
-They may be cut into steps, with the place of the first wrong one: verifiers and critics are held against it.
-Or two are of one task, and one is preferred.
+Solutions may be cut into steps, with the place of the first wrong one: verifiers and critics are held against
+it. Or two are of one task, and one is preferred.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +10,9 @@ from math import isfinite
 from typing import Any
 
 from env.row_splits import words_of
+from env.sessions import Session, opening_words, session_of
 from pipeline.errors import ConfigError
+from pipeline.ids import digest
 from pipeline.rows import (
     BadRowError,
     Field,
@@ -30,6 +32,13 @@ from pipeline.types import Task
 
 TASK = Field(("task_id", "task", "prompt", "question", "problem"))
 REWARD = Field(("reward", "correct", "is_correct", "score", "final_answer_correct"), required=False)
+SESSION = {
+    "messages": Field(("messages", "conversation")),
+    "task": Field(("task_id", "task"), required=False),
+    "session": Field(("session_id",), required=False),
+    "guided": Field(("guided",), required=False),
+    "reward": REWARD,
+}
 SOLUTION = {"task": TASK, "text": Field(("text", "solution", "response", "completion")), "reward": REWARD}
 STEPS = {"task": TASK, "steps": Field(("steps",)), "label": Field(("label",)), "reward": REWARD}
 """field -> where it is looked for; the columns of steps are those of ProcessBench (arXiv:2412.06559)."""
@@ -40,13 +49,14 @@ class Solutions(Source):
 
     columns: dict[str, str] = setting(
         {},
-        "field -> column: task, text (or steps, label), reward; by default as usual data sets name them",
+        "field -> column: task, text (or messages, session; or steps, label), reward; by default as usual "
+        "data sets name them",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """One message that solves a task or fails to."""
+    """One message that solves a task or fails to, or a whole session that does, whose text is empty."""
 
     row: Row
     task: Task
@@ -54,40 +64,59 @@ class Solution:
     reward: float | None  # as recorded; None: the environment's grader decides
     borders: tuple[int, ...] | None = None  # characters at which its second and later steps begin
     first_wrong: int | None = None  # which of those steps is the first wrong one; None: none is
+    session: Session | None = None
+
+    @property
+    def key(self) -> str:
+        """What it says, whole."""
+        return self.text if self.session is None else self.session.key
 
 
-def read_solutions(source: Solutions, tasks: Iterable[Task]) -> tuple[list[Solution], list[LeftOut]]:
-    """Returns the solutions of a source in order, and the rows that are none, with reasons.
+def read_solutions(
+    source: Solutions, tasks: Iterable[Task], *, others: bool = False
+) -> tuple[list[Solution], list[LeftOut]]:
+    """Returns the solutions or sessions of a source in order, and the rows that are none, with reasons.
 
-    A row names its task by id, or by the words of its prompt. Raises ConfigError if no row is a solution.
+    Rows with a column `messages` are sessions. A row names its task by id, or by the words of its prompt. A
+    session of a task that is held out is left out; with `others` those of tasks that nobody knows count, each
+    by what it opens with. Raises ConfigError if no row is a solution.
     """
-    return _read(source, SOLUTION, tasks, lambda values: (_message(values), None, None))
+    known, (rows, left_out) = _by_name(tasks), read_rows(source)
+    named, usual = source.columns, SESSION["messages"].columns
+    if "messages" not in named and (
+        "text" in named or not any(c in row.values for row in rows for c in usual)
+    ):
+        return _read(source, rows, left_out, SOLUTION, lambda row, values: _solution(row, values, known))
+    return _read(source, rows, left_out, SESSION, lambda row, values: _session(row, values, known, others))
 
 
 def read_labelled(source: Solutions, tasks: Iterable[Task]) -> tuple[list[Solution], list[LeftOut]]:
     """Returns solutions in steps with the place of the first wrong one; else as `read_solutions`."""
-    return _read(source, STEPS, tasks, _labelled)
+    known, (rows, left_out) = _by_name(tasks), read_rows(source)
+
+    def labelled(row: Row, values: Mapping[str, Any]) -> tuple[Solution, str]:
+        task = _task_of(values["task"], known)
+        text, borders, first_wrong = _labelled(values)
+        return Solution(row, task, text, _reward(values["reward"]), borders, first_wrong), text
+
+    return _read(source, rows, left_out, STEPS, labelled)
 
 
 def _read(
     source: Solutions,
+    rows: Sequence[Row],
+    left_out: list[LeftOut],
     fields: Mapping[str, Field],
-    tasks: Iterable[Task],
-    said_of: Callable[[Mapping[str, Any]], tuple[str, tuple[int, ...] | None, int | None]],
+    solution_of: Callable[[Row, Mapping[str, Any]], tuple[Solution, str]],
 ) -> tuple[list[Solution], list[LeftOut]]:
-    known = _by_name(tasks)
-    rows, left_out = read_rows(source)
+    """Returns what rows are, and those that are none; `solution_of` also says what makes two the same."""
     columns, found = columns_in(rows, fields, source.columns), dict[tuple[str, str], Solution]()
     for row in rows:
         try:
-            values = values_of(row, columns, fields)
-            task = _task_of(values["task"], known)
-            text, borders, first_wrong = said_of(values)
-            reward = _reward(values["reward"])
-            solution = Solution(row, task, text, reward, borders, first_wrong)
-            if other := found.get((task.task_id, text)):
+            solution, key = solution_of(row, values_of(row, columns, fields))
+            if other := found.get((solution.task.task_id, key)):
                 raise BadRowError("duplicate", f"says the same as row {other.row.number}")
-            found[task.task_id, text] = solution
+            found[solution.task.task_id, key] = solution
         except BadRowError as error:
             left_out.append(LeftOut(row.source, row.number, error.kind, str(error)))
     if not found:
@@ -98,15 +127,56 @@ def _read(
     return list(found.values()), left_out
 
 
+def _solution(row: Row, values: Mapping[str, Any], known: Mapping[str, Task | None]) -> tuple[Solution, str]:
+    task, text = _task_of(values["task"], known), _message(values)
+    return Solution(row, task, text, _reward(values["reward"])), text
+
+
+def _session(
+    row: Row, values: Mapping[str, Any], known: Mapping[str, Task | None], others: bool
+) -> tuple[Solution, str]:
+    """Returns a session; of two with one `session_id` the second is a duplicate, whatever it says.
+
+    An agent may well say the same twice, so sessions with ids are told apart by these alone.
+    """
+    if values["guided"]:
+        raise BadRowError("guided", "it was prompted with feedback that its messages do not hold")
+    session = session_of(values["messages"])
+    said = [words_of(messages) for messages in (session.opening, opening_words(session.opening))]
+    given = values["task"]
+    if given is not None and not (others and normal_text(str(given)) not in known):
+        task = _task_of(given, known)
+        if not _names_of(task) & set(said):
+            raise BadRowError("other_prompt", f"it opens otherwise than its task {task.task_id}")
+    elif name := next((words for words in said if words in known), None):
+        task = _task_of(name, known)
+    elif others:
+        name = digest("session", said[0])
+        task = Task(name, "sessions", "train", 1, session.opening, "none", "", "session", name, 0)
+    else:
+        raise BadRowError("no_task", f"unknown here, or held out: {shown(said[1])}")
+    if task.split != "train":
+        raise BadRowError(
+            "held_out", f"its task {task.task_id} is of {task.split}: nothing may learn from it"
+        )
+    solution = Solution(row, task, "", _reward(values["reward"]), session=session)
+    return solution, session.key if values["session"] is None else str(values["session"])
+
+
+def _names_of(task: Task) -> set[str]:
+    """Returns what a row may call a task: its id, words of its prompt or its user, what its row asked."""
+    said = {words_of(task.prompt), words_of(opening_words(task.prompt))}
+    return {task.task_id, *said, normal_text(task.details.get("asked", ""))} - {""}
+
+
 def _by_name(tasks: Iterable[Task]) -> dict[str, Task | None]:
-    """Returns a task by its id, by the words of its prompt, by what its row asked; None where several are.
+    """Returns a task by each of its names; None where several have it.
 
     Multiple-choice questions may ask the same and have other choices.
     """
     known: dict[str, Task | None] = {}
     for task in tasks:
-        asked = normal_text(task.details.get("asked", ""))
-        for name in {task.task_id, words_of(task.prompt), asked} - {""}:
+        for name in _names_of(task):
             known[name] = None if name in known else task
     return known
 

@@ -1,8 +1,8 @@
 """Makes the starting policy: a tiny Qwen3 and its tokenizer, from demonstrations of mixed quality.
 
 Demonstrations are scripted episodes on training tasks, a share with earlier failed attempts and their
-feedback, or recorded solutions. With `sft.base` it starts from a model instead, and with no updates takes
-that model as it is.
+feedback, or recorded solutions and sessions. With `sft.base` it starts from a model instead, and with no
+updates takes that model as it is.
 """
 
 import json
@@ -50,7 +50,7 @@ def plan(start: Start[Config]) -> Plan[list[Task]]:
     """Plans the updates, or a single copy where a base is taken as it is."""
     settings, environment = start.config.sft, offer_of(start.config.tasks.environment)
     train = tasks_of_split(start, "train")
-    if (settings.base is None or settings.num_updates) and settings.solutions is None:
+    if (settings.base is None or settings.num_updates) and settings.data is None:
         shares_of(settings, environment)
     if settings.base is not None:
         check_base(Path(settings.base), environment.style(start.config.prompt.style).special_tokens)
@@ -59,17 +59,17 @@ def plan(start: Start[Config]) -> Plan[list[Task]]:
     check_installed(start.config, training=True)
     items = [[f"update-{i:06d}" for i in range(settings.num_updates)]]
     rows = settings.num_updates * settings.batch_rows
-    shown = "recorded solutions" if settings.solutions else settings.num_demonstrations
+    shown = "recorded data" if settings.data else settings.num_demonstrations
     estimate = {"demonstrations": shown, "rows": rows}
     return Plan(items=items, unit="updates", estimate=estimate, work=train)
 
 
 STAGE = Stage(
     name="sft",
-    code_version=2,
+    code_version=3,
     inputs=lambda config: ("tasks",),
     sections=("sft", "training", "tasks", "prompt.style", "prompt.thinking", "prompt.verbosity"),
-    files=lambda config: config.sft.solutions.files if config.sft.solutions else [],
+    files=lambda config: config.sft.data.files if config.sft.data else [],
     plan=plan,
     make="stages.bodies.sft:make",
 )

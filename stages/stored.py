@@ -1,7 +1,8 @@
 """Trains the starting policy on rollouts that are stored already, before the actor samples fresh ones.
 
 Successes of `rollouts` and `labels` are imitated, guided ones on the bare prompt; the frozen critic may say
-which steps. Nothing is sampled. By default there is nothing to do, and the actor starts from sft's policy.
+which steps, also a critic of whoever was recorded. Nothing is sampled. By default there is nothing to do, and
+the actor starts from sft's policy.
 """
 
 import json
@@ -13,7 +14,7 @@ from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from stages.settings import Config
 from stages.settings.stored import OfCritic
 from stages.wiring.preflight import check_installed
-from stages.wiring.refusals import stamp_of
+from stages.wiring.refusals import INSTEAD_OF_WEAK, stamp_of
 from stages.wiring.stored_data import Material, material_of
 
 
@@ -22,13 +23,17 @@ class Work:
     """What the plan has found out."""
 
     material: Material
-    stamp: dict[str, Any] | None  # what the report says of the critic's gate; None without a critic
+    stamp: dict[str, Any] | None  # what the report says of the critic's gate; None without one yet
 
 
 def inputs(config: Config) -> tuple[str, ...]:
-    """Returns the stages that are read: labels with continuations, a critic if asked, a round's replay."""
+    """Returns the stages that are read: labels with continuations, a critic if asked, a round's replay.
+
+    Nobody can play whoever was recorded, so a critic of that has no critic_report: outcomes judge it here.
+    """
     objective = config.stored.objective
-    critic = ("critic", "critic_report") if isinstance(objective, OfCritic) else ()
+    judged = () if config.has_recorders_critic else ("critic_report",)
+    critic = ("critic", *judged) if isinstance(objective, OfCritic) else ()
     labels = ("labels",) if critic or config.labels.num_continuations else ()
     replay = ("replay",) if config.run.round else ()
     return "tasks", "sft", "rollouts", *labels, *critic, *replay
@@ -40,13 +45,13 @@ def plan(start: Start[Config]) -> Plan[Work | None]:
     stamp: dict[str, Any] | None = None
     if objective.kind == "none":
         return Plan(items=items, unit=unit, estimate={"objective": "none, nothing to do"}, work=None)
-    if isinstance(objective, OfCritic):
+    if isinstance(objective, OfCritic) and "critic_report" in start.inputs:
         gate = json.loads(start.inputs["critic_report"].path("gate.json").read_text("utf-8"))
         stamp = stamp_of(
             gate,
             ("bare",),
             objective.on_weak_critic,
-            instead="stored.objective.on_weak_critic to allow, or stored.objective.kind to likelihood",
+            instead=INSTEAD_OF_WEAK,
         )
     material = material_of(start)
     check_installed(start.config, training=True)
@@ -61,7 +66,7 @@ def plan(start: Start[Config]) -> Plan[Work | None]:
 
 STAGE = Stage(
     name="stored",
-    code_version=2,
+    code_version=3,
     inputs=inputs,
     sections=(
         *("stored", "replay.newest", "run.round", "training", "sampling", "tasks"),

@@ -87,14 +87,28 @@ def judge(
         for name, threshold, asks in (*ABOVE, *ABOVE_IF_TOLD[privileged]):
             conditions.append(_above(name + suffix, measures[name], threshold, asks + suffix))
         conditions += [_calibrated(measures["ece_excess"], suffix), _level(measures["level_bias"], suffix)]
-    word = "stopped with nothing left to gain" if converged else "ran out of epochs before it converged"
-    conditions.append(Condition("converged", converged, "it was fitted to convergence", f"fitting {word}"))
+    conditions.append(_converged(converged))
     asks = "of sibling steps (after bare states) it prefers the best more often than chance"
     if sibling_excess is None:
         conditions.append(Condition("sibling_top1", NOT_MEASURED, asks, NOTHING_MEASURED))
     else:
         conditions.append(_above("sibling_top1", sibling_excess, 0.0, asks))
     return conditions + _probes(probes or {})
+
+
+def judge_outcomes(measures: Mapping[str, Interval], *, converged: bool) -> list[Condition]:
+    """Returns the conditions on a critic of a recorded policy, which nobody can play: its `outcome_skills`.
+
+    Less is asked than of an audit, so it lets a critic weigh recorded steps and nothing else.
+    """
+    asks = {name: words for name, _, words in ABOVE}
+    conditions = [_above(name, interval, 0.0, asks[name]) for name, interval in measures.items()]
+    return [*conditions, _converged(converged)]
+
+
+def _converged(converged: bool) -> Condition:
+    word = "stopped with nothing left to gain" if converged else "ran out of epochs before it converged"
+    return Condition("converged", converged, "it was fitted to convergence", f"fitting {word}")
 
 
 def _probes(changes: Mapping[str, tuple[Interval, int]]) -> list[Condition]:

@@ -33,7 +33,7 @@ class Worked:
         if "worked" not in details:
             raise ConfigError(
                 "a task has no worked solution, so no scripted solver can demonstrate it: families and rows "
-                "with gsm8k's annotations have one. Next: sft.solutions=FILE with solutions of yours, or a "
+                "with gsm8k's annotations have one. Next: sft.data=FILE with solutions of yours, or a "
                 "model in sft.base, with sft.num_updates = 0"
             )
         given = details["worked"]

@@ -1,6 +1,6 @@
 """Scripted episodes as text to learn from: of chosen quality, some with feedback on a failed attempt."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -8,24 +8,28 @@ from env.chat.style import ChatStyle
 from env.feedback_tool.calls import wrong_answers
 from env.offer import Demonstrators
 from env.protocol import Action, Env, StepResult, Tools, replay
-from pipeline.types import Task
+from env.sessions import Session, replies_of, said_in
+from pipeline.types import Message, Task
 
 MAX_PREVIOUS_ATTEMPTS = 2
+Span = tuple[int, int, int]
+"""A part of a demonstration: which piece, its first character, one past its last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """One scripted episode: pieces of text, and whether each is the demonstrator's.
+    """One episode, scripted or recorded: pieces of text, and whether each is the demonstrator's.
 
-    It is `guided` if the prompt tells of a failed attempt. Nobody learns what is `unlearnt`, (piece, first
-    character, one past the last): answers that feedback then finds wrong. The calls for it are learnt.
+    It is `guided` if the prompt tells of a failed attempt. Nobody learns what is `unlearnt`: answers that
+    feedback then finds wrong. The calls for it are learnt.
     """
 
     policy: str
     pieces: tuple[tuple[str, bool], ...]
     success: bool
     guided: bool
-    unlearnt: tuple[tuple[int, int, int], ...] = ()
+    unlearnt: tuple[Span, ...] = ()
+    weight: float = 1.0  # of all its tokens, against other demonstrations
 
 
 def demonstrate(
@@ -99,3 +103,29 @@ def pieces_of(
         if not (result.terminated or result.truncated):
             pieces.append((style.render_replies(result.messages), False))
     return tuple(pieces)
+
+
+def session_pieces(
+    style: ChatStyle,
+    session: Session,
+    opening: Sequence[Message],
+    tools: Tools | None,
+    wrong: Collection[int],
+) -> tuple[tuple[tuple[str, bool], ...], tuple[Span, ...]]:
+    """Returns a recorded session after an opening, as `pieces_of` does, and what is not learnt.
+
+    These are the words of the `wrong` turns; the calls in them are pieces of their own, and learnt. Raises
+    BadRowError if the style cannot say a call.
+    """
+    pieces, unlearnt = [(style.render_prompt(opening, (), tools), False)], list[Span]()
+    for number, turn in enumerate(session.turns):
+        words, called = said_in(turn, style)
+        said = (
+            (words, called + style.stop_token) if words and called else (words + called + style.stop_token,)
+        )
+        if number in wrong and (words or not called):
+            unlearnt.append((len(pieces), 0, len(said[0])))
+        pieces += [(text, True) for text in said]
+        if number < len(session.turns) - 1:
+            pieces.append((style.render_replies(replies_of(turn, number)), False))
+    return tuple(pieces), tuple(unlearnt)

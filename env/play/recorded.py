@@ -1,4 +1,7 @@
-"""Recorded solutions as rollouts: the environment judges their steps; their log-probabilities are unknown."""
+"""Recorded solutions and sessions as rollouts: their log-probabilities are unknown.
+
+The environment judges the steps of a solution; a session is answered as it was then, and judged by nobody.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,6 +14,7 @@ from env.play.player import Player
 from env.play.requests import EpisodeRequest
 from env.play.steps import graded_steps, message_steps
 from env.protocol import Env
+from env.sessions import SessionEnv, is_good, said_in
 from env.solutions import Solution
 from pipeline.engines import Generation
 from pipeline.rows import BadRowError
@@ -21,23 +25,31 @@ DISAGREES = "verifier_disagrees"
 
 
 def recorded_rollout(solution: Solution, request: EpisodeRequest, player: Player, coder: Coder) -> Rollout:
-    """Returns the episode of a solution, after the task's bare prompt; `request` is of kind `recorded`.
+    """Returns the episode of a solution or session, after the task's bare prompt; the request is `recorded`.
 
     Its tokens are those that the tokenizer makes of its text. Its steps are the solution's own if it has any,
     else the splitter's. Raises BadRowError if it does not fit into the budget of an episode or, with its
-    prompt, into the player's engine, and if the environment wants more than one message.
+    prompt, into the player's engine, if the environment wants more than a solution's one message, if nobody
+    has graded a session, and if the prompt style cannot say a call of it.
     """
+    texts = [solution.text]
+    if (session := solution.session) is not None:
+        if (reward := solution.reward) is None:
+            raise BadRowError("no_reward", "nobody has graded this session; a number from 0 to 1 is wanted")
+        texts = ["".join(said_in(turn, player.style)) for turn in session.turns]
+        played_in = player.make_env
+        player = replace(player, make_env=lambda task: SessionEnv(played_in(task), session, reward))
     episode = Episode(request, player, coder)
     try:
-        asked = episode.start()
-        if isinstance(asked, Rollout) and asked.env_status not in ("ok", "prompt_too_long"):
-            return asked
-        tokens = _tokens_of(solution.text, player, coder)
-        room = 0 if isinstance(asked, Rollout) else asked.max_new_tokens
-        if isinstance(asked, Rollout) or len(tokens) > room:
-            raise BadRowError("too_long", f"{len(tokens)} tokens; its prompt leaves room for {room}")
-        said = Generation(asked.request_id, tokens, [0.0] * len(tokens), "stop")
-        played = episode.advance(said)
+        played = episode.start()
+        if isinstance(played, Rollout) and played.env_status not in ("ok", "prompt_too_long"):
+            return played
+        for text in texts:
+            tokens = _tokens_of(text, player, coder)
+            room = 0 if isinstance(played, Rollout) else played.max_new_tokens
+            if isinstance(played, Rollout) or len(tokens) > room:
+                raise BadRowError("too_long", f"{len(tokens)} tokens; what is before leaves room for {room}")
+            played = episode.advance(Generation(played.request_id, tokens, [0.0] * len(tokens), "stop"))
         if not isinstance(played, Rollout):
             raise BadRowError("goes_on", "the environment waits for more messages; allowed: one")
         assert episode.env is not None  # an episode that was played has one
@@ -48,8 +60,10 @@ def recorded_rollout(solution: Solution, request: EpisodeRequest, player: Player
         episode.close()
     if played.reward is not None and solution.reward not in (None, played.reward):
         event = Event(DISAGREES, 0, detail=f"the verifier's reward is {played.reward:g}")
-        end: FinishReason = "success" if solution.reward == 1 else "ended"
-        played = replace(played, reward=solution.reward, finish_reason=end, events=(*played.events, event))
+        played = replace(played, reward=solution.reward, events=(*played.events, event))
+    if played.reward is not None and solution.reward is not None:
+        end: FinishReason = "success" if is_good(solution.reward) else "ended"
+        played = replace(played, finish_reason=end)
     unknown = tuple(nan if sampled else 0.0 for sampled in played.loss_mask)
     return replace(played, logprobs=unknown)
 

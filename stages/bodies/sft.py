@@ -24,13 +24,8 @@ from pipeline.types import Task
 from stages.settings import Config, Sft
 from stages.settings.sft import VOCAB_SIZE
 from stages.wiring.build import limit_threads, make_trainer, tiny_shape
-from stages.wiring.sft_data import (
-    encode,
-    play_demonstrations,
-    recorded_demonstrations,
-    rows_of_update,
-    that_fit,
-)
+from stages.wiring.sft_data import encode, play_demonstrations, rows_of_update, that_fit
+from stages.wiring.sft_recorded import recorded_demonstrations
 
 WEIGHT_DECAY = 0.01  # AdamW's, of matrices
 
@@ -77,8 +72,11 @@ def make(start: Start[Config], train: list[Task]) -> None:
         return
     limit_threads(start.config)
     style = offer_of(start.config.tasks.environment).style(prompt.style, thinking=prompt.thinking)
-    show = recorded_demonstrations if settings.solutions else play_demonstrations
-    demonstrations = show(start, train)
+    of_data: dict[str, Any] = {}
+    if settings.data:
+        demonstrations, of_data["data"] = recorded_demonstrations(start)
+    else:
+        demonstrations = play_demonstrations(start, train)
     folder = start.output("policy")
     model, tokenizer = untrained(start, demonstrations, style, folder)
     encoded = [encode(tokenizer, demonstration, settings.context_weight) for demonstration in demonstrations]
@@ -121,6 +119,7 @@ def make(start: Start[Config], train: list[Task]) -> None:
         "success": float(np.mean([demonstration.success for demonstration in demonstrations])),
         "tokens_mean": float(np.mean(lengths)),
         "tokens_max": max(lengths),
+        "too_long": len(demonstrations) - len(encoded),
         "template_digest": style.digest,
-    }
+    } | of_data
     start.finish(done=trainer.num_updates, report=report)

@@ -1,6 +1,8 @@
 """The stored phase's body: epochs over stored rollouts until held-out successes get no more probable."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -9,11 +11,13 @@ from pipeline.errors import ArtifactError
 from pipeline.models.policy import Policy, load_policy
 from pipeline.training.stored.objective import effective_size, make_objective
 from pipeline.training.stored.stopping import PATIENCE, mean_probability
+from pipeline.training.stored.v_dapo import with_own_logprobs
 from pipeline.types import Rollout
 from stages.settings import Config
 from stages.stored import Work
 from stages.wiring.build import load_critic, make_trainer
 from stages.wiring.epochs import train_to_best
+from stages.wiring.recorders_critic import outcome_stamp
 from stages.wiring.refusals import check_critic
 from stages.wiring.sft_data import rows_of_update
 from stages.wiring.stored_data import Examples, examples_of
@@ -28,11 +32,13 @@ def make(start: Start[Config], work: Work | None) -> None:
         return
     settings = start.config.stored
     policy = load_policy(start.inputs["sft"].path("policy"))
-    examples = _examples(start, work, policy)
+    examples, stamp = _examples(start, work, policy)
     objective = make_objective(**settings.objective.model_dump(include={"kind", "temperature"}))
     trainer = make_trainer(
         start.config, policy.model, head="policy", learning_rate=lambda done: settings.learning_rate
     )
+    if settings.objective.estimates:  # by the weights that it starts from, so before any checkpoint's
+        examples = replace(examples, train=with_own_logprobs(trainer, examples.train))
 
     def train(places: Sequence[int]) -> dict[str, float]:
         advantages = [examples.advantages[i] for i in places]
@@ -74,33 +80,41 @@ def make(start: Start[Config], work: Work | None) -> None:
             for epoch, number in enumerate(trained.looks)
         ],
         "ended_by_itself": trained.ended_by_itself,
-        "critic_gate": work.stamp,
+        "critic_gate": stamp,
     }
     start.output("report.html", volatile=True).write_text(stored_page(report), encoding="utf-8")
     start.finish(done=1, report=report)
 
 
-def _examples(start: Start[Config], work: Work, policy: Policy) -> Examples:
-    """Returns what is trained on; raises ArtifactError for rollouts or a critic of another policy."""
-    others = {r.policy_digest for r in work.material.bare} - {policy.policy_digest}
-    if others and not start.config.stored.objective.strips:
+def _examples(start: Start[Config], work: Work, policy: Policy) -> tuple[Examples, dict[str, Any] | None]:
+    """Returns what is trained on, and what the report says of the critic.
+
+    Raises ArtifactError for rollouts or a critic of another policy, and for a recorder's critic that is weak.
+    """
+    objective, bare, stamp = start.config.stored.objective, work.material.bare, work.stamp
+    others = {r.policy_digest for r in bare if r.has_logprobs or not objective.estimates}
+    if (others := others - {policy.policy_digest}) and not objective.strips:
         raise ArtifactError(
-            f"stored.objective.kind = {start.config.stored.objective.kind} takes ratios to the stored "
-            f"log-probabilities, but those are of {', '.join(sorted(d[:12] for d in others))}, not of sft's "
-            f"policy {policy.policy_digest[:12]}. Next: rollouts of that policy, or the kind likelihood"
+            f"stored.objective.kind = {objective.kind} takes ratios to the stored log-probabilities, but "
+            f"those are of {', '.join(sorted(d[:12] for d in others))}, not of sft's policy "
+            f"{policy.policy_digest[:12]}. Next: rollouts of that policy, or the kind likelihood"
         )
 
     def values_of(rollouts: Sequence[Rollout]) -> list[np.ndarray]:
+        nonlocal stamp
         critic = load_critic(start.config, start.inputs["critic"].path("critic"))
+        of_recorder = start.config.has_recorders_critic
         check_critic(
             critic,
             start.config,
             contexts=("bare",),
             tokenizer_digest=policy.tokenizer_digest,
-            label_policy_digest=policy.policy_digest,
+            label_policy_digest=bare[0].policy_digest if of_recorder else policy.policy_digest,
         )
+        if of_recorder:
+            stamp = outcome_stamp(start, critic, bare, work.material.tasks)
         values = critic.values(rollouts, work.material.parents)
         critic.close()
         return values
 
-    return examples_of(start, work.material, values_of, policy.tokenizer)
+    return examples_of(start, work.material, values_of, policy.tokenizer), stamp

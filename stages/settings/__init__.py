@@ -62,6 +62,11 @@ class Config(Section):
         return PROMPT_TOKENS + self.prompt.max_feedback_tokens + self.sampling.max_response_tokens
 
     @property
+    def has_recorders_critic(self) -> bool:
+        """Whether labels are outcomes of recorded rollouts alone: the critic is of who was recorded."""
+        return self.rollouts.num_tasks == 0 and self.labels.num_continuations == 0
+
+    @property
     def held_out(self) -> tuple[str, ...]:
         """Splits to evaluate on: as set, else val and the environment's first test split."""
         return self.run.held_out or offer_of(self.tasks.environment).splits[1:3]

@@ -60,7 +60,9 @@ class Rollouts(Section):
         None, "training tasks to play; null is all, 0 none: recorded solutions alone", ge=0
     )
     solutions: Solutions | None = setting(
-        None, "recorded solutions of training tasks, beside what is played (docs/own-tasks.md)"
+        None,
+        "recorded solutions or sessions of training tasks, beside what is played (docs/own-tasks.md, "
+        "docs/recorded.md)",
     )
 
     @model_validator(mode="after")

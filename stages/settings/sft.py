@@ -1,5 +1,6 @@
 """The starting policy, from demonstrations."""
 
+from env.sessions import GOOD
 from env.solutions import Solutions
 from pipeline.settings import Section, runtime, setting
 
@@ -23,6 +24,16 @@ class TinyModel(Section):
         return max(1, self.hidden_size // HEAD_DIM // self.num_kv_heads) * self.num_kv_heads
 
 
+class RecordedData(Solutions):
+    """Solutions or whole sessions of somebody's, and which of them are good enough."""
+
+    above: float | None = setting(
+        GOOD,
+        "reward from which on, this one excluded, a row is imitated; null: whatever it earned, which clones "
+        "the behaviour of whoever was recorded",
+    )
+
+
 class Sft(Section):
     """The starting policy, from demonstrations."""
 
@@ -33,10 +44,10 @@ class Sft(Section):
     shares: dict[str, float] | None = setting(
         None, "which scripted policies demonstrate, and how often; null: as the environment says"
     )
-    solutions: Solutions | None = setting(
+    data: RecordedData | None = setting(
         None,
-        "recorded solutions: the right ones are demonstrated, not scripted policies (docs/own-tasks.md)",
-        advanced=True,
+        "recorded solutions or sessions, a file or data set: the good ones are imitated, not scripted "
+        "policies (docs/own-tasks.md, docs/recorded.md)",
     )
     num_demonstrations: int = setting(6000, "demonstrated episodes of scripted policies", ge=1)
     practice_tasks: int = setting(

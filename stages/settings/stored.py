@@ -11,6 +11,7 @@ class _Objective(Section):
     """What every objective says of itself."""
 
     strips: ClassVar[bool] = False  # whether guided successes count, on the bare prompt
+    estimates: ClassVar[bool] = False  # whether pi_0 stands for a policy that was recorded, in ratios
 
 
 class Nothing(_Objective):
@@ -65,8 +66,16 @@ class Clipped(OfCritic):
     lam: float = _lam()
 
 
+class VDapo(OfCritic):
+    """V-DAPO's credit, in groups of at least four similar tasks or with V(s_0) as baseline; clipped loss."""
+
+    estimates: ClassVar[bool] = True
+    kind: Literal["v_dapo"] = "v_dapo"
+    lam: float = _lam()
+
+
 Objective = Annotated[
-    Nothing | Likelihood | AdvantageWeighted | DirectAdvantage | Clipped, Field(discriminator="kind")
+    Nothing | Likelihood | AdvantageWeighted | DirectAdvantage | Clipped | VDapo, Field(discriminator="kind")
 ]
 
 

@@ -111,7 +111,7 @@ def _origin(start: Start) -> str:
         report = start.inputs["stored"].report
         recorded = f", {n} of them recorded solutions" if (n := report["rows"]["recorded"]) else ""
         then = f", then {report['updates']} updates on stored rollouts ({report['objective']}{recorded})."
-    shown = "recorded solutions" if sft["solutions"] else "scripted demonstrations"
+    shown = "recorded data" if sft["data"] else "scripted demonstrations"
     trained = f"{sft['num_updates']} updates on {shown}{then}"
     if sft["base"] is None:
         return f"A tiny Qwen3 made from scratch, {trained}"

@@ -52,7 +52,7 @@ def refreshed(
         raise TypeError(f"{credit.mode} has no critic to refresh")
     is_first = credit.drift.react == "refresh_first"  # the actor has none before
     tasks = credit.drift.refresh_tasks or config.rollouts.num_tasks or None
-    settings["sft"] |= {"base": str(policy), "num_updates": 0, "solutions": None}  # its weights as they are
+    settings["sft"] |= {"base": str(policy), "num_updates": 0, "data": None}  # its weights as they are
     settings["rollouts"] |= {"num_tasks": tasks, "solutions": None}  # its own rollouts alone
     file = write_config(settings, home, name)
     for stage in STAGES:

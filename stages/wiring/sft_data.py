@@ -6,18 +6,15 @@ from typing import Any
 import numpy as np
 
 from env.catalog import offer_of
-from env.play.demonstrations import Demonstration, pieces_of
-from env.protocol import Action
-from env.solutions import read_solutions
+from env.play.demonstrations import Demonstration
 from pipeline.artifacts.runner import Start
 from pipeline.errors import ConfigError
 from pipeline.ids import seed_of
 from pipeline.types import Task
 from stages.settings import Sft
-from stages.wiring.demonstrator import Lesson, style_of
+from stages.wiring.demonstrator import Lesson
 from stages.wiring.hands import make_pool, num_processes
 from stages.wiring.inputs import tasks_by_id
-from stages.wiring.left_out import tell_left_out
 
 Encoded = tuple[list[int], list[float]]
 """Token ids of a demonstration, and the loss weight of each."""
@@ -69,41 +66,12 @@ def play_demonstrations(start: Start, train: list[Task]) -> list[Demonstration]:
             return [demonstration for played in pool.do(lessons, on_tick) for demonstration in played]
 
 
-def recorded_demonstrations(start: Start, train: list[Task]) -> list[Demonstration]:
-    """Returns the recorded solutions of training tasks that are right, each one message after a bare prompt.
-
-    Raises ConfigError if there are none.
-    """
-    config = start.config
-    offer, prompt = offer_of(config.tasks.environment), config.prompt
-    style = style_of(config.tasks.environment, prompt.style, prompt.thinking, config.sft.base)
-    solutions, left_out = read_solutions(config.sft.solutions, train)
-    shown = []
-    for solution in solutions:
-        action = Action(solution.text, "none")
-        with closing(offer.make_env(config.tasks, prompt.verbosity)) as env:
-            env.reset(solution.task, 0)
-            result = env.step(style.parse(solution.text))
-            reward = env.verdict().reward if solution.reward is None else solution.reward
-            pieces = pieces_of(style, solution.task, (), [action], [result], env.spec.tools)
-        if reward == 1 and len(pieces) == 2:  # else the environment waits for more messages
-            shown.append(Demonstration("recorded", pieces, success=True, guided=False))
-    tell_left_out(start, left_out)
-    start.say(f"{len(shown)} recorded solutions are demonstrated, of {len(solutions) + len(left_out)} rows")
-    if not shown:
-        raise ConfigError(
-            f"none of {len(solutions)} solutions in sft.solutions is right and ends its episode, so there is "
-            "nothing to demonstrate. Next: others, or none"
-        )
-    return shown
-
-
 def encode(
     tokenizer: Any, demonstration: Demonstration, context_weight: float
 ) -> tuple[list[int], list[float]]:
     """Returns token ids and loss weights, piece by piece as a player would encode them.
 
-    A token has no weight if all of it is `unlearnt`.
+    A token has no weight if all of it is `unlearnt`, whatever a context weighs.
     """
     ids: list[int] = []
     weights: list[float] = []
@@ -112,7 +80,7 @@ def encode(
     for place, ((_, is_trained), piece) in enumerate(
         zip(demonstration.pieces, encoded["input_ids"], strict=True)
     ):
-        own = [1.0 if is_trained else context_weight] * len(piece)
+        own = [demonstration.weight * (1.0 if is_trained else context_weight)] * len(piece)
         for start, end in (span for of, *span in demonstration.unlearnt if of == place):
             for token, (first, last) in enumerate(encoded["offset_mapping"][place]):
                 own[token] = 0.0 if start <= first and last <= end else own[token]

@@ -52,7 +52,7 @@ def recorded_of(start: Start[Config], tasks: Sequence[Task]) -> Recorded:
         name = rollout_id(group, 0, draw)
         request = EpisodeRequest(name, solution.task, group, 0, 0, draw, seed, kind="recorded")
         asked.append((solution, request))
-    said = [[s.task.task_id, s.text, s.reward] for s in solutions]
+    said = [[s.task.task_id, s.key, s.reward] for s in solutions]
     shards = [list(shard) for shard in in_shards(asked, start.config.run.rollouts_per_shard)]
     return Recorded(shards, left_out, f"recorded:{digest('recorded', said)}")
 
@@ -64,5 +64,5 @@ def refuse_recorded(rollouts: list[Rollout], setting: str, why: str, instead: st
         raise ArtifactError(
             f"{setting} {why}, but {number} of {len(rollouts)} rollouts are recorded solutions "
             "(rollouts.solutions), by another policy and without log-probabilities; labels, critic and "
-            f"stored.objective.kind = likelihood or advantage_weighted take them. Next: {instead}"
+            f"stored.objective.kind = likelihood, advantage_weighted or v_dapo take them. Next: {instead}"
         )

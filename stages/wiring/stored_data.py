@@ -14,11 +14,12 @@ from pipeline.artifacts.runner import Start
 from pipeline.credit.step_advantages import gae
 from pipeline.credit.updates import ValuesOf
 from pipeline.errors import ArtifactError, ExitCode
-from pipeline.training.stored.siblings import first_step, sibling_advantages, sibling_sets
+from pipeline.training.stored.siblings import first_steps, sibling_sets
 from pipeline.training.stored.stopping import held_out_clusters
+from pipeline.training.stored.v_dapo import stored_advantages
 from pipeline.types import Rollout, Task
 from stages.settings import Config
-from stages.settings.stored import AdvantageWeighted, Clipped
+from stages.settings.stored import AdvantageWeighted, Clipped, VDapo
 from stages.wiring.inputs import rollouts_of, tasks_by_id
 from stages.wiring.solutions import refuse_recorded
 
@@ -63,7 +64,7 @@ def material_of(start: Start[Config]) -> Material:
             left_out["guided_failure"] += 1
         else:
             guided.append(r)
-    if not objective.strips:
+    if not (objective.strips or objective.estimates):
         refuse_recorded(
             bare,
             f"stored.objective.kind = {objective.kind}",
@@ -117,14 +118,15 @@ def examples_of(start: Start[Config], material: Material, values_of: ValuesOf, t
     held_out = [r for r in won if tasks[r.task_id].cluster in held]
     left_out["failure_of_held_out_clusters"] = len(everything) - len(train) - len(held_out)
     advantages: list[np.ndarray]
+    compared = dict[str, int]()  # how many rollouts with whom
     if objective.kind == "direct_advantage":
-        sets = sibling_sets(train)
-        left_out["without_a_sibling"] = len(train) - sum(map(len, sets))
-        values = iter(values_of([r for of in sets for r in of]))
-        found = [(of, sibling_advantages(of, [next(values) for _ in of])) for of in sets]
-        left_out["siblings_of_like_value"] = sum(len(of) for of, A in found if A is None)
-        train = [first_step(r) for of, A in found if A is not None for r in of]
-        advantages = [A[[j]] for _, A in found if A is not None for j in range(len(A))]
+        train, advantages, unused = first_steps(train, values_of)
+        left_out.update(unused)
+    elif isinstance(objective, VDapo):
+        whole = [r for r in train if not r.start_step_index]
+        left_out["continuation"] = len(train) - len(whole)
+        train = whole
+        advantages, compared = stored_advantages(train, tasks, values_of(train), objective.lam)
     elif isinstance(objective, AdvantageWeighted | Clipped):
         pairs = zip(train, values_of(train), strict=True)
         advantages = [gae(float(r.reward or 0), V, gamma=1.0, lam=objective.lam) for r, V in pairs]
@@ -134,8 +136,7 @@ def examples_of(start: Start[Config], material: Material, values_of: ValuesOf, t
         advantages = [np.zeros(len(r.steps)) for r in train]
     if not train:
         raise ArtifactError(
-            f"no rollout is left to train on: {dict(left_out)}. Next: more rollouts or continuations, or "
-            "another stored.objective.kind",
+            f"no rollout is left to train on: {dict(left_out)}. Next: more, or another stored.objective.kind",
             code=ExitCode.QUALITY,
         )
     bare = {r.rollout_id for r in material.bare}
@@ -146,5 +147,6 @@ def examples_of(start: Start[Config], material: Material, values_of: ValuesOf, t
         "held_out": len(held_out),
         "left_out": {reason: n for reason, n in sorted(left_out.items()) if n},
         "told_words": dict(told.most_common(10)),
+        "compared": compared,
     }
     return Examples(train, advantages, held_out, counts)

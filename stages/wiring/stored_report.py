@@ -1,9 +1,11 @@
 """The stored phase's page: what it learned from, and how probable held-out successes became."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from pipeline.report import Drawing, Section, Table, Text, Tiles, page, plots
+from pipeline.statistics import Interval, interval_words
 from stages.wiring.refusals import override_words
 
 
@@ -30,6 +32,7 @@ def stored_page(report: Mapping[str, Any]) -> str:
     svg = plots.curves("looks", looks, ("probability",), x="epoch", y_label="of a token")
     stamp = report["critic_gate"]
     weak = "" if stamp is None else override_words(stamp, "stored.objective.on_weak_critic")
+    compared = [(words.replace("_", " "), f"{number:,}") for words, number in rows["compared"].items()]
     return page(
         "Stored phase",
         [
@@ -40,6 +43,8 @@ def stored_page(report: Mapping[str, Any]) -> str:
                     tiles,
                     Table(("left out", "rollouts"), tuple(left_out)),
                     Table(("what only feedback told", "rollouts that say it"), tuple(told)),
+                    Table(("compared", "rollouts"), tuple(compared)),
+                    Table(("critic of who was recorded, by outcomes", "Brier skill"), _skills(stamp or {})),
                 ],
             ),
             Section(
@@ -47,4 +52,16 @@ def stored_page(report: Mapping[str, Any]) -> str:
                 [Text(words), Drawing(svg, "Mean probability of a token of held-out successes.")],
             ),
         ],
+    )
+
+
+def _skills(stamp: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Returns the measures of a critic that outcomes have judged, in words; none of another."""
+    return tuple(
+        (
+            f"{name.replace('_', ' ')}, {stamp['rollouts']:,} rollouts",
+            interval_words(Interval(*(math.nan if x is None else x for x in numbers.values())), 3),
+        )
+        for name, numbers in stamp.items()
+        if name.startswith("skill_over_")
     )

@@ -1,4 +1,4 @@
-"""The critics' benchmarks at tiny sizes, on one run: they work, share what was sampled, and go on."""
+"""Benchmarks at tiny sizes: the critics' share what was sampled and go on, the recorded one has all arms."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import critic_drift, critic_gate, critic_quality
+from benchmarks import critic_drift, critic_gate, critic_quality, recorded
 from benchmarks._critics import fitted, values_of
 from benchmarks._material import CONFIG, QUICK, Material
 from benchmarks._results import Table, read_rows
@@ -45,3 +45,14 @@ def test_quick_runs_share_what_they_sampled_and_go_on(tmp_path: Path) -> None:
     assert main(critic_drift.BENCHMARK, command) == 0
     assert {"far", "watched"} <= set(Table(read_rows(folder / "critic_drift-seed0.json")).variants("last KL"))
     assert sampled.items() <= {p: p.stat().st_mtime_ns for p in tmp_path.rglob("rollouts*.parquet")}.items()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_every_arm_learns_from_the_same_recorded_sessions(tmp_path: Path) -> None:
+    assert main(recorded.BENCHMARK, ["--quick", "--seeds", "0", "--data-dir", str(tmp_path)]) == 0
+    table = Table(read_rows(tmp_path / "quick" / "recorded-seed0.json"))
+    assert table("sessions", "number") == 72
+    assert table(recorded.START, "gain") == 0
+    arms = {recorded.START, *recorded.STORED.values(), *recorded.IMITATED}
+    assert set(table.variants("success")) == arms

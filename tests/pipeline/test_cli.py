@@ -1,3 +1,4 @@
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,8 +13,9 @@ from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import sealed, unsealed
 from pipeline.artifacts.progress import Progress
 from pipeline.artifacts.runner import Start, run_stage
+from pipeline.cli.sessions import write_sessions
 from pipeline.columns import LABELS, ROLLOUTS, STEPS
-from pipeline.errors import ConfigError
+from pipeline.errors import ArtifactError, ConfigError
 from pipeline.hub import load_rows
 from pipeline.tables import labels_table, rollouts_table, steps_table
 from pipeline.types import Label, Step
@@ -216,6 +218,33 @@ def test_an_exported_run_is_read_by_datasets(out: Any, run_dir: Path, tmp_path: 
     assert steps["text"][0] == EVIL
     assert load_rows(str(folder / "rollouts" / "rollouts.parquet")) == loaded.to_list()
     assert load_rows(str(folder), config="rollouts") == loaded.to_list()
+
+
+def test_exported_sessions_say_nothing_of_how_they_were_sampled(
+    out: Any, run_dir: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        ArtifactError, match="no graded rollout of a bare prompt"
+    ):  # one is guided, one ungraded
+        write_sessions(run_dir, tmp_path / "none.jsonl")
+    calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    said = ({"role": "user", "content": "hello"}, {"role": "assistant", "content": EVIL, "tool_calls": calls})
+    bare = replace(ROLLOUT, rollout_id="b", guided=False, feedback_in_context="", messages=said, reward=0.25)
+    others = [replace(bare, rollout_id="c", kind="continuation"), replace(bare, rollout_id="d", guided=True)]
+
+    def make(start: Start[Any]) -> None:
+        tables = {"rollouts": rollouts_table([bare, *others]), "steps": steps_table([])}
+        start.shards.commit(0, tables, done=3)
+        start.finish()
+
+    assert run(tmp_path / "bare", "rollouts", [["b", "c", "d"]], make, tables=(ROLLOUTS, STEPS)) == 0
+    folder = tmp_path / "sessions"
+    words = ["1 sessions in", "rollouts left out: 1 continuation", "rollouts left out: 1 guided"]
+    out("export", tmp_path / "bare" / "r", "--to", "sessions", folder, words=words)
+    [line] = (folder / "sessions.jsonl").read_text("utf-8").splitlines()
+    session = {"session_id": "b", "task_id": bare.task_id, "messages": list(said), "reward": 0.25}
+    assert json.loads(line) == session
+    out("export", tmp_path / "bare" / "r", "--to", "sessions", folder, code=2, words=["is not empty"])
 
 
 ROWS = [{"question": "1 + 1?", "answer": 2}, {"question": 'ü, "x"', "answer": -3}]

@@ -34,6 +34,7 @@ def make_objective(kind: str, *, temperature: float = 0.0) -> Objective:
         "likelihood": Objective(likelihood_rows, sft_loss),
         "advantage_weighted": Objective(partial(advantage_weighted_rows, temperature), sft_loss),
         "clipped": Objective(clipped_rows, policy_loss(LossOptions())),
+        "v_dapo": Objective(clipped_rows, policy_loss(LossOptions())),
         "direct_advantage": Objective(direct_advantage_rows, partial(direct_advantage_loss, temperature)),
     }[kind]
 

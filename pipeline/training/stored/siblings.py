@@ -1,7 +1,7 @@
 """Sibling sets of stored rollouts: several next steps of one state, and their advantages among each other."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -44,3 +44,19 @@ def first_step(rollout: Rollout) -> Rollout:
         loss_mask=rollout.loss_mask[:end],
         logprobs=rollout.logprobs[:end],
     )
+
+
+def first_steps(
+    rollouts: Iterable[Rollout], values_of: Callable[[Sequence[Rollout]], Sequence[np.ndarray]]
+) -> tuple[list[Rollout], list[np.ndarray], dict[str, int]]:
+    """Returns the first steps of siblings that can be told apart, [1] their advantages, and who is not."""
+    rollouts = list(rollouts)
+    sets = sibling_sets(rollouts)
+    values = iter(values_of([r for of in sets for r in of]))
+    found = [(of, sibling_advantages(of, [next(values) for _ in of])) for of in sets]
+    left_out = {
+        "without_a_sibling": len(rollouts) - sum(map(len, sets)),
+        "siblings_of_like_value": sum(len(of) for of, A in found if A is None),
+    }
+    steps = [first_step(r) for of, A in found if A is not None for r in of]
+    return steps, [A[[j]] for _, A in found if A is not None for j in range(len(A))], left_out

@@ -202,7 +202,7 @@ def test_a_demonstration_after_feedback_quotes_what_went_wrong_and_solves_the_ta
 
 
 def test_a_task_without_a_solution_cannot_be_demonstrated() -> None:
-    with pytest.raises(ConfigError, match=r"has no worked solution.*Next: sft.solutions=FILE"):
+    with pytest.raises(ConfigError, match=r"has no worked solution.*Next: sft.data=FILE"):
         MATH.demonstrators.play(replace(task(), details={}), "careful", 0, 0.0, (), None, False)
 
 

@@ -1,0 +1,154 @@
+"""From recorded sessions of a mediocre agent to a better one, without any fresh rollout.
+
+    python -m benchmarks.recorded                   # seeds 0, 1, 2: about an hour each on two cores
+    python -m benchmarks.recorded --quick           # tiny sizes: all of it works, nothing is judged
+
+The recorder is the demo's starting policy. It plays each training task three times; what is kept of that is
+messages and a price-graded reward (`vdapo export --to sessions`), no log-probabilities. Every arm starts from
+the recorder's weights and learns from these sessions alone. Afterwards each policy plays the same held-out
+tasks with the same seeds: first tries at temperature 1, gains paired by task, intervals over companies.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks._material import linked
+from benchmarks._results import Row, Table, measured
+from benchmarks._run import ROOT, Asked, Benchmark, main, make_stages
+from env.play.chains import Chained, plan_groups
+from env.play.stripping import is_success
+from pipeline.artifacts.artifact import Artifact
+from pipeline.cli.sessions import write_sessions
+from pipeline.config import load_config
+from pipeline.statistics import ClusterBootstrap, Interval
+from pipeline.tables import tasks_from
+from pipeline.types import Task
+from stages.settings import Config
+
+RECORDER, CONFIG = "configs/demo.yaml", "configs/recorded.yaml"
+PLAYED = (
+    "rollouts.chain={num_attempts: 1, draws: 3, feedback_free_share: 0, feedback_free_draws: 1}",
+    "tasks.reward=priced",
+)
+SHARED = ("tasks", "sft", "rollouts", "labels", "critic")
+STORED = {"v_dapo": "stored V-DAPO", "advantage_weighted": "advantage weighted", "likelihood": "likelihood"}
+"""Objective of the stored phase -> its arm. Likelihood is of what earned more than .7, without a critic."""
+IMITATED = {"behaviour cloning": "null", "sft above .7": "0.7"}
+"""Arm -> `sft.data.above`."""
+START = "recorded agent"
+UPDATES = 300  # of sft: two epochs of all sessions, about twelve of the good ones [start value]
+QUICK = (
+    "engine.max_live=64",
+    "training={threads: 1, micro_batch_tokens: 4096}",
+    "tasks={num_companies: 12, num_train: 24, num_held_out: 8, level_shares: {1: 1.0}, reward: priced}",
+    "sampling.max_response_tokens=256",
+)
+QUICK_RECORDER = (
+    "sft={model: {hidden_size: 64, num_layers: 2, num_kv_heads: 1, intermediate_size: 96}, "
+    "shares: {oracle: 0.3, over_collector: 0.5, noisy_adaptive: 0.2}, num_demonstrations: 192, "
+    "num_updates: 150, batch_rows: 16, learning_rate: 0.01, practice_tasks: 0}",
+)
+QUICK_ARMS = (
+    "critic={fit_share: 0.5, validate_share: 0.25, head_updates: 2, head_learning_rate: 0.001, "
+    "learning_rate: 0.0005, max_epochs: 1, batch_states: 32, evaluations_per_epoch: 1}",
+    *("sft.batch_rows=8", "stored.batch_rows=8", "stored.max_epochs=1"),
+)
+
+
+def best_gain(table: Table) -> bool:
+    """Returns whether some arm is at least 15 points better than the recorded agent."""
+    return max(table(arm, "gain") for arm in (*STORED.values(), *IMITATED)) >= 0.15
+
+
+def recorded(asked: Asked) -> tuple[Path, Path]:
+    """Returns the recorder's run and the file of its sessions, both made if need be."""
+    run = f"recorder-seed{asked.seed}"
+    settings = [*PLAYED, *(QUICK_RECORDER if asked.is_quick else ()), *asked.settings]
+    make_stages(RECORDER, run, ("tasks", "sft", "rollouts"), settings, asked.data_dir)
+    file = asked.data_dir / f"{run}-sessions.jsonl"
+    if not file.exists():
+        write_sessions(asked.data_dir / run, file)
+    return asked.data_dir / run, file
+
+
+def policies(asked: Asked, recorder: Path, sessions: Path) -> Iterator[tuple[str, Path]]:
+    """Yields each arm with the folder of its policy, the recorded agent first."""
+    base = recorder / "sft" / "policy"
+    settings = [
+        f"sft.base={json.dumps(str(base))}",
+        f"rollouts.solutions={json.dumps(str(sessions))}",
+        *(QUICK_ARMS if asked.is_quick else ()),
+        *asked.settings,
+    ]
+    yield START, base
+    run = f"recorded-seed{asked.seed}"
+    make_stages(CONFIG, run, SHARED, settings, asked.data_dir)
+    for kind, arm in STORED.items():
+        folder = linked(asked.data_dir, run, kind, SHARED)
+        weak = [] if kind == "likelihood" else ["stored.objective.on_weak_critic=allow"]
+        chosen = [f"stored.objective={{kind: {kind}}}", *weak]
+        make_stages(CONFIG, folder.name, ("stored",), [*settings, *chosen], asked.data_dir)
+        yield arm, folder / "stored" / "policy"
+    for arm, above in IMITATED.items():
+        folder = linked(asked.data_dir, run, arm.replace(" ", "-"), ("tasks",))
+        data = f"sft.data={{source: {json.dumps(str(sessions))}, above: {above}}}"
+        updates = f"sft.num_updates={20 if asked.is_quick else UPDATES}"
+        make_stages(CONFIG, folder.name, ("sft",), [*settings, data, updates], asked.data_dir)
+        yield arm, folder / "sft" / "policy"
+
+
+def first_tries(config: Config, policy: Path, tasks: Sequence[Task]) -> dict[str, tuple[float, bool]]:
+    """Returns task_id -> reward and success of a policy's first try, with seeds that all arms share."""
+    from env.play.team import Team
+    from stages.wiring.hands import Recipe, make_hands
+
+    seed = config.run.seed
+    groups = plan_groups(tasks, stage_key="recorded", seed=seed, iteration=0, num_attempts=1, draws=1)
+    chained = Chained(groups, seed, "recorded", config.prompt.max_feedback_tokens, stop_at_success=False)
+    with closing(make_hands(config)) as hands:
+        rollouts = Team(hands, Recipe(config, policy)).play(chained, lambda _: None).rollouts
+    return {r.task_id: (r.reward, is_success(r)) for r in rollouts if r.reward is not None}
+
+
+def figures_of(
+    tries: Mapping[str, tuple[float, bool]], before: Mapping[str, tuple[float, bool]], tasks: Sequence[Task]
+) -> dict[str, Interval]:
+    """Returns a policy's success, mean reward and gain in success over the recorded agent, with intervals."""
+    both = [task for task in tasks if task.task_id in tries and task.task_id in before]
+    boot = ClusterBootstrap([task.cluster for task in both], 2000)
+    reward, success = (np.array([float(tries[t.task_id][i]) for t in both]) for i in (0, 1))
+    then = np.array([float(before[t.task_id][1]) for t in both])
+    means = {"success": success, "reward": reward, "gain": success - then}
+    return {name: boot.mean(column) for name, column in means.items()}
+
+
+def measure(asked: Asked) -> Iterator[Row]:
+    """Yields the rows of a seed, arm by arm; what is made already is read."""
+    recorder, sessions = recorded(asked)
+    overrides = [*asked.settings, f"run.data_dir={json.dumps(str(asked.data_dir))}"]
+    config = load_config(Config, ROOT / CONFIG, overrides)
+    tasks = [t for t in tasks_from(Artifact.open(recorder, "tasks").table("tasks")) if t.split != "train"]
+    before: dict[str, tuple[float, bool]] = {}
+    yield from measured("sessions", {"number": sum(1 for _ in sessions.open())})
+    for arm, policy in policies(asked, recorder, sessions):
+        tries = first_tries(config, policy, tasks)
+        before = before or tries
+        yield from measured(arm, figures_of(tries, before, tasks), len(tries))
+
+
+BENCHMARK = Benchmark(
+    "recorded",
+    __doc__,
+    measure,
+    {"the best arm gains >= 15 points": best_gain},
+    seeds=(0, 1, 2),
+    quick=QUICK,
+)
+
+if __name__ == "__main__":
+    sys.exit(main(BENCHMARK))

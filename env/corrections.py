@@ -1,0 +1,107 @@
+"""Sessions in which the agent asked for feedback and corrected itself: which of its words are to be learnt.
+
+An attempt that the next feedback calls wrong is not imitated; that feedback was asked for then is.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from env.sessions import FEEDBACK_TOOL, Session, Turn
+from pipeline.rows import BadRowError, shown
+
+MAX_CALLS = 3
+"""Of a session to learn from: who asks more often learns to ask, not to answer (start value)."""
+_FINE = re.compile(
+    r"\b(?:no|without|any) (?:\w+ )?(?:errors?|mistakes?|problems?|issues?)\b|\bnothing (?:is )?wrong\b"
+    r"|\b(?:is|are|was|looks?|seems?|all) (?:correct|right|good|fine)\b|^\W*(?:correct|right|yes)\b"
+)
+_WRONG = re.compile(
+    r"\bwrong\b|\bincorrect|\bmistake|\berrors?\b|\bfail|\binvalid\b|\bnot\b|\b(?:is|was|are|do|does|did)n't\b"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Corrections:
+    """What feedback within a session says of its attempts."""
+
+    num_calls: int  # how often feedback was asked for: the session's class
+    wrong: frozenset[int] = frozenset()  # turns whose words are not learnt
+
+
+def corrections_in(session: Session) -> Corrections:
+    """Returns which attempts of a session the next feedback calls wrong.
+
+    An attempt is the words of the message that asks, and of the messages without any call since the feedback
+    before. Raises BadRowError for a session that is nothing to learn from: it ends by asking, asks more than
+    `MAX_CALLS` times, or was told something that is no verdict.
+    """
+    asks = [place for place, turn in enumerate(session.turns) if _asks(turn)]
+    if len(asks) > MAX_CALLS:
+        raise BadRowError("too_many_calls", f"{len(asks)} calls of {FEEDBACK_TOOL}; at most {MAX_CALLS}")
+    if asks and asks[-1] == len(session.turns) - 1:
+        raise BadRowError("ends_with_call", f"it ends with a call of {FEEDBACK_TOOL}: no answer follows")
+    wrong, first = set[int](), 0
+    for place in asks:
+        text = " ".join(reply["content"] for reply in session.turns[place].replies)
+        verdict = calls_wrong(text)
+        if verdict is None:
+            raise BadRowError(
+                "unclear_feedback", f"whether the attempt is wrong, nobody can say: {shown(text)}"
+            )
+        if verdict:
+            wrong |= {at for at in range(first, place) if not session.turns[at].calls} | {place}
+        first = place + 1
+    return Corrections(len(asks), frozenset(wrong))
+
+
+def calls_wrong(feedback: str) -> bool | None:
+    """Returns whether feedback calls an attempt wrong: unless it finds no error; None if it says both.
+
+    Feedback may be a JSON object that says so in `correct`.
+
+    Example:
+        >>> calls_wrong("The answer 5 is wrong."), calls_wrong("Line 2 needs a unit.")
+        (True, True)
+        >>> calls_wrong("I found no error in it."), calls_wrong('{"correct": true}')
+        (False, False)
+        >>> calls_wrong("Line 1 is correct, the sum is wrong.") is None
+        True
+    """
+    try:
+        said = json.loads(feedback)
+    except ValueError:
+        said = None
+    if isinstance(said, dict) and isinstance(said.get("correct"), bool):
+        return not said["correct"]
+    if not feedback.strip():
+        return None
+    rest, fine = _FINE.subn(" ", feedback.casefold())
+    if not fine:
+        return True
+    return None if _WRONG.search(rest) else False
+
+
+def class_weights(num_calls: Sequence[int]) -> list[float]:
+    """Returns each session's weight: count^-.5 of the sessions with as many calls, scaled to a mean of 1.
+
+    The exponent is a start value.
+
+    Example:
+        The founding set, 374 sessions with one call, 41 with two, 13 with three.
+
+        >>> weights = class_weights([1] * 374 + [2] * 41 + [3] * 13)
+        >>> [round(weights[place], 2) for place in (0, 374, 415)]
+        [0.75, 2.28, 4.04]
+        >>> round(sum(weights) / len(weights), 6)
+        1.0
+    """
+    counts = Counter(num_calls)
+    scale = len(num_calls) / sum(count**0.5 for count in counts.values())
+    return [scale * counts[number] ** -0.5 for number in num_calls]
+
+
+def _asks(turn: Turn) -> bool:
+    return any(call.name == FEEDBACK_TOOL for call in turn.calls)

@@ -1,0 +1,104 @@
+"""What sft imitates of recorded data: what is good, without attempts that feedback calls wrong."""
+
+from collections import Counter
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+from env.catalog import offer_of
+from env.chat.style import ChatStyle
+from env.corrections import Corrections, class_weights, corrections_in
+from env.play.demonstrations import Demonstration, pieces_of, session_pieces
+from env.protocol import Action, Env
+from env.sessions import Session, is_good
+from env.solutions import Solution, read_solutions
+from pipeline.artifacts.runner import Start
+from pipeline.errors import ConfigError
+from pipeline.rows import BadRowError, LeftOut
+from stages.settings import Config
+from stages.wiring.demonstrator import style_of
+from stages.wiring.inputs import tasks_by_id
+from stages.wiring.left_out import tell_left_out
+
+
+def recorded_demonstrations(start: Start[Config]) -> tuple[list[Demonstration], dict[str, Any]]:
+    """Returns what is imitated of `sft.data`, and what the report says of it: rows, calls, what is left out.
+
+    A solution is one message after its task's bare prompt, a session all of the agent's messages. Sessions
+    count by how often they ask for feedback, `class_weights`. Raises ConfigError if nothing is left.
+    """
+    config, data = start.config, start.config.sft.data
+    assert data is not None  # whoever asks has some
+    style = style_of(config.tasks.environment, config.prompt.style, config.prompt.thinking, config.sft.base)
+    found, left_out = read_solutions(data, tasks_by_id(start).values(), others=True)
+    shown, num_calls, wrong = list[Demonstration](), list[int](), 0
+    for solution in found:
+        try:
+            corrections = corrections_in(solution.session) if solution.session else Corrections(0)
+            with closing(
+                offer_of(config.tasks.environment).make_env(config.tasks, config.prompt.verbosity)
+            ) as env:
+                if (session := solution.session) is None:
+                    one, reward = _of_solution(solution, style, env)
+                else:
+                    one, reward = _of_session(solution, session, style, env, corrections), solution.reward
+            if data.above is not None and reward is not None and reward <= data.above:
+                raise BadRowError(
+                    "low_reward", f"{reward:g}; more than {data.above:g} is imitated (sft.data.above)"
+                )
+        except BadRowError as error:
+            left_out.append(LeftOut(solution.row.source, solution.row.number, error.kind, str(error)))
+            continue
+        shown.append(one)
+        num_calls.append(corrections.num_calls)
+        wrong += len(corrections.wrong)
+    kinds, rows = tell_left_out(start, left_out), len(shown) + len(left_out)
+    start.say(f"{len(shown)} recorded demonstrations, of {rows} rows")
+    if not shown:
+        raise ConfigError(
+            f"none of {rows} rows of sft.data can be imitated ({kinds}). Next: others, or a lower "
+            f"sft.data.above (now {data.above})"
+        )
+    weights = class_weights(num_calls)
+    by_calls = {str(number): count for number, count in sorted(Counter(num_calls).items())}
+    report = {
+        "rows": rows,
+        "by_calls": by_calls,
+        "class_weights": {str(n): round(w, 4) for n, w in sorted(set(zip(num_calls, weights, strict=True)))},
+        "wrong_attempts": wrong,
+        "left_out": kinds,
+    }
+    return [replace(one, weight=w) for one, w in zip(shown, weights, strict=True)], report
+
+
+def _of_solution(solution: Solution, style: ChatStyle, env: Env) -> tuple[Demonstration, float]:
+    """Returns a message after its task's bare prompt, and what it earned."""
+    task = solution.task
+    if task.split != "train":
+        raise BadRowError(
+            "held_out", f"its task {task.task_id} is of {task.split}: nothing may learn from it"
+        )
+    env.reset(task, 0)
+    result = env.step(style.parse(solution.text))
+    reward = env.verdict().reward if solution.reward is None else solution.reward
+    if reward is None:
+        raise BadRowError("ungraded", "the environment could not grade it")
+    pieces = pieces_of(style, task, (), [Action(solution.text, "none")], [result], env.spec.tools)
+    if len(pieces) > 2:
+        raise BadRowError("goes_on", "the environment waits for more messages; allowed: one")
+    return Demonstration("recorded", pieces, success=is_good(reward), guided=False), reward
+
+
+def _of_session(
+    solution: Solution, session: Session, style: ChatStyle, env: Env, corrections: Corrections
+) -> Demonstration:
+    """Returns a session after its task's own prompt, or after what it opens with where nobody knows the task.
+
+    One that nobody has graded counts as a success: who gives demonstrations has chosen them.
+    """
+    opening, tools = session.opening, None
+    if solution.task.data_source != "sessions":
+        opening, tools = env.reset(solution.task, 0).messages, env.spec.tools
+    pieces, unlearnt = session_pieces(style, session, opening, tools, corrections.wrong)
+    success = solution.reward is None or is_good(solution.reward)
+    return Demonstration("recorded", pieces, success=success, guided=False, unlearnt=unlearnt)

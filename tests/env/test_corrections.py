@@ -1,0 +1,120 @@
+"""Sessions with calls for feedback: which words are learnt, what is left out and why."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from env.chat.full import FullStyle
+from env.corrections import calls_wrong, class_weights, corrections_in
+from env.play.demonstrations import session_pieces
+from env.sessions import said_in, session_of
+from pipeline.rows import BadRowError
+
+WRONG, FINE = "The sum is wrong.", "I found no error."
+
+
+def asked(answer: str, told: str) -> list[dict[str, Any]]:
+    """Returns an attempt, the call for feedback on it, and what was told."""
+    arguments = json.dumps({"current_answer": answer})
+    call = {"type": "function", "function": {"name": "get_feedback", "arguments": arguments}}
+    said = {"role": "assistant", "content": f"I get {answer}.", "tool_calls": [call]}
+    return [said, {"role": "tool", "content": told}]
+
+
+def session(*told: str, last: str | None = "It is 7.") -> Any:
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "3 + 4?"}]
+    for number, text in enumerate(told):
+        messages += asked(str(number), text)
+    return session_of(messages + ([] if last is None else [{"role": "assistant", "content": last}]))
+
+
+@pytest.mark.parametrize(
+    ("told", "wrong"),
+    [((), set()), ((WRONG,), {0}), ((FINE,), set()), ((WRONG, WRONG, FINE), {0, 1}), ((FINE, WRONG), {1})],
+)
+def test_attempts_that_the_next_feedback_calls_wrong_are_found(
+    told: tuple[str, ...], wrong: set[int]
+) -> None:
+    found = corrections_in(session(*told))
+    assert (found.num_calls, found.wrong) == (len(told), wrong)
+
+
+def test_an_attempt_begins_after_the_feedback_before_and_other_calls_are_none() -> None:
+    look = {"function": {"name": "look", "arguments": {}}}
+    messages = [
+        {"role": "user", "content": "3 + 4?"},
+        {"role": "assistant", "content": "Perhaps 8."},
+        {"role": "user", "content": "Are you sure?"},
+        {"role": "assistant", "content": "Let me see.", "tool_calls": [look]},
+        {"role": "tool", "content": "3, 4"},
+        *asked("8", WRONG),
+        *asked("7", FINE),
+        {"role": "assistant", "content": "It is 7."},
+    ]
+    assert corrections_in(session_of(messages)).wrong == {0, 2}
+
+
+@pytest.mark.parametrize(
+    ("found", "kind"),
+    [
+        (session(*[WRONG] * 4), "too_many_calls"),
+        (session(WRONG, last=None), "ends_with_call"),
+        (session("Line 1 is right, but line 2 is wrong."), "unclear_feedback"),
+        (session(" "), "unclear_feedback"),
+    ],
+)
+def test_sessions_that_are_nothing_to_learn_from_say_why(found: Any, kind: str) -> None:
+    with pytest.raises(BadRowError) as caught:
+        corrections_in(found)
+    assert caught.value.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("Not solved. It fails a public test.", True),
+        ("You sent no form. Billing needs: email.", True),
+        ("That is not correct.", True),
+        ("There is no arithmetic error here.", False),
+        ("Looks good.", False),
+        ("Correct!", False),
+        ('{"correct": false}', True),
+        ("7", True),
+    ],
+)
+def test_feedback_criticises_unless_it_finds_no_error(text: str, wrong: bool) -> None:
+    assert calls_wrong(text) is wrong
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_of_a_wrong_attempt_the_call_alone_is_learnt(stored: bool) -> None:
+    style = FullStyle((), thinking=False)
+    found = session(WRONG, FINE)
+    if stored:  # as this project stores a message: its content is all that was said
+        said = ["".join(said_in(turn, style)) for turn in found.turns]
+        turns = [
+            replace(t, message=t.message | {"content": text})
+            for t, text in zip(found.turns, said, strict=True)
+        ]
+        found = replace(found, turns=tuple(turns))
+    pieces, unlearnt = session_pieces(style, found, found.opening, None, corrections_in(found).wrong)
+    wrong = [place for place, *_ in unlearnt]
+    learnt = [text for place, (text, own) in enumerate(pieces) if own and place not in wrong]
+    assert [pieces[place][0][start:end] for place, start, end in unlearnt] == ["I get 0.\n"]
+    call = (
+        '<tool_call>\n{"name": "get_feedback", "arguments": {"current_answer": "%s"}}\n</tool_call><|im_end|>'
+    )
+    assert learnt == [call % 0, "I get 1.\n", call % 1, "It is 7.<|im_end|>"]
+    messages = [*found.opening, *(m for turn in found.turns for m in (turn.message, *turn.replies))]
+    assert "".join(text for text, _ in pieces) == style.render(messages).removesuffix("\n")
+
+
+def test_rare_classes_weigh_as_the_root_of_their_number() -> None:
+    calls = [1] * 374 + [2] * 41 + [3] * 13
+    weights = dict(zip(calls, class_weights(calls), strict=True))
+    assert weights[2] / weights[1] == pytest.approx((374 / 41) ** 0.5)
+    assert weights[3] / weights[1] == pytest.approx((374 / 13) ** 0.5)
+    assert sum(weights[number] for number in calls) == pytest.approx(len(calls))
+    assert class_weights([0, 0]) == [1, 1]
