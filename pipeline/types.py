@@ -13,7 +13,7 @@ VerifierStatus = Literal["ok", "wrong", "unknown"]
 FinishReason = Literal["success", "ended", "max_turns", "max_tokens", "failed"]
 RolloutKind = Literal["whole", "continuation", "sibling", "after_sibling", "recorded"]
 FEEDBACK_FAILURES = ("unreachable", "timeout", "http_error", "garbled", "too_large")
-"""Kinds of failure of a service that was to write feedback; other reasons against a text are the text's own."""
+"""How a service that was to write feedback fails; any other reason against a text is the text's own."""
 Message = dict[str, Any]
 """OpenAI chat message: role, content, and for assistants `tool_calls` with arguments as JSON strings."""
 Int8 = Annotated[int, pa.int8()]

@@ -11,7 +11,9 @@ from env.chat.style import MAX_FEEDBACK_CHARACTERS
 MAX_ANSWER_CHARACTERS = 20_000
 """Of an answer that is read; a longer one is none."""
 _END_THINK = "</think>"
-_TOKEN = re.compile(r"<\|[^<>]{0,40}\|?>|</?s>|\[/?INST\]|<<\s*/?\s*SYS\s*>>|<(?:start|end)_of_turn>|<(?:bos|eos|pad|unk)>")
+_TOKEN = re.compile(
+    r"<\|[^<>]{0,40}\|?>|</?s>|\[/?INST\]|<<\s*/?\s*SYS\s*>>|<(?:start|end)_of_turn>|<(?:bos|eos|pad|unk)>"
+)
 _ORDER = re.compile(
     r"""\b(?:ignore|disregard|forget|override|bypass)\b[^.\n]{0,60}
         \b(?:instructions?|prompts?|rules?|guidelines?|previous|above|prior|earlier|everything)\b
@@ -27,7 +29,12 @@ _ORDER = re.compile(
 )
 _INVISIBLE = ("Cc", "Cf", "Cn", "Co", "Cs")
 _DIGITS = {
-    **{word: str(n) for n, word in enumerate("zero one two three four five six seven eight nine".split())},
+    **{
+        word: str(n)
+        for n, word in enumerate(
+            ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+        )
+    },
     "oh": "0",
 }
 MIN_SQUEEZED = 4

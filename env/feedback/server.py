@@ -64,7 +64,7 @@ class Breaker:
         self._lock = threading.Lock()
 
     def is_open(self) -> bool:
-        """Returns whether nothing is to be sent now. Once the time is over a single failure opens it again."""
+        """Returns whether nothing is to be sent now; once the time is over, one failure opens it again."""
         with self._lock:
             return self._failures >= self._limit and time.monotonic() - self._opened < self._seconds
 
@@ -92,15 +92,18 @@ class Server:
         self._breaker = Breaker()
         self._todo: queue.SimpleQueue[Ask] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
+        self._lock = threading.Lock()
         self._due = self._threads = 0
 
     def ask(self, asks: Sequence[Ask]) -> list[GenerationRequest]:
-        """Puts asks in line."""
+        """Puts asks in line, and has a thread for each of the first ones."""
         for ask in asks:
             self._due += 1
-            self._todo.put(ask)
-            if self._threads < min(self._due, MAX_IN_FLIGHT):
-                self._threads += 1
+            with self._lock:
+                self._todo.put(ask)
+                is_new = self._threads < MAX_IN_FLIGHT
+                self._threads += is_new
+            if is_new:
                 threading.Thread(target=self._work, daemon=True).start()
         return []
 
@@ -175,9 +178,14 @@ class Server:
         return raw
 
     def _work(self) -> None:
-        """Answers asks one after the other; a defect goes to whoever collects."""
+        """Answers asks until none is in line; a defect goes to whoever collects."""
         while True:
-            ask = self._todo.get()
+            with self._lock:
+                try:
+                    ask = self._todo.get_nowait()
+                except queue.Empty:
+                    self._threads -= 1
+                    return
             try:
                 self._done.put(self._answer(ask))
             except Exception as error:

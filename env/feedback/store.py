@@ -38,7 +38,7 @@ class AnswerStore:
 
 
 class RateLimit:
-    """Spreads the requests of all processes evenly over time, by the time of the next one in a locked file."""
+    """Spreads requests of all processes evenly: a locked file holds the time of the next one."""
 
     def __init__(self, folder: Path, per_minute: float | None) -> None:
         self._path, self._per_minute = folder / "next_request", per_minute

@@ -6,6 +6,7 @@ from random import Random
 
 from env.chat.full import FullStyle
 from env.chat.style import ChatStyle
+from env.feedback.leak_guard import holds_value
 from env.offer import Demonstrators, EnvironmentOffer, ScriptedAgent
 from env.phone.episode.compact import CompactStyle
 from env.phone.episode.edits import edits
@@ -19,7 +20,7 @@ from env.phone.solver.solver import optimal_value
 from env.phone.world.files import read_files
 from env.phone.world.levels import most_turns
 from env.phone.world.tasks import SPLITS, generate_tasks, practice_tasks
-from env.phone.world.world import WorldKey
+from env.phone.world.world import WorldKey, make_world
 from env.protocol import Action
 from pipeline.types import Task
 
@@ -95,6 +96,12 @@ def check_task(task: Task) -> None:
     WorldKey.from_text(task.ground_truth)
 
 
+def tells_values(task: Task, text: str) -> bool:
+    """Returns whether a text holds a value of the customer's, right or a slip: rules never write one."""
+    world = make_world(WorldKey.from_text(task.ground_truth))
+    return holds_value(text, [*world.profile.values(), *(value for _, value in world.slips)])
+
+
 PHONE = EnvironmentOffer(
     name="phone",
     settings=PhoneTasks,
@@ -119,4 +126,5 @@ PHONE = EnvironmentOffer(
     solver_value=solver_value,
     probe_edits=edits,
     step_verdicts=True,
+    gives_away=tells_values,
 )

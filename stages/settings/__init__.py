@@ -19,6 +19,7 @@ from stages.settings.actor import Actor
 from stages.settings.comparison import Comparison
 from stages.settings.critic import Critic, CriticReport, Labels
 from stages.settings.engine import Engine, Transformers
+from stages.settings.feedback import Feedback, Rules
 from stages.settings.run import Hardware, Run
 from stages.settings.sampling import Evaluation, Prompt, Rollouts, Sampling
 from stages.settings.sft import Sft
@@ -40,6 +41,7 @@ class Config(Section):
     sft: Sft = Sft()
     sampling: Sampling = Sampling()
     prompt: Prompt = Prompt()
+    feedback: Feedback = Rules()
     rollouts: Rollouts = Rollouts()
     labels: Labels = Labels()
     critic: Critic = Critic()
