@@ -9,7 +9,8 @@ from pipeline.types import Task
 _NUMBER = re.compile(
     r"""[-\u2212]?\s?\d*\s*\\[dt]?frac\s*(?:\{[^{}]*\}|\d)\s*(?:\{[^{}]*\}|\d)
       | [-\u2212]?\d[\d,]*(?:\.\d+)?(?:\s+\d+)?\s*/\s*\d+
-      | [-\u2212]?(?:\d[\d,]*)?(?:\.\d+|\d)(?:\s*(?:\\times|\\cdot|[*\u00d7·])\s*10\s*\^\s*\{?-?\d+\}?)?(?:\s*\\?%)?""",
+      | [-\u2212]?(?:\d[\d,]*)?(?:\.\d+|\d)
+        (?:\s*(?:\\times|\\cdot|[*\u00d7·])\s*10\s*\^\s*\{?-?\d+\}?)?(?:\s*\\?%)?""",
     re.VERBOSE,
 )
 _PLACE = re.compile(r"\b(?:steps?|lines?|attempts?|parts?|equations?|no\.)\s*\#?\s*$", re.IGNORECASE)

@@ -143,7 +143,7 @@ class _Queue:
         return self._player.reviewer.ask(lessons)
 
     def _advanced(self) -> list[Outcome]:
-        """Waits for the engine or for feedback; returns what episodes want next, and rollouts held no more."""
+        """Waits for the engine or for feedback; returns what episodes want, and rollouts held no more."""
         generations, num_held = self._engine.collect(), len(self._held)
         of_feedback, of_episodes = list[Generation](), list[Generation]()
         for generation in generations:
@@ -156,7 +156,7 @@ class _Queue:
         return [*released, *(episode.advance(generation) for episode, generation in answered)]
 
     def _reviewed(self, generations: Sequence[Generation], *, wait: bool) -> list[Rollout]:
-        """Puts feedback that has come where it belongs; returns the rollouts that waited for the last of it."""
+        """Puts feedback that has come where it belongs; returns rollouts that waited for the last."""
         if not self._held:
             return []
         assert self._player.reviewer is not None
