@@ -20,8 +20,8 @@ _ORDER = re.compile(
       | \b(?:system|developer)\s+(?:prompt|message|instructions?)\b
       | \b(?:new|updated|secret|hidden)\s+instructions?\b
       | \byou\s+are\s+now\b | \bfrom\s+now\s+on\b | \bjailbreak\b
-      | ^\W*(?:system|assistant|user|human|developer|tool)\s*:
-      | ^\W*(?:\#+\s*)(?:system|instructions?|assistant|user)\b
+      | ^[^\w\n]{0,8}(?:system|assistant|user|human|developer|tool)\s*:
+      | ^\s{0,8}\#{1,6}\s{0,8}(?:system|instructions?|assistant|user)\b
       | https?:// | \bwww\.
       | "(?:name|tool_calls?|function|arguments)"\s*:
     """,

@@ -1,6 +1,7 @@
 r"""Whether a text tells an answer: any number in it that equals gold, however it is written."""
 
 import re
+from fractions import Fraction
 
 from env.math.quantities import quantity
 from env.math.shapes import spelt
@@ -45,11 +46,11 @@ def tells_answer(task: Task, text: str) -> bool:
     said = [
         quantity(spelt(found[0].rstrip(",")))
         for found in _NUMBER.finditer(text)
-        if not _PLACE.search(text[: found.start()])
+        if not _PLACE.search(text[max(0, found.start() - 20) : found.start()])
     ]
     values = {number.value for number in said if number is not None}
     for tens, last in _IN_WORDS.findall(text.casefold()):
-        values.add(_WORDS.get(tens, 0) + _WORDS[last])
+        values.add(Fraction(_WORDS.get(tens, 0) + _WORDS[last]))
     percents = {gold.value * 100} if gold.unit is not None and gold.unit[0] == "share" else set()
     return bool(values & {gold.value, *percents})
 

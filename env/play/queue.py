@@ -70,7 +70,7 @@ class _Queue:
     def play(self, on_finish: Callable[[Rollout], Any]) -> Generator[Played, None, None]:
         try:
             outcomes = self._started()
-            while self._live or self._held:
+            while outcomes or self._live or self._held:
                 finished = self._finished(outcomes)
                 for rollout in finished:
                     on_finish(rollout)
