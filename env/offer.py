@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from env.chat.neutral import added_tokens
 from env.chat.prefix import check_prefixes
 from env.chat.style import ChatStyle
+from env.feedback.leak_guard import holds_value
 from env.protocol import Action, Env
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.rows import LeftOut
@@ -80,6 +81,11 @@ class ScriptedAgent:
     digest: str
 
 
+def tells_ground_truth(task: Task, text: str) -> bool:
+    """Returns whether a text holds what grades a task, as it is written."""
+    return holds_value(text, [task.ground_truth])
+
+
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentOffer:
     """One environment, as the stages see it. What is None, the environment cannot do."""
@@ -112,6 +118,8 @@ class EnvironmentOffer:
     step_verdicts: bool = False
     # Whether rewards may lie below 0. No critic is fitted to them then: its values are chances of success.
     below_zero: bool = False
+    # (task, text) -> whether it tells the task's answer or a hidden value: no model's feedback may.
+    gives_away: Callable[[Task, str], bool] = tells_ground_truth
 
     def style(self, name: str | None = None, tokenizer: Any = None, *, thinking: bool = True) -> ChatStyle:
         """Returns a prompt style by name, by default the first; `thinking` leaves room for thoughts.

@@ -13,6 +13,8 @@ VerifierStatus = Literal["ok", "wrong", "unknown"]
 FinishReason = Literal["success", "ended", "max_turns", "max_tokens", "failed"]
 RolloutKind = Literal["whole", "continuation", "sibling", "after_sibling", "recorded"]
 PairMatch = Literal["prompt", "task", "similar"]
+FEEDBACK_FAILURES = ("unreachable", "timeout", "http_error", "garbled", "too_large")
+"""How a service that was to write feedback fails; any other reason against a text is the text's own."""
 Message = dict[str, Any]
 """OpenAI chat message: role, content, and for assistants `tool_calls` with arguments as JSON strings."""
 Int8 = Annotated[int, pa.int8()]
@@ -158,14 +160,27 @@ class Rollout:
         tuple[Event, ...],
         "everything that happened: the single source of feedback, metrics and step verdicts",
     ]
-    feedback_text: Annotated[str, "what the environment says of this attempt; empty if nothing"]
-    feedback_source: Annotated[str, "who said it, e.g. `rules/observed`"]
+    feedback_text: Annotated[str, "what later attempts are told of this one; empty if nothing"]
+    feedback_source: Annotated[str, "who said it, or was to: `rules/observed`, `server/NAME`, `self`"]
     steps: tuple[Step, ...]
+    feedback_status: Annotated[
+        str, "empty: no model was asked; `ok`; else why its text is not shown (docs/feedback.md)"
+    ] = ""
+    feedback_request: Annotated[str, "what a model was asked: messages as JSON; empty: none was"] = ""
+    feedback_answer: Annotated[
+        str, "what it said before the guard, cut at 20,000 characters; never shown to a policy"
+    ] = ""
+    feedback_tokens: Annotated[int, "generated for it, as the engine or the server counts", "tokens"] = 0
 
     @property
     def has_logprobs(self) -> bool:
         """Whether anybody knows its log-probabilities: no ratio is taken of it else."""
         return self.kind != "recorded"
+
+    @property
+    def feedback_failed(self) -> bool:
+        """Whether feedback on it was asked for and the service failed."""
+        return self.feedback_status in FEEDBACK_FAILURES
 
     @property
     def token_ids(self) -> tuple[int, ...]:

@@ -70,14 +70,14 @@ def plan(start: Start[Config]) -> Plan[Work]:
 
 STAGE = Stage(
     name="actor",
-    code_version=14,
+    code_version=15,
     inputs=lambda config: (
         *("tasks", "sft"),
         *(("critic", "critic_report") if config.actor.reads_critic else ()),
         *(("rollouts",) if config.actor.reads_rollouts else ()),
         *(("stored",) if config.stored.objective.kind != "none" else ()),
     ),
-    sections=("actor", "run.round", "engine", "training", "sampling", "prompt", "tasks"),
+    sections=("actor", "run.round", "engine", "training", "sampling", "prompt", "feedback", "tasks"),
     plan=plan,
     make="stages.bodies.actor:make",
 )

@@ -16,6 +16,10 @@ COMMANDS = {
     "show": ("pipeline.cli.show", "the rows of a stage's table; rollouts as dialogues"),
     "verify": ("pipeline.cli.verify", "every digest, schema, id and count of a run"),
     "plan": ("stages.wiring.plan", "whether a configuration fits its hardware, and its cost"),
+    "check-feedback": (
+        "stages.wiring.check_feedback",
+        "whether a configured feedback server answers, and what",
+    ),
     "errors": ("stages.wiring.first_errors", "who finds the first wrong step of labelled solutions"),
     "settings": ("stages.wiring.list_settings", "every setting: value, allowed, source of its default"),
     "dictionary": ("pipeline.cli.dictionary", "every column of every table, as the page data/README.md"),

@@ -78,9 +78,9 @@ def plan(start: Start[Config]) -> Plan[Work]:
 
 STAGE = Stage(
     name="critic_report",
-    code_version=17,
+    code_version=18,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels", "critic"),
-    sections=("critic_report", "run.held_out", "engine", "sampling", "prompt", "tasks"),
+    sections=("critic_report", "run.held_out", "engine", "sampling", "prompt", "feedback", "tasks"),
     plan=plan,
     make="stages.bodies.critic_report:make",
 )

@@ -75,9 +75,9 @@ def plan(start: Start[Config]) -> Plan[Work]:
 
 STAGE = Stage(
     name="evaluation",
-    code_version=5,
+    code_version=6,
     inputs=lambda config: ("tasks", "sft", config.evaluation.of),
-    sections=("evaluation", "run.held_out", "engine", "sampling", "prompt", "tasks"),
+    sections=("evaluation", "run.held_out", "engine", "sampling", "prompt", "feedback", "tasks"),
     plan=plan,
     make="stages.bodies.evaluation:make",
 )

@@ -71,7 +71,7 @@ def plan(start: Start[Config]) -> Plan[tuple[list[Rollout], dict[str, Task], lis
 
 STAGE = Stage(
     name="labels",
-    code_version=10,
+    code_version=11,
     inputs=lambda config: ("tasks", "sft", "rollouts"),
     sections=(
         *("labels", "engine", "sampling", "prompt.style", "prompt.thinking", "prompt.verbosity", "tasks"),

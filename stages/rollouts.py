@@ -54,9 +54,9 @@ def plan(start: Start[Config]) -> Plan[Work]:
 
 STAGE = Stage(
     name="rollouts",
-    code_version=4,
+    code_version=5,
     inputs=lambda config: ("tasks", "sft"),
-    sections=("rollouts", "run.round", "sampling", "prompt", "engine", "tasks"),
+    sections=("rollouts", "run.round", "sampling", "prompt", "feedback", "engine", "tasks"),
     files=lambda config: config.rollouts.solutions.files if config.rollouts.solutions else [],
     plan=plan,
     make="stages.bodies.rollouts:make",

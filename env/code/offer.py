@@ -1,11 +1,13 @@
 """What programming problems offer to the stages."""
 
+import re
 from typing import Literal
 
 from env.chat.full import FullStyle
 from env.chat.plain import PlainStyle
 from env.code import scripted
 from env.code.environment import CodeEnv
+from env.code.feedback import call_text
 from env.code.problems import Problem
 from env.code.rows import FIELDS, problem_of
 from env.code.tasks import own_tasks
@@ -43,6 +45,16 @@ def check_task(task: Task) -> None:
     shared_sandbox()
 
 
+def tells_solution(task: Task, text: str) -> bool:
+    """Returns whether a text defines the function that is asked for, or says a hidden test."""
+    problem = Problem.from_text(task.ground_truth)
+    squeezed = "".join(text.split())
+    hidden = [call_text(problem.entry_point, example) for example in problem.hidden]
+    hidden += [line for line in problem.program.splitlines() if "assert" in line]
+    is_defined = re.search(rf"\b(?:def\s+{problem.entry_point}\b|{problem.entry_point}\s*=\s*lambda)", text)
+    return is_defined is not None or any("".join(call.split()) in squeezed for call in hidden)
+
+
 CODE = EnvironmentOffer(
     name="code",
     settings=CodeTasks,
@@ -57,4 +69,5 @@ CODE = EnvironmentOffer(
     max_steps=lambda settings: MESSAGE_LINES,
     demonstrators=Demonstrators(scripted.SHARES, scripted.demonstrate, after_feedback="careful"),
     scripted=ScriptedAgent(scripted.reply, scripted.DIGEST),
+    gives_away=tells_solution,
 )

@@ -4,6 +4,7 @@ from env.chat.full import FullStyle
 from env.chat.plain import PlainStyle
 from env.math.answers import MAX_ANSWER
 from env.math.environment import MathEnv
+from env.math.leaks import tells_answer
 from env.math.quantities import quantity
 from env.math.scripted import SHARES, demonstrate
 from env.math.settings import MathTasks
@@ -49,4 +50,5 @@ MATH = EnvironmentOffer(
     max_steps=lambda settings: ROW_LINES if settings.rows else FAMILY_LINES,
     demonstrators=Demonstrators(SHARES, demonstrate, after_feedback="careful", practice_tasks=practice_tasks),
     step_verdicts=True,
+    gives_away=tells_answer,
 )

@@ -6,6 +6,7 @@ from random import Random
 
 from env.chat.full import FullStyle
 from env.chat.style import ChatStyle
+from env.feedback.leak_guard import holds_value
 from env.offer import Demonstrators, EnvironmentOffer, ScriptedAgent
 from env.phone.episode.compact import CompactStyle
 from env.phone.episode.edits import edits
@@ -20,7 +21,7 @@ from env.phone.solver.solver import optimal_value
 from env.phone.world.files import read_files
 from env.phone.world.levels import most_turns
 from env.phone.world.tasks import SPLITS, generate_tasks, practice_tasks
-from env.phone.world.world import WorldKey
+from env.phone.world.world import WorldKey, make_world
 from env.protocol import Action
 from pipeline.types import Task
 
@@ -96,6 +97,12 @@ def check_task(task: Task) -> None:
     WorldKey.from_text(task.ground_truth)
 
 
+def tells_values(task: Task, text: str) -> bool:
+    """Returns whether a text holds a value of the customer's, right or a slip: rules never write one."""
+    world = make_world(WorldKey.from_text(task.ground_truth))
+    return holds_value(text, [*world.profile.values(), *(value for _, value in world.slips)])
+
+
 PHONE = EnvironmentOffer(
     name="phone",
     settings=PhoneTasks,
@@ -122,4 +129,5 @@ PHONE = EnvironmentOffer(
     unsafe=frozenset({"fabricated_auth", "over_collected"}),
     satisfaction=lambda rollout: final_reward("priced", rollout.finish_reason == "success", rollout.events),
     step_verdicts=True,
+    gives_away=tells_values,
 )

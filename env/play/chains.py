@@ -1,7 +1,8 @@
 """Attempt chains: attempt k of a group is prompted with the feedback on its failed attempts 0..k-1.
 
 A round is the rollouts of one attempt; they share one context. The next round of a group starts when its
-last rollout is graded, whatever other groups do. Successes and environment failures add no feedback.
+last rollout is graded, whatever other groups do. Successes and environment failures add no feedback. Where a
+model writes feedback, it does so only when a next round asks for it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from env.play.player import Player
 from env.play.requests import EpisodeRequest
 from env.play.units import Course, cut
 from pipeline.ids import group_id, rollout_id, seed_of
-from pipeline.types import Rollout, Task
+from pipeline.types import FEEDBACK_FAILURES, Rollout, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,32 +89,51 @@ class Chained:
     def course(self, player: Player) -> Course:
         """Returns round 0 of every group, and what follows it."""
         groups = {group.group_id: group for group in self.groups}
-        finished: dict[str, list[Rollout]] = defaultdict(list)
-        skipped: Counter[str] = Counter()
+        finished: dict[str, dict[str, Rollout]] = defaultdict(dict)
+        skipped, failed = Counter[str](), Counter[str]()
+
+        def learn(rollout: Rollout) -> None:
+            finished[rollout.group_id][rollout.rollout_id] = rollout
+
+        def ends_round(rollout: Rollout) -> bool:
+            """Returns whether `rollout` is the last of its round, and another one may follow."""
+            group, attempt = groups[rollout.group_id], rollout.attempt + 1
+            learn(rollout)
+            return len(finished[group.group_id]) == attempt * group.draws and attempt < group.num_attempts
+
+        def lessons(rollout: Rollout) -> list[tuple[Task, Rollout]]:
+            if player.reviewer is None or not ends_round(rollout):
+                return []
+            group, of_group = groups[rollout.group_id], list(finished[rollout.group_id].values())
+            if self._is_over(of_group):
+                return []
+            return [(group.task, r) for r in of_group if r.attempt == rollout.attempt and _is_failure(r)]
 
         def after(rollout: Rollout) -> list[EpisodeRequest]:
             """Returns the next round of a group once `rollout` was the last of its round, else []."""
-            group, of_group = groups[rollout.group_id], finished[rollout.group_id]
-            of_group.append(rollout)
-            attempt = rollout.attempt + 1
-            if len(of_group) < attempt * group.draws or attempt >= group.num_attempts:
+            if not ends_round(rollout):
                 return []
-            lines = self._lines(of_group, player)
+            group, attempt = groups[rollout.group_id], rollout.attempt + 1
+            lines = self._lines(list(finished[rollout.group_id].values()), player)
             if isinstance(lines, str):
-                skipped[lines] += (group.num_attempts - attempt) * group.draws
+                kinds = failed if lines.removeprefix("feedback_") in FEEDBACK_FAILURES else skipped
+                kinds[lines] += (group.num_attempts - attempt) * group.draws
                 return []
             return self._round(group, attempt, lines)
 
         first = [request for group in self.groups for request in self._round(group, 0, {})]
-        return Course(first, after, skipped)
+        return Course(first, after, skipped, failed, lessons, learn)
+
+    def _is_over(self, finished: Sequence[Rollout]) -> bool:
+        return self.stop_at_success and any(r.reward == 1.0 for r in finished)
 
     def _lines(self, finished: Sequence[Rollout], player: Player) -> dict[str, str] | str:
         """Returns line -> rollout that taught it first, of the next prompt; or why there is none."""
-        if self.stop_at_success and any(r.reward == 1.0 for r in finished):
+        if self._is_over(finished):
             return "solved_earlier"
-        lessons = [r for r in finished if r.reward is not None and r.reward < 1.0 and r.feedback_text]
+        lessons = [r for r in finished if _is_failure(r) and r.feedback_text]
         if not lessons:
-            return "no_feedback"
+            return _why_none(finished)
         lines: dict[str, str] = {}
         for lesson in sorted(lessons, key=lambda r: (r.attempt, r.draw)):
             actions = [player.style.parse(text) for text in lesson.message_texts]
@@ -141,3 +161,14 @@ class Chained:
             )
             for draw in range(group.draws)
         ]
+
+
+def _is_failure(rollout: Rollout) -> bool:
+    return rollout.reward is not None and rollout.reward < 1.0
+
+
+def _why_none(finished: Sequence[Rollout]) -> str:
+    """Returns why rollouts taught nothing: the first failure of a service, else what was against a text."""
+    asked = sorted((r for r in finished if r.feedback_status), key=lambda r: (r.attempt, r.draw))
+    first = next((r for r in asked if r.feedback_failed), asked[0] if asked else None)
+    return f"feedback_{first.feedback_status}" if first else "no_feedback"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from env.play.chains import Chained
@@ -143,7 +143,10 @@ class Audit:
                 requests += self.continuations.siblings(rollout, task, first_draw=num)
             return requests
 
-        return Course(chains.first, after, chains.skipped)
+        def lessons(rollout: Rollout) -> Sequence[tuple[Task, Rollout]]:
+            return chains.lessons(rollout) if rollout.kind == "whole" else ()
+
+        return Course(chains.first, after, chains.skipped, chains.failed, lessons, chains.learn)
 
 
 def one_bare_per_task(rollouts: Iterable[Rollout], number: int, *, purpose: str, seed: int) -> list[Rollout]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from env.chat.style import ChatStyle
+from env.feedback.reviewer import Reviewer
 from env.play.coder import Coder
 from env.play.requests import PlaySettings
 from env.protocol import Env
@@ -22,6 +23,7 @@ class Player:
     style: ChatStyle
     settings: PlaySettings  # what every rollout of this player records of its sampling
     make_env: Callable[[Task], Env]  # a fresh environment for a task; closed when its episode ends
+    reviewer: Reviewer | None = None  # who has feedback written; None: environments' rules alone
 
 
 def bare_prompts(tasks: Sequence[Task], player: Player) -> list[tuple[int, ...]]:

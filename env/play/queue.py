@@ -1,19 +1,23 @@
 """Units played by one player as one queue without rounds or barriers.
 
 A rollout's next turn starts as soon as its last one is answered; a finished rollout may add others, such as
-the next attempt of its chain; the next unit begins as places fall free.
+the next attempt of its chain; the next unit begins as places fall free. Where a model writes feedback, the
+last rollout of a round is held until the feedback on its round is there, and takes no place meanwhile.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from env.feedback.reviewer import PREFIX
 from env.play.coder import Coder
 from env.play.episode import Episode, Outcome
 from env.play.player import Player
 from env.play.requests import EpisodeRequest
 from env.play.units import Course, Played, Unit
-from pipeline.types import Rollout
+from pipeline.engines import Generation, GenerationRequest
+from pipeline.types import Rollout, Task
 
 
 def play_unit(
@@ -35,6 +39,14 @@ def play_in_one_queue(
     return _Queue(units, player).play(on_finish)
 
 
+@dataclass(slots=True)
+class _Held:
+    """A rollout that has been played, and of whose round feedback is being written."""
+
+    rollout: Rollout
+    due: set[str]  # ids of rollouts whose feedback is not there
+
+
 class _Queue:
     """Episodes in flight, those that wait for a place, and the courses that asked for them."""
 
@@ -53,18 +65,21 @@ class _Queue:
         self._course_of: dict[str, Course] = {}  # by id of a rollout that is asked for and has not ended
         self._known: set[str] = set()  # ids of all rollouts that were asked for
         self._live: dict[str, Episode] = {}
+        self._held: dict[str, _Held] = {}  # by id of each rollout whose feedback is due
 
     def play(self, on_finish: Callable[[Rollout], Any]) -> Generator[Played, None, None]:
         try:
             outcomes = self._started()
-            while self._live:
+            while outcomes or self._live or self._held:
                 finished = self._finished(outcomes)
                 for rollout in finished:
                     on_finish(rollout)
                     self._course_of.pop(rollout.rollout_id).end(rollout)
                     while self._courses and not self._courses[0].due:
                         yield self._courses.popleft().played()
-                outcomes = self._started() if finished else self._advanced()
+                outcomes = self._started()
+                if not outcomes and (self._live or self._held):
+                    outcomes = self._advanced()
             yield from (course.played() for course in self._courses)  # units without an episode
         finally:
             for episode in self._live.values():
@@ -102,24 +117,56 @@ class _Queue:
         """Submits what episodes want to have said; returns the rollouts that are over."""
         wanted, finished = [], []
         for outcome in outcomes:
-            if isinstance(outcome, Rollout):
+            if not isinstance(outcome, Rollout):
+                wanted.append(outcome)
+                continue
+            course = self._course_of[outcome.rollout_id]
+            if outcome.rollout_id in self._live:
                 self._live.pop(outcome.rollout_id).close()
                 self._engine.release([outcome.rollout_id])
-                course = self._course_of[outcome.rollout_id]
-                follow_ups = course.follow_ups(outcome)
-                self._note(course, follow_ups)
-                self._follow_ups.extend(follow_ups)
-                finished.append(outcome)
-            else:
-                wanted.append(outcome)
+                if lessons := course.lessons(outcome):
+                    wanted += self._asked(outcome, lessons)
+                    continue
+            follow_ups = course.follow_ups(outcome)
+            self._note(course, follow_ups)
+            self._follow_ups.extend(follow_ups)
+            finished.append(outcome)
         if wanted:
             self._engine.submit(wanted)
         return finished
 
+    def _asked(self, rollout: Rollout, lessons: Sequence[tuple[Task, Rollout]]) -> list[GenerationRequest]:
+        """Holds a rollout until feedback on some is there; returns what the engine is to sample for it."""
+        assert self._player.reviewer is not None
+        held = _Held(rollout, {lesson.rollout_id for _, lesson in lessons})
+        self._held |= dict.fromkeys(held.due, held)
+        return self._player.reviewer.ask(lessons)
+
     def _advanced(self) -> list[Outcome]:
-        """Waits for the engine, and returns what the episodes that it answered want next."""
-        generations = self._engine.collect()
-        if not generations:
+        """Waits for the engine or for feedback; returns what episodes want, and rollouts held no more."""
+        generations, num_held = self._engine.collect(), len(self._held)
+        of_feedback, of_episodes = list[Generation](), list[Generation]()
+        for generation in generations:
+            is_feedback = generation.request_id.startswith(f"{PREFIX}:")
+            (of_feedback if is_feedback else of_episodes).append(generation)
+        released = self._reviewed(of_feedback, wait=not generations)
+        if not generations and len(self._held) == num_held:
             raise RuntimeError(f"the engine returned nothing while {len(self._live)} episodes wait for it")
-        answered = [(self._live[g.request_id.rpartition(":")[0]], g) for g in generations]
-        return [episode.advance(generation) for episode, generation in answered]
+        answered = [(self._live[g.request_id.rpartition(":")[0]], g) for g in of_episodes]
+        return [*released, *(episode.advance(generation) for episode, generation in answered)]
+
+    def _reviewed(self, generations: Sequence[Generation], *, wait: bool) -> list[Rollout]:
+        """Puts feedback that has come where it belongs; returns rollouts that waited for the last."""
+        if not self._held:
+            return []
+        assert self._player.reviewer is not None
+        released = []
+        for rollout in self._player.reviewer.reviewed(generations, wait=wait):
+            held = self._held.pop(rollout.rollout_id)
+            self._course_of[held.rollout.rollout_id].amend(rollout)
+            if rollout.rollout_id == held.rollout.rollout_id:
+                held.rollout = rollout
+            held.due.discard(rollout.rollout_id)
+            if not held.due:
+                released.append(held.rollout)
+        return released

@@ -1,7 +1,7 @@
 """Plays a stage's shards in order, whoever plays them."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
 
 from env.play.team import Hands, Job, OnTick
@@ -43,11 +43,10 @@ def in_plan_order(rollouts: Iterable[Rollout], planned: Iterable[str]) -> list[R
     return sorted(rollouts, key=lambda rollout: place[rollout.rollout_id])
 
 
-def commit_rollouts(
-    shards: Shards, shard: Shard, rollouts: Iterable[Rollout], skipped: Mapping[str, int]
-) -> None:
+def commit_rollouts(shards: Shards, shard: Shard, played: Played) -> None:
     """Commits rollouts and their steps in the order of the plan; what nobody could grade has failed."""
-    ordered = in_plan_order(rollouts, shard.item_ids)
-    failed = Counter(rollout.env_status for rollout in ordered if rollout.reward is None)
+    ordered = in_plan_order(played.rollouts, shard.item_ids)
+    ungraded = Counter(rollout.env_status for rollout in ordered if rollout.reward is None)
     tables = {"rollouts": rollouts_table(ordered), "steps": steps_table(ordered)}
-    shards.commit(shard.index, tables, done=len(ordered) - failed.total(), failed=failed, skipped=skipped)
+    done, failed = len(ordered) - ungraded.total(), ungraded + Counter(played.failed)
+    shards.commit(shard.index, tables, done=done, failed=failed, skipped=played.skipped)

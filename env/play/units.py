@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from env.play.player import Player
 from env.play.requests import EpisodeRequest
-from pipeline.types import Rollout
+from pipeline.types import Rollout, Task
 
 T = TypeVar("T")
 
@@ -42,6 +42,10 @@ class Course:
     first: Sequence[EpisodeRequest]
     after: Callable[[Rollout], Sequence[EpisodeRequest]] = lambda rollout: ()
     skipped: Counter[str] = field(default_factory=Counter)  # episodes that were not tried, by kind
+    failed: Counter[str] = field(default_factory=Counter)  # and those that a failing service made impossible
+    # On which rollouts a model is to write feedback before `after` is asked about this one.
+    lessons: Callable[[Rollout], Sequence[tuple[Task, Rollout]]] = lambda rollout: ()
+    learn: Callable[[Rollout], None] = lambda rollout: None  # takes such a rollout, with its feedback
     due: int = field(init=False)  # rollouts that have not ended, of those that were asked for
     _followers: dict[str, list[str]] = field(default_factory=dict)
     _ended: dict[str, Rollout] = field(default_factory=dict)
@@ -56,6 +60,12 @@ class Course:
         self.due += len(more)
         return more
 
+    def amend(self, rollout: Rollout) -> None:
+        """Takes a rollout, with its feedback, in place of what it was without."""
+        self.learn(rollout)
+        if rollout.rollout_id in self._ended:
+            self._ended[rollout.rollout_id] = rollout
+
     def end(self, rollout: Rollout) -> None:
         """Counts a rollout as ended; its follow-ups are known."""
         self._ended[rollout.rollout_id] = rollout
@@ -66,7 +76,7 @@ class Course:
         order = [request.rollout_id for request in self.first]
         for rollout_id in order:  # grows while it is read: children are listed after every earlier rollout's
             order.extend(self._followers[rollout_id])
-        return Played([self._ended[rollout_id] for rollout_id in order], dict(self.skipped))
+        return Played([self._ended[name] for name in order], dict(self.skipped), dict(self.failed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +85,16 @@ class Played:
 
     rollouts: list[Rollout]
     skipped: dict[str, int]
+    failed: dict[str, int] = field(default_factory=dict)  # episodes that are not among the rollouts
 
 
 def joined(parts: Sequence[Played]) -> Played:
     """Returns what came of several units as if it were one."""
-    skipped: Counter[str] = Counter()
+    skipped, failed = Counter[str](), Counter[str]()
     for part in parts:
         skipped.update(part.skipped)
-    return Played([rollout for part in parts for rollout in part.rollouts], dict(skipped))
+        failed.update(part.failed)
+    return Played([rollout for part in parts for rollout in part.rollouts], dict(skipped), dict(failed))
 
 
 @dataclass(frozen=True, slots=True)

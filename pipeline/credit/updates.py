@@ -191,6 +191,7 @@ class BaselineSets:
             "critic/rise": [float(V[-1] - V[0]) for V in (self.values or {}).values()],
         }
         kinds = Counter(s.kind for _, s in self.candidates)
+        asked = Counter(r.feedback_status for r in self.rollouts if r.feedback_status)
         return {
             **{name: float(np.mean(numbers)) for name, numbers in means.items() if numbers},
             "rollouts/ungraded": float(sum(r.reward is None for r in self.rollouts)),
@@ -202,6 +203,7 @@ class BaselineSets:
             "sets/kept_mixed": float(kinds["mixed"]),
             "sets/kept_tasks": float(self.num_kept_tasks),
             **{f"sets/left_out/{kind}": float(self.left_out[kind]) for kind in get_args(SetKind)},
+            **{f"feedback/{status}": float(number) for status, number in asked.items()},
             **reliance(self.rollouts),
             **{f"stripped/left_out/{reason}": float(n) for reason, n in self.not_stripped.items()},
             **({"stripped/count": float(len(self.stripped))} if self.not_stripped else {}),

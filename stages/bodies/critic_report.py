@@ -1,6 +1,7 @@
 """Plays the audit of a critic, measures it and judges it."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from operator import attrgetter
@@ -85,10 +86,11 @@ def play(start: Start[Config], team: Team, work: Work, trained: Mapping[str, Tas
 
     for shard, played in play_shards(team.hands, start.shards, job_of, lambda _: start.stop_if_asked()):
         rollouts = in_fixed_order(played.rollouts, shard.item_ids)
-        ungraded = {r.task_id for r in rollouts if r.reward is None}
+        of_task = {r.task_id: f"feedback_{r.feedback_status}" for r in rollouts if r.feedback_failed}
+        of_task |= {r.task_id: "infra_error" for r in rollouts if r.reward is None}
         tables = {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)}
-        failed = {"infra_error": len(ungraded)} if ungraded else {}
-        start.shards.commit(shard.index, tables, done=len(shard.item_ids) - len(ungraded), failed=failed)
+        done, failed = len(shard.item_ids) - len(of_task), Counter(of_task.values())
+        start.shards.commit(shard.index, tables, done=done, failed=failed)
 
 
 def measured(

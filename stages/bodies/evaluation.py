@@ -19,6 +19,7 @@ from pipeline.statistics import ClusterBootstrap, interval_dict
 from pipeline.types import Rollout, Task
 from stages.evaluation import Work, policies_of
 from stages.settings import Config
+from stages.wiring.feedback import feedback_counts
 from stages.wiring.hands import Recipe, make_hands
 from stages.wiring.inputs import rollouts_of
 
@@ -31,7 +32,8 @@ def successes(
 ) -> dict[str, dict[str, list[float]]]:
     """Returns measure -> task_id -> rewards in [0, 1] of one policy on its "sampled" and "greedy" groups.
 
-    An ungraded rollout counts nowhere, nor does a chain that it leaves without an answer.
+    An ungraded rollout counts nowhere, nor does a chain that it, or feedback that failed, leaves without an
+    answer.
     """
     chains: dict[str, list[Rollout]] = defaultdict(list)
     for rollout in rollouts:
@@ -45,7 +47,8 @@ def successes(
                     found[measure][group.task.task_id].append(rollout.reward)
     found["with_feedback"] = defaultdict(list)
     for group in groups["sampled"]:
-        rewards = [rollout.reward for rollout in chains[group.group_id]]
+        failed = any(rollout.feedback_failed for rollout in chains[group.group_id])
+        rewards = [rollout.reward for rollout in chains[group.group_id]] + [None] * failed
         if 1.0 in rewards or (rewards and None not in rewards):
             found["with_feedback"][group.task.task_id].append(max(reward or 0.0 for reward in rewards))
     return found
@@ -98,7 +101,7 @@ def make(start: Start[Config], work: Work) -> None:
 
     with closing(make_hands(start.config, start.log_folder)) as hands:
         for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done):
-            commit_rollouts(start.shards, shard, played.rollouts, played.skipped)
+            commit_rollouts(start.shards, shard, played)
         players = {name: Team(hands, recipe).ask(attrgetter("settings")) for name, recipe in recipes.items()}
     # By group, not by weights: an actor that learned nothing has the weights of its start.
     groups: dict[str, dict[str, list[Group]]] = {name: defaultdict(list) for name in policies}
@@ -123,6 +126,7 @@ def make(start: Start[Config], work: Work) -> None:
     }
     digests = {name: player.policy_digest for name, player in players.items()}
     report: dict[str, Any] = {"of": start.config.evaluation.of, "policies": digests, "measures": measures}
+    report |= feedback_counts(rollout.feedback_status for rollout in rollouts)
     if asks:
         clusters = {task.task_id: task.cluster for task in tasks}
         report["feedback_tool"] = {

@@ -33,7 +33,7 @@ def make(
 
     with closing(make_hands(start.config, start.log_folder)) as hands:
         for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done):
-            commit_rollouts(start.shards, shard, played.rollouts, played.skipped)
+            commit_rollouts(start.shards, shard, played)
 
     continued = rollouts_of(start.shards)
     policy_digest = (continued or rollouts)[0].policy_digest  # a scripted agent's rollouts may be continued

@@ -1,6 +1,7 @@
 """Plays the planned groups of the rollouts stage, and brings recorded solutions in, a shard at a time."""
 
 from contextlib import closing
+from typing import Any
 
 from env.play.chains import Chained
 from env.play.shards import commit_rollouts, play_shards
@@ -8,12 +9,13 @@ from env.play.team import Job
 from pipeline.artifacts.runner import Start
 from stages.rollouts import Work
 from stages.settings import Config
+from stages.wiring.feedback import feedback_counts
 from stages.wiring.hands import Recipe, make_hands
 
 
 def make(start: Start[Config], work: Work) -> None:
     """Makes and commits each shard; recorded ones first, so that only what is played is left."""
-    report = None
+    report: dict[str, Any] = {}
     if work.recorded.shards:
         from stages.bodies.solutions import bring_in  # torch, which a stage that only samples need not load
 
@@ -32,5 +34,7 @@ def make(start: Start[Config], work: Work) -> None:
     if work.groups:
         with closing(make_hands(start.config, start.log_folder)) as hands:
             for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done):
-                commit_rollouts(start.shards, shard, played.rollouts, played.skipped)
-    start.finish(report=report)
+                commit_rollouts(start.shards, shard, played)
+    if start.config.feedback.kind != "rules":
+        report |= feedback_counts(start.shards.table("rollouts").column("feedback_status").to_pylist())
+    start.finish(report=report or None)

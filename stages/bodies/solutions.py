@@ -8,6 +8,7 @@ from env.play.coder import Coder
 from env.play.recorded import DISAGREES, recorded_rollout
 from env.play.requests import EpisodeRequest
 from env.play.shards import commit_rollouts
+from env.play.units import Played
 from env.solutions import Solution
 from pipeline.artifacts.runner import Start
 from pipeline.models.policy import load_policy
@@ -36,7 +37,7 @@ def bring_in(start: Start[Config], work: Recorded, first: int) -> dict[str, Any]
                 except BadRowError as error:
                     skipped[error.kind] += 1
                 start.shards.item_done()
-            commit_rollouts(start.shards, start.shards[index], made, skipped)
+            commit_rollouts(start.shards, start.shards[index], Played(made, dict(skipped)))
     rollouts = [rollout for rollout in rollouts_of(start.shards) if not rollout.has_logprobs]
     there = {rollout.rollout_id for rollout in rollouts}
     for solution, request in (pair for shard in work.shards for pair in shard):

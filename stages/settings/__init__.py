@@ -19,6 +19,7 @@ from stages.settings.actor import Actor
 from stages.settings.comparison import Comparison
 from stages.settings.critic import Critic, CriticReport, Labels
 from stages.settings.engine import Engine, Transformers
+from stages.settings.feedback import Feedback, Rules
 from stages.settings.preferences import Dpo, Preferences
 from stages.settings.rounds import Promotion, Replay, Round
 from stages.settings.run import Hardware, Run
@@ -42,6 +43,7 @@ class Config(Section):
     sft: Sft = Sft()
     sampling: Sampling = Sampling()
     prompt: Prompt = Prompt()
+    feedback: Feedback = Rules()
     rollouts: Rollouts = Rollouts()
     labels: Labels = Labels()
     critic: Critic = Critic()

@@ -35,12 +35,17 @@ def rows_of(folder: Path, name: str) -> pa.Table | None:
 
 
 def sampled_by_row(rollouts: pa.Table) -> np.ndarray:
-    """Returns [N, 2] of a table of N rollouts: 1, and its sampled tokens; 0 and 0 of a recorded one."""
+    """Returns [N, 2] of a table of N rollouts: 1, and its sampled tokens; 0 and 0 of a recorded one.
+
+    Feedback that the policy wrote on it itself was sampled too; a server's tokens are another model's.
+    """
     masks = rollouts.column("loss_mask").combine_chunks()
     sums = np.concatenate([[0], np.cumsum(masks.flatten().to_numpy(zero_copy_only=False))])
     ends = np.concatenate([[0], np.cumsum(pc.list_value_length(masks).to_numpy(zero_copy_only=False))])
     sampled = pc.not_equal(rollouts.column("kind"), "recorded").to_numpy()
-    return np.stack([np.ones(len(masks)), np.diff(sums[ends])], axis=1) * sampled[:, None]
+    is_own = pc.equal(rollouts.column("feedback_source"), "self").to_numpy()
+    feedback = rollouts.column("feedback_tokens").to_numpy() * is_own
+    return np.stack([np.ones(len(masks)), np.diff(sums[ends]) + feedback], axis=1) * sampled[:, None]
 
 
 def cost_of(folder: Path) -> np.ndarray:

@@ -15,6 +15,7 @@ from pipeline.processes.shared_weights import read_shared
 from pipeline.processes.worker import connect_to_parent
 from stages.settings import Config
 from stages.wiring.build import make_engine
+from stages.wiring.feedback import reviewer_of
 from stages.wiring.hands import Recipe
 
 
@@ -39,6 +40,7 @@ def make_player(
             splitter=environment.splitter,
         ),
         make_env=lambda task: environment.make_env(config.tasks, prompt.verbosity),
+        reviewer=reviewer_of(config, policy, style, engine),
     )
 
 

@@ -12,6 +12,8 @@ from stages.settings import Config
 def check_installed(config: Config, *, engine: bool = False, training: bool = False) -> None:
     """Raises ConfigError if a stage with an engine, with training, will miss a package, a file or GPUs."""
     trainer = config.training
+    if engine and config.feedback.kind == "server":
+        check_client()
     for needed, setting, kind in (
         (engine, "engine.kind", config.engine.kind),
         (training, "training.backend", trainer.backend),
@@ -32,6 +34,15 @@ def check_installed(config: Config, *, engine: bool = False, training: bool = Fa
     if training or (engine and config.engine.kind == "vllm"):
         wanted = config.gpus_wanted(engine=engine, training=training)
         check_gpus(config.hardware.num_gpus, config.hardware.gpu_memory_gib, wanted)
+
+
+def check_client() -> None:
+    """Raises ConfigError if what asks a feedback server is not installed."""
+    if missing := [name for name in ("openai", "tenacity") if find_spec(name) is None]:
+        raise ConfigError(
+            f"feedback.kind = server, but {' and '.join(missing)} is not installed. Next: "
+            "pip install -c constraints.txt -e '.[feedback]', or another feedback.kind: rules, self"
+        )
 
 
 def check_plays_weights(config: Config, stage: str) -> None:

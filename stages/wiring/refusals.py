@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +103,20 @@ def check_critic(
 
 
 def refuse_failing_environment(rollouts: Sequence[Rollout], iteration: int) -> None:
-    """Raises ArtifactError, code FAILED_ITEMS, if too many of an iteration's rollouts could not be graded."""
+    """Raises ArtifactError, code FAILED_ITEMS, if too many of an iteration's rollouts could not be graded.
+
+    Also if feedback on too many of those that it was asked for failed: guided attempts would be missing.
+    """
+    num_asked = sum(rollout.feedback_status != "" for rollout in rollouts)
+    failed = Counter(rollout.feedback_status for rollout in rollouts if rollout.feedback_failed)
+    if failed.total() > MAX_FAILED_SHARE * num_asked:
+        kinds = ", ".join(f"{kind} {number}" for kind, number in failed.items())
+        raise ArtifactError(
+            f"iteration {iteration}: feedback on {failed.total()} of {num_asked} rollouts failed ({kinds}); "
+            f"at most {MAX_FAILED_SHARE:.0%} may fail. Nothing was kept of them. Next: vdapo check-feedback, "
+            "then the same command goes on",
+            code=ExitCode.FAILED_ITEMS,
+        )
     ungraded = sum(rollout.reward is None for rollout in rollouts)
     if ungraded > MAX_FAILED_SHARE * len(rollouts):
         raise ArtifactError(

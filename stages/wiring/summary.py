@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
@@ -14,6 +14,7 @@ from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.columns import ROLLOUTS
 from pipeline.errors import ArtifactError
 from pipeline.schema import read_parquet
+from stages.wiring.arm_results import sampled_by_row
 
 MEASURES = {
     "first_try": "first try, temperature 1",
@@ -118,12 +119,8 @@ def budget_of(run_dir: Path, artifacts: dict[str, Artifact]) -> dict[str, Any]:
 
 def sampled_in(tables: Iterable[pa.Table]) -> dict[str, int]:
     """Returns how many sampled rollouts, and tokens of them, some tables hold; recorded ones are none."""
-    sampled = [table.filter(pc.field("kind") != "recorded") for table in tables]
-    columns = [table.column("loss_mask").combine_chunks() for table in sampled]
-    return {
-        "rollouts": sum(map(len, columns)),
-        "tokens": sum(int(masks.flatten().to_numpy().sum()) for masks in columns),
-    }
+    rollouts, tokens = sum((sampled_by_row(table).sum(axis=0) for table in tables), np.zeros(2))
+    return {"rollouts": int(rollouts), "tokens": int(tokens)}
 
 
 def sampled_by(refresh: Path, *, is_whole: bool) -> list[pa.Table]:

@@ -23,7 +23,7 @@ def chains(
     tokenizer = SimpleNamespace(
         encode=lambda text, add_special_tokens=True: [0] * add_special_tokens + [*text]
     )
-    player: Any = SimpleNamespace(style=PlainStyle(), tokenizer=tokenizer)
+    player: Any = SimpleNamespace(style=PlainStyle(), tokenizer=tokenizer, reviewer=None)
     return chained.course(player)
 
 
@@ -44,7 +44,8 @@ def test_a_share_of_the_groups_is_of_bare_draws_alone() -> None:
 def played(request: EpisodeRequest, reward: float | None, feedback: str) -> Any:
     names = ("rollout_id", "group_id", "attempt", "draw")
     of_request = {name: getattr(request, name) for name in names}
-    return SimpleNamespace(**of_request, reward=reward, feedback_text=feedback, message_texts=("said",))
+    said = {"feedback_text": feedback, "message_texts": ("said",), "feedback_status": ""}
+    return SimpleNamespace(**of_request, **said, reward=reward)
 
 
 def after(made: Course, asked: Sequence[EpisodeRequest], *ends: tuple[float | None, str]) -> list[Any]:

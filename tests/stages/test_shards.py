@@ -7,6 +7,7 @@ import pytest
 from env.play import team
 from env.play.queue import play_in_one_queue
 from env.play.shards import commit_rollouts
+from env.play.units import Played
 from pipeline.artifacts.commit import Shard, Shards
 from pipeline.artifacts.signals import StopRequested
 from tests.rollouts import rollout
@@ -19,8 +20,9 @@ def test_rollouts_that_nobody_could_grade_have_failed_by_kind(rewards: tuple[Any
     counts: list[Any] = []
     shards: Any = SimpleNamespace(commit=lambda index, tables, **ended: counts.append((index, ended)))
     played = [rollout(rollout_id=f"r{i}", reward=x, env_status="timeout") for i, x in enumerate(rewards)]
-    commit_rollouts(shards, Shard(3, tuple(r.rollout_id for r in played)), played, {"solved_earlier": 1})
-    failed = {"timeout": len(rewards) - done}
+    made = Played(played, {"solved_earlier": 1}, {"feedback_unreachable": 2})
+    commit_rollouts(shards, Shard(3, tuple(r.rollout_id for r in played)), made)
+    failed = {"timeout": len(rewards) - done, "feedback_unreachable": 2}
     assert counts == [(3, {"done": done, "failed": failed, "skipped": {"solved_earlier": 1}})]
 
 

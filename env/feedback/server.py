@@ -1,0 +1,214 @@
+"""Feedback by any server that speaks OpenAI's protocol: bounded in time, size, tries and rate.
+
+What fails is an answer with a kind of failure. It never raises, and never becomes a text.
+"""
+
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import tenacity
+
+from env.feedback.protocol import Answer, Ask
+from env.feedback.store import AnswerStore, RateLimit
+from pipeline.engines import Generation, GenerationRequest
+from pipeline.ids import digest
+
+MAX_IN_FLIGHT = 16
+"""Requests of one process at once."""
+MAX_TRIES = 4
+MAX_BYTES = 2**20
+"""Of a response; 2,000 tokens take some 10 kB."""
+BREAKER_FAILURES, BREAKER_SECONDS = 5, 30.0
+"""So many asks running that failed after all tries; then none is sent for so long."""
+_AGAIN = (408, 409, 429)
+"""HTTP status codes of a client's fault that another try may mend."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Which server, and how it is asked."""
+
+    url: str  # up to and with /v1
+    model: str
+    temperature: float = 0.0
+    max_tokens: int = 2000
+    seed: int = 14
+    stop_token_ids: tuple[int, ...] = ()
+    timeout_s: float = 60.0  # of one try, until the last byte
+    requests_per_minute: float | None = None  # of all processes together
+    first_wait_s: float = 1.0  # before the second try at most; doubled for each later one
+
+
+class CallError(Exception):
+    """A try that failed."""
+
+    def __init__(self, kind: str, detail: str, *, may_pass: bool = True) -> None:
+        super().__init__(f"{kind}: {detail}")
+        self.kind, self.may_pass = kind, may_pass
+
+
+class Breaker:
+    """Closed while asks are answered; open for a while after several running failed."""
+
+    def __init__(self, failures: int = BREAKER_FAILURES, seconds: float = BREAKER_SECONDS) -> None:
+        self._limit, self._seconds = failures, seconds
+        self._failures, self._opened = 0, 0.0
+        self._lock = threading.Lock()
+
+    def is_open(self) -> bool:
+        """Returns whether nothing is to be sent now; once the time is over, one failure opens it again."""
+        with self._lock:
+            return self._failures >= self._limit and time.monotonic() - self._opened < self._seconds
+
+    def note(self, answered: bool) -> None:
+        """Takes in how an ask ended."""
+        with self._lock:
+            self._failures = 0 if answered else self._failures + 1
+            if self._failures >= self._limit:
+                self._opened = time.monotonic()
+
+
+class Server:
+    """A `Writer`: a server, asked by threads of its own. `folder` keeps answers and the rate."""
+
+    def __init__(self, options: ServerOptions, folder: Path) -> None:
+        self.source = f"server/{options.model}"
+        self._options = options
+        self._client = openai.OpenAI(
+            base_url=options.url,
+            api_key=os.environ.get("OPENAI_API_KEY", "none"),
+            timeout=options.timeout_s,
+            max_retries=0,  # tenacity's, below, are counted and end
+        )
+        self._store, self._rate = AnswerStore(folder), RateLimit(folder, options.requests_per_minute)
+        self._breaker = Breaker()
+        self._todo: queue.SimpleQueue[Ask] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._due = self._threads = 0
+
+    def ask(self, asks: Sequence[Ask]) -> list[GenerationRequest]:
+        """Puts asks in line, and has a thread for each of the first ones."""
+        for ask in asks:
+            self._due += 1
+            with self._lock:
+                self._todo.put(ask)
+                is_new = self._threads < MAX_IN_FLIGHT
+                self._threads += is_new
+            if is_new:
+                threading.Thread(target=self._work, daemon=True).start()
+        return []
+
+    def read(self, generation: Generation) -> Answer:
+        """Never called: the player's engine is asked nothing."""
+        raise RuntimeError(f"{generation.request_id}: a server's answers come from the server")
+
+    def collect(self, wait: bool) -> list[Answer]:
+        """Returns the answers that are there; at least one if it may wait and one is due."""
+        answers: list[Answer] = []
+        while self._due:
+            try:
+                answer = self._done.get(block=wait and not answers)
+            except queue.Empty:
+                break
+            self._due -= 1
+            if isinstance(answer, Exception):
+                raise answer
+            answers.append(answer)
+        return answers
+
+    def body(self, ask: Ask) -> dict[str, Any]:
+        """Returns what is sent for an ask: all that the answer depends on."""
+        options = self._options
+        return {
+            "model": options.model,
+            "messages": list(ask.messages),
+            "temperature": options.temperature,
+            "max_tokens": options.max_tokens,
+            "seed": options.seed,
+            "n": 1,
+            "extra_body": {"stop_token_ids": list(options.stop_token_ids)} if options.stop_token_ids else {},
+        }
+
+    def call(self, ask: Ask) -> Answer:
+        """Returns what one try, without the store, brings; raises CallError."""
+        try:
+            raw = self._response(self.body(ask))
+        except openai.APIStatusError as error:
+            code = error.status_code
+            raise CallError("http_error", f"HTTP {code}", may_pass=code in _AGAIN or code >= 500) from None
+        except openai.APITimeoutError as error:
+            raise CallError("timeout", str(error)) from None
+        except openai.APIConnectionError as error:
+            raise CallError("unreachable", repr(error.__cause__ or error)) from None
+        try:
+            data = json.loads(raw)
+            text = data["choices"][0]["message"]["content"]
+            tokens = (data.get("usage") or {}).get("completion_tokens") or 0
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise CallError("garbled", f"{type(error).__name__} in {raw[:80]!r}") from None
+        if not isinstance(text, str) or not isinstance(tokens, int) or not 0 <= tokens < 2**31:
+            raise CallError("garbled", f"no text in {raw[:80]!r}")
+        return Answer(ask.rollout_id, "ok", text, tokens)
+
+    def _response(self, body: dict[str, Any]) -> bytes:
+        """Returns a response's bytes; raises CallError for too many, or for too long a wait for the last."""
+        deadline, raw = time.monotonic() + self._options.timeout_s, b""
+        with self._client.chat.completions.with_streaming_response.create(**body) as response:
+            try:
+                for chunk in response.iter_bytes():
+                    raw += chunk
+                    if len(raw) > MAX_BYTES:
+                        raise CallError("too_large", f"more than {MAX_BYTES} bytes", may_pass=False)
+                    if time.monotonic() > deadline:
+                        raise CallError("timeout", f"no end after {self._options.timeout_s:g} s")
+            except CallError:
+                raise
+            except Exception as error:  # of the HTTP library under the client, which lets them through here
+                kind = "timeout" if "Timeout" in type(error).__name__ else "unreachable"
+                raise CallError(kind, repr(error)) from None
+        return raw
+
+    def _work(self) -> None:
+        """Answers asks until none is in line; a defect goes to whoever collects."""
+        while True:
+            with self._lock:
+                try:
+                    ask = self._todo.get_nowait()
+                except queue.Empty:
+                    self._threads -= 1
+                    return
+            try:
+                self._done.put(self._answer(ask))
+            except Exception as error:
+                self._done.put(error)
+
+    def _answer(self, ask: Ask) -> Answer:
+        key = digest("feedback", self.body(ask))
+        if (known := self._store.get(key)) is not None:
+            return Answer(ask.rollout_id, "ok", *known)
+        if self._breaker.is_open():
+            return Answer(ask.rollout_id, "unreachable")
+        again = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(MAX_TRIES),
+            wait=tenacity.wait_random_exponential(multiplier=self._options.first_wait_s, max=20),
+            retry=tenacity.retry_if_exception(lambda error: isinstance(error, CallError) and error.may_pass),
+            before=lambda state: self._rate.wait(),
+            reraise=True,
+        )
+        try:
+            answer: Answer = again(self.call, ask)
+        except CallError as error:
+            self._breaker.note(answered=not error.may_pass)
+            return Answer(ask.rollout_id, error.kind, str(error))
+        self._breaker.note(answered=True)
+        self._store.put(key, answer.text, answer.num_tokens)
+        return answer

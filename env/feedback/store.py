@@ -1,0 +1,65 @@
+"""What processes that ask one server share on disk: its answers, and how often it may be asked."""
+
+import fcntl
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+
+class AnswerStore:
+    """Answers by the digest of their request: what was answered once is not asked again.
+
+    A file that a kill left torn is no answer. Throw the folder away when another model has the same name.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def get(self, key: str) -> tuple[str, int] | None:
+        """Returns text and number of tokens, or None."""
+        try:
+            data = json.loads(self._path(key).read_text("utf-8"))
+            return str(data["text"]), int(data["num_tokens"])
+        except (FileNotFoundError, ValueError, LookupError, TypeError):
+            return None
+
+    def put(self, key: str, text: str, num_tokens: int) -> None:
+        """Keeps an answer; readers see all of it or nothing."""
+        path = self._path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+        temporary.write_text(json.dumps({"text": text, "num_tokens": num_tokens}), "utf-8")
+        temporary.replace(path)
+
+    def _path(self, key: str) -> Path:
+        return self._folder / key[:2] / f"{key}.json"
+
+
+class RateLimit:
+    """Spreads requests of all processes evenly: a locked file holds the time of the next one."""
+
+    def __init__(self, folder: Path, per_minute: float | None) -> None:
+        self._path, self._per_minute = folder / "next_request", per_minute
+
+    def wait(self) -> None:
+        """Returns when the caller may send its request."""
+        if self._per_minute is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            now = time.time()
+            mine = max(now, _number(file.read()))
+            file.truncate(0)
+            file.write(str(mine + 60 / self._per_minute))
+        time.sleep(mine - now)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:  # new, or torn by a kill
+        return 0.0
