@@ -100,8 +100,8 @@ def make(start: Start[Config], work: Work) -> None:
         )
 
     with closing(make_hands(start.config, start.log_folder)) as hands:
-        for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done):
-            commit_rollouts(start.shards, shard, played)
+        for shard, came in play_shards(hands, start.shards, job_of, start.shards.item_done):
+            commit_rollouts(start.shards, shard, came)
         players = {name: Team(hands, recipe).ask(attrgetter("settings")) for name, recipe in recipes.items()}
     # By group, not by weights: an actor that learned nothing has the weights of its start.
     groups: dict[str, dict[str, list[Group]]] = {name: defaultdict(list) for name in policies}

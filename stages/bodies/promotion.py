@@ -8,6 +8,7 @@ from env.catalog import offer_of
 from env.play.chains import Chained
 from env.play.shards import commit_rollouts, play_shards
 from env.play.team import Job
+from env.play.units import Played
 from pipeline.artifacts.runner import Start
 from pipeline.columns import MONITORING
 from pipeline.promotion import Arm, Decision, decide
@@ -44,7 +45,7 @@ def make(start: Start[Config], parts: list[Part]) -> None:
         for look in range(num_looks):
             of_look = [index for index, part in enumerate(parts) if part.look == look]
             for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done, of_look):
-                commit_rollouts(start.shards, shard, played.rollouts, played.skipped)
+                commit_rollouts(start.shards, shard, played)
             candidate, baseline = (
                 arm_of(_of_arm(start, parts, arm, look)) for arm in ("candidate", "baseline")
             )
@@ -53,7 +54,7 @@ def make(start: Start[Config], parts: list[Part]) -> None:
             if looks[-1].verdict != "continue":
                 break
     for shard in start.shards.to_do():
-        commit_rollouts(start.shards, shard, [], {"decided_earlier": len(shard.item_ids)})
+        commit_rollouts(start.shards, shard, Played([], {"decided_earlier": len(shard.item_ids)}))
     by_arm = {arm: _of_arm(start, parts, arm, len(looks)) for arm in ARMS}
     offer = offer_of(start.config.tasks.environment)
     rows = [monitoring_row(start.config.run.round, arm, by_arm[arm], offer) for arm in ARMS]
