@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("openai")
-pytest.importorskip("tenacity")
-
 from env.feedback import server
 from env.phone.world.world import WorldKey, make_world
 from stages.command import main

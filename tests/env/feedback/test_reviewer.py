@@ -235,11 +235,8 @@ def test_a_policy_that_criticises_itself_is_asked_in_its_own_style_by_the_same_e
         prompts[name] = prompt
         return "Say another word." if name == PREFIX else "wrong"
 
-    def noted(prompt: str, name: str) -> str:
-        return say(prompt, name)
-
     unit = chained()
-    played = play_unit(unit, player(tokenizer, noted, "self", max_tokens=60))
+    played = play_unit(unit, player(tokenizer, say, "self", max_tokens=60))
     assert_balanced(unit, played)
     asked = [r for r in played.rollouts if r.attempt < 2]
     assert {(r.feedback_source, r.feedback_status, r.feedback_text) for r in asked} == {
@@ -248,7 +245,7 @@ def test_a_policy_that_criticises_itself_is_asked_in_its_own_style_by_the_same_e
     size = len(tokenizer.encode("Say another word." + STOP, add_special_tokens=False))
     assert {r.feedback_tokens for r in asked} == {size}
     assert prompts[PREFIX].startswith("U: Another agent failed")
-    assert prompts[PREFIX].endswith("A:")
+    assert prompts[PREFIX].endswith("A: ")
 
 
 def test_what_does_not_fit_into_the_engine_is_not_asked(tokenizer: Any) -> None:

@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("openai")
-pytest.importorskip("tenacity")
-
 from env.feedback import server as module
 from env.feedback import store
 from env.feedback.protocol import Answer, Ask
