@@ -1,11 +1,10 @@
 """Our DPO loss and its gradients are those of TRL's DPOTrainer on the same rows.
 
-`python -m tests.env.adapters.test_dpo FILE`, in that environment, records tests/golden/trl.json anew.
+`RECORD_GOLDEN=1 make test-adapters` records tests/golden/trl.json anew.
 """
 
 import json
-import sys
-import tempfile
+import os
 from pathlib import Path
 from typing import Any
 
@@ -134,19 +133,11 @@ def test_replies_and_other_prompts_are_masked_as_trl_masks_them(theirs: Any) -> 
     assert_equal(our_gradients(pairs), their_gradients(theirs, [batch], len(pairs)))
 
 
-def recorded_numbers(folder: Path) -> dict[str, float]:
-    """Returns what TRL says of the material that the golden numbers are of."""
-    policy, reference, pairs = preference_material()
-    trainer = trainer_of(folder, policy, reference)
-    loss, _ = their_gradients(trainer, collated(pairs, 100), len(pairs))
-    return loss_and_gradients(loss, trainer.model)
-
-
 def test_the_golden_numbers_are_trl_s(tmp_path: Path) -> None:
-    golden = json.loads((Path(__file__).parents[2] / "golden" / "trl.json").read_text("utf-8"))
-    assert recorded_numbers(tmp_path) == pytest.approx(golden, rel=1e-5)
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as made:
-        Path(sys.argv[1]).write_text(json.dumps(recorded_numbers(Path(made)), indent=1) + "\n", "utf-8")
+    policy, reference, pairs = preference_material()
+    trainer = trainer_of(tmp_path, policy, reference)
+    loss, _ = their_gradients(trainer, collated(pairs, 100), len(pairs))
+    found, file = loss_and_gradients(loss, trainer.model), Path(__file__).parents[2] / "golden" / "trl.json"
+    if "RECORD_GOLDEN" in os.environ:
+        file.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+    assert found == pytest.approx(json.loads(file.read_text("utf-8")), rel=1e-5)
