@@ -91,8 +91,10 @@ def _message(value: Any, number: int) -> Message:
 
 def _content(value: Any, number: int) -> str:
     if isinstance(value, list):
-        texts = [part.get("text") if isinstance(part, Mapping) else None for part in value]
-        value = "".join(texts) if all(isinstance(text, str) for text in texts) else value
+        texts = [
+            part["text"] for part in value if isinstance(part, Mapping) and isinstance(part.get("text"), str)
+        ]
+        value = "".join(texts) if len(texts) == len(value) else value
     if value is not None and not isinstance(value, str):
         raise BadRowError("bad_content", f"content of message {number} is {shown(value)}; allowed: text")
     return value or ""

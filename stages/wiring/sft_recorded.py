@@ -38,6 +38,7 @@ def recorded_demonstrations(start: Start[Config]) -> tuple[list[Demonstration], 
             with closing(
                 offer_of(config.tasks.environment).make_env(config.tasks, config.prompt.verbosity)
             ) as env:
+                reward: float | None
                 if (session := solution.session) is None:
                     one, reward = _of_solution(solution, style, env)
                 else:

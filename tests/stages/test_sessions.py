@@ -97,7 +97,8 @@ def test_behaviour_is_cloned_whatever_it_earned_and_by_default_the_good_alone(
     good = opened(lab, "sft", "good")
     assert good.report["data"]["by_calls"] == {"0": won}
     assert good.report["data"]["left_out"]["low_reward"] == rows - won > 0
-    kinds = Counter(json.loads(line)["kind"] for line in (good.folder / "left_out.jsonl").open())
+    lines = (good.folder / "left_out.jsonl").read_text("utf-8").splitlines()
+    kinds = Counter(json.loads(line)["kind"] for line in lines)
     assert kinds == good.report["data"]["left_out"]
 
 

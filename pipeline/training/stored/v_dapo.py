@@ -1,6 +1,5 @@
 """V-DAPO on stored rollouts: its credit, in groups of similar tasks or alone, and whose ratios it takes."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -34,9 +33,9 @@ def stored_advantages(
     _, _, scales = credit.credit(seen, credit.initial_state())
     ordered, _, _ = credit.credit(seen, scales)
     advantages = dict(zip((i for places in sets for i in places), ordered, strict=True))
-    sizes = Counter("alone" if len(places) == 1 else "in_groups" for places in sets for _ in places)
-    sizes["groups"] = sum(len(places) > 1 for places in sets)
-    return [advantages[i] for i in range(len(rollouts))], dict(sizes)
+    groups = [len(places) for places in sets if len(places) > 1]
+    sizes = {"in_groups": sum(groups), "alone": len(rollouts) - sum(groups), "groups": len(groups)}
+    return [advantages[i] for i in range(len(rollouts))], sizes
 
 
 def with_own_logprobs(trainer: Trainer, rollouts: Sequence[Rollout]) -> list[Rollout]:

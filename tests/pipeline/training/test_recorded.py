@@ -57,14 +57,14 @@ def test_of_a_rollout_that_is_alone_the_baseline_is_the_critics_start_value() ->
     R, V = np.array([1.0, 0.0, 0.4, 1.0]), np.array([0.5, 0.25, 0.9, 0.9])
     found, sizes = advantages(R, V, ["pay a bill", "find my parcel", "open accounts", "lost card"])
     assert found == pytest.approx(1.5 * (R - V) / np.sqrt(np.mean((R - V) ** 2)))
-    assert sizes == {"alone": 4, "groups": 0}
+    assert sizes == {"in_groups": 0, "alone": 4, "groups": 0}
 
 
 def test_in_a_group_no_baseline_sees_its_own_reward_and_a_critic_that_is_wrong_counts_less() -> None:
     V = np.full(8, 0.05)  # far below what the others earn
     rewards = np.array([1.0, 1, 1, 0, 1, 1, 0, 1])
     grouped, sizes = advantages(rewards, V, PLACES)
-    assert sizes == {"in_groups": 8, "groups": 1}
+    assert sizes == {"in_groups": 8, "alone": 0, "groups": 1}
     alone, _ = advantages(rewards, V, [f"w{i}" for i in range(8)])
     won = rewards == 1
     # By V_0 alone every success is a surprise; by the others it is what was to be expected.
