@@ -184,7 +184,7 @@ def test_stages_of_a_round_refuse_another_run(
 
 
 def test_a_policy_to_evaluate_must_be_trained(chain: Lab, tmp_path: Path) -> None:
-    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "actor")
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "stored")
     with pytest.raises(ConfigError, match="trains no policy"):
         lab.plan("evaluation", "evaluation.of=stored")
 
