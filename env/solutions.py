@@ -1,12 +1,11 @@
 """Solutions that people bring, and whole sessions: each of a task that is known, perhaps with its reward.
 
 Solutions may be cut into steps, with the place of the first wrong one: verifiers and critics are held against
-it. Or two are of one task, and one is preferred.
+it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 from env.row_splits import words_of
@@ -81,7 +80,7 @@ def read_solutions(
     session of a task that is held out is left out; with `others` those of tasks that nobody knows count, each
     by what it opens with. Raises ConfigError if no row is a solution.
     """
-    known, (rows, left_out) = _by_name(tasks), read_rows(source)
+    known, (rows, left_out) = tasks_by_name(tasks), read_rows(source)
     named, usual = source.columns, SESSION["messages"].columns
     if "messages" not in named and (
         "text" in named or not any(c in row.values for row in rows for c in usual)
@@ -92,10 +91,10 @@ def read_solutions(
 
 def read_labelled(source: Solutions, tasks: Iterable[Task]) -> tuple[list[Solution], list[LeftOut]]:
     """Returns solutions in steps with the place of the first wrong one; else as `read_solutions`."""
-    known, (rows, left_out) = _by_name(tasks), read_rows(source)
+    known, (rows, left_out) = tasks_by_name(tasks), read_rows(source)
 
     def labelled(row: Row, values: Mapping[str, Any]) -> tuple[Solution, str]:
-        task = _task_of(values["task"], known)
+        task = task_of(values["task"], known)
         text, borders, first_wrong = _labelled(values)
         return Solution(row, task, text, _reward(values["reward"]), borders, first_wrong), text
 
@@ -128,7 +127,7 @@ def _read(
 
 
 def _solution(row: Row, values: Mapping[str, Any], known: Mapping[str, Task | None]) -> tuple[Solution, str]:
-    task, text = _task_of(values["task"], known), _message(values)
+    task, text = task_of(values["task"], known), _message(values)
     return Solution(row, task, text, _reward(values["reward"])), text
 
 
@@ -145,11 +144,11 @@ def _session(
     said = [words_of(messages) for messages in (session.opening, opening_words(session.opening))]
     given = values["task"]
     if given is not None and not (others and normal_text(str(given)) not in known):
-        task = _task_of(given, known)
+        task = task_of(given, known)
         if not _names_of(task) & set(said):
             raise BadRowError("other_prompt", f"it opens otherwise than its task {task.task_id}")
     elif name := next((words for words in said if words in known), None):
-        task = _task_of(name, known)
+        task = task_of(name, known)
     elif others:
         name = digest("session", said[0])
         task = Task(name, "sessions", "train", 1, session.opening, "none", "", "session", name, 0)
@@ -169,7 +168,7 @@ def _names_of(task: Task) -> set[str]:
     return {task.task_id, *said, normal_text(task.details.get("asked", ""))} - {""}
 
 
-def _by_name(tasks: Iterable[Task]) -> dict[str, Task | None]:
+def tasks_by_name(tasks: Iterable[Task]) -> dict[str, Task | None]:
     """Returns a task by each of its names; None where several have it.
 
     Multiple-choice questions may ask the same and have other choices.
@@ -181,7 +180,8 @@ def _by_name(tasks: Iterable[Task]) -> dict[str, Task | None]:
     return known
 
 
-def _task_of(value: Any, known: Mapping[str, Task | None]) -> Task:
+def task_of(value: Any, known: Mapping[str, Task | None]) -> Task:
+    """Returns the task that a row names, by id or by the words of its prompt; raises BadRowError for none."""
     is_dialogue = isinstance(value, list) and all(
         isinstance(message, dict) and isinstance(message.get("content"), str) for message in value
     )
@@ -231,76 +231,3 @@ def joined_steps(steps: Sequence[str]) -> tuple[str, tuple[int, ...]]:
     lines = [step if step.endswith("\n") else f"{step}\n" for step in steps[:-1]]
     borders = tuple(sum(map(len, lines[:i])) for i in range(1, len(lines) + 1))
     return "".join([*lines, steps[-1]]), borders
-
-
-PREFERENCE = {
-    "task": TASK,
-    "chosen": Field(("chosen",)),
-    "rejected": Field(("rejected",)),
-    "chosen_score": Field(("score_chosen", "chosen_score", "chosen_reward"), required=False),
-    "rejected_score": Field(("score_rejected", "rejected_score", "rejected_reward"), required=False),
-}
-
-
-class Preferred(Source):
-    """Where preferences are: `path.jsonl` alone is short for `{source: path.jsonl}`."""
-
-    columns: dict[str, str] = setting(
-        {},
-        "field -> column: task, chosen, rejected, chosen_score, rejected_score; by default as usual data "
-        "sets name them",
-    )
-
-
-def read_preferences(
-    source: Preferred, tasks: Iterable[Task]
-) -> tuple[list[tuple[Solution, Solution]], list[LeftOut]]:
-    """Returns (chosen, rejected) of each row in order, and the rows that are none, with reasons.
-
-    Rewards are the recorded scores, of any size, or 1 and 0. A row names its task as a solution's does.
-    Raises ConfigError if no row is a preference.
-    """
-    known = _by_name(tasks)
-    rows, left_out = read_rows(source)
-    columns, found = columns_in(rows, PREFERENCE, source.columns), dict[Any, tuple[Solution, Solution]]()
-    for row in rows:
-        try:
-            values = values_of(row, columns, PREFERENCE)
-            task, scores = _task_of(values["task"], known), _scores(values)
-            texts = [_last_message(values, side) for side in ("chosen", "rejected")]
-            if texts[0] == texts[1]:
-                raise BadRowError("same_answer", "chosen and rejected say the same")
-            if other := found.get((task.task_id, *texts)):
-                raise BadRowError("duplicate", f"says the same as row {other[0].row.number}")
-            chosen, rejected = (Solution(row, task, t, s) for t, s in zip(texts, scores, strict=True))
-            found[(task.task_id, *texts)] = chosen, rejected
-        except BadRowError as error:
-            left_out.append(LeftOut(row.source, row.number, error.kind, str(error)))
-    if not found:
-        raise ConfigError(
-            f"{source.label}: none of {len(left_out)} rows is a preference between answers to a task of this "
-            f"run ({reasons(left_out)}). Next: preferences on its tasks, or other columns than {columns}"
-        )
-    return list(found.values()), left_out
-
-
-def _last_message(values: Mapping[str, Any], side: str) -> str:
-    """Returns the text of one side of a preference; of a dialogue, as TRL has it, what was said last."""
-    said = values[side]
-    if isinstance(said, list) and said and isinstance(said[-1], dict) and said[-1].get("role") == "assistant":
-        return text_of({side: said[-1].get("content")}, side)
-    return text_of(values, side)
-
-
-def _scores(values: Mapping[str, Any]) -> tuple[float, float]:
-    """Returns the rewards of chosen and rejected, 1 and 0 where a row has none."""
-    given = values["chosen_score"], values["rejected_score"]
-    if given == (None, None):
-        return 1.0, 0.0
-    for score in given:
-        if isinstance(score, bool) or not isinstance(score, int | float) or not isfinite(score):
-            raise BadRowError("bad_score", f"scores are {shown(given)}; allowed: two numbers, or none")
-    chosen, rejected = float(given[0]), float(given[1])
-    if chosen <= rejected:
-        raise BadRowError("no_margin", f"chosen has the score {chosen:g}, rejected {rejected:g}")
-    return chosen, rejected

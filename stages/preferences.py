@@ -7,7 +7,8 @@ the same prompt, else with one of its task, else with one of the most similar ta
 import sys
 from dataclasses import dataclass
 
-from env.solutions import Solution, read_preferences
+from env.preferences import read_preferences
+from env.solutions import Solution
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import PAIRS
 from pipeline.rows import LeftOut

@@ -24,6 +24,7 @@ from stages.settings.preferences import Dpo, Preferences
 from stages.settings.rounds import Promotion, Replay, Round
 from stages.settings.run import Hardware, Run
 from stages.settings.sampling import Evaluation, Prompt, Rollouts, Sampling
+from stages.settings.sections_fit import check_sections_fit
 from stages.settings.sft import Sft
 from stages.settings.stored import Stored
 from stages.settings.training import Torch, Training
@@ -96,46 +97,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _sections_fit_each_other(self) -> Config:
-        """Raises ValueError for the first settings that do not fit each other, with what would."""
-        sft, offer, splits = self.sft, offer_of(self.tasks.environment), self.run.held_out
-        shares = sft.shares or {"": 1.0}
-        if any(share < 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-6:
-            raise ValueError(f"sft.shares = {shares}; shares are >= 0 and add up to 1")
-        if self.prompt.style not in (None, *offer.styles):
-            raise ValueError(
-                f"prompt.style = {self.prompt.style} is no style of the environment {offer.name}; allowed: "
-                f"{', '.join(offer.styles)}"
-            )
-        held_out = offer.splits[1:]
-        if splits is not None and (not set(splits) <= set(held_out) or len(set(splits)) < len(splits)):
-            raise ValueError(
-                f"run.held_out = {list(splits)} should name held-out splits, each once; allowed: "
-                f"{', '.join(held_out)}. Tasks of train say nothing of unseen ones"
-            )
-        if self.critic.fit_share + self.critic.validate_share >= 1:
-            raise ValueError("critic.fit_share + critic.validate_share must leave clusters to calibrate on")
-        if self.critic.privileged != "none" and not offer.step_verdicts:
-            raise ValueError(
-                f"critic.privileged = {self.critic.privileged}, but the verifier of the environment "
-                f"{offer.name} judges no step by what came before it alone (step_verdicts of its offer). "
-                "Allowed here: none"
-            )
-        if offer.below_zero and self.actor.credit.mode in ("v_dapo", "actor_critic"):
-            raise ValueError(
-                f"actor.credit.mode = {self.actor.credit.mode} fits values, chances of success, and "
-                f"rewards of {offer.name} may lie below 0, by the price of a call. Allowed: the other modes, "
-                "such as actor.credit={mode: decoupled_clip}"
-            )
-        if sft.base is None and sft.num_updates == 0:
-            raise ValueError("sft.num_updates = 0 takes a model as it is: name one in sft.base")
-        if self.training.backend == "torch" and self.training.lora_rank and sft.base is None:
-            raise ValueError(
-                f"training.lora_rank = {self.training.lora_rank} needs a trained model to adapt: name one in "
-                "sft.base. A model from scratch has nothing to keep"
-            )
-        for name, number in self.gpus_wanted(engine=True, training=True).items():
-            if self.hardware.num_gpus and number > self.hardware.num_gpus:
-                raise ValueError(f"{name} = {number}; hardware.num_gpus has {self.hardware.num_gpus}")
+        check_sections_fit(self)
         return self
 
 

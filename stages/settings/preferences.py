@@ -1,6 +1,6 @@
 """Preferences: pairs of answers, and direct preference optimisation on them."""
 
-from env.solutions import Preferred
+from env.preferences import Preferred
 from pipeline.settings import Section, setting
 
 

@@ -101,7 +101,7 @@ def round_config(config: Config, run_dir: Path, number: int, baseline: Served) -
     policy = run_dir / baseline.run / baseline.stage / baseline.folder
     data = config.model_dump(mode="json")
     data["run"] |= {"name": f"{number:03d}", "data_dir": str(run_dir / ROUNDS), "round": number}
-    data["sft"] |= {"base": str(policy), "num_updates": 0, "solutions": None}
+    data["sft"] |= {"base": str(policy), "num_updates": 0, "data": None}
     data["rollouts"] |= {"num_tasks": data["rollouts"]["num_tasks"] or None, "solutions": None}
     changes = {**CHANGES, **config.round.changes}
     if touched := sorted(key for key in config.round.changes if key.split(".")[0] in FIXED):

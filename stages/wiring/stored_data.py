@@ -75,9 +75,8 @@ def material_of(start: Start[Config]) -> Material:
     held_out_clusters(won, start.seed)  # refuses too few of them
     if objective.kind == "direct_advantage" and not sibling_sets(bare):
         raise ArtifactError(
-            "stored.objective.kind = direct_advantage compares several next steps of one state, but labels "
-            "holds no bare state with two different ones. Next: make labels with labels.num_continuations "
-            "of 2 or more and labels.guided_share below 1, or another kind",
+            "stored.objective.kind = direct_advantage compares next steps of a state, but there is no bare state "
+            "with two. Next: labels.num_continuations >= 2, labels.guided_share < 1, or another kind",
             code=ExitCode.QUALITY,
         )
     return Material(bare, guided, {r.rollout_id: r for r in (*whole, *fresh)}, tasks, left_out)
@@ -123,9 +122,8 @@ def examples_of(start: Start[Config], material: Material, values_of: ValuesOf, t
         train, advantages, unused = first_steps(train, values_of)
         left_out.update(unused)
     elif isinstance(objective, VDapo):
-        whole = [r for r in train if not r.start_step_index]
-        left_out["continuation"] = len(train) - len(whole)
-        train = whole
+        left_out["continuation"] = sum(r.start_step_index > 0 for r in train)
+        train = [r for r in train if not r.start_step_index]
         advantages, compared = stored_advantages(train, tasks, values_of(train), objective.lam)
     elif isinstance(objective, AdvantageWeighted | Clipped):
         pairs = zip(train, values_of(train), strict=True)

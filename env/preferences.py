@@ -1,0 +1,94 @@
+"""Preferences that people bring: two answers to a task that is known, of which one is preferred."""
+
+from collections.abc import Iterable, Mapping
+from math import isfinite
+from typing import Any
+
+from env.solutions import TASK, Solution, task_of, tasks_by_name
+from pipeline.errors import ConfigError
+from pipeline.rows import (
+    BadRowError,
+    Field,
+    LeftOut,
+    Source,
+    columns_in,
+    read_rows,
+    reasons,
+    shown,
+    text_of,
+    values_of,
+)
+from pipeline.settings import setting
+from pipeline.types import Task
+
+PREFERENCE = {
+    "task": TASK,
+    "chosen": Field(("chosen",)),
+    "rejected": Field(("rejected",)),
+    "chosen_score": Field(("score_chosen", "chosen_score", "chosen_reward"), required=False),
+    "rejected_score": Field(("score_rejected", "rejected_score", "rejected_reward"), required=False),
+}
+
+
+class Preferred(Source):
+    """Where preferences are: `path.jsonl` alone is short for `{source: path.jsonl}`."""
+
+    columns: dict[str, str] = setting(
+        {},
+        "field -> column: task, chosen, rejected, chosen_score, rejected_score; by default as usual data "
+        "sets name them",
+    )
+
+
+def read_preferences(
+    source: Preferred, tasks: Iterable[Task]
+) -> tuple[list[tuple[Solution, Solution]], list[LeftOut]]:
+    """Returns (chosen, rejected) of each row in order, and the rows that are none, with reasons.
+
+    Rewards are the recorded scores, of any size, or 1 and 0. A row names its task as a solution's does.
+    Raises ConfigError if no row is a preference.
+    """
+    known = tasks_by_name(tasks)
+    rows, left_out = read_rows(source)
+    columns, found = columns_in(rows, PREFERENCE, source.columns), dict[Any, tuple[Solution, Solution]]()
+    for row in rows:
+        try:
+            values = values_of(row, columns, PREFERENCE)
+            task, scores = task_of(values["task"], known), _scores(values)
+            texts = [_last_message(values, side) for side in ("chosen", "rejected")]
+            if texts[0] == texts[1]:
+                raise BadRowError("same_answer", "chosen and rejected say the same")
+            if other := found.get((task.task_id, *texts)):
+                raise BadRowError("duplicate", f"says the same as row {other[0].row.number}")
+            chosen, rejected = (Solution(row, task, t, s) for t, s in zip(texts, scores, strict=True))
+            found[(task.task_id, *texts)] = chosen, rejected
+        except BadRowError as error:
+            left_out.append(LeftOut(row.source, row.number, error.kind, str(error)))
+    if not found:
+        raise ConfigError(
+            f"{source.label}: none of {len(left_out)} rows is a preference between answers to a task of this "
+            f"run ({reasons(left_out)}). Next: preferences on its tasks, or other columns than {columns}"
+        )
+    return list(found.values()), left_out
+
+
+def _last_message(values: Mapping[str, Any], side: str) -> str:
+    """Returns the text of one side of a preference; of a dialogue, as TRL has it, what was said last."""
+    said = values[side]
+    if isinstance(said, list) and said and isinstance(said[-1], dict) and said[-1].get("role") == "assistant":
+        return text_of({side: said[-1].get("content")}, side)
+    return text_of(values, side)
+
+
+def _scores(values: Mapping[str, Any]) -> tuple[float, float]:
+    """Returns the rewards of chosen and rejected, 1 and 0 where a row has none."""
+    given = values["chosen_score"], values["rejected_score"]
+    if given == (None, None):
+        return 1.0, 0.0
+    for score in given:
+        if isinstance(score, bool) or not isinstance(score, int | float) or not isfinite(score):
+            raise BadRowError("bad_score", f"scores are {shown(given)}; allowed: two numbers, or none")
+    chosen, rejected = float(given[0]), float(given[1])
+    if chosen <= rejected:
+        raise BadRowError("no_margin", f"chosen has the score {chosen:g}, rejected {rejected:g}")
+    return chosen, rejected
