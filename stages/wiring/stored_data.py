@@ -75,7 +75,7 @@ def material_of(start: Start[Config]) -> Material:
     held_out_clusters(won, start.seed)  # refuses too few of them
     if objective.kind == "direct_advantage" and not sibling_sets(bare):
         raise ArtifactError(
-            "stored.objective.kind = direct_advantage compares next steps of a state, but there is no bare state "
+            "stored.objective.kind = direct_advantage compares next steps of a state; there is no bare state "
             "with two. Next: labels.num_continuations >= 2, labels.guided_share < 1, or another kind",
             code=ExitCode.QUALITY,
         )
