@@ -172,7 +172,7 @@ def test_without_the_client_a_stage_says_what_to_install(
 def test_an_actor_keeps_nothing_of_an_iteration_whose_feedback_failed_too_often() -> None:
     asked = [rollout(feedback_status=status) for status in ["ok"] * 96 + ["leak"] * 2 + ["timeout"] * 2]
     refuse_failing_environment([*asked, rollout()], 0)
-    with pytest.raises(ArtifactError, match="feedback on 3 of 101 rollouts failed .timeout 2, garbled 1"):
+    with pytest.raises(ArtifactError, match=r"feedback on 3 of 101 rollouts failed .timeout 2, garbled 1"):
         refuse_failing_environment([*asked, rollout(feedback_status="garbled")], 0)
 
 
