@@ -35,6 +35,10 @@ def test_a_chain_without_an_answer_is_no_failure(chain: Any) -> None:
     assert found["first_try"] == {task: [first.reward]}
     assert found["with_feedback"] == {}
     assert found["greedy"] == {}
+    cut = successes([replace(first, feedback_status="timeout")], groups)
+    assert (cut["first_try"], cut["with_feedback"]) == ({task: [first.reward]}, {})
+    refused = successes([replace(first, feedback_status="leak")], groups)
+    assert refused["with_feedback"] == {task: [first.reward]}
     nothing = compare({}, {}, list(chain.tasks().values()), seed=0)
     assert nothing["tasks"] == 0
     assert nothing["gain"] == {"value": None, "low": None, "high": None}

@@ -12,8 +12,13 @@ import pytest
 
 from env.feedback import server
 from env.phone.world.world import WorldKey, make_world
+from pipeline.errors import ArtifactError
+from pipeline.tables import rollouts_table
 from stages.command import main
+from stages.wiring.arm_results import sampled_by_row
+from stages.wiring.refusals import refuse_failing_environment
 from tests.feedback_server import Reply, said, stub
+from tests.rollouts import rollout
 
 GOOD = "Ask for every field that the line named, in one form, before you call it again."
 
@@ -162,3 +167,20 @@ def test_without_the_client_a_stage_says_what_to_install(
     )
     assert lab.start("rollouts", *options("http://127.0.0.1:9/v1")) == 2
     assert ".[feedback]" in capsys.readouterr().err
+
+
+def test_an_actor_keeps_nothing_of_an_iteration_whose_feedback_failed_too_often() -> None:
+    asked = [rollout(feedback_status=status) for status in ["ok"] * 96 + ["leak"] * 2 + ["timeout"] * 2]
+    refuse_failing_environment([*asked, rollout()], 0)
+    with pytest.raises(ArtifactError, match=r"feedback on 3 of 101 rollouts failed .timeout 2, garbled 1"):
+        refuse_failing_environment([*asked, rollout(feedback_status="garbled")], 0)
+
+
+def test_a_comparison_counts_what_a_policy_wrote_on_itself_and_no_servers_tokens() -> None:
+    sources = ("self", "server/feedback", "rules/observed")
+    rows = [
+        rollout(rollout_id=source, feedback_source=source, feedback_tokens=0 if source[0] == "r" else 5)
+        for source in sources
+    ]
+    own = rows[0].num_trainable_tokens
+    assert sampled_by_row(rollouts_table(rows)).tolist() == [[1, own + 5], [1, own], [1, own]]
