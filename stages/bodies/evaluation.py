@@ -104,9 +104,9 @@ def make(start: Start[Config], work: Work) -> None:
     groups: dict[str, dict[str, list[Group]]] = {name: defaultdict(list) for name in POLICIES}
     for name, kind, some in shards:
         groups[name][kind] += some
-    played = rollouts_of(start.shards)
+    priced = rollouts_of(start.shards)
     asks = offer_of(start.config.tasks.environment).below_zero
-    rollouts = [unpriced(r) for r in played] if asks else played
+    rollouts = [unpriced(r) for r in priced] if asks else priced
     by_start, by_actor = (successes(rollouts, groups[name]) for name in ("start", "actor"))
     levels = sorted({task.level for task in tasks})
     slices = {
@@ -126,7 +126,7 @@ def make(start: Start[Config], work: Work) -> None:
     if asks:
         clusters = {task.task_id: task.cluster for task in tasks}
         report["feedback_tool"] = {
-            name: call_measures(first_tries(played, groups[name]["sampled"]), clusters, seed=start.seed)
+            name: call_measures(first_tries(priced, groups[name]["sampled"]), clusters, seed=start.seed)
             for name in POLICIES
         }
     start.finish(report=report)
