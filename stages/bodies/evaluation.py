@@ -100,16 +100,16 @@ def make(start: Start[Config], work: Work) -> None:
         )
 
     with closing(make_hands(start.config, start.log_folder)) as hands:
-        for shard, came in play_shards(hands, start.shards, job_of, start.shards.item_done):
-            commit_rollouts(start.shards, shard, came)
+        for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done):
+            commit_rollouts(start.shards, shard, played)
         players = {name: Team(hands, recipe).ask(attrgetter("settings")) for name, recipe in recipes.items()}
     # By group, not by weights: an actor that learned nothing has the weights of its start.
     groups: dict[str, dict[str, list[Group]]] = {name: defaultdict(list) for name in policies}
     for name, kind, some in shards:
         groups[name][kind] += some
-    played = rollouts_of(start.shards)
+    priced = rollouts_of(start.shards)
     asks = offer_of(start.config.tasks.environment).below_zero
-    rollouts = [unpriced(r) for r in played] if asks else played
+    rollouts = [unpriced(r) for r in priced] if asks else priced
     by_start, by_actor = (successes(rollouts, groups[name]) for name in ("start", "actor"))
     levels = sorted({task.level for task in tasks})
     slices = {
@@ -130,7 +130,7 @@ def make(start: Start[Config], work: Work) -> None:
     if asks:
         clusters = {task.task_id: task.cluster for task in tasks}
         report["feedback_tool"] = {
-            name: call_measures(first_tries(played, groups[name]["sampled"]), clusters, seed=start.seed)
+            name: call_measures(first_tries(priced, groups[name]["sampled"]), clusters, seed=start.seed)
             for name in policies
         }
     start.finish(report=report)

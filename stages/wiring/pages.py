@@ -57,9 +57,9 @@ def calls_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     asked = summary.get("feedback_tool")
     if not asked:
         return []
+    first, last = asked["start"], asked["actor"]
     return [
-        (text, *(percent(asked[policy][name]["value"]) for policy in ("start", "actor")))
-        for name, text in CALLS.items()
+        (text, percent(first[name]["value"]), percent(last[name]["value"])) for name, text in CALLS.items()
     ]
 
 
