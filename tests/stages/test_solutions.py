@@ -233,15 +233,12 @@ def test_recorded_preferences_become_the_same_table_and_dpo_learns_from_them(
     lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, file = beside(lab, "preferred", "tasks", "sft"), lab.folder / "preferences.jsonl"
-    asked = [(f"Is {a} more than {b}?", a > b) for a in range(10) for b in range(8)]
-    answers = [
-        (f"Answer: {word}" for word in (("yes", "no") if more else ("no", "yes"))) for _, more in asked
-    ]
-    rows = [
-        {"prompt": text, "chosen": right, "rejected": wrong, "score_chosen": 4.5, "score_rejected": 2}
-        for (text, _), (right, wrong) in zip(asked, answers, strict=True)
-    ]
-    write(file, [*rows, rows[0], rows[0] | {"chosen": "yes " * 40}])
+    asked = [f"Is {a} more than {b}?" for a in range(10) for b in range(8)]
+    scores = {"score_chosen": 4.5, "score_rejected": 2}
+    rows = [{"prompt": text, "chosen": "Answer: yes", "rejected": "Answer: no"} | scores for text in asked]
+    trained = [task.prompt[-1]["content"] for task in lab.tasks().values() if task.split == "train"]
+    known = next(row for row in rows if any(str(row["prompt"]) in text for text in trained))
+    write(file, [*rows, known, known | {"chosen": "yes " * 40}])
     options = ("--run", "preferred", f"preferences.recorded={file}")
     assert lab.start("preferences", *options) == 0
     assert "rows left out: 1 duplicate, such as" in capsys.readouterr().err
@@ -262,6 +259,6 @@ def test_recorded_preferences_become_the_same_table_and_dpo_learns_from_them(
     assert lab.start("dpo", *options, *small) == 0
     looks = Artifact.open(folder, "dpo").report["looks"]
     assert looks[-1]["all"]["accuracy"] > 0.5
-    file.write_text(file.read_text() + json.dumps(rows[0]) + "\n")
+    file.write_text(file.read_text() + json.dumps(known) + "\n")
     assert lab.start("preferences", *options) == 3
     assert f"files.{file}: " in capsys.readouterr().err
