@@ -180,10 +180,15 @@ def pairs_from(table: pa.Table) -> list[Pair]:
         for name in PAIRS.schema.names
     }
     own = [column.name for column in columns_of(Pair)]
+
+    def answer(side: str, index: int) -> Answer:
+        return Answer(**{name: data[f"{side}_{name}"][index] for name in _OF_ANSWER})
+
     return [
         Pair(
             **{name: data[name][index] for name in own},
-            **{side: Answer(**{n: data[f"{side}_{n}"][index] for n in _OF_ANSWER}) for side in _SIDES},
+            chosen=answer("chosen", index),
+            rejected=answer("rejected", index),
         )
         for index in range(table.num_rows)
     ]

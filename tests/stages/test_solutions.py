@@ -167,11 +167,11 @@ def test_likelihood_learns_from_them(lab: Lab) -> None:
 
 def test_sft_demonstrates_the_right_ones_alone(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     beside(lab, "shown", "tasks")
-    options = (f"sft.data={lab.folder}/solutions.jsonl",)
+    options = (f"sft.solutions={lab.folder}/solutions.jsonl",)
     assert lab.start("sft", "--run", "shown", *options) == 0
     report = json.loads((lab.folder / "shown" / "sft" / "report.json").read_text())
     assert report["success"] == 1
-    assert "60 recorded demonstrations, of 162 rows" in " ".join(capsys.readouterr().err.split())
+    assert "60 recorded solutions are demonstrated, of 162 rows" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("kind", ["clipped", "direct_advantage"])
@@ -233,16 +233,11 @@ def test_recorded_preferences_become_the_same_table_and_dpo_learns_from_them(
     lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, file = beside(lab, "preferred", "tasks", "sft"), lab.folder / "preferences.jsonl"
-    asked = [(f"Is {a} more than {b}?", a > b) for a in range(10) for b in range(8)]
-    answers = [
-        (f"Answer: {word}" for word in (("yes", "no") if more else ("no", "yes"))) for _, more in asked
-    ]
-    rows = [
-        {"prompt": text, "chosen": right, "rejected": wrong, "score_chosen": 4.5, "score_rejected": 2}
-        for (text, _), (right, wrong) in zip(asked, answers, strict=True)
-    ]
-    ours = {task.prompt[-1]["content"] for task in lab.tasks().values() if task.split == "train"}
-    known = next(row for row in rows if row["prompt"] in ours)
+    asked = [f"Is {a} more than {b}?" for a in range(10) for b in range(8)]
+    scores = {"score_chosen": 4.5, "score_rejected": 2}
+    rows = [{"prompt": text, "chosen": "Answer: yes", "rejected": "Answer: no"} | scores for text in asked]
+    trained = [task.prompt[-1]["content"] for task in lab.tasks().values() if task.split == "train"]
+    known = next(row for row in rows if any(str(row["prompt"]) in text for text in trained))
     write(file, [*rows, known, known | {"chosen": "yes " * 40}])
     options = ("--run", "preferred", f"preferences.recorded={file}")
     assert lab.start("preferences", *options) == 0
