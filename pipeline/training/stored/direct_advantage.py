@@ -44,7 +44,8 @@ def direct_advantage_loss(
         return numbers.new_zeros(len(batch.lengths)).index_add(0, row[at], numbers[at])
 
     weight = per_row(batch.columns["weight"])
-    wanted = per_row(batch.columns["weight"] * batch.columns["advantages"]) / weight / temperature
+    advantages = per_row(batch.columns["weight"] * batch.columns["advantages"]) / weight.where(weight > 0, 1)
+    wanted = advantages / temperature
     log_ratio = per_row(outputs["logprobs"] - batch.columns["old_logprobs"])
     errors = wanted.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO) - log_ratio
     loss = (weight * 0.5 * errors**2).sum()

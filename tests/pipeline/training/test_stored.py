@@ -97,6 +97,25 @@ def test_direct_advantage_recovers_the_log_ratio_of_its_siblings() -> None:
     np.testing.assert_allclose(np.log(end[:2] / PI_0[:2]), [-0.5, 0.5], atol=1e-3)
 
 
+@pytest.mark.parametrize("kind", ["likelihood", "advantage_weighted", "clipped", "direct_advantage"])
+def test_a_row_that_weighs_nothing_as_an_idle_rank_gets_changes_nothing(kind: str) -> None:
+    objective = make_objective(kind, temperature=0.2)
+    (row,) = objective.rows([said(0)], [np.array([0.1])])
+    zero = {name: np.zeros_like(column) for name, column in row.columns.items() if "weight" in name}
+    idle = replace(row, columns=row.columns | zero)
+    losses, slopes = [], []
+    for rows in ([row], [row, idle], [idle]):
+        (batch,) = micro_batches(rows, 30)
+        logprobs = torch.full((len(batch.token_ids),), -1.0, requires_grad=True)
+        loss = objective.loss({"logprobs": logprobs}, batch)[0]
+        loss.backward()
+        losses.append(loss.item())
+        slopes.append(logprobs.grad.abs().sum().item())
+    assert losses == [pytest.approx(losses[0]), pytest.approx(losses[0]), 0]
+    assert slopes == [pytest.approx(slopes[0]), pytest.approx(slopes[0]), 0]
+    assert slopes[0] > 0
+
+
 def test_direct_advantage_is_zero_at_its_target_and_a_step_counts_once_whatever_its_length() -> None:
     long = replace(rollout((1, 1, 1), ((0, 3),)), logprobs=(-1.0, -2.0, -3.0))
     objective = make_objective("direct_advantage", temperature=0.01)
