@@ -167,11 +167,11 @@ def test_likelihood_learns_from_them(lab: Lab) -> None:
 
 def test_sft_demonstrates_the_right_ones_alone(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     beside(lab, "shown", "tasks")
-    options = (f"sft.solutions={lab.folder}/solutions.jsonl",)
+    options = (f"sft.data={lab.folder}/solutions.jsonl",)
     assert lab.start("sft", "--run", "shown", *options) == 0
     report = json.loads((lab.folder / "shown" / "sft" / "report.json").read_text())
     assert report["success"] == 1
-    assert "60 recorded solutions are demonstrated, of 162 rows" in " ".join(capsys.readouterr().err.split())
+    assert "60 recorded demonstrations, of 162 rows" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("kind", ["clipped", "direct_advantage"])
