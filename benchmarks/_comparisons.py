@@ -37,7 +37,7 @@ def comparison_rows(config: str, run: str, asked: Asked) -> list[Row]:
 
 
 def _of_runs(folder: Path, looks: list[dict[str, Any]], spending: list[dict[str, Any]]) -> Iterable[Row]:
-    """Yields the rows of every run: success before and after, gain paired by task, costs, its critic's gate."""
+    """Yields the rows of every run: success before and after, gain paired by task, costs, the gate."""
     for arm, seed in sorted({(look["arm"], look["seed"]) for look in looks}):
         own = [look for look in looks if (look["arm"], look["seed"]) == (arm, seed)]
         start, actor = (pick(own, key=lambda look: look["iteration"]) for pick in (min, max))
