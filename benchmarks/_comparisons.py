@@ -11,8 +11,7 @@ from benchmarks._run import Asked, make_stages
 from pipeline.artifacts.artifact import Artifact
 from pipeline.cli.runs import ARMS
 from pipeline.statistics import ClusterBootstrap
-
-MEASURES = ("rollouts", "tokens", "seconds")
+from stages.wiring.arm_results import COSTS
 
 
 def comparison_rows(config: str, run: str, asked: Asked) -> list[Row]:
@@ -21,12 +20,9 @@ def comparison_rows(config: str, run: str, asked: Asked) -> list[Row]:
     folder = asked.data_dir / run
     found = Artifact.open(folder, "comparison")
     report = found.report
-    rows = list(_of_runs(found.table("comparison").to_pylist(), found.table("spending").to_pylist()))
+    rows = list(_of_runs(folder, found.table("comparison").to_pylist(), found.table("spending").to_pylist()))
     for arm in report["arms"]:
-        judged = folder / ARMS / f"{arm}-seed{report['arms'][arm]['seeds'][0]}" / "critic_report"
-        if judged.is_dir():
-            rows += _gates(folder, arm, report["arms"][arm]["seeds"])
-        for measure in MEASURES:
+        for measure in COSTS:
             own = report["measures"][measure]["arms"][arm]
             figures = {f"success at equal {measure}": tuple(own["success_at_budget"].values())}
             figures |= {
@@ -34,14 +30,14 @@ def comparison_rows(config: str, run: str, asked: Asked) -> list[Row]:
                 f"{measure} spent": own["spent"],
             }
             rows += measured(arm, figures, len(report["arms"][arm]["seeds"]))
-    for measure in MEASURES:
+    for measure in COSTS:
         for claim in report["measures"][measure]["claims"]:
             rows += _claim(claim, measure)
     return rows
 
 
-def _of_runs(looks: list[dict[str, Any]], spending: list[dict[str, Any]]) -> Iterable[Row]:
-    """Yields the rows of every run: success before and after, the gain paired by task, and what it spent."""
+def _of_runs(folder: Path, looks: list[dict[str, Any]], spending: list[dict[str, Any]]) -> Iterable[Row]:
+    """Yields the rows of every run: success before and after, gain paired by task, costs, the gate."""
     for arm, seed in sorted({(look["arm"], look["seed"]) for look in looks}):
         own = [look for look in looks if (look["arm"], look["seed"]) == (arm, seed)]
         start, actor = (pick(own, key=lambda look: look["iteration"]) for pick in (min, max))
@@ -55,16 +51,13 @@ def _of_runs(looks: list[dict[str, Any]], spending: list[dict[str, Any]]) -> Ite
         yield from measured(
             f"{arm} seed {seed}",
             {"start": start["success"], "actor": actor["success"], "gain": gain}
-            | {f"{measure} spent": sum(row[measure] for row in paid) for measure in MEASURES},
+            | {f"{measure} spent": sum(row[measure] for row in paid) for measure in COSTS},
             len(both),
         )
-
-
-def _gates(folder: Path, arm: str, seeds: Iterable[int]) -> Iterable[Row]:
-    """Yields what the gate says of the critic of each run."""
-    for seed in seeds:
-        report = Artifact.open(folder / ARMS / f"{arm}-seed{seed}", "critic_report").report
-        yield from measured(f"{arm} seed {seed}", {"gate passed": report["gate"]["verdict"] == "PASS"})
+        run = folder / ARMS / f"{arm}-seed{seed}"
+        if (run / "critic_report").is_dir():  # runs that need no critic have none
+            gate = Artifact.open(run, "critic_report").report["gate"]
+            yield from measured(f"{arm} seed {seed}", {"gate passed": gate["passed"]})
 
 
 def _claim(claim: Mapping[str, Any], measure: str) -> Iterable[Row]:

@@ -43,7 +43,7 @@ def direct_advantage_loss(
     def per_row(numbers: torch.Tensor) -> torch.Tensor:
         return numbers.new_zeros(len(batch.lengths)).index_add(0, row[at], numbers[at])
 
-    weight = per_row(batch.columns["weight"])
+    weight = per_row(batch.columns["weight"])  # 0 of a row that only keeps an idle rank in step
     advantages = per_row(batch.columns["weight"] * batch.columns["advantages"]) / weight.where(weight > 0, 1)
     wanted = advantages / temperature
     log_ratio = per_row(outputs["logprobs"] - batch.columns["old_logprobs"])
