@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from env.chat.neutral import added_tokens
-from env.feedback.leak_guard import MAX_ANSWER_CHARACTERS, capped, guarded
+from env.feedback.leak_guard import capped, guarded
 from env.feedback.protocol import Answer, Ask, Writer
 from env.feedback.request import messages_of
 from pipeline.engines import Generation, GenerationRequest
@@ -14,6 +14,8 @@ from pipeline.types import Rollout, Task
 
 PREFIX = "feedback"
 """Of the id of a request to the player's engine, before the colon: no rollout has that id."""
+MAX_KEPT_CHARACTERS = 20_000
+"""Of an answer, in the table."""
 
 
 class Reviewer:
@@ -59,9 +61,7 @@ class Reviewer:
     def _with(self, answer: Answer) -> Rollout:
         task, rollout = self._asked.pop(answer.rollout_id)
         text, status = "", answer.status
-        if len(answer.text) > MAX_ANSWER_CHARACTERS:
-            status = "too_large"
-        elif status == "ok":
+        if status == "ok":
             text, status = guarded(answer.text, lambda said: self._gives_away(task, said), self._added)
         return replace(
             rollout,
@@ -77,4 +77,4 @@ class Reviewer:
 
 def _storable(text: str) -> str:
     """Returns the beginning of a text with what no file can hold, half a character, replaced."""
-    return text[:MAX_ANSWER_CHARACTERS].encode("utf-8", "replace").decode()
+    return text[:MAX_KEPT_CHARACTERS].encode("utf-8", "replace").decode()

@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,24 +56,41 @@ class CallError(Exception):
 
 
 class Breaker:
-    """Closed while asks are answered; open for a while after several running failed."""
+    """Closed while asks are answered; open for a while after several running failed, as the last one did."""
 
     def __init__(self, failures: int = BREAKER_FAILURES, seconds: float = BREAKER_SECONDS) -> None:
         self._limit, self._seconds = failures, seconds
-        self._failures, self._opened = 0, 0.0
+        self._failures, self._opened, self._kind = 0, 0.0, ""
         self._lock = threading.Lock()
 
-    def is_open(self) -> bool:
-        """Returns whether nothing is to be sent now; once the time is over, one failure opens it again."""
+    def open_for(self) -> str:
+        """Returns how the server failed if nothing is to be sent now, else ""; one may try after a while."""
         with self._lock:
-            return self._failures >= self._limit and time.monotonic() - self._opened < self._seconds
+            is_open = self._failures >= self._limit and time.monotonic() - self._opened < self._seconds
+            return self._kind if is_open else ""
 
-    def note(self, answered: bool) -> None:
-        """Takes in how an ask ended."""
+    def note(self, failure: str) -> None:
+        """Takes in how an ask failed, or "" for an answer."""
         with self._lock:
-            self._failures = 0 if answered else self._failures + 1
+            self._failures, self._kind = self._failures + 1 if failure else 0, failure
             if self._failures >= self._limit:
                 self._opened = time.monotonic()
+
+
+def refuse_status(response: Any) -> None:
+    """Raises CallError for a response that is no success, before its body or another address is read.
+
+    The client itself would read such a body to its end, however long.
+    """
+    if not response.is_success:
+        code = response.status_code
+        raise CallError("http_error", f"HTTP {code}", may_pass=code in _AGAIN or code >= 500)
+
+
+def _of_transport(error: Exception) -> CallError:
+    """Returns an error of the HTTP library by its name alone: its words may hold the key."""
+    name = type(error.__cause__ or error).__name__
+    return CallError("timeout" if "Timeout" in name else "unreachable", name)
 
 
 class Server:
@@ -84,28 +101,41 @@ class Server:
         self._options = options
         self._client = openai.OpenAI(
             base_url=options.url,
-            api_key=os.environ.get("OPENAI_API_KEY", "none"),
+            api_key=os.environ.get("OPENAI_API_KEY", "").strip() or "none",
             timeout=options.timeout_s,
+            default_headers={"Accept-Encoding": "identity"},  # bytes are counted as they come
+            http_client=openai.DefaultHttpxClient(event_hooks={"response": [refuse_status]}),
             max_retries=0,  # tenacity's, below, are counted and end
         )
         self._store, self._rate = AnswerStore(folder), RateLimit(folder, options.requests_per_minute)
         self._breaker = Breaker()
-        self._todo: queue.SimpleQueue[Ask] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[tuple[str, Ask]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[str, Answer | Exception]] = queue.SimpleQueue()
+        self._waiting: dict[str, list[str]] = {}  # rollouts by the digest of a request that was sent for them
+        self._known: list[Answer] = []  # from the store, not collected yet
         self._lock = threading.Lock()
-        self._due = self._threads = 0
+        self._threads = 0
 
     def ask(self, asks: Sequence[Ask]) -> list[GenerationRequest]:
-        """Puts asks in line, and has a thread for each of the first ones."""
+        """Looks answers up, and puts new requests in line, with a thread for each of the first ones."""
         for ask in asks:
-            self._due += 1
-            with self._lock:
-                self._todo.put(ask)
-                is_new = self._threads < MAX_IN_FLIGHT
-                self._threads += is_new
-            if is_new:
-                threading.Thread(target=self._work, daemon=True).start()
+            key = digest("feedback", self.body(ask))
+            if (known := self._store.get(key)) is not None:
+                self._known.append(Answer(ask.rollout_id, "ok", *known))
+            elif key in self._waiting:
+                self._waiting[key].append(ask.rollout_id)
+            else:
+                self._waiting[key] = [ask.rollout_id]
+                self._send(key, ask)
         return []
+
+    def _send(self, key: str, ask: Ask) -> None:
+        with self._lock:
+            self._todo.put((key, ask))
+            is_new = self._threads < MAX_IN_FLIGHT
+            self._threads += is_new
+        if is_new:
+            threading.Thread(target=self._work, daemon=True).start()
 
     def read(self, generation: Generation) -> Answer:
         """Never called: the player's engine is asked nothing."""
@@ -113,16 +143,15 @@ class Server:
 
     def collect(self, wait: bool) -> list[Answer]:
         """Returns the answers that are there; at least one if it may wait and one is due."""
-        answers: list[Answer] = []
-        while self._due:
+        answers, self._known = self._known, []
+        while self._waiting:
             try:
-                answer = self._done.get(block=wait and not answers)
+                key, answer = self._done.get(block=wait and not answers)
             except queue.Empty:
                 break
-            self._due -= 1
             if isinstance(answer, Exception):
                 raise answer
-            answers.append(answer)
+            answers += [replace(answer, rollout_id=name) for name in self._waiting.pop(key)]
         return answers
 
     def body(self, ask: Ask) -> dict[str, Any]:
@@ -142,13 +171,8 @@ class Server:
         """Returns what one try, without the store, brings; raises CallError."""
         try:
             raw = self._response(self.body(ask))
-        except openai.APIStatusError as error:
-            code = error.status_code
-            raise CallError("http_error", f"HTTP {code}", may_pass=code in _AGAIN or code >= 500) from None
-        except openai.APITimeoutError as error:
-            raise CallError("timeout", str(error)) from None
         except openai.APIConnectionError as error:
-            raise CallError("unreachable", repr(error.__cause__ or error)) from None
+            raise _of_transport(error) from None
         try:
             data = json.loads(raw)
             text = data["choices"][0]["message"]["content"]
@@ -164,7 +188,7 @@ class Server:
         deadline, raw = time.monotonic() + self._options.timeout_s, b""
         with self._client.chat.completions.with_streaming_response.create(**body) as response:
             try:
-                for chunk in response.iter_bytes():
+                for chunk in response.http_response.iter_raw():
                     raw += chunk
                     if len(raw) > MAX_BYTES:
                         raise CallError("too_large", f"more than {MAX_BYTES} bytes", may_pass=False)
@@ -172,9 +196,8 @@ class Server:
                         raise CallError("timeout", f"no end after {self._options.timeout_s:g} s")
             except CallError:
                 raise
-            except Exception as error:  # of the HTTP library under the client, which lets them through here
-                kind = "timeout" if "Timeout" in type(error).__name__ else "unreachable"
-                raise CallError(kind, repr(error)) from None
+            except Exception as error:  # of the HTTP library, whose errors the client lets through here
+                raise _of_transport(error) from None
         return raw
 
     def _work(self) -> None:
@@ -182,21 +205,18 @@ class Server:
         while True:
             with self._lock:
                 try:
-                    ask = self._todo.get_nowait()
+                    key, ask = self._todo.get_nowait()
                 except queue.Empty:
                     self._threads -= 1
                     return
             try:
-                self._done.put(self._answer(ask))
+                self._done.put((key, self._answer(key, ask)))
             except Exception as error:
-                self._done.put(error)
+                self._done.put((key, error))
 
-    def _answer(self, ask: Ask) -> Answer:
-        key = digest("feedback", self.body(ask))
-        if (known := self._store.get(key)) is not None:
-            return Answer(ask.rollout_id, "ok", *known)
-        if self._breaker.is_open():
-            return Answer(ask.rollout_id, "unreachable")
+    def _answer(self, key: str, ask: Ask) -> Answer:
+        if failure := self._breaker.open_for():
+            return Answer(ask.rollout_id, failure, "not sent: the server failed too often")
         again = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(MAX_TRIES),
             wait=tenacity.wait_random_exponential(multiplier=self._options.first_wait_s, max=20),
@@ -207,8 +227,8 @@ class Server:
         try:
             answer: Answer = again(self.call, ask)
         except CallError as error:
-            self._breaker.note(answered=not error.may_pass)
+            self._breaker.note(error.kind if error.may_pass else "")
             return Answer(ask.rollout_id, error.kind, str(error))
-        self._breaker.note(answered=True)
+        self._breaker.note("")
         self._store.put(key, answer.text, answer.num_tokens)
         return answer

@@ -1,8 +1,8 @@
 r"""Whether a text tells an answer: any number in it that equals gold, however it is written."""
 
 import re
-from fractions import Fraction
 
+from env.feedback.leak_guard import in_digits
 from env.math.quantities import quantity
 from env.math.shapes import spelt
 from pipeline.types import Task
@@ -14,17 +14,11 @@ _NUMBER = re.compile(
         (?:\s*(?:\\times|\\cdot|[*\u00d7·])\s*10\s*\^\s*\{?-?\d+\}?)?(?:\s*\\?%)?""",
     re.VERBOSE,
 )
-_PLACE = re.compile(r"\b(?:steps?|lines?|attempts?|parts?|equations?|no\.)\s*\#?\s*$", re.IGNORECASE)
+_PLACE = re.compile(r"\b(?:steps?|lines?|attempts?|parts?)\s*\#?\s*$", re.IGNORECASE)
 """Before a number that says which one, not how many."""
-_SMALL = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
-)
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
-_WORDS = {
-    **{word: n for n, word in enumerate(f"{_SMALL} seventeen eighteen nineteen".split())},
-    **{word: 10 * n for n, word in enumerate(_TENS.split(), 2)},
-}
-_IN_WORDS = re.compile(rf"\b(?:({_TENS.replace(' ', '|')})[- ])?({'|'.join(_WORDS)})\b", re.IGNORECASE)
+MOST_PLACE = 20
+"""A higher number is no number of a step."""
+_MINUS = re.compile(r"\b(?:minus|negative)\s+(?=\d)", re.IGNORECASE)
 
 
 def tells_answer(task: Task, text: str) -> bool:
@@ -42,17 +36,16 @@ def tells_answer(task: Task, text: str) -> bool:
     gold = quantity(answer)
     if gold is None:
         return _squeezed(answer) in _squeezed(text)
-    text = text.replace("\u2044", "/")
-    said = [
-        quantity(spelt(found[0].rstrip(",")))
-        for found in _NUMBER.finditer(text)
-        if not _PLACE.search(text[max(0, found.start() - 20) : found.start()])
-    ]
-    values = {number.value for number in said if number is not None}
-    for tens, last in _IN_WORDS.findall(text.casefold()):
-        values.add(Fraction(_WORDS.get(tens, 0) + _WORDS[last]))
+    text = _MINUS.sub("-", in_digits(spelt(text.replace("\u2044", "/"))))
     percents = {gold.value * 100} if gold.unit is not None and gold.unit[0] == "share" else set()
-    return bool(values & {gold.value, *percents})
+    for found in _NUMBER.finditer(text):
+        said = quantity(found[0].rstrip(","))
+        if said is None or said.value not in {gold.value, *percents}:
+            continue
+        is_place = _PLACE.search(text[max(0, found.start() - 20) : found.start()])
+        if not is_place or said.value > MOST_PLACE:
+            return True
+    return False
 
 
 def _squeezed(text: str) -> str:

@@ -203,21 +203,17 @@ def test_a_hostile_text_is_kept_counted_and_shown_to_nobody(tokenizer: Any, stat
 
 
 def test_one_good_text_of_a_round_is_enough_and_what_no_file_can_hold_is_replaced(tokenizer: Any) -> None:
-    def answer(ask: Ask) -> Answer:
-        writer.seen = getattr(writer, "seen", 0) + 1
-        if writer.seen % 2:
-            return Answer(ask.rollout_id, "ok", "Be brief \ud800.")
-        return Answer(ask.rollout_id, "ok", "x " * 5_000_000)
-
-    writer: Any = Told(answer)
-    unit = chained(num_attempts=2)
+    texts = iter(["Be brief \ud800.", "x " * 100_000, "...", "..."])
+    unit = chained(num_attempts=2, tasks=TASKS[:2])
+    writer = Told(lambda ask: Answer(ask.rollout_id, "ok", next(texts)))
     played = play_unit(unit, player(tokenizer, lambda prompt, name: "wrong", writer))
     assert_balanced(unit, played)
-    assert Counter(r.feedback_status for r in played.rollouts) == {"ok": 4, "too_large": 4, "": 8}
-    assert {r.feedback_text for r in played.rollouts if r.feedback_status == "ok"} == {"Be brief ."}
+    assert Counter(r.feedback_status for r in played.rollouts) == {"ok": 2, "empty": 2, "": 2}
+    assert "Be brief ." in {r.feedback_text for r in played.rollouts}
     for r in played.rollouts:
         r.feedback_answer.encode()
         assert len(r.feedback_answer) <= 20_000
+        assert len(r.feedback_text) <= 600
 
 
 def test_a_text_has_at_most_the_tokens_that_it_may_have(tokenizer: Any) -> None:

@@ -109,10 +109,12 @@ def test_a_server_that_is_slow_or_drips_has_timed_out(reply: Reply, tmp_path: Pa
         assert answers(served.url, tmp_path, timeout_s=0.2)["r0"].status == "timeout"
 
 
-def test_ten_megabytes_are_not_read(tmp_path: Path) -> None:
+def test_ten_megabytes_are_not_read_and_no_body_of_an_error_is(tmp_path: Path) -> None:
     with stub(lambda body: Reply([b'{"x": "' + b"x" * 2**20] * 10)) as served:
         assert answers(served.url, tmp_path)["r0"].status == "too_large"
         assert len(served.bodies) == 1
+    with stub(lambda body: Reply([b"x"] * 10**6, status=400, seconds=1.0)):
+        assert answers(served.url, tmp_path)["r0"].status == "http_error"
 
 
 def test_a_server_that_is_down_is_left_alone_for_a_while(
@@ -130,11 +132,11 @@ def test_a_server_that_is_down_is_left_alone_for_a_while(
 def test_the_breaker_opens_after_failures_running_and_closes_with_an_answer() -> None:
     breaker = Breaker(failures=2, seconds=1000.0)
     for answered, is_open in ((False, False), (True, False), (False, False), (False, True), (True, False)):
-        breaker.note(answered)
-        assert breaker.is_open() == is_open
+        breaker.note("" if answered else "timeout")
+        assert breaker.open_for() == ("timeout" if is_open else "")
     over = Breaker(failures=1, seconds=0.0)
-    over.note(False)
-    assert not over.is_open()
+    over.note("timeout")
+    assert not over.open_for()
 
 
 def test_a_defect_reaches_whoever_collects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,8 +167,26 @@ def test_requests_of_all_processes_are_spread_over_time(
     assert not (tmp_path / "none").exists()
 
 
-def test_no_key_is_written_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "canary-8f3a")
+@pytest.mark.parametrize(
+    ("key", "status"), [("canary\n", "ok"), ("", "ok"), ("canary\nand more", "unreachable")]
+)
+def test_no_key_is_written_anywhere(
+    key: str, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
     with stub(lambda body: said("fine")) as served:
-        answers(served.url, tmp_path)
+        answer = answers(served.url, tmp_path)["r0"]
+    assert answer.status == status
+    assert "canary" not in answer.text
     assert all(b"canary" not in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_what_is_asked_twice_at_once_is_sent_once(tmp_path: Path) -> None:
+    with stub(lambda body: said("once", 7)) as served:
+        server = Server(ServerOptions(served.url, "feedback"), tmp_path)
+        [one] = asks(1)
+        server.ask([one, replace(one, rollout_id="same")])
+        assert server.collect(wait=True) == [Answer("r0", "ok", "once", 7), Answer("same", "ok", "once", 7)]
+        server.ask([one])
+        assert server.collect(wait=False) == [Answer("r0", "ok", "once", 7)]
+        assert len(served.bodies) == 1
