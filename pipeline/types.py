@@ -168,7 +168,7 @@ class Rollout:
     ] = ""
     feedback_request: Annotated[str, "what a model was asked: messages as JSON; empty: none was"] = ""
     feedback_answer: Annotated[
-        str, "what it said before the guard, cut at 20,000 characters; never shown to a policy"
+        str, "what it said before the guard, cut at 20,000 characters, or how it failed; no policy sees it"
     ] = ""
     feedback_tokens: Annotated[int, "generated for it, as the engine or the server counts", "tokens"] = 0
 

@@ -18,6 +18,7 @@ from stages.settings import Config
 from stages.wiring.hands import num_players
 from stages.wiring.plan_comparison import work_of_comparison
 from stages.wiring.plan_critic import critic_words
+from stages.wiring.plan_feedback import texts_of
 from stages.wiring.plan_memory import Memory, memory_of
 from stages.wiring.plan_models import critic_config, model_config
 from stages.wiring.plan_work import work_of
@@ -50,6 +51,10 @@ def run(options: argparse.Namespace) -> int:
     console.print(_memory_table(memory))
     work = work_of(config, *_parameters(config))
     console.print(_work_table({entry.stage: entry.figures for entry in work}))
+    if config.feedback.kind != "rules":
+        console.print(
+            f"texts of feedback by a model, at most {texts_of(config):,}: their tokens are not above"
+        )
     if config.actor.credit.needs_critic:
         console.print(critic_words(config, work))
     if arms := config.comparison.arms:

@@ -49,7 +49,7 @@ def test_a_server_writes_what_the_next_attempt_is_told_and_its_answers_are_kept(
         first = lab.rollouts("rollouts")
         asked = [r for r in first if r.feedback_status]
         assert lab.artifact("rollouts").report["feedback"] == {"ok": len(asked)}
-        assert 0 < len(served.bodies) <= len(asked)  # what was said twice is asked once
+        assert 0 < len(served.bodies) == len({r.feedback_request for r in asked})
         assert guided(lab) == len(asked)
         for r in asked:
             assert (r.feedback_text, r.feedback_source, r.feedback_tokens) == (GOOD, "server/feedback", 7)
@@ -59,9 +59,7 @@ def test_a_server_writes_what_the_next_attempt_is_told_and_its_answers_are_kept(
         assert lab.start("rollouts", *options(served.url), "--fresh") == 0
         assert len(served.bodies) == number
         assert lab.rollouts("rollouts") == first
-    assert (
-        lab.start("rollouts", *options("http://127.0.0.1:9/v1")) == 0
-    )  # up to date: where it runs is no matter
+    assert lab.start("rollouts", *options("http://127.0.0.1:9/v1")) == 0  # up to date, wherever it runs
 
 
 def test_a_server_that_is_down_loses_no_rollout_and_a_repair_makes_the_rest(
@@ -113,6 +111,7 @@ def test_hostile_texts_are_counted_by_kind_and_none_of_them_is_ever_in_a_prompt(
         assert not any(word in r.feedback_in_context for word in ("Ignore", "free", "They will say"))
 
 
+@pytest.mark.slow
 def test_a_start_that_was_killed_goes_on_and_asks_nothing_again(
     lab: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,13 +128,14 @@ def test_a_start_that_was_killed_goes_on_and_asks_nothing_again(
         assert len(served.bodies) == number
 
 
-def test_a_policy_criticises_itself_in_every_stage_that_plays_chains(lab: Any) -> None:
+@pytest.mark.slow
+def test_a_policy_criticises_itself(lab: Any) -> None:
     assert lab.start("rollouts", "feedback.kind=self") == 0
     first = lab.rollouts("rollouts")
     asked = [r for r in first if r.feedback_status]
     assert asked
     assert {r.feedback_source for r in asked} == {"self"}
-    assert all(r.feedback_tokens > 0 for r in asked if r.feedback_status != "too_long")
+    assert all(r.feedback_tokens > 0 for r in asked)
     counts = lab.artifact("rollouts").manifest["counts"]
     assert counts["failed"] == {}
     assert counts["planned"] == counts["done"] + sum(counts["skipped"].values())

@@ -91,8 +91,11 @@ def test_without_a_word_there_is_no_text(text: str) -> None:
         "PIN6258",
         "\uff16\uff12\uff15\uff18",
         "\u0666\u0662\u0665\u0668",
-    ]
-    + ["six two five eight", "Sixty-two fifty eight", "62\u316458", "62\ufe0f58"],
+        "six two five eight",
+        "Sixty-two fifty eight",
+        "62\u316458",
+        "62\ufe0f58",
+    ],
 )
 def test_a_hidden_value_is_found_however_it_is_cut(text: str) -> None:
     assert holds_value(text, ["6258"])

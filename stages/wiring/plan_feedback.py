@@ -1,0 +1,25 @@
+"""How many texts of feedback a model writes."""
+
+from stages.evaluation import NUM_ATTEMPTS
+from stages.settings import Config
+from stages.settings.sampling import Chain
+from stages.wiring.plan_work import audited_tasks
+
+
+def texts_of(config: Config) -> int:
+    """Returns how many texts all stages ask for at most: one on each attempt that another may follow."""
+    actor, report, num_tasks = config.actor, config.critic_report, config.rollouts.num_tasks
+    num_tasks = config.tasks.num_train if num_tasks is None else num_tasks
+    visited = actor.tasks_per_update * actor.updates_per_iteration
+    held_out = len(config.held_out) * config.tasks.num_held_out
+    return (
+        _texts_of_chain(config.rollouts.chain, num_tasks)
+        + audited_tasks(config) * report.guided * report.draws
+        + _texts_of_chain(actor.chain, visited) * actor.num_iterations * (1 + actor.max_refills)
+        + held_out * 2 * config.evaluation.draws * (NUM_ATTEMPTS - 1)
+    )
+
+
+def _texts_of_chain(chain: Chain, num_tasks: int) -> int:
+    guided = num_tasks - round(chain.feedback_free_share * num_tasks)
+    return guided * (chain.num_attempts - 1) * chain.draws
