@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     console.print(_work_table({entry.stage: entry.figures for entry in work}))
     if config.feedback.kind != "rules":
         console.print(
-            f"texts of feedback by a model, at most {texts_of(config):,}: their tokens are not above"
+            f"texts of feedback by a model, at most: {texts_of(config):,}; their tokens are not above"
         )
     if config.actor.credit.needs_critic:
         console.print(critic_words(config, work))

@@ -63,11 +63,11 @@ def work(*overrides, **parameters):
 
 
 def test_a_model_writes_feedback_on_each_attempt_that_another_may_follow(plan):
-    more = ["actor.max_refills=1", "critic_report.guided=false", "run.held_out=[val]", "evaluation.draws=3"]
+    more = ["actor.max_refills=1", "critic_report.guided=false", "evaluation.draws=3"]
     more += ["rollouts.chain={num_attempts: 3, draws: 2, feedback_free_share: 0.25}", "rollouts.num_tasks=40"]
     more += ["actor.chain={num_attempts: 2, draws: 4, feedback_free_share: 0.5}", "actor.num_iterations=5"]
     more += ["actor.tasks_per_update=8", "actor.updates_per_iteration=2", "tasks.num_held_out=10"]
-    wanted = 30 * 2 * 2 + 8 * 4 * 5 * 2 + 10 * 2 * 3
+    wanted = 30 * 2 * 2 + 8 * 4 * 5 * 2 + 2 * 10 * 2 * 3
     assert f"at most: {wanted}; their tokens" in plan(0, DEMO, *more, "feedback.kind=self")
     assert "texts of feedback" not in plan(0, DEMO, *more)
 
