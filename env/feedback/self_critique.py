@@ -28,13 +28,13 @@ class SelfCritique:
         self._unasked: list[Answer] = []
 
     def ask(self, asks: Sequence[Ask]) -> list[GenerationRequest]:
-        """Returns a request for each ask that fits into the engine; others are `too_long`."""
+        """Returns a request for each ask that fits into the engine; others are `no_room`."""
         requests = []
         for ask in asks:
             text = self._style.render_prompt(ask.messages, tools=())
             prompt = self._tokenizer.encode(text, add_special_tokens=False)
             if len(prompt) + self._max_tokens > self._max_length:
-                self._unasked.append(Answer(ask.rollout_id, "too_long"))
+                self._unasked.append(Answer(ask.rollout_id, "no_room"))
                 continue
             name, stop = f"{PREFIX}:{ask.rollout_id}", (self._coder.stop_id,)
             requests.append(GenerationRequest(name, prompt, 0, self._max_tokens, stop, temperature=0.0))

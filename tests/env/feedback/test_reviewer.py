@@ -250,7 +250,7 @@ def test_what_does_not_fit_into_the_engine_is_not_asked(tokenizer: Any) -> None:
     unit = chained()
     played = play_unit(unit, replace(team, reviewer=Reviewer(critic, tells_ground_truth, tokenizer, 60)))
     assert_balanced(unit, played)
-    assert played.skipped == {"feedback_too_long": 16}
+    assert played.skipped == {"feedback_no_room": 16}
 
 
 def test_rules_alone_ask_nobody_and_say_what_they_said(tokenizer: Any) -> None:
