@@ -31,20 +31,10 @@ from pipeline.types import Event, Feedback, Rollout, Task, Verdict
 from tests.rollouts import rollout
 
 STOP = "<|im_end|>"
+PROMPTS = [({"role": "user", "content": f"task {i}"},) for i in range(4)]
 TASKS = [
-    Task(
-        f"t{i}",
-        "word",
-        "train",
-        1,
-        ({"role": "user", "content": f"task {i}"},),
-        "rule",
-        f"secret{i}",
-        "",
-        "c",
-        i,
-    )
-    for i in range(4)
+    Task(f"t{i}", "word", "train", 1, prompt, "rule", f"secret{i}", "", "c", i)
+    for i, prompt in enumerate(PROMPTS)
 ]
 
 

@@ -90,7 +90,7 @@ def test_a_garbled_answer_is_none_after_so_many_tries(raw: bytes, tmp_path: Path
     assert not list(tmp_path.rglob("*.json"))
 
 
-@pytest.mark.parametrize(("code", "tries"), [(500, MAX_TRIES), (503, MAX_TRIES), (429, MAX_TRIES), (404, 1)])
+@pytest.mark.parametrize(("code", "tries"), [(500, MAX_TRIES), (429, MAX_TRIES), (404, 1), (307, 1)])
 def test_an_http_error_is_tried_again_only_if_that_may_help(code: int, tries: int, tmp_path: Path) -> None:
     with stub(lambda body: Reply([b'{"error": "no"}'], code)) as served:
         assert answers(served.url, tmp_path)["r0"].status == "http_error"
@@ -113,8 +113,8 @@ def test_ten_megabytes_are_not_read_and_no_body_of_an_error_is(tmp_path: Path) -
     with stub(lambda body: Reply([b'{"x": "' + b"x" * 2**20] * 10)) as served:
         assert answers(served.url, tmp_path)["r0"].status == "too_large"
         assert len(served.bodies) == 1
-    with stub(lambda body: Reply([b"x"] * 10**6, status=400, seconds=1.0)):
-        assert answers(served.url, tmp_path)["r0"].status == "http_error"
+    with stub(lambda body: Reply([b"x"] * 10**6, status=400, seconds=1.0)) as served:
+        assert answers(served.url, tmp_path)["r0"] == Answer("r0", "http_error", "http_error: HTTP 400")
 
 
 def test_a_server_that_is_down_is_left_alone_for_a_while(
