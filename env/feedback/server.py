@@ -27,7 +27,7 @@ MAX_TRIES = 4
 MAX_BYTES = 2**20
 """Of a response; 2,000 tokens take some 10 kB."""
 BREAKER_FAILURES, BREAKER_SECONDS = 5, 30.0
-"""So many asks running that failed after all tries; then none is sent for so long."""
+"""So many asks in a row that failed after all tries; then none is sent for so long."""
 _AGAIN = (408, 409, 429)
 """HTTP status codes of a client's fault that another try may mend."""
 
@@ -56,7 +56,7 @@ class CallError(Exception):
 
 
 class Breaker:
-    """Closed while asks are answered; open for a while after several running failed, as the last one did."""
+    """Closed while asks are answered; open for a while after several in a row failed."""
 
     def __init__(self, failures: int = BREAKER_FAILURES, seconds: float = BREAKER_SECONDS) -> None:
         self._limit, self._seconds = failures, seconds

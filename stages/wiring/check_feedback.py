@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         except CallError as error:
             raise ConfigError(
                 f"feedback.url = {settings.url}, feedback.model = {settings.model}: no feedback ({error}). "
-                "Next: start the server (docs/feedback.md), or correct feedback.url and feedback.model"
+                "Next: start the server (docs/feedback.md), or correct feedback.url, model or max_tokens"
             ) from None
         texts.append(answer.text)
     seconds = (time.monotonic() - began) / 2
