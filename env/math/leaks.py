@@ -18,11 +18,10 @@ _PLACE = re.compile(r"\b(?:steps?|lines?|attempts?|parts?)\s*\#?\s*$", re.IGNORE
 """Before a number that says which one, not how many."""
 MOST_PLACE = 20
 """A higher number is no number of a step."""
-_MINUS = re.compile(r"\b(?:minus|negative)\s+(?=\d)", re.IGNORECASE)
 
 
 def tells_answer(task: Task, text: str) -> bool:
-    r"""Returns whether a text holds a number that equals the task's answer, or the answer as it is written.
+    r"""Returns whether a text holds a number that equals the task's answer, whatever its sign, or its words.
 
     The numbers of steps and lines are none, and those of the task count as any other: whoever says one of
     them that is the answer tells it.
@@ -36,11 +35,12 @@ def tells_answer(task: Task, text: str) -> bool:
     gold = quantity(answer)
     if gold is None:
         return _squeezed(answer) in _squeezed(text)
-    text = _MINUS.sub("-", in_digits(spelt(text.replace("\u2044", "/"))))
-    percents = {gold.value * 100} if gold.unit is not None and gold.unit[0] == "share" else set()
+    text = in_digits(spelt(text.replace("\u2044", "/")))
+    is_share = gold.unit is not None and gold.unit[0] == "share"
+    told = {abs(gold.value), abs(gold.value) * (100 if is_share else 1)}
     for found in _NUMBER.finditer(text):
         said = quantity(found[0].rstrip(","))
-        if said is None or said.value not in {gold.value, *percents}:
+        if said is None or abs(said.value) not in told:
             continue
         is_place = _PLACE.search(text[max(0, found.start() - 20) : found.start()])
         if not is_place or said.value > MOST_PLACE:

@@ -143,6 +143,7 @@ def test_no_value_of_a_customers_profile_gets_through_and_names_of_fields_do() -
         ("12", "Is it 13? No. 12 it is."),
         ("120", "Write it in line 120."),
         ("-3", "It is minus three."),
+        ("3", "You should have 7 - 3 there."),
         ("-3", "You should get -3, not 3."),
         ("-3", "You get \u22123 here."),
         (r"\frac{1}{2}", "Half: 1/2."),
