@@ -1,12 +1,12 @@
 """What dpo says of itself: pairs, and how well held-out ones are told apart, by what their answers share."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.report import Drawing, Section, Table, Text, Tiles, page, plots
 from pipeline.types import Pair
 from stages.wiring.epochs import Trained
+from stages.wiring.preference_data import counts_of
 
 KINDS = {"all": "all", "same_prompt": "same prompt", "other_prompts": "other prompts"}
 """What looks tell apart: the reward that a policy stands for is compared fairly after one prompt alone."""
@@ -20,10 +20,7 @@ def dpo_report(
     return {
         "beta": beta,
         "mu": mu,
-        "pairs": {
-            name: dict(Counter(pair.match for pair in pairs if pair.held_out == held_out))
-            for name, held_out in (("train", False), ("held_out", True))
-        },
+        "pairs": counts_of(pairs),
         "tokens": sum(sum(a.loss_mask) for pair in training for a in (pair.chosen, pair.rejected)),
         "updates": trained.best,
         "updates_taken": trained.num_updates,

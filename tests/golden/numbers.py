@@ -81,7 +81,7 @@ def trainer_numbers(make: MakeTrainer) -> dict[str, float]:
         found["cross-entropy"] = policy.update(rows_of(()), sft_loss)["cross_entropy"]
         pairs = paired(rows_of(("ref_logprobs", "margins"), num=6))
         first = policy.update(pairs, dpo_loss(beta=0.1, mu=0.2))
-        for name in ("dpo_loss", "log_ratio_gap", "grad_norm"):
+        for name in ("loss", "log_ratio_gap", "grad_norm"):
             found[f"pairs: {name}"] = first[name]
         found["pairs: second loss"] = policy.update(pairs, dpo_loss(beta=0.1, mu=0.2))["loss"]
     finally:
