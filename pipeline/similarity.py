@@ -16,8 +16,9 @@ BLOCK = 1024
 
 
 def asked_by(task: Task) -> str:
-    """Returns what a task asks; a system message, which tasks share, would make all alike."""
-    return " ".join(message["content"] for message in task.prompt if message["role"] != "system")
+    """Returns what a task asks; a system message, which tasks share, counts only where nobody else speaks."""
+    said = [message for message in task.prompt if message["role"] != "system"]
+    return " ".join(message["content"] for message in said or task.prompt)
 
 
 def most_similar(texts: Sequence[str], others: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

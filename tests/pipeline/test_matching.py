@@ -1,14 +1,15 @@
 """Which answers are held against each other, and how alike tasks are."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pipeline import similarity
 from pipeline.matching import matched
-from pipeline.similarity import MIN_COSINE, most_similar
-from pipeline.types import Answer
+from pipeline.similarity import MIN_COSINE, asked_by, most_similar
+from pipeline.types import Answer, Task
 from tests.pairs import answer
 
 
@@ -65,6 +66,13 @@ def test_answers_without_a_near_partner_stay_alone() -> None:
     assert found([said("w", "a")], [said("l", "b")], a="buy milk", b="call a lawyer") == []
     assert matched([], [said("l")], {}) == []
     assert matched([said("w")], [], {}) == []
+
+
+def test_a_shared_system_message_makes_no_tasks_alike() -> None:
+    system, user = {"role": "system", "content": "Help."}, {"role": "user", "content": "buy milk"}
+    task = Task("t", "phone", "train", 1, (system, user), "rule", "", "x", "c", 0)
+    assert asked_by(task) == "buy milk"
+    assert asked_by(replace(task, prompt=(system,))) == "Help."
 
 
 def test_cosines_are_those_of_counted_words_times_their_rarity() -> None:

@@ -1,7 +1,6 @@
 """Direct preference optimisation: hand numbers, a policy that is known, pairs that stay together."""
 
 import math
-from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -155,12 +154,3 @@ def test_a_pair_of_no_weight_changes_nothing() -> None:
         row.columns["weight"][:] = 0
     assert trainer.update(rows, LOSS)["loss"] == 0
     assert not moved(trainer, before)
-
-
-def test_rows_of_one_sequence_and_of_two_are_unpacked_alike() -> None:
-    p = pair("a")
-    trainer = TorchTrainer(policy(), head="policy")
-    [both] = pair_logprobs(trainer, [p]).values()
-    alone = pair_logprobs(trainer, [replace(p, chosen=p.rejected, rejected=p.chosen)])["a"]
-    for mine, other in zip(both, alone[::-1], strict=True):
-        np.testing.assert_allclose(mine, other, atol=1e-6)
