@@ -224,10 +224,7 @@ ALL = (
     ("start:1", "lock_taken:1", "plan_written:1", *COMMIT, *END),
     ("plan_written:1", *COMMIT, *SAVE, *TRAINED, *END),
 )
-FEW = (
-    ("shard.after_rename:1",),
-    ("shard.after_ledger:1", "update.after:2", "checkpoint.mid:1", "merge.before:1"),
-)
+FEW = (), ("update.after:2", "checkpoint.mid:1", "merge.before:1")
 
 
 @pytest.mark.parametrize("points", [FEW, pytest.param(ALL, marks=pytest.mark.slow)], ids=["few", "all"])
