@@ -50,6 +50,8 @@ def test_every_rollout_is_in_a_pair_or_is_left_out_for_a_reason(lab: Lab, chain:
     assert len({side.answer_id for side in sides}) == counts["done"] > 0
     assert counts["done"] + sum(counts["skipped"].values()) == counts["planned"] == len(rollouts)
     assert artifact.report["left_out"] == counts["skipped"]
+    tokens = [sum(pair.rejected.loss_mask) for pair in pairs]
+    assert artifact.report["tokens_mean"]["rejected"] == pytest.approx(np.mean(tokens))
     for pair in pairs:
         assert rollouts[pair.chosen.answer_id].reward == pair.chosen.reward >= 0.7
         assert rollouts[pair.rejected.answer_id].reward == pair.rejected.reward <= 0.3
