@@ -15,7 +15,8 @@ from critics.labels.recovery import NUM_FOLDS
 from critics.report import gate
 from pipeline.credit import GRPO, GroupRelative, LossOptions, VDapo, v_dapo
 from pipeline.credit.stripped import MAX_SHARE
-from pipeline.preferences.matching import MAX_REJECTED, MIN_CHOSEN, MIN_SIMILARITY
+from pipeline.matching import MAX_REJECTED, MIN_CHOSEN
+from pipeline.similarity import MIN_COSINE
 from pipeline.training import losses
 from pipeline.training.stored.advantage_weighted import MAX_WEIGHT
 from pipeline.training.stored.direct_advantage import MAX_LOG_RATIO
@@ -67,7 +68,7 @@ SENTENCES = [
     f"c = min(1, n/({(1 - MAX_SHARE) / MAX_SHARE:g} s))",
     f"beta {short(Dpo().beta)}, mu {short(Dpo().mu)} (",
     f"Chosen: r >= {short(MIN_CHOSEN)}, rejected: r <= {short(MAX_REJECTED)};",
-    f"TF-IDF cosine is >= {short(MIN_SIMILARITY)}",
+    f"TF-IDF cosine is >= {short(MIN_COSINE)}",
 ]
 
 

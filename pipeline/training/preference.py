@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from pipeline.training.packing import Batch, Loss
 from pipeline.training.protocol import Trainer, TrainingRow
-from pipeline.types import Answer, Pair
+from pipeline.types import Pair
 
 Logprobs = tuple[np.ndarray, np.ndarray]
 """[response] of the chosen answer and of the rejected one; 0 where the policy said nothing."""
@@ -42,36 +42,36 @@ def preference_terms(
     return -F.logsigmoid(beta * (chosen - rejected) - mu * margins)
 
 
-def pair_rows(pairs: Sequence[Pair], reference: Mapping[str, Logprobs]) -> list[TrainingRow]:
+def pair_rows(pairs: Sequence[Pair], reference: Mapping[str, Logprobs] | None = None) -> list[TrainingRow]:
     """Returns the rows of one whole update, a row a pair: the chosen sequence, then the rejected one.
 
-    Columns: `weight`, whose sum over a pair is 1 / pairs; `ref_logprobs`, pi_ref's; `margins`, one number all
-    over a pair.
+    Columns: `weight`, whose sum over a pair is 1 / pairs; `margins`, one number all over a pair; with a
+    reference `ref_logprobs`, its own.
     """
     rows = []
     for pair in pairs:
-        mask = _joined(pair, (pair.chosen.loss_mask, pair.rejected.loss_mask))
-        columns = {
-            "weight": mask / (len(pairs) * mask.sum()),
-            "ref_logprobs": _joined(pair, reference[pair.pair_id]),
-            "margins": np.full(len(mask), pair.margin),
-        }
+        sides = pair.chosen, pair.rejected
+        first, second = (np.zeros(len(answer.prompt_token_ids)) for answer in sides)
+        mask = np.concatenate([first, pair.chosen.loss_mask, second, pair.rejected.loss_mask])
+        columns = {"weight": mask / (len(pairs) * mask.sum()), "margins": np.full(len(mask), pair.margin)}
+        if reference is not None:
+            said = reference[pair.pair_id]
+            columns["ref_logprobs"] = np.concatenate([first, said[0], second, said[1]])
+        ids = [answer.prompt_token_ids + answer.response_token_ids for answer in sides]
         rows.append(
             TrainingRow(
-                np.array([*_ids(pair.chosen), *_ids(pair.rejected)], np.int32),
+                np.array([*ids[0], *ids[1]], np.int32),
                 {name: column.astype(np.float32) for name, column in columns.items()},
-                lengths=(len(_ids(pair.chosen)), len(_ids(pair.rejected))),
+                lengths=(len(ids[0]), len(ids[1])),
             )
         )
     return rows
 
 
 def dpo_loss(*, beta: float, mu: float) -> Loss:
-    """Returns the mean over pairs of `preference_terms`, for rows as `pair_rows` makes them.
+    """Returns the mean over pairs of `preference_terms`, for rows as `pair_rows` makes them with a reference.
 
-    Reads outputs `logprobs`; columns `weight`, `ref_logprobs`, `margins`. Metrics, means over pairs:
-    `dpo_loss`, `accuracy` (chosen ahead of rejected, a tie is a half), `log_ratio_gap` h_w - h_l, and
-    `chosen_log_ratio` h_w, which falls where both answers get less probable.
+    Reads outputs `logprobs`; columns `weight`, `ref_logprobs`, `margins`. Metrics: as `preference_measures`.
     """
     return partial(_dpo_loss, beta, mu)  # ranks in other processes must be able to unpickle it
 
@@ -88,25 +88,33 @@ def _dpo_loss(
 
     chosen, rejected = per_pair(outputs["logprobs"] - batch.columns["ref_logprobs"]).unbind(1)
     weight = per_pair(batch.columns["weight"]).sum(1)
-    margins = batch.columns["margins"][batch.starts[::2]]
-    loss = (weight * preference_terms(chosen, rejected, margins, beta=beta, mu=mu)).sum()
-    with torch.no_grad():
-        gap = chosen - rejected
-        return loss, {
-            "dpo_loss": loss.detach(),
-            "accuracy": (weight * (gap.sign() + 1) / 2).sum(),
-            "log_ratio_gap": (weight * gap).sum(),
-            "chosen_log_ratio": (weight * chosen).sum(),
-        }
+    sums = _sums(chosen, rejected, batch.columns["margins"][batch.starts[::2]], weight, beta=beta, mu=mu)
+    return sums["loss"], {name: number.detach() for name, number in sums.items() if name != "loss"}
+
+
+def _sums(
+    chosen: torch.Tensor,
+    rejected: torch.Tensor,
+    margins: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    beta: float,
+    mu: float,
+) -> dict[str, torch.Tensor]:
+    """Returns sums over P pairs, weighted by [P]."""
+    gap = chosen - rejected
+    terms = {
+        "loss": preference_terms(chosen, rejected, margins, beta=beta, mu=mu),
+        "accuracy": (gap.sign() + 1) / 2,
+        "log_ratio_gap": gap,
+        "chosen_log_ratio": chosen,
+    }
+    return {name: (weight * numbers).sum() for name, numbers in terms.items()}
 
 
 def pair_logprobs(trainer: Trainer, pairs: Sequence[Pair]) -> dict[str, Logprobs]:
     """Returns pair_id -> log-probabilities of its answers under the trainer's present policy."""
-    unknown = {
-        p.pair_id: (np.zeros(len(p.chosen.loss_mask)), np.zeros(len(p.rejected.loss_mask))) for p in pairs
-    }
-    rows = pair_rows(pairs, unknown)
-    found = {}
+    rows, found = pair_rows(pairs), {}
     for pair, row, outputs in zip(pairs, rows, trainer.forward(rows), strict=True):
         chosen, rejected = np.split(outputs["logprobs"], [row.lengths[0]])
         prompts = len(pair.chosen.prompt_token_ids), len(pair.rejected.prompt_token_ids)
@@ -122,37 +130,20 @@ def preference_measures(
     beta: float,
     mu: float,
 ) -> dict[str, float]:
-    """Returns `loss`, `accuracy`, `log_ratio_gap` and `chosen_log_ratio` of pairs, as `dpo_loss` has them."""
-    log_ratios = torch.tensor(
+    """Returns means over pairs: `loss`, `accuracy`, `log_ratio_gap` and `chosen_log_ratio`.
+
+    `accuracy` is of pairs whose chosen answer is ahead of the rejected one, a tie is a half; the gap is
+    h_w - h_l; `chosen_log_ratio` h_w falls where both answers get less probable.
+    """
+    ratios = [
         [
-            [
-                float((mine - theirs).sum(dtype=np.float64))
-                for mine, theirs in zip(now[i], reference[i], strict=True)
-            ]
-            for i in (pair.pair_id for pair in pairs)
-        ],
-        dtype=torch.float64,
-    )
-    chosen, rejected = log_ratios.unbind(1)
-    margins = torch.tensor([pair.margin for pair in pairs], dtype=torch.float64)
-    return {
-        "loss": float(preference_terms(chosen, rejected, margins, beta=beta, mu=mu).mean()),
-        "accuracy": float((((chosen - rejected).sign() + 1) / 2).mean()),
-        "log_ratio_gap": float((chosen - rejected).mean()),
-        "chosen_log_ratio": float(chosen.mean()),
-    }
-
-
-def _ids(answer: Answer) -> tuple[int, ...]:
-    return answer.prompt_token_ids + answer.response_token_ids
-
-
-def _joined(
-    pair: Pair, of_responses: tuple[Sequence[float] | np.ndarray, Sequence[float] | np.ndarray]
-) -> np.ndarray:
-    """Returns [all tokens of a pair] float64: the numbers of both responses, 0 on their prompts."""
-    prompts = (np.zeros(len(answer.prompt_token_ids)) for answer in (pair.chosen, pair.rejected))
-    parts = [
-        np.concatenate([p, np.asarray(x, np.float64)]) for p, x in zip(prompts, of_responses, strict=True)
+            float((mine - theirs).sum(dtype=np.float64))
+            for mine, theirs in zip(now[pair.pair_id], reference[pair.pair_id], strict=True)
+        ]
+        for pair in pairs
     ]
-    return np.concatenate(parts)
+    chosen, rejected = torch.tensor(ratios, dtype=torch.float64).unbind(1)
+    margins = torch.tensor([pair.margin for pair in pairs], dtype=torch.float64)
+    weight = torch.full_like(margins, 1 / len(pairs))
+    sums = _sums(chosen, rejected, margins, weight, beta=beta, mu=mu)
+    return {name: float(number) for name, number in sums.items()}

@@ -24,7 +24,7 @@ from stages.wiring.solutions import Recorded
 
 def bring_in(start: Start[Config], work: Recorded, first: int) -> dict[str, Any]:
     """Commits a rollout of each solution that fits, from shard `first` on; returns what the report says."""
-    make, left_out = _maker(start, work.policy_digest), list(work.left_out)
+    make, left_out = solution_maker(start, work.policy_digest), list(work.left_out)
     with start.shards.bar():
         for index, pairs in enumerate(work.shards, first):
             if start.shards.is_committed(index):
@@ -51,7 +51,8 @@ def bring_in(start: Start[Config], work: Recorded, first: int) -> dict[str, Any]
     return {"recorded": len(rollouts), "left_out": tell_left_out(start, left_out), DISAGREES: disagreed}
 
 
-def _maker(start: Start[Config], policy_digest: str) -> Callable[[Solution, EpisodeRequest], Rollout]:
+def solution_maker(start: Start[Config], policy_digest: str) -> Callable[[Solution, EpisodeRequest], Rollout]:
+    """Returns what makes a solution a rollout of sft's tokens, or raises BadRowError."""
     policy = load_policy(start.inputs["sft"].path("policy"))
     player = make_player(start.config, policy, engine=silent_engine(start.config, policy, policy_digest))
     coder = Coder(policy.tokenizer, player.style.stop_token)

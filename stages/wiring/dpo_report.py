@@ -1,14 +1,14 @@
 """What dpo says of itself: pairs, and how well held-out ones are told apart, by what their answers share."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.report import Drawing, Section, Table, Text, Tiles, page, plots
 from pipeline.types import Pair
 from stages.wiring.epochs import Trained
+from stages.wiring.preference_data import counts_of
 
-KINDS = {"all": "all", "same_prompt": "same prompt", "other_prompts": "other prompts"}
+KINDS = ("all", "same_prompt", "other_prompts")
 """What looks tell apart: the reward that a policy stands for is compared fairly after one prompt alone."""
 
 
@@ -20,10 +20,7 @@ def dpo_report(
     return {
         "beta": beta,
         "mu": mu,
-        "pairs": {
-            name: dict(Counter(pair.match for pair in pairs if pair.held_out == held_out))
-            for name, held_out in (("train", False), ("held_out", True))
-        },
+        "pairs": counts_of(pairs),
         "tokens": sum(sum(a.loss_mask) for pair in training for a in (pair.chosen, pair.rejected)),
         "updates": trained.best,
         "updates_taken": trained.num_updates,
@@ -55,19 +52,18 @@ def dpo_page(report: Mapping[str, Any]) -> str:
         (name, f"{train.get(name, 0):,}", f"{held_out.get(name, 0):,}")
         for name in ("prompt", "task", "similar")
     ]
+
+    def curve(kind: str, measure: str) -> str:
+        return f"{kind.replace('_', ' ')} {measure}"
+
     entries = [
         {"epoch": look["epoch"]}
-        | {
-            f"{words} {name}": look[kind][name]
-            for kind, words in KINDS.items()
-            if look[kind]
-            for name in look[kind]
-        }
+        | {curve(kind, name): x for kind in KINDS if look[kind] for name, x in look[kind].items()}
         for look in looks
     ]
 
     def drawn(measure: str, label: str, caption: str) -> Drawing:
-        names = tuple(f"{words} {measure}" for words in KINDS.values())
+        names = tuple(curve(kind, measure) for kind in KINDS)
         return Drawing(plots.curves(measure, entries, names, x="epoch", y_label=label), caption)
 
     return page(
@@ -86,8 +82,7 @@ def dpo_page(report: Mapping[str, Any]) -> str:
                     drawn(
                         "chosen_log_ratio",
                         "nats",
-                        "Log-ratio of chosen answers to the reference: below 0 they got less probable, "
-                        "and rejected ones more so.",
+                        "Log-ratio of chosen answers to the reference: below 0 they got less probable.",
                     ),
                 ],
             ),

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.errors import ArtifactError, ExitCode
-from pipeline.ids import digest
-from pipeline.preferences.matching import MAX_REJECTED, MIN_CHOSEN, Rated, matched
+from pipeline.matching import MAX_REJECTED, MIN_CHOSEN, matched
+from pipeline.similarity import asked_by
 from pipeline.training.stored.stopping import held_out_clusters
-from pipeline.types import Answer, Pair, PairMatch, Rollout, Task
+from pipeline.types import Answer, Pair, Rollout, Task
 
-NEXT = "Next: more rollouts (rollouts.num_tasks, rollouts.chain), or preferences.recorded"
+NEXT = "Next: more rollouts (rollouts.num_tasks, rollouts.chain), or rows in preferences.recorded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,39 +70,21 @@ def answer_of(rollout: Rollout, tokenizer: Any, *, guided: bool = False) -> Answ
     )
 
 
-def pair_of(
-    chosen: Answer, rejected: Answer, *, held_out: bool, match: PairMatch = "prompt", similarity: float = 1.0
-) -> Pair:
-    """Returns two answers as a pair."""
-    name = digest("pair", chosen.answer_id, rejected.answer_id)
-    margin = chosen.reward - rejected.reward
-    return Pair(name, match, similarity, margin, held_out, chosen, rejected)
-
-
 def pairs_of(
     chosen: Sequence[Answer], rejected: Sequence[Answer], tasks: Mapping[str, Task], seed: int
 ) -> list[Pair]:
-    """Returns pairs of answers, matched among training clusters and among held-out ones.
-
-    Raises ArtifactError, code QUALITY, if either has none.
-    """
+    """Returns pairs of answers, matched among training clusters and among held-out ones."""
     texts = {name: asked_by(task) for name, task in tasks.items()}
     held = held_out_of([[tasks[a.task_id].cluster for a in side] for side in (chosen, rejected)], seed)
-    pairs = []
-    for held_out in (False, True):
-        sides = [
-            [a for a in side if (tasks[a.task_id].cluster in held) == held_out] for side in (chosen, rejected)
-        ]
-        rated = [[Rated(a.answer_id, a.task_id, a.prompt_token_ids) for a in side] for side in sides]
-        for found in matched(rated[0], rated[1], texts):
-            both = sides[0][found.chosen], sides[1][found.rejected]
-            pairs.append(pair_of(*both, held_out=held_out, match=found.match, similarity=found.similarity))
-    return check_both(pairs)
 
+    def of(side: Sequence[Answer], held_out: bool) -> list[Answer]:
+        return [answer for answer in side if (tasks[answer.task_id].cluster in held) == held_out]
 
-def asked_by(task: Task) -> str:
-    """Returns what a task asks; a system message, which tasks share, would make all alike."""
-    return " ".join(message["content"] for message in task.prompt if message["role"] != "system")
+    return [
+        pair
+        for held_out in (False, True)
+        for pair in matched(of(chosen, held_out), of(rejected, held_out), texts, held_out=held_out)
+    ]
 
 
 def held_out_of(clusters: Sequence[Sequence[str]], seed: int) -> set[str]:
@@ -123,8 +105,8 @@ def held_out_of(clusters: Sequence[Sequence[str]], seed: int) -> set[str]:
     return held_out_clusters(both if len(both) >= 2 else any_, seed)
 
 
-def check_both(pairs: list[Pair]) -> list[Pair]:
-    """Returns the pairs; raises ArtifactError, code QUALITY, if none is to be learnt from, or to look at."""
+def check_both(pairs: Sequence[Pair]) -> None:
+    """Raises ArtifactError, code QUALITY, if no pair is to be learnt from, or none to look at."""
     held_out = sum(pair.held_out for pair in pairs)
     if not 0 < held_out < len(pairs):
         raise ArtifactError(
@@ -132,4 +114,11 @@ def check_both(pairs: list[Pair]) -> list[Pair]:
             f"and others to know when to stop. {NEXT}",
             code=ExitCode.QUALITY,
         )
-    return pairs
+
+
+def counts_of(pairs: Sequence[Pair]) -> dict[str, dict[str, int]]:
+    """Returns how many pairs are trained on and held out, by what their answers share."""
+    return {
+        name: dict(Counter(pair.match for pair in pairs if pair.held_out == held_out))
+        for name, held_out in (("train", False), ("held_out", True))
+    }

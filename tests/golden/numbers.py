@@ -81,7 +81,7 @@ def trainer_numbers(make: MakeTrainer) -> dict[str, float]:
         found["cross-entropy"] = policy.update(rows_of(()), sft_loss)["cross_entropy"]
         pairs = paired(rows_of(("ref_logprobs", "margins"), num=6))
         first = policy.update(pairs, dpo_loss(beta=0.1, mu=0.2))
-        for name in ("dpo_loss", "log_ratio_gap", "grad_norm"):
+        for name in ("loss", "log_ratio_gap", "grad_norm"):
             found[f"pairs: {name}"] = first[name]
         found["pairs: second loss"] = policy.update(pairs, dpo_loss(beta=0.1, mu=0.2))["loss"]
     finally:
@@ -172,19 +172,24 @@ def loss_and_gradients(loss: float, model: Any) -> dict[str, float]:
 
 def dpo_numbers() -> dict[str, float]:
     """Returns our DPO loss with beta .1, and its gradients; `trl.json` has TRL's."""
+    policy, reference, pairs = preference_material()
+    return loss_and_gradients(dpo_backward(policy, reference, pairs), policy)
+
+
+def dpo_backward(policy: Any, reference: Any, pairs: list[Any], micro_batch_tokens: int = 200) -> float:
+    """Leaves the gradients of our DPO loss with beta .1 in a policy; returns the loss."""
     from pipeline.training.network import Network
     from pipeline.training.packing import micro_batches
     from pipeline.training.preference import dpo_loss, pair_logprobs, pair_rows
     from pipeline.training.torch import TorchTrainer
 
-    policy, reference, pairs = preference_material()
-    network, loss = Network(policy, head="policy"), 0.0
     before = pair_logprobs(TorchTrainer(reference, head="policy"), pairs)
-    for batch in micro_batches(pair_rows(pairs, before), 200):
+    network, loss = Network(policy, head="policy", piece_tokens=100), 0.0
+    for batch in micro_batches(pair_rows(pairs, before), micro_batch_tokens):
         part, _ = dpo_loss(beta=0.1, mu=0.0)(network(batch), batch)
         part.backward()
         loss += float(part.detach())
-    return loss_and_gradients(loss, policy)
+    return loss
 
 
 def torch_trainer(model: Any, **options: Any) -> Trainer:

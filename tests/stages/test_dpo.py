@@ -20,7 +20,7 @@ from pipeline.errors import ArtifactError, ConfigError
 from pipeline.models.policy import load_policy, load_tokenizer
 from pipeline.tables import pairs_from, reference_from
 from pipeline.types import Pair
-from stages.wiring.preference_data import held_out_of, pairs_of, sorted_rollouts
+from stages.wiring.preference_data import check_both, held_out_of, pairs_of, sorted_rollouts
 from stages.wiring.summary import summarise
 from tests.pairs import answer
 from tests.rollouts import rollout
@@ -50,6 +50,8 @@ def test_every_rollout_is_in_a_pair_or_is_left_out_for_a_reason(lab: Lab, chain:
     assert len({side.answer_id for side in sides}) == counts["done"] > 0
     assert counts["done"] + sum(counts["skipped"].values()) == counts["planned"] == len(rollouts)
     assert artifact.report["left_out"] == counts["skipped"]
+    tokens = [sum(pair.rejected.loss_mask) for pair in pairs]
+    assert artifact.report["tokens_mean"]["rejected"] == pytest.approx(np.mean(tokens))
     for pair in pairs:
         assert rollouts[pair.chosen.answer_id].reward == pair.chosen.reward >= 0.7
         assert rollouts[pair.rejected.answer_id].reward == pair.rejected.reward <= 0.3
@@ -105,7 +107,7 @@ def test_rollouts_are_sorted_by_reward_and_a_side_without_any_is_refused() -> No
         sorted_rollouts([half, lost])
 
 
-def test_pairs_need_two_clusters_and_both_kinds(chain: Lab) -> None:
+def test_pairs_need_two_clusters_and_some_to_look_at(chain: Lab) -> None:
     with pytest.raises(ArtifactError, match=r"all answers are of one cluster \(a\).*2 are needed") as raised:
         held_out_of([["a"], ["a", "a"]], seed=0)
     assert raised.value.code == 4
@@ -115,7 +117,7 @@ def test_pairs_need_two_clusters_and_both_kinds(chain: Lab) -> None:
     one, other = tasks[0], next(task for task in tasks if task.cluster != tasks[0].cluster)
     sides = answer("w", task_id=one.task_id), answer("l", task_id=other.task_id)
     with pytest.raises(ArtifactError, match=r"0 pairs, of which 0 are of held-out clusters"):
-        pairs_of(sides[:1], sides[1:], chain.tasks(), seed=0)
+        check_both(pairs_of(sides[:1], sides[1:], chain.tasks(), seed=0))
 
 
 def test_the_reference_is_the_policy_before_the_first_update(lab: Lab) -> None:
@@ -141,7 +143,7 @@ def test_it_learns_to_tell_held_out_pairs_apart_and_keeps_the_best_weights(lab: 
     assert best["epoch"] > 0
     assert report["updates"] == best["update"]
     assert best["all"]["loss"] < math.log(2) - 0.01
-    updates = [m for m in read_metrics(lab.run_dir / "dpo" / "metrics.jsonl") if "dpo_loss" in m]
+    updates = [m for m in read_metrics(lab.run_dir / "dpo" / "metrics.jsonl") if "loss" in m]
     assert len(updates) == report["updates_taken"] > 0
     assert {"accuracy", "log_ratio_gap", "chosen_log_ratio", "grad_norm"} <= set(updates[-1])
     counts, pairs = artifact.manifest["counts"], pairs_in(lab)
@@ -155,7 +157,9 @@ def test_it_learns_to_tell_held_out_pairs_apart_and_keeps_the_best_weights(lab: 
     assert not list((lab.run_dir / "dpo").glob("_looks*"))
 
 
-def test_pairs_after_other_prompts_are_reported_apart(lab: Lab, tmp_path: Path) -> None:
+def test_margins_ask_for_more_and_pairs_after_other_prompts_are_reported_apart(
+    lab: Lab, tmp_path: Path
+) -> None:
     """As if every second pair had been made across prompts."""
     other = lab.copy(tmp_path / "lab", *BEFORE, "preferences")
     original = Artifact.table
@@ -170,20 +174,20 @@ def test_pairs_after_other_prompts_are_reported_apart(lab: Lab, tmp_path: Path) 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Artifact, "table", halved)
-        assert other.start("dpo", *SMALL, "dpo.max_epochs=1") == 0
-    look = other.artifact("dpo").report["looks"][1]
-    assert look["same_prompt"]["loss"] != look["other_prompts"]["loss"]
+        assert other.start("dpo", *SMALL, "dpo.mu=0.5", "dpo.max_epochs=1") == 0
+    first, last = other.artifact("dpo").report["looks"]
+    assert first["all"]["loss"] == pytest.approx(math.log(1 + math.exp(0.5)))  # all margins are 1
+    without = lab.artifact("dpo").report["looks"][1]
+    assert last["all"]["log_ratio_gap"] > without["all"]["log_ratio_gap"]
+    held_out = [pair.held_out for pair in pairs_in(lab)]
+    numbers = [sum(held_out[kind::2]) for kind in (0, 1)]
+    for name in ("loss", "log_ratio_gap"):
+        apart = [last[kind][name] for kind in ("same_prompt", "other_prompts")]
+        assert apart[0] != apart[1]
+        assert np.average(apart, weights=numbers) == pytest.approx(last["all"][name])
     html = (other.run_dir / "dpo" / "report.html").read_text("utf-8")
     assert "of these after prompts that differ" in html
     assert ">other prompts loss<" in html
-
-
-def test_margins_ask_for_more(lab: Lab, tmp_path: Path) -> None:
-    other = lab.copy(tmp_path / "lab", *BEFORE, "preferences")
-    assert other.start("dpo", *SMALL, "dpo.mu=0.5", "dpo.max_epochs=1") == 0
-    looks = other.artifact("dpo").report["looks"]
-    assert looks[0]["all"]["loss"] == pytest.approx(math.log(1 + math.exp(0.5)))  # all margins are 1
-    assert looks[1]["all"]["log_ratio_gap"] > lab.artifact("dpo").report["looks"][1]["all"]["log_ratio_gap"]
 
 
 def test_it_ends_at_the_first_look_without_a_lower_loss(
@@ -197,7 +201,7 @@ def test_it_ends_at_the_first_look_without_a_lower_loss(
         return {"loss": loss, **dict.fromkeys(("accuracy", "log_ratio_gap", "chosen_log_ratio"), 0.0)}
 
     monkeypatch.setattr("stages.bodies.dpo.preference_measures", measures)
-    assert other.start("dpo", *SMALL, "dpo.max_epochs=9") == 0
+    assert other.start("dpo", *SMALL, "dpo.batch_pairs=16", "dpo.max_epochs=9") == 0
     report = other.artifact("dpo").report
     assert report["ended_by_itself"]
     assert [look["epoch"] for look in report["looks"]] == [0, 1, 2]
@@ -215,20 +219,21 @@ def failed_on_the_way(lab: Lab, stage: str, points: tuple[str, ...], *options: s
 
 
 COMMIT = ("shard.before_write:1", "shard.after_write:1", "shard.after_rename:1", "shard.after_ledger:1")
-CHECKPOINT = (
-    "checkpoint.before:1",
-    "checkpoint.mid:1",
-    "checkpoint.after_files:1",
-    "checkpoint.after_commit:1",
-)
+SAVE = ("checkpoint.before:1", "checkpoint.mid:1", "checkpoint.after_files:1", "checkpoint.after_commit:1")
 END = ("merge.before:1", "merge.after:1", "report_written:1", "manifest.temporary:1", "manifest.published:1")
+TRAINED = ("update.before:1", "update.after:2", *SAVE, "update.before:2", "checkpoint.mid:1")
+ALL = (
+    ("start:1", "lock_taken:1", "plan_written:1", *COMMIT, *END),
+    ("plan_written:1", *COMMIT, *SAVE, *TRAINED, *END),
+)
+FEW = (), ("update.after:2", "checkpoint.mid:1", "merge.before:1")
 
 
-def test_starts_that_fail_go_on_to_the_same_pairs_and_weights(lab: Lab, tmp_path: Path) -> None:
+@pytest.mark.parametrize("points", [FEW, pytest.param(ALL, marks=pytest.mark.slow)], ids=["few", "all"])
+def test_starts_that_fail_go_on_to_the_same_pairs_and_weights(lab: Lab, tmp_path: Path, points: Any) -> None:
     other = lab.copy(tmp_path / "lab", *BEFORE)
-    failed_on_the_way(other, "preferences", ("start:1", "lock_taken:1", "plan_written:1", *COMMIT, *END))
-    trained = ("update.before:1", "update.after:2", *CHECKPOINT, "update.before:2", "checkpoint.mid:1")
-    failed_on_the_way(other, "dpo", ("plan_written:1", *COMMIT, *CHECKPOINT, *trained, *END), *SMALL)
+    failed_on_the_way(other, "preferences", points[0])
+    failed_on_the_way(other, "dpo", points[1], *SMALL)
     for stage in ("preferences", "dpo"):
         ours, theirs = (of.artifact(stage) for of in (other, lab))
         assert ours.content_digest == theirs.content_digest
@@ -238,7 +243,7 @@ def test_starts_that_fail_go_on_to_the_same_pairs_and_weights(lab: Lab, tmp_path
 
 def test_the_policy_is_evaluated_beside_its_start(lab: Lab, tmp_path: Path) -> None:
     other = lab.copy(tmp_path / "lab", *BEFORE, "preferences", "dpo")
-    assert other.start("evaluation", "evaluation.of=dpo") == 0
+    assert other.start("evaluation", "evaluation.of=dpo", "run.held_out=[val]") == 0
     report = other.artifact("evaluation").report
     assert report["policies"] == {
         name: load_policy(other.artifact(stage).path("policy")).policy_digest
@@ -272,7 +277,7 @@ def test_after_a_stored_phase_it_starts_from_there(
     phase = ("labels.num_continuations=0", "stored.objective.kind=likelihood", "stored.max_epochs=1")
     phase = (*phase, "stored.learning_rate=5e-4", "stored.batch_rows=4")
     assert other.start("stored", *phase) == 0
-    assert other.start("dpo", *phase, *SMALL, "dpo.max_epochs=1") == 0
+    assert other.start("dpo", *phase, "dpo.max_epochs=1") == 0
     assert "stored" in other.artifact("dpo").manifest["inputs"]
     mine, theirs = (reference_from(of.artifact("dpo").table("reference")) for of in (other, lab))
     assert mine.keys() == theirs.keys()

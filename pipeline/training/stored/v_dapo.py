@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from pipeline.credit.sets import credit_set
-from pipeline.credit.similar import similar_groups
 from pipeline.credit.v_dapo import VDapo
+from pipeline.similarity import asked_by, similar_groups
 from pipeline.training.policy_update import logprobs_of
 from pipeline.training.protocol import Trainer
 from pipeline.types import Rollout, Task
@@ -26,8 +26,7 @@ def stored_advantages(
     Source: DESIGN.md, "Credit".
     """
     credit = VDapo(lam=lam)
-    said = {name: " ".join(message["content"] for message in task.prompt) for name, task in tasks.items()}
-    sets = similar_groups([said[r.task_id] for r in rollouts])
+    sets = similar_groups([asked_by(tasks[r.task_id]) for r in rollouts])
     by_id = {r.rollout_id: V for r, V in zip(rollouts, values, strict=True)}
     seen = [credit_set([rollouts[i] for i in places], values=by_id) for places in sets]
     _, _, scales = credit.credit(seen, credit.initial_state())

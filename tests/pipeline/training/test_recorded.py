@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.credit.similar import similar_groups
+from pipeline.similarity import similar_groups
 from pipeline.training.stored.v_dapo import stored_advantages, with_own_logprobs
 from pipeline.training.torch import TorchTrainer
 from pipeline.types import Rollout, Task

@@ -1,1 +1,0 @@
-"""Preferences: which rollouts are held against each other, and what a policy makes of such pairs."""
