@@ -142,8 +142,7 @@ def _session(
         raise BadRowError("guided", "it was prompted with feedback that its messages do not hold")
     session = session_of(values["messages"])
     said = [words_of(messages) for messages in (session.opening, opening_words(session.opening))]
-    given = values["task"]
-    if given is not None and not (others and normal_text(str(given)) not in known):
+    if (given := values["task"]) is not None and normal_text(str(given)) in known:
         task = task_of(given, known)
         if not _names_of(task) & set(said):
             raise BadRowError("other_prompt", f"it opens otherwise than its task {task.task_id}")
