@@ -108,4 +108,3 @@ def class_weights(num_calls: Sequence[int]) -> list[float]:
     counts = Counter(num_calls)
     scale = len(num_calls) / sum(count**0.5 for count in counts.values())
     return [scale * counts[number] ** -0.5 for number in num_calls]
-

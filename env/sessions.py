@@ -99,7 +99,7 @@ def _read(value: Any, number: int) -> Any:
     """Returns what JSON text holds, or another value as it is, if it is one that JSON text can hold."""
     try:
         found = json.loads(value) if isinstance(value, str) else value
-        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()  # half a pair of surrogates is no text
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()  # a surrogate alone is no text
     except (TypeError, ValueError, RecursionError):
         raise _no_call(value, number) from None
     return found
@@ -127,7 +127,7 @@ def said_in(turn: Turn, style: ChatStyle) -> tuple[str, str]:
     if style.stop_token in words + (called or ""):
         raise BadRowError("stop_token", f"{style.stop_token} is in it, which ends a message")
     read = style.parse(words + (called or ""))
-    if turn.calls and (called is None or read.calls != turn.calls and not _asks(turn.calls, style)):
+    if turn.calls and (called is None or (read.calls != turn.calls and not _asks(turn.calls, style))):
         names = ", ".join(call.name for call in turn.calls)
         reason = f": {read.problem}" if called and read.problem else ""
         raise BadRowError("other_call", f"the style {style.name} cannot say its call of {names}{reason}")

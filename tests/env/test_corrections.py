@@ -102,7 +102,9 @@ def test_of_a_wrong_attempt_the_call_alone_is_learnt(stored: bool) -> None:
         found = replace(found, turns=tuple(turns))
     pieces, unlearnt = session_pieces(style, found, found.opening, None, corrections_in(found).wrong)
     assert [pieces[place][0][start:end] for place, start, end in unlearnt] == ["I get 0.\n", "0"]
-    call = '<tool_call>\n{"name": "get_feedback", "arguments": {"current_answer": "%s"}}\n</tool_call><|im_end|>'
+    call = (
+        '<tool_call>\n{"name": "get_feedback", "arguments": {"current_answer": "%s"}}\n</tool_call><|im_end|>'
+    )
     said = [text for text, own in pieces if own]
     assert said == ["I get 0.\n" + call % 0, "I get 1.\n" + call % 1, "It is 7.<|im_end|>"]
     replies = [[{"role": "tool", "content": told}] for told in (WRONG, FINE)]
