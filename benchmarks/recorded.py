@@ -43,8 +43,9 @@ ARMS = {
     DPO: (("preferences", "dpo"), ("stored.objective={kind: none}",)),
 }
 """Arm -> what it makes of the recorded rollouts, the last one its policy, and with which settings."""
-IMITATED = {CLONED: ("null", 160), SFT: ("0.7", 300)}
-"""Arm -> `sft.data.above`, and updates: one epoch of all sessions, ten of the good ones [start value]."""
+IMITATED = {CLONED: "null", SFT: "0.7"}
+"""Arm -> `sft.data.above`."""
+UPDATES = 160  # of either: one epoch of all sessions, about five of the good ones [start value]
 QUICK = (
     "engine.max_live=64",
     "training={threads: 1, micro_batch_tokens: 4096}",
@@ -95,10 +96,10 @@ def policies(asked: Asked, recorder: Path, sessions: Path) -> Iterator[tuple[str
         folder = linked(asked.data_dir, run, stages[-1], SHARED)
         make_stages(CONFIG, folder.name, stages, [*settings, *chosen], asked.data_dir)
         yield arm, folder / stages[-1] / "policy"
-    for arm, (above, updates) in IMITATED.items():
+    for arm, above in IMITATED.items():
         folder = linked(asked.data_dir, run, f"above-{above}", ("tasks",))
         data = f"sft.data={{source: {json.dumps(str(sessions))}, above: {above}}}"
-        chosen = [data, f"sft.num_updates={20 if asked.is_quick else updates}"]
+        chosen = [data, f"sft.num_updates={20 if asked.is_quick else UPDATES}"]
         make_stages(CONFIG, folder.name, ("sft",), [*settings, *chosen], asked.data_dir)
         yield arm, folder / "sft" / "policy"
 
