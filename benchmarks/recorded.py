@@ -1,6 +1,6 @@
 """From recorded sessions of a mediocre agent to a better one, without any fresh rollout.
 
-    python -m benchmarks.recorded                   # seeds 0, 1, 2: about 25 minutes each on one core
+    python -m benchmarks.recorded                   # seeds 0, 1, 2: each about half an hour of one core
     python -m benchmarks.recorded --quick           # tiny sizes: all of it works, nothing is judged
 
 The recorder is the demo's starting policy. It plays each training task three times; what is kept of that is
@@ -40,12 +40,13 @@ START, CLONED, SFT = "recorded agent", "behaviour cloning", "sft above .7"
 DPO, STORED = "dpo", "stored V-DAPO"
 ARMS = {
     STORED: (("labels", "critic", "stored"), ("stored.objective.on_weak_critic=allow",)),
-    DPO: (("preferences", "dpo"), ("stored.objective={kind: none}",)),
+    DPO: (("preferences", "dpo"), ("stored.objective.kind=none",)),
 }
 """Arm -> what it makes of the recorded rollouts, the last one its policy, and with which settings."""
 IMITATED = {CLONED: "null", SFT: "0.7"}
 """Arm -> `sft.data.above`."""
-UPDATES = 160  # of either: one epoch of all sessions, about five of the good ones [start value]
+UPDATES = 80  # of either: half an epoch of all sessions, two or three of the good ones [start value]
+ONE_CORE = "training.threads=1"  # so seeds may run beside each other
 QUICK = (
     "engine.max_live=64",
     "training={threads: 1, micro_batch_tokens: 4096}",
@@ -60,7 +61,7 @@ QUICK_RECORDER = (
 QUICK_ARMS = (
     "critic={fit_share: 0.5, validate_share: 0.25, head_updates: 2, head_learning_rate: 0.001, "
     "learning_rate: 0.0005, max_epochs: 1, batch_states: 32, evaluations_per_epoch: 1}",
-    *("sft.batch_rows=8", "stored.batch_rows=8", "stored.max_epochs=1", "dpo.max_epochs=1"),
+    *("sft.batch_rows=8", "stored.batch_rows=8", "stored.max_epochs=1"),
 )
 
 
@@ -72,7 +73,7 @@ def best_gain(table: Table) -> bool:
 def recorded(asked: Asked) -> tuple[Path, Path]:
     """Returns the recorder's run and the file of its sessions, both made if need be."""
     run = f"recorder-seed{asked.seed}"
-    settings = [*PLAYED, *(QUICK_RECORDER if asked.is_quick else ()), *asked.settings]
+    settings = [ONE_CORE, *PLAYED, *(QUICK_RECORDER if asked.is_quick else ()), *asked.settings]
     make_stages(RECORDER, run, ("tasks", "sft", "rollouts"), settings, asked.data_dir)
     file = asked.data_dir / f"{run}-sessions.jsonl"
     if not file.exists():
@@ -84,6 +85,7 @@ def policies(asked: Asked, recorder: Path, sessions: Path) -> Iterator[tuple[str
     """Yields each arm with the folder of its policy, the recorded agent first."""
     base = recorder / "sft" / "policy"
     settings = [
+        ONE_CORE,
         f"sft.base={json.dumps(str(base))}",
         f"rollouts.solutions={json.dumps(str(sessions))}",
         *(QUICK_ARMS if asked.is_quick else ()),
@@ -134,7 +136,8 @@ def measure(asked: Asked) -> Iterator[Row]:
     recorder, sessions = recorded(asked)
     overrides = [*asked.settings, f"run.data_dir={json.dumps(str(asked.data_dir))}"]
     config = load_config(Config, ROOT / CONFIG, overrides)
-    tasks = [t for t in tasks_from(Artifact.open(recorder, "tasks").table("tasks")) if t.split != "train"]
+    every = tasks_from(Artifact.open(recorder, "tasks").table("tasks"))
+    tasks = [task for task in every if task.split in config.held_out]
     before: dict[str, tuple[float, bool]] = {}
     yield from measured("sessions", {"number": sessions.read_bytes().count(b"\n")})
     for arm, policy in policies(asked, recorder, sessions):
