@@ -101,8 +101,8 @@ def policies(asked: Asked, recorder: Path, sessions: Path) -> Iterator[tuple[str
     for arm, above in IMITATED.items():
         folder = linked(asked.data_dir, run, f"above-{above}", ("tasks",))
         data = f"sft.data={{source: {json.dumps(str(sessions))}, above: {above}}}"
-        chosen = [data, f"sft.num_updates={20 if asked.is_quick else UPDATES}"]
-        make_stages(CONFIG, folder.name, ("sft",), [*settings, *chosen], asked.data_dir)
+        number = f"sft.num_updates={20 if asked.is_quick else UPDATES}"
+        make_stages(CONFIG, folder.name, ("sft",), [*settings, data, number], asked.data_dir)
         yield arm, folder / "sft" / "policy"
 
 

@@ -76,8 +76,8 @@ def _message(value: Any, number: int) -> Message:
         )
     content = value.get("content")
     if isinstance(content, list):
-        texts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
-        content = "".join(texts) if all(isinstance(text, str) for text in texts) else content
+        texts = [p["text"] for p in content if isinstance(p, Mapping) and isinstance(p.get("text"), str)]
+        content = "".join(texts) if len(texts) == len(content) else content
     if content is not None and not isinstance(content, str):
         raise BadRowError("bad_content", f"content of message {number} is {shown(content)}; allowed: text")
     return {"role": value["role"], "content": content or ""}
