@@ -134,7 +134,7 @@ def figures_of(
 def measure(asked: Asked) -> Iterator[Row]:
     """Yields the rows of a seed, arm by arm; what is made already is read."""
     recorder, sessions = recorded(asked)
-    overrides = [*asked.settings, f"run.data_dir={json.dumps(str(asked.data_dir))}"]
+    overrides = [ONE_CORE, *asked.settings, f"run.data_dir={json.dumps(str(asked.data_dir))}"]
     config = load_config(Config, ROOT / CONFIG, overrides)
     every = tasks_from(Artifact.open(recorder, "tasks").table("tasks"))
     tasks = [task for task in every if task.split in config.held_out]

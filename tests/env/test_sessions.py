@@ -186,13 +186,6 @@ def test_rows_that_are_no_session_are_left_out_with_their_kind(
     assert read(tmp_path / "s.jsonl", rows)[1] == {1: kind}
 
 
-def test_rewards_are_graded_from_0_to_1(tmp_path: Path) -> None:
-    rows = [row(task, reward=r) for task, r in zip(TRAIN, (0.25, -1, "good", None, 0.71), strict=False)]
-    found, kinds = read(tmp_path / "s.jsonl", rows)
-    assert [s.reward for s in found] == [0.25, None, 0.71]
-    assert kinds == {2: "bad_reward", 3: "bad_reward"}
-
-
 @pytest.mark.parametrize("style", ["compact", "full"])
 def test_a_call_that_the_style_cannot_say_is_left_out(style: str) -> None:
     spoken = PHONE.style(style)
