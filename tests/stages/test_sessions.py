@@ -18,9 +18,9 @@ from stages.wiring.sft_data import encode
 from tests.stages.conftest import Lab
 
 OFFLINE = (
-    *("rollouts.num_tasks=0", "labels={num_continuations: 0}", "critic={batch_states: 32, max_epochs: 1}"),
-    *("stored.learning_rate=1e-3", "stored.batch_rows=16", "stored.max_epochs=2"),
-    "stored.objective.kind=v_dapo",
+    *("rollouts.num_tasks=0", "labels={num_continuations: 0}"),
+    "critic={fit_share: 0.3, validate_share: 0.4, head_updates: 2, batch_states: 32, max_epochs: 1}",
+    "stored={objective: {kind: v_dapo}, learning_rate: 1.0e-3, batch_rows: 8, max_epochs: 2}",
 )
 WEAK = "stored.objective.on_weak_critic=allow"
 
