@@ -1,6 +1,6 @@
 """From recorded sessions of a mediocre agent to a better one, without any fresh rollout.
 
-    python -m benchmarks.recorded                   # seeds 0, 1, 2: about an hour each on two cores
+    python -m benchmarks.recorded                   # seeds 0, 1, 2: each about half an hour of one core
     python -m benchmarks.recorded --quick           # tiny sizes: all of it works, nothing is judged
 
 The recorder is the demo's starting policy. It plays each training task three times; what is kept of that is
@@ -35,13 +35,18 @@ PLAYED = (
     "rollouts.chain={num_attempts: 1, draws: 3, feedback_free_share: 0, feedback_free_draws: 1}",
     "tasks.reward=priced",
 )
-SHARED = ("tasks", "sft", "rollouts", "labels", "critic")
-STORED = {"v_dapo": "stored V-DAPO", "advantage_weighted": "advantage weighted", "likelihood": "likelihood"}
-"""Objective of the stored phase -> its arm. Likelihood is of what earned more than .7, without a critic."""
-IMITATED = {"behaviour cloning": "null", "sft above .7": "0.7"}
+SHARED = ("tasks", "sft", "rollouts")
+START, CLONED, SFT = "recorded agent", "behaviour cloning", "sft above .7"
+DPO, STORED = "dpo", "stored V-DAPO"
+ARMS = {
+    STORED: (("labels", "critic", "stored"), ("stored.objective.on_weak_critic=allow",)),
+    DPO: (("preferences", "dpo"), ("stored.objective.kind=none",)),
+}
+"""Arm -> what it makes of the recorded rollouts, the last one its policy, and with which settings."""
+IMITATED = {CLONED: "null", SFT: "0.7"}
 """Arm -> `sft.data.above`."""
-START = "recorded agent"
-UPDATES = 300  # of sft: two epochs of all sessions, about twelve of the good ones [start value]
+UPDATES = 80  # of either: half an epoch of all sessions, two or three of the good ones [start value]
+ONE_CORE = "training.threads=1"  # so seeds may run beside each other
 QUICK = (
     "engine.max_live=64",
     "training={threads: 1, micro_batch_tokens: 4096}",
@@ -62,13 +67,13 @@ QUICK_ARMS = (
 
 def best_gain(table: Table) -> bool:
     """Returns whether some arm is at least 15 points better than the recorded agent."""
-    return max(table(arm, "gain") for arm in (*STORED.values(), *IMITATED)) >= 0.15
+    return max(table(arm, "gain") for arm in (*ARMS, *IMITATED)) >= 0.15
 
 
 def recorded(asked: Asked) -> tuple[Path, Path]:
     """Returns the recorder's run and the file of its sessions, both made if need be."""
     run = f"recorder-seed{asked.seed}"
-    settings = [*PLAYED, *(QUICK_RECORDER if asked.is_quick else ()), *asked.settings]
+    settings = [ONE_CORE, *PLAYED, *(QUICK_RECORDER if asked.is_quick else ()), *asked.settings]
     make_stages(RECORDER, run, ("tasks", "sft", "rollouts"), settings, asked.data_dir)
     file = asked.data_dir / f"{run}-sessions.jsonl"
     if not file.exists():
@@ -80,6 +85,7 @@ def policies(asked: Asked, recorder: Path, sessions: Path) -> Iterator[tuple[str
     """Yields each arm with the folder of its policy, the recorded agent first."""
     base = recorder / "sft" / "policy"
     settings = [
+        ONE_CORE,
         f"sft.base={json.dumps(str(base))}",
         f"rollouts.solutions={json.dumps(str(sessions))}",
         *(QUICK_ARMS if asked.is_quick else ()),
@@ -88,17 +94,15 @@ def policies(asked: Asked, recorder: Path, sessions: Path) -> Iterator[tuple[str
     yield START, base
     run = f"recorded-seed{asked.seed}"
     make_stages(CONFIG, run, SHARED, settings, asked.data_dir)
-    for kind, arm in STORED.items():
-        folder = linked(asked.data_dir, run, kind, SHARED)
-        weak = [] if kind == "likelihood" else ["stored.objective.on_weak_critic=allow"]
-        chosen = [f"stored.objective={{kind: {kind}}}", *weak]
-        make_stages(CONFIG, folder.name, ("stored",), [*settings, *chosen], asked.data_dir)
-        yield arm, folder / "stored" / "policy"
+    for arm, (stages, chosen) in ARMS.items():
+        folder = linked(asked.data_dir, run, stages[-1], SHARED)
+        make_stages(CONFIG, folder.name, stages, [*settings, *chosen], asked.data_dir)
+        yield arm, folder / stages[-1] / "policy"
     for arm, above in IMITATED.items():
-        folder = linked(asked.data_dir, run, arm.replace(" ", "-"), ("tasks",))
+        folder = linked(asked.data_dir, run, f"above-{above}", ("tasks",))
         data = f"sft.data={{source: {json.dumps(str(sessions))}, above: {above}}}"
-        updates = f"sft.num_updates={20 if asked.is_quick else UPDATES}"
-        make_stages(CONFIG, folder.name, ("sft",), [*settings, data, updates], asked.data_dir)
+        number = f"sft.num_updates={20 if asked.is_quick else UPDATES}"
+        make_stages(CONFIG, folder.name, ("sft",), [*settings, data, number], asked.data_dir)
         yield arm, folder / "sft" / "policy"
 
 
@@ -130,15 +134,19 @@ def figures_of(
 def measure(asked: Asked) -> Iterator[Row]:
     """Yields the rows of a seed, arm by arm; what is made already is read."""
     recorder, sessions = recorded(asked)
-    overrides = [*asked.settings, f"run.data_dir={json.dumps(str(asked.data_dir))}"]
+    overrides = [ONE_CORE, *asked.settings, f"run.data_dir={json.dumps(str(asked.data_dir))}"]
     config = load_config(Config, ROOT / CONFIG, overrides)
-    tasks = [t for t in tasks_from(Artifact.open(recorder, "tasks").table("tasks")) if t.split != "train"]
+    every = tasks_from(Artifact.open(recorder, "tasks").table("tasks"))
+    tasks = [task for task in every if task.split in config.held_out]
     before: dict[str, tuple[float, bool]] = {}
     yield from measured("sessions", {"number": sessions.read_bytes().count(b"\n")})
     for arm, policy in policies(asked, recorder, sessions):
         tries = first_tries(config, policy, tasks)
         before = before or tries
         yield from measured(arm, figures_of(tries, before, tasks), len(tries))
+    gate = Artifact.open(asked.data_dir / f"recorded-seed{asked.seed}-stored", "stored").report["critic_gate"]
+    skills = {name: tuple(gate[name].values()) for name in gate if name.startswith("skill_over_")}
+    yield from measured("critic", {"gate passed": not gate["reasons"], **skills}, gate["rollouts"])
 
 
 BENCHMARK = Benchmark(

@@ -9,17 +9,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from env.sessions import FEEDBACK_TOOL, Session, Turn
+from env.feedback_tool.calls import NAME as FEEDBACK_TOOL
+from env.sessions import Session
 from pipeline.rows import BadRowError, shown
 
 MAX_CALLS = 3
 """Of a session to learn from: who asks more often learns to ask, not to answer (start value)."""
 _FINE = re.compile(
     r"\b(?:no|without|any) (?:\w+ )?(?:errors?|mistakes?|problems?|issues?)\b|\bnothing (?:is )?wrong\b"
-    r"|\b(?:is|are|was|looks?|seems?|all) (?:correct|right|good|fine)\b|^\W*(?:correct|right|yes)\b"
+    r"|\b(?:is|are|was|looks?|seems?) (?:all )?(?:correct|right|good|fine)\b(?!-)|\ball correct\b"
+    r"|^\W*(?:correct|right|yes)(?=[.,;:!]|\s*$)"
 )
 _WRONG = re.compile(
     r"\bwrong\b|\bincorrect|\bmistake|\berrors?\b|\bfail|\binvalid\b|\bnot\b|\b(?:is|was|are|do|does|did)n't\b"
+    r"|\b(?:but|however|except|although|missing|should|instead)\b"
 )
 
 
@@ -38,7 +41,11 @@ def corrections_in(session: Session) -> Corrections:
     before. Raises BadRowError for a session that is nothing to learn from: it ends by asking, asks more than
     `MAX_CALLS` times, or was told something that is no verdict.
     """
-    asks = [place for place, turn in enumerate(session.turns) if _asks(turn)]
+    asks = [
+        place
+        for place, turn in enumerate(session.turns)
+        if any(call.name == FEEDBACK_TOOL for call in turn.calls)
+    ]
     if len(asks) > MAX_CALLS:
         raise BadRowError("too_many_calls", f"{len(asks)} calls of {FEEDBACK_TOOL}; at most {MAX_CALLS}")
     if asks and asks[-1] == len(session.turns) - 1:
@@ -63,7 +70,7 @@ def calls_wrong(feedback: str) -> bool | None:
     Feedback may be a JSON object that says so in `correct`.
 
     Example:
-        >>> calls_wrong("The answer 5 is wrong."), calls_wrong("Line 2 needs a unit.")
+        >>> calls_wrong("The answer 5 is wrong."), calls_wrong("Correct the sign in line 2.")
         (True, True)
         >>> calls_wrong("I found no error in it."), calls_wrong('{"correct": true}')
         (False, False)
@@ -72,7 +79,7 @@ def calls_wrong(feedback: str) -> bool | None:
     """
     try:
         said = json.loads(feedback)
-    except ValueError:
+    except (ValueError, RecursionError):
         said = None
     if isinstance(said, dict) and isinstance(said.get("correct"), bool):
         return not said["correct"]
@@ -101,7 +108,3 @@ def class_weights(num_calls: Sequence[int]) -> list[float]:
     counts = Counter(num_calls)
     scale = len(num_calls) / sum(count**0.5 for count in counts.values())
     return [scale * counts[number] ** -0.5 for number in num_calls]
-
-
-def _asks(turn: Turn) -> bool:
-    return any(call.name == FEEDBACK_TOOL for call in turn.calls)

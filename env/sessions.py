@@ -7,14 +7,13 @@ from typing import Any
 
 from env.chat.neutral import tool_text
 from env.chat.style import ChatStyle
+from env.feedback_tool.calls import NAME as FEEDBACK_TOOL
 from env.protocol import Action, Env, EnvSpec, Observation, StepResult, ToolCall
 from pipeline.rows import BadRowError, shown
 from pipeline.types import Feedback, Message, Task, Verdict
 
 GOOD = 0.7
 """A recorded reward above it is a success: imitated, and looked at to end a stored phase (start value)."""
-FEEDBACK_TOOL = "get_feedback"
-"""The tool by which an agent asks what is wrong with its attempt."""
 _OPEN, _END_THINK = "<tool_call>", "</think>"  # of the form that libraries have for any tool
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -28,7 +27,7 @@ def is_good(reward: float) -> bool:
 class Turn:
     """A message of the agent, and what it was answered before its next one."""
 
-    message: Message
+    content: str
     calls: tuple[ToolCall, ...]
     replies: tuple[Message, ...] = ()
 
@@ -42,9 +41,9 @@ class Session:
 
     @property
     def key(self) -> str:
-        """What two sessions that say the same have in common."""
-        said = [self.opening, *((turn.message, turn.replies) for turn in self.turns)]
-        return json.dumps(said, ensure_ascii=False, sort_keys=True)
+        """What two sessions that say the same have in common; ids of calls are no part of it."""
+        said = [[t.content, [[c.name, c.arguments] for c in t.calls], t.replies] for t in self.turns]
+        return json.dumps([self.opening, said], ensure_ascii=False, sort_keys=True)
 
 
 def session_of(value: Any) -> Session:
@@ -55,7 +54,7 @@ def session_of(value: Any) -> Session:
     """
     if not isinstance(value, list) or not value:
         raise BadRowError("bad_messages", f"messages are {shown(value)}; allowed: a list of messages")
-    messages = [_message(message, place) for place, message in enumerate(value, start=1)]
+    messages = [_message(message, number) for number, message in enumerate(value, start=1)]
     spoken = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     if not spoken:
         raise BadRowError("no_answer", f"none of {len(messages)} messages is the assistant's")
@@ -65,8 +64,8 @@ def session_of(value: Any) -> Session:
     for place, until in zip(spoken, [*spoken[1:], len(messages)], strict=True):
         if until == place + 1 < len(messages):
             raise BadRowError("no_reply", f"nobody answers message {place + 1}, yet the assistant goes on")
-        message = messages[place]
-        turns.append(Turn(message, _calls(message, place + 1), tuple(messages[place + 1 : until])))
+        calls = _calls(value[place].get("tool_calls"), place + 1)
+        turns.append(Turn(messages[place]["content"], calls, tuple(messages[place + 1 : until])))
     return Session(tuple(messages[: spoken[0]]), tuple(turns))
 
 
@@ -75,48 +74,40 @@ def _message(value: Any, number: int) -> Message:
         raise BadRowError(
             "bad_messages", f"message {number} is {shown(value)}; allowed: objects of role {', '.join(ROLES)}"
         )
-    message: Message = {"role": value["role"], "content": _content(value.get("content"), number)}
-    calls = value.get("tool_calls")
-    if isinstance(calls, str):
-        try:
-            calls = json.loads(calls)
-        except (ValueError, RecursionError):
-            raise BadRowError("bad_call", f"tool_calls of message {number} are no JSON") from None
-    if calls:
-        message["tool_calls"] = calls
-    if isinstance(name := value.get("tool_call_id"), str):
-        message["tool_call_id"] = name
-    return message
+    content = value.get("content")
+    if isinstance(content, list):
+        texts = [p["text"] for p in content if isinstance(p, Mapping) and isinstance(p.get("text"), str)]
+        content = "".join(texts) if len(texts) == len(content) else content
+    if content is not None and not isinstance(content, str):
+        raise BadRowError("bad_content", f"content of message {number} is {shown(content)}; allowed: text")
+    return {"role": value["role"], "content": content or ""}
 
 
-def _content(value: Any, number: int) -> str:
-    if isinstance(value, list):
-        texts = [
-            part["text"] for part in value if isinstance(part, Mapping) and isinstance(part.get("text"), str)
-        ]
-        value = "".join(texts) if len(texts) == len(value) else value
-    if value is not None and not isinstance(value, str):
-        raise BadRowError("bad_content", f"content of message {number} is {shown(value)}; allowed: text")
-    return value or ""
-
-
-def _calls(message: Message, number: int) -> tuple[ToolCall, ...]:
-    calls, found = message.get("tool_calls", []), list[ToolCall]()
+def _calls(given: Any, number: int) -> tuple[ToolCall, ...]:
+    calls, found = _read(given, number) or [], list[ToolCall]()
     for call in calls if isinstance(calls, list) else [calls]:
         function = call.get("function", call) if isinstance(call, Mapping) else None
         named = function if isinstance(function, Mapping) else {}
-        name, given = named.get("name"), named.get("arguments")
-        try:
-            arguments = json.loads(given) if isinstance(given, str) else given
-        except (ValueError, RecursionError):
-            arguments = None
+        name, arguments = named.get("name"), _read(named.get("arguments"), number)
         if not isinstance(name, str) or not isinstance(arguments, Mapping):
-            raise BadRowError(
-                "bad_call",
-                f"message {number} calls {shown(call)}; allowed: a name, arguments as an object or its JSON",
-            )
+            raise _no_call(call, number)
         found.append(ToolCall(name, dict(arguments)))
     return tuple(found)
+
+
+def _read(value: Any, number: int) -> Any:
+    """Returns what JSON text holds, or another value as it is, if it is one that JSON text can hold."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()  # a surrogate alone is no text
+    except (TypeError, ValueError, RecursionError):
+        raise _no_call(value, number) from None
+    return found
+
+
+def _no_call(value: Any, number: int) -> BadRowError:
+    words = "allowed: a name, arguments as an object or its JSON"
+    return BadRowError("bad_call", f"message {number} calls {shown(value)}; {words}")
 
 
 def said_in(turn: Turn, style: ChatStyle) -> tuple[str, str]:
@@ -124,26 +115,28 @@ def said_in(turn: Turn, style: ChatStyle) -> tuple[str, str]:
 
     The content may hold the calls already, as this project stores them; where they cannot be told from words,
     all of it is words. Raises BadRowError if the style reads other calls in the text than were made. Whether
-    it knows the tool that asks for feedback is the environment's choice, so calls of that need only be in a
+    it knows the tool that asks for feedback is the environment's choice, so a call of that need only be in a
     form for any tool.
     """
-    words = str(turn.message["content"]).removesuffix(style.stop_token)
-    if style.stop_token in words:
-        raise BadRowError("stop_token", f"{style.stop_token} is in it, which ends a message")
-    if not turn.calls:
-        return words, ""
-    called = _called(turn.calls, style)
-    if (at := _first_call(words, turn.calls, called, style)) is not None:
+    words = turn.content.removesuffix(style.stop_token)
+    called = _called(turn.calls, style) if turn.calls else ""
+    if turn.calls and (at := _first_call(words, turn.calls, called, style)) is not None:
         words, called = words[:at], words[at:]
-    elif words:
+    elif turn.calls and words:
         words += "\n"
+    if style.stop_token in words + (called or ""):
+        raise BadRowError("stop_token", f"{style.stop_token} is in it, which ends a message")
     read = style.parse(words + (called or ""))
-    asks = style.is_chat_template and {call.name for call in turn.calls} == {FEEDBACK_TOOL}
-    if called is None or (read.calls != turn.calls and not asks):
+    if turn.calls and (called is None or (read.calls != turn.calls and not _asks(turn.calls, style))):
         names = ", ".join(call.name for call in turn.calls)
         reason = f": {read.problem}" if called and read.problem else ""
         raise BadRowError("other_call", f"the style {style.name} cannot say its call of {names}{reason}")
-    return words, called
+    return words, called or ""
+
+
+def _asks(calls: Sequence[ToolCall], style: ChatStyle) -> bool:
+    texts = all(isinstance(given, str) for call in calls for given in call.arguments.values())
+    return style.is_chat_template and texts and [call.name for call in calls] == [FEEDBACK_TOOL]
 
 
 def _first_call(words: str, calls: tuple[ToolCall, ...], called: str | None, style: ChatStyle) -> int | None:

@@ -76,9 +76,9 @@ def read_solutions(
 ) -> tuple[list[Solution], list[LeftOut]]:
     """Returns the solutions or sessions of a source in order, and the rows that are none, with reasons.
 
-    Rows with a column `messages` are sessions. A row names its task by id, or by the words of its prompt. A
-    session of a task that is held out is left out; with `others` those of tasks that nobody knows count, each
-    by what it opens with. Raises ConfigError if no row is a solution.
+    Rows with a column `messages` are sessions. A row names its task by id, or by the words of its prompt.
+    Those of a task that is held out are left out; with `others` sessions of tasks that nobody knows count,
+    each by what it opens with. Raises ConfigError if no row is a solution.
     """
     known, (rows, left_out) = tasks_by_name(tasks), read_rows(source)
     named, usual = source.columns, SESSION["messages"].columns
@@ -127,8 +127,16 @@ def _read(
 
 
 def _solution(row: Row, values: Mapping[str, Any], known: Mapping[str, Task | None]) -> tuple[Solution, str]:
-    task, text = task_of(values["task"], known), _message(values)
+    task, text = _to_learn(task_of(values["task"], known)), _message(values)
     return Solution(row, task, text, _reward(values["reward"])), text
+
+
+def _to_learn(task: Task) -> Task:
+    if task.split != "train":
+        raise BadRowError(
+            "held_out", f"its task {task.task_id} is of {task.split}: nothing may learn from it"
+        )
+    return task
 
 
 def _session(
@@ -142,8 +150,7 @@ def _session(
         raise BadRowError("guided", "it was prompted with feedback that its messages do not hold")
     session = session_of(values["messages"])
     said = [words_of(messages) for messages in (session.opening, opening_words(session.opening))]
-    given = values["task"]
-    if given is not None and not (others and normal_text(str(given)) not in known):
+    if (given := values["task"]) is not None and normal_text(str(given)) in known:
         task = task_of(given, known)
         if not _names_of(task) & set(said):
             raise BadRowError("other_prompt", f"it opens otherwise than its task {task.task_id}")
@@ -154,11 +161,7 @@ def _session(
         task = Task(name, "sessions", "train", 1, session.opening, "none", "", "session", name, 0)
     else:
         raise BadRowError("no_task", f"unknown here, or held out: {shown(said[1])}")
-    if task.split != "train":
-        raise BadRowError(
-            "held_out", f"its task {task.task_id} is of {task.split}: nothing may learn from it"
-        )
-    solution = Solution(row, task, "", _reward(values["reward"]), session=session)
+    solution = Solution(row, _to_learn(task), "", _reward(values["reward"]), session=session)
     return solution, session.key if values["session"] is None else str(values["session"])
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from env.chat.style import ChatStyle
-from env.feedback_tool.calls import wrong_answers
+from env.feedback_tool.calls import answer_spans, wrong_answers
 from env.offer import Demonstrators
 from env.protocol import Action, Env, StepResult, Tools, replay
 from env.sessions import Session, replies_of, said_in
@@ -114,18 +114,18 @@ def session_pieces(
 ) -> tuple[tuple[tuple[str, bool], ...], tuple[Span, ...]]:
     """Returns a recorded session after an opening, as `pieces_of` does, and what is not learnt.
 
-    These are the words of the `wrong` turns; the calls in them are pieces of their own, and learnt. Raises
-    BadRowError if the style cannot say a call.
+    That is what the `wrong` turns say, and the answer that a call among it asks about; the call is learnt.
+    Raises BadRowError if the style cannot say a call.
     """
     pieces, unlearnt = [(style.render_prompt(opening, (), tools), False)], list[Span]()
     for number, turn in enumerate(session.turns):
         words, called = said_in(turn, style)
-        said = (
-            (words, called + style.stop_token) if words and called else (words + called + style.stop_token,)
-        )
-        if number in wrong and (words or not called):
-            unlearnt.append((len(pieces), 0, len(said[0])))
-        pieces += [(text, True) for text in said]
+        said, place = words + called + style.stop_token, len(pieces)
+        if number in wrong:
+            unlearnt.append((place, 0, len(words if called else said)))
+            answers = answer_spans(Action(called, "ok", turn.calls)) if called else []
+            unlearnt += [(place, len(words) + start, len(words) + end) for start, end in answers]
+        pieces.append((said, True))
         if number < len(session.turns) - 1:
             pieces.append((style.render_replies(replies_of(turn, number)), False))
     return tuple(pieces), tuple(unlearnt)

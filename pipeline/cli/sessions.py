@@ -47,6 +47,7 @@ def write_sessions(run_dir: Path, file: Path) -> tuple[int, Counter[str]]:
             lines.write(json.dumps(session, ensure_ascii=False) + "\n")
             number += 1
     if not number:
+        part.unlink()
         raise ArtifactError(
             f"{run_dir} has no graded rollout of a bare prompt ({dict(left_out)}). Next: play some, with "
             "rollouts.chain.feedback_free_share above 0 or one attempt alone"

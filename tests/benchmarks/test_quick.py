@@ -54,5 +54,5 @@ def test_every_arm_learns_from_the_same_recorded_sessions(tmp_path: Path) -> Non
     table = Table(read_rows(tmp_path / "quick" / "recorded-seed0.json"))
     assert table("sessions", "number") == 72
     assert table(recorded.START, "gain") == 0
-    arms = {recorded.START, *recorded.STORED.values(), *recorded.IMITATED}
+    arms = {recorded.START, *recorded.ARMS, *recorded.IMITATED}
     assert set(table.variants("success")) == arms

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from env.chat.full import FullStyle
+from env.chat.plain import PlainStyle
 from env.corrections import calls_wrong, class_weights, corrections_in
+from env.feedback_tool.calls import LineStyle
 from env.play.demonstrations import session_pieces
 from env.sessions import said_in, session_of
 from pipeline.rows import BadRowError
@@ -62,6 +64,7 @@ def test_an_attempt_begins_after_the_feedback_before_and_other_calls_are_none() 
         (session(*[WRONG] * 4), "too_many_calls"),
         (session(WRONG, last=None), "ends_with_call"),
         (session("Line 1 is right, but line 2 is wrong."), "unclear_feedback"),
+        (session("Correct, but the unit is missing."), "unclear_feedback"),
         (session(" "), "unclear_feedback"),
     ],
 )
@@ -80,6 +83,8 @@ def test_sessions_that_are_nothing_to_learn_from_say_why(found: Any, kind: str) 
         ("There is no arithmetic error here.", False),
         ("Looks good.", False),
         ("Correct!", False),
+        ("Correct the sign.", True),
+        ("[" * 100_000, True),
         ('{"correct": false}', True),
         ("7", True),
     ],
@@ -93,22 +98,28 @@ def test_of_a_wrong_attempt_the_call_alone_is_learnt(stored: bool) -> None:
     style = FullStyle((), thinking=False)
     found = session(WRONG, FINE)
     if stored:  # as this project stores a message: its content is all that was said
-        said = ["".join(said_in(turn, style)) for turn in found.turns]
-        turns = [
-            replace(t, message=t.message | {"content": text})
-            for t, text in zip(found.turns, said, strict=True)
-        ]
+        turns = [replace(turn, content="".join(said_in(turn, style))) for turn in found.turns]
         found = replace(found, turns=tuple(turns))
     pieces, unlearnt = session_pieces(style, found, found.opening, None, corrections_in(found).wrong)
-    wrong = [place for place, *_ in unlearnt]
-    learnt = [text for place, (text, own) in enumerate(pieces) if own and place not in wrong]
-    assert [pieces[place][0][start:end] for place, start, end in unlearnt] == ["I get 0.\n"]
+    assert [pieces[place][0][start:end] for place, start, end in unlearnt] == ["I get 0.\n", "0"]
     call = (
         '<tool_call>\n{"name": "get_feedback", "arguments": {"current_answer": "%s"}}\n</tool_call><|im_end|>'
     )
-    assert learnt == [call % 0, "I get 1.\n", call % 1, "It is 7.<|im_end|>"]
-    messages = [*found.opening, *(m for turn in found.turns for m in (turn.message, *turn.replies))]
-    assert "".join(text for text, _ in pieces) == style.render(messages).removesuffix("\n")
+    said = [text for text, own in pieces if own]
+    assert said == ["I get 0.\n" + call % 0, "I get 1.\n" + call % 1, "It is 7.<|im_end|>"]
+    replies = [[{"role": "tool", "content": told}] for told in (WRONG, FINE)]
+    others = [text for text, own in pieces if not own]
+    assert others == [style.render_prompt(found.opening), *map(style.render_replies, replies)]
+
+
+def test_a_wrong_answer_that_is_part_of_the_call_is_not_learnt_either() -> None:
+    style = LineStyle(PlainStyle(), answers_once=True)
+    call = {"function": {"name": "get_feedback", "arguments": {"current_answer": "8"}}}
+    asks = {"role": "assistant", "content": "8\nget_feedback", "tool_calls": [call]}
+    reply, last = {"role": "tool", "content": WRONG}, {"role": "assistant", "content": "7"}
+    found = session_of([{"role": "user", "content": "3 + 4?"}, asks, reply, last])
+    pieces, unlearnt = session_pieces(style, found, found.opening, None, corrections_in(found).wrong)
+    assert "".join(pieces[place][0][start:end] for place, start, end in unlearnt) == "8"
 
 
 def test_rare_classes_weigh_as_the_root_of_their_number() -> None:

@@ -152,6 +152,11 @@ def changed(number: int, **changes: Any) -> list[dict[str, Any]]:
     return messages
 
 
+def named(name: str, arguments: Any) -> list[dict[str, Any]]:
+    call = {"function": {"name": name, "arguments": arguments}}
+    return [{"role": "user", "content": "x"}, {"role": "assistant", "content": "Hm", "tool_calls": [call]}]
+
+
 CALL = {"function": {"name": "search_company", "arguments": "{"}}
 
 
@@ -168,6 +173,7 @@ CALL = {"function": {"name": "search_company", "arguments": "{"}}
         (changed(1, content=[{"type": "image_url"}]), "bad_content"),
         (changed(1, tool_calls=[CALL]), "bad_call"),
         (changed(1, tool_calls="[{"), "bad_call"),
+        (named("search_company", '{"company_name": "\\ud800"}'), "bad_call"),
         (changed(1, tool_calls=[3]), "bad_call"),
         (changed(1, tool_calls=[{"function": "search"}]), "bad_call"),
         (None, "no_messages"),
@@ -178,18 +184,6 @@ def test_rows_that_are_no_session_are_left_out_with_their_kind(
 ) -> None:
     rows = [row(TRAIN[0], messages=messages), row(TRAIN[1])]
     assert read(tmp_path / "s.jsonl", rows)[1] == {1: kind}
-
-
-def test_rewards_are_graded_from_0_to_1(tmp_path: Path) -> None:
-    rows = [row(task, reward=r) for task, r in zip(TRAIN, (0.25, -1, "good", None, 0.71), strict=False)]
-    found, kinds = read(tmp_path / "s.jsonl", rows)
-    assert [s.reward for s in found] == [0.25, None, 0.71]
-    assert kinds == {2: "bad_reward", 3: "bad_reward"}
-
-
-def named(name: str, arguments: Any) -> list[dict[str, Any]]:
-    call = {"function": {"name": name, "arguments": arguments}}
-    return [{"role": "user", "content": "x"}, {"role": "assistant", "content": "Hm", "tool_calls": [call]}]
 
 
 @pytest.mark.parametrize("style", ["compact", "full"])

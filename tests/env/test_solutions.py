@@ -12,16 +12,9 @@ from env.play.coder import Coder
 from env.play.player import Player
 from env.play.recorded import DISAGREES, judged_steps, recorded_rollout
 from env.play.requests import EpisodeRequest, PlaySettings
+from env.preferences import Preferred, read_preferences
 from env.protocol import StepResult
-from env.solutions import (
-    Preferred,
-    Solution,
-    Solutions,
-    joined_steps,
-    read_labelled,
-    read_preferences,
-    read_solutions,
-)
+from env.solutions import Solution, Solutions, joined_steps, read_labelled, read_solutions
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.errors import ConfigError
 from pipeline.models.tiny import train_tokenizer

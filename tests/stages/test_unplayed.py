@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -91,15 +90,10 @@ def test_a_policy_is_made_of_sessions_alone(lab: Lab) -> None:
 
 
 def test_what_would_play_says_that_it_cannot(lab: Lab) -> None:
-    env = offer_of("support:SUPPORT").env()
-    task = next(iter(lab.tasks().values()))
+    offer, task = offer_of("support:SUPPORT"), next(iter(lab.tasks().values()))
+    assert "look_up" in offer.style().render_prompt(task.prompt)
+    env = offer.env()
     assert env.reset(task, 0).messages == task.prompt
     assert env.verdict().infra_error == "no_simulator"
     with pytest.raises(ConfigError, match="no scripted policies"):
         lab.plan("sft", "sft.data=null")
-
-
-def test_its_prompts_list_the_tools(lab: Lab, tmp_path: Path) -> None:
-    style = offer_of("support:SUPPORT").style()
-    task = next(iter(lab.tasks().values()))
-    assert "look_up" in style.render_prompt(task.prompt)
