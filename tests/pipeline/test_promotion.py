@@ -150,7 +150,7 @@ def test_the_page_says_what_the_simulation_says() -> None:
 
 
 def test_the_page_says_what_few_clusters_do() -> None:
-    """A candidate that differs by +-15 points from cluster to cluster, 0 on average, on tasks of 20 of them."""
+    """A candidate that differs by +-15 points from cluster to cluster, 0 on average, on tasks of 20."""
     rng, found = np.random.default_rng(0), np.zeros(SIMULATIONS)
     rates = rng.normal(0.7, 0.15 / 20**0.5, SIMULATIONS)
     won = np.cumsum(rng.binomial(100, rates, (2, SIMULATIONS)), axis=0)

@@ -22,13 +22,14 @@ from pipeline.cli.monitor import watched
 from pipeline.config import load_config
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.errors import ArtifactError, ConfigError
-from pipeline.served import served_policy
+from pipeline.served import due, served_policy
 from pipeline.types import Event
 from stages.bodies.replay import refuse_strangers
 from stages.command import main
 from stages.settings import Config
+from stages.wiring.arms import chain_of
 from stages.wiring.monitoring import monitoring_row
-from stages.wiring.rounds import play_round
+from stages.wiring.rounds import play_round, round_config
 from tests.stages import toy_rounds
 from tests.stages.conftest import TINY, Lab, make_lab
 
@@ -46,7 +47,7 @@ def lab_of(chain: Lab, folder: Path, **sections: Any) -> Lab:
     """Returns a run with an actor, whose rounds train a little, quickly."""
     settings = yaml.safe_load(TINY)
     settings["round"] = {"changes": CHANGES}
-    settings["replay"] = {"capacity": 150, "newest": 100}
+    settings["replay"] = {"capacity": 80, "newest": 60}
     lab = make_lab(folder, yaml.safe_dump(settings | sections))
     for stage in ("tasks", "sft", "actor"):
         shutil.copytree(chain.run_dir / stage, lab.run_dir / stage)
@@ -96,50 +97,46 @@ def skill(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     return of_round
 
 
-def test_three_rounds_refuse_a_sabotaged_model_and_serve_a_better_one(
+@pytest.mark.parametrize("last", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_rounds_serve_a_better_model_and_refuse_a_sabotaged_one(
     chain: Lab,
     skill: dict[str, float],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    last: int,
 ) -> None:
+    """The third is like what is served: played to the last look."""
     monkeypatch.setenv("COLUMNS", "200")
     lab = lab_of(chain, tmp_path / "lab")
     home = lab.run_dir / "rounds"
     skill |= {"001": 1.0, "002": 0.3, "003": 1.0}
-    decisions = []
-    for number in (1, 2, 3):
+    numbers = ("001", "002", "003")[:last]
+    for number, decision in zip(numbers, ("promote", "roll_back", "continue"), strict=False):
         found, verdict = played(lab)
-        assert found == number
-        decisions.append(verdict["decision"])
+        assert (f"{found:03d}", verdict["decision"]) == (number, decision)
         pointer, folder = served_policy(lab.run_dir)
         assert (pointer.run, folder) == ("rounds/001", home / "001" / "stored" / "policy")
-    assert decisions == ["promote", "roll_back", "continue"]
 
-    # Each begins with what is served, plays it, and keeps what it played.
-    digests = {
-        number: {r["arm"]: r["policy_digest"] for r in rows_of(home / number)}
-        for number in ("001", "002", "003")
-    }
-    assert digests["002"]["baseline"] == digests["003"]["baseline"] == digests["001"]["candidate"]
-    buffer = Artifact.open(home / "003", "replay")
-    fresh = Artifact.open(home / "003", "rollouts").table("rollouts")["rollout_id"].to_pylist()
-    assert buffer.table("rollouts")["rollout_id"].to_pylist()[-len(fresh) :] == fresh
-    assert buffer.table("rollouts").num_rows == 150 > len(fresh)
-    of_round = Counter(buffer.table("replay")["round"].to_pylist())
-    assert set(of_round) <= {1, 2, 3}
-    assert of_round[3] == len(fresh)
-
-    # Looks: one decides a clear case, the rest of the traffic is skipped; without a word it plays them all.
-    for number, done in (("001", 500), ("002", 500), ("003", 1000)):
+        # It began with what was served and played it; looks: one decides a clear case, the rest is skipped.
+        weights = {row["arm"]: row["policy_digest"] for row in rows_of(home / number)}
+        if number != "001":
+            assert weights["baseline"] == rows_of(home / "001")[1]["policy_digest"] != weights["candidate"]
+        done = 1000 if decision == "continue" else 500
+        skipped = {"decided_earlier": 500} if done == 500 else {}
         counts = Artifact.open(home / number, "promotion").manifest["counts"]
-        skipped = {"decided_earlier": 1000 - done} if done < 1000 else {}
         assert counts == {"planned": 1000, "done": done, "failed": {}, "skipped": skipped}
-        share = {r["arm"]: r["rollouts"] for r in rows_of(home / number)}
-        assert share == {"baseline": 0.8 * done, "candidate": 0.2 * done}
+        assert [row["rollouts"] for row in rows_of(home / number)] == [0.8 * done, 0.2 * done]
     page = (home / "002" / "promotion" / "report.html").read_text()
     assert "The candidate is refused" in page
     assert "How often this rule errs" in page
+
+    buffer = Artifact.open(home / numbers[-1], "replay")
+    fresh = Artifact.open(home / numbers[-1], "rollouts").table("rollouts")["rollout_id"].to_pylist()
+    assert buffer.table("rollouts")["rollout_id"].to_pylist()[-len(fresh) :] == fresh
+    of_round = Counter(buffer.table("replay")["round"].to_pylist())
+    assert of_round.total() == buffer.table("rollouts").num_rows == 80
+    assert of_round[last] == len(fresh) < 80
 
     capsys.readouterr()
     assert main(["monitor", str(lab.run_dir)]) == 0
@@ -147,7 +144,7 @@ def test_three_rounds_refuse_a_sabotaged_model_and_serve_a_better_one(
     assert main(["served", str(lab.run_dir)]) == 0
     assert capsys.readouterr().out.strip() == str(home / "001" / "stored" / "policy")
     assert main(["verify", str(lab.run_dir)]) == 0
-    assert "rounds/003/promotion: complete and sound" in capsys.readouterr().out
+    assert f"rounds/{numbers[-1]}/promotion: complete and sound" in capsys.readouterr().out
     assert main(["status", str(lab.run_dir)]) == 0
 
 
@@ -181,6 +178,15 @@ def test_stages_of_a_round_refuse_another_run(
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "actor")
     assert lab.start(stage) == 2
     assert "make round" in capsys.readouterr().err
+
+
+def test_a_round_may_learn_from_pairs(chain: Lab, tmp_path: Path) -> None:
+    lab = lab_of(chain, tmp_path / "lab")
+    config = load_config(Config, Path(lab.config), ['round.changes={"evaluation.of": "dpo"}'])
+    made = round_config(config, lab.run_dir, 1, due(lab.run_dir, ("actor", "actor")))
+    order = ("tasks", "sft", "rollouts", "replay", "stored", "preferences", "dpo", "evaluation", "promotion")
+    assert tuple(name for name in chain_of(made, "evaluation", "promotion") if name != "labels") == order
+    assert made.sft.base == str(lab.run_dir / "actor" / "actor")
 
 
 def test_a_policy_to_evaluate_must_be_trained(chain: Lab, tmp_path: Path) -> None:
