@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from pipeline.artifacts.lock import Lock
+from pipeline.artifacts.signals import StopRequested
 from pipeline.errors import ArtifactError
 from pipeline.served import POINTER, served_policy
 from tests.stages import toy_rounds
@@ -114,6 +115,17 @@ def test_an_abandoned_round_is_no_base_of_a_later_one(rounds: Rounds, tmp_path: 
     assert toy_rounds.one_round(folder, "promote", 2) == 0
     assert serves(folder) == "002 stored"
     assert "001/stored" not in (folder / "r/rounds/002.yaml").read_text()
+
+
+def test_a_stop_that_comes_with_the_verdict_still_moves_the_pointer(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "lab")
+
+    def stop() -> None:
+        if (folder / "r/rounds/001/promotion/manifest.json").exists():
+            raise StopRequested("SIGTERM")
+
+    assert toy_rounds.one_round(folder, "promote", stop_if_asked=stop) == 0
+    assert serves(folder) == "001 stored"
 
 
 POINTERS = tuple(f"round.pointer.{name}" for name in ("before", "temporary", "swapped"))
