@@ -94,14 +94,6 @@ def test_more_successes_never_make_a_verdict_worse() -> None:
         assert decide(Arm(new, 100), Arm(old, 400)).verdict == names[int(table[new, old])]
 
 
-def test_at_seventy_per_cent_a_hundred_rollouts_tell_so_many_successes_apart() -> None:
-    """Nine points are promoted at 100 beside 400, eleven at 100 beside 100, as by normal approximation."""
-    least = {n: min(k for k in range(101) if verdicts(100, n)[k, round(0.7 * n)] == 1) for n in (100, 400)}
-    assert least == {400: 79, 100: 81}
-    normal = {n: 1.645 * (0.21 / 100 + 0.21 / n) ** 0.5 for n in least}
-    assert {n: k / 100 - 0.7 for n, k in least.items()} == pytest.approx(normal, abs=0.02)
-
-
 def binomial(n: int, p: float) -> np.ndarray:
     return np.array([comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)])
 
