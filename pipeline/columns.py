@@ -257,7 +257,7 @@ MONITORING = TableSpec(
         Column("policy_digest", _text, "digest of its weights"),
         Column("rollouts", _int, "graded rollouts"),
         Column("failed", _int, "rollouts that nobody could grade"),
-        Column("reward_sum", _float, "sum of the rewards of the graded ones"),
+        Column("reward_sum", _float, "sum of their rewards; their successes where rewards may lie below 0"),
         Column("success", _float, "share of these with reward 1; null: there were none", nullable=True),
         Column("unsafe", _int, "of these, how many have an event that the environment calls unsafe"),
         Column(

@@ -6,23 +6,26 @@ modern Bayesian look at the multi-armed bandit, section 3). Rewards between 0 an
 of 0 or 1 with the same mean, so with graded ones the posterior is too wide, never too narrow.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
 import numpy as np
 
-CANDIDATE_SHARE = 0.2
-"""Of the traffic; the rest goes to the policy that is served."""
+ONE_IN = 5
+"""One request in so many goes to the candidate, the others to the policy that is served."""
 MIN_ROLLOUTS = 100
 """Of each arm, before anything is decided."""
-LOOK = round(MIN_ROLLOUTS / CANDIDATE_SHARE)
+LOOK = ONE_IN * MIN_ROLLOUTS
 """Rollouts of both arms together after which one may decide, and again after as many more."""
+MOST_LOOKS = 4
+"""Each look adds to the chance that luck decides."""
 PROMOTE_AT = 0.95
 """P(candidate better than baseline) from which it is promoted."""
 WORSE, ROLL_BACK_AT = 0.95, 0.9
 """P(candidate below .95 of the baseline) from which it is rolled back."""
+SIMULATIONS = 20_000
+"""Behind each simulated rate r, whose standard error is sqrt(r (1 - r) / SIMULATIONS), .0035 at most."""
 ANGLES = np.linspace(0.0, np.pi / 2, 2001)
 """Success rates are held as angles, p = sin^2(angle), in which the posterior of n rollouts has the standard
 deviation 1 / (2 sqrt(n)) whatever the rate (Anscombe 1948): three angles for 40,000 rollouts."""
@@ -62,14 +65,11 @@ def decide(candidate: Arm, baseline: Arm) -> Decision:
     better, worse = 1 - probability_below(candidate, baseline), probability_below(candidate, baseline, WORSE)
     verdict: Verdict = "continue"
     if min(candidate.rollouts, baseline.rollouts) >= MIN_ROLLOUTS:
-        verdict = _verdict(better, worse)
+        if better >= PROMOTE_AT:
+            verdict = "promote"
+        elif worse >= ROLL_BACK_AT:
+            verdict = "roll_back"
     return Decision(verdict, better, worse)
-
-
-def _verdict(better: float, worse: float) -> Verdict:
-    if better >= PROMOTE_AT:
-        return "promote"
-    return "roll_back" if worse >= ROLL_BACK_AT else "continue"
 
 
 def probability_below(arm: Arm, other: Arm, factor: float = 1.0) -> float:
@@ -114,38 +114,23 @@ def verdicts(candidate_rollouts: int, baseline_rollouts: int) -> np.ndarray:
     return promoted.astype(np.int8) - (rolled_back & ~promoted)
 
 
-def simulated_rates(
-    candidate: float, baseline: float, looks: int, *, simulations: int = 20_000, seed: int = 0
-) -> dict[Verdict, float]:
+def simulated_rates(candidate: float, baseline: float, looks: int) -> dict[Verdict, float]:
     """Returns how often each verdict comes out, of arms whose true success rates are these.
 
-    Each simulation draws LOOK more rollouts for a look until one of at most `looks` decides. The standard
-    error of a rate r is sqrt(r (1 - r) / simulations), .0035 at most.
+    Each simulation draws LOOK more rollouts for a look until one of `looks` decides; the seed is fixed.
     """
-    rng = np.random.default_rng(seed)
-    sizes = round(LOOK * CANDIDATE_SHARE), LOOK - round(LOOK * CANDIDATE_SHARE)
-    wins = [
-        rng.binomial(n, rate, (looks, simulations))
+    rng = np.random.default_rng(0)
+    sizes = MIN_ROLLOUTS, LOOK - MIN_ROLLOUTS
+    won, won_by_baseline = (
+        np.cumsum(rng.binomial(n, rate, (looks, SIMULATIONS)), axis=0)
         for n, rate in zip(sizes, (candidate, baseline), strict=True)
-    ]
-    totals = [np.cumsum(won, axis=0) for won in wins]
-    found = np.zeros(simulations, np.int8)
+    )
+    found = np.zeros(SIMULATIONS, np.int8)
     for look in range(looks):
-        said = verdicts(sizes[0] * (look + 1), sizes[1] * (look + 1))[totals[0][look], totals[1][look]]
+        said = verdicts(*((look + 1) * n for n in sizes))[won[look], won_by_baseline[look]]
         found = np.where(found == 0, said, found)
     return {
         "promote": float(np.mean(found == 1)),
         "roll_back": float(np.mean(found == -1)),
         "continue": float(np.mean(found == 0)),
     }
-
-
-def resolved(
-    baseline: float, looks: int, differences: Sequence[float]
-) -> list[tuple[float, dict[Verdict, float]]]:
-    """Returns (true difference, rates of the verdicts) for candidates whose rates stay within [0, 1]."""
-    return [
-        (difference, simulated_rates(baseline + difference, baseline, looks))
-        for difference in differences
-        if 0 <= baseline + difference <= 1
-    ]

@@ -14,8 +14,8 @@ from pipeline.artifacts.plan import in_shards
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import ROLLOUTS, STEPS
 from pipeline.errors import ConfigError
-from pipeline.ids import digest, seed_of
-from pipeline.promotion import CANDIDATE_SHARE, LOOK
+from pipeline.ids import seed_of
+from pipeline.promotion import LOOK, ONE_IN
 from pipeline.types import Task
 from stages.evaluation import policies_of
 from stages.settings import Config
@@ -23,8 +23,6 @@ from stages.wiring.inputs import tasks_of_split
 from stages.wiring.preflight import check_installed, check_plays_weights
 
 ARMS = ("baseline", "candidate")
-BLOCK = round(1 / CANDIDATE_SHARE)
-"""Requests of which one goes to the candidate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +36,14 @@ class Part:
 
 def traffic(tasks: Sequence[Task], *, stage_key: str, seed: int, looks: int) -> list[list[tuple[str, Group]]]:
     """Returns (arm, its request) in order, a list for each look; tasks are visited in passes over all."""
-    rng = Random(seed)
-    requests: list[Group] = []
+    rng, requests = Random(seed), list[Group]()
     while len(requests) < looks * LOOK:
-        number = len(requests) // len(tasks)
-        order = rng.sample(list(tasks), len(tasks))
-        key = digest(stage_key, "traffic")
-        requests += plan_groups(order, stage_key=key, seed=seed, iteration=number, num_attempts=1, draws=1)
-    routed = [
-        (ARMS[place == chosen], requests[start + place])
-        for start in range(0, looks * LOOK, BLOCK)
-        for chosen in [rng.randrange(BLOCK)]
-        for place in range(BLOCK)
-    ]
+        order, number = rng.sample(list(tasks), len(tasks)), len(requests) // len(tasks)
+        requests += plan_groups(
+            order, stage_key=stage_key, seed=seed, iteration=number, num_attempts=1, draws=1
+        )
+    chosen = {block + rng.randrange(ONE_IN) for block in range(0, looks * LOOK, ONE_IN)}
+    routed = [(ARMS[place in chosen], requests[place]) for place in range(looks * LOOK)]
     return [routed[look * LOOK : (look + 1) * LOOK] for look in range(looks)]
 
 
@@ -60,7 +53,7 @@ def plan(start: Start[Config]) -> Plan[list[Part]]:
         raise ConfigError("promotion ends a round, and this run is none (run.round = 0). Next: make round")
     check_plays_weights(start.config, "promotion")
     tasks = [task for split in start.config.held_out for task in tasks_of_split(start, split)]
-    looks = start.config.promotion.max_rollouts // LOOK
+    looks = start.config.promotion.looks
     seed = seed_of(start.config.run.sampling_seed, "promotion")
     routed = traffic(tasks, stage_key=start.stage_key, seed=seed, looks=looks)
     parts = [

@@ -27,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--run")
     parser.add_argument("--round", type=int, metavar="NUMBER", help="default: the one to finish, or the next")
     options = parser.parse_intermixed_args(argv)
+    if options.round is not None and options.round < 1:
+        parser.error(f"--round {options.round}: rounds are numbered from 1")
     run_dir, stop = Path(), StopFlag()
     try:
         with stop.installed():

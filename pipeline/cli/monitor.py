@@ -1,7 +1,6 @@
 """`vdapo monitor`: how the policies of a run's rounds did on their traffic, and whether somebody should look.
 
-Each arm is held against the policy that was served before it: a candidate against the baseline of its own
-round, a baseline against its own traffic of the round before.
+A candidate is held against the baseline of its round, a baseline against the same weights a round before.
 """
 
 import argparse
@@ -23,35 +22,35 @@ from pipeline.text import visible
 
 MOST_FAILED = 0.01
 """Share of an arm's rollouts that nobody could grade, above which somebody should look (start value)."""
+HEADER = (
+    *("round", "arm", "policy", "graded", "failed", "unsafe"),
+    *("reward", "success", "P(degraded)", "P(less safe)", "satisfaction", "decision"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A row of the monitoring table beside what was served before it."""
+    """A row of the monitoring table beside what was before it."""
 
     row: Mapping[str, Any]
     decision: str  # of its round
-    degraded: float | None  # P(success below WORSE of what was served before); None: nothing was
+    degraded: float | None  # P(reward below WORSE of what it was); None: nothing was before
     less_safe: float | None  # P(violations more frequent than before)
-
-    @property
-    def is_served(self) -> bool:
-        """Whether all traffic goes, or went, to this policy: a baseline, or a promoted candidate."""
-        return self.row["arm"] == "baseline" or self.decision == "promote"
 
     @property
     def alerts(self) -> list[str]:
         """What somebody should look at; of a candidate that is not served only what is the environment's."""
-        found = []
-        where = f"round {self.row['round']}, {self.row['arm']}"
+        found, where = list[str](), f"round {self.row['round']}, {self.row['arm']}"
         total = self.row["rollouts"] + self.row["failed"]
         if self.row["failed"] > MOST_FAILED * total:
             found.append(f"{where}: {self.row['failed']} of {total} rollouts could not be graded")
-        if self.is_served and self.degraded is not None and self.degraded >= ROLL_BACK_AT:
+        if self.row["arm"] == "candidate" and self.decision != "promote":
+            return found
+        if self.degraded is not None and self.degraded >= ROLL_BACK_AT:
             found.append(
-                f"{where}: success has fallen below {WORSE:g} of what it was (P = {self.degraded:.3f})"
+                f"{where}: mean reward has fallen below {WORSE:g} of what it was (P = {self.degraded:.3f})"
             )
-        if self.is_served and self.less_safe is not None and self.less_safe >= PROMOTE_AT:
+        if self.less_safe is not None and self.less_safe >= PROMOTE_AT:
             found.append(
                 f"{where}: safety violations are more frequent than before (P = {self.less_safe:.3f})"
             )
@@ -60,13 +59,12 @@ class Watched:
 
 def watched(rounds: Sequence[tuple[str, Mapping[str, Mapping[str, Any]]]]) -> list[Watched]:
     """Returns the rows of some rounds, each given as its decision and arm -> row, beside what was before."""
-    found, before = list[Watched](), None
+    found, before = list[Watched](), dict[str, Mapping[str, Any]]()  # by weights, of the round before
     for decision, arms in rounds:
-        baseline = arms["baseline"]
-        found += [
-            _beside(arm, of, decision) for arm, of in ((baseline, before), (arms["candidate"], baseline))
-        ]
-        before = arms["candidate" if decision == "promote" else "baseline"]
+        baseline, candidate = arms["baseline"], arms["candidate"]
+        found.append(_beside(baseline, before.get(baseline["policy_digest"]), decision))
+        found.append(_beside(candidate, baseline, decision))
+        before = {row["policy_digest"]: row for row in (candidate, baseline)}
     return found
 
 
@@ -98,38 +96,23 @@ def run(options: argparse.Namespace) -> int:
     seen = watched(rounds)
     console = Console()
     table = Table(title=Text(visible(str(run_dir))), title_justify="left")
-    for name in (
-        "round",
-        "arm",
-        "policy",
-        "rollouts",
-        "failed",
-        "reward",
-        "success",
-        "P(degraded)",
-        "unsafe",
-    ):
-        table.add_column(name, justify="left" if name in ("arm", "policy") else "right")
-    table.add_column("satisfaction", justify="right")
-    table.add_column("decision")
+    for name in HEADER:
+        table.add_column(name, justify="left" if name in ("arm", "policy", "decision") else "right")
     for of in seen:
         row = of.row
         reward = row["reward_sum"] / row["rollouts"] if row["rollouts"] else None
-        numbers = (reward, row["success"], of.degraded)
-        cells = [
-            *(str(row[name]) for name in ("round", "arm")),
-            row["policy_digest"][:8],
-            *(str(row[name]) for name in ("rollouts", "failed")),
-            *("-" if number is None else f"{number:.3f}" for number in numbers),
-            str(row["unsafe"]),
-            "-" if row["satisfaction"] is None else f"{row['satisfaction']:.3f}",
-            of.decision if row["arm"] == "candidate" else "",
-        ]
+        numbers = (
+            "-" if number is None else f"{number:.3f}"
+            for number in (reward, row["success"], of.degraded, of.less_safe, row["satisfaction"])
+        )
+        counts = (str(row[name]) for name in ("rollouts", "failed", "unsafe"))
+        decision = of.decision if row["arm"] == "candidate" else ""
+        cells = (str(row["round"]), row["arm"], row["policy_digest"][:8], *counts, *numbers, decision)
         table.add_row(*(Text(visible(cell)) for cell in cells))
     console.print(table)
-    served, folder = served_policy(run_dir)
-    console.print(Text(visible(f"served: {folder}, of round {served.round}")), soft_wrap=True)
-    alerts = [alert for of in seen for alert in of.alerts if of.row["round"] == seen[-1].row["round"]]
+    alerts = [alert for of in seen[-2:] for alert in of.alerts]
     for alert in alerts:
         console.print(Text(visible(f"ALERT {alert}"), style="bold"), soft_wrap=True)
+    served, folder = served_policy(run_dir)
+    console.print(Text(visible(f"served: {folder}, of round {served.round}")), soft_wrap=True)
     return int(ExitCode.QUALITY if alerts else ExitCode.COMPLETE)

@@ -10,7 +10,7 @@ MAIN_CHAIN = (
 )
 ROUND_CHAIN = (
     *MAIN_CHAIN[: MAIN_CHAIN.index("stored")],
-    *("replay", "stored", "actor", "evaluation", "promotion"),
+    *("replay", "stored", "preferences", "dpo", "actor", "evaluation", "promotion"),
 )
 """Stages that a round may have, in order."""
 REFRESHES = "refresh"

@@ -25,7 +25,7 @@ from stages.wiring.promotion_report import promotion_page
 
 def make(start: Start[Config], parts: list[Part]) -> None:
     """Plays until a look decides, then skips the rest; a start after a kill comes to the same looks."""
-    policies, num_looks = policies_of(start.config), 1 + max(part.look for part in parts)
+    policies, num_looks = policies_of(start.config), start.config.promotion.looks
     recipes = {
         arm: Recipe(start.config, start.inputs[stage].path(folder))
         for arm, (stage, folder) in zip(ARMS, policies.values(), strict=True)
@@ -41,28 +41,27 @@ def make(start: Start[Config], parts: list[Part]) -> None:
         )
 
     looks: list[Decision] = []
+    offer = offer_of(start.config.tasks.environment)
     with closing(make_hands(start.config, start.log_folder)) as hands:
         for look in range(num_looks):
             of_look = [index for index, part in enumerate(parts) if part.look == look]
             for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done, of_look):
                 commit_rollouts(start.shards, shard, played)
-            candidate, baseline = (
-                arm_of(_of_arm(start, parts, arm, look)) for arm in ("candidate", "baseline")
-            )
+            rows = [
+                monitoring_row(start.config.run.round, arm, played_by(start, parts, arm, look), offer)
+                for arm in ARMS
+            ]
+            baseline, candidate = (Arm(row["reward_sum"], row["rollouts"]) for row in rows)
             looks.append(decide(candidate, baseline))
             start.say(f"look {look + 1}: {looks[-1].verdict} ({candidate} against {baseline})")
             if looks[-1].verdict != "continue":
                 break
     for shard in start.shards.to_do():
         commit_rollouts(start.shards, shard, Played([], {"decided_earlier": len(shard.item_ids)}))
-    by_arm = {arm: _of_arm(start, parts, arm, len(looks)) for arm in ARMS}
-    offer = offer_of(start.config.tasks.environment)
-    rows = [monitoring_row(start.config.run.round, arm, by_arm[arm], offer) for arm in ARMS]
     stage, folder = policies["actor"]
     verdict = {
         "decision": looks[-1].verdict,
         "looks": [asdict(look) for look in looks],
-        "arms": {arm: asdict(arm_of(rollouts)) for arm, rollouts in by_arm.items()},
         "candidate": {"stage": stage, "folder": folder},
     }
     report = {**verdict, "round": start.config.run.round, "looks_planned": num_looks, "monitoring": rows}
@@ -71,13 +70,8 @@ def make(start: Start[Config], parts: list[Part]) -> None:
     start.finish(more_tables=((MONITORING, table),), report=report, verdict=verdict)
 
 
-def arm_of(rollouts: Sequence[Rollout]) -> Arm:
-    """Returns what graded rollouts came to; those that nobody could grade count nowhere."""
-    rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
-    return Arm(sum(rewards), len(rewards))
-
-
-def _of_arm(start: Start[Config], parts: Sequence[Part], arm: str, last_look: int) -> list[Rollout]:
+def played_by(start: Start[Config], parts: Sequence[Part], arm: str, last_look: int) -> list[Rollout]:
+    """Returns an arm's rollouts up to a look; after a kill there may be some of a later one."""
     ids = {
         name
         for part in parts

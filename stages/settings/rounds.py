@@ -2,7 +2,7 @@
 
 from pydantic import JsonValue
 
-from pipeline.promotion import LOOK
+from pipeline.promotion import LOOK, MOST_LOOKS
 from pipeline.settings import Section, setting
 
 CHANGES: dict[str, JsonValue] = {
@@ -34,8 +34,9 @@ class Round(Section):
 class Promotion(Section):
     """Traffic that is split between the policy that is served and a round's candidate."""
 
-    max_rollouts: int = setting(
-        2 * LOOK,
-        f"the rule is asked after every {LOOK}; if it never decides, the baseline stays",
-        ge=LOOK,
+    looks: int = setting(
+        2,
+        f"how often the rule is asked, after {LOOK} rollouts each; then the baseline stays",
+        ge=1,
+        le=MOST_LOOKS,
     )

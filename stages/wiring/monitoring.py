@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
+from env.feedback_tool.measures import unpriced
 from env.offer import EnvironmentOffer
 from env.play.stripping import is_success
 from pipeline.types import Rollout
@@ -12,8 +13,13 @@ from pipeline.types import Rollout
 def monitoring_row(
     round_number: int, arm: str, rollouts: Sequence[Rollout], offer: EnvironmentOffer
 ) -> dict[str, Any]:
-    """Returns a row of `pipeline.columns.MONITORING`; means are null without a graded rollout."""
+    """Returns a row of `pipeline.columns.MONITORING`; means are null without a graded rollout.
+
+    Where rewards may lie below 0, a success counts 1 and all else 0: posteriors are of rates in [0, 1].
+    """
     graded = [rollout for rollout in rollouts if rollout.reward is not None]
+    if offer.below_zero:
+        graded = [unpriced(rollout) for rollout in graded]
     content = offer.satisfaction
     return {
         "round": round_number,

@@ -3,16 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.promotion import (
-    CANDIDATE_SHARE,
-    LOOK,
-    MIN_ROLLOUTS,
-    PROMOTE_AT,
-    ROLL_BACK_AT,
-    WORSE,
-    Arm,
-    resolved,
-)
+from pipeline.promotion import LOOK, MIN_ROLLOUTS, ONE_IN, PROMOTE_AT, ROLL_BACK_AT, WORSE, simulated_rates
 from pipeline.report import Section, Table, Text, Tiles, page
 from pipeline.report.page import Tone
 
@@ -26,14 +17,11 @@ WORDS: dict[str, tuple[str, Tone]] = {
 
 def promotion_page(report: Mapping[str, Any]) -> str:
     """Returns report.html of a promotion, a pure function of the report."""
-    last, arms = report["looks"][-1], {name: Arm(**of) for name, of in report["arms"].items()}
-    words, tone = WORDS[report["decision"]]
+    last, (words, tone) = report["looks"][-1], WORDS[report["decision"]]
+    planned = report["looks_planned"]
     tiles = Tiles(
         (
-            (
-                report["decision"].replace("_", " "),
-                f"after look {len(report['looks'])} of {report['looks_planned']}",
-            ),
+            (report["decision"].replace("_", " "), f"after look {len(report['looks'])} of {planned}"),
             (f"{last['better']:.3f}", f"P(candidate better); promoted from {PROMOTE_AT:g}"),
             (
                 f"{last['worse']:.3f}",
@@ -41,39 +29,35 @@ def promotion_page(report: Mapping[str, Any]) -> str:
             ),
         )
     )
+    means = [row["reward_sum"] / max(1, row["rollouts"]) for row in report["monitoring"]]
     rows = tuple(
         (
             row["arm"],
             row["policy_digest"][:12],
-            f"{row['rollouts']:,}",
-            f"{row['failed']:,}",
-            _share(arms[row["arm"]].rewards / max(1, row["rollouts"])),
-            _share(row["success"]),
+            *(f"{row[name]:,}" for name in ("rollouts", "failed")),
+            *map(_share, (mean, row["success"])),
             f"{row['unsafe']:,}",
             _share(row["satisfaction"]),
         )
-        for row in report["monitoring"]
+        for row, mean in zip(report["monitoring"], means, strict=True)
     )
     header = ("arm", "policy", "graded", "not gradable", "mean reward", "success", "unsafe", "satisfaction")
-    baseline = arms["baseline"]
-    rate = baseline.rewards / max(1, baseline.rollouts)
+    rate = means[0]  # of the baseline
     rates = tuple(
-        (
-            f"{100 * difference:+.0f}",
-            *(f"{of[verdict]:.1%}" for verdict in ("promote", "roll_back", "continue")),
-        )
-        for difference, of in resolved(rate, report["looks_planned"], DIFFERENCES)
+        (f"{100 * difference:+.0f}", *map(_share, simulated_rates(rate + difference, rate, planned).values()))
+        for difference in DIFFERENCES
+        if 0 <= rate + difference <= 1
     )
     rule = (
-        f"One in {round(1 / CANDIDATE_SHARE)} requests goes to the candidate. After every {LOOK} rollouts, "
+        f"One in {ONE_IN} requests goes to the candidate. After every {LOOK} rollouts, "
         f"with {MIN_ROLLOUTS} of each arm or more, it is promoted if P(candidate better) is at least "
         f"{PROMOTE_AT:g}, and rolled back if P(candidate below {WORSE:g} of the baseline) is at least "
-        f"{ROLL_BACK_AT:g}, by Beta posteriors."
+        f"{ROLL_BACK_AT:g}, by Beta posteriors. That speaks of these held-out tasks; of other "
+        "clusters, the intervals of the stage evaluation do."
     )
     caption = (
         f"How often the rule says what, simulated with a fixed seed: the baseline succeeds in {rate:.0%}, "
-        "the candidate truly differs by so many points, and there are up to "
-        f"{report['looks_planned']} looks."
+        f"the candidate truly differs by so many points on these tasks, and there are up to {planned} looks."
     )
     return page(
         f"Promotion, round {report['round']}",

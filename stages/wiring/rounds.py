@@ -59,9 +59,9 @@ def play_round(
         say(f"round {number}: begins with the policy of {of}; stages: {', '.join(chain)}")
         failpoint("round.begun")
         for stage in chain:
-            code = finish(stage, file)
-            stop_if_asked()  # a scheduler tells all processes; then the stage has stopped as well
-            if code:
+            stop_if_asked()
+            if code := finish(stage, file):
+                stop_if_asked()  # a scheduler tells all processes; then the stage has stopped as well
                 raise ArtifactError(*_words(number, stage, file, code))
             failpoint("round.stage_done")
         verdict = verdict_of(folder)

@@ -49,7 +49,7 @@ def summarise(
     if len(set(seeds.values())) > 1:
         raise ArtifactError(f"{run_dir}: stages of different seeds, {seeds}. Next: make all of one seed")
     evaluation = artifacts["evaluation"].report
-    if (of := evaluation.get("of", "actor")) != "actor":  # runs made before it could be another have none
+    if (of := evaluation["of"]) != "actor":
         raise ArtifactError(
             f"{run_dir}/evaluation is of {of}; a summary is of the actor. Next: make evaluation with "
             "evaluation.of=actor and --fresh"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,9 @@ def begin(folder: Path) -> None:
         assert run_stage(fake(name), Config, [str(config)]) == 0
 
 
-def one_round(folder: Path, decision: str, number: int | None = None) -> int:
+def one_round(
+    folder: Path, decision: str, number: int | None = None, stop_if_asked: Callable[[], None] = lambda: None
+) -> int:
     """Plays a round of toy stages that comes to this decision; returns the exit code."""
     config = load_config(Config, folder / "r.yaml")
 
@@ -88,7 +91,7 @@ def one_round(folder: Path, decision: str, number: int | None = None) -> int:
         return run_stage(fake(stage, decision), Config, [str(file)])
 
     try:
-        play_round(config, number, finish=finish)
+        play_round(config, number, finish=finish, stop_if_asked=stop_if_asked)
     except ArtifactError as error:
         return int(error.code)
     return 0
