@@ -31,11 +31,9 @@ def test_no_sequence_of_answers_gains_by_a_call_that_it_did_not_need() -> None:
             assert reward < 0 or answers[-1] == 1  # in vain is worse than no call at all
             if answers[0] == 1:
                 assert reward < tool_reward(1, 1, 0)
-            for place in range(1, calls + 1):  # to stop where the last answer is given already
-                if answers[place] == answers[-1] and place < calls:
+            for place in range(1, calls):  # to stop where the last answer is given already
+                if answers[place] == answers[-1]:
                     assert reward < tool_reward(answers[place], answers[0], place)
-            right_later = tool_reward(1, answers[0], calls)
-            assert right_later > 0
 
 
 @given(share, share, st.integers(1, MAX_CALLS))
