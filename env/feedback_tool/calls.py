@@ -48,15 +48,20 @@ def asked_about(action: Action) -> str:
 
 
 def answer_spans(action: Action) -> list[tuple[int, int]]:
-    """Returns where in a call's text its answer stands, as characters: at the start, or in JSON."""
-    spans = []
-    for name in (REASONING, ANSWER):
-        said = action.calls[0].arguments.get(name, "")
-        literal = json.dumps(said, ensure_ascii=False).replace("<", "\\u003c")
-        if said and action.text.startswith(said):
-            spans.append((0, len(said)))
-        elif said and (at := action.text.rfind(literal)) >= 0:
-            spans.append((at + 1, at + len(literal) - 1))
+    """Returns where in a call's text its answer stands, as characters: at the start, or in JSON.
+
+    In a recorded call it may be no text, and escaped as whoever wrote it does.
+    """
+    spans, arguments = [], action.calls[0].arguments
+    for said in (arguments[name] for name in (REASONING, ANSWER) if arguments.get(name) not in (None, "")):
+        forms = [json.dumps(said, ensure_ascii=is_ascii) for is_ascii in (False, True)]
+        forms += [form.replace("<", "\\u003c") for form in forms]
+        marks = int(isinstance(said, str))
+        if action.text.startswith(str(said)):
+            spans.append((0, len(str(said))))
+        elif found := [form for form in forms if form in action.text]:
+            start = action.text.rindex(found[0])
+            spans.append((start + marks, start + len(found[0]) - marks))
     return spans
 
 
