@@ -89,23 +89,10 @@ class LineStyle(ChatStyle):
         self.max_told_characters, self.ascii_arguments = inner.max_told_characters, inner.ascii_arguments
         self.is_chat_template = inner.is_chat_template
 
-    def render(
-        self,
-        messages: Sequence[Message],
-        previous_attempts: Sequence[str] = (),
-        tools: Tools | None = None,
-        *,
-        add_generation_prompt: bool = False,
-    ) -> str:
-        """Returns what the other style writes: the line is learnt by example."""
-        return self.inner.render(
-            messages, previous_attempts, tools, add_generation_prompt=add_generation_prompt
-        )
-
     def render_prompt(
         self, messages: Sequence[Message], previous_attempts: Sequence[str] = (), tools: Tools | None = None
     ) -> str:
-        """Returns what the other style writes."""
+        """Returns what the other style writes: the line is learnt by example."""
         return self.inner.render_prompt(messages, previous_attempts, tools)
 
     def parse(self, text: str) -> Action:
