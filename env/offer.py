@@ -116,8 +116,9 @@ class EnvironmentOffer:
     satisfaction: Callable[[Rollout], float] | None = None
     # Whether verdicts speak of steps, of each by itself and what came before it: then a critic may be told.
     step_verdicts: bool = False
-    # Whether rewards may lie below 0. No critic is fitted to them then: its values are chances of success.
-    below_zero: bool = False
+    # Whether policies may call for feedback, at a price. Rewards may lie below 0 then, so nothing that takes
+    # them for chances of success goes with it.
+    feedback_tool: bool = False
     # (task, text) -> whether it tells the task's answer or a hidden value: no model's feedback may.
     gives_away: Callable[[Task, str], bool] = tells_ground_truth
 

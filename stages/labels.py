@@ -25,7 +25,7 @@ from stages.wiring.preflight import check_installed
 def plan(start: Start[Config]) -> Plan[tuple[list[Rollout], dict[str, Task], list[list[EpisodeRequest]]]]:
     """Chooses the states that are continued."""
     settings, offer = start.config.labels, offer_of(start.config.tasks.environment)
-    if offer.below_zero:
+    if offer.feedback_tool:
         raise ConfigError(
             f"rewards of {offer.name} may lie below 0, and labels are chances of success. Next: train "
             "without a critic, make tasks sft actor evaluation"

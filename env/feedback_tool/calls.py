@@ -48,15 +48,20 @@ def asked_about(action: Action) -> str:
 
 
 def answer_spans(action: Action) -> list[tuple[int, int]]:
-    """Returns where in a call's text its answer stands, as characters: at the start, or in JSON."""
-    spans = []
-    for name in (REASONING, ANSWER):
-        said = action.calls[0].arguments.get(name, "")
-        literal = json.dumps(said, ensure_ascii=False).replace("<", "\\u003c")
-        if said and action.text.startswith(said):
-            spans.append((0, len(said)))
-        elif said and (at := action.text.rfind(literal)) >= 0:
-            spans.append((at + 1, at + len(literal) - 1))
+    """Returns where in a call's text its answer stands, as characters: at the start, or in JSON.
+
+    In a recorded call it may be no text, and escaped as whoever wrote it does.
+    """
+    spans, arguments = [], action.calls[0].arguments
+    for said in (arguments[name] for name in (REASONING, ANSWER) if arguments.get(name) not in (None, "")):
+        forms = [json.dumps(said, ensure_ascii=is_ascii) for is_ascii in (False, True)]
+        forms += [form.replace("<", "\\u003c") for form in forms]
+        marks = int(isinstance(said, str))
+        if action.text.startswith(str(said)):
+            spans.append((0, len(str(said))))
+        elif found := [form for form in forms if form in action.text]:
+            start = action.text.rindex(found[0])
+            spans.append((start + marks, start + len(found[0]) - marks))
     return spans
 
 
@@ -84,23 +89,10 @@ class LineStyle(ChatStyle):
         self.max_told_characters, self.ascii_arguments = inner.max_told_characters, inner.ascii_arguments
         self.is_chat_template = inner.is_chat_template
 
-    def render(
-        self,
-        messages: Sequence[Message],
-        previous_attempts: Sequence[str] = (),
-        tools: Tools | None = None,
-        *,
-        add_generation_prompt: bool = False,
-    ) -> str:
-        """Returns what the other style writes: the line is learnt by example."""
-        return self.inner.render(
-            messages, previous_attempts, tools, add_generation_prompt=add_generation_prompt
-        )
-
     def render_prompt(
         self, messages: Sequence[Message], previous_attempts: Sequence[str] = (), tools: Tools | None = None
     ) -> str:
-        """Returns what the other style writes."""
+        """Returns what the other style writes: the line is learnt by example."""
         return self.inner.render_prompt(messages, previous_attempts, tools)
 
     def parse(self, text: str) -> Action:

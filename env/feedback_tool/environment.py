@@ -1,7 +1,6 @@
 """An environment in which the policy may ask for feedback before it answers, or on its way."""
 
 from dataclasses import replace
-from typing import Literal
 
 from env.chat.neutral import tool_text
 from env.feedback_tool.calls import NAME, answer_spans, asked_about, is_call, schema
@@ -11,8 +10,6 @@ from pipeline.types import Event, Feedback, Message, StepVerdict, Task, Verdict
 
 NO_ERROR = "No error was found."
 """Said of what is right; that it is right, nobody says."""
-Standing = Literal["solved", "unsolved"]
-"""Target of the event of a call: what the verdict was when it came."""
 
 
 class FeedbackTool:
@@ -84,11 +81,9 @@ class FeedbackTool:
         if self._answers_once:
             self._submitted += _moved(verdict.steps, action, turn)
             self._inner.reset(*self._begin)
-        standing: Standing = "solved" if verdict.success else "unsolved"
-        said = _answering(
-            turn, {"role": "tool", "content": tool_text(feedback.text if feedback else NO_ERROR)}
-        )
-        return StepResult((said,), events=(*events, Event(NAME, turn, standing)))
+        said = tool_text(feedback.text if feedback else NO_ERROR)
+        called = Event(NAME, turn, "solved" if verdict.success else "unsolved")
+        return StepResult((_answering(turn, {"role": "tool", "content": said}),), events=(*events, called))
 
     def _reward(self, last: float) -> float:
         return tool_reward(last, last if self._first is None else self._first, self._calls)

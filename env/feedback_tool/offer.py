@@ -36,5 +36,5 @@ def with_feedback_tool(offer: EnvironmentOffer) -> EnvironmentOffer:
         demonstrators=offer.demonstrators and demonstrators_that_ask(offer.demonstrators, offer.env),
         solver_value=None,
         probe_edits=None,
-        below_zero=True,
+        feedback_tool=True,
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from env.play.player import Player
 from env.play.requests import EpisodeRequest
+from env.play.stripping import is_success
 from env.play.units import Course, cut
 from pipeline.ids import group_id, rollout_id, seed_of
 from pipeline.types import FEEDBACK_FAILURES, Rollout, Task
@@ -125,7 +126,7 @@ class Chained:
         return Course(first, after, skipped, failed, lessons, learn)
 
     def _is_over(self, finished: Sequence[Rollout]) -> bool:
-        return self.stop_at_success and any(r.reward == 1.0 for r in finished)
+        return self.stop_at_success and any(map(is_success, finished))
 
     def _lines(self, finished: Sequence[Rollout], player: Player) -> dict[str, str] | str:
         """Returns line -> rollout that taught it first, of the next prompt; or why there is none."""
@@ -164,7 +165,7 @@ class Chained:
 
 
 def _is_failure(rollout: Rollout) -> bool:
-    return rollout.reward is not None and rollout.reward < 1.0
+    return rollout.reward is not None and not is_success(rollout)
 
 
 def _why_none(finished: Sequence[Rollout]) -> str:

@@ -108,7 +108,7 @@ def make(start: Start[Config], work: Work) -> None:
     for name, kind, some in shards:
         groups[name][kind] += some
     priced = rollouts_of(start.shards)
-    asks = offer_of(start.config.tasks.environment).below_zero
+    asks = offer_of(start.config.tasks.environment).feedback_tool
     rollouts = [unpriced(r) for r in priced] if asks else priced
     by_start, by_actor = (successes(rollouts, groups[name]) for name in ("start", "actor"))
     levels = sorted({task.level for task in tasks})

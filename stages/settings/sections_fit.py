@@ -35,11 +35,16 @@ def check_sections_fit(config: Config) -> None:
             f"{offer.name} judges no step by what came before it alone (step_verdicts of its offer). "
             "Allowed here: none"
         )
-    if offer.below_zero and config.actor.credit.mode in ("v_dapo", "actor_critic"):
+    if offer.feedback_tool and config.actor.credit.mode in ("v_dapo", "actor_critic"):
         raise ValueError(
             f"actor.credit.mode = {config.actor.credit.mode} fits values, chances of success, and "
             f"rewards of {offer.name} may lie below 0, by the price of a call. Allowed: the other modes, "
             "such as actor.credit={mode: decoupled_clip}"
+        )
+    if offer.feedback_tool and config.run.round:
+        raise ValueError(
+            f"run.round = {config.run.round}: promotion compares chances of success, and rewards of "
+            f"{offer.name} may lie below 0, by the price of a call. Allowed: an environment without the tool"
         )
     if sft.base is None and sft.num_updates == 0:
         raise ValueError("sft.num_updates = 0 takes a model as it is: name one in sft.base")

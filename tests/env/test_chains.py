@@ -45,7 +45,8 @@ def played(request: EpisodeRequest, reward: float | None, feedback: str) -> Any:
     names = ("rollout_id", "group_id", "attempt", "draw")
     of_request = {name: getattr(request, name) for name in names}
     said = {"feedback_text": feedback, "message_texts": ("said",), "feedback_status": ""}
-    return SimpleNamespace(**of_request, **said, reward=reward)
+    end = "success" if (reward or 0) > 0.5 else "ended"
+    return SimpleNamespace(**of_request, **said, reward=reward, finish_reason=end)
 
 
 def after(made: Course, asked: Sequence[EpisodeRequest], *ends: tuple[float | None, str]) -> list[Any]:
@@ -72,7 +73,7 @@ def test_an_attempt_is_told_of_all_failed_ones_before_it_and_the_oldest_goes_fir
 
 
 def test_only_failures_teach_where_a_success_ends_nothing_and_a_line_that_repeats_is_told_once() -> None:
-    for end, stop in (((1.0, "well done"), False), ((0.0, "one"), True)):
+    for end, stop in (((0.85, "well done"), False), ((0.0, "one"), True)):
         made = chains(draws=2, stop=stop)
         second = after(made, made.first, end, (0.0, "one"))
         assert [request.previous_attempts for request in second] == [("said => one",)] * 2
@@ -82,6 +83,7 @@ def test_only_failures_teach_where_a_success_ends_nothing_and_a_line_that_repeat
     ("end", "kind"),
     [
         ((1.0, "well done"), "solved_earlier"),
+        ((0.85, "at a price"), "solved_earlier"),
         ((0.0, ""), "no_feedback"),
         ((None, ""), "no_feedback"),
         ((0.0, "x" * 200), "feedback_too_long"),

@@ -1,7 +1,6 @@
 """The smallest run in which a policy asks: demonstrations, reinforcement, what its calls came to."""
 
 import json
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +49,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     return made
 
 
+@pytest.mark.slow
 def test_every_rollout_has_the_reward_of_its_calls_and_what_the_tool_said_is_masked(lab: Lab) -> None:
     rollouts = [*lab.rollouts("actor"), *lab.rollouts("evaluation")]
     asked = [r for r in rollouts if any(event.code == NAME for event in r.events)]
@@ -63,10 +63,10 @@ def test_every_rollout_has_the_reward_of_its_calls_and_what_the_tool_said_is_mas
         said = [m["content"] for m in rollout.messages if m["role"] == "assistant"]
         assert "".join(rollout.message_texts) == "".join(said)
         assert len(said) <= 3
-    updates = [m for m in read_metrics(lab.run_dir / "actor" / "metrics.jsonl") if "update" in m]
-    assert updates
+    assert any("update" in metrics for metrics in read_metrics(lab.run_dir / "actor" / "metrics.jsonl"))
 
 
+@pytest.mark.slow
 def test_the_evaluation_says_who_calls_and_what_comes_of_it(lab: Lab) -> None:
     report = lab.artifact("evaluation").report
     assert set(report["feedback_tool"]) == {"start", "actor"}
@@ -76,18 +76,16 @@ def test_the_evaluation_says_who_calls_and_what_comes_of_it(lab: Lab) -> None:
     first_try = report["measures"]["first_try"]["all"]["start"]["value"]
     assert first_try == pytest.approx(report["feedback_tool"]["start"]["success"]["value"])
     assert json.loads((lab.run_dir / "summary.json").read_text())["feedback_tool"] == report["feedback_tool"]
+    assert report["feedback_tool"]["start"]["called"]["value"] > 0.1  # it learnt the calls that were shown
     assert MEASURES["useful_calls"] in (lab.run_dir / "summary.html").read_text()
 
 
-def test_wrong_demonstrations_were_masked_and_the_starting_policy_learnt_to_call(lab: Lab) -> None:
-    called = lab.artifact("evaluation").report["feedback_tool"]["start"]["called"]["value"]
-    assert called > 0.1
-
-
-@pytest.mark.parametrize("mode", ["v_dapo", "actor_critic"])
-def test_what_fits_values_is_refused(mode: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape("may lie below 0")):
-        load_config(Config, CONFIG, [f"actor.credit={{mode: {mode}}}"])
+@pytest.mark.parametrize(
+    "setting", ["actor.credit={mode: v_dapo}", "actor.credit={mode: actor_critic}", "run.round=1"]
+)
+def test_what_takes_rewards_for_chances_of_success_is_refused(setting: str) -> None:
+    with pytest.raises(ConfigError, match="may lie below 0"):
+        load_config(Config, CONFIG, [setting])
 
 
 def test_labels_are_refused() -> None:

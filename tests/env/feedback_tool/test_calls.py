@@ -1,10 +1,12 @@
 """The call in each style: what is one, what it asks about, and what stays as it is without the tool."""
 
+from typing import Any
+
 import pytest
 
 from env.catalog import offer_of
 from env.feedback_tool.calls import ANSWER, NAME, answer_spans, asked_about, is_call
-from env.protocol import ToolCall
+from env.protocol import Action, ToolCall
 
 TOOLED = {name: offer_of(f"{name}+{NAME}") for name in ("phone", "math", "code", "short")}
 STYLES = [(name, style) for name, offer in TOOLED.items() for style in offer.styles]
@@ -48,6 +50,13 @@ def test_other_messages_and_prompts_are_read_and_written_as_without_the_tool(
         assert NAME not in bare.render_prompt(said)
     replies = [{"role": "tool", "content": "No error was found.", "tool_call_id": "call_0_0"}]
     assert with_tool.render_replies(replies) == bare.render_replies(replies)
+
+
+@pytest.mark.parametrize(("answer", "literal"), [(0, "0"), ("a < \u00e9", '"a < \\u00e9"'), (["7"], '["7"]')])
+def test_the_answer_of_a_recorded_call_is_found_as_it_was_written(answer: Any, literal: str) -> None:
+    text = f'<tool_call>\n{{"name": "{NAME}", "arguments": {{"{ANSWER}": {literal}}}}}\n</tool_call>'
+    [(start, end)] = answer_spans(Action(text, "ok", (ToolCall(NAME, {ANSWER: answer}),)))
+    assert text[start:end] == literal.strip('"')
 
 
 def test_a_call_beside_another_one_is_one_too_many() -> None:

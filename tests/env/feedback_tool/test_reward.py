@@ -15,11 +15,8 @@ def test_right_at_once_is_best_and_a_call_in_vain_is_worst() -> None:
     first, one, two, wrong, called = (
         tool_reward(*case) for case in ((1, 1, 0), (1, 0, 1), (1, 0, 2), (0, 0, 0), (0, 0, 1))
     )
-    assert (first, wrong) == (1, 0)
-    assert (one, two, called) == pytest.approx((0.95, 0.85, -0.1))
+    assert (first, one, two, wrong, called) == pytest.approx((1, 0.95, 0.85, 0, -0.1))
     assert first > one > two > wrong > called > tool_reward(0, 0, 2)
-    assert 2 * first - 1 == 1  # between -1 and 1
-    assert 2 * wrong - 1 == -1
 
 
 def test_no_sequence_of_answers_gains_by_a_call_that_it_did_not_need() -> None:
@@ -31,11 +28,9 @@ def test_no_sequence_of_answers_gains_by_a_call_that_it_did_not_need() -> None:
             assert reward < 0 or answers[-1] == 1  # in vain is worse than no call at all
             if answers[0] == 1:
                 assert reward < tool_reward(1, 1, 0)
-            for place in range(1, calls + 1):  # to stop where the last answer is given already
-                if answers[place] == answers[-1] and place < calls:
+            for place in range(1, calls):  # to stop where the last answer is given already
+                if answers[place] == answers[-1]:
                     assert reward < tool_reward(answers[place], answers[0], place)
-            right_later = tool_reward(1, answers[0], calls)
-            assert right_later > 0
 
 
 @given(share, share, st.integers(1, MAX_CALLS))

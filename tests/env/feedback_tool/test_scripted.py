@@ -53,7 +53,7 @@ def test_one_demonstration_in_eight_is_by_who_asks_unless_shares_say_otherwise()
 def test_who_asks_about_a_wrong_answer_mostly_mends_it_and_keeps_what_no_error_was_found_in() -> None:
     assert MATH.demonstrators is not None
     found: dict[tuple[bool, ...], int] = {}
-    for seed, task in enumerate(tasks_of(MATH, 200, **OWN)):
+    for seed, task in enumerate(tasks_of(MATH, 120, **OWN)):
         style = MATH.style()
         actions = MATH.demonstrators.play(task, f"careless{ASKS}", seed, 0.0, (), style, False)
         env = MATH.env()
@@ -68,8 +68,8 @@ def test_who_asks_about_a_wrong_answer_mostly_mends_it_and_keeps_what_no_error_w
     assert set(found) <= {
         (True,), (True, True), (False, True), (False, True, True), (False, False, True), (False, False, False)
     }  # fmt: skip
-    assert found[(True,)] > 10  # not all right answers are asked about, but all wrong ones
-    assert found[(True, True)] > 10
+    assert found[(True,)] > 5  # not all right answers are asked about, but all wrong ones
+    assert found[(True, True)] > 5
     assert (False,) not in found
     assert found[(False, True)] > found[(False, False, True)] > 0
 
@@ -94,7 +94,7 @@ def test_wrong_answers_that_were_asked_about_are_not_learnt_and_the_calls_are(
     tmp_path: Any, style: str
 ) -> None:
     shown = [
-        made(task, seed, f"careless{ASKS}", style) for seed, task in enumerate(tasks_of(MATH, 60, **OWN))
+        made(task, seed, f"careless{ASKS}", style) for seed, task in enumerate(tasks_of(MATH, 30, **OWN))
     ]
     texts = ["".join(text for text, _ in demonstration.pieces) for demonstration in shown]
     special = MATH.style(style).special_tokens
@@ -116,7 +116,7 @@ def test_wrong_answers_that_were_asked_about_are_not_learnt_and_the_calls_are(
             place, start, end = demonstration.unlearnt[0]
             assert demonstration.pieces[place][0][end:].startswith(f"\n{NAME}")
             assert start == 0
-    assert masked > 20
+    assert masked > 10
 
 
 def test_a_demonstration_without_a_call_is_learnt_whole() -> None:
