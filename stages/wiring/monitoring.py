@@ -18,7 +18,7 @@ def monitoring_row(
     Where rewards may lie below 0, a success counts 1 and all else 0: posteriors are of rates in [0, 1].
     """
     graded = [rollout for rollout in rollouts if rollout.reward is not None]
-    if offer.below_zero:
+    if offer.feedback_tool:
         graded = [unpriced(rollout) for rollout in graded]
     content = offer.satisfaction
     return {

@@ -228,7 +228,7 @@ def test_a_row_counts_rollouts_that_are_unsafe_once_and_what_satisfies(chain: La
     assert monitoring_row(3, "candidate", rollouts, silent)["unsafe"] == 0
     assert monitoring_row(3, "candidate", rollouts[3:], PHONE)["success"] is None
     priced = [replace(rollouts[0], reward=0.95), replace(rollouts[2], reward=-0.1)]
-    assert monitoring_row(3, "candidate", priced, replace(PHONE, below_zero=True))["reward_sum"] == 1
+    assert monitoring_row(3, "candidate", priced, replace(PHONE, feedback_tool=True))["reward_sum"] == 1
 
 
 def row(
