@@ -41,11 +41,6 @@ def check_sections_fit(config: Config) -> None:
             f"rewards of {offer.name} may lie below 0, by the price of a call. Allowed: the other modes, "
             "such as actor.credit={mode: decoupled_clip}"
         )
-    if offer.feedback_tool and config.run.round:
-        raise ValueError(
-            f"run.round = {config.run.round}: promotion compares chances of success, and rewards of "
-            f"{offer.name} may lie below 0, by the price of a call. Allowed: an environment without the tool"
-        )
     if sft.base is None and sft.num_updates == 0:
         raise ValueError("sft.num_updates = 0 takes a model as it is: name one in sft.base")
     if config.training.backend == "torch" and config.training.lora_rank and sft.base is None:

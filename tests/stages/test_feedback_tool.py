@@ -80,9 +80,7 @@ def test_the_evaluation_says_who_calls_and_what_comes_of_it(lab: Lab) -> None:
     assert MEASURES["useful_calls"] in (lab.run_dir / "summary.html").read_text()
 
 
-@pytest.mark.parametrize(
-    "setting", ["actor.credit={mode: v_dapo}", "actor.credit={mode: actor_critic}", "run.round=1"]
-)
+@pytest.mark.parametrize("setting", ["actor.credit={mode: v_dapo}", "actor.credit={mode: actor_critic}"])
 def test_what_takes_rewards_for_chances_of_success_is_refused(setting: str) -> None:
     with pytest.raises(ConfigError, match="may lie below 0"):
         load_config(Config, CONFIG, [setting])
