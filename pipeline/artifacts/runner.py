@@ -18,7 +18,7 @@ import yaml
 from rich.console import Console
 
 from pipeline.artifacts.artifact import Artifact
-from pipeline.artifacts.disk import check_folder, fsync, make_folder, remove_temporaries, write_durably
+from pipeline.artifacts.disk import check_folder, fsync, make_folder, remove_temporaries
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.ledger import Counts
 from pipeline.artifacts.lock import Lock, holder
@@ -227,8 +227,9 @@ class _Run:
             meaning = code.name.lower()
             record = {"code": int(code), "meaning": meaning, "message": message, "lost_at": self.lost_at}
             self.start.log(f"exit {int(code)} ({meaning}): {message}")
+            # A log: no draft that a kill would leave behind, and `_lost_at` reads past half of one.
             with contextlib.suppress(OSError):
-                write_durably(self.start.log_folder / "exit.json", json.dumps(record, indent=1).encode())
+                (self.start.log_folder / "exit.json").write_text(json.dumps(record, indent=1), "utf-8")
         if self.lock is not None:
             with contextlib.suppress(OSError):
                 self.lock.release()
