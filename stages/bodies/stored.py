@@ -16,6 +16,7 @@ from pipeline.types import Rollout
 from stages.settings import Config
 from stages.stored import Work
 from stages.wiring.build import load_critic, make_trainer
+from stages.wiring.cards import serve_folder
 from stages.wiring.epochs import train_to_best
 from stages.wiring.inputs import rollouts_of
 from stages.wiring.recorders_critic import outcome_stamp
@@ -62,7 +63,7 @@ def make(start: Start[Config], work: Work | None) -> None:
         look=look,
         value=float,
     )
-    policy.tokenizer.save_pretrained(trained.folder)
+    serve_folder(start, trained.folder, policy.tokenizer)
     tokens = [r.num_trainable_tokens for r in examples.train]
 
     def rows_of(update: int) -> list[int]:
