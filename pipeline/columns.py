@@ -244,7 +244,7 @@ SPENDING = TableSpec(
 REPLAY = TableSpec(
     "replay",
     "One row per rollout of a replay buffer, oldest first, as in the `rollouts` beside it.",
-    (Column("rollout_id", _text, "the rollout"), Column("round", _int, "number of the round that played it")),
+    (Column("rollout_id", _text, "the rollout"), Column("round", _int, "number of the round that made it")),
     ("rollout_id",),
 )
 
@@ -258,7 +258,7 @@ MONITORING = TableSpec(
         Column("rollouts", _int, "graded rollouts"),
         Column("failed", _int, "rollouts that nobody could grade"),
         Column("reward_sum", _float, "sum of their rewards; their successes where rewards may lie below 0"),
-        Column("success", _float, "share of these with reward 1; null: there were none", nullable=True),
+        Column("success", _float, "share of these that succeeded; null: there were none", nullable=True),
         Column("unsafe", _int, "of these, how many have an event that the environment calls unsafe"),
         Column(
             "satisfaction",

@@ -15,10 +15,9 @@ from pipeline.models.policy import load_policy
 from pipeline.rows import BadRowError, LeftOut
 from pipeline.types import Rollout
 from stages.settings import Config
-from stages.wiring.build import silent_engine
 from stages.wiring.inputs import rollouts_of
 from stages.wiring.left_out import tell_left_out
-from stages.wiring.player import make_player
+from stages.wiring.player import silent_player
 from stages.wiring.solutions import Recorded
 
 
@@ -54,7 +53,7 @@ def bring_in(start: Start[Config], work: Recorded, first: int) -> dict[str, Any]
 def solution_maker(start: Start[Config], policy_digest: str) -> Callable[[Solution, EpisodeRequest], Rollout]:
     """Returns what makes a solution a rollout of sft's tokens, or raises BadRowError."""
     policy = load_policy(start.inputs["sft"].path("policy"))
-    player = make_player(start.config, policy, engine=silent_engine(start.config, policy, policy_digest))
+    player = silent_player(start.config, policy, policy_digest)
     coder = Coder(policy.tokenizer, player.style.stop_token)
 
     def make(solution: Solution, request: EpisodeRequest) -> Rollout:

@@ -16,7 +16,9 @@ from pipeline.types import Rollout
 from stages.settings import Config
 from stages.stored import Work
 from stages.wiring.build import load_critic, make_trainer
+from stages.wiring.cards import serve_folder
 from stages.wiring.epochs import train_to_best
+from stages.wiring.inputs import rollouts_of
 from stages.wiring.recorders_critic import outcome_stamp
 from stages.wiring.refusals import check_critic
 from stages.wiring.sft_data import rows_of_update
@@ -61,7 +63,7 @@ def make(start: Start[Config], work: Work | None) -> None:
         look=look,
         value=float,
     )
-    policy.tokenizer.save_pretrained(trained.folder)
+    serve_folder(start, trained.folder, policy.tokenizer)
     tokens = [r.num_trainable_tokens for r in examples.train]
 
     def rows_of(update: int) -> list[int]:
@@ -103,16 +105,17 @@ def _examples(start: Start[Config], work: Work, policy: Policy) -> tuple[Example
     def values_of(rollouts: Sequence[Rollout]) -> list[np.ndarray]:
         nonlocal stamp
         critic = load_critic(start.config, start.inputs["critic"].path("critic"))
-        of_recorder = start.config.has_recorders_critic
+        # Not the buffer of a round, which has sessions of other weeks too: the critic is of these alone.
+        recorded = rollouts_of(start.inputs["rollouts"]) if start.config.has_recorders_critic else []
         check_critic(
             critic,
             start.config,
             contexts=("bare",),
             tokenizer_digest=policy.tokenizer_digest,
-            label_policy_digest=bare[0].policy_digest if of_recorder else policy.policy_digest,
+            label_policy_digest=recorded[0].policy_digest if recorded else policy.policy_digest,
         )
-        if of_recorder:
-            stamp = outcome_stamp(start, critic, bare, work.material.tasks)
+        if recorded:
+            stamp = outcome_stamp(start, critic, recorded, work.material.tasks)
         values = critic.values(rollouts, work.material.parents)
         critic.close()
         return values

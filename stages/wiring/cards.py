@@ -57,7 +57,7 @@ def write_actor_card(start: Start, folder: Path, *, credit: Credit, num_updates:
             "attempts of a group": f"{chain['num_attempts']}, {chain['draws']} rollouts each",
             "groups that are one bare set": f"{chain['feedback_free_share']:g}, of "
             f"{chain['feedback_free_draws']} rollouts",
-            "feedback between attempts": prompt["verbosity"],
+            "feedback between attempts": f"{settings['feedback']['kind']}, {prompt['verbosity']}",
             **({"guided attempts": "successes, on the bare prompt"} if actor["guided"] == "stripped" else {}),
             "prompt style": prompt["style"] or "the environment's first",
             "tokens of an episode": f"{settings['sampling']['max_response_tokens']} at most",

@@ -111,11 +111,11 @@ def by_critic(config: Config, run_dir: Path, solutions: Sequence[Solution], left
     """
     from env.play.coder import Coder  # with torch, which a verifier alone does not need
     from pipeline.models.policy import load_policy
-    from stages.wiring.build import load_critic, silent_engine
-    from stages.wiring.player import make_player
+    from stages.wiring.build import load_critic
+    from stages.wiring.player import silent_player
 
     policy = load_policy(Artifact.open(run_dir, "sft").path("policy"))
-    player = make_player(config, policy, engine=silent_engine(config, policy, "labelled"))
+    player = silent_player(config, policy, "labelled")
     coder, read, rollouts = Coder(policy.tokenizer, player.style.stop_token), list[Solution](), []
     for number, solution in enumerate(solutions):
         request = EpisodeRequest(str(number), solution.task, "", 0, 0, 0, 0, kind="recorded")

@@ -51,6 +51,8 @@ def run(options: argparse.Namespace) -> int:
     console.print(_memory_table(memory))
     work = work_of(config, *_parameters(config))
     console.print(_work_table({entry.stage: entry.figures for entry in work}))
+    if config.rollouts.solutions is not None:
+        console.print("not above: what training on recorded rollouts takes, whose file is not read")
     if config.feedback.kind != "rules":
         console.print(
             f"texts of feedback by a model, at most: {texts_of(config):,}; their tokens are not above"

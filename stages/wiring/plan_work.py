@@ -41,7 +41,7 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
         config.sampling.max_response_tokens, config.sft, config.actor, config.critic_report
     )  # fmt: skip
     num_train, num_tasks = config.tasks.num_train, config.rollouts.num_tasks
-    num_tasks = num_train if num_tasks is None else num_tasks  # 0: recorded solutions alone, which cost none
+    num_tasks = num_train if num_tasks is None else num_tasks  # 0: what is recorded alone, not counted
     rollouts, labels, critic_tokens = work_before_a_critic(config, num_tasks, steps)
 
     tasks = audited_tasks(config)

@@ -20,13 +20,15 @@ def outcome_stamp(
 ) -> dict[str, Any]:
     """Returns `stamp_of` such a critic, with its measures; raises ArtifactError if it is refused.
 
-    It is judged on clusters that it was not fitted on. A few numbers of it, by which it is calibrated, are of
-    these same clusters; what it is compared with is fitted on them entirely.
+    `recorded` are all the rollouts that it was made of: parts follow from their clusters. It is judged on
+    clusters that it was not fitted on. A few numbers of it, by which it is calibrated, are of these same
+    clusters; what it is compared with is fitted on them entirely.
     """
     made = start.inputs["critic"].manifest["settings"]["critic"]
     shares = {name: made[name] for name in ("fit_share", "validate_share")}
     part_of = parts_of(recorded, tasks, seed=start.seed, **shares)
-    judged = [r for r in recorded if part_of.get(r.rollout_id) == "calibrate"]
+    graded = [r for r in recorded if r.reward is not None and r.steps]
+    judged = [r for r in graded if part_of[r.rollout_id] == "calibrate"]
     measures = outcome_skills(
         critic.values(judged),
         [float(r.reward or 0) for r in judged],

@@ -103,6 +103,7 @@ def round_config(config: Config, run_dir: Path, number: int, baseline: Served) -
     data["run"] |= {"name": f"{number:03d}", "data_dir": str(run_dir / ROUNDS), "round": number}
     data["sft"] |= {"base": str(policy), "num_updates": 0, "data": None}
     data["rollouts"] |= {"num_tasks": data["rollouts"]["num_tasks"] or None, "solutions": None}
+    data["preferences"] |= {"recorded": None}
     changes = {**CHANGES, **config.round.changes}
     if touched := sorted(key for key in config.round.changes if key.split(".")[0] in FIXED):
         raise ConfigError(

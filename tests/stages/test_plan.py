@@ -13,6 +13,7 @@ from stages.settings import Config
 from stages.wiring.arms import runs_of
 from stages.wiring.plan_comparison import work_of_comparison
 from stages.wiring.plan_critic import overhead_of
+from stages.wiring.plan_feedback import texts_of
 from stages.wiring.plan_memory import memory_of
 from stages.wiring.plan_models import critic_config, model_config
 from stages.wiring.plan_work import work_of
@@ -70,6 +71,8 @@ def test_a_model_writes_feedback_on_each_attempt_that_another_may_follow(plan):
     wanted = 30 * 2 * 2 + 8 * 4 * 5 * 2 + 2 * 10 * 2 * 3
     assert f"at most: {wanted}; their tokens" in plan(0, DEMO, *more, "feedback.kind=self")
     assert "texts of feedback" not in plan(0, DEMO, *more)
+    refreshed = load_config(Config, Path(DEMO), [*more, "actor.credit.drift.react=refresh_first"])
+    assert texts_of(refreshed) == wanted + 30 * 2 * 2
 
 
 def test_the_shipped_configurations_fit_their_hardware(plan):

@@ -179,7 +179,8 @@ def test_stages_of_a_round_refuse_another_run(
 
 def test_a_round_may_learn_from_pairs(chain: Lab, tmp_path: Path) -> None:
     lab = lab_of(chain, tmp_path / "lab")
-    config = load_config(Config, Path(lab.config), ['round.changes={"evaluation.of": "dpo"}'])
+    once = "preferences.recorded=pairs.jsonl"  # of the run itself: a round's pairs are of its rollouts
+    config = load_config(Config, Path(lab.config), [once, 'round.changes={"evaluation.of": "dpo"}'])
     made = round_config(config, lab.run_dir, 1, due(lab.run_dir, ("actor", "actor")))
     order = ("tasks", "sft", "rollouts", "replay", "stored", "preferences", "dpo", "evaluation", "promotion")
     assert tuple(name for name in chain_of(made, "evaluation", "promotion") if name != "labels") == order

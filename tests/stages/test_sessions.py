@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from pipeline.artifacts.metrics import read_metrics
 from pipeline.models.policy import load_policy
 from pipeline.types import Rollout
 from stages.command import main
+from stages.wiring.inputs import rollouts_of
 from stages.wiring.sft_data import encode
 from tests.stages.conftest import Lab
 
@@ -121,6 +123,20 @@ def test_the_stored_phase_learns_from_them_by_the_critic_of_who_was_recorded(lab
     updates = [m for m in read_metrics(stored.folder / "metrics.jsonl") if "loss" in m]
     assert updates[0]["old_kl"] == pytest.approx(0, abs=1e-5)  # ratios begin at 1
     assert load_policy(stored.path("policy")).tokenizer_digest == critic.contract.tokenizer_digest
+
+
+def test_sessions_of_an_earlier_week_in_the_buffer_are_learnt_from_and_judge_no_critic(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_another_week(source: Any) -> list[Rollout]:
+        found = rollouts_of(source)
+        return [*(replace(r, rollout_id="old", policy_digest="recorded:old") for r in found[:1]), *found]
+
+    without(lab, "weeks", "stored")
+    monkeypatch.setattr("stages.wiring.stored_data.rollouts_of", with_another_week)
+    assert offline(lab, "stored", WEAK, run="weeks") == 0
+    mine, alone = (opened(lab, "stored", run).report for run in ("weeks", "offline"))
+    assert mine["critic_gate"] == alone["critic_gate"]
 
 
 def test_a_weak_critic_of_theirs_is_refused_and_says_what_would_do(

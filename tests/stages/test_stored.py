@@ -88,6 +88,8 @@ def test_every_rollout_is_accounted_for_and_the_best_weights_are_kept(
     assert (report["effective_tokens"] > 0.999 * report["tokens"]) == by_token
     assert report["tokens_trained"] > 0
     assert not list((lab.run_dir / "stored").glob("_looks*"))
+    served = json.loads((artifact.path("policy") / "generation_config.json").read_text("utf-8"))
+    assert served["top_k"] == 0  # a round serves it
     html = unescape((lab.run_dir / "stored" / "report.html").read_text("utf-8"))
     assert ("WEAK CRITIC" in html) == (kind != "likelihood")
     assert f"mean probability of {found[0]:.4f} at the start" in html
