@@ -9,14 +9,13 @@ from env.catalog import offer_of
 from env.play.player import Player
 from env.play.requests import PlaySettings
 from pipeline.engines import Engine
-from pipeline.engines.scripted import ScriptedEngine
 from pipeline.models.policy import Policy, load_policy
 from pipeline.processes.pool import serve
 from pipeline.processes.shared_weights import read_shared
 from pipeline.processes.worker import connect_to_parent
 from stages.settings import Config
 from stages.settings.feedback import Rules
-from stages.wiring.build import make_engine
+from stages.wiring.build import make_engine, silent_engine
 from stages.wiring.feedback import reviewer_of
 from stages.wiring.hands import Recipe
 
@@ -48,9 +47,8 @@ def make_player(
 
 def silent_player(config: Config, policy: Policy, policy_digest: str) -> Player:
     """Returns a player of texts that are there already: it samples nothing and asks nobody for feedback."""
-    longest = min(config.row_tokens, policy.config.max_position_embeddings)  # so rows fit the policy
-    engine = ScriptedEngine(lambda request: (), policy_digest, max_length=longest)
-    return make_player(config.model_copy(update={"feedback": Rules()}), policy, engine=engine)
+    unasked = config.model_copy(update={"feedback": Rules()})
+    return make_player(unasked, policy, engine=silent_engine(config, policy, policy_digest))
 
 
 class Seat:
