@@ -47,7 +47,9 @@ def make(start: Start[Config], runs: list[ArmRun]) -> None:
         reasons = "\n".join(f"  {name}: {failure.words}" for name, failure in failures.items())
         raise ArtifactError(
             f"{start.shards.counts()} runs. These came to no end:\n{reasons}\nTables, report and page are of "
-            f"what is there ({start.folder}). Next: remove the cause, then the same command tries them again",
+            f"what is there ({start.folder}). Next: remove the cause, then the same command tries them again;"
+            " a stage that is there with old settings of its arm begins again by make STAGE "
+            f"CONFIG={runs[0].run_dir.parent}/RUN.yaml SET=--fresh",
             code=ExitCode.FAILED_ITEMS,
         )
     start.finish(more_tables=tables)

@@ -148,6 +148,7 @@ def test_an_arm_that_fails_stops_no_other_and_is_tried_again(
     said = capsys.readouterr().err
     assert "planned 3 = done 2 + failed 1 (ended_with_3 1) + skipped 0" in said
     assert "broken-seed0: sft ended with 3: " in said
+    assert f"make STAGE CONFIG={lab.run_dir / 'arms' / 'RUN.yaml'} SET=--fresh" in said
     folder = lab.run_dir / "comparison"
     report = json.loads((folder / "report.json").read_text())
     assert set(report["arms"]) == {"ours", "theirs"}
