@@ -100,6 +100,7 @@ class EnvironmentOffer:
     styles: Mapping[str, Callable[[Sequence[str], bool], ChatStyle]]
     splitter: str = "message"  # what a step is: a key of `env.splitters.SPLITTERS`
     splits: tuple[str, ...] = ("train", "val", "test")  # that `make_tasks` makes, `train` and `val` first
+    val_shares_clusters: bool = False  # whether val has new tasks of training clusters, which no gate judges
     # ValueError unless the grader can grade the task; ConfigError where this machine can grade none.
     check_task: Callable[[Task], None] | None = None
     # settings -> steps that `vdapo plan` reckons with; None: a step is a message, as many as its spec allows.

@@ -56,7 +56,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
             "actor.credit.pretrain_values=false",
         )
     tasks, val = tasks_of_split(start, "train"), tasks_of_split(start, "val")
-    check_installed(start.config, engine=True, training=True)
+    check_installed(start.config, engine=True, training=True, feedback=True)
     tasks_at_most = settings.num_iterations * settings.updates_per_iteration * settings.tasks_per_update
     groups = tasks_at_most * (1 + settings.max_refills)
     return Plan(

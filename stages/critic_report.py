@@ -60,7 +60,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
     fitted = fitted_rollouts(start, settings.fit_tasks)
     size = start.config.run.per_shard(settings.rollouts_per_task)
     shards, fitted_shards = in_shards(tasks, size), in_shards(fitted, size)
-    check_installed(start.config, engine=True)
+    check_installed(start.config, engine=True, feedback=True)
     return Plan(
         items=[[task.task_id for task in shard] for shard in shards]
         + [[rollout.task_id for rollout in shard] for shard in fitted_shards],

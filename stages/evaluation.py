@@ -63,7 +63,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
         for kind, groups in planned_groups(start, tasks, policy).items()
         for shard in in_shards(groups, start.config.run.per_shard(NUM_ATTEMPTS))
     ]
-    check_installed(start.config, engine=True)
+    check_installed(start.config, engine=True, feedback=True)
     return Plan(
         items=[[name for group in groups for name in group.rollout_ids] for _, _, groups in shards],
         tables=(ROLLOUTS, STEPS),

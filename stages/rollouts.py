@@ -40,7 +40,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
     shards = in_shards(groups, start.config.run.per_shard(settings.chain.rollouts_per_group))
     planned = sum(len(group.rollout_ids) for group in groups)
     recorded = recorded_of(start, tasks)
-    check_installed(start.config, engine=True)
+    check_installed(start.config, engine=True, feedback=True)
     estimate = {"rollouts": planned, "tokens_at_most": planned * start.config.sampling.max_response_tokens}
     return Plan(
         items=[[rollout_id for group in shard for rollout_id in group.rollout_ids] for shard in shards]

@@ -113,6 +113,7 @@ PHONE = EnvironmentOffer(
         "full": lambda added, thinking: FullStyle(PhoneEnv().spec.tools, added, thinking=thinking),
     },
     splits=SPLITS,
+    val_shares_clusters=True,
     check_task=check_task,
     max_steps=lambda settings: most_turns(level for level, share in settings.level_shares.items() if share),
     demonstrators=Demonstrators(

@@ -84,9 +84,7 @@ class _Run:
         self.lost_at: dict[str, int] | None = None  # what was committed when a worker was killed
 
     def go(self, argv: Sequence[str]) -> tuple[ExitCode, str]:
-        options = _parser(self.stage.name).parse_intermixed_args(argv)
-        overrides = [*options.overrides, *([f"run.name={json.dumps(options.run)}"] if options.run else [])]
-        config: Any = load_config(self.config_model, Path(options.config), overrides)
+        options, config = read_arguments(self.stage.name, self.config_model, argv)
         run_dir = Path(config.run.data_dir) / config.run.name
         self.folder = run_dir / self.stage.name
         if config.run.tracking == "wandb" and find_spec("wandb") is None:
@@ -233,6 +231,15 @@ class _Run:
         if self.lock is not None:
             with contextlib.suppress(OSError):
                 self.lock.release()
+
+
+def read_arguments(
+    name: str, config_model: type[Section], argv: Sequence[str]
+) -> tuple[argparse.Namespace, Any]:
+    """Returns the options of a stage's command line, and its configuration; ConfigError for a wrong one."""
+    options = _parser(name).parse_intermixed_args(argv)
+    named = [f"run.name={json.dumps(options.run)}"] if options.run else []
+    return options, load_config(config_model, Path(options.config), [*options.overrides, *named])
 
 
 def _parser(name: str) -> argparse.ArgumentParser:

@@ -16,7 +16,7 @@ from pipeline.columns import LABELS
 from pipeline.tables import labels_table
 from pipeline.types import Rollout, Task
 from stages.settings import Config
-from stages.wiring.hands import Recipe, make_hands
+from stages.wiring.hands import Recipe, make_hands, unasked
 from stages.wiring.inputs import rollouts_of
 
 
@@ -26,7 +26,7 @@ def make(
     """Continues the chosen states, a shard at a time, then fits the targets."""
     settings = start.config.labels
     rollouts, tasks, requests = work
-    recipe = Recipe(start.config, start.inputs["sft"].path("policy"))
+    recipe = Recipe(unasked(start.config), start.inputs["sft"].path("policy"))
 
     def job_of(index: int) -> Job:
         return recipe, Episodes(requests[index])

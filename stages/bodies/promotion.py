@@ -17,7 +17,7 @@ from pipeline.types import Rollout
 from stages.evaluation import policies_of
 from stages.promotion import ARMS, Part
 from stages.settings import Config
-from stages.wiring.hands import Recipe, make_hands
+from stages.wiring.hands import Recipe, make_hands, unasked
 from stages.wiring.inputs import rollouts_of
 from stages.wiring.monitoring import monitoring_row
 from stages.wiring.promotion_report import promotion_page
@@ -27,7 +27,7 @@ def make(start: Start[Config], parts: list[Part]) -> None:
     """Plays until a look decides, then skips the rest; a start after a kill comes to the same looks."""
     policies, num_looks = policies_of(start.config), start.config.promotion.looks
     recipes = {
-        arm: Recipe(start.config, start.inputs[stage].path(folder))
+        arm: Recipe(unasked(start.config), start.inputs[stage].path(folder))
         for arm, (stage, folder) in zip(ARMS, policies.values(), strict=True)
     }
 

@@ -13,6 +13,7 @@ from pipeline.processes.pool import Pool
 from pipeline.processes.shared_weights import Layout
 from stages.settings import Config
 from stages.settings.engine import Engine
+from stages.settings.feedback import Rules
 
 if TYPE_CHECKING:
     from stages.wiring.player import Seat
@@ -29,6 +30,11 @@ class Recipe:
     temperature: float = 1.0  # 0 is greedy
     weights: Layout | None = None  # where a process of its own finds newer weights than the folder's
     policy_digest: str | None = None  # their name; None stands for the folder's
+
+
+def unasked(config: Config) -> Config:
+    """Returns the configuration of players that ask no model for feedback, where a stage has none written."""
+    return config.model_copy(update={"feedback": Rules()})
 
 
 MOST_PROCESSES = 8

@@ -5,11 +5,9 @@ Takes no GPU, no memory and no data: the model exists as shapes only.
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from pipeline.config import load_config
 from pipeline.errors import ExitCode
@@ -21,6 +19,7 @@ from stages.wiring.plan_critic import critic_words
 from stages.wiring.plan_feedback import texts_of
 from stages.wiring.plan_memory import Memory, memory_of
 from stages.wiring.plan_models import critic_config, model_config
+from stages.wiring.plan_tables import memory_table, work_table
 from stages.wiring.plan_work import work_of
 
 
@@ -48,9 +47,9 @@ def run(options: argparse.Namespace) -> int:
         f"rows of {context:,} tokens at most, besides a task's own prompt; {memory.live} of them alive in a "
         f"replica; processes that play: {num_players(config.engine)}"
     )
-    console.print(_memory_table(memory))
+    console.print(memory_table(memory))
     work = work_of(config, *_parameters(config))
-    console.print(_work_table({entry.stage: entry.figures for entry in work}))
+    console.print(work_table({entry.stage: entry.figures for entry in work}))
     if config.rollouts.solutions is not None:
         console.print("not above: what training on recorded rollouts takes, whose file is not read")
     if config.feedback.kind != "rules":
@@ -61,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         console.print(critic_words(config, work))
     if arms := config.comparison.arms:
         title = f"comparison of {len(arms)} arms with {len(config.comparison.seeds)} seeds each, at most"
-        console.print(_work_table(work_of_comparison(config, _parameters), title))
+        console.print(work_table(work_of_comparison(config, _parameters), title))
     row = min(config.row_tokens, positions)
     misfits = _unused_gpus(config) + _no_room_for_a_row(config, memory, row, shapes["policy"].cache_entries)
     misfits += [_misfit(config, memory, name) for name in memory.phases if not memory.fits(name)]
@@ -70,31 +69,10 @@ def run(options: argparse.Namespace) -> int:
     return ExitCode.CONFIG if misfits else ExitCode.COMPLETE
 
 
-def _memory_table(memory: Memory) -> Table:
-    limit = f"of {memory.limit / GIB:.1f}"
-    table = Table("phase", "GiB", limit, "parts", title="memory of each GPU or process")
-    for name, phase in memory.phases.items():
-        parts = ", ".join(f"{part} {size / GIB:.2f}" for part, size in phase.device.items())
-        if phase.host:
-            held = ", ".join(f"{part} {size / GIB:.0f}" for part, size in phase.host.items())
-            parts += f"; in host memory {phase.host_bytes / GIB:.0f}: {held}"
-        fits = "fits" if memory.fits(name) else "DOES NOT FIT"
-        table.add_row(name, f"{phase.device_bytes / GIB:.2f}", fits, parts)
-    return table
-
-
 def _parameters(config: Config) -> tuple[int, int]:
     """Returns the parameters of policy and critic."""
     policy = model_config(config)
     return shape_of(policy).parameters, shape_of(critic_config(config, policy)).parameters
-
-
-def _work_table(work: Mapping[str, Sequence[float]], title: str = "at most") -> Table:
-    table = Table("stage", "rollouts", "sampled tokens", "trained tokens", "GB on disk", title=title)
-    totals = [sum(column) for column in zip(*work.values(), strict=True)]
-    for stage, (*counts, gb) in {**work, "all": totals}.items():
-        table.add_row(stage, *(f"{count:,.0f}" for count in counts), f"{gb:.2f}")
-    return table
 
 
 def _unused_gpus(config: Config) -> list[str]:

@@ -12,13 +12,26 @@ from stages.wiring.plan_work import Work, audited_tasks, watch_of
 
 def critic_words(config: Config, work: Sequence[Work]) -> str:
     """Returns the critic's share of the actor's budget, and the width of its audit's interval, in words."""
-    (own, actor), tasks = overhead_of(config, work), audited_tasks(config)
-    pairs, K = STEPS_OF_A_ROLLOUT - 1, config.critic_report.num_continuations
-    width, limit = half_width(tasks, K, pairs), MIN_ADVANTAGE_CORRELATION
+    own, actor = overhead_of(config, work)
+    audit = {entry.stage: entry.rollouts for entry in work}["critic_report"]
+    dear = "; dearer than the actor: lower critic_report.num_continuations" if audit > actor else ""
     return (
         f"the critic's own rollouts (labels, audit, checks, refreshes): {own:,}, {own / actor:.0%} of the "
-        f"actor's\n{tasks} audited tasks are expected to tell rho_A to +- {width:.2f}; a critic of "
-        f"{EXPECTED:g} is shown to lie above the gate's {limit:g} by {tasks_needed(limit, K, pairs)}"
+        f"actor's\nits audit alone: {audit:,}, {audit / actor:.0%}{dear}\n{_audit_words(config)}"
+    )
+
+
+def _audit_words(config: Config) -> str:
+    tasks, limit = audited_tasks(config), MIN_ADVANTAGE_CORRELATION
+    if not tasks:
+        return (
+            f"run.held_out = {', '.join(config.held_out)} has no task that an audit can take, and "
+            "critic_report will refuse it: name a split of unseen clusters too"
+        )
+    pairs, K = STEPS_OF_A_ROLLOUT - 1, config.critic_report.num_continuations
+    return (
+        f"{tasks} audited tasks are expected to tell rho_A to +- {half_width(tasks, K, pairs):.2f}; a critic "
+        f"of {EXPECTED:g} is shown to lie above the gate's {limit:g} by {tasks_needed(limit, K, pairs)}"
     )
 
 

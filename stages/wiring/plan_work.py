@@ -57,7 +57,7 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
     leaves = actor.credit.branching if actor.credit.mode == "tree_rpo" else 1
     trainers = 1 + (actor.credit.mode == "actor_critic")  # of the policy and of its value head
     held_out = len(config.held_out) * config.tasks.num_held_out
-    evaluated = held_out * 2 * (config.evaluation.draws + 1 + NUM_ATTEMPTS)
+    evaluated = held_out * 2 * (config.evaluation.draws * NUM_ATTEMPTS + 1)
 
     has_stored = config.stored.objective.kind != "none"
     stored = (rollouts + labels) * config.stored.max_epochs * response
@@ -103,8 +103,10 @@ def work_before_a_critic(config: Config, num_tasks: int, steps: int) -> tuple[in
 
 
 def audited_tasks(config: Config) -> int:
-    """Returns the tasks that an audit takes."""
-    return config.critic_report.tasks_per_split * len([name for name in config.held_out if name != "val"])
+    """Returns the tasks that an audit takes: of held-out splits whose clusters have no training task."""
+    shared = offer_of(config.tasks.environment).val_shares_clusters
+    splits = [name for name in config.held_out if not (shared and name == "val")]
+    return min(config.critic_report.tasks_per_split, config.tasks.num_held_out) * len(splits)
 
 
 def rollouts_of_chain(chain: Chain, num_tasks: int) -> int:

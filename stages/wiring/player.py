@@ -14,10 +14,9 @@ from pipeline.processes.pool import serve
 from pipeline.processes.shared_weights import read_shared
 from pipeline.processes.worker import connect_to_parent
 from stages.settings import Config
-from stages.settings.feedback import Rules
 from stages.wiring.build import make_engine, silent_engine
 from stages.wiring.feedback import reviewer_of
-from stages.wiring.hands import Recipe
+from stages.wiring.hands import Recipe, unasked
 
 
 def make_player(
@@ -47,8 +46,7 @@ def make_player(
 
 def silent_player(config: Config, policy: Policy, policy_digest: str) -> Player:
     """Returns a player of texts that are there already: it samples nothing and asks nobody for feedback."""
-    unasked = config.model_copy(update={"feedback": Rules()})
-    return make_player(unasked, policy, engine=silent_engine(config, policy, policy_digest))
+    return make_player(unasked(config), policy, engine=silent_engine(config, policy, policy_digest))
 
 
 class Seat:

@@ -9,10 +9,15 @@ from pipeline.training.deepspeed_config import deepspeed_config
 from stages.settings import Config
 
 
-def check_installed(config: Config, *, engine: bool = False, training: bool = False) -> None:
-    """Raises ConfigError if a stage with an engine, with training, will miss a package, a file or GPUs."""
+def check_installed(
+    config: Config, *, engine: bool = False, training: bool = False, feedback: bool = False
+) -> None:
+    """Raises ConfigError if a stage with an engine, with training, will miss a package, a file or GPUs.
+
+    One that has `feedback` written will miss the client of a server.
+    """
     trainer = config.training
-    if engine and config.feedback.kind == "server":
+    if feedback and config.feedback.kind == "server":
         check_client()
     for needed, setting, kind in (
         (engine, "engine.kind", config.engine.kind),

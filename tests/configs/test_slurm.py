@@ -3,12 +3,16 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-SLURM = Path(__file__).parents[2] / "configs" / "slurm"
+from stages.wiring import run_folder
+
+ROOT = Path(__file__).parents[2]
+SLURM = ROOT / "configs" / "slurm"
 
 STAGE = """#!/bin/bash
 echo "$@" > "$OUT/asked"
@@ -21,11 +25,9 @@ while :; do sleep 0.05; done
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    number = 'echo "$(wc -l < "$OUT/sbatch.log");cluster"'
     for name, text in {
         "python": STAGE,
         "scontrol": '#!/bin/bash\necho "$@" >> "$OUT/scontrol.log"\n',
-        "sbatch": f'#!/bin/bash\necho "$@" >> "$OUT/sbatch.log"\n{number}\n',
     }.items():
         path = tmp_path / name
         path.write_text(text)
@@ -63,14 +65,164 @@ def test_only_an_early_stop_is_queued_again(out: Path, code: str) -> None:
     assert not (out / "scontrol.log").exists()
 
 
-def test_a_chain_waits_for_each_stage_before(out: Path) -> None:
-    command = ["bash", str(SLURM / "chain.sh"), "some.yaml", "--run", "mine"]
-    asked = environment(out) | {"STAGES": "tasks sft actor", "SBATCH_ARGS": "--partition=a100 --account=me"}
-    done = subprocess.run(command, env=asked, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["tasks", "1", "sft", "2", "actor", "3"]
-    lines = (out / "sbatch.log").read_text().splitlines()
+# Of Python, all that the chain asks of it: where the run is, and whether a stage that has a manifest is complete.
+ASKED = """#!/bin/bash
+if [ "$2" = stages.wiring.run_folder ]; then echo "$OUT/data/mine"; exit 0; fi
+echo "$2" >> "$OUT/looked_at"
+stage=${2#stages.}
+if [ -e "$OUT/data/mine/$stage/refuses" ]; then echo "$stage: other settings" >&2; exit 3; fi
+"""
+# A queue of lines "name id folder".
+SQUEUE = """#!/bin/bash
+for argument in "$@"; do case "$argument" in --name=*) name=${argument#--name=} ;; esac; done
+touch "$OUT/queue"
+while read -r queued id folder; do
+  if [ "$queued" = "$name" ]; then echo "$id $folder"; fi
+done < "$OUT/queue"
+"""
+SBATCH = """#!/bin/bash
+echo "$@" >> "$OUT/sbatch.log"
+if [ -e "$OUT/full" ] && [ "$(wc -l < "$OUT/sbatch.log")" -gt 1 ]; then echo "limit reached" >&2; exit 1; fi
+id=$((100 + $(wc -l < "$OUT/sbatch.log")))
+for argument in "$@"; do case "$argument" in --job-name=*) name=${argument#--job-name=} ;; esac; done
+echo "$name $id $PWD" >> "$OUT/queue"
+echo "$id;cluster"
+"""
+
+
+@pytest.fixture
+def slurm(out: Path) -> Path:
+    for name, text in {"python": ASKED, "squeue": SQUEUE, "sbatch": SBATCH}.items():
+        (out / name).write_text(text)
+        (out / name).chmod(0o755)
+    return out
+
+
+def chain(
+    slurm: Path, *more: str, code: int = 0, stages: str = "tasks sft actor", args: str = ""
+) -> list[str]:
+    """Submits, and returns the lines that it printed."""
+    command = ["bash", str(SLURM / "chain.sh"), "some.yaml", "--run", "mine", *more]
+    asked = environment(slurm) | {"STAGES": stages, "SBATCH_ARGS": args}
+    done = subprocess.run(command, env=asked, cwd=slurm, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    return (done.stdout + done.stderr).splitlines()
+
+
+def submitted(slurm: Path) -> list[str]:
+    log = slurm / "sbatch.log"
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def complete(slurm: Path, *stages: str) -> None:
+    """Ends stages: each has its manifest, and its job is out of the queue."""
+    for stage in stages:
+        (slurm / "data" / "mine" / stage).mkdir(parents=True, exist_ok=True)
+        (slurm / "data" / "mine" / stage / "manifest.json").touch()
+    lines = (slurm / "queue").read_text().splitlines()
+    left = [line for line in lines if line.split()[0].removeprefix("mine-") not in stages]
+    (slurm / "queue").write_text("".join(f"{line}\n" for line in left))
+
+
+def test_a_chain_waits_for_each_stage_before(slurm: Path) -> None:
+    printed = chain(slurm, args="--partition=a100 --account=me")
+    assert printed == ["tasks 101: submitted", "sft 102: submitted", "actor 103: submitted"]
+    lines = submitted(slurm)
     assert [("--dependency=" in line) for line in lines] == [False, True, True]
-    assert "--dependency=afterok:2" in lines[2]
+    assert "--dependency=afterok:102" in lines[2]
     for line, stage in zip(lines, ("tasks", "sft", "actor"), strict=True):
-        assert "--partition=a100 --account=me" in line
+        assert f"--job-name=mine-{stage} --partition=a100 --account=me" in line
         assert line.endswith(f"stage.sbatch {stage} some.yaml --run mine")
+
+
+def test_a_chain_that_is_submitted_again_goes_on_where_it_stopped(slurm: Path) -> None:
+    chain(slurm)
+    jobs = ("tasks 101", "sft 102", "actor 103")
+    queued = [f"{job}: queued or running already" for job in jobs]
+    assert chain(slurm) == queued
+    assert len(submitted(slurm)) == 3
+    complete(slurm, "tasks")
+    assert chain(slurm) == ["tasks: complete", *queued[1:]]
+    # Slurm has lost the rest: what waited for a job that failed is cancelled with it.
+    (slurm / "queue").write_text("")
+    assert chain(slurm) == ["tasks: complete", "sft 104: submitted", "actor 105: submitted"]
+    assert "--dependency" not in submitted(slurm)[3]
+    assert "--dependency=afterok:104" in submitted(slurm)[4]
+    complete(slurm, "sft", "actor")
+    lines = chain(slurm)
+    assert lines == [
+        *(f"{s}: complete" for s in ("tasks", "sft", "actor")),
+        f"all complete: {slurm}/data/mine",
+    ]
+    assert len(submitted(slurm)) == 5
+
+
+def test_a_stage_waits_for_one_that_is_queued_already(slurm: Path) -> None:
+    chain(slurm, stages="sft")
+    assert chain(slurm, stages="sft actor")[1] == "actor 102: submitted"
+    assert "--dependency=afterok:101" in submitted(slurm)[1]
+
+
+def test_jobs_of_other_runs_and_folders_are_not_this_run_s(slurm: Path) -> None:
+    (slurm / "queue").write_text(f"other-sft 7 {slurm}\nmine-sft 8 {slurm} copy\nmine-sft 9 /elsewhere\n")
+    assert chain(slurm, stages="sft") == ["sft 101: submitted"]
+
+
+def test_a_chain_that_a_full_queue_cut_short_is_completed_by_the_same_command(slurm: Path) -> None:
+    (slurm / "full").touch()
+    assert chain(slurm, code=1) == ["tasks 101: submitted", "limit reached"]
+    (slurm / "full").unlink()
+    assert chain(slurm)[0] == "tasks 101: queued or running already"
+    assert [line.split("stage.sbatch ")[1].split()[0] for line in submitted(slurm)] == [
+        *("tasks", "sft"),  # the second one was refused
+        *("sft", "actor"),
+    ]
+
+
+def test_a_complete_stage_of_other_settings_ends_the_chain_with_what_it_says(slurm: Path) -> None:
+    (slurm / "queue").touch()
+    complete(slurm, "tasks", "sft")
+    (slurm / "data" / "mine" / "sft" / "refuses").touch()
+    assert chain(slurm, code=3) == ["tasks: complete", "sft: other settings"]
+    assert submitted(slurm) == []
+    # Behind a stage that is being made its inputs may yet be right.
+    (slurm / "queue").write_text(f"mine-tasks 55 {slurm}\n")
+    assert chain(slurm, stages="tasks sft")[1] == "sft 101: submitted"
+
+
+@pytest.mark.parametrize("option", ["--fresh", "--repair"])
+def test_what_begins_again_is_left_to_the_job(slurm: Path, option: str) -> None:
+    (slurm / "queue").touch()
+    complete(slurm, "tasks", "sft", "actor")
+    assert chain(slurm, option, stages="sft") == ["sft 101: submitted"]
+    assert not (slurm / "looked_at").exists()  # here it would begin at once
+    assert submitted(slurm)[0].endswith(option)
+
+
+def test_where_a_run_is_follows_from_what_a_stage_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--run", "mine", str(SLURM.parent / "demo.yaml"), f"run.data_dir={tmp_path}", "--fresh"]
+    assert run_folder.main(given) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'mine'}\n"
+    assert run_folder.main([*given, "run.nonsense=1"]) == 2
+    assert "run.nonsense" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_chain_leaves_out_a_stage_that_is_really_complete(slurm: Path) -> None:
+    (slurm / "python").write_text(f'#!/bin/bash\nPYTHONPATH="{ROOT}" exec "{sys.executable}" "$@"\n')
+    few = ["run.data_dir=data", "tasks.num_train=8", "tasks.num_held_out=4", "tasks.num_companies=8"]
+    command = ["bash", str(SLURM / "chain.sh"), str(SLURM.parent / "demo.yaml"), "--run", "mine", *few]
+    stage = [str(slurm / "python"), "-m", "stages.tasks", *command[2:]]
+    subprocess.run(stage, cwd=slurm, check=True, capture_output=True)
+    asked = environment(slurm) | {"STAGES": "tasks"}
+    for more, code, said in (
+        ([], 0, "tasks: complete\nall complete: data/mine"),
+        (["run.seed=1"], 3, "run.seed"),
+    ):
+        again = [*command, *more]
+        done = subprocess.run(again, env=asked, cwd=slurm, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        assert said in done.stdout + done.stderr
+    assert submitted(slurm) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable
 from itertools import cycle
@@ -170,6 +171,18 @@ def test_without_the_client_a_stage_says_what_to_install(
     )
     assert lab.start("rollouts", *options("http://127.0.0.1:9/v1")) == 2
     assert ".[feedback]" in capsys.readouterr().err
+
+
+def test_a_stage_that_writes_no_feedback_needs_no_client(
+    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
+    monkeypatch.setattr(
+        "stages.wiring.preflight.find_spec", lambda name: None if name in ("openai", "tenacity") else name
+    )
+    monkeypatch.setitem(sys.modules, "env.feedback.server", None)  # so that nothing can load the client
+    continued = ("labels.max_states=3", "labels.num_continuations=1")
+    assert lab.start("labels", "feedback.kind=server", *continued) == 0
 
 
 def test_an_actor_keeps_nothing_of_an_iteration_whose_feedback_failed_too_often() -> None:

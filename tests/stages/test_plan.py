@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from critics.audit.forecast import EXPECTED, half_width, tasks_needed
+from critics.report.gate import MIN_ADVANTAGE_CORRELATION
 from env.phone.world.levels import most_turns
 from pipeline.config import load_config
 from pipeline.planner.memory import GIB
@@ -12,14 +13,14 @@ from stages.command import main
 from stages.settings import Config
 from stages.wiring.arms import runs_of
 from stages.wiring.plan_comparison import work_of_comparison
-from stages.wiring.plan_critic import overhead_of
+from stages.wiring.plan_critic import critic_words, overhead_of
 from stages.wiring.plan_feedback import texts_of
 from stages.wiring.plan_memory import memory_of
 from stages.wiring.plan_models import critic_config, model_config
-from stages.wiring.plan_work import work_of
+from stages.wiring.plan_work import audited_tasks, work_of
 
 ROOT = Path(__file__).parents[2]
-DEMO, ONE_GPU, EIGHT_80, EIGHT_24, GSM8K, CODE = (
+DEMO, ONE_GPU, EIGHT_80, EIGHT_24, GSM8K, CODE, EIGHT_FULL = (
     str(ROOT / "configs" / f"{name}.yaml")
     for name in (
         "demo",
@@ -28,6 +29,7 @@ DEMO, ONE_GPU, EIGHT_80, EIGHT_24, GSM8K, CODE = (
         "phone-qwen3-8b-8x24gb",
         "gsm8k-qwen3-8b-8x80g",
         "code-qwen3-8b-8x80g",
+        "phone-qwen3-8b-full-8x80gb",
     )
 )
 PARAMETERS = {"0.6b": 596_049_920, "1.7b": 1_720_574_976, "8b": 8_190_735_360}
@@ -79,7 +81,7 @@ def test_the_shipped_configurations_fit_their_hardware(plan):
     assert "1,082,752 parameters" in (printed := plan(0, DEMO, "engine.replicas=2"))
     assert "DOES NOT FIT" not in printed
     found = sorted(str(path) for path in (ROOT / "configs").glob("*qwen3*.yaml"))
-    assert found == sorted([ONE_GPU, EIGHT_80, EIGHT_24, GSM8K, CODE])
+    assert found == sorted([ONE_GPU, EIGHT_80, EIGHT_24, GSM8K, CODE, EIGHT_FULL])
     for path in found:
         printed = plan(0, path)
         assert "DOES NOT FIT" not in printed
@@ -219,15 +221,15 @@ def test_planned_rollouts_are_those_that_the_stages_plan():
         "tasks.num_train=100", "tasks.num_held_out=40",
         "labels.max_states=70", "labels.num_continuations=3",
         "rollouts.chain={num_attempts: 2, draws: 3, feedback_free_share: 0.3, feedback_free_draws: 4}",
-        "evaluation.draws=2", "critic_report.tasks_per_split=10",
+        "evaluation.draws=3", "critic_report.tasks_per_split=10",
         "critic_report.draws=2", "critic_report.num_continuations=5", "critic_report.guided=true",
         "critic_report.fit_tasks=0", "actor.num_iterations=15",
     ]  # fmt: skip
     plain = work(*overrides)
     assert plain["rollouts"].rollouts == 70 * 2 * 3 + 30 * 4
     assert plain["labels"].rollouts == 70 * 3
-    # Two policies on 40 val tasks and 40 of an unseen split: two sampled tries, a greedy one, two attempts.
-    assert plain["evaluation"].rollouts == 2 * (40 + 40) * (2 + 1 + 2)
+    # Two policies on 40 val tasks and 40 of an unseen split: three chains of two attempts, a greedy try.
+    assert plain["evaluation"].rollouts == 2 * (40 + 40) * (3 * 2 + 1)
     # Ten tasks of one split, bare and guided: two rollouts, of one of which every state is continued.
     assert plain["critic_report"].rollouts == 10 * 2 * (2 + TURNS * 5)
     by_heart = work(*overrides, "critic_report.fit_tasks=9")
@@ -285,6 +287,42 @@ def test_the_critics_overhead_and_the_width_of_its_audit_are_said_before_anythin
     needed = tasks_needed(0.2, 2, 3)
     assert half_width(needed, 2, 3) <= EXPECTED - 0.2 < half_width(needed - 1, 2, 3)
     assert "audited tasks" not in plan(0, DEMO, "actor.credit={mode: decoupled_clip}")
+
+
+def test_an_audit_takes_the_splits_of_unseen_clusters_and_no_more_tasks_than_there_are(plan):
+    def audited(path, *overrides):
+        return audited_tasks(load_config(Config, Path(path), overrides))
+
+    assert audited(DEMO) == 300  # val has new tasks of training companies
+    assert audited(DEMO, "tasks.num_held_out=80") == 80
+    assert audited(ROOT / "configs" / "math-tiny.yaml") == 2 * 160  # where every problem is its own cluster
+    assert audited(DEMO, "run.held_out=[val]") == 0
+    assert "run.held_out = val has no task that an audit can take" in plan(0, DEMO, "run.held_out=[val]")
+
+
+@pytest.mark.parametrize("path", [ONE_GPU, EIGHT_80, EIGHT_24, GSM8K, CODE, EIGHT_FULL])
+def test_no_audit_of_a_shipped_configuration_for_gpus_is_dearer_than_its_actor(path):
+    """And it is wide enough for the gate to pass a critic as expected."""
+    config = load_config(Config, Path(path), [])
+    planned = work_of(config)
+    _, actor = overhead_of(config, planned)
+    audit = next(entry.rollouts for entry in planned if entry.stage == "critic_report")
+    assert audit <= actor
+    assert "dearer than the actor" not in critic_words(config, planned)
+    much = load_config(Config, Path(path), ["critic_report.num_continuations=64"])
+    assert "dearer than the actor: lower critic_report" in critic_words(much, work_of(much))
+    needed = tasks_needed(MIN_ADVANTAGE_CORRELATION, config.critic_report.num_continuations, 3)
+    assert audited_tasks(config) >= needed
+
+
+def test_the_plan_shows_each_stages_share(plan):
+    planned = work("sft.num_updates=0", "sft.base=a model").values()
+    rollouts = sum(entry.rollouts for entry in planned)
+    [line] = [line for line in plan(0, DEMO).splitlines() if line.startswith("│ critic_report")]
+    audit = next(entry.rollouts for entry in planned if entry.stage == "critic_report")
+    cells = [cell.strip() for cell in line.strip("│").split("│")]
+    assert cells[1] == f"{audit:,}"
+    assert cells[3:6] == [f"{audit / rollouts:.0%}", "0", "-"]
 
 
 def test_rollouts_take_disk_by_their_tokens_and_models_by_their_parameters():

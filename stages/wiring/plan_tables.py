@@ -1,0 +1,44 @@
+"""The tables that `vdapo plan` prints."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.table import Table
+
+from pipeline.planner.memory import GIB
+from stages.wiring.plan_memory import Memory
+
+
+def memory_table(memory: Memory) -> Table:
+    """Returns what every phase takes, and whether it fits."""
+    limit = f"of {memory.limit / GIB:.1f}"
+    table = Table("phase", "GiB", limit, "parts", title="memory of each GPU or process")
+    for name, phase in memory.phases.items():
+        parts = ", ".join(f"{part} {size / GIB:.2f}" for part, size in phase.device.items())
+        if phase.host:
+            held = ", ".join(f"{part} {size / GIB:.0f}" for part, size in phase.host.items())
+            parts += f"; in host memory {phase.host_bytes / GIB:.0f}: {held}"
+        fits = "fits" if memory.fits(name) else "DOES NOT FIT"
+        table.add_row(name, f"{phase.device_bytes / GIB:.2f}", fits, parts)
+    return table
+
+
+def work_table(work: Mapping[str, Sequence[float]], title: str = "at most") -> Table:
+    """Returns stage -> rollouts, sampled tokens, trained tokens, GB on disk, with each stage's shares.
+
+    A share is of all rollouts, which is that of all sampled tokens too where every response is the longest,
+    and of all trained tokens.
+    """
+    table = Table(title=title)
+    for name in ("stage", "rollouts", "sampled tokens", "share", "trained tokens", "share", "GB on disk"):
+        table.add_column(name, justify="left" if name == "stage" else "right")
+    totals = [sum(column) for column in zip(*work.values(), strict=True)]
+    for stage, (rollouts, sampled, trained, gb) in {**work, "all": totals}.items():
+        table.add_row(
+            *(stage, f"{rollouts:,.0f}", f"{sampled:,.0f}", _share(sampled, totals[1])),
+            *(f"{trained:,.0f}", _share(trained, totals[2]), f"{gb:.2f}"),
+        )
+    return table
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.0%}" if part else "-"
