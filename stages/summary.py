@@ -13,6 +13,7 @@ from rich.console import Console
 
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import check_folder
+from pipeline.artifacts.manifest import read_manifest
 from pipeline.config import load_config
 from pipeline.errors import explain
 from stages.settings import Config
@@ -37,8 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         stored_from = inputs(config) if config.stored.objective.kind != "none" else ()
         summary = summarise(run_dir, with_critic=config.actor.reads_critic, stored_from=stored_from)
         (run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-        actor = Artifact.open(run_dir, "actor").report
-        (run_dir / "summary.html").write_text(summary_page(run_dir.name, summary, actor), encoding="utf-8")
+        reports = [Artifact.open(run_dir, stage).report for stage in ("actor", "evaluation")]
+        if read_manifest(run_dir / "comparison"):
+            reports.append(Artifact.open(run_dir, "comparison").report)
+        html = summary_page(run_dir.name, summary, *reports)
+        (run_dir / "summary.html").write_text(html, encoding="utf-8")
     except Exception as error:
         if not (explained := explain(error, run_dir)):
             raise

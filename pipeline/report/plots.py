@@ -172,6 +172,67 @@ def points(name: str, rows: Mapping[str, Numbers], *, x_label: str, level: float
     return draw(name, paint, size=(WIDTH, 1.1 + 0.36 * max(1, len(rows))))
 
 
+def compared(name: str, rows: Mapping[str, Mapping[str, Numbers]], *, x_label: str) -> str:
+    """Returns several series with their intervals in each named row, the first on top; "" without any.
+
+    A series may be absent from a row. A point without bounds is hollow.
+    """
+    series = list(dict.fromkeys(which for row in rows.values() for which in row))
+    if not series:
+        return ""
+
+    def paint(axes: Any) -> None:
+        for place, which in enumerate(series):
+            colour, marker = _COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)]
+            shift = 0.24 * ((len(series) - 1) / 2 - place)
+            has = [(at, row[which]) for at, row in zip(range(len(rows))[::-1], rows.values(), strict=True)
+                   if which in row]  # fmt: skip
+            value, errors, known = _errors([of for _, of in has])
+            at = np.array([at for at, _ in has]) + shift
+            axes.errorbar(value[known], at[known], xerr=errors[:, known], fmt=marker, ms=5, color=colour,
+                          capsize=2, label=which)  # fmt: skip
+            axes.plot(value[~known], at[~known], marker, ms=5, mfc="none", color=colour)
+        axes.set_yticks(range(len(rows))[::-1], labels=list(rows))
+        axes.set(ylim=(-0.6, len(rows) - 0.4), xlabel=x_label)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(series), borderaxespad=0)
+
+    return draw(name, paint, size=(WIDTH, 1.3 + (0.2 + 0.2 * len(series)) * len(rows)))
+
+
+def shares(name: str, rows: Mapping[str, Mapping[str, float]]) -> str:
+    """Returns a bar of 100 % for each named row, cut into its parts, with the row's sum; "" without any.
+
+    Parts have one colour in all rows and stand in the order of their first row; a share of 6 % or more is
+    written on it.
+    """
+    rows = {row: parts for row, parts in rows.items() if sum(parts.values()) > 0}
+    names = list(dict.fromkeys(part for parts in rows.values() for part, size in parts.items() if size))
+    if not names:
+        return ""
+
+    def paint(axes: Any) -> None:
+        left = np.zeros(len(rows))
+        at = np.arange(len(rows))[::-1]
+        totals = np.array([sum(parts.values()) for parts in rows.values()])
+        for place, part in enumerate(names):
+            wide = np.array([parts.get(part, 0.0) for parts in rows.values()]) / totals
+            axes.barh(at, wide, left=left, height=0.62, label=part, color=_COLOURS[place % len(_COLOURS)],
+                      edgecolor="white", hatch="//" if place >= len(_COLOURS) else None)  # fmt: skip
+            for y, start, share in zip(at, left, wide, strict=True):
+                if share >= 0.06:
+                    axes.text(start + share / 2, y, f"{share:.0%}", color="white", ha="center", va="center",
+                              fontsize=10)  # fmt: skip
+            left += wide
+        axes.set_yticks(at, labels=[f"{row}\n{total:,.0f}" for row, total in zip(rows, totals, strict=True)])
+        axes.set(xlim=(0, 1), xticks=[])
+        axes.grid(visible=False)
+        axes.spines[["left", "bottom"]].set_visible(False)
+        axes.tick_params(length=0)
+        axes.legend(loc="upper left", bbox_to_anchor=(0, 0), ncols=3, borderaxespad=0, handlelength=1.2)
+
+    return draw(name, paint, size=(WIDTH, 0.55 + 0.62 * len(rows) + 0.24 * -(-len(names) // 3)))
+
+
 def value_path(
     name: str,
     values: Sequence[float],

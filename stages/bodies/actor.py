@@ -22,7 +22,7 @@ from stages.wiring.learner import ActorState, Learner, held
 from stages.wiring.refresh import critic_folder, policy_folder, refreshed
 from stages.wiring.refusals import check_critic, override_words
 from stages.wiring.safety_stops import refuse_unsafe
-from stages.wiring.sampling import Sampling, strip_of
+from stages.wiring.sampling import Sampling, first_try, strip_of
 from stages.wiring.watch import Watch
 
 
@@ -38,14 +38,7 @@ def make(start: Start[Config], work: Work) -> None:
         state, policy, looks = _trained(start, work, state)
         if policy is None:
             break
-        drift = refreshed(
-            state.drift,
-            start.config,
-            *policy,
-            contexts=work.contexts,
-            say=start.say,
-            stop_if_asked=start.stop_if_asked,
-        )
+        drift = refreshed(state.drift, start.config, *policy, work.contexts, start.say, start.stop_if_asked)
         state = replace(state, drift=drift)
     report = actor_report(
         read_metrics(start.folder / "metrics.jsonl"),
@@ -53,6 +46,7 @@ def make(start: Start[Config], work: Work) -> None:
         refreshes=state.drift.refresh_runs,
         refused_refreshes=state.drift.refused_runs,
         critic_gate=work.stamp,
+        last_look=first_try(looks),
     )
     start.output("report.html", volatile=True).write_text(actor_page(report), encoding="utf-8")
     start.finish(report=report, more_tables=((LOOKS, looks_table(looks)),))

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.report import Drawing, Section, Text, page, plots, readings
+from stages.wiring.actor_curves import learning_curve, reliance_curve, spent_curve
 from stages.wiring.refusals import override_words
 from stages.wiring.safety_stops import kl_to_start
 
@@ -18,6 +19,7 @@ LEARNING = {
     "stripped": "stripped/count",
     "told_by_feedback": "stripped/left_out/told_by_feedback",
     "rollouts": "rollouts/count",
+    "continuations": "continuations/count",
     "mixed_sets": "sets/kept_mixed",
     "tokens": "response_length/mean",
     "steps": "steps/mean",
@@ -59,6 +61,7 @@ def actor_report(
     refreshes: Sequence[str] = (),  # runs that made another critic, as folders of the actor's run
     refused_refreshes: Sequence[str] = (),  # those that could not
     critic_gate: Mapping[str, Any] | None = None,  # by `refusals.stamp_of`; None without a critic
+    last_look: Mapping[str, float] | None = None,  # by `sampling.first_try`, after the last iteration
 ) -> dict[str, Any]:
     """Returns report.json of the actor: updates, its learning and the drift of its critic by iteration.
 
@@ -81,6 +84,9 @@ def actor_report(
             {"iteration": look["iteration"]} | {k: look[v] for k, v in LEARNING.items() if v in look}
             for look in looks
         ],
+        "last_look": {"iteration": 1 + looks[-1]["iteration"], "val": last_look[LEARNING["val"]]}
+        if last_look and looks
+        else None,
         "drift": drift,
         "refreshes": list(refreshes),
         "refused_refreshes": list(refused_refreshes),
@@ -99,7 +105,7 @@ def actor_page(report: Mapping[str, Any]) -> str:
         Drawing(plots.curves(measures[0], drift, measures, x="iteration", y_label=y, level=0.0), caption)
         for measures, (y, caption) in DRAWINGS.items()
     ]
-    curves = [learning_curve(report), reliance_curve(report)]
+    curves = [learning_curve(report), spent_curve(report), reliance_curve(report)]
     ends: dict[str, dict[str, str]] = {"first": {}, "last": {}}
     for name in READINGS:
         if found := [entry for entry in drift if isinstance(entry.get(name), int | float)]:
@@ -113,20 +119,6 @@ def actor_page(report: Mapping[str, Any]) -> str:
         ),
     ]
     return page("Actor", sections)
-
-
-def learning_curve(report: Mapping[str, Any]) -> Drawing:
-    """Returns success by iteration from the actor's report."""
-    measures = ("val", "first_try", "with_feedback")
-    svg = plots.curves("learning", report["learning"], measures, x="iteration", y_label="success")
-    return Drawing(svg, "Success of first tries on val, and of the rollouts that were sampled to train on.")
-
-
-def reliance_curve(report: Mapping[str, Any]) -> Drawing:
-    """Returns success without and with feedback on the same tasks, where both were sampled."""
-    measures = ("retried_first_try", "retried_with_feedback")
-    svg = plots.curves("reliance", report["learning"], measures, x="iteration", y_label="success")
-    return Drawing(svg, "Tasks that another bare rollout failed: the gap is how much feedback still helps.")
 
 
 def _drift_words(report: Mapping[str, Any]) -> str:

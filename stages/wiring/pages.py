@@ -9,8 +9,9 @@ from rich.table import Table
 from env.feedback_tool.measures import MEASURES as CALLS
 from pipeline.report import Section, Tiles, page, readings
 from pipeline.report import Table as PageTable
-from stages.wiring.actor_report import learning_curve
+from stages.wiring.actor_curves import learning_curve, reliance_curve, spent_curve
 from stages.wiring.summary import CRITIC, MEASURES
+from stages.wiring.summary_drawings import budget_section, opponents_section, success_section
 
 HEADER = ("", "start", "actor", "gain", "95 %")
 
@@ -84,18 +85,29 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
     console.print("\n".join(said), soft_wrap=True, highlight=False)
 
 
-def summary_page(name: str, summary: Mapping[str, Any], actor: Mapping[str, Any]) -> str:
-    """Returns summary.html of a run: what was won, the learning curve and the critic.
+def summary_page(
+    name: str,
+    summary: Mapping[str, Any],
+    actor: Mapping[str, Any],
+    evaluation: Mapping[str, Any],
+    comparison: Mapping[str, Any] | None = None,
+) -> str:
+    """Returns summary.html of a run: what was won, how, at what cost, against whom, and the critic.
 
-    `summary` is summary.json, `actor` the actor's report.
+    `summary` is summary.json, `actor` and `evaluation` are the reports of these stages, `comparison` that of
+    a comparison in this run, if there is one.
     """
     rows = rows_of(summary)
     won = Tiles(tuple((f"{start} to {end} %", text) for text, start, end, _, _ in rows))
     table = PageTable(HEADER, tuple(rows), "Success in %; intervals are bootstraps over clusters.")
     sections = [
         Section("What was won on held-out tasks", (won, table)),
-        Section("How it was learned", (learning_curve(actor),)),
+        success_section(evaluation["measures"]),
+        Section("How it was learned", (learning_curve(actor), spent_curve(actor), reliance_curve(actor))),
+        budget_section(summary),
     ]
+    if comparison:
+        sections.append(opponents_section(comparison))
     if calls := calls_rows(summary):
         caption = "In % of first tries, or of calls. Intervals: the report of the stage evaluation."
         sections.append(

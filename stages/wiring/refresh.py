@@ -36,7 +36,6 @@ def refreshed(
     config: Config,  # of the actor's run
     policy: Path,  # the actor's weights, in its `policy_folder`
     policy_digest: str,
-    *,
     contexts: Sequence[str],  # that the actor trains in
     say: Callable[[str], None],
     stop_if_asked: Callable[[], None],  # raises if a signal came

@@ -1,4 +1,4 @@
-"""Prints the folder of a run, for scripts that are given what a stage is given: `python -m`, CONFIG, options."""
+"""Prints the folder of a run, for scripts that are given what a stage is given: CONFIG and its options."""
 
 import sys
 from collections.abc import Sequence

@@ -65,7 +65,7 @@ def test_only_an_early_stop_is_queued_again(out: Path, code: str) -> None:
     assert not (out / "scontrol.log").exists()
 
 
-# Of Python, all that the chain asks of it: where the run is, and whether a stage that has a manifest is complete.
+# All that the chain asks of Python: where the run is, whether a stage that has a manifest is complete.
 ASKED = """#!/bin/bash
 if [ "$2" = stages.wiring.run_folder ]; then echo "$OUT/data/mine"; exit 0; fi
 echo "$2" >> "$OUT/looked_at"
