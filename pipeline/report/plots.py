@@ -92,6 +92,8 @@ def curves(
                 axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
             elif known.any():
                 axes.vlines(at[known], low[known], high[known], color=colour, alpha=0.3)
+        if all(float(entry[x]).is_integer() for points in found.values() for entry in points):
+            axes.xaxis.get_major_locator().set_params(integer=True)
         if level is not None:
             axes.axhline(level, color=GREY, ls="--", lw=1)
         for where, text in marks:
@@ -202,11 +204,12 @@ def compared(name: str, rows: Mapping[str, Mapping[str, Numbers]], *, x_label: s
 def shares(name: str, rows: Mapping[str, Mapping[str, float]]) -> str:
     """Returns a bar of 100 % for each named row, cut into its parts, with the row's sum; "" without any.
 
-    Parts have one colour in all rows and stand in the order of their first row; a share of 6 % or more is
+    Parts have one colour and one order in all rows, those of the first row first; a share of 6 % or more is
     written on it.
     """
     rows = {row: parts for row, parts in rows.items() if sum(parts.values()) > 0}
-    names = list(dict.fromkeys(part for parts in rows.values() for part, size in parts.items() if size))
+    keys = dict.fromkeys(part for parts in rows.values() for part in parts)
+    names = [part for part in keys if any(parts.get(part) for parts in rows.values())]
     if not names:
         return ""
 

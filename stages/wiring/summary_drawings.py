@@ -31,9 +31,10 @@ def budget_section(summary: Mapping[str, Any]) -> Section:
             Drawing(
                 plots.shares("budget", rows),
                 "Shares of all sampled rollouts, of their tokens, and of the minutes that stages worked. "
-                "Evaluation counts as no budget, but takes its minutes.",
+                "Evaluation counts as no budget, but takes its minutes; a refresh of the critic is in the "
+                "actor's.",
             ),
-            Table(("stage", *found), cells, "A refresh of the critic is part of the actor's minutes."),
+            Table(("stage", *found), cells),
         ),
     )
 
@@ -57,7 +58,6 @@ def success_section(measures: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> 
 
     policies = rows(("starting policy", "first_try", "start"), ("actor", "first_try", "actor"))
     feedback = rows(("first try", "first_try", "actor"), ("with feedback", "with_feedback", "actor"))
-    before = rows(("first try", "first_try", "start"), ("with feedback", "with_feedback", "start"))
     bounds = "Bars are 95 % intervals over clusters of tasks."
     return Section(
         "By level and split",
@@ -70,10 +70,6 @@ def success_section(measures: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> 
                 plots.compared("feedback", feedback, x_label=SUCCESS),
                 "The actor's first tries against its chains of two attempts, of which the second is told why "
                 f"the first failed. {bounds}",
-            ),
-            Drawing(
-                plots.compared("start-feedback", before, x_label=SUCCESS),
-                f"The same of the starting policy. {bounds}",
             ),
         ),
     )

@@ -227,5 +227,7 @@ def test_looks_at_val_are_kept_task_by_task_and_the_last_is_at_the_exported_weig
     assert last == {load_policy(actor.path("actor")).policy_digest}
     rewards = [look["reward"] for look in looks if look["iteration"] == 0]
     assert actor.report["learning"][0]["val"] == pytest.approx(sum(rewards) / 4)
+    rewards = [look["reward"] for look in looks if look["iteration"] == 2]
+    assert actor.report["last_look"] == {"iteration": 2, "val": pytest.approx(sum(rewards) / 4)}
     lines = read_metrics(chain.run_dir / "actor" / "metrics.jsonl")
     assert all(line["seconds"] > 0 for line in lines if "rollouts/count" in line)

@@ -165,7 +165,7 @@ def test_the_report_shows_the_curves_and_says_what_was_found():
     assert [entry["kl"] for entry in report["drift"]] == pytest.approx([0.0, 0.0, 0.01, 0.02, 0.03])
     html = actor_page(json.loads(json.dumps(report)))
     assert "found off in iterations 4" in html
-    assert html.count("<svg") == 3
+    assert html.count("<svg") == 4
     del looks[2]["critic_drift/rho_a_low"]
     assert actor_page(actor_report(updates + looks, 10)) != html  # the bounds of the others stay
     for entries, words in ((looks, "KL to the starting policy: not measured"), ([], "nothing to watch")):

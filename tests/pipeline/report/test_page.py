@@ -34,6 +34,8 @@ def drawings() -> dict[str, str]:
         ),
         "reliability": plots.reliability("r", bins, rising=corners),
         "points": plots.points("p", rows, x_label="x"),
+        "compared": plots.compared("m", {"one": {name: KNOWN, "b": UNKNOWN}}, x_label="x"),
+        "shares": plots.shares("s", {"one": {name: 3.0, "b": 1.0}, "two": {"b": 2.0}}),
         "value_path": plots.value_path("v", [0.5, 0.7], ["ok", "wrong"], **shown),
         "no audit": plots.value_path("w", [0.5], ["unknown"], reward=None),
     }
