@@ -1,4 +1,4 @@
-"""The stored phase's body: epochs over stored rollouts until held-out successes get no more probable."""
+"""The stored phase's body: epochs over stored rollouts until those that are held out gain no more."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from pipeline.artifacts.runner import Start
 from pipeline.errors import ArtifactError
 from pipeline.models.policy import Policy, load_policy
 from pipeline.training.stored.objective import effective_size, make_objective
-from pipeline.training.stored.stopping import PATIENCE, mean_probability
+from pipeline.training.stored.stopping import PATIENCE, held_out_gain, mean_probability
 from pipeline.training.stored.v_dapo import with_own_logprobs
 from pipeline.types import Rollout
 from stages.settings import Config
@@ -27,12 +27,13 @@ from stages.wiring.stored_report import stored_page
 
 
 def make(start: Start[Config], work: Work | None) -> None:
-    """Trains from sft's policy on, a look at held-out successes after each epoch; writes the best weights."""
+    """Trains from sft's policy on, a look at what is held out after each epoch; writes the best weights."""
     if work is None:
         start.shards.commit(0, {}, done=0, skipped={"objective_none": 1})
         start.finish(report={"objective": "none"})
         return
     settings = start.config.stored
+    measure = "gain" if settings.objective.judged_by_loss else "probability"
     policy = load_policy(start.inputs["sft"].path("policy"))
     examples, stamp = _examples(start, work, policy)
     objective = make_objective(**settings.objective.model_dump(include={"kind", "temperature"}))
@@ -40,17 +41,31 @@ def make(start: Start[Config], work: Work | None) -> None:
         start.config, policy.model, head="policy", learning_rate=lambda done: settings.learning_rate
     )
     if settings.objective.estimates:  # by the weights that it starts from, so before any checkpoint's
-        examples = replace(examples, train=with_own_logprobs(trainer, examples.train))
+        examples = replace(
+            examples,
+            train=with_own_logprobs(trainer, examples.train),
+            held_out=with_own_logprobs(trainer, examples.held_out),
+        )
 
     def train(places: Sequence[int]) -> dict[str, float]:
         advantages = [examples.advantages[i] for i in places]
         return trainer.update(objective.rows([examples.train[i] for i in places], advantages), objective.loss)
 
     def look(epoch: int, update: int) -> float:
-        probability = mean_probability(trainer, examples.held_out)
-        start.metrics({"update": update, "held_out/probability": probability})
-        start.say(f"epoch {epoch}: tokens of held-out successes have probability {probability:.4f}")
-        return probability
+        if settings.objective.judged_by_loss:
+            rows = objective.rows(examples.held_out, examples.held_out_advantages)
+            number, words = (
+                held_out_gain(trainer, rows, objective.loss),
+                "minus the loss of held-out rollouts is",
+            )
+        else:
+            number, words = (
+                mean_probability(trainer, examples.held_out),
+                "held-out successes' tokens have probability",
+            )
+        start.metrics({"update": update, f"held_out/{measure}": number})
+        start.say(f"epoch {epoch}: {words} {number:.4f}")
+        return number
 
     trained = train_to_best(
         start,
@@ -77,8 +92,9 @@ def make(start: Start[Config], work: Work | None) -> None:
         "updates": trained.best,
         "updates_taken": trained.num_updates,
         "tokens_trained": sum(tokens[i] for u in range(trained.num_updates) for i in rows_of(u)),
+        "measure": measure,
         "looks": [
-            {"epoch": epoch, "update": epoch * trained.per_epoch, "probability": number}
+            {"epoch": epoch, "update": epoch * trained.per_epoch, measure: number}
             for epoch, number in enumerate(trained.looks)
         ],
         "ended_by_itself": trained.ended_by_itself,

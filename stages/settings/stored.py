@@ -13,6 +13,14 @@ class _Objective(Section):
     strips: ClassVar[bool] = False  # whether guided successes count, on the bare prompt
     estimates: ClassVar[bool] = False  # whether pi_0 stands for a policy that was recorded, in ratios
 
+    @property
+    def judged_by_loss(self) -> bool:
+        """Whether the loss on held-out rollouts says when to stop, not how probable held-out successes are.
+
+        Objectives of ratios learn from failures too: what they gain need not make successes more probable.
+        """
+        return not self.strips
+
 
 class Nothing(_Objective):
     """No stored phase: the actor starts from sft's policy."""

@@ -1,6 +1,7 @@
 """What the stored phase learns from: rollouts of earlier stages, guided successes on the bare prompt."""
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -11,17 +12,15 @@ from env.catalog import offer_of
 from env.play.coder import Coder
 from env.play.stripping import Vocabulary, is_success, untold
 from pipeline.artifacts.runner import Start
-from pipeline.credit.step_advantages import gae
 from pipeline.credit.updates import ValuesOf
 from pipeline.errors import ArtifactError, ExitCode
-from pipeline.training.stored.siblings import first_steps, sibling_sets
+from pipeline.training.stored.siblings import sibling_sets
 from pipeline.training.stored.stopping import held_out_clusters
-from pipeline.training.stored.v_dapo import stored_advantages
 from pipeline.types import Rollout, Task
 from stages.settings import Config
-from stages.settings.stored import AdvantageWeighted, Clipped, VDapo
 from stages.wiring.inputs import rollouts_of, tasks_by_id
 from stages.wiring.solutions import refuse_recorded
+from stages.wiring.stored_credit import credited_rollouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +36,12 @@ class Material:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """What is trained on and looked at; all of the bare prompt."""
+    """What is trained on and looked at, of the bare prompt; advantages are [T_i], zeros where nobody asks."""
 
     train: list[Rollout]
-    advantages: list[np.ndarray]  # [T_i] of their steps, zeros where nobody asks
-    held_out: list[Rollout]  # successes of other clusters
+    advantages: list[np.ndarray]
+    held_out: list[Rollout]  # of other clusters; successes alone unless the loss judges
+    held_out_advantages: list[np.ndarray]
     counts: dict[str, Any]  # rows by what became of them, for the report
 
 
@@ -105,7 +105,7 @@ def stripped_guided(config: Config, material: Material, tokenizer: Any) -> tuple
 def examples_of(start: Start[Config], material: Material, values_of: ValuesOf, tokenizer: Any) -> Examples:
     """Returns what the configured objective trains on, by the critic's values where it asks for them.
 
-    Raises ArtifactError, code QUALITY, if nothing is left.
+    Raises ArtifactError, code QUALITY, if nothing is left to train on or to look at.
     """
     objective, tasks, left_out = start.config.stored.objective, material.tasks, Counter(material.left_out)
     guided, told = stripped_guided(start.config, material, tokenizer)
@@ -113,38 +113,32 @@ def examples_of(start: Start[Config], material: Material, values_of: ValuesOf, t
     everything = [*material.bare, *guided]
     won = [r for r in everything if is_success(r)]
     held = held_out_clusters((tasks[r.task_id].cluster for r in won), start.seed)
-    train = [r for r in everything if tasks[r.task_id].cluster not in held]
-    held_out = [r for r in won if tasks[r.task_id].cluster in held]
-    left_out["failure_of_held_out_clusters"] = len(everything) - len(train) - len(held_out)
-    advantages: list[np.ndarray]
-    compared = dict[str, int]()  # how many rollouts with whom
-    if objective.kind == "direct_advantage":
-        train, advantages, unused = first_steps(train, values_of)
-        left_out.update(unused)
-    elif isinstance(objective, VDapo):
-        left_out["continuation"] = sum(r.start_step_index > 0 for r in train)
-        train = [r for r in train if not r.start_step_index]
-        advantages, compared = stored_advantages(train, tasks, values_of(train), objective.lam)
-    elif isinstance(objective, AdvantageWeighted | Clipped):
-        pairs = zip(train, values_of(train), strict=True)
-        advantages = [gae(float(r.reward or 0), V, gamma=1.0, lam=objective.lam) for r, V in pairs]
-    else:
-        left_out["bare_failure"] = sum(not is_success(r) for r in train)
-        train = [r for r in train if is_success(r)]
-        advantages = [np.zeros(len(r.steps)) for r in train]
-    if not train:
+    credited = credited_rollouts(objective, everything, tasks, values_of)
+    left_out.update(credited.left_out)
+    pairs = list(zip(credited.rollouts, credited.advantages, strict=True))
+    train = [pair for pair in pairs if tasks[pair[0].task_id].cluster not in held]
+    held_out = [pair for pair in pairs if tasks[pair[0].task_id].cluster in held]
+    if not objective.judged_by_loss:
+        held_out = [pair for pair in held_out if is_success(pair[0])]
+        left_out["failure_of_held_out_clusters"] = len(pairs) - len(train) - len(held_out)
+    if not (train and held_out):
         raise ArtifactError(
-            f"no rollout is left to train on: {dict(left_out)}. Next: more, or another stored.objective.kind",
+            f"{len(train)} rollouts are left to train on, {len(held_out)} of held-out clusters to look at; "
+            f"left out: {dict(left_out)}. Next: more rollouts, or another stored.objective.kind",
             code=ExitCode.QUALITY,
         )
     bare = {r.rollout_id for r in material.bare}
     counts = {
-        "bare": sum(r.rollout_id in bare for r in train),
-        "recorded": sum(not r.has_logprobs for r in train),
-        "guided_stripped": sum(r.rollout_id not in bare for r in train),
+        "bare": sum(r.rollout_id in bare for r, _ in train),
+        "recorded": sum(not r.has_logprobs for r, _ in train),
+        "guided_stripped": sum(r.rollout_id not in bare for r, _ in train),
         "held_out": len(held_out),
         "left_out": {reason: n for reason, n in sorted(left_out.items()) if n},
         "told_words": dict(told.most_common(10)),
-        "compared": compared,
+        "compared": credited.compared,
     }
-    return Examples(train, advantages, held_out, counts)
+    return Examples(*_columns(train), *_columns(held_out), counts)
+
+
+def _columns(pairs: Sequence[tuple[Rollout, np.ndarray]]) -> tuple[list[Rollout], list[np.ndarray]]:
+    return [rollout for rollout, _ in pairs], [advantages for _, advantages in pairs]

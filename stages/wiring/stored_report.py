@@ -1,4 +1,4 @@
-"""The stored phase's page: what it learned from, and how probable held-out successes became."""
+"""The stored phase's page: what it learned from, and what held-out rollouts gained."""
 
 import math
 from collections.abc import Mapping
@@ -8,11 +8,26 @@ from pipeline.report import Drawing, Section, Table, Text, Tiles, page, plots
 from pipeline.statistics import Interval, interval_words
 from stages.wiring.refusals import override_words
 
+_WORDS = {
+    "probability": (
+        "Tokens of {:,} successes of clusters that are not trained on had a mean probability of",
+        "of a token",
+        "Mean probability of a token of held-out successes.",
+    ),
+    "gain": (
+        "Minus the loss of {:,} rollouts or steps of clusters that are not trained on was",
+        "minus the loss",
+        "Minus the loss of held-out rollouts: mean advantage by clipped ratios, or minus the squared error.",
+    ),
+}
+"""Measure that ended training -> its sentence, the plot's axis and caption."""
+
 
 def stored_page(report: Mapping[str, Any]) -> str:
     """Returns report.html of the stored phase, a pure function of the report."""
     rows, looks = report["rows"], report["looks"]
-    first, best = looks[0], max(looks, key=lambda look: look["probability"])
+    measure = report["measure"]
+    first, best = looks[0], max(looks, key=lambda look: look[measure])
     tiles = Tiles(
         (
             (f"{rows['bare']:,}", "bare rollouts or steps trained on"),
@@ -24,12 +39,12 @@ def stored_page(report: Mapping[str, Any]) -> str:
     left_out = [(reason.replace("_", " "), f"{number:,}") for reason, number in rows["left_out"].items()]
     told = [(word, f"{number:,}") for word, number in rows["told_words"].items()]
     ended = "no new best came" if report["ended_by_itself"] else "stored.max_epochs was reached"
+    sentence, label, caption = _WORDS[measure]
     words = (
-        f"Tokens of successes of clusters that are not trained on, {rows['held_out']:,}, had a mean "
-        f"probability of {first['probability']:.4f} at the start, {best['probability']:.4f} after epoch "
-        f"{best['epoch']}, whose weights are kept. Training ended since {ended}."
+        f"{sentence.format(rows['held_out'])} {first[measure]:.4f} at the start, {best[measure]:.4f} after "
+        f"epoch {best['epoch']}, whose weights are kept. Training ended since {ended}."
     )
-    svg = plots.curves("looks", looks, ("probability",), x="epoch", y_label="of a token")
+    svg = plots.curves("looks", looks, (measure,), x="epoch", y_label=label)
     stamp = report["critic_gate"]
     weak = "" if stamp is None else override_words(stamp, "stored.objective.on_weak_critic")
     compared = [(words.replace("_", " "), f"{number:,}") for words, number in rows["compared"].items()]
@@ -49,7 +64,7 @@ def stored_page(report: Mapping[str, Any]) -> str:
             ),
             Section(
                 f"How it learned: {report['objective']}",
-                [Text(words), Drawing(svg, "Mean probability of a token of held-out successes.")],
+                [Text(words), Drawing(svg, caption)],
             ),
         ],
     )

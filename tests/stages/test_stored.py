@@ -10,6 +10,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import stages.bodies.stored
@@ -70,11 +71,12 @@ def test_every_rollout_is_accounted_for_and_the_best_weights_are_kept(
     rows, looks = report["rows"], report["looks"]
     read = len(chain.rollouts("rollouts")) + len(chain.rollouts("labels"))
     told = sum(rows[name] for name in ("bare", "guided_stripped", "held_out"))
-    # Whole successes may be held out and looked at; siblings are continuations of what is trained on.
     assert told + sum(rows["left_out"].values()) == read
     assert (rows["guided_stripped"] > 0) == (kind in ("likelihood", "advantage_weighted"))
-    found = [look["probability"] for look in looks]
-    best = max(looks, key=lambda look: look["probability"])
+    measure = "gain" if kind in ("clipped", "direct_advantage") else "probability"
+    assert report["measure"] == measure
+    found = [look[measure] for look in looks]
+    best = max(looks, key=lambda look: look[measure])
     assert report["updates"] == best["update"]
     assert (digest_of(lab) == digest_of(chain, "sft")) == (best["epoch"] == 0)
     updates = [m for m in read_metrics(lab.run_dir / "stored" / "metrics.jsonl") if "loss" in m]
@@ -92,7 +94,8 @@ def test_every_rollout_is_accounted_for_and_the_best_weights_are_kept(
     assert served["top_k"] == 0  # a round serves it
     html = unescape((lab.run_dir / "stored" / "report.html").read_text("utf-8"))
     assert ("WEAK CRITIC" in html) == (kind != "likelihood")
-    assert f"mean probability of {found[0]:.4f} at the start" in html
+    assert f"{found[0]:.4f} at the start" in html
+    assert f"of {rows['held_out']:,} " in html
 
 
 def test_likelihood_makes_held_out_successes_more_probable(labs: dict[str, Lab]) -> None:
@@ -116,6 +119,17 @@ def test_what_is_looked_at_is_of_other_clusters_and_only_successes_are_imitated(
     assert all(is_success(r) and not r.guided for r in (*found.train, *found.held_out))
     kinds = {r.kind for r in found.train}
     assert kinds == {"whole", "continuation"}
+
+
+def test_an_objective_of_ratios_is_looked_at_on_failures_too(chain: Lab) -> None:
+    material, found = examples(
+        chain, "clipped", lambda rollouts: [np.full(len(r.steps), 0.5) for r in rollouts]
+    )
+    train, held = ({material.tasks[r.task_id].cluster for r in of} for of in (found.train, found.held_out))
+    assert not train & held
+    assert {is_success(r) for r in found.held_out} == {True, False}
+    for r, advantages in zip(found.held_out, found.held_out_advantages, strict=True):
+        assert advantages[-1] == pytest.approx((r.reward or 0) - 0.5)
 
 
 def test_the_bare_prompt_is_the_one_that_is_sampled_from(chain: Lab) -> None:

@@ -17,9 +17,11 @@ from pipeline.training.stored.stopping import (
     PATIENCE,
     best_look,
     held_out_clusters,
+    held_out_gain,
     is_over,
     mean_probability,
 )
+from pipeline.training.stored.v_dapo import with_own_logprobs
 from pipeline.training.torch import TorchTrainer
 from pipeline.types import Rollout, Step
 from tests.pipeline.training.helpers import policy
@@ -204,3 +206,23 @@ def test_the_held_out_probability_is_a_mean_over_the_policy_s_tokens() -> None:
             logprobs = model(ids).logits[0].log_softmax(-1)[:-1].gather(1, ids[0, 1:, None])[:, 0]
         total += float((logprobs[1:].exp() * torch.tensor(r.loss_mask)).sum())
     assert mean_probability(trainer, rollouts) == pytest.approx(total / 5, rel=1e-5)
+
+
+def test_the_held_out_gain_begins_at_the_mean_advantage_and_rises_with_the_objective() -> None:
+    objective, trainer = (
+        make_objective("clipped"),
+        TorchTrainer(policy(), head="policy", learning_rate=lambda _: 1e-3),
+    )
+    good, bad = (rollout((1, 1), ((0, 2),), rollout_id=name) for name in "ab")
+    known = with_own_logprobs(trainer, [replace(r, kind="recorded") for r in (good, bad)])
+    advantages = [np.array([0.5]), np.array([-0.2])]
+    held_out = objective.rows(known, advantages)
+    assert held_out_gain(trainer, held_out, objective.loss) == pytest.approx(0.15, abs=1e-6)
+    assert held_out_gain(trainer, objective.rows(known[:1], advantages[:1]), objective.loss) == pytest.approx(
+        0.5
+    )
+    for _ in range(3):
+        trainer.update(objective.rows(known[:1], advantages[:1]), objective.loss)
+    assert (
+        0.5 < held_out_gain(trainer, objective.rows(known[:1], advantages[:1]), objective.loss) <= 0.64 + 1e-6
+    )
