@@ -17,28 +17,29 @@ from pipeline.exports.selection import Selection
 from pipeline.exports.sessions import write_sessions
 from pipeline.exports.sqlite import write_sqlite
 from pipeline.exports.trl import write_trl
-from pipeline.exports.verl import write_verl
+from pipeline.exports.verl import write_tasks, write_verl
 
 ROLLOUTS: dict[str, Callable[[Selection, Path], list[Part]]] = {
     "openai": write_openai,
     "sessions": write_sessions,
     "trl": write_trl,
+    "verl": write_verl,
 }
 """Forms of the rollouts of one stage."""
-WHOLE = ("datasets", "sqlite")
+WHOLE: dict[str, Callable[[list[Artifact], Path], list[Part]]] = {
+    "datasets": write_datasets,
+    "sqlite": write_sqlite,
+}
 """Forms of whole tables."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command takes."""
     parser.add_argument("run_dir", metavar="RUN_DIR", type=Path)
-    parser.add_argument(
-        "--to", choices=sorted([*ROLLOUTS, *WHOLE, "verl"]), required=True, help="who reads it"
-    )
+    forms = sorted([*ROLLOUTS, *WHOLE])
+    parser.add_argument("--to", choices=forms, required=True, help="who will read it")
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="a new folder")
-    parser.add_argument(
-        "--stage", help="whose rollouts (default: rollouts); of datasets and sqlite: whose tables"
-    )
+    parser.add_argument("--stage", help="whose rollouts (default: rollouts), or tables (default: all)")
     parser.add_argument("--split", help="only tasks of this split, and their rollouts")
     parser.add_argument("--min-reward", type=float, help="only rollouts of at least this reward")
 
@@ -54,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _written(options: argparse.Namespace) -> list[Part]:
+    """Writes the folder; what can be refused is refused before there is one."""
     run_dir, folder, stage = options.run_dir, options.folder, options.stage
     if options.min_reward is not None and not math.isfinite(options.min_reward):
         raise ConfigError(f"--min-reward is {options.min_reward}; allowed: a finite number")
@@ -64,20 +66,16 @@ def _written(options: argparse.Namespace) -> list[Part]:
             )
         artifacts = _complete(run_dir, stage)
         _make_new(folder)
-        if options.to == "sqlite":
-            return write_sqlite(artifacts, folder)
-        return write_datasets(run_dir.name, artifacts, folder)
+        return WHOLE[options.to](artifacts, folder)
     selection = Selection(run_dir, stage or "rollouts", options.split, options.min_reward)
-    with_rollouts = (
-        options.to != "verl" or stage is not None or read_manifest(run_dir / "rollouts") is not None
-    )
-    if with_rollouts:
-        Artifact.open(run_dir, selection.stage)  # before there is a folder
-    if options.split is not None or not with_rollouts:
-        selection.split_of
+    if options.split is not None:
+        selection.check_split()
+    if options.to == "verl" and not (stage or read_manifest(run_dir / "rollouts")):
+        Artifact.open(run_dir, "tasks")
+        _make_new(folder)
+        return write_tasks(selection, folder)
+    Artifact.open(run_dir, selection.stage)
     _make_new(folder)
-    if options.to == "verl":
-        return write_verl(selection, folder, with_rollouts=with_rollouts)
     return ROLLOUTS[options.to](selection, folder)
 
 

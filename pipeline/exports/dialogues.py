@@ -55,9 +55,8 @@ class PromptReader:
     """The tokenizer of a run, as far as an export asks it."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._tokenizer = Tokenizer.from_file(
-            str(Artifact.open(run_dir, "sft").path("policy/tokenizer.json"))
-        )
+        file = Artifact.open(run_dir, "sft").path("policy/tokenizer.json")
+        self._tokenizer = Tokenizer.from_file(str(file))
         self.stop_id = self._tokenizer.token_to_id(STOP_TOKEN)
         if self.stop_id is None:
             raise ArtifactError(
@@ -75,7 +74,7 @@ class PromptReader:
 
 
 def opening_in(text: str) -> Opening | None:
-    """Returns the tools in the first message of a prompt, one JSON object a line; None: it lists none.
+    r"""Returns the tools in the first message of a prompt, one JSON object a line; None: it lists none.
 
     Example:
         >>> opening_in('<|im_start|>system\\nBe brief.\\n<tools>\\n{"type": "function"}\\n</tools>').tools

@@ -1,4 +1,4 @@
-"""OpenAI's messages as JSON lines, the form that its fine-tuning takes; what is known of each line beside it."""
+"""OpenAI's messages as JSON lines, in the form of its fine-tuning; beside them what is known of each line."""
 
 import json
 from collections.abc import Iterator

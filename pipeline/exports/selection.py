@@ -24,12 +24,14 @@ class Selection:
 
     @cached_property
     def split_of(self) -> dict[str, str]:
-        """Task id -> split. Raises ConfigError if no task has the split that was asked for."""
+        """Task id -> split."""
         tasks = Artifact.open(self.run_dir, "tasks").batches("tasks", ["task_id", "split"])
-        found = {row["task_id"]: row["split"] for batch in tasks for row in batch.to_pylist()}
-        if self.split is not None and self.split not in (known := sorted(set(found.values()))):
+        return {row["task_id"]: row["split"] for batch in tasks for row in batch.to_pylist()}
+
+    def check_split(self) -> None:
+        """Raises ConfigError if no task has the split that was asked for."""
+        if self.split not in (known := sorted(set(self.split_of.values()))):
             raise ConfigError(f"--split is {self.split!r}; this run's tasks have: {', '.join(known)}")
-        return found
 
     def again(self) -> Self:
         """Returns the same, with nothing counted yet."""
@@ -64,7 +66,7 @@ class Selection:
         """Returns the error of an export without rows."""
         others = ", ".join(f"{number} {kind}" for kind, number in sorted(self.left_out.items())) or "none"
         return ArtifactError(
-            f"{self.run_dir / self.stage} has no {wanted}; rollouts left out: {others}. Next: export with "
-            "another --stage, --split or --min-reward, or play more: rollouts.chain.feedback_free_share above "
-            "0, or one attempt alone, plays bare prompts"
+            f"{self.run_dir / self.stage} has no {wanted}; rollouts left out: {others}. Next: another --stage, "
+            "--split or --min-reward, or play some from bare prompts, with rollouts.chain.feedback_free_share "
+            "above 0 or one attempt alone"
         )

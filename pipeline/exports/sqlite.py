@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -47,13 +47,8 @@ def columns_of(schema: pa.Schema) -> list[tuple[str, str]]:
         >>> columns_of(pa.schema({"a": pa.int8(), "b": pa.struct({"c": pa.string()}.items())}))
         [('a', 'INTEGER'), ('b_c', 'TEXT')]
     """
-    columns = []
-    for field in schema:
-        if pa.types.is_struct(field.type):
-            columns += [(f"{field.name}_{inner.name}", _type_of(inner.type)) for inner in field.type]
-        else:
-            columns.append((field.name, _type_of(field.type)))
-    return columns
+    flat = schema.empty_table().flatten().schema
+    return [(field.name.replace(".", "_"), _type_of(field.type)) for field in flat]
 
 
 def _type_of(kind: pa.DataType) -> str:
@@ -86,14 +81,8 @@ def _insert(
 
 
 def _values(stage: str, batch: pa.RecordBatch) -> Iterator[list[Any]]:
-    for row in batch.to_pylist():
-        values = [stage]
-        for value in row.values():
-            if isinstance(value, dict):
-                values += [_plain(inner) for inner in value.values()]
-            else:
-                values.append(_plain(value))
-        yield values
+    for row in pa.Table.from_batches([batch]).flatten().to_pylist():
+        yield [stage, *map(_plain, row.values())]
 
 
 def _plain(value: Any) -> Any:
@@ -101,20 +90,18 @@ def _plain(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if is_nested else value
 
 
-def _describe(database: sqlite3.Connection, tables: Iterable[str]) -> None:
+def _describe(database: sqlite3.Connection, tables: Sequence[str]) -> None:
     """Writes the data dictionary as a table, and the views where there is something to see."""
-    tables = set(tables)
-    database.execute(
-        "CREATE TABLE dictionary (table_name TEXT, column_name TEXT, unit TEXT, description TEXT)"
-    )
+    database.execute("CREATE TABLE dictionary (name TEXT, of TEXT, unit TEXT, description TEXT)")
     described = [
-        (spec.name, column.name, column.unit, column.description)
-        for spec in SPECS.values()
-        if spec.name in tables
-        for column in spec.columns
+        (name, table, column.unit, column.description)
+        for table in tables
+        if table in SPECS
+        for column, field in zip(SPECS[table].columns, SPECS[table].schema, strict=True)
+        for name, _ in columns_of(pa.schema([field]))
     ]
     database.executemany("INSERT INTO dictionary VALUES (?, ?, ?, ?)", described)
-    if tables >= {"rollouts", "tasks"}:
+    if set(tables) >= {"rollouts", "tasks"}:
         for view, by in VIEWS.items():
             database.execute(
                 f"CREATE VIEW {view} AS SELECT rollouts.stage, {by}, count(*) AS rollouts, "

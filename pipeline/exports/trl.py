@@ -54,7 +54,7 @@ def write_trl(selection: Selection, folder: Path) -> list[Part]:
             paired, folder, "siblings", SIBLINGS, _siblings(paired, sets),
             f"pairs of such rollouts of one prompt, rewards from {MIN_CHOSEN} and up to {MAX_REJECTED}",
         ),
-        _part(tokens, folder, "tokens", TOKENS, _tokens(tokens), "graded rollouts as sampled, guided ones too"),
+        _part(tokens, folder, "tokens", TOKENS, _tokens(tokens), "all graded rollouts, as they were sampled"),
     ]  # fmt: skip
     if read_manifest(selection.run_dir / "preferences"):
         pairs = selection.again()

@@ -15,17 +15,20 @@ from pipeline.exports.selection import Selection
 SFT = pa.schema([("messages", MESSAGES), *FACTS_FIELDS])
 
 
-def write_verl(selection: Selection, folder: Path, *, with_rollouts: bool) -> list[Part]:
-    """Writes and returns `<split>.parquet` of tasks, and `sft.parquet` of rollouts where that is wanted."""
-    splits = sorted(set(selection.split_of.values()))
+def write_verl(selection: Selection, folder: Path) -> list[Part]:
+    """Writes and returns the files of `write_tasks`, and `sft.parquet` of rollouts."""
+    parts = write_tasks(selection, folder)
+    number = write_parquet_rows(folder / "sft.parquet", SFT, _messages(selection))
+    return [*parts, selection.part("sft.parquet", number, "graded rollouts of bare prompts")]
+
+
+def write_tasks(selection: Selection, folder: Path) -> list[Part]:
+    """Writes and returns `<split>.parquet` for each split that tasks have, or for the one asked for."""
     parts = []
-    for split in [selection.split] if selection.split else splits:
+    for split in sorted({selection.split} if selection.split else set(selection.split_of.values())):
         file = f"{split}.parquet"
         number = write_parquet_rows(folder / file, TASKS.schema, _tasks(selection.run_dir, split))
         parts.append(Part(file, number, "tasks"))
-    if with_rollouts:
-        number = write_parquet_rows(folder / "sft.parquet", SFT, _messages(selection))
-        parts.append(selection.part("sft.parquet", number, "graded rollouts of bare prompts"))
     return parts
 
 
@@ -37,7 +40,7 @@ def _tasks(run_dir: Path, split: str) -> Iterator[dict[str, Any]]:
 def _messages(selection: Selection) -> Iterator[dict[str, Any]]:
     """Yields rows of SFT; tools are told by a system message.
 
-    verl would read schemas as a column, where all of them get all fields that any has, null where it has none.
+    As a column that verl reads, each schema would get the fields of all others, null where it has none.
     """
     for dialogue in dialogues(selection):
         messages = dialogue.messages
