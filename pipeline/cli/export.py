@@ -2,7 +2,9 @@
 
 import argparse
 import math
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.artifacts.artifact import Artifact
@@ -48,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     """Writes what `--to` asks for into the folder, and says what is in it and who is left out; returns 0."""
     parts = _written(options)
     for part in parts:
-        print(f"{options.folder}/{part.file}: {part.rows} rows")
+        print(f"{options.folder}/{part.file}: {part.rows} rows{'' if part.rows else ', so no file'}")
         for kind, others in part.left_out.items():
             print(f"  left out: {others} {kind}")
     return 0
@@ -65,24 +67,32 @@ def _written(options: argparse.Namespace) -> list[Part]:
                 f"--to {options.to} takes whole tables; --split and --min-reward belong to what reads them"
             )
         artifacts = _complete(run_dir, stage)
-        _make_new(folder)
-        return WHOLE[options.to](artifacts, folder)
+        with _new(folder):
+            return WHOLE[options.to](artifacts, folder)
     selection = Selection(run_dir, stage or "rollouts", options.split, options.min_reward)
     if options.split is not None:
         selection.check_split()
     if options.to == "verl" and not (stage or read_manifest(run_dir / "rollouts")):
         Artifact.open(run_dir, "tasks")
-        _make_new(folder)
-        return write_tasks(selection, folder)
+        with _new(folder):
+            return write_tasks(selection, folder)
     Artifact.open(run_dir, selection.stage)
-    _make_new(folder)
-    return ROLLOUTS[options.to](selection, folder)
+    with _new(folder):
+        return ROLLOUTS[options.to](selection, folder)
 
 
-def _make_new(folder: Path) -> None:
+@contextmanager
+def _new(folder: Path) -> Iterator[None]:
+    """Makes a folder; it is empty again after an error, so the same command can be given again."""
     make_folder(folder, "FOLDER")
     if any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty; give a new folder")
+    try:
+        yield
+    except BaseException:
+        for left in folder.iterdir():
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        raise
 
 
 def _complete(run_dir: Path, stage: str | None) -> list[Artifact]:

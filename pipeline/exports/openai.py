@@ -26,7 +26,6 @@ def write_openai(selection: Selection, folder: Path) -> list[Part]:
 
         number = write_json_lines(folder / "messages.jsonl", rows())
     if not number:
-        part.unlink()
         raise selection.nothing_left("graded rollout of a bare prompt that ends whole")
     part.replace(folder / "facts.jsonl")
     return [selection.part("messages.jsonl", number), Part("facts.jsonl", number)]

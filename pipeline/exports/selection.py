@@ -39,7 +39,7 @@ class Selection:
 
     def part(self, file: str, rows: int, description: str = "") -> Part:
         """Returns what became of it in a file."""
-        return Part(file, rows, description, dict(sorted(self.left_out.items())))
+        return Part(file, rows, description, {kind: n for kind, n in sorted(self.left_out.items()) if n})
 
     def rows(self, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yields graded rollouts in the table's order, with these columns, and counts the others.
@@ -66,7 +66,7 @@ class Selection:
         """Returns the error of an export without rows."""
         others = ", ".join(f"{number} {kind}" for kind, number in sorted(self.left_out.items())) or "none"
         return ArtifactError(
-            f"{self.run_dir / self.stage} has no {wanted}; rollouts left out: {others}. Next: another --stage, "
-            "--split or --min-reward, or play some from bare prompts, with rollouts.chain.feedback_free_share "
-            "above 0 or one attempt alone"
+            f"{self.run_dir / self.stage} has no {wanted}; rollouts left out: {others}. Next: another "
+            "--stage, --split or --min-reward, or play some from bare prompts, with "
+            "rollouts.chain.feedback_free_share above 0 or one attempt alone"
         )

@@ -47,11 +47,11 @@ def write_trl(selection: Selection, folder: Path) -> list[Part]:
     Raises ArtifactError if none has.
     """
     sets: Sets = defaultdict(list)
-    sft, paired, tokens = selection, selection.again(), selection.again()
+    sft, siblings, tokens = selection, selection.again(), selection.again()
     parts = [
         _part(sft, folder, "sft", SFT, _completions(sft, sets), "graded rollouts of bare prompts"),
         _part(
-            paired, folder, "siblings", SIBLINGS, _siblings(paired, sets),
+            siblings, folder, "siblings", SIBLINGS, _siblings(siblings, sets),
             f"pairs of such rollouts of one prompt, rewards from {MIN_CHOSEN} and up to {MAX_REJECTED}",
         ),
         _part(tokens, folder, "tokens", TOKENS, _tokens(tokens), "all graded rollouts, as they were sampled"),
@@ -70,7 +70,10 @@ def _part(
     selection: Selection, folder: Path, name: str, schema: pa.Schema, rows: Iterator[Any], words: str
 ) -> Part:
     file = f"{name}/{name}.parquet"
-    return selection.part(file, write_parquet_rows(folder / file, schema, rows), words)
+    number = write_parquet_rows(folder / file, schema, rows)
+    if not number:
+        (folder / name).rmdir()
+    return selection.part(file, number, words)
 
 
 def _completions(selection: Selection, sets: Sets) -> Iterator[dict[str, Any]]:
