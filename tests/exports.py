@@ -12,12 +12,13 @@ from env.play.queue import play_unit
 from env.play.requests import EpisodeRequest, PlaySettings
 from env.play.units import Episodes
 from pipeline.artifacts.runner import Start, run_stage
-from pipeline.columns import ROLLOUTS, STEPS, TASKS
+from pipeline.columns import PAIRS, ROLLOUTS, STEPS, TASKS
 from pipeline.engines.scripted import ScriptedEngine
-from pipeline.tables import rollouts_table, steps_table, tasks_table
-from pipeline.types import Rollout, Task
+from pipeline.tables import pairs_table, rollouts_table, steps_table, tasks_table
+from pipeline.types import Answer, Pair, Rollout, Task
 from tests.env.adapters.played import EASY, STYLE, make_tokenizer, reply
 from tests.env.adapters.played import TASKS as OTHERS
+from tests.pairs import answer, pair
 from tests.pipeline import toy
 
 HELD_OUT = replace(OTHERS[-1], split="val", task_id="held out")
@@ -30,6 +31,7 @@ class Made:
     run_dir: Path
     tasks: list[Task]
     rollouts: list[Rollout]
+    pairs: list[Pair]
     tokenizer: Any
 
     @property
@@ -94,8 +96,30 @@ def make_run(folder: Path, draws: int = 6) -> Made:
         stage = toy.stage_of(name, [[str(i) for i in range(number)]], body, specs, unit=unit)
         assert run_stage(stage, toy.ToyConfig, [toy.config_in(folder)]) == 0
 
+    pairs = pairs_of(rollouts, tokenizer)
     make("tasks", "tasks", (TASKS,), {"tasks": tasks_table(tasks)}, len(tasks))
     make("sft", "policies", (), {}, 1)
     both = {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)}
     make("rollouts", "rollouts", (ROLLOUTS, STEPS), both, len(rollouts))
-    return Made(folder / "r", tasks, rollouts, tokenizer)
+    make("preferences", "pairs", (PAIRS,), {"pairs": pairs_table(pairs)}, len(pairs))
+    return Made(folder / "r", tasks, rollouts, pairs, tokenizer)
+
+
+def pairs_of(rollouts: Sequence[Rollout], tokenizer: Any) -> list[Pair]:
+    """Returns a pair after one prompt, one that is not, and one whose rejected answer was cut off."""
+    [cut] = [r for r in rollouts if r.finish_reason == "max_tokens"]
+    chosen = next(r for r in rollouts if r.reward == 1.0)
+    rejected = next(r for r in rollouts if r.reward == 0.0 and r.group_id == chosen.group_id)
+
+    def said(r: Rollout) -> Answer:
+        return answer(
+            r.rollout_id, r.response_token_ids, task_id=r.task_id, reward=r.reward,
+            prompt=tokenizer.decode(list(r.prompt_token_ids)), loss_mask=r.loss_mask,
+            text=tokenizer.decode(list(r.response_token_ids)), prompt_token_ids=r.prompt_token_ids,
+        )  # fmt: skip
+
+    return [
+        pair("of one prompt", said(chosen), said(rejected)),
+        pair("of two", said(chosen), said(rejected), match="task"),
+        pair("cut off", said(chosen), said(cut)),
+    ]

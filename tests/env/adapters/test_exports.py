@@ -2,6 +2,7 @@
 
 import copy
 import math
+import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ with warnings.catch_warnings():  # importing verl imports ray, wandb and others,
     from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
+from env.adapters.session import Session  # noqa: E402
 from env.adapters.verl import tool_selection  # noqa: E402
 from pipeline.exports.selection import Selection  # noqa: E402
 from pipeline.exports.trl import write_trl  # noqa: E402
@@ -34,6 +36,7 @@ from pipeline.exports.verl import write_verl  # noqa: E402
 from pipeline.types import Rollout  # noqa: E402
 from tests.env.adapters.played import STYLE  # noqa: E402
 from tests.exports import Made, make_run  # noqa: E402
+from tests.test_export_docs import EXAMPLES, is_of_adapters  # noqa: E402
 
 OPTIONS: dict[str, Any] = {
     "use_cpu": True, "bf16": False, "report_to": [], "gradient_checkpointing": False, "max_length": None,
@@ -133,11 +136,18 @@ def test_trl_masks_replies_of_tools_by_a_template_that_marks_what_the_policy_say
         assert all((label != -100) == bool(bit) or label == newline for _, bit, label in kept)
 
 
-def test_trl_s_dpo_trainer_takes_siblings_whose_loss_is_that_of_the_stored_tokens(
-    made: Made, folder: Path, tmp_path: Path
+@pytest.mark.parametrize("name", ["siblings", "preferences"])
+def test_trl_s_dpo_trainer_takes_pairs_whose_loss_is_that_of_the_stored_tokens(
+    made: Made, folder: Path, tmp_path: Path, name: str
 ) -> None:
-    data = load(folder, "siblings", tmp_path)
-    by_id = {r.rollout_id: r for r in made.rollouts}
+    """A template ends a dialogue with a newline, which a text has not."""
+    data = load(folder, name, tmp_path)
+    if name == "siblings":
+        stored = [(row["chosen_id"], row["rejected_id"]) for row in data]
+    else:
+        stored = [(made.pairs[0].chosen.answer_id, made.pairs[0].rejected.answer_id)]
+    assert len(stored) == len(data)
+    by_id, ends = {r.rollout_id: r for r in made.rollouts}, int(name == "siblings")
     policy, reference = model_of(made), model_of(made, seed=1)
     trainer = DPOTrainer(
         model=policy, ref_model=reference, processing_class=made.tokenizer, train_dataset=data,
@@ -145,16 +155,14 @@ def test_trl_s_dpo_trainer_takes_siblings_whose_loss_is_that_of_the_stored_token
             name: value for name, value in OPTIONS.items() if name != "shuffle_dataset"
         }),
     )  # fmt: skip
-    rows = [trainer.train_dataset[i] for i in range(3)]
-    losses = []
-    for row, names in zip(rows, data, strict=False):
+    rows, losses = list(trainer.train_dataset)[:3], []
+    for row, ids in zip(rows, stored, strict=False):
         ratio = 0.0
-        for side, sign in (("chosen", 1), ("rejected", -1)):
-            r = by_id[names[f"{side}_id"]]
+        for side, sign, rollout_id in zip(("chosen", "rejected"), (1, -1), ids, strict=True):
+            r, answer = by_id[rollout_id], row[f"{side}_ids"]
             assert row["prompt_ids"] == list(r.prompt_token_ids)
-            assert row[f"{side}_ids"][:-1] == list(r.response_token_ids)
-            newline = (*r.response_token_ids, row[f"{side}_ids"][-1])
-            whole = replace(r, response_token_ids=newline)
+            assert answer[: len(answer) - ends] == list(r.response_token_ids)
+            whole = replace(r, response_token_ids=tuple(answer))
             ratio += sign * float(logprobs(policy, whole).sum() - logprobs(reference, whole).sum())
         losses.append(math.log1p(math.exp(-0.1 * ratio)))
     found = float(trainer.compute_loss(trainer.model.eval(), trainer.data_collator(rows)).detach())
@@ -195,3 +203,21 @@ def test_verl_s_sft_data_set_reads_dialogues_in_qwen_s_own_template(made: Made, 
         mask = zip(r.response_token_ids, r.loss_mask, strict=True)
         sampled = tokenizer.decode([token for token, bit in mask if bit])
         assert tokenizer.decode(said).replace(f"{STYLE.stop_token}\n", STYLE.stop_token) == sampled
+
+
+def test_the_examples_of_the_page_work(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    shutil.copytree(made.run_dir, tmp_path / "data" / "demo")
+    for name, write in (("trl", write_trl), ("verl", write_verl)):
+        (tmp_path / "out" / name).mkdir(parents=True)
+        write(Selection(Path("data/demo")), tmp_path / "out" / name)
+    model_of(made).save_pretrained("data/demo/sft/policy")
+    for example in filter(is_of_adapters, EXAMPLES):
+        exec(compile(example, "docs/export.md", "exec"), {})
+    config = OmegaConf.create({"cache_dir": str(tmp_path / "of verl"), "filter_overlong_prompts": False})
+    row = RLHFDataset("out/verl/train_tools.parquet", made.tokenizer, config)[0]
+    session = Session("phone")
+    session.start(row["tools_kwargs"]["search_company"]["create_kwargs"]["row"])
+    assert session.infra_error is None
+    assert "search_company" in row["extra_info"]["tool_selection"]

@@ -63,6 +63,18 @@ def test_siblings_share_a_prompt_and_differ_in_reward(load: Any, made: Made) -> 
     )
 
 
+def test_preferences_after_one_prompt_that_end_whole_are_texts(
+    capsys: pytest.CaptureFixture[str], load: Any, made: Made
+) -> None:
+    said = capsys.readouterr().out.partition("preferences.parquet")[2]
+    assert said.startswith(": 1 rows\n  left out: 1 cut_off\n  left out: 1 other_prompt\n")
+    [row], pair = load("preferences"), made.pairs[0]
+    assert (row["prompt"], row["chosen"], row["rejected"]) == (
+        *(pair.chosen.prompt, pair.chosen.text, pair.rejected.text),
+    )
+    assert (row["pair_id"], row["chosen_reward"], row["margin"]) == (pair.pair_id, 1.0, pair.margin)
+
+
 @pytest.mark.parametrize(
     "text",
     [
