@@ -156,6 +156,10 @@ def test_show_and_export_refuse_what_is_not_there(out: Any, run_dir: Path, tmp_p
         (["export", run_dir, *to, full / "x"], 2, "cannot be a folder"),
         (["export", tmp_path / "no", *to, tmp_path / "new"], 3, "is no folder"),
         (["export", full, *to, tmp_path / "new"], 3, "no table of a complete stage"),
+        (
+            ["export", run_dir, "--to", "sessions", "--stage", "labels", tmp_path / "new"],
+            *(3, "labels is not complete (1 of 2 shards). Run: make labels"),
+        ),
     ):
         out(*argv, code=code, words=[said])
 

@@ -1,6 +1,7 @@
 """Whole tables: SQLite, and a folder as the hub has them. verl's files, as far as pyarrow reads them."""
 
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +14,7 @@ from huggingface_hub import DatasetCard
 
 from pipeline.artifacts.artifact import Artifact
 from pipeline.tables import tasks_from
+from stages.command import main
 from tests.exports import Made
 
 
@@ -98,3 +100,11 @@ def test_verl_s_files_are_the_tasks_of_each_split_and_dialogues_with_their_tools
             list(r.prompt_token_ids)
         )
         assert '"name": "search_company"' in first["content"]
+
+
+def test_verl_s_tasks_need_no_rollouts(made: Made, tmp_path: Path) -> None:
+    shutil.copytree(made.run_dir / "tasks", tmp_path / "r" / "tasks")
+    folder = tmp_path / "verl"
+    assert main(["export", str(tmp_path / "r"), "--to", "verl", "--split", "val", str(folder)]) == 0
+    assert [path.name for path in folder.iterdir()] == ["val.parquet"]
+    assert main(["export", str(tmp_path / "r"), "--to", "openai", str(tmp_path / "openai")]) == 3
