@@ -57,12 +57,13 @@ class PromptReader:
     def __init__(self, run_dir: Path) -> None:
         file = Artifact.open(run_dir, "sft").path("policy/tokenizer.json")
         self._tokenizer = Tokenizer.from_file(str(file))
-        self.stop_id = self._tokenizer.token_to_id(STOP_TOKEN)
-        if self.stop_id is None:
+        stop_id = self._tokenizer.token_to_id(STOP_TOKEN)
+        if stop_id is None:
             raise ArtifactError(
                 f"the tokenizer in {run_dir}/sft/policy has no token {STOP_TOKEN}, which ends messages. Run: "
                 "make sft"
             )
+        self.stop_id: int = stop_id
         self._seen: dict[tuple[int, ...], Opening | None] = {}
 
     def opening(self, prompt: Sequence[int]) -> Opening | None:
@@ -77,9 +78,9 @@ def opening_in(text: str) -> Opening | None:
     r"""Returns the tools in the first message of a prompt, one JSON object a line; None: it lists none.
 
     Example:
-        >>> opening_in('<|im_start|>system\\nBe brief.\\n<tools>\\n{"type": "function"}\\n</tools>').tools
+        >>> opening_in('<|im_start|>system\nBe brief.\n<tools>\n{"type": "function"}\n</tools>').tools
         [{'type': 'function'}]
-        >>> opening_in("<|im_start|>user\\n<tools>\\n{}\\n</tools>")
+        >>> opening_in("<|im_start|>user\n<tools>\n{}\n</tools>")
     """
     listed, closed, _ = text.rpartition("\n</tools>")
     _, opened, lines = listed.rpartition("<tools>\n")

@@ -86,8 +86,8 @@ def _completions(selection: Selection, sets: Sets) -> Iterator[dict[str, Any]]:
 
 
 def _tools(dialogue: Dialogue) -> dict[str, str | None]:
-    tools = dialogue.opening and json.dumps(dialogue.opening.tools, ensure_ascii=False)
-    return {"tools": tools}
+    opening = dialogue.opening
+    return {"tools": json.dumps(opening.tools, ensure_ascii=False) if opening else None}
 
 
 def _tokens(selection: Selection) -> Iterator[dict[str, Any]]:
