@@ -23,8 +23,10 @@ from benchmarks._run import ROOT, Asked, Benchmark, main, make_stages
 from env.play.chains import Chained, plan_groups
 from env.play.stripping import is_success
 from pipeline.artifacts.artifact import Artifact
-from pipeline.cli.sessions import write_sessions
 from pipeline.config import load_config
+from pipeline.exports.files import write_json_lines
+from pipeline.exports.selection import Selection
+from pipeline.exports.sessions import sessions_in
 from pipeline.statistics import ClusterBootstrap, Interval
 from pipeline.tables import tasks_from
 from pipeline.types import Task
@@ -77,7 +79,7 @@ def recorded(asked: Asked) -> tuple[Path, Path]:
     make_stages(RECORDER, run, ("tasks", "sft", "rollouts"), settings, asked.data_dir)
     file = asked.data_dir / f"{run}-sessions.jsonl"
     if not file.exists():
-        write_sessions(asked.data_dir / run, file)
+        write_json_lines(file, sessions_in(Selection(asked.data_dir / run)))
     return asked.data_dir / run, file
 
 

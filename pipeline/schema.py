@@ -2,7 +2,8 @@
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import pyarrow.parquet as pq
 from pipeline.errors import ArtifactError
 
 ROW_GROUP_BYTES = 64 * 2**20
+BATCH_ROWS = 128
+"""Read at a time by who streams a table: few, since token ids as python lists are large (start value)."""
 
 
 @dataclass(frozen=True)
@@ -168,21 +171,36 @@ def read_parquet(path: Path, spec: TableSpec | None = None) -> pa.Table:
 
     Raises ArtifactError naming the file, and the row and column where there is one.
     """
-    try:
-        # ParquetFile, not read_table: that would infer partitions from the path.
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            table = file.read()
-    except FileNotFoundError:
-        raise ArtifactError(f"{path}: this file is missing") from None
-    except (pa.ArrowException, OSError, ValueError) as error:
-        words = " ".join(str(error).split())[:200]
-        raise ArtifactError(f"{path}: not a readable Parquet file ({words})") from None
+    with _readable(path) as file:
+        table = file.read()
     if spec is not None:
         try:
             check_table(table, spec)
         except ValueError as error:
             raise ArtifactError(f"{path}: {error}") from None
     return table
+
+
+def parquet_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a file in order, `BATCH_ROWS` at most at a time, after a check of their checksums.
+
+    Raises ArtifactError naming the file.
+    """
+    with _readable(path) as file:
+        yield from file.iter_batches(BATCH_ROWS, columns=None if columns is None else list(columns))
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[pq.ParquetFile]:
+    try:
+        # ParquetFile, not read_table: that would infer partitions from the path.
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            yield file
+    except FileNotFoundError:
+        raise ArtifactError(f"{path}: this file is missing") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise ArtifactError(f"{path}: not a readable Parquet file ({words})") from None
 
 
 def content_digest(table: pa.Table, id_columns: Sequence[str]) -> str:

@@ -109,7 +109,7 @@ def rollouts_from(rollouts: pa.Table, steps: pa.Table) -> list[Rollout]:
         row |= {name: tuple(row[name]) for name in (*_NUMBERS, "parent_rollout_ids")}
         if row["kind"] == "recorded":
             row["logprobs"] = tuple(math.nan if sampled else 0.0 for sampled in row["loss_mask"])
-        row["messages"] = tuple(_message(m) for m in row["messages"])
+        row["messages"] = tuple(message_from(m) for m in row["messages"])
         row["events"] = tuple(Event(**{**event, "fields": tuple(event["fields"])}) for event in row["events"])
         mine = sorted(by_rollout.get(row["rollout_id"], []), key=lambda step: step.step_index)
         result.append(Rollout(**row, steps=tuple(mine)))
@@ -248,7 +248,8 @@ def _message_row(message: Message, rollout_id: str) -> dict[str, Any]:
     return row
 
 
-def _message(row: Mapping[str, Any]) -> Message:
+def message_from(row: Mapping[str, Any]) -> Message:
+    """Returns the message of a row's `messages`, its calls as a list."""
     message: Message = {"role": row["role"], "content": row["content"]}
     if row["tool_calls"] is not None:
         message["tool_calls"] = json.loads(row["tool_calls"])

@@ -25,7 +25,10 @@ COMMANDS = {
     "dictionary": ("pipeline.cli.dictionary", "every column of every table, as the page data/README.md"),
     "served": ("pipeline.cli.served", "where the policy lies that a run's rounds serve"),
     "monitor": ("pipeline.cli.monitor", "a run's rounds side by side; exit code 4 if somebody should look"),
-    "export": ("pipeline.cli.export", "a run's tables for other libraries, or its rollouts as sessions"),
+    "export": (
+        "pipeline.cli.export",
+        "a run in the forms of verl, TRL, OpenAI, the Hugging Face hub, SQLite",
+    ),
 }
 """Name -> module with `add_arguments` and `run`, and what --help says. Only the given command is loaded."""
 

@@ -1,6 +1,7 @@
 """What a complete stage offers to later ones: its tables and files, verified before they are handed out."""
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,7 +12,7 @@ from pipeline.artifacts.disk import inside, verified
 from pipeline.artifacts.manifest import check_sizes, content_of, read_manifest, read_plan, repair_hint
 from pipeline.columns import SPECS
 from pipeline.errors import ArtifactError
-from pipeline.schema import content_digest, read_parquet
+from pipeline.schema import content_digest, parquet_batches, read_parquet
 
 
 class Artifact:
@@ -60,11 +61,16 @@ class Artifact:
 
     def table(self, name: str) -> pa.Table:
         """Returns a table in item order; raises ArtifactError if it is damaged or has another schema."""
-        if name not in self.tables:
-            raise ArtifactError(
-                f"{self.folder} has no table {name!r}; it has: {', '.join(self.tables) or 'none'}"
-            )
+        self._must_have(name)
         return read_parquet(self._verify(f"{name}.parquet"), SPECS.get(name))
+
+    def batches(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yields a table in item order, some of its rows in memory at a time; errors as of `table`.
+
+        Only the file's digest and its pages' checksums are compared: whoever wrote it checked its values.
+        """
+        self._must_have(name)
+        yield from parquet_batches(self._verify(f"{name}.parquet"), columns)
 
     def path(self, relative: str) -> Path:
         """Returns a file or folder of this stage; raises ArtifactError if a file in it is damaged."""
@@ -102,6 +108,12 @@ class Artifact:
         outputs = {f["path"]: f["sha256"] for f in self.manifest["files"] if f["kind"] == "output"}
         if content_of(digests, outputs, self.manifest["verdict"]) != self.content_digest:
             raise ArtifactError(f"{self.folder}: the content digest does not match the manifest's own parts")
+
+    def _must_have(self, name: str) -> None:
+        if name not in self.tables:
+            raise ArtifactError(
+                f"{self.folder} has no table {name!r}; it has: {', '.join(self.tables) or 'none'}"
+            )
 
     def _verify(self, relative: str) -> Path:
         if relative not in self._verified:

@@ -13,9 +13,8 @@ from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import sealed, unsealed
 from pipeline.artifacts.progress import Progress
 from pipeline.artifacts.runner import Start, run_stage
-from pipeline.cli.sessions import write_sessions
 from pipeline.columns import LABELS, ROLLOUTS, STEPS
-from pipeline.errors import ArtifactError, ConfigError
+from pipeline.errors import ConfigError
 from pipeline.hub import load_rows
 from pipeline.tables import labels_table, rollouts_table, steps_table
 from pipeline.types import Label, Step
@@ -157,6 +156,10 @@ def test_show_and_export_refuse_what_is_not_there(out: Any, run_dir: Path, tmp_p
         (["export", run_dir, *to, full / "x"], 2, "cannot be a folder"),
         (["export", tmp_path / "no", *to, tmp_path / "new"], 3, "is no folder"),
         (["export", full, *to, tmp_path / "new"], 3, "no table of a complete stage"),
+        (
+            ["export", run_dir, "--to", "sessions", "--stage", "labels", tmp_path / "new"],
+            *(3, "labels is not complete (1 of 2 shards). Run: make labels"),
+        ),
     ):
         out(*argv, code=code, words=[said])
 
@@ -209,7 +212,7 @@ def test_verify_finds_steps_that_do_not_tile(out: Any, run_dir: Path, tmp_path: 
 
 def test_an_exported_run_is_read_by_datasets(out: Any, run_dir: Path, tmp_path: Path) -> None:
     folder = tmp_path / "exported"
-    text = out("export", run_dir, "--to", "datasets", folder, words=["rollouts: 2 rows"])
+    text = out("export", run_dir, "--to", "datasets", folder, words=["rollouts.parquet: 2 rows"])
     assert "labels" not in text  # not complete
     artifact = Artifact.open(run_dir, "rollouts")
     loaded = datasets.load_dataset(str(folder), "rollouts", cache_dir=str(tmp_path / "cache"))["train"]
@@ -223,10 +226,8 @@ def test_an_exported_run_is_read_by_datasets(out: Any, run_dir: Path, tmp_path: 
 def test_exported_sessions_say_nothing_of_how_they_were_sampled(
     out: Any, run_dir: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        ArtifactError, match="no graded rollout of a bare prompt"
-    ):  # one is guided, one ungraded
-        write_sessions(run_dir, tmp_path / "none.jsonl")
+    none = ["no graded rollout of a bare prompt; rollouts left out: 1 guided, 1 ungraded (ok)"]
+    out("export", run_dir, "--to", "sessions", tmp_path / "none", code=3, words=none)
     calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     said = ({"role": "user", "content": "hello"}, {"role": "assistant", "content": EVIL, "tool_calls": calls})
     bare = replace(ROLLOUT, rollout_id="b", guided=False, feedback_in_context="", messages=said, reward=0.25)
@@ -239,7 +240,7 @@ def test_exported_sessions_say_nothing_of_how_they_were_sampled(
 
     assert run(tmp_path / "bare", "rollouts", [["b", "c", "d"]], make, tables=(ROLLOUTS, STEPS)) == 0
     folder = tmp_path / "sessions"
-    words = ["1 sessions in", "rollouts left out: 1 continuation", "rollouts left out: 1 guided"]
+    words = ["sessions.jsonl: 1 rows", "left out: 1 continuation", "left out: 1 guided"]
     out("export", tmp_path / "bare" / "r", "--to", "sessions", folder, words=words)
     [line] = (folder / "sessions.jsonl").read_text("utf-8").splitlines()
     session = {"session_id": "b", "task_id": bare.task_id, "messages": list(said), "reward": 0.25}

@@ -1,0 +1,107 @@
+"""What all exports share: filters, what is left out, what is refused, and that rows come a few at a time."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline import schema
+from pipeline.artifacts.artifact import Artifact
+from pipeline.exports import files
+from stages.command import main
+from tests.exports import Made
+
+
+def test_filters_take_splits_and_rewards_and_say_who_is_left_out(
+    export: Any, made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ids(*options: object) -> list[str]:
+        lines = (export("openai", *options) / "facts.jsonl").read_text("utf-8").splitlines()
+        return [json.loads(line)["rollout_id"] for line in lines]
+
+    assert ids("--min-reward", 0.5) == [r.rollout_id for r in made.bare if r.reward == 1.0]
+    low = sum(r.reward is not None and r.reward < 0.5 for r in made.rollouts)
+    assert f"left out: {low} low_reward" in capsys.readouterr().out
+    assert ids("--split", "val") == [r.rollout_id for r in made.bare if r.task_id == "held out"]
+    others = sum(r.task_id != "held out" for r in made.rollouts)
+    assert f"left out: {others} other_split" in capsys.readouterr().out
+    assert ids("--stage", "rollouts") == [r.rollout_id for r in made.bare]
+    said = capsys.readouterr().out
+    for kind in ("continuation", "cut_off", "guided", "ungraded (infra_error)"):
+        assert f"left out: 1 {kind}" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["openai", "--split", "nope"], 2, "--split is 'nope'; this run's tasks have: train, val"),
+        (["trl", "--min-reward", "nan"], 2, "--min-reward is nan; allowed: a finite number"),
+        (["sqlite", "--split", "train"], 2, "takes whole tables"),
+        (["datasets", "--min-reward", "1"], 2, "takes whole tables"),
+        (["verl", "--stage", "actor"], 3, "Run: make actor"),
+        (["sqlite", "--stage", "actor"], 3, "Run: make actor"),
+        (["openai", "--stage", "tasks"], 3, "has no table 'rollouts'; it has: tasks"),
+        (["openai", "--min-reward", "2"], 3, "rollouts left out: 33 low_reward, 1 ungraded (infra_error)"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_with_the_next_move(
+    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], code: int, said: str
+) -> None:
+    folder = tmp_path / "new"
+    assert main(["export", str(made.run_dir), "--to", *options, str(folder)]) == code
+    assert said in capsys.readouterr().err
+    assert not folder.exists() or not list(folder.iterdir())  # so the next command may use it
+
+
+def test_an_unknown_form_is_refused_with_those_that_there_are(
+    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["export", str(made.run_dir), "--to", "csv", str(tmp_path / "new")])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    for form in ("datasets", "openai", "sessions", "sqlite", "trl", "verl"):
+        assert form in said
+
+
+@pytest.mark.parametrize("to", ["openai", "sessions", "sqlite", "trl", "verl"])
+def test_rows_are_read_and_written_a_few_at_a_time(
+    export: Any, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    """The files are the same, no table is read whole, and no batch is larger."""
+    whole, sizes = export(to), []
+
+    def refuse(self: Artifact, name: str) -> pa.Table:
+        raise AssertionError(f"{name} is read whole")
+
+    def batches(*args: Any, **more: Any) -> Any:
+        for batch in read(*args, **more):
+            sizes.append(batch.num_rows)
+            yield batch
+
+    read = pq.ParquetFile.iter_batches
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", batches)
+    monkeypatch.setattr(Artifact, "table", refuse)
+    for module in (schema, files):
+        monkeypatch.setattr(module, "BATCH_ROWS", 4)
+    few = export(to)
+    assert max(sizes) == 4
+    found = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file())
+    assert found == sorted(path.relative_to(few) for path in few.rglob("*") if path.is_file())
+    for path in found:
+        if path.suffix == ".parquet":
+            assert pq.read_table(whole / path).equals(pq.read_table(few / path))
+        elif path.suffix != ".sqlite":
+            assert (whole / path).read_bytes() == (few / path).read_bytes()
+
+
+def test_no_export_holds_a_path_of_this_machine(export: Any, made: Made) -> None:
+    for to in ("openai", "sessions", "sqlite", "trl", "verl", "datasets"):
+        for path in export(to).rglob("*"):
+            if path.is_file() and path.suffix != ".parquet":
+                assert str(made.run_dir.parent).encode() not in path.read_bytes()
+            elif path.suffix == ".parquet":
+                assert str(made.run_dir.parent) not in str(pq.read_table(path).to_pylist())
