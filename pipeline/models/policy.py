@@ -159,18 +159,16 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
-    """Returns SHA-256(SHA-256s of the pieces of names, dtypes, shapes, contents); their order does not matter.
+    """Returns the SHA-256 of names, dtypes, shapes and contents; the mapping's order does not matter.
 
-    Pieces have `PIECE_BYTES`, whatever tensors they cut or join, so threads can digest them side by side.
+    Of more than `PIECE_BYTES` it is the SHA-256 of those of pieces, which threads take side by side.
     """
     return _digest((name, weights[name]) for name in sorted(weights))
 
 
 def _digest(weights: Iterable[tuple[str, torch.Tensor]]) -> str:
-    whole = hashlib.sha256()
-    for part in in_threads(_sha256, _pieces(weights)):
-        whole.update(part)
-    return whole.hexdigest()
+    found = list(in_threads(_sha256, _pieces(weights)))
+    return found[0].hex() if len(found) == 1 else hashlib.sha256(b"".join(found)).hexdigest()
 
 
 def _sha256(piece: Sequence[memoryview]) -> bytes:
@@ -195,7 +193,7 @@ def _pieces(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[list[memory
                 if not room:
                     yield piece
                     piece, room = [], PIECE_BYTES
-    yield piece
+    yield piece  # an empty one too: no weights have a digest
 
 
 def tokenizer_digest(tokenizer: Any) -> str:

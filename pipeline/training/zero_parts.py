@@ -119,6 +119,6 @@ def load_parts(folder: Path, parts: Mapping[str, Part]) -> None:
                     missing -= high - low
     if missing:
         raise ArtifactError(
-            f"{folder} lacks {missing} numbers of this model's weights and moments: it is of another model or "
-            "of an earlier version. Next: the stage again with --fresh"
+            f"{folder} lacks {missing} numbers of this model's weights and moments: it is of another model "
+            "or an earlier version. Next: the stage again with --fresh"
         )

@@ -312,7 +312,8 @@ def test_a_damaged_checkpoint_is_skipped_and_an_update_s_last_save_is_the_newest
         return found and found[1]
 
     def save(update: int, number: int) -> None:
-        checkpoints.save(update, lambda f: (f / "w").write_text(f"weights {update}") and {}, {"number": number})
+        words = f"weights {update}"
+        checkpoints.save(update, lambda f: (f / "w").write_text(words) and {}, {"number": number})
         assert latest() == {"number": number}
 
     assert latest() is None
