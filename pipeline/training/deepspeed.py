@@ -65,6 +65,8 @@ class DeepSpeedTrainer:
             options=options,
         )
         self._shapes = {name: (torch.float32, tuple(p.shape)) for name, p in model.named_parameters()}
+        owner = {id(p): name for name, p in model.named_parameters()}  # a tied one has two names
+        self._name_of = {key: owner[id(p)] for key, p in model.state_dict(keep_vars=True).items()}
         with torch.no_grad():
             for parameter in model.parameters():  # one number, whatever the shape
                 parameter.data = parameter.new_zeros(()).expand(parameter.shape)
@@ -111,7 +113,8 @@ class DeepSpeedTrainer:
         layout = shared.reserve(self._shapes)
         try:
             ranks.tell("write_weights", layout)  # each rank what it owns, side by side
-            return dict(read_shared(layout))
+            found = dict(read_shared(layout))
+            return {key: found[name] for key, name in self._name_of.items()}
         finally:
             shared.close()
 

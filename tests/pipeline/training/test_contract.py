@@ -15,6 +15,7 @@ from safetensors import safe_open
 from transformers import Qwen3ForCausalLM
 
 from pipeline.errors import ArtifactError, DivergenceError, ExitCode
+from pipeline.models.policy import weights_digest
 from pipeline.training.deepspeed import DeepSpeedTrainer
 from pipeline.training.losses import critic_loss
 from pipeline.training.torch import TorchTrainer
@@ -161,8 +162,14 @@ def test_what_is_exported_is_what_was_trained(kind: str, make: Make, tmp_path: P
     trainer.offload()
     trainer.export(tmp_path)
     weights = trainer.weights()
-    for key, parameter in Qwen3ForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).named_parameters():
+    exported = Qwen3ForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    for key, parameter in exported.named_parameters():
         assert torch.equal(parameter, weights[key])
+    assert weights_digest(weights) == weights_digest(exported.state_dict())  # whatever the backend
+    before = copied(weights)
+    trainer.update(rows, LOSS)
+    if kind != "torch":  # whose weights are the live ones
+        assert all(torch.equal(weights[key], before[key]) for key in before)
 
 
 @pytest.mark.parametrize("kind", ["torch", "lora", slow("zero2_fp32")])
