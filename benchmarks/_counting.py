@@ -97,7 +97,8 @@ def install() -> None:
     import safetensors
 
     hashlib.sha256, hashlib.file_digest = _Sha256, _file_digest  # type: ignore[assignment]
-    _SAFE_OPEN, safetensors.safe_open = safetensors.safe_open, _Opened
+    _SAFE_OPEN = safetensors.safe_open
+    setattr(safetensors, "safe_open", _Opened)  # noqa: B010 - a type, to whoever checks types
     if "pipeline.training.deepspeed_rank" in sys.orig_argv:
         import torch.distributed as dist
 
@@ -139,7 +140,7 @@ def _main(module: str) -> None:
     _phase(Checkpoints, "save", "checkpoint")
     _phase(Checkpoints, "latest", "resume")
     _phase(DeepSpeedTrainer, "load_checkpoint", "resume")
-    Transformers.shared_gpus = True  # type: ignore[misc]
+    Transformers.shared_gpus = True
     take = Turns._take
 
     def counted(self: Any, number: int) -> None:

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tarfile
 from collections import defaultdict
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 
@@ -39,8 +40,11 @@ SETTINGS = (
     "sampling.max_response_tokens=96",
 )
 TRAINING = f"training={{backend: deepspeed, num_ranks: {RANKS}, threads: 1, micro_batch_tokens: 4096}}"
-PHASES = ("start", "hand-off", "checkpoint", "resume")
-GB_OF_8B, GB_PER_SECOND, THREADS = 33.0, 0.65, 16
+GB_OF_8B, GB_PER_SECOND = 33.0, 0.65
+THREADS = {  # that digest side by side at 8B: of a checkpoint one in each of 8 ranks
+    "before": {"start": 1, "hand-off": 1, "checkpoint": 1, "resume": 1},
+    "after": {"start": 16, "hand-off": 16, "checkpoint": 8, "resume": 16},
+}
 
 
 def tree_of(commit: str, folder: Path) -> Path:
@@ -123,13 +127,13 @@ def multiples(tree: Path, asked: Asked, name: str) -> dict[str, float]:
     return figures | {"turns an iteration": turns_of(log)}
 
 
-def at_8b(figures: dict[str, float], threads: int) -> dict[str, float]:
-    """Returns gigabytes hashed at 8B, and the seconds that so many threads need by arithmetic."""
+def at_8b(figures: Mapping[str, float], threads: Mapping[str, int]) -> dict[str, float]:
+    """Returns gigabytes hashed at 8B, and the seconds that a phase's threads need by arithmetic."""
     found = {}
-    for phase in PHASES:
+    for phase, side_by_side in threads.items():
         gigabytes = figures[f"{phase}: hashed"] * GB_OF_8B
         found[f"{phase}: GB hashed"] = gigabytes
-        found[f"{phase}: seconds of digests"] = gigabytes / GB_PER_SECOND / threads
+        found[f"{phase}: seconds of digests"] = gigabytes / GB_PER_SECOND / side_by_side
     return found
 
 
@@ -161,8 +165,7 @@ def measure(asked: Asked) -> list[Row]:
     for name, tree in trees.items():
         figures = multiples(tree, asked, name)
         rows += measured(name, figures)
-        threads = THREADS if name == "after" else 1
-        rows += measured(f"{name}, 8B by arithmetic", at_8b(figures, threads))
+        rows += measured(f"{name}, 8B by arithmetic", at_8b(figures, THREADS[name]))
         asked.keep(rows)
     return rows + digests(asked)
 

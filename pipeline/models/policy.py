@@ -184,9 +184,8 @@ def _pieces(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[list[memory
     room = PIECE_BYTES
     for name, weight in weights:
         tensor = weight.detach().cpu().contiguous()
-        content = tensor.reshape(-1).view(torch.uint8).numpy()
-        for run in (f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode(), content):
-            left = memoryview(run)
+        head = f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode()
+        for left in (memoryview(head), tensor.reshape(-1).view(torch.uint8).numpy().data):
             while len(left):
                 piece.append(left[:room])
                 left, room = left[len(piece[-1]) :], room - len(piece[-1])
