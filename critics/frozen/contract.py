@@ -1,7 +1,7 @@
 """The frozen critic on disk: a Hugging Face folder and contract.json, which says where it may be used."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from critics.frozen.calibrator import Calibrator
 from critics.privileged import Kind
 from pipeline.errors import ArtifactError
 from pipeline.ids import digest, file_sha256
+from pipeline.processes.threads import in_threads
 
 CONTRACT = "contract.json"
 FORMAT = 4
@@ -45,17 +46,22 @@ def save(folder: Path, contract: Contract) -> str:
 
     The digest covers the contract and, through their hashes, weights, config and tokenizer.
     """
-    weights = sorted(path.name for path in folder.glob("*.safetensors"))
+    weights = sorted(path.name for path in folder.glob("*.safetensors*"))  # of several files the index too
     if not weights or not (folder / "config.json").is_file():
         raise ArtifactError(f"no exported critic in {folder}; export the model before its contract")
     names = [*weights, *(name for name in ("config.json", "tokenizer.json") if (folder / name).is_file())]
-    hashes = {name: file_sha256(folder / name) for name in names}
+    hashes = _sha256_of(folder, names)
     # Tuples as JSON knows them, so that the digest survives a round trip.
     content = json.loads(json.dumps({"format": FORMAT, "sha256": hashes, **asdict(contract)}))
     critic_digest = digest("critic", content)
     text = json.dumps(content | {"critic_digest": critic_digest}, indent=1, sort_keys=True, allow_nan=False)
     (folder / CONTRACT).write_text(text + "\n", "utf-8")
     return critic_digest
+
+
+def _sha256_of(folder: Path, names: Collection[str]) -> dict[str, str]:
+    found = in_threads(file_sha256, [folder / name for name in names])
+    return dict(zip(names, found, strict=True))
 
 
 def read_contract(folder: Path, *, with_files: bool = True) -> tuple[Contract, str]:
@@ -77,10 +83,11 @@ def read_contract(folder: Path, *, with_files: bool = True) -> tuple[Contract, s
         raise ArtifactError(f"{path} was changed after the critic was frozen. Run: make critic")
     if format_ != FORMAT:
         raise ArtifactError(f"{path} has format {format_}, this version reads {FORMAT}. Run: make critic")
-    for name, expected in hashes.items() if with_files else ():
+    for name in hashes if with_files else ():
         if not (folder / name).is_file():
             raise ArtifactError(f"{folder / name} is missing; the contract names it. Run: make critic")
-        if (got := file_sha256(folder / name)) != expected:
+    for name, got in _sha256_of(folder, hashes).items() if with_files else ():
+        if got != (expected := hashes[name]):
             raise ArtifactError(
                 f"{folder / name} has SHA-256 {got[:12]}, the contract says {expected[:12]}. Run: make critic"
             )

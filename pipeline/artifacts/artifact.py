@@ -1,7 +1,8 @@
 """What a complete stage offers to later ones: its tables and files, verified before they are handed out."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,6 +13,7 @@ from pipeline.artifacts.disk import inside, verified
 from pipeline.artifacts.manifest import check_sizes, content_of, read_manifest, read_plan, repair_hint
 from pipeline.columns import SPECS
 from pipeline.errors import ArtifactError
+from pipeline.processes.threads import in_threads
 from pipeline.schema import content_digest, parquet_batches, read_parquet
 
 
@@ -62,7 +64,8 @@ class Artifact:
     def table(self, name: str) -> pa.Table:
         """Returns a table in item order; raises ArtifactError if it is damaged or has another schema."""
         self._must_have(name)
-        return read_parquet(self._verify(f"{name}.parquet"), SPECS.get(name))
+        self._verify([f"{name}.parquet"])
+        return read_parquet(self.folder / f"{name}.parquet", SPECS.get(name))
 
     def batches(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yields a table in item order, some of its rows in memory at a time; errors as of `table`.
@@ -70,7 +73,8 @@ class Artifact:
         Only the file's digest and its pages' checksums are compared: whoever wrote it checked its values.
         """
         self._must_have(name)
-        yield from parquet_batches(self._verify(f"{name}.parquet"), columns)
+        self._verify([f"{name}.parquet"])
+        yield from parquet_batches(self.folder / f"{name}.parquet", columns)
 
     def path(self, relative: str) -> Path:
         """Returns a file or folder of this stage; raises ArtifactError if a file in it is damaged."""
@@ -81,8 +85,7 @@ class Artifact:
             raise ArtifactError(
                 f"{target}: the manifest of {self.stage} lists no such file. Run: make {self.stage}"
             )
-        for name in wanted:
-            self._verify(name)
+        self._verify(wanted)
         return target
 
     @property
@@ -93,8 +96,7 @@ class Artifact:
     def verify(self) -> None:
         """Raises ArtifactError for a wrong digest, page, schema or id, and for counts that do not balance."""
         self._verified.clear()
-        for name in self._files:
-            self._verify(name)
+        self._verify(self._files)
         digests = {}
         for name, facts in self.manifest["tables"].items():
             digests[name] = content_digest(self.table(name), facts["id_columns"])
@@ -115,8 +117,13 @@ class Artifact:
                 f"{self.folder} has no table {name!r}; it has: {', '.join(self.tables) or 'none'}"
             )
 
-    def _verify(self, relative: str) -> Path:
-        if relative not in self._verified:
-            verified(self.folder, relative, self._files[relative]["sha256"], repair_hint(self.stage))
-            self._verified.add(relative)
-        return self.folder / relative
+    def _verify(self, names: Iterable[str]) -> None:
+        """Compares digests of files that this artifact has not compared yet."""
+        new = [self._files[name] for name in names if name not in self._verified]
+        for facts in in_threads(partial(_must_match, self.folder, repair_hint(self.stage)), new):
+            self._verified.add(facts["path"])
+
+
+def _must_match(folder: Path, hint: str, facts: dict[str, Any]) -> dict[str, Any]:
+    verified(folder, facts["path"], facts["sha256"], hint)
+    return facts

@@ -2,13 +2,18 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts.disk import fsync, inside, made_durable, publish_once, sealed, unsealed, verified
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.errors import ArtifactError
+from pipeline.processes.threads import in_threads
+
+FileFacts = Mapping[str, dict[str, Any]]
+"""Path in a folder -> size and SHA-256 of a durable file."""
 
 KEEP = 2
 PART_BYTES = 2 * 10**9  # of a checkpoint, that a rank holds in host memory at once, unless a tensor is larger
@@ -23,23 +28,24 @@ class Checkpoints:
         self._say = say
         self._damaged: set[Path] = set()
 
-    def save(self, update: int, write: Callable[[Path], object], state: dict[str, Any]) -> Path:
+    def save(self, update: int, write: Callable[[Path], FileFacts], state: dict[str, Any]) -> Path:
         """Writes a checkpoint durably, then removes all but the newest two; returns its folder.
 
-        `write` puts its files into the given folder; `latest` gives back `state`, which is JSON data.
+        `write` puts its files into the given folder. What it returns are those that it has made durable
+        itself: path in the folder -> what `made_durable` says of it; the others are read again for that.
+        `latest` gives back `state`, which is JSON data.
         """
         failpoint(f"{self._stage}.checkpoint.before")
         saves = [int(earlier.name.split("-")[1]) for earlier in self.folder.glob(f"u{update:08d}-*-*")]
         folder = self.folder / f"u{update:08d}-{max(saves, default=-1) + 1:04d}-{os.urandom(4).hex()}"
         folder.mkdir(parents=True)
-        write(folder)
+        files = dict(write(folder))
         failpoint(f"{self._stage}.checkpoint.mid")
-        files = {}
-        for path in sorted(folder.rglob("*")):
-            name = path.relative_to(folder).as_posix()
+        names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*"))]
+        for name in names:
             inside(folder, name)  # refuses a link
-            if path.is_file():
-                files[name] = made_durable(path)
+        left = [name for name in names if name not in files and (folder / name).is_file()]
+        files |= zip(left, in_threads(made_durable, [folder / name for name in left]), strict=True)
         for sub in [*(p for p in folder.rglob("*") if p.is_dir()), folder, self.folder, self.folder.parent]:
             fsync(sub)
         failpoint(f"{self._stage}.checkpoint.after_files")
@@ -54,8 +60,8 @@ class Checkpoints:
         for folder in self._newest_first():
             try:
                 record = unsealed(folder / "commit.json")
-                for name, facts in record["files"].items():
-                    verified(folder, name, facts["sha256"])
+                digests = [(name, facts["sha256"]) for name, facts in record["files"].items()]
+                list(in_threads(partial(_must_match, folder), digests))
                 return folder, record["state"]
             except FileNotFoundError:
                 self._say(f"checkpoint skipped: {folder}: was never committed")
@@ -76,3 +82,7 @@ class Checkpoints:
                 # Without commit.json first, a half-removed folder can never look committed.
                 (folder / "commit.json").unlink(missing_ok=True)
                 shutil.rmtree(folder)
+
+
+def _must_match(folder: Path, file: tuple[str, str]) -> None:
+    verified(folder, *file)

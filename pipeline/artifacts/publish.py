@@ -14,6 +14,7 @@ from pipeline.artifacts.disk import fsync, inside, made_durable, temporary
 from pipeline.artifacts.ledger import Counts
 from pipeline.artifacts.manifest import NAME
 from pipeline.errors import ArtifactError, ExitCode
+from pipeline.processes.threads import in_threads
 from pipeline.schema import TableSpec, content_digest, write_parquet
 
 RESERVED = ("plan.json", NAME, "metrics.jsonl", "report.json", "shards", "logs", "checkpoints")
@@ -59,10 +60,11 @@ def collect(folder: Path, relative: str, volatile: bool) -> list[dict[str, Any]]
     if not output.exists() or not paths:
         raise ValueError(f"{folder.name}: output {relative!r} was asked for and not written")
     files, kind = [], "volatile" if volatile else "output"
-    for path in paths:
-        name = path.relative_to(folder).as_posix()
+    names = [path.relative_to(folder).as_posix() for path in paths]
+    for name in names:
         inside(folder, name)  # refuses a link
-        files.append({"kind": kind, "path": name, **made_durable(path)})
+    for name, facts in zip(names, in_threads(made_durable, paths), strict=True):
+        files.append({"kind": kind, "path": name, **facts})
     for parent in {path.parent for path in paths}:
         fsync(parent)
     return files

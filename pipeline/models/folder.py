@@ -7,6 +7,9 @@ from safetensors import safe_open
 
 from pipeline.errors import ArtifactError
 
+FILE_SIZE = "2GB"
+"""Of a file of weights at most, unless one tensor is larger: threads read and verify files side by side."""
+
 
 def check_policy_folder(folder: Path) -> None:
     """Raises ArtifactError if a folder can hold no policy: cheap checks before torch is imported."""

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +15,8 @@ from safetensors import safe_open
 from transformers.utils.logging import disable_progress_bar
 
 from pipeline.errors import ArtifactError
-from pipeline.models.folder import check_policy_folder
+from pipeline.models.folder import FILE_SIZE, check_policy_folder
+from pipeline.processes.threads import in_threads
 
 _loaded = sys.modules.get("sklearn")
 sys.modules["sklearn"] = None  # type: ignore[assignment]
@@ -25,6 +26,9 @@ finally:
     sys.modules.pop("sklearn")
     if _loaded is not None:
         sys.modules["sklearn"] = _loaded
+
+PIECE_BYTES = 2**26
+"""That one thread digests at a time; part of what a policy's digest means."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:
     """Writes config, safetensors and tokenizer, as `AutoModelForCausalLM.from_pretrained` reads them."""
     disable_progress_bar()
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, max_shard_size=FILE_SIZE)
     tokenizer.save_pretrained(folder)
 
 
@@ -155,17 +159,40 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def weights_digest(weights: Mapping[str, torch.Tensor]) -> str:
-    """Returns the SHA-256 of names, dtypes, shapes and contents; the mapping's order does not matter."""
+    """Returns the SHA-256 of names, dtypes, shapes and contents; the mapping's order does not matter.
+
+    Of more than `PIECE_BYTES` it is the SHA-256 of those of pieces, which threads take side by side.
+    """
     return _digest((name, weights[name]) for name in sorted(weights))
 
 
 def _digest(weights: Iterable[tuple[str, torch.Tensor]]) -> str:
+    found = list(in_threads(_sha256, _pieces(weights)))
+    return found[0].hex() if len(found) == 1 else hashlib.sha256(b"".join(found)).hexdigest()
+
+
+def _sha256(piece: Sequence[memoryview]) -> bytes:
     hasher = hashlib.sha256()
+    for run in piece:  # of other threads too: the interpreter is free meanwhile
+        hasher.update(run)
+    return hasher.digest()
+
+
+def _pieces(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[list[memoryview]]:
+    """Yields pieces of what is digested as runs of bytes; all have `PIECE_BYTES` but for the last."""
+    piece: list[memoryview] = []
+    room = PIECE_BYTES
     for name, weight in weights:
         tensor = weight.detach().cpu().contiguous()
-        hasher.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        hasher.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return hasher.hexdigest()
+        head = f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode()
+        for left in (memoryview(head), tensor.reshape(-1).view(torch.uint8).numpy().data):
+            while len(left):
+                piece.append(left[:room])
+                left, room = left[len(piece[-1]) :], room - len(piece[-1])
+                if not room:
+                    yield piece
+                    piece, room = [], PIECE_BYTES
+    yield piece  # an empty one too: no weights have a digest
 
 
 def tokenizer_digest(tokenizer: Any) -> str:

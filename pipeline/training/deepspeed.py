@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from pipeline.artifacts.checkpoints import FileFacts
+from pipeline.models.folder import FILE_SIZE
 from pipeline.processes.shared_weights import SharedWeights, read_shared
 from pipeline.training.deepspeed_config import is_half
 from pipeline.training.packing import Loss, bins_of
@@ -62,6 +64,9 @@ class DeepSpeedTrainer:
             trains=learning_rate is not None,
             options=options,
         )
+        self._shapes = {name: (torch.float32, tuple(p.shape)) for name, p in model.named_parameters()}
+        owner = {id(p): name for name, p in model.named_parameters()}  # a tied one has two names
+        self._name_of = {key: owner[id(p)] for key, p in model.state_dict(keep_vars=True).items()}
         with torch.no_grad():
             for parameter in model.parameters():  # one number, whatever the shape
                 parameter.data = parameter.new_zeros(()).expand(parameter.shape)
@@ -103,15 +108,23 @@ class DeepSpeedTrainer:
         return results
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        """Returns the weights by Hugging Face name; views that the next call overwrites."""
-        return dict(read_shared(self._returned().tell("gather_weights")[0]))
+        """Returns the fp32 weights by Hugging Face name, in memory that lives as long as one of them."""
+        ranks, shared = self._returned(), SharedWeights()
+        layout = shared.reserve(self._shapes)
+        try:
+            ranks.tell("write_weights", layout)  # each rank what it owns, side by side
+            found = dict(read_shared(layout))
+            return {key: found[name] for key, name in self._name_of.items()}
+        finally:
+            shared.close()
 
-    def save_checkpoint(self, folder: Path) -> None:
-        """Writes each rank's share of weights and moments, whole tensors in safetensors, then state.json."""
+    def save_checkpoint(self, folder: Path) -> FileFacts:
+        """Writes each rank's parts of weights and moments in safetensors, then state.json."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._returned().tell("save", folder)
+        files = self._returned().tell("save", folder)
         state = {"num_updates": self.num_updates, "steps": self._steps, "head_only": self._head_only}
         write_state(folder, state)
+        return {name: facts for of_rank in files for name, facts in of_rank.items()}
 
     def load_checkpoint(self, folder: Path) -> None:
         """Restores what `save_checkpoint` wrote, on whatever number of ranks; see `Trainer`."""
@@ -124,7 +137,7 @@ class DeepSpeedTrainer:
     def export(self, folder: Path) -> None:
         """Writes the model in Hugging Face format (config, safetensors)."""
         disable_progress_bar()
-        self.model.save_pretrained(folder, state_dict=dict(self.weights()))
+        self.model.save_pretrained(folder, state_dict=dict(self.weights()), max_shard_size=FILE_SIZE)
 
     def offload(self) -> None:
         """Moves every rank's part to host memory until the next call that needs it; see `Trainer`."""

@@ -3,34 +3,29 @@
 import os
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from transformers.initialization import no_init_weights
 
-from pipeline.artifacts.checkpoints import PART_BYTES
-from pipeline.processes.shared_weights import Layout, SharedWeights, read_shared
+from pipeline.processes.shared_weights import Layout, read_shared
 from pipeline.training.network import Network, adamw_groups
 from pipeline.training.packing import Batch, Loss, packed, summed
 from pipeline.training.protocol import TrainingRow
 from pipeline.training.rank_group import RankSetup, serve
+from pipeline.training.zero_parts import (
+    MOMENTS,
+    WEIGHT,
+    Part,
+    load_parts,
+    own_parts,
+    refresh_weights,
+    save_parts,
+)
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
 _PREFIX = "model."  # of the wrapped model's parameters in `Network`
-
-
-def whole_tensor(parameter: torch.nn.Parameter, kind: str = "weight") -> torch.Tensor:
-    """Returns a parameter's fp32 master copy, or one of its moments, from the parts of all ranks."""
-    from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
-
-    if kind == "weight":
-        return safe_get_full_fp32_param(parameter)
-    return safe_get_full_optimizer_state(parameter, kind)
 
 
 class Rank:
@@ -69,7 +64,6 @@ class Rank:
         self._read_weights(named)
         self._network = Network(model, head=setup.head, **setup.network)  # type: ignore[arg-type]
         self._parameters = dict(self._network.named_parameters())
-        self._shared = SharedWeights()
         if not setup.trains:  # every rank scores its share with a whole copy, and talks to no other
             self._engine: Any = self._network.to(self._device)
             return
@@ -185,63 +179,29 @@ class Rank:
     def _batches(self, share: Sequence[Sequence[TrainingRow]]) -> Iterator[Batch]:
         return (packed(rows, range(len(rows))).to(self._device) for rows in share)
 
-    def gather_weights(self) -> Layout | None:
-        """Returns where rank 0 put all weights, fp32 and by Hugging Face name."""
-        named = self._named()
-        shapes = {name: (torch.float32, tuple(getattr(p, "ds_shape", p.shape))) for name, p in named}
-        layout = self._shared.reserve(shapes) if self._rank == 0 else None
-        targets = dict(read_shared(layout)) if layout else {}
-        for name, parameter in named:
-            whole = whole_tensor(parameter)
-            if name in targets:
-                targets[name].copy_(whole)
-            del whole  # no GPU has room for all of them
-        return layout
+    def write_weights(self, layout: Layout) -> None:
+        """Copies this rank's parts of the fp32 weights to their places in shared memory."""
+        targets = dict(read_shared(layout))
+        for name, part in self._parts(WEIGHT).items():
+            targets[name].view(-1)[part.start : part.stop] = part.values
 
-    def save(self, folder: Path) -> None:
-        """Writes this rank's share of whole weights and moments.
-
-        In files of at most `PART_BYTES`, or of one larger tensor: no more lies in host memory at once.
-        """
-        numbers = count()
-        part: dict[str, torch.Tensor] = {}
-
-        def write() -> None:
-            name = f"part-{self._rank:05d}-of-{self._world:05d}-{next(numbers):05d}.safetensors"
-            save_file(part, folder / name)
-            part.clear()
-
-        for place, (name, parameter) in enumerate(self._named()):
-            for kind in ("weight", *MOMENTS):
-                whole = whole_tensor(parameter, kind)  # all ranks take part
-                if place % self._world == self._rank:
-                    if part and sum(t.nbytes for t in part.values()) + whole.nbytes > PART_BYTES:
-                        write()
-                    part[f"{kind}.{name}"] = whole.cpu().contiguous()
-                del whole
-        if part:
-            write()
+    def save(self, folder: Path) -> dict[str, dict[str, Any]]:
+        """Writes this rank's parts of weights and moments; returns its files with size and SHA-256."""
+        return save_parts(folder, self._all_parts(), f"part-{self._rank:05d}-of-{self._world:05d}")
 
     def load(self, folder: Path, steps: dict[str, int]) -> None:
-        """Takes all ranks' tensors, of which DeepSpeed keeps this rank's part, and the steps taken."""
-        from deepspeed.runtime.zero import GatheredParameters
-        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
-
-        named = dict(self._named())
-        for file in sorted(folder.glob("part-*.safetensors")):
-            with safe_open(file, "pt") as tensors:
-                for key in tensors.keys():  # noqa: SIM118 - not a dictionary
-                    kind, name = key.split(".", 1)
-                    value = tensors.get_tensor(key).to(self._device)
-                    if kind == "weight":
-                        safe_set_full_fp32_param(named[name], value)  # the master copy only
-                        # Under ZeRO 2, where every rank has the whole weight, nothing is gathered.
-                        with torch.no_grad(), GatheredParameters([named[name]], modifier_rank=0):
-                            named[name].copy_(value)
-                    else:
-                        safe_set_full_optimizer_state(named[name], value, kind)
+        """Takes this rank's parts of what any number of ranks have saved, and the steps taken."""
+        load_parts(folder, self._all_parts())
+        refresh_weights(self._engine.optimizer)
         for flat, (_, head) in self._steps().items():
             self._engine.optimizer.optimizer.state[flat]["step"].fill_(steps["head" if head else "body"])
+
+    def _all_parts(self) -> dict[str, Part]:
+        kinds = (WEIGHT, *MOMENTS)
+        return {f"{kind}.{name}": part for kind in kinds for name, part in self._parts(kind).items()}
+
+    def _parts(self, kind: str) -> dict[str, Part]:
+        return own_parts(self._engine.optimizer, dict(self._named()), self._rank, kind)
 
     def set_head_only(self, head_only: bool) -> None:
         """Lets only the head move, or everything."""

@@ -76,7 +76,7 @@ def logprob_gap(trainer: Trainer, rollouts: Sequence[Rollout]) -> float:
 def engine_trainer_gap(trainer: Trainer, sampled: Sequence[tuple[Sequence[int], Generation]]) -> float:
     """Returns the mean absolute gap of engine and trainer log-probabilities after fixed prompts, in nats.
 
-    Asked right after a weight sync, before anything expensive is sampled with the weights.
+    Sampled right after a weight sync.
     """
     rows = []
     for prompt, generation in sampled:

@@ -19,6 +19,7 @@ from pipeline.errors import ArtifactError, DivergenceError
 if TYPE_CHECKING:
     import torch
 
+    from pipeline.artifacts.checkpoints import FileFacts
     from pipeline.training.packing import Loss
 
 
@@ -71,10 +72,11 @@ class Trainer(Protocol):
     def weights(self) -> Mapping[str, torch.Tensor]:
         """Returns the weights by Hugging Face name, as an engine loads them; copy what must last."""
 
-    def save_checkpoint(self, folder: Path) -> None:
+    def save_checkpoint(self, folder: Path) -> FileFacts:
         """Writes weights, optimizer and update count: safetensors and JSON, never pickle.
 
-        `Checkpoints`, which calls it, makes the files durable and vouches for them by digest.
+        Returns path -> size and SHA-256 of files that it has made durable. `Checkpoints`, which calls it,
+        does that for the others, and vouches for all.
         """
 
     def load_checkpoint(self, folder: Path) -> None:

@@ -13,7 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers.utils.logging import disable_progress_bar
 
+from pipeline.artifacts.checkpoints import FileFacts
 from pipeline.errors import ArtifactError
+from pipeline.models.folder import FILE_SIZE
 from pipeline.training.lora import add_adapters, merged_weights
 from pipeline.training.network import HEAD, Head, Network, adamw_groups
 from pipeline.training.packing import Batch, Loss, micro_batches, summed
@@ -128,7 +130,7 @@ class TorchTrainer:
             return merged_weights(self.model)
         return {name: tensor.detach() for name, tensor in self.model.state_dict().items()}
 
-    def save_checkpoint(self, folder: Path) -> None:
+    def save_checkpoint(self, folder: Path) -> FileFacts:
         """Writes weights.safetensors, optimizer.safetensors (both moments) and state.json.
 
         Weights are those that are trained: of a model with adapters, the adapters.
@@ -142,6 +144,7 @@ class TorchTrainer:
         }
         save_file(moments, folder / _OPTIMIZER)
         write_state(folder, {"num_updates": self.num_updates, "head_only": self._head_only})
+        return {}
 
     def load_checkpoint(self, folder: Path) -> None:
         """Restores what `save_checkpoint` wrote: training goes on bit for bit; see `Trainer`."""
@@ -165,7 +168,7 @@ class TorchTrainer:
         """Writes the model in Hugging Face format (config, safetensors)."""
         disable_progress_bar()
         merged = dict(merged_weights(self.model, sums_on="cpu")) if self._adapted else None
-        self.model.save_pretrained(folder, state_dict=merged)
+        self.model.save_pretrained(folder, state_dict=merged, max_shard_size=FILE_SIZE)
 
     def offload(self) -> None:
         """Moves weights and moments to host memory until the next `update` or `forward`; see `Trainer`."""

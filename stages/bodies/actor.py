@@ -35,11 +35,11 @@ def make(start: Start[Config], work: Work) -> None:
         state = ActorState.of_json(found[1])
         _refuse_unsafe(start, state)
     while True:
-        state, policy, looks = _trained(start, work, state)
+        state, policy, looks = _trained(start, work, state, found[0] if found else None)
         if policy is None:
             break
         drift = refreshed(state.drift, start.config, *policy, work.contexts, start.say, start.stop_if_asked)
-        state = replace(state, drift=drift)
+        state, found = replace(state, drift=drift), start.checkpoints.latest()
     report = actor_report(
         read_metrics(start.folder / "metrics.jsonl"),
         planned=start.shards.plan.estimate["updates"],
@@ -53,10 +53,10 @@ def make(start: Start[Config], work: Work) -> None:
 
 
 def _trained(
-    start: Start[Config], work: Work, state: ActorState
+    start: Start[Config], work: Work, state: ActorState, checkpoint: Path | None
 ) -> tuple[ActorState, tuple[Path, str] | None, list[Rollout]]:
     """Returns the state after the last iteration, and a look; or before one that wants a critic, of whom."""
-    settings, found = start.config.actor, start.checkpoints.latest()
+    settings = start.config.actor
     of_sft = start.inputs["sft"].path("policy")
     policy = load_policy(start.inputs["stored"].path("policy") if "stored" in start.inputs else of_sft)
     by_value = settings.task_order == "near_half"
@@ -67,8 +67,8 @@ def _trained(
         start.log_folder,
         credit=work.credit,
         critic=critic if work.credit.needs_values or by_value else None,
-        checkpoint=found[0] if found else None,
-        stored=rollouts_of(start.inputs["rollouts"]) if settings.reads_rollouts and not found else (),
+        checkpoint=checkpoint,
+        stored=rollouts_of(start.inputs["rollouts"]) if settings.reads_rollouts and not checkpoint else (),
     ) as learner:
         watch = None
         if learner.critic is not None:

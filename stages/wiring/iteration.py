@@ -3,11 +3,9 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from critics.fit.online import OnlineCritic
-from env.play.player import sampled_after_prompts
 from env.play.team import Team
 from pipeline.artifacts.commit import Shards
 from pipeline.artifacts.failpoints import failpoint
@@ -15,23 +13,16 @@ from pipeline.credit import Credit
 from pipeline.credit.history import visited, worth_a_visit
 from pipeline.credit.updates import BaselineSets, Update
 from pipeline.training.losses import policy_loss
-from pipeline.training.policy_update import (
-    Logprobs,
-    engine_trainer_gap,
-    logprob_gap,
-    more_logprobs,
-    update_rows,
-)
+from pipeline.training.policy_update import Logprobs, more_logprobs, update_rows
 from pipeline.types import Rollout, Task
 from stages.settings import Actor
+from stages.wiring.agreement import Agreement
 from stages.wiring.learner import ActorState, Learner
 from stages.wiring.oracle import Oracle
 from stages.wiring.recorded import Recorded, iteration_tables
-from stages.wiring.refusals import refuse_disagreement, refuse_nothing_to_learn
+from stages.wiring.refusals import refuse_nothing_to_learn
 from stages.wiring.sampling import Sampling, first_try
 from stages.wiring.watch import Watch, chosen_for_check
-
-NUM_PROMPTS, PROMPT_TOKENS = 8, 16  # engine and trainer are compared on them after every weight sync
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +43,15 @@ class Iterations:
         """Returns the state after one more iteration; a stop while it samples leaves the state as it was."""
         number, trainer, watch = state.iterations, self.learner.trainer, self.watch
         credit = self.credit if watch is None else watch.credit(self.credit)
-        check = partial(refuse_disagreement, iteration=number, half_precision=self.half_precision)
         team, began = self.learner.synced(), trainer.num_updates
-        prompts = partial(sampled_after_prompts, self.sampling.val[:NUM_PROMPTS], PROMPT_TOKENS)
-        check(engine_trainer_gap(trainer, team.ask(prompts)))
+        half = self.half_precision
+        asked = Agreement.asked(team, self.sampling.val, trainer, number, half_precision=half)
         rule, seed = self.settings.skip_rule, self.sampling.seed
         tasks = worth_a_visit(self.sampling.tasks, state.history, rule=rule, iteration=number, seed=seed)
         looks = [] if number % self.settings.evaluate_every else self.sampling.look_at_val(team, number)
         clock = time.monotonic()  # looks are free
-        batch, checked, passes, logprobs = self._sampled(team, credit, tasks, number, looks)
-        check(gap := logprob_gap(trainer, batch.rollouts[:16]))
+        batch, checked, passes, logprobs = self._sampled(team, credit, tasks, looks, asked)
+        gap = asked.on_rollouts(batch.rollouts)
         found = {"iteration": number, "engine/logprob_gap": gap, **batch.metrics(checked), **first_try(looks)}
         before = state.credit
         for updates in passes:
@@ -78,10 +68,11 @@ class Iterations:
         return replace(state, iterations=number + 1)
 
     def _sampled(
-        self, team: Team, credit: Credit, tasks: Sequence[Task], number: int, looks: Sequence[Rollout]
+        self, team: Team, credit: Credit, tasks: Sequence[Task], looks: Sequence[Rollout], asked: Agreement
     ) -> tuple[BaselineSets, list[Rollout], list[list[Update]], Mapping[str, Logprobs]]:
         """Returns rollouts, their continuations, each pass's updates, log-probabilities: all committed."""
         watch, shards, settings, trainer = self.watch, self.shards, self.settings, self.learner.trainer
+        number = asked.iteration
         judge = self._judge(team, credit, number)
         whose_values, values_of = (judge.whose_values, judge.values) if judge is not None else ("", None)
         digest, num_updates = team.recipe.policy_digest, trainer.num_updates
@@ -100,6 +91,7 @@ class Iterations:
                 checked = self.sampling.continue_all(team, chosen, number, each=watch.rules.num_continuations)
             elif isinstance(judge, Oracle):
                 checked = judge.played
+        asked.on_probe()
         passes = batch.passes(
             settings.passes,
             settings.updates_per_iteration,

@@ -13,6 +13,7 @@ from critics.frozen.critic import FrozenCritic
 from critics.frozen.model import make_critic
 from env.play.team import Team
 from env.play.units import PART_EPISODES
+from pipeline.artifacts.checkpoints import FileFacts
 from pipeline.credit import Credit
 from pipeline.credit.history import History
 from pipeline.engines.gpu_sharing import Turns
@@ -54,11 +55,13 @@ class Learner:
     critic: FrozenCritic | None
     online: OnlineCritic | None
 
-    def save_checkpoint(self, folder: Path) -> None:
-        """Writes all that is trained."""
-        self.trainer.save_checkpoint(folder)
+    def save_checkpoint(self, folder: Path) -> FileFacts:
+        """Writes all that is trained; returns what `Trainer.save_checkpoint` does."""
+        files = dict(self.trainer.save_checkpoint(folder))
         if self.online is not None:
-            self.online.trainer.save_checkpoint(folder / VALUE_HEAD)
+            of_head = self.online.trainer.save_checkpoint(folder / VALUE_HEAD)
+            files |= {f"{VALUE_HEAD}/{name}": facts for name, facts in of_head.items()}
+        return files
 
     def synced(self) -> Team:
         """Returns the team of the trainer's present weights, under their digest."""

@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from pipeline.errors import ArtifactError
+from pipeline.models import policy as policies
 from pipeline.models.policy import Policy, load_policy, save_policy, tokenizer_digest, weights_digest
 from pipeline.models.tiny import TinyShape, make_tiny_model, train_tokenizer
 
@@ -101,6 +103,19 @@ def test_the_digest_of_weights_sees_names_shapes_and_contents_but_no_order() -> 
     changed = b.clone()
     changed[3] = 1.0000001
     assert len({base, *map(weights_digest, others), weights_digest({"a": a, "b": changed})}) == 6
+
+
+def test_a_digest_is_of_the_whole_stream_or_of_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = {"b": torch.arange(40.0), "a": torch.ones(3, 2, dtype=torch.bfloat16), "c": torch.ones(0)}
+    heads = (b"a\0torch.bfloat16\0(3, 2)\0", b"b\0torch.float32\0(40,)\0", b"c\0torch.float32\0(0,)\0")
+    stream = heads[0] + b"\x80\x3f" * 6 + heads[1] + weights["b"].numpy().tobytes() + heads[2]
+    assert weights_digest(weights) == sha256(stream).hexdigest()
+    for size in (1, 7, 64, len(stream) - 1):
+        monkeypatch.setattr(policies, "PIECE_BYTES", size)
+        pieces = [stream[place : place + size] for place in range(0, len(stream), size)]
+        pieces += [b""] if len(stream) % size == 0 else []
+        whole = b"".join(sha256(piece).digest() for piece in pieces)
+        assert weights_digest(weights) == sha256(whole).hexdigest()
 
 
 @pytest.mark.parametrize(

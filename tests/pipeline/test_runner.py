@@ -16,13 +16,14 @@ import pytest
 
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.checkpoints import Checkpoints
-from pipeline.artifacts.disk import publish_once, sealed, unsealed
+from pipeline.artifacts.disk import made_durable, publish_once, sealed, unsealed
 from pipeline.artifacts.lock import Lock, holder
 from pipeline.artifacts.manifest import SCHEMA_VERSION
 from pipeline.artifacts.metrics import Metrics, read_metrics
 from pipeline.artifacts.runner import Start, run_stage
 from pipeline.columns import VALUES
 from pipeline.errors import ArtifactError
+from pipeline.ids import file_sha256
 from pipeline.processes.worker import Worker
 from pipeline.tables import values_table
 from tests.pipeline import toy
@@ -312,7 +313,8 @@ def test_a_damaged_checkpoint_is_skipped_and_an_update_s_last_save_is_the_newest
         return found and found[1]
 
     def save(update: int, number: int) -> None:
-        checkpoints.save(update, lambda f: (f / "w").write_text(f"weights {update}"), {"number": number})
+        words = f"weights {update}"
+        checkpoints.save(update, lambda f: (f / "w").write_text(words) and {}, {"number": number})
         assert latest() == {"number": number}
 
     assert latest() is None
@@ -326,6 +328,58 @@ def test_a_damaged_checkpoint_is_skipped_and_an_update_s_last_save_is_the_newest
     save(3, 99)
     assert len(list(checkpoints.folder.iterdir())) == 2
     assert not folders[1].exists()
+
+
+def test_what_a_writer_vouches_for_is_not_read_again_and_a_flipped_byte_of_it_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[str] = []
+
+    def counted(path: Path) -> str:
+        hashed.append(path.name)
+        return file_sha256(path)
+
+    def write(folder: Path) -> dict[str, dict[str, Any]]:
+        for name in ("a", "b", "c"):
+            (folder / name).write_text(f"part {name}")
+        return {name: made_durable(folder / name) for name in ("a", "b")}
+
+    monkeypatch.setattr("pipeline.artifacts.disk.file_sha256", counted)
+    checkpoints = Checkpoints(tmp_path, "s", print)
+    earlier = checkpoints.save(1, write, {"number": 1})
+    folder = checkpoints.save(2, write, {"number": 2})
+    assert sorted(hashed) == sorted(["a", "b", "c"] * 2)
+    hashed.clear()
+    assert checkpoints.latest() == (folder, {"number": 2})
+    assert sorted(hashed) == ["a", "b", "c"]
+    (folder / "b").write_text("part d")
+    assert checkpoints.latest() == (earlier, {"number": 1})
+
+
+def test_a_stage_s_files_are_compared_once_and_a_flipped_byte_is_named(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(start: Start[Any]) -> None:
+        for name in ("a", "b", "c"):
+            path = start.output(f"policy/{name}")
+            path.write_text(f"weights {name}")
+        start.finish(done=1)
+
+    hashed: list[str] = []
+
+    def counted(path: Path) -> str:
+        hashed.append(path.name)
+        return file_sha256(path)
+
+    run(toy.stage_of("s", [["a"]], make))
+    monkeypatch.setattr("pipeline.artifacts.disk.file_sha256", counted)
+    artifact = Artifact.open(tmp_path / "r", "s")
+    for _ in range(2):
+        artifact.path("policy")
+    assert sorted(hashed) == ["a", "b", "c"]
+    (artifact.folder / "policy" / "b").write_text("weights B")
+    with pytest.raises(ArtifactError, match=r"policy/b: damaged \(SHA-256 differs\).*--repair"):
+        Artifact.open(tmp_path / "r", "s").path("policy")
 
 
 def test_output_names_of_the_runner_are_refused_and_unwritten_ones_noticed(run: Run) -> None:

@@ -134,7 +134,7 @@ def make_toy(start: Start[ToyConfig], ids: list[str]) -> None:
         start.metrics({"update": shard.index, "total": total})
         start.checkpoints.save(
             shard.index + 1,
-            lambda folder, text=str(total): (folder / "weights.txt").write_text(text),
+            lambda folder, text=str(total): (folder / "weights.txt").write_text(text) and {},
             {"total": total, "shards": shard.index + 1},
         )
     start.output("policy/weights.txt").write_text(str(total))

@@ -75,7 +75,7 @@ def test_stale_weights_are_found_before_anything_is_trained_on_them(chain, tmp_p
     assert max(state["iterations"] for state in lab.checkpoints("actor")) == 1
     assert not (lab.run_dir / "actor" / "manifest.json").exists()
     shards = list((lab.run_dir / "actor" / "shards").glob("*rollouts*"))
-    assert len(shards) == 1  # the probe spoke before anything was sampled with them
+    assert len(shards) == 1  # what was sampled with them was not committed
 
 
 @pytest.mark.parametrize("stage", ["actor", "evaluation"])

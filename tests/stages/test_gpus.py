@@ -42,8 +42,17 @@ def test_missing_gpus_and_memory_are_refused(settings, num_gpus, gib, free, said
 def test_an_actor_that_takes_turns_is_the_actor_that_does_not(chain, tmp_path, monkeypatch):
     """Engine and trainer leave and come back in every iteration; on a CPU this drops caches and no more."""
     monkeypatch.setattr(Transformers, "shared_gpus", True)
+    taken, take = [], Turns._take
+
+    def counted(turns, number):
+        taken.extend([number] * (turns._holder != number))
+        take(turns, number)
+
+    monkeypatch.setattr(Turns, "_take", counted)
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     assert lab.start("actor") == 0
+    iterations = max(state["iterations"] for state in lab.checkpoints("actor"))
+    assert taken.count(max(taken)) == iterations + 1  # the engine's turns, and one for the last look at `val`
     assert lab.artifact("actor").content_digest == chain.artifact("actor").content_digest
 
 
