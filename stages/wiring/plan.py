@@ -78,7 +78,8 @@ def _memory_table(memory: Memory) -> Table:
         if phase.host:
             held = ", ".join(f"{part} {size / GIB:.0f}" for part, size in phase.host.items())
             parts += f"; in host memory {phase.host_bytes / GIB:.0f}: {held}"
-        fits = "fits" if memory.fits(name) else "DOES NOT FIT"
+        left = (memory.limit - phase.device_bytes) / GIB
+        fits = f"{left:.2f} left" if memory.fits(name) else "DOES NOT FIT"
         table.add_row(name, f"{phase.device_bytes / GIB:.2f}", fits, parts)
     return table
 
@@ -126,8 +127,10 @@ def _no_room_for_a_row(config: Config, memory: Memory, row_tokens: int, cache_en
 def _misfit(config: Config, memory: Memory, name: str) -> str:
     """Returns by how much a phase does not fit, and the settings that lower what it takes."""
     phase = memory.phases[name]
+    adapters = [] if config.training.lora_rank or config.sft.base is None else ["training.lora_rank=16"]
     if phase.host_bytes > memory.host_limit:
-        return f"{name}: needs hardware.host_memory_gib of {math.ceil(phase.host_bytes / GIB)}"
+        wanted = f"{name}: needs hardware.host_memory_gib of {math.ceil(phase.host_bytes / GIB)}"
+        return ", or ".join([wanted, *adapters])
     if memory.live < 1 and name == "generation":
         return f"{name}: the cache holds no rollout; raise engine.memory_share or engine.tensor_parallel"
     lower: list[str] = []
@@ -142,5 +145,7 @@ def _misfit(config: Config, memory: Memory, name: str) -> str:
     elif name != "critic update":  # there is no engine beside it
         turns = config.engine.shared_gpus or not config.hardware.num_gpus
         lower.append("lower engine.memory_share" + ("" if turns else " or set engine.shared_gpus=true"))
+    if name != "critic update":
+        lower += adapters
     over = (phase.device_bytes - memory.limit) / GIB
     return f"{name}: {over:.2f} GiB too much; {', '.join(lower)}"
